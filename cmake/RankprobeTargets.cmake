@@ -1,0 +1,45 @@
+# rankprobe_library(NAME SRCS .. DEPS ..), rankprobe_test(NAME SRCS .. DEPS ..),
+# rankprobe_benchmark(NAME SRCS .. DEPS ..), rankprobe_binary(NAME SRCS .. DEPS ..).
+include_guard()
+
+function(_rankprobe_common target)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE ${RANKPROBE_WARNINGS})
+endfunction()
+
+function(rankprobe_library name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SRCS})
+  target_link_libraries(${name} PUBLIC ${A_DEPS})
+  _rankprobe_common(${name})
+endfunction()
+
+function(rankprobe_binary name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE ${A_DEPS})
+  _rankprobe_common(${name})
+endfunction()
+
+# One executable per room keeps link time down: list all x_test.cc of a
+# directory in one rankprobe_test.
+function(rankprobe_test name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  if(NOT RANKPROBE_BUILD_TESTS)
+    return()
+  endif()
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  _rankprobe_common(${name})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+endfunction()
+
+function(rankprobe_benchmark name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  if(NOT RANKPROBE_BUILD_BENCH)
+    return()
+  endif()
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} benchmark::benchmark)
+  _rankprobe_common(${name})
+endfunction()

@@ -1,0 +1,70 @@
+// Statistics, checksums, content digest and payload copy of one tensor in one
+// pass over memory. Kernels are chosen at run time by CPU; results do not
+// depend on the choice except Mean and Norm within 1e-6 relative.
+// Rules: CAPTURE sections 8 and 9 as restated in docs/formats.md.
+// Thread-safe, no allocation except for non-contiguous tensors (one block).
+#ifndef RANKPROBE_COMMON_SUMMARY_H_
+#define RANKPROBE_COMMON_SUMMARY_H_
+
+#include <array>
+#include <cstdint>
+
+#include "common/tensor_view.h"
+
+namespace rankprobe {
+
+enum class Precision { kLow, kHigh };
+enum class ChecksumMode { kNone, kCrc32, kXor64 };
+
+struct StatValue {
+  enum class Kind : uint8_t { kNull, kFloat, kInt, kBool };
+  Kind kind = Kind::kNull;
+  union {
+    double f;
+    int64_t i;
+    bool b;
+  };
+  StatValue() : f(0) {}
+  static StatValue Float(double v);
+  static StatValue Int(int64_t v);
+  static StatValue Bool(bool v);
+};
+
+struct Statistics {
+  StatValue max, min, mean, norm;
+};
+
+struct SummaryRequest {
+  bool statistics = true;
+  Precision precision = Precision::kLow;
+  ChecksumMode checksum = ChecksumMode::kNone;
+  // XXH3-128 of the contiguous bytes.
+  bool digest = false;
+  // Where to write the contiguous bytes, or null. Must hold PayloadBytes(view).
+  void* copy_to = nullptr;
+};
+
+struct Summary {
+  Statistics statistics;
+  uint32_t crc32 = 0;
+  uint64_t xor64 = 0;
+  // Canonical big-endian XXH3-128.
+  std::array<uint8_t, 16> digest{};
+};
+
+// Product of sizes; 1 for a 0-dim tensor. Sizes are trusted (agent side).
+int64_t NumElements(const TensorView& view);
+
+// Bytes of the contiguous copy of `view`.
+uint64_t PayloadBytes(const TensorView& view);
+
+bool IsContiguous(const TensorView& view);
+
+Summary Summarize(const TensorView& view, const SummaryRequest& request);
+
+// Writes `statistics` into `out`; null values stay unset.
+void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_SUMMARY_H_
