@@ -11,14 +11,15 @@
 #define RP_STATUS_CONCAT_INNER_(a, b) a##b
 #define RP_STATUS_CONCAT_(a, b) RP_STATUS_CONCAT_INNER_(a, b)
 
-#define RP_RETURN_IF_ERROR(expr)                    \
-  do {                                              \
-    ::absl::Status rp_status_ = (expr);             \
-    if (!rp_status_.ok()) return rp_status_;        \
+#define RP_RETURN_IF_ERROR(expr)             \
+  do {                                       \
+    ::absl::Status rp_status_ = (expr);      \
+    if (!rp_status_.ok()) return rp_status_; \
   } while (false)
 
-#define RP_ASSIGN_OR_RETURN(lhs, expr) \
-  RP_ASSIGN_OR_RETURN_IMPL_(RP_STATUS_CONCAT_(rp_statusor_, __LINE__), lhs, expr)
+#define RP_ASSIGN_OR_RETURN(lhs, expr)                                      \
+  RP_ASSIGN_OR_RETURN_IMPL_(RP_STATUS_CONCAT_(rp_statusor_, __LINE__), lhs, \
+                            expr)
 
 #define RP_ASSIGN_OR_RETURN_IMPL_(statusor, lhs, expr) \
   auto statusor = (expr);                              \

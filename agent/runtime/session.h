@@ -1,0 +1,155 @@
+// The agent's connection to the collector. Owns the byte-budgeted queue, the
+// control stream, the upload stream and the threads behind them; knows nothing
+// of tensors, names or filters.
+//
+// Ownership: one Session per process, owned by the Recorder's owner.
+// Threads: every method may be called from any thread. Methods marked
+// [training] never wait on the network; only SubmitPayload and SubmitRecords
+// under OverflowPolicy::kBlock may wait, for at most block_deadline, for room.
+// Failure: the collector being absent, hanging, refusing or restarting is never
+// an error of a [training] method; what is shed is counted and reported as
+// LossEvents. After a fork the child's Session does nothing.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/plan.h"
+#include "google/protobuf/arena.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+enum class OverflowPolicy { kBlock, kStatsOnly, kDropNewest };
+
+struct SessionOptions {
+  // "host:port". Empty: FAILED to create.
+  std::string collector;
+  v1::Identity identity;  // incarnation 0: chosen by Create
+  std::string agent_version;
+  std::string framework_version;
+  // The process' own config.json; used by the collector when the run has none.
+  std::string config_json;
+  uint64_t queue_budget_bytes = uint64_t{256} << 20;
+  OverflowPolicy policy = OverflowPolicy::kBlock;
+  absl::Duration block_deadline = absl::Seconds(10);
+  uint64_t max_payload_bytes = uint64_t{4} << 30;
+  absl::Duration reconnect_min = absl::Milliseconds(100);
+  absl::Duration reconnect_max = absl::Seconds(5);
+  // Time the destructor may take to drain.
+  absl::Duration drain_deadline = absl::Seconds(10);
+};
+
+// Records being built, with the arena they live on. Reuse is the owner's.
+class RecordBuffer {
+ public:
+  RecordBuffer();
+  v1::Record* Add() { return batch_->add_records(); }
+  v1::RecordBatch* batch() { return batch_; }
+  google::protobuf::Arena* arena() { return arena_.get(); }
+  // Bytes this buffer holds in memory; approximate, cheap.
+  size_t ApproxBytes() const { return arena_->SpaceUsed(); }
+
+ private:
+  std::unique_ptr<google::protobuf::Arena> arena_;
+  v1::RecordBatch* batch_;
+};
+
+// Bytes of one payload inside the session's budget. Returns its room to the
+// budget when destroyed unsubmitted.
+class PayloadBuffer {
+ public:
+  virtual ~PayloadBuffer() = default;
+  virtual char* data() = 0;
+  virtual uint64_t size() const = 0;
+};
+
+// The plan in force at a step.
+struct ActivePlan {
+  std::shared_ptr<const Plan> plan;  // null: no plan at all
+  uint64_t epoch = 0;
+  bool enabled = false;
+};
+
+struct SessionStats {
+  bool connected = false;
+  uint64_t queue_bytes = 0;
+  uint64_t queue_peak_bytes = 0;
+  uint64_t records = 0;
+  uint64_t payloads = 0;
+  uint64_t payload_bytes = 0;
+  // Payload bytes not sent because the run has them already.
+  uint64_t deduplicated_bytes = 0;
+  uint64_t lost_records = 0;
+  uint64_t lost_payloads = 0;
+  uint64_t reconnects = 0;
+  uint64_t committed_sequence = 0;
+  uint64_t blocked_ns = 0;
+  // Last connection problem, for a person; empty when fine.
+  std::string last_error;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  // Starts the threads and returns at once; connecting happens behind.
+  // INVALID_ARGUMENT for bad options.
+  static absl::StatusOr<std::unique_ptr<Session>> Create(SessionOptions options,
+                                                         const Clock* clock);
+
+  // Waits until the collector has welcomed this session. DEADLINE_EXCEEDED;
+  // ALREADY_EXISTS when another live process claims this (run, rank);
+  // FAILED_PRECONDITION when the peer is not a compatible collector.
+  virtual absl::Status WaitConnected(absl::Duration deadline) = 0;
+
+  // [training] The process has entered `step`: reports progress, applies a plan
+  // whose step has come, and returns what is in force now. Cheap.
+  virtual ActivePlan BeginStep(int64_t step) = 0;
+
+  // [training] Replaces the plan from this side (constructor config); used
+  // while the collector has none of its own.
+  virtual void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) = 0;
+
+  // [training] Room for one payload, or null when it is shed; `*reason` says
+  // why. Waits under kBlock.
+  virtual std::unique_ptr<PayloadBuffer> ReservePayload(
+      uint64_t length_bytes, v1::LossReason* reason) = 0;
+
+  // [training] Queues the payload unless this run is known to have it.
+  virtual void SubmitPayload(const std::array<uint8_t, 16>& digest,
+                             std::unique_ptr<PayloadBuffer> payload) = 0;
+
+  // [training] True if these bytes were submitted by this process or are known
+  // to the collector: no need to copy them.
+  virtual bool KnowsPayload(const std::array<uint8_t, 16>& digest,
+                            uint64_t length_bytes) = 0;
+
+  // [training] Queues records of one step (batch()->step is set). Payloads
+  // they refer to were submitted before. False: shed and counted.
+  virtual bool SubmitRecords(std::unique_ptr<RecordBuffer> records) = 0;
+
+  // [training] The rank has become known (proc -> rank).
+  virtual void SetRank(int64_t rank, int64_t world_size) = 0;
+
+  // Waits until everything submitted before has reached `level`.
+  // DEADLINE_EXCEEDED naming what is missing; nothing is dropped by that.
+  virtual absl::Status Flush(v1::Durability level, absl::Duration deadline) = 0;
+
+  virtual SessionStats GetStats() const = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_H_

@@ -1,0 +1,65 @@
+// Writes the msprobe dump layout of a run from the store:
+//   step{N}/rank{R}/{dump,stack,construct}.json, dump_tensor_data/*.pt,
+//   debug.json (level debug), dump_error_info.log, and manifest.json at the
+//   root with files, sizes, checksums and gaps.
+// Threads: ExportRun may run in several threads at once over one Store.
+// Failure: the sink's or store's first error ends the export; a directory sink
+// leaves nothing under the final name.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collector/store/store.h"
+#include "common/file_system.h"
+#include "common/plan.h"
+
+namespace rankprobe {
+
+// Where exported files go. One file is open at a time.
+class ExportSink {
+ public:
+  virtual ~ExportSink() = default;
+  // `path` is relative, '/'-separated and safe. `length_bytes` is exact.
+  virtual absl::Status BeginFile(const std::string& path,
+                                 uint64_t length_bytes) = 0;
+  virtual absl::Status Write(absl::string_view data) = 0;
+  virtual absl::Status EndFile() = 0;
+  virtual absl::Status MakeDirectory(const std::string& path) = 0;
+};
+
+struct ExportOptions {
+  std::string run;
+  IntSet steps;
+  IntSet ranks;
+  // Called now and then from the exporting thread; may be empty. A non-OK
+  // status cancels the export.
+  std::function<absl::Status(const v1::ExportProgress&)> progress;
+};
+
+// INVALID_ARGUMENT, NOT_FOUND (unknown run, or nothing selected).
+absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
+                                         const ExportOptions& options,
+                                         ExportSink* sink);
+
+// Exports into `directory` through a temporary sibling that is renamed at the
+// end. Existing step directories of the same run are replaced one by one;
+// other content is left alone. Directories 0750, files 0640.
+absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
+    Store* store, const ExportOptions& options, FileSystem* file_system,
+    const std::string& directory);
+
+// Merges the phases of one step into dump.json entries, in order.
+absl::Status ForEachCall(
+    Store* store, const StepKey& key,
+    const std::function<absl::Status(const v1::CallEntry&)>& callback);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_H_
