@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that rankprobe needs; does nothing when all are there.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+install_packages
