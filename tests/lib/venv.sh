@@ -1,0 +1,18 @@
+# make_venv DIR REQUIREMENT..: a virtual environment with exactly these
+# packages asked for; made once, re-made when the list changes.
+make_venv() {
+  local dir=$1 stamp
+  shift
+  stamp="$dir/.requirements"
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$*" ]; then return 0; fi
+  say "Installing into $dir: $*"
+  rm -rf "$dir"
+  python3.11 -m venv "$dir"
+  local requirement
+  # One at a time and in order: a pinned torch must be there before anything
+  # that would pull in another.
+  for requirement in "$@"; do
+    "$dir/bin/python" -m pip install -q --no-input "$requirement"
+  done
+  echo "$*" >"$stamp"
+}

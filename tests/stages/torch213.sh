@@ -1,0 +1,13 @@
+# The C++ agent against the LibTorch inside a pip-installed PyTorch 2.13.0, and
+# the Python tests under that PyTorch. Installs it once, in build/venv-torch213.
+source "$RANKPROBE_ROOT/tests/lib/venv.sh"
+make_venv "$RANKPROBE_ROOT/build/venv-torch213" torch==2.13.0 numpy pytest
+torch213_python=$RANKPROBE_ROOT/build/venv-torch213/bin/python
+torch213_prefix=$("$torch213_python" -c 'import torch; print(torch.utils.cmake_prefix_path)')
+(
+  RANKPROBE_BUILD_DIR=$RANKPROBE_ROOT/build/torch213
+  RANKPROBE_CMAKE_ARGS=(-B "$RANKPROBE_BUILD_DIR" "-DCMAKE_PREFIX_PATH=$torch213_prefix"
+    -DRANKPROBE_BUILD_COLLECTOR=OFF -DRANKPROBE_BUILD_PYTHON=OFF -DRANKPROBE_BUILD_BENCH=OFF)
+  build
+)
+run_ctest "$RANKPROBE_ROOT/build/torch213" -R Libtorch

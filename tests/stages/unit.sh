@@ -1,0 +1,3 @@
+# C++ unit and integration tests against Debian's LibTorch 1.13.1.
+build
+run_ctest "$RANKPROBE_BUILD_DIR" -j2
