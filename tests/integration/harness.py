@@ -1,0 +1,163 @@
+"""Real processes for the integration tests: collector, trainer ranks, CLI.
+
+Every process started here is ended by pid; ports are ephemeral; waiting is
+polling with a deadline. Binaries come from RANKPROBE_BUILD_DIR/bin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from typing import Any, Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
+BIN = BUILD / "bin"
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Polls `condition` until it is truthy; raises naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"timed out after {seconds} s waiting for {what}")
+        time.sleep(0.05)
+
+
+class Collector:
+    """One rankprobed over one data directory; can be killed and started again."""
+
+    def __init__(self, directory: pathlib.Path, *flags: str, data_dir: pathlib.Path | None = None):
+        self.directory = directory
+        self.data_dir = data_dir or directory / "data"
+        self.flags = flags
+        self.port = 0
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> "Collector":
+        port_file = self.directory / "port"
+        port_file.unlink(missing_ok=True)
+        self.log = open(self.directory / "collector.log", "ab")
+        self.process = subprocess.Popen(
+            [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
+             "--port-file", port_file, *self.flags],
+            stdout=self.log, stderr=self.log)
+        wait_for(lambda: self._started(port_file), 30, f"the collector; see {self.log.name}")
+        self.port = int(port_file.read_text())
+        return self
+
+    def _started(self, port_file: pathlib.Path) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"rankprobed exited with {self.process.returncode}: {self.log_text()[-2000:]}")
+        return port_file.exists() and port_file.read_text().strip() != ""
+
+    def log_text(self) -> str:
+        return (self.directory / "collector.log").read_text(errors="replace")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, seconds: float = 30) -> int:
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            return self.process.wait(timeout=seconds)
+        return self.process.returncode if self.process else 0
+
+    def cli(self, *args: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess:
+        result = subprocess.run([BIN / "rankprobe", "--collector", self.address, *map(str, args)],
+                                capture_output=True, text=True, timeout=timeout)
+        if check and result.returncode != 0:
+            raise AssertionError(f"rankprobe {args} exited with {result.returncode}\n"
+                                 f"{result.stdout}\n{result.stderr}\n{self.log_text()[-2000:]}")
+        return result
+
+    def json(self, *args: str, **kwargs: Any) -> Any:
+        return json.loads(self.cli(*args, "--json", **kwargs).stdout)
+
+
+def config(task: str = "statistics", level: str = "mix", **fields: Any) -> dict:
+    """A config.json with dumping off at start."""
+    section = fields.pop("section", {})
+    return {"task": task, "dump_path": "./dump", "rank": [], "step": [], "level": level,
+            "dump_enable": False, task: section, **fields}
+
+
+@dataclasses.dataclass
+class Rank:
+    rank: int
+    process: subprocess.Popen
+    step_log: pathlib.Path
+    log: pathlib.Path
+
+    def steps(self) -> list[dict]:
+        if not self.step_log.exists():
+            return []
+        lines = self.step_log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Job:
+    """A C++ LibTorch training job of `world_size` ranks over gloo."""
+
+    def __init__(self, directory: pathlib.Path, collector: str, run: str, cfg: dict, world_size: int = 2,
+                 steps: int = 100000, extra: tuple[str, ...] = ()):
+        self.directory = directory
+        self.stop_file = directory / "stop"
+        self.ranks: list[Rank] = []
+        config_file = directory / "config.json"
+        config_file.write_text(json.dumps(cfg))
+        for r in range(world_size):
+            step_log = directory / f"steps-{r}.jsonl"
+            log = directory / f"rank-{r}.log"
+            with open(log, "wb") as out:
+                process = subprocess.Popen(
+                    [BIN / "train_transformer", f"--rank={r}", f"--world-size={world_size}",
+                     f"--store={directory / 'store'}", f"--steps={steps}", f"--run={run}",
+                     f"--collector={collector}", f"--config={config_file}", f"--step-log={step_log}",
+                     f"--stop-file={self.stop_file}", *extra],
+                    stdout=out, stderr=out)
+            self.ranks.append(Rank(r, process, step_log, log))
+
+    def wait_steps(self, count: int, rank: int = 0, seconds: float = 120) -> None:
+        """Waits until `count` more steps are done."""
+        target = len(self.ranks[rank].steps()) + count
+
+        def reached() -> bool:
+            if self.ranks[rank].process.poll() is not None and len(self.ranks[rank].steps()) < target:
+                raise AssertionError(f"rank {rank} exited with {self.ranks[rank].process.returncode}: "
+                                     + self.ranks[rank].log.read_text(errors="replace")[-2000:])
+            return len(self.ranks[rank].steps()) >= target
+
+        wait_for(reached, seconds, f"{count} steps of rank {rank}")
+
+    def finish(self, seconds: float = 60) -> list[int]:
+        self.stop_file.touch()
+        return [r.process.wait(timeout=seconds) for r in self.ranks]
+
+    def end(self) -> None:
+        for r in self.ranks:
+            if r.process.poll() is None:
+                r.process.kill()
+                r.process.wait()
+
+
+def tree_ranks(tree: pathlib.Path) -> dict[int, set[str]]:
+    """Step number -> rank directory names of an exported tree."""
+    return {int(step.name[4:]): {r.name for r in step.iterdir()} for step in tree.glob("step*")}
+
+
+def load_dump(directory: pathlib.Path) -> dict:
+    return json.loads((directory / "dump.json").read_text())

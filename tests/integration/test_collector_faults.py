@@ -1,0 +1,111 @@
+"""Bad surroundings of the collector: each a clear error and an exit code."""
+
+import json
+import os
+import socket
+import subprocess
+import threading
+
+import pytest
+
+import harness
+
+
+def run_collector(*flags, timeout=30):
+    return subprocess.run([harness.BIN / "rankprobed", "--listen", "127.0.0.1:0", *map(str, flags)],
+                          capture_output=True, text=True, timeout=timeout)
+
+
+def test_second_collector_on_the_same_data_directory(collector):
+    result = run_collector("--data-dir", collector.data_dir)
+    assert result.returncode == 3
+    assert str(collector.process.pid) in result.stderr and str(collector.data_dir) in result.stderr
+
+
+def test_every_fault_of_a_config_is_named(tmp_path):
+    cfg = tmp_path / "rankprobed.json"
+    cfg.write_text(json.dumps({"listen": "nowhere", "segment-bytes": -5, "no-such-key": 1}))
+    result = run_collector("--data-dir", tmp_path / "d", "--config", cfg)
+    assert result.returncode == 2
+    for word in ("segment-bytes", "no-such-key"):
+        assert word in result.stderr, result.stderr
+
+
+def test_corrupt_index(tmp_path):
+    directory = tmp_path / "c"
+    directory.mkdir()
+    collector = harness.Collector(directory).start()
+    assert collector.stop() == 0
+    current = next(collector.data_dir.rglob("CURRENT"))
+    current.write_text("MANIFEST-999999\n")
+    result = run_collector("--data-dir", collector.data_dir)
+    assert result.returncode == 4
+    assert str(collector.data_dir) in result.stderr
+
+
+def test_data_directory_that_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    result = run_collector("--data-dir", path)
+    assert result.returncode == 4 and str(path) in result.stderr
+
+
+def test_listening_beyond_loopback_needs_insecure(tmp_path):
+    result = subprocess.run([harness.BIN / "rankprobed", "--listen", "0.0.0.0:0", "--data-dir", tmp_path / "d"],
+                            capture_output=True, text=True, timeout=30)
+    assert result.returncode == 2 and "--insecure" in result.stderr
+
+
+def test_cli_against_nothing_and_against_another_protocol(tmp_path):
+    env = {**os.environ, "RANKPROBE_COLLECTOR": "127.0.0.1:1"}
+    result = subprocess.run([harness.BIN / "rankprobe", "--timeout", "3", "runs"], capture_output=True, text=True,
+                            env=env, timeout=30)
+    assert result.returncode == 3 and "127.0.0.1:1" in result.stderr and result.stderr.count("\n") == 1
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def answer():
+            for _ in range(8):
+                try:
+                    connection, _address = server.accept()
+                except OSError:
+                    return
+                connection.sendall(b"HTTP/1.0 400 no\r\n\r\n")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        env["RANKPROBE_COLLECTOR"] = f"127.0.0.1:{server.getsockname()[1]}"
+        result = subprocess.run([harness.BIN / "rankprobe", "--timeout", "3", "runs"], capture_output=True,
+                                text=True, env=env, timeout=30)
+        assert result.returncode == 3 and result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_disk_fills_up_and_is_freed(tmp_path, start_job):
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", mount]).returncode != 0:
+        pytest.skip("this machine does not allow a tmpfs mount")
+    directory = tmp_path / "c"
+    directory.mkdir()
+    ballast = mount / "ballast"
+    ballast.write_bytes(b"\0" * (24 << 20))
+    collector = harness.Collector(directory, "--min-free-bytes", str(8 << 20), data_dir=mount / "data")
+    try:
+        collector.start()
+        job = start_job("full", collector.address, harness.config("tensor", "mix"))
+        job.wait_steps(2)
+        collector.json("enable", "--run", "full", "--for-steps", "2")
+        job.wait_steps(6)  # training goes on
+        ballast.unlink()
+        job.wait_steps(3)
+        assert job.finish(seconds=120) == [0, 0]
+        # Still the same process, still answering, still able to export.
+        assert collector.process.poll() is None
+        collector.cli("export", "--run", "full", "-o", tmp_path / "dump", check=False)
+        for step in (tmp_path / "dump").glob("step*/rank*"):
+            harness.load_dump(step)
+        assert collector.stop() == 0
+    finally:
+        if collector.process and collector.process.poll() is None:
+            collector.kill()
+        subprocess.run(["umount", "-l", mount], check=False)
