@@ -1,0 +1,19 @@
+// The baseline build of the block kernels; compile flags in
+// common/CMakeLists.txt.
+#include <immintrin.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <initializer_list>
+
+#include "common/kernels/kernels.h"
+
+namespace rankprobe::kernels {
+namespace {
+#include "common/kernels/kernels.inc"
+}  // namespace
+
+extern const Table kBaselineTable = MakeTable("baseline");
+
+}  // namespace rankprobe::kernels

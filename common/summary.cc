@@ -1,0 +1,532 @@
+#include "common/summary.h"
+
+#include <libdeflate.h>
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "common/dtype.h"
+#include "common/kernels/kernels.h"
+
+namespace rankprobe {
+namespace {
+
+using kernels::FloatStats;
+using kernels::IntStats;
+
+// Fits the first-level cache together with what the kernels keep there; a
+// multiple of every element size.
+constexpr size_t kBlockBytes = 32 << 10;
+
+enum class Family { kFloat, kInt, kBool, kComplex, kNone };
+
+Family FamilyOf(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_FLOAT64:
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
+      return Family::kFloat;
+    case v1::DTYPE_UINT8:
+    case v1::DTYPE_INT8:
+    case v1::DTYPE_INT16:
+    case v1::DTYPE_INT32:
+    case v1::DTYPE_INT64:
+    case v1::DTYPE_UINT16:
+    case v1::DTYPE_UINT32:
+    case v1::DTYPE_UINT64:
+      return Family::kInt;
+    case v1::DTYPE_BOOL:
+      return Family::kBool;
+    case v1::DTYPE_COMPLEX64:
+    case v1::DTYPE_COMPLEX128:
+      return Family::kComplex;
+    default:
+      return Family::kNone;
+  }
+}
+
+template <typename T>
+T LoadAs(const char* p) {
+  T v;
+  std::memcpy(&v, p, sizeof(T));
+  return v;
+}
+
+float BfloatBitsToFloat(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float f;
+  std::memcpy(&f, &wide, 4);
+  return f;
+}
+
+float HalfBitsToFloat(uint16_t bits) {
+  const uint32_t magnitude = uint32_t{bits & 0x7fffu} << 13;
+  float f;
+  std::memcpy(&f, &magnitude, 4);
+  f *= 0x1p112f;
+  uint32_t out;
+  std::memcpy(&out, &f, 4);
+  if ((bits & 0x7c00) == 0x7c00) out |= 0x7f800000;
+  out |= uint32_t{bits & 0x8000u} << 16;
+  std::memcpy(&f, &out, 4);
+  return f;
+}
+
+// Nearest value with `digits` significant bits, ties to even; `max_finite`
+// overflows to infinity, multiples of `quantum` below the normal range.
+double RoundToFormat(double v, int digits, double max_finite, double quantum) {
+  if (!std::isfinite(v) || v == 0) return v;
+  int exponent;
+  std::frexp(v, &exponent);
+  const double step = std::max(std::ldexp(1.0, exponent - digits), quantum);
+  const double rounded = std::nearbyint(v / step) * step;
+  return std::abs(rounded) > max_finite
+             ? std::copysign(std::numeric_limits<double>::infinity(), v)
+             : rounded;
+}
+
+// A result computed wide, as the tensor's own type would hold it.
+double RoundTo(v1::DType dtype, double v) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+      return static_cast<float>(v);
+    case v1::DTYPE_FLOAT16:
+      return RoundToFormat(static_cast<float>(v), 11, 65504.0, 0x1p-24);
+    case v1::DTYPE_BFLOAT16:
+      return RoundToFormat(static_cast<float>(v), 8, 0x1.fep127, 0x1p-133);
+    default:
+      return v;
+  }
+}
+
+double FloatElement(v1::DType dtype, const char* p) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+      return LoadAs<float>(p);
+    case v1::DTYPE_FLOAT64:
+      return LoadAs<double>(p);
+    case v1::DTYPE_FLOAT16:
+      return HalfBitsToFloat(LoadAs<uint16_t>(p));
+    default:
+      return BfloatBitsToFloat(LoadAs<uint16_t>(p));
+  }
+}
+
+int64_t IntElement(v1::DType dtype, const char* p) {
+  switch (dtype) {
+    case v1::DTYPE_UINT8:
+      return LoadAs<uint8_t>(p);
+    case v1::DTYPE_INT8:
+      return LoadAs<int8_t>(p);
+    case v1::DTYPE_INT16:
+      return LoadAs<int16_t>(p);
+    case v1::DTYPE_UINT16:
+      return LoadAs<uint16_t>(p);
+    case v1::DTYPE_INT32:
+      return LoadAs<int32_t>(p);
+    case v1::DTYPE_UINT32:
+      return LoadAs<uint32_t>(p);
+    case v1::DTYPE_UINT64:
+      // The wire has 64 signed bits: larger values are shown as the largest.
+      return static_cast<int64_t>(std::min<uint64_t>(
+          LoadAs<uint64_t>(p),
+          static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
+    default:
+      return LoadAs<int64_t>(p);
+  }
+}
+
+void AddInts(const kernels::Table& k, v1::DType dtype, const char* data,
+             size_t count, bool sums, IntStats* stats) {
+  switch (dtype) {
+    case v1::DTYPE_UINT8:
+      k.u8(data, count, stats);
+      break;
+    case v1::DTYPE_INT8:
+      k.i8(data, count, stats);
+      break;
+    case v1::DTYPE_INT16:
+      k.i16(data, count, stats);
+      break;
+    case v1::DTYPE_UINT16:
+      k.u16(data, count, stats);
+      break;
+    case v1::DTYPE_INT32:
+      k.i32(data, count, stats);
+      break;
+    case v1::DTYPE_UINT32:
+      k.u32(data, count, stats);
+      break;
+    case v1::DTYPE_INT64:
+      k.i64(data, count, stats);
+      break;
+    default:
+      for (size_t i = 0; i < count; ++i) {
+        const int64_t v = IntElement(dtype, data + 8 * i);
+        stats->max = std::max(stats->max, v);
+        stats->min = std::min(stats->min, v);
+      }
+  }
+  if (!sums) return;
+  const size_t size = ElementSize(dtype);
+  for (size_t i = 0; i < count; ++i) {
+    const double v = static_cast<float>(IntElement(dtype, data + i * size));
+    stats->sum += v;
+    stats->sum_squares += v * v;
+  }
+}
+
+template <typename T>
+void AddComplex(const char* data, size_t count, FloatStats* stats) {
+  for (size_t i = 0; i < count; ++i) {
+    const T re = LoadAs<T>(data + 2 * sizeof(T) * i),
+            im = LoadAs<T>(data + 2 * sizeof(T) * i + sizeof(T));
+    const double v = std::hypot(re, im);
+    stats->max = std::max(stats->max, v);
+    stats->min = std::min(stats->min, v);
+    stats->sum += v;
+    stats->sum_squares += v * v;
+  }
+}
+
+// Accumulates one tensor block by block.
+class Accumulator {
+ public:
+  Accumulator(const TensorView& view, const SummaryRequest& request)
+      : request_(request),
+        dtype_(view.dtype),
+        size_(ElementSize(view.dtype)),
+        family_(request.statistics ? FamilyOf(view.dtype) : Family::kNone),
+        out_(static_cast<char*>(request.copy_to)) {
+    if (request.digest) kernels_.digest_init(digest_state_);
+  }
+
+  void Block(const char* data, size_t bytes) {
+    const size_t count = bytes / size_;
+    switch (family_) {
+      case Family::kFloat:
+        AddFloats(data, count);
+        break;
+      case Family::kInt:
+        AddInts(kernels_, dtype_, data, count,
+                request_.precision == Precision::kHigh, &ints_);
+        break;
+      case Family::kBool:
+        kernels_.u8(data, count, &ints_);
+        break;
+      case Family::kComplex:
+        if (dtype_ == v1::DTYPE_COMPLEX64) {
+          AddComplex<float>(data, count, &floats_);
+        } else {
+          AddComplex<double>(data, count, &floats_);
+        }
+        break;
+      case Family::kNone:
+        break;
+    }
+    if (request_.checksum == ChecksumMode::kCrc32) {
+      crc32_ = libdeflate_crc32(crc32_, data, bytes);
+    } else if (request_.checksum == ChecksumMode::kXor64) {
+      xor64_ ^= kernels_.xor64(data, bytes);
+    }
+    if (request_.digest) kernels_.digest_update(digest_state_, data, bytes);
+    if (out_ != nullptr) {
+      std::memcpy(out_, data, bytes);
+      out_ += bytes;
+    }
+  }
+
+  // `has_positive_zero` looks the tensor over for a positive zero; only called
+  // when the sign of a zero extreme is in doubt.
+  template <typename HasPositiveZero>
+  Summary Finish(int64_t count, const HasPositiveZero& has_positive_zero) {
+    Summary summary;
+    summary.crc32 = crc32_;
+    summary.xor64 = xor64_;
+    if (request_.digest)
+      kernels_.digest_finish(digest_state_, summary.digest.data());
+    if (count == 0) return summary;
+    Statistics& s = summary.statistics;
+    const double n = static_cast<double>(count);
+    switch (family_) {
+      case Family::kFloat: {
+        double max = floats_.max, min = floats_.min;
+        if (std::isnan(floats_.sum_squares))
+          max = min = std::numeric_limits<double>::quiet_NaN();
+        // 0 == -0 leaves the sign of a zero extreme to chance: it is positive
+        // if any zero of the tensor is.
+        if (max == 0 || min == 0) {
+          const double zero = has_positive_zero() ? 0.0 : -0.0;
+          if (max == 0) max = zero;
+          if (min == 0) min = zero;
+        }
+        s.max = StatValue::Float(max);
+        s.min = StatValue::Float(min);
+        if (dtype_ != v1::DTYPE_FLOAT64 ||
+            request_.precision == Precision::kHigh) {
+          const v1::DType result = request_.precision == Precision::kHigh &&
+                                           dtype_ != v1::DTYPE_FLOAT64
+                                       ? v1::DTYPE_FLOAT32
+                                       : dtype_;
+          s.mean = StatValue::Float(RoundTo(result, floats_.sum / n));
+          // Squares are summed in float by PyTorch: beyond its range the norm
+          // is infinite there, and so it is here.
+          const double squares = dtype_ == v1::DTYPE_FLOAT64
+                                     ? floats_.sum_squares
+                                     : static_cast<float>(floats_.sum_squares);
+          s.norm = StatValue::Float(RoundTo(result, std::sqrt(squares)));
+        }
+        break;
+      }
+      case Family::kInt:
+        if (request_.precision == Precision::kHigh) {
+          s.max = StatValue::Float(static_cast<float>(ints_.max));
+          s.min = StatValue::Float(static_cast<float>(ints_.min));
+          s.mean = StatValue::Float(static_cast<float>(ints_.sum / n));
+          s.norm = StatValue::Float(
+              static_cast<float>(std::sqrt(ints_.sum_squares)));
+        } else {
+          s.max = StatValue::Int(ints_.max);
+          s.min = StatValue::Int(ints_.min);
+        }
+        break;
+      case Family::kBool:
+        s.max = StatValue::Bool(ints_.max != 0);
+        s.min = StatValue::Bool(ints_.min != 0);
+        break;
+      case Family::kComplex: {
+        const v1::DType part = dtype_ == v1::DTYPE_COMPLEX64
+                                   ? v1::DTYPE_FLOAT32
+                                   : v1::DTYPE_FLOAT64;
+        const bool nan = std::isnan(floats_.sum_squares);
+        constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+        s.max = StatValue::Float(nan ? kNan : RoundTo(part, floats_.max));
+        s.min = StatValue::Float(nan ? kNan : RoundTo(part, floats_.min));
+        s.mean = StatValue::Float(nan ? kNan : RoundTo(part, floats_.sum / n));
+        break;
+      }
+      case Family::kNone:
+        break;
+    }
+    return summary;
+  }
+
+ private:
+  void AddFloats(const char* data, size_t count) {
+    switch (dtype_) {
+      case v1::DTYPE_FLOAT32:
+        kernels_.f32(data, count, &floats_);
+        break;
+      case v1::DTYPE_FLOAT64:
+        kernels_.f64(data, count, &floats_);
+        break;
+      case v1::DTYPE_FLOAT16:
+        kernels_.f16(data, count, &floats_);
+        break;
+      default:
+        kernels_.bf16(data, count, &floats_);
+    }
+  }
+
+  const kernels::Table& kernels_ = kernels::BestKernels();
+  const SummaryRequest& request_;
+  const v1::DType dtype_;
+  const size_t size_;
+  const Family family_;
+  char* out_;
+  FloatStats floats_;
+  IntStats ints_;
+  uint32_t crc32_ = 0;
+  uint64_t xor64_ = 0;
+  alignas(64) char digest_state_[kernels::kDigestStateBytes];
+};
+
+// Calls fn(data, bytes) for consecutive blocks of the contiguous form of
+// `view`. fn returns false to stop.
+template <typename Fn>
+void ForEachBlock(const TensorView& view, const Fn& fn) {
+  const size_t size = ElementSize(view.dtype);
+  const uint64_t total = PayloadBytes(view);
+  if (total == 0) return;
+  const char* base = static_cast<const char*>(view.data);
+  if (IsContiguous(view)) {
+    for (uint64_t done = 0; done < total;) {
+      const size_t n =
+          static_cast<size_t>(std::min<uint64_t>(kBlockBytes, total - done));
+      if (!fn(base + done, n)) return;
+      done += n;
+    }
+    return;
+  }
+  // Gather: odometer over the outer dimensions, rows of the innermost one.
+  const size_t dims = view.sizes.size();
+  const int64_t row = view.sizes[dims - 1], row_stride = view.strides[dims - 1];
+  std::vector<int64_t> index(dims, 0);
+  std::unique_ptr<char[]> block(new char[kBlockBytes]);
+  size_t used = 0;
+  const char* row_start = base;
+  for (;;) {
+    const char* p = row_start;
+    for (int64_t i = 0; i < row;) {
+      const int64_t n = std::min<int64_t>(
+          row - i, static_cast<int64_t>((kBlockBytes - used) / size));
+      if (row_stride == 1) {
+        std::memcpy(block.get() + used, p, static_cast<size_t>(n) * size);
+        p += n * static_cast<int64_t>(size);
+        used += static_cast<size_t>(n) * size;
+      } else {
+        const int64_t step = row_stride * static_cast<int64_t>(size);
+        for (int64_t k = 0; k < n; ++k, p += step, used += size)
+          std::memcpy(block.get() + used, p, size);
+      }
+      i += n;
+      if (used == kBlockBytes) {
+        if (!fn(block.get(), used)) return;
+        used = 0;
+      }
+    }
+    size_t d = dims - 1;
+    while (d > 0) {
+      --d;
+      row_start += view.strides[d] * static_cast<int64_t>(size);
+      if (++index[d] < view.sizes[d]) break;
+      row_start -= view.strides[d] * static_cast<int64_t>(size) * view.sizes[d];
+      index[d] = 0;
+      if (d == 0) {
+        if (used > 0) fn(block.get(), used);
+        return;
+      }
+    }
+    if (dims == 1) {
+      if (used > 0) fn(block.get(), used);
+      return;
+    }
+  }
+}
+
+// The value itself in all four places (CAPTURE section 8).
+Statistics ScalarStatistics(const TensorView& view) {
+  const char* p = static_cast<const char*>(view.data);
+  StatValue v;
+  switch (FamilyOf(view.dtype)) {
+    case Family::kFloat:
+      v = StatValue::Float(FloatElement(view.dtype, p));
+      break;
+    case Family::kInt:
+      v = StatValue::Int(IntElement(view.dtype, p));
+      break;
+    default:
+      return {};
+  }
+  return {v, v, v, v};
+}
+
+bool IsPositiveZero(v1::DType dtype, const char* p) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+      return LoadAs<uint32_t>(p) == 0;
+    case v1::DTYPE_FLOAT64:
+      return LoadAs<uint64_t>(p) == 0;
+    default:
+      return LoadAs<uint16_t>(p) == 0;
+  }
+}
+
+}  // namespace
+
+StatValue StatValue::Float(double v) {
+  StatValue s;
+  s.kind = Kind::kFloat;
+  s.f = v;
+  return s;
+}
+
+StatValue StatValue::Int(int64_t v) {
+  StatValue s;
+  s.kind = Kind::kInt;
+  s.i = v;
+  return s;
+}
+
+StatValue StatValue::Bool(bool v) {
+  StatValue s;
+  s.kind = Kind::kBool;
+  s.b = v;
+  return s;
+}
+
+int64_t NumElements(const TensorView& view) {
+  int64_t n = 1;
+  for (const int64_t size : view.sizes) n *= size;
+  return n;
+}
+
+uint64_t PayloadBytes(const TensorView& view) {
+  return static_cast<uint64_t>(NumElements(view)) * ElementSize(view.dtype);
+}
+
+bool IsContiguous(const TensorView& view) {
+  int64_t expected = 1;
+  for (size_t d = view.sizes.size(); d-- > 0;) {
+    if (view.sizes[d] == 0) return true;
+    if (view.sizes[d] != 1 && view.strides[d] != expected) return false;
+    expected *= view.sizes[d];
+  }
+  return true;
+}
+
+Summary Summarize(const TensorView& view, const SummaryRequest& request) {
+  const int64_t count = NumElements(view);
+  const bool scalar = view.sizes.empty() && view.data != nullptr;
+  const Family family = FamilyOf(view.dtype);
+  const bool scalar_statistics =
+      request.statistics && scalar &&
+      (family == Family::kFloat || family == Family::kInt);
+  SummaryRequest rest = request;
+  if (scalar_statistics) rest.statistics = false;
+  Accumulator accumulator(view, rest);
+  if (count > 0 && view.data != nullptr) {
+    ForEachBlock(view, [&](const char* data, size_t bytes) {
+      accumulator.Block(data, bytes);
+      return true;
+    });
+  }
+  const size_t size = ElementSize(view.dtype);
+  Summary summary = accumulator.Finish(view.data == nullptr ? 0 : count, [&] {
+    bool found = false;
+    ForEachBlock(view, [&](const char* data, size_t bytes) {
+      for (size_t i = 0; i < bytes && !found; i += size)
+        found = IsPositiveZero(view.dtype, data + i);
+      return !found;
+    });
+    return found;
+  });
+  if (scalar_statistics) summary.statistics = ScalarStatistics(view);
+  return summary;
+}
+
+void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out) {
+  using Kind = StatValue::Kind;
+  const StatValue& max = statistics.max;
+  if (max.kind == Kind::kFloat) out->set_max_f(max.f);
+  if (max.kind == Kind::kInt) out->set_max_i(max.i);
+  if (max.kind == Kind::kBool) out->set_max_b(max.b);
+  const StatValue& min = statistics.min;
+  if (min.kind == Kind::kFloat) out->set_min_f(min.f);
+  if (min.kind == Kind::kInt) out->set_min_i(min.i);
+  if (min.kind == Kind::kBool) out->set_min_b(min.b);
+  const StatValue& mean = statistics.mean;
+  if (mean.kind == Kind::kFloat) out->set_mean_f(mean.f);
+  if (mean.kind == Kind::kInt) out->set_mean_i(mean.i);
+  const StatValue& norm = statistics.norm;
+  if (norm.kind == Kind::kFloat) out->set_norm_f(norm.f);
+  if (norm.kind == Kind::kInt) out->set_norm_i(norm.i);
+}
+
+}  // namespace rankprobe
