@@ -34,6 +34,8 @@ endif()
 
 set(RANKPROBE_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # RapidJSON's iterators compare both ways round in C++20.
+  list(APPEND RANKPROBE_WARNINGS -Wno-ambiguous-reversed-operator)
   list(APPEND RANKPROBE_WARNINGS -Wthread-safety -Wthread-safety-beta -Wno-thread-safety-negative)
 else()
   # GCC 12 reports false positives of these in protobuf and Abseil headers.

@@ -31,6 +31,8 @@ class ExportSink {
                                  uint64_t length_bytes) = 0;
   virtual absl::Status Write(absl::string_view data) = 0;
   virtual absl::Status EndFile() = 0;
+  // The open file turned out to be unreadable: it must not be seen.
+  virtual absl::Status AbortFile() = 0;
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
 };
 

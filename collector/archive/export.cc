@@ -1,0 +1,344 @@
+#include "collector/archive/export.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "collector/archive/directory_sink.h"
+#include "collector/archive/dump_json.h"
+#include "collector/archive/manifest.h"
+#include "collector/archive/pt_writer.h"
+#include "collector/archive/step_view.h"
+#include "common/dtype.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+std::string DirectoryName(const v1::StepInfo& step) {
+  return step.has_rank() ? absl::StrCat("rank", step.rank())
+                         : absl::StrCat("proc", step.pid());
+}
+
+std::string ReasonName(v1::LossReason reason) {
+  return std::string(
+      absl::StripPrefix(v1::LossReason_Name(reason), "LOSS_REASON_"));
+}
+
+class Exporter {
+ public:
+  Exporter(Store* store, const ExportOptions& options, ExportSink* sink)
+      : store_(store), options_(options), sink_(sink), manifest_(options.run) {}
+
+  absl::StatusOr<v1::ExportDone> Run() {
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, Select());
+    if (steps.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("run \"", options_.run,
+                       "\" has nothing in the chosen steps and ranks"));
+    }
+    for (const v1::StepInfo& step : steps) {
+      progress_.set_files_total(progress_.files_total() + 3 + step.payloads());
+    }
+    for (const v1::StepInfo& step : steps) RP_RETURN_IF_ERROR(ExportStep(step));
+    const std::string manifest = manifest_.ToJson();
+    RP_RETURN_IF_ERROR(WriteText("manifest.json", manifest));
+    v1::ExportDone done;
+    done.set_files(progress_.files_done());
+    done.set_bytes(progress_.bytes_done());
+    done.set_gaps(manifest_.gap_count());
+    done.set_incomplete_steps(manifest_.incomplete_count());
+    progress_.set_files_total(progress_.files_done());
+    RP_RETURN_IF_ERROR(Report("done", /*force=*/true));
+    return done;
+  }
+
+ private:
+  // The chosen steps, one process for each (step, directory): a complete one
+  // beats an incomplete one, a newer one an older.
+  absl::StatusOr<std::vector<v1::StepInfo>> Select() {
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                        store_->ListSteps(options_.run));
+    std::map<std::tuple<int64_t, bool, int64_t>, std::vector<v1::StepInfo>>
+        places;
+    for (const v1::StepInfo& step : all) {
+      if (!options_.steps.Contains(step.step())) continue;
+      if (!options_.ranks.all() &&
+          (!step.has_rank() || !options_.ranks.Contains(step.rank())))
+        continue;
+      places[{step.step(), !step.has_rank(),
+              step.has_rank() ? step.rank() : step.pid()}]
+          .push_back(step);
+    }
+    std::vector<v1::StepInfo> chosen;
+    for (auto& [place, candidates] : places) {
+      const auto best = std::max_element(
+          candidates.begin(), candidates.end(),
+          [](const auto& a, const auto& b) {
+            return std::make_pair(a.complete(), a.updated_unix_ns()) <
+                   std::make_pair(b.complete(), b.updated_unix_ns());
+          });
+      for (auto it = candidates.begin(); it != candidates.end(); ++it) {
+        if (it == best) continue;
+        manifest_.AddConflict(
+            {it->step(), DirectoryName(*it),
+             absl::StrCat("process ", it->pid(), " on ", it->host(),
+                          " recorded ", it->records(), " records; process ",
+                          best->pid(), " on ", best->host(), " is exported")});
+      }
+      chosen.push_back(*best);
+    }
+    return chosen;
+  }
+
+  absl::Status ExportStep(const v1::StepInfo& info) {
+    StepKey key;
+    key.run = options_.run;
+    key.step = info.step();
+    if (info.has_rank()) key.rank = info.rank();
+    key.pid = info.pid();
+    key.incarnation = info.incarnation();
+    RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store_, key));
+    const std::string rank_directory = DirectoryName(info);
+    const std::string directory =
+        absl::StrCat("step", info.step(), "/", rank_directory);
+    RP_RETURN_IF_ERROR(sink_->MakeDirectory(directory));
+    const std::string data_directory = directory + "/dump_tensor_data";
+    if (view.begin.has_payloads())
+      RP_RETURN_IF_ERROR(sink_->MakeDirectory(data_directory));
+
+    const std::string dump_data_dir = absl::StrCat(
+        view.begin.dump_path(),
+        absl::EndsWith(view.begin.dump_path(), "/") ? "" : "/", data_directory);
+    absl::flat_hash_set<const v1::TensorSummary*> unreadable;
+    const HasPayloadFn has_payload = [&](const v1::TensorSummary& tensor) {
+      return !unreadable.contains(&tensor) &&
+             store_->HasPayload(options_.run, tensor.payload().digest(),
+                                tensor.payload().length_bytes());
+    };
+    std::vector<PayloadFile> files, missing;
+    std::string dump =
+        DumpJson(view, dump_data_dir, has_payload, &files, &missing);
+    for (const PayloadFile& file : files) {
+      RP_ASSIGN_OR_RETURN(
+          const bool written,
+          WritePayload(data_directory + "/" + file.file_name, file));
+      if (!written) unreadable.insert(file.tensor);
+    }
+    if (!unreadable.empty()) {
+      files.clear();
+      missing.clear();
+      dump = DumpJson(view, dump_data_dir, has_payload, &files, &missing);
+    }
+    const bool debug = view.begin.level() == "debug";
+    RP_RETURN_IF_ERROR(
+        WriteText(directory + (debug ? "/debug.json" : "/dump.json"), dump));
+    if (!debug && view.begin.extra_info()) {
+      RP_RETURN_IF_ERROR(WriteText(directory + "/stack.json", StackJson(view)));
+      RP_RETURN_IF_ERROR(
+          WriteText(directory + "/construct.json", ConstructJson(view)));
+    }
+    if (!view.errors.empty()) {
+      std::string log;
+      for (const v1::ErrorEvent& error : view.errors) {
+        absl::StrAppend(
+            &log, absl::FormatTime(absl::FromUnixNanos(error.time_unix_ns())),
+            " ", error.message(), "\n");
+      }
+      RP_RETURN_IF_ERROR(WriteText(directory + "/dump_error_info.log", log));
+    }
+    Account(info, view, rank_directory, missing, unreadable);
+    return absl::OkStatus();
+  }
+
+  void Account(
+      const v1::StepInfo& info, const StepView& view,
+      const std::string& directory, const std::vector<PayloadFile>& missing,
+      const absl::flat_hash_set<const v1::TensorSummary*>& unreadable) {
+    for (const PayloadFile& file : missing) {
+      Manifest::Gap gap;
+      gap.step = info.step();
+      gap.directory = directory;
+      gap.entry = file.entry;
+      gap.payloads = 1;
+      const v1::LossReason lost = file.tensor->payload().lost();
+      gap.reason = unreadable.contains(file.tensor)      ? "CORRUPT"
+                   : lost == v1::LOSS_REASON_UNSPECIFIED ? "NOT_STORED"
+                                                         : ReasonName(lost);
+      gap.detail = file.file_name;
+      manifest_.AddGap(std::move(gap));
+    }
+    for (const v1::LossEvent& loss : view.losses) {
+      // What the plan leaves out is not a gap.
+      if (loss.reason() == v1::LOSS_REASON_FILTERED ||
+          loss.records() + loss.payloads() == 0)
+        continue;
+      manifest_.AddGap({info.step(), directory, loss.entry(),
+                        ReasonName(loss.reason()), loss.records(),
+                        loss.payloads(), loss.detail()});
+    }
+    if (!info.complete()) {
+      manifest_.AddIncomplete(
+          {info.step(), directory,
+           !view.has_begin         ? "the beginning of the step is missing"
+           : !view.end.has_value() ? "the rank has not finished the step"
+                                   : "fewer records than the rank sent"});
+    }
+  }
+
+  absl::Status Report(const std::string& current, bool force) {
+    // Often enough for a person, rarely enough for the exporter.
+    if (!options_.progress || (!force && progress_.files_done() % 64 != 0))
+      return absl::OkStatus();
+    progress_.set_current(current);
+    return options_.progress(progress_);
+  }
+
+  absl::Status Done(const std::string& path, uint64_t bytes, uint64_t hash) {
+    manifest_.AddFile({path, bytes, hash});
+    progress_.set_files_done(progress_.files_done() + 1);
+    progress_.set_bytes_done(progress_.bytes_done() + bytes);
+    return Report(path, /*force=*/false);
+  }
+
+  absl::Status WriteText(const std::string& path, const std::string& text) {
+    RP_RETURN_IF_ERROR(sink_->BeginFile(path, text.size()));
+    RP_RETURN_IF_ERROR(sink_->Write(text));
+    RP_RETURN_IF_ERROR(sink_->EndFile());
+    return Done(path, text.size(), XXH3_64bits(text.data(), text.size()));
+  }
+
+  // False if the payload cannot be read; the file is then gone.
+  absl::StatusOr<bool> WritePayload(const std::string& path,
+                                    const PayloadFile& file) {
+    const v1::TensorSummary& tensor = *file.tensor;
+    const std::vector<int64_t> shape(tensor.shape().begin(),
+                                     tensor.shape().end());
+    uint64_t expected = ElementSize(tensor.dtype());
+    for (const int64_t size : shape) {
+      if (size < 0 || (size > 0 && expected > (uint64_t{1} << 62) /
+                                                  static_cast<uint64_t>(size)))
+        return false;
+      expected *= static_cast<uint64_t>(size);
+    }
+    if (expected != tensor.payload().length_bytes()) return false;
+    PtWriter writer(absl::StripSuffix(file.file_name, ".pt"), tensor.dtype(),
+                    shape, expected);
+    RP_RETURN_IF_ERROR(sink_->BeginFile(path, writer.FileBytes()));
+    XXH3_state_t* const hash = XXH3_createState();
+    XXH3_64bits_reset(hash);
+    const absl::Status written = [&]() -> absl::Status {
+      XXH3_64bits_update(hash, writer.prefix().data(), writer.prefix().size());
+      RP_RETURN_IF_ERROR(sink_->Write(writer.prefix()));
+      absl::Status sink_status;
+      const absl::Status read = store_->ReadPayload(
+          options_.run, tensor.payload().digest(), expected,
+          [&](absl::string_view data) {
+            writer.AddData(data);
+            XXH3_64bits_update(hash, data.data(), data.size());
+            return sink_status = sink_->Write(data);
+          });
+      if (!sink_status.ok()) return sink_status;
+      // The archive's own fault is told apart from the sink's.
+      if (!read.ok()) return absl::DataLossError(read.message());
+      const std::string suffix = writer.Suffix();
+      XXH3_64bits_update(hash, suffix.data(), suffix.size());
+      return sink_->Write(suffix);
+    }();
+    const uint64_t sum = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    if (absl::IsDataLoss(written)) {
+      RP_RETURN_IF_ERROR(sink_->AbortFile());
+      return false;
+    }
+    RP_RETURN_IF_ERROR(written);
+    RP_RETURN_IF_ERROR(sink_->EndFile());
+    RP_RETURN_IF_ERROR(Done(path, writer.FileBytes(), sum));
+    return true;
+  }
+
+  Store* const store_;
+  const ExportOptions& options_;
+  ExportSink* const sink_;
+  Manifest manifest_;
+  v1::ExportProgress progress_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
+                                         const ExportOptions& options,
+                                         ExportSink* sink) {
+  return Exporter(store, options, sink).Run();
+}
+
+absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
+    Store* store, const ExportOptions& options, FileSystem* file_system,
+    const std::string& directory) {
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory));
+  const std::string temporary =
+      absl::StrCat(directory, "/.rankprobe-export-", ::getpid());
+  if (file_system->Exists(temporary))
+    RP_RETURN_IF_ERROR(file_system->DeleteTree(temporary));
+  absl::StatusOr<v1::ExportDone> done =
+      [&]() -> absl::StatusOr<v1::ExportDone> {
+    const std::string fresh = temporary + "/new", old = temporary + "/old";
+    RP_RETURN_IF_ERROR(file_system->CreateDirectories(fresh));
+    RP_RETURN_IF_ERROR(file_system->CreateDirectories(old));
+    DirectorySink sink(file_system, fresh);
+    RP_ASSIGN_OR_RETURN(v1::ExportDone result,
+                        ExportRun(store, options, &sink));
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                        file_system->List(fresh));
+    for (const std::string& step : steps) {
+      if (step == "manifest.json") continue;
+      RP_RETURN_IF_ERROR(
+          file_system->CreateDirectories(absl::StrCat(directory, "/", step)));
+      RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
+                          file_system->List(absl::StrCat(fresh, "/", step)));
+      for (const std::string& rank : ranks) {
+        const std::string target =
+            absl::StrCat(directory, "/", step, "/", rank);
+        if (file_system->Exists(target)) {
+          RP_RETURN_IF_ERROR(file_system->Rename(
+              target, absl::StrCat(old, "/", step, "-", rank)));
+        }
+        RP_RETURN_IF_ERROR(file_system->Rename(
+            absl::StrCat(fresh, "/", step, "/", rank), target));
+      }
+    }
+    RP_RETURN_IF_ERROR(file_system->Rename(fresh + "/manifest.json",
+                                           directory + "/manifest.json"));
+    result.set_directory(directory);
+    return result;
+  }();
+  const absl::Status cleaned = file_system->DeleteTree(temporary);
+  RP_RETURN_IF_ERROR(done.status());
+  RP_RETURN_IF_ERROR(cleaned);
+  return done;
+}
+
+absl::Status ForEachCall(
+    Store* store, const StepKey& key,
+    const std::function<absl::Status(const v1::CallEntry&)>& callback) {
+  RP_ASSIGN_OR_RETURN(StepView view, LoadStep(store, key));
+  v1::CallEntry entry;
+  for (v1::CallPhase& call : view.calls) {
+    entry.set_entry(call.entry());
+    entry.mutable_call()->Swap(&call);
+    RP_RETURN_IF_ERROR(callback(entry));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

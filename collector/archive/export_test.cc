@@ -1,0 +1,264 @@
+#include "collector/archive/export.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "collector/testing/dump_importer.h"
+#include "collector/testing/frames.h"
+#include "common/names.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rapidjson/document.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::Frames;
+using ::testing::HasSubstr;
+using testing::ImportDump;
+using testing::MakeIdentity;
+using testing::ReadTextFile;
+
+class ExportTest : public testing::TempDirTest {
+ protected:
+  v1::ExportDone Export(Store* store, const std::string& run,
+                        std::vector<int64_t> ranks = {}) {
+    ExportOptions options;
+    options.run = run;
+    options.ranks = IntSet(std::move(ranks));
+    const auto done = ExportRunToDirectory(store, options, file_system_.get(),
+                                           root_ + "/out");
+    EXPECT_TRUE(done.ok()) << done.status();
+    return done.ok() ? *done : v1::ExportDone();
+  }
+
+  rapidjson::Document Manifest() {
+    rapidjson::Document document;
+    document.Parse(ReadTextFile(root_ + "/out/manifest.json").c_str());
+    EXPECT_TRUE(document.IsObject());
+    return document;
+  }
+};
+
+struct Golden {
+  const char* name;
+  const char* directory;
+};
+
+class GoldenExport : public ExportTest,
+                     public ::testing::WithParamInterface<Golden> {};
+
+// A dump made by msprobe, through records, store and export: the same bytes.
+TEST_P(GoldenExport, IsByteExact) {
+  const std::string golden = std::string(RANKPROBE_GOLDEN_DIR) + "/dumps/" +
+                             GetParam().name + "/step0/" + GetParam().directory;
+  const std::string directory = GetParam().directory;
+  v1::Identity identity = MakeIdentity("run", -1, 77);
+  if (directory.substr(0, 4) == "rank") {
+    identity.set_rank(std::stoll(directory.substr(4)));
+  } else {
+    identity.set_pid(std::stoll(directory.substr(4)));
+  }
+  Frames frames(identity);
+  ImportDump(golden, 0, "./dump", &frames);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->OpenIncarnation(identity).ok());
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const v1::ExportDone done = Export(store.get(), "run");
+  EXPECT_EQ(done.gaps(), 0u);
+  EXPECT_EQ(done.incomplete_steps(), 0u);
+  const std::string out = root_ + "/out/step0/" + directory;
+  int compared = 0;
+  for (const char* file :
+       {"dump.json", "stack.json", "construct.json", "debug.json"}) {
+    const std::string want = golden + "/" + file;
+    ASSERT_EQ(std::filesystem::exists(want),
+              std::filesystem::exists(out + "/" + file))
+        << file;
+    if (!std::filesystem::exists(want)) continue;
+    EXPECT_TRUE(ReadTextFile(out + "/" + file) == ReadTextFile(want)) << file;
+    ++compared;
+  }
+  EXPECT_GE(compared, 1);
+}
+
+// No xor dump: msprobe writes 0-dim tensors of that mode as plain numbers, we
+// as checksums (docs/formats.md, "Intended differences").
+INSTANTIATE_TEST_SUITE_P(
+    Dumps, GoldenExport,
+    ::testing::Values(Golden{"cnn_stat_mix", "proc27098"},
+                      Golden{"weird_stat_mix", "proc27105"},
+                      Golden{"cnn_md5_mix", "proc27146"},
+                      Golden{"cnn_tensor_md5_mix", "proc27141"},
+                      Golden{"save_debug_tensor", "proc29761"},
+                      Golden{"ddp_stat_mix", "rank1"},
+                      Golden{"cnn_stat_L1", "proc27078"},
+                      Golden{"cnn_extra_info_false", "proc27775"},
+                      Golden{"cnn_structure", "proc27185"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+v1::StepBegin* Begin(v1::RecordBatch* batch, uint64_t order,
+                     const char* task = "tensor") {
+  v1::Record* record = batch->add_records();
+  record->set_order(order);
+  record->mutable_step_begin()->set_task(task);
+  record->mutable_step_begin()->set_level("mix");
+  record->mutable_step_begin()->set_framework("pytorch");
+  record->mutable_step_begin()->set_dump_path("d");
+  record->mutable_step_begin()->set_has_payloads(true);
+  return record->mutable_step_begin();
+}
+
+v1::CallPhase* Phase(v1::RecordBatch* batch, uint64_t order,
+                     const std::string& entry, v1::CallKind kind) {
+  v1::Record* record = batch->add_records();
+  record->set_order(order);
+  record->mutable_call()->set_entry(entry);
+  record->mutable_call()->set_kind(kind);
+  return record->mutable_call();
+}
+
+v1::TensorSummary* Payload(v1::ValueList* list, const std::string& data) {
+  v1::TensorSummary* tensor = list->add_items()->mutable_tensor();
+  tensor->set_dtype(v1::DTYPE_UINT8);
+  tensor->add_shape(static_cast<int64_t>(data.size()));
+  tensor->mutable_stats();
+  tensor->mutable_payload()->set_digest(testing::DigestOf(data));
+  tensor->mutable_payload()->set_length_bytes(data.size());
+  return tensor;
+}
+
+TEST_F(ExportTest, PhasesMergeAndModulesMoveToTheirLatestPhase) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  v1::RecordBatch* batch = frames.AddBatch(0);
+  Begin(batch, 0);
+  Phase(batch, 1, "Module.a.A.forward.0", v1::CALL_KIND_MODULE_FORWARD)
+      ->mutable_input_args();
+  Phase(batch, 2, "Torch.add.0.forward", v1::CALL_KIND_API_FORWARD)
+      ->mutable_input_args();
+  Phase(batch, 3, "Torch.mul.0.forward", v1::CALL_KIND_API_FORWARD)
+      ->mutable_input_args();
+  Phase(batch, 4, "Torch.add.0.forward", v1::CALL_KIND_API_FORWARD)
+      ->mutable_output();
+  Phase(batch, 5, "Module.a.A.forward.0", v1::CALL_KIND_MODULE_FORWARD)
+      ->mutable_output();
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const v1::ExportDone done = Export(store.get(), "run");
+  EXPECT_EQ(done.incomplete_steps(), 1u) << "no StepEnd";
+  rapidjson::Document dump;
+  dump.Parse(ReadTextFile(root_ + "/out/step0/rank0/dump.json").c_str());
+  std::vector<std::string> entries;
+  for (const auto& member : dump["data"].GetObject())
+    entries.push_back(member.name.GetString());
+  EXPECT_THAT(entries, ::testing::ElementsAre("Torch.add.0.forward",
+                                              "Torch.mul.0.forward",
+                                              "Module.a.A.forward.0"));
+  EXPECT_TRUE(dump["data"]["Torch.add.0.forward"].HasMember("output"));
+}
+
+TEST_F(ExportTest, LostAndMissingPayloadsAreGapsAndHaveNoName) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload("stored");
+  v1::RecordBatch* batch = frames.AddBatch(3);
+  Begin(batch, 0);
+  v1::CallPhase* call =
+      Phase(batch, 1, "Torch.add.0.forward", v1::CALL_KIND_API_FORWARD);
+  Payload(call->mutable_input_args(), "stored");
+  Payload(call->mutable_input_args(), "shed")
+      ->mutable_payload()
+      ->set_lost(v1::LOSS_REASON_AGENT_BUDGET);
+  Payload(call->mutable_input_args(), "never arrived");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  Export(store.get(), "run");
+  const std::string text = ReadTextFile(root_ + "/out/step3/rank0/dump.json");
+  EXPECT_THAT(text, HasSubstr("Torch.add.0.forward.input.0.pt"));
+  EXPECT_EQ(text.find("input.1.pt"), std::string::npos);
+  EXPECT_EQ(text.find("input.2.pt"), std::string::npos);
+  const rapidjson::Document manifest = Manifest();
+  ASSERT_EQ(manifest["gaps"].Size(), 2u);
+  EXPECT_STREQ(manifest["gaps"][0]["reason"].GetString(), "AGENT_BUDGET");
+  EXPECT_STREQ(manifest["gaps"][1]["reason"].GetString(), "NOT_STORED");
+  EXPECT_STREQ(manifest["gaps"][1]["entry"].GetString(), "Torch.add.0.forward");
+  EXPECT_EQ(manifest["gaps"][1]["step"].GetInt(), 3);
+}
+
+TEST_F(ExportTest, HostileNamesStayInsideTheTree) {
+  Frames frames(MakeIdentity("../run/..", 0, 1));
+  frames.AddPayload("bytes");
+  v1::RecordBatch* batch = frames.AddBatch(0);
+  Begin(batch, 0);
+  const std::string entry = "Torch.../../../../tmp/evil\n.0.forward";
+  Payload(
+      Phase(batch, 1, entry, v1::CALL_KIND_API_FORWARD)->mutable_input_args(),
+      "bytes");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  Export(store.get(), "../run/..");
+  int files = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(
+           root_ + "/out/step0/rank0/dump_tensor_data")) {
+    EXPECT_EQ(file.path().filename(),
+              EscapeFileName(entry + ".input.0", ".pt"));
+    ++files;
+  }
+  EXPECT_EQ(files, 1);
+  rapidjson::Document dump;
+  dump.Parse(ReadTextFile(root_ + "/out/step0/rank0/dump.json").c_str());
+  EXPECT_TRUE(dump["data"].HasMember(entry.c_str()))
+      << "the true name stays in the JSON";
+}
+
+TEST_F(ExportTest, TheNewestCompleteIncarnationWins) {
+  std::unique_ptr<Store> store = OpenStore();
+  for (const uint64_t incarnation : {5, 3, 9}) {
+    Frames frames(MakeIdentity("run", 0, incarnation));
+    v1::RecordBatch* batch = frames.AddBatch(0);
+    Begin(batch, 0);
+    Phase(batch, 1, "Torch.op" + std::to_string(incarnation) + ".0.forward",
+          v1::CALL_KIND_API_FORWARD);
+    if (incarnation != 9) {  // the last one died in the step
+      v1::Record* end = batch->add_records();
+      end->set_order(2);
+      end->mutable_step_end()->set_call_phases(1);
+    }
+    clock_.Advance(absl::Seconds(1));
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  Export(store.get(), "run");
+  EXPECT_THAT(ReadTextFile(root_ + "/out/step0/rank0/dump.json"),
+              HasSubstr("Torch.op3.0.forward"));
+  EXPECT_EQ(Manifest()["conflicts"].Size(), 2u);
+}
+
+TEST_F(ExportTest, ExportingAgainReplacesAndLeavesNothingBehind) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  Begin(frames.AddBatch(0), 0);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  Export(store.get(), "run");
+  Export(store.get(), "run");
+  EXPECT_THAT(*file_system_->List(root_ + "/out"),
+              ::testing::ElementsAre("manifest.json", "step0"));
+  ExportOptions options;
+  options.run = "run";
+  options.steps = IntSet({99});
+  EXPECT_EQ(ExportRunToDirectory(store.get(), options, file_system_.get(),
+                                 root_ + "/out")
+                .status()
+                .code(),
+            absl::StatusCode::kNotFound);
+  options.run = "nothing";
+  EXPECT_EQ(ExportRunToDirectory(store.get(), options, file_system_.get(),
+                                 root_ + "/out")
+                .status()
+                .code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_THAT(*file_system_->List(root_ + "/out"),
+              ::testing::ElementsAre("manifest.json", "step0"));
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,151 @@
+#include "collector/archive/step_view.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+bool MovesToTheEnd(v1::CallKind kind) {
+  return kind == v1::CALL_KIND_MODULE_FORWARD ||
+         kind == v1::CALL_KIND_MODULE_BACKWARD ||
+         kind == v1::CALL_KIND_PARAMETERS_GRAD;
+}
+
+// Puts `leaf` where `path` leads inside `value`; a path that leads nowhere is
+// ignored.
+void FillPath(const std::string& path, const v1::Value& leaf,
+              v1::Value* value) {
+  if (!path.empty()) {
+    for (const absl::string_view part : absl::StrSplit(path, '.')) {
+      if (value->has_list()) {
+        int index = 0;
+        if (!absl::SimpleAtoi(part, &index) || index < 0 ||
+            index >= value->list().items_size())
+          return;
+        value = value->mutable_list()->mutable_items(index);
+      } else if (value->has_map()) {
+        v1::Value* next = nullptr;
+        for (v1::NamedValue& item : *value->mutable_map()->mutable_items()) {
+          if (item.name() == part) next = item.mutable_value();
+        }
+        if (next == nullptr) return;
+        value = next;
+      } else {
+        return;
+      }
+    }
+  }
+  *value = leaf;
+}
+
+void MergePhase(const v1::CallPhase& phase, v1::CallPhase* call) {
+  if (phase.has_input_args()) *call->mutable_input_args() = phase.input_args();
+  if (phase.has_input_kwargs())
+    *call->mutable_input_kwargs() = phase.input_kwargs();
+  if (phase.has_output()) *call->mutable_output() = phase.output();
+  if (phase.has_parameters()) *call->mutable_parameters() = phase.parameters();
+  if (phase.has_input()) *call->mutable_input() = phase.input();
+  for (const v1::NamedValue& gradient : phase.gradients().items()) {
+    v1::NamedValue* at = nullptr;
+    for (v1::NamedValue& known : *call->mutable_gradients()->mutable_items()) {
+      if (known.name() == gradient.name()) at = &known;
+    }
+    if (at == nullptr) at = call->mutable_gradients()->add_items();
+    *at = gradient;
+  }
+  if (phase.has_debug()) {
+    if (phase.debug_path().empty() && !call->has_debug()) {
+      *call->mutable_debug() = phase.debug();
+    } else {
+      FillPath(phase.debug_path(), phase.debug(), call->mutable_debug());
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
+  StepView view;
+  std::vector<uint64_t> positions;
+  absl::flat_hash_map<std::string, size_t> index_of_call, index_of_edge;
+  absl::flat_hash_map<uint32_t, size_t> index_of_stack;
+  RP_RETURN_IF_ERROR(store->ForEachRecord(key, [&](const v1::Record& record) {
+    switch (record.body_case()) {
+      case v1::Record::kCall: {
+        const v1::CallPhase& phase = record.call();
+        const auto [it, is_new] =
+            index_of_call.try_emplace(phase.entry(), view.calls.size());
+        if (is_new) {
+          view.calls.push_back(phase);
+          positions.push_back(record.order());
+        } else {
+          MergePhase(phase, &view.calls[it->second]);
+          if (MovesToTheEnd(phase.kind()))
+            positions[it->second] = record.order();
+        }
+        break;
+      }
+      case v1::Record::kStack: {
+        const auto [it, is_new] =
+            index_of_stack.try_emplace(record.stack().id(), view.stacks.size());
+        if (is_new) view.stacks.emplace_back();
+        StepView::Stack& stack = view.stacks[it->second];
+        stack.frames.assign(record.stack().frames().begin(),
+                            record.stack().frames().end());
+        break;
+      }
+      case v1::Record::kStackUse: {
+        const auto it = index_of_stack.find(record.stack_use().id());
+        if (it != index_of_stack.end())
+          view.stacks[it->second].entries.push_back(record.stack_use().entry());
+        break;
+      }
+      case v1::Record::kEdge: {
+        const auto [it, is_new] =
+            index_of_edge.try_emplace(record.edge().entry(), view.edges.size());
+        if (is_new) {
+          view.edges.push_back(record.edge());
+        } else {
+          view.edges[it->second] = record.edge();
+        }
+        break;
+      }
+      case v1::Record::kLoss:
+        view.losses.push_back(record.loss());
+        break;
+      case v1::Record::kError:
+        view.errors.push_back(record.error());
+        break;
+      case v1::Record::kStepBegin:
+        // The first one: a second start in the same step goes on with it.
+        if (!view.has_begin) view.begin = record.step_begin();
+        view.begin.set_has_payloads(view.begin.has_payloads() ||
+                                    record.step_begin().has_payloads());
+        view.has_begin = true;
+        break;
+      case v1::Record::kStepEnd:
+        view.end = record.step_end();
+        break;
+      case v1::Record::BODY_NOT_SET:
+        break;
+    }
+    return absl::OkStatus();
+  }));
+  std::vector<size_t> order(view.calls.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return positions[a] < positions[b]; });
+  std::vector<v1::CallPhase> sorted(view.calls.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    sorted[i].Swap(&view.calls[order[i]]);
+  view.calls = std::move(sorted);
+  return view;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,51 @@
+// The index: an ordered map of small values with atomic batches, on LevelDB.
+// The seam to another index. Thread-safe. Errors: DATA_LOSS (corrupt),
+// RESOURCE_EXHAUSTED (no space), UNAVAILABLE (other I/O).
+#ifndef RANKPROBE_COLLECTOR_STORE_INDEX_H_
+#define RANKPROBE_COLLECTOR_STORE_INDEX_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+class IndexBatch {
+ public:
+  virtual ~IndexBatch() = default;
+  virtual void Put(absl::string_view key, absl::string_view value) = 0;
+  virtual void Delete(absl::string_view key) = 0;
+};
+
+class Index {
+ public:
+  virtual ~Index() = default;
+  virtual std::unique_ptr<IndexBatch> NewBatch() = 0;
+  // Atomic. With `sync`, this and all earlier writes survive a machine crash.
+  virtual absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) = 0;
+  virtual absl::StatusOr<std::optional<std::string>> Get(
+      absl::string_view key) = 0;
+  // Entries whose key starts with `prefix`, in key order, from one snapshot.
+  virtual absl::Status Scan(
+      absl::string_view prefix,
+      const std::function<absl::Status(absl::string_view key,
+                                       absl::string_view value)>& callback) = 0;
+};
+
+struct IndexOptions {
+  std::string directory;
+  uint64_t write_buffer_bytes = 0;
+  uint64_t cache_bytes = 0;
+};
+
+absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
+    const IndexOptions& options);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_INDEX_H_

@@ -1,0 +1,96 @@
+#include "collector/store/keys.h"
+
+namespace rankprobe::keys {
+namespace {
+
+template <typename T>
+void AppendBigEndian(T value, std::string* out) {
+  for (int shift = static_cast<int>(sizeof(T)) * 8 - 8; shift >= 0;
+       shift -= 8) {
+    out->push_back(static_cast<char>((value >> shift) & 0xff));
+  }
+}
+
+uint64_t ReadBigEndian64(absl::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < 8; ++i)
+    value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+std::string Table(char letter, uint32_t run) {
+  std::string key(1, letter);
+  AppendBigEndian(run, &key);
+  return key;
+}
+
+std::string WithName(char letter, absl::string_view name) {
+  std::string key(1, letter);
+  key.append(name.data(), name.size());
+  return key;
+}
+
+}  // namespace
+
+std::string Run(absl::string_view run) { return WithName('r', run); }
+std::string Plan(absl::string_view run) { return WithName('l', run); }
+
+std::string IncarnationPrefix(uint32_t run) { return Table('i', run); }
+std::string Incarnation(uint32_t run, uint64_t incarnation) {
+  std::string key = IncarnationPrefix(run);
+  AppendBigEndian(incarnation, &key);
+  return key;
+}
+
+std::string StepPrefix(uint32_t run) { return Table('s', run); }
+std::string Step(uint32_t run, int64_t step, uint64_t incarnation) {
+  std::string key = StepPrefix(run);
+  AppendBigEndian(static_cast<uint64_t>(step), &key);
+  AppendBigEndian(incarnation, &key);
+  return key;
+}
+
+std::string RecordPrefix(uint32_t run, int64_t step, uint64_t incarnation) {
+  std::string key = Table('c', run);
+  AppendBigEndian(static_cast<uint64_t>(step), &key);
+  AppendBigEndian(incarnation, &key);
+  return key;
+}
+std::string Record(uint32_t run, int64_t step, uint64_t incarnation,
+                   uint64_t order) {
+  std::string key = RecordPrefix(run, step, incarnation);
+  AppendBigEndian(order, &key);
+  return key;
+}
+
+std::string Payload(uint32_t run, absl::string_view digest, uint64_t length) {
+  std::string key = Table('p', run);
+  key.append(digest.data(), digest.size());
+  AppendBigEndian(length, &key);
+  return key;
+}
+std::string ChunkPrefix(uint32_t run, absl::string_view digest,
+                        uint64_t length) {
+  std::string key = Payload(run, digest, length);
+  key[0] = 'k';
+  return key;
+}
+std::string Chunk(uint32_t run, absl::string_view digest, uint64_t length,
+                  uint64_t offset) {
+  std::string key = ChunkPrefix(run, digest, length);
+  AppendBigEndian(offset, &key);
+  return key;
+}
+
+std::optional<StepParts> ParseStep(absl::string_view key) {
+  if (key.size() != 1 + 4 + 8 + 8) return std::nullopt;
+  return StepParts{static_cast<int64_t>(ReadBigEndian64(key.substr(5))),
+                   ReadBigEndian64(key.substr(13))};
+}
+
+std::optional<uint64_t> ParseChunkOffset(absl::string_view key) {
+  if (key.size() != 1 + 4 + 16 + 8 + 8) return std::nullopt;
+  return ReadBigEndian64(key.substr(29));
+}
+
+}  // namespace rankprobe::keys

@@ -1,0 +1,231 @@
+#include "collector/store/payload_store.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/crc32c.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kHeaderBytes = 52;
+constexpr char kMagic[] = "RPS1";
+constexpr char kSuffix[] = ".seg";
+constexpr size_t kMaxOpenReaders = 64;
+
+using Header = std::array<char, kHeaderBytes>;
+
+template <typename T>
+void PutLittle(char* out, T value) {
+  std::memcpy(out, &value,
+              sizeof(T));  // the hosts we build for are little-endian
+}
+template <typename T>
+T GetLittle(const char* in) {
+  T value;
+  std::memcpy(&value, in, sizeof(T));
+  return value;
+}
+
+Header MakeHeader(const ChunkToAppend& chunk) {
+  Header h;
+  std::memcpy(h.data(), kMagic, 4);
+  PutLittle(h.data() + 4, static_cast<uint32_t>(chunk.data.size()));
+  PutLittle(h.data() + 8, chunk.run);
+  std::memcpy(h.data() + 12, chunk.digest.data(), 16);
+  PutLittle(h.data() + 28, chunk.payload_length);
+  PutLittle(h.data() + 36, chunk.offset);
+  PutLittle(h.data() + 44, chunk.crc32c);
+  PutLittle(h.data() + 48, Crc32c({h.data(), 48}));
+  return h;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PayloadStore>> PayloadStore::Open(
+    const Options& options, FileSystem* file_system) {
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(options.directory));
+  std::unique_ptr<PayloadStore> store(new PayloadStore(options, file_system));
+  RP_RETURN_IF_ERROR(store->Recover());
+  return store;
+}
+
+std::string PayloadStore::SegmentPath(uint64_t segment) const {
+  return absl::StrCat(options_.directory, "/",
+                      absl::StrFormat("%010d", segment), kSuffix);
+}
+
+absl::Status PayloadStore::Recover() {
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      file_system_->List(options_.directory));
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& name : names) {
+    uint64_t number = 0;
+    if (!absl::EndsWith(name, kSuffix) ||
+        !absl::SimpleAtoi(name.substr(0, name.size() - 4), &number))
+      continue;
+    RP_ASSIGN_OR_RETURN(const uint64_t size,
+                        file_system_->FileSize(SegmentPath(number)));
+    sizes_[number] = size;
+  }
+  recovery_.segments = sizes_.size();
+  if (sizes_.empty()) return absl::OkStatus();
+  segment_ = sizes_.rbegin()->first;
+  const std::string path = SegmentPath(segment_);
+  const uint64_t size = sizes_.rbegin()->second;
+  RP_ASSIGN_OR_RETURN(const uint64_t valid, ValidBytes(path, size));
+  if (valid < size) {
+    recovery_.torn_bytes_dropped = size - valid;
+    RP_RETURN_IF_ERROR(file_system_->Truncate(path, valid));
+    sizes_[segment_] = valid;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> PayloadStore::ValidBytes(const std::string& path,
+                                                  uint64_t size) {
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                      file_system_->OpenForRead(path));
+  uint64_t at = 0;
+  std::string data;
+  while (at + kHeaderBytes <= size) {
+    Header h;
+    RP_RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(h)));
+    const uint64_t length = GetLittle<uint32_t>(h.data() + 4);
+    if (std::memcmp(h.data(), kMagic, 4) != 0 ||
+        GetLittle<uint32_t>(h.data() + 48) != Crc32c({h.data(), 48}))
+      break;
+    if (at + kHeaderBytes + length > size) break;
+    data.resize(length);
+    RP_RETURN_IF_ERROR(file->Read(at + kHeaderBytes, absl::MakeSpan(data)));
+    if (Crc32c(data) != GetLittle<uint32_t>(h.data() + 44)) break;
+    at += kHeaderBytes + length;
+  }
+  return at;
+}
+
+absl::Status PayloadStore::NextSegment() {
+  if (file_ != nullptr) {
+    // Syncs later are of the new file only.
+    RP_RETURN_IF_ERROR(file_->Sync());
+    RP_RETURN_IF_ERROR(file_->Close());
+    file_.reset();
+  }
+  const uint64_t next = segment_ + 1;
+  RP_ASSIGN_OR_RETURN(
+      file_, file_system_->OpenForWrite(SegmentPath(next),
+                                        FileSystem::OpenMode::kCreateNew));
+  RP_RETURN_IF_ERROR(file_system_->SyncDirectory(options_.directory));
+  segment_ = next;
+  size_ = 0;
+  dirty_ = false;
+  absl::MutexLock lock(&mutex_);
+  sizes_[segment_] = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
+    absl::Span<const ChunkToAppend> chunks) {
+  RP_RETURN_IF_ERROR(broken_);
+  std::vector<v1::ChunkRow> rows(chunks.size());
+  size_t next = 0;
+  while (next < chunks.size()) {
+    if (file_ == nullptr || size_ >= options_.segment_bytes) {
+      if (absl::Status status = NextSegment(); !status.ok()) {
+        if (!absl::IsResourceExhausted(status)) broken_ = status;
+        return status;
+      }
+    }
+    std::vector<Header> headers;
+    std::vector<absl::string_view> pieces;
+    headers.reserve(chunks.size() - next);
+    uint64_t bytes = 0;
+    size_t end = next;
+    for (; end < chunks.size() && size_ + bytes < options_.segment_bytes;
+         ++end) {
+      const ChunkToAppend& chunk = chunks[end];
+      headers.push_back(MakeHeader(chunk));
+      pieces.emplace_back(headers.back().data(), kHeaderBytes);
+      pieces.push_back(chunk.data);
+      v1::ChunkRow& row = rows[end];
+      row.set_segment(segment_);
+      row.set_offset_bytes(size_ + bytes + kHeaderBytes);
+      row.set_length_bytes(chunk.data.size());
+      row.set_crc32c(chunk.crc32c);
+      bytes += kHeaderBytes + chunk.data.size();
+    }
+    if (const absl::Status status = file_->Append(pieces); !status.ok()) {
+      const absl::Status cut =
+          file_system_->Truncate(SegmentPath(segment_), size_);
+      file_.reset();  // go on in a new segment: the position in this one is
+                      // unknown
+      if (!cut.ok()) broken_ = cut;
+      return status;
+    }
+    size_ += bytes;
+    dirty_ = true;
+    next = end;
+    absl::MutexLock lock(&mutex_);
+    sizes_[segment_] = size_;
+  }
+  return rows;
+}
+
+absl::Status PayloadStore::Sync() {
+  RP_RETURN_IF_ERROR(broken_);
+  if (file_ == nullptr || !dirty_) return absl::OkStatus();
+  if (const absl::Status status = file_->Sync(); !status.ok()) {
+    // What a failed fdatasync left behind cannot be known.
+    broken_ = status;
+    return status;
+  }
+  dirty_ = false;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RandomAccessFile>> PayloadStore::Reader(
+    uint64_t segment) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = readers_.find(segment);
+  if (it != readers_.end()) return it->second;
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file,
+                      file_system_->OpenForRead(SegmentPath(segment)));
+  if (readers_.size() >= kMaxOpenReaders) readers_.erase(readers_.begin());
+  std::shared_ptr<RandomAccessFile> shared = std::move(file);
+  readers_[segment] = shared;
+  return shared;
+}
+
+bool PayloadStore::Contains(const v1::ChunkRow& row) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = sizes_.find(row.segment());
+  return it != sizes_.end() && row.length_bytes() <= it->second &&
+         row.offset_bytes() <= it->second - row.length_bytes();
+}
+
+absl::Status PayloadStore::Read(const v1::ChunkRow& row, std::string* out) {
+  if (!Contains(row)) {
+    return absl::DataLossError(absl::StrCat(
+        "segment ", row.segment(), " does not hold bytes ", row.offset_bytes(),
+        " to ", row.offset_bytes() + row.length_bytes()));
+  }
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<RandomAccessFile> file,
+                      Reader(row.segment()));
+  out->resize(row.length_bytes());
+  RP_RETURN_IF_ERROR(file->Read(row.offset_bytes(), absl::MakeSpan(*out)));
+  if (Crc32c(*out) != row.crc32c()) {
+    return absl::DataLossError(absl::StrCat(SegmentPath(row.segment()),
+                                            ": checksum error in the chunk at ",
+                                            row.offset_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

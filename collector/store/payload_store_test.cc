@@ -1,0 +1,77 @@
+#include "collector/store/payload_store.h"
+
+#include "collector/testing/frames.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+class PayloadStoreTest : public testing::TempDirTest {
+ protected:
+  std::unique_ptr<PayloadStore> Open(uint64_t segment_bytes) {
+    auto store = PayloadStore::Open({root_ + "/segments", segment_bytes},
+                                    file_system_.get());
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  static ChunkToAppend Chunk(absl::string_view data, absl::string_view digest) {
+    return {1, digest, data.size(), 0, data, Crc32c(data)};
+  }
+};
+
+TEST_F(PayloadStoreTest, RollsOverToNewSegments) {
+  std::unique_ptr<PayloadStore> store = Open(1000);
+  std::vector<std::string> data;
+  std::vector<ChunkToAppend> chunks;
+  const std::string digest(16, 'd');
+  for (int i = 0; i < 20; ++i)
+    data.push_back(std::string(300, static_cast<char>('a' + i)));
+  for (const std::string& d : data) chunks.push_back(Chunk(d, digest));
+  const auto rows = store->Append(chunks);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_GT(rows->back().segment(), 3u);
+  for (size_t i = 0; i < data.size(); ++i) {
+    std::string out;
+    ASSERT_TRUE(store->Read((*rows)[i], &out).ok());
+    EXPECT_EQ(out, data[i]);
+  }
+  ASSERT_TRUE(store->Sync().ok());
+}
+
+TEST_F(PayloadStoreTest, RowsBeyondTheEndAreDataLoss) {
+  std::unique_ptr<PayloadStore> store = Open(1 << 20);
+  const std::string digest(16, 'd');
+  const ChunkToAppend chunk = Chunk("hello", digest);
+  auto rows = store->Append(absl::MakeConstSpan(&chunk, 1));
+  ASSERT_TRUE(rows.ok());
+  v1::ChunkRow row = (*rows)[0];
+  std::string out;
+  row.set_length_bytes(UINT64_MAX);
+  EXPECT_EQ(store->Read(row, &out).code(), absl::StatusCode::kDataLoss);
+  row = (*rows)[0];
+  row.set_segment(99);
+  EXPECT_EQ(store->Read(row, &out).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(PayloadStoreTest, GarbageAtTheEndIsCutOff) {
+  const std::string digest(16, 'd');
+  v1::ChunkRow row;
+  {
+    std::unique_ptr<PayloadStore> store = Open(1 << 20);
+    const ChunkToAppend chunk = Chunk("hello", digest);
+    row = (*store->Append(absl::MakeConstSpan(&chunk, 1)))[0];
+  }
+  auto file = file_system_->OpenForWrite(root_ + "/segments/0000000001.seg",
+                                         FileSystem::OpenMode::kAppend);
+  ASSERT_TRUE((*file)->Append("RPS1 half a header and no more").ok());
+  ASSERT_TRUE((*file)->Close().ok());
+  std::unique_ptr<PayloadStore> store = Open(1 << 20);
+  EXPECT_EQ(store->recovery().torn_bytes_dropped, 30u);
+  std::string out;
+  ASSERT_TRUE(store->Read(row, &out).ok());
+  EXPECT_EQ(out, "hello");
+}
+
+}  // namespace
+}  // namespace rankprobe

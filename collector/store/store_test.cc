@@ -1,0 +1,306 @@
+#include "collector/store/store.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collector/testing/frames.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::DigestOf;
+using testing::Frames;
+using ::testing::HasSubstr;
+using testing::MakeIdentity;
+
+class StoreTest : public testing::TempDirTest {
+ protected:
+  static void AddCall(Frames* frames, int64_t step, uint64_t order,
+                      const std::string& entry) {
+    v1::Record* record = frames->AddBatch(step)->add_records();
+    record->set_order(order);
+    record->mutable_call()->set_entry(entry);
+  }
+
+  std::vector<std::string> Entries(Store* store, const v1::Identity& identity,
+                                   int64_t step) {
+    StepKey key;
+    key.run = identity.run();
+    key.step = step;
+    key.incarnation = identity.incarnation();
+    std::vector<std::string> entries;
+    EXPECT_TRUE(store
+                    ->ForEachRecord(key,
+                                    [&](const v1::Record& record) {
+                                      entries.push_back(record.call().entry());
+                                      return absl::OkStatus();
+                                    })
+                    .ok());
+    return entries;
+  }
+
+  static absl::StatusOr<std::string> Read(Store* store, const std::string& run,
+                                          const std::string& data) {
+    std::string out;
+    const absl::Status status = store->ReadPayload(
+        run, DigestOf(data), data.size(), [&](absl::string_view piece) {
+          out.append(piece.data(), piece.size());
+          return absl::OkStatus();
+        });
+    if (!status.ok()) return status;
+    return out;
+  }
+};
+
+TEST_F(StoreTest, KeepsRecordsInOrderOverAReopen) {
+  Frames frames(MakeIdentity("run", 2, 7));
+  for (uint64_t i = 0; i < 300; ++i)
+    AddCall(&frames, 5, 299 - i, absl::StrCat("e", 299 - i));
+  {
+    std::unique_ptr<Store> store = OpenStore();
+    EXPECT_EQ(*store->OpenIncarnation(frames.identity()), 0u);
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+    ASSERT_TRUE(store->Sync().ok());
+  }
+  std::unique_ptr<Store> store = OpenStore();
+  EXPECT_EQ(*store->OpenIncarnation(frames.identity()), 300u);
+  const std::vector<std::string> entries =
+      Entries(store.get(), frames.identity(), 5);
+  ASSERT_EQ(entries.size(), 300u);
+  EXPECT_EQ(entries[0], "e0");
+  EXPECT_EQ(entries[299], "e299");
+  EXPECT_EQ(store->recovery().dangling_payloads, 0u);
+}
+
+TEST_F(StoreTest, DuplicatesAreDroppedAndGapsRefused) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 4; ++i) AddCall(&frames, 0, i, absl::StrCat("e", i));
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.Range(0, 2)).ok());
+  ASSERT_TRUE(store->Commit(frames.Range(0, 3)).ok());
+  EXPECT_EQ((*store->ListSteps("run"))[0].step(), 0);
+  EXPECT_EQ((*store->ListRuns())[0].records(), 3u)
+      << "each record is counted once";
+  Frames gap(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 6; ++i) AddCall(&gap, 0, i, "x");
+  const absl::Status status = store->Commit(gap.Range(5, 6));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("frames 4 to 5"));
+  EXPECT_TRUE(store->Commit(frames.Range(3, 4)).ok())
+      << "a refused frame does not break the store";
+}
+
+TEST_F(StoreTest, PayloadsAreStoredOncePerRunAndWhole) {
+  std::string data(3 << 20, '\0');
+  std::mt19937 random(2);
+  for (char& c : data) c = static_cast<char>(random());
+  std::unique_ptr<Store> store = OpenStore();
+  Frames first(MakeIdentity("run", 0, 1)), second(MakeIdentity("run", 1, 2)),
+      other(MakeIdentity("other", 1, 2));
+  first.AddPayload(data);
+  second.AddPayload(data, 300000);
+  other.AddPayload(data);
+  ASSERT_TRUE(store->Commit(first.Range(0, 2)).ok());
+  EXPECT_FALSE(store->HasPayload("run", DigestOf(data), data.size()));
+  EXPECT_EQ(Read(store.get(), "run", data).status().code(),
+            absl::StatusCode::kNotFound);
+  // Another rank sends the same bytes in other pieces while they come in.
+  ASSERT_TRUE(store->Commit(second.Range(0, 5)).ok());
+  ASSERT_TRUE(store->Commit(first.Range(2, 3)).ok());
+  ASSERT_TRUE(store->Commit(second.Range(5, second.size())).ok());
+  EXPECT_TRUE(store->HasPayload("run", DigestOf(data), data.size()));
+  EXPECT_EQ(*Read(store.get(), "run", data), data);
+  EXPECT_FALSE(store->HasPayload("other", DigestOf(data), data.size()));
+  ASSERT_TRUE(store->Commit(other.All()).ok());
+  EXPECT_EQ((*store->ListRuns())[1].stored_payload_bytes(), data.size());
+}
+
+TEST_F(StoreTest, APayloadGoesOnAfterAReopen) {
+  const std::string data(2500000, 'q');
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload(data);
+  {
+    std::unique_ptr<Store> store = OpenStore();
+    ASSERT_TRUE(store->Commit(frames.Range(0, 1)).ok());
+  }
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.Range(1, frames.size())).ok());
+  EXPECT_EQ(*Read(store.get(), "run", data), data);
+}
+
+TEST_F(StoreTest, WrongBytesAreNotShown) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload("what it says it is");
+  v1::PayloadChunk& chunk = *frames.frame(0).mutable_chunk();
+  chunk.set_data("something else!!!!");
+  EXPECT_EQ(OpenStore()->Commit(frames.All()).code(),
+            absl::StatusCode::kInvalidArgument)
+      << "the chunk's own checksum";
+  chunk.set_crc32c(Crc32c(chunk.data()));
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  EXPECT_FALSE(store->HasPayload("run", chunk.digest(), chunk.length_bytes()));
+}
+
+TEST_F(StoreTest, ImpossibleChunksAreRefused) {
+  std::unique_ptr<Store> store = OpenStore();
+  const auto refused =
+      [&](const std::function<void(v1::PayloadChunk*)>& change) {
+        Frames frames(MakeIdentity("run", 0, 1));
+        frames.AddPayload("0123456789");
+        change(frames.frame(0).mutable_chunk());
+        return store->Commit(frames.All()).code() ==
+               absl::StatusCode::kInvalidArgument;
+      };
+  EXPECT_TRUE(refused([](v1::PayloadChunk* c) { c->set_digest("short"); }));
+  EXPECT_TRUE(
+      refused([](v1::PayloadChunk* c) { c->set_length_bytes(UINT64_MAX); }));
+  EXPECT_TRUE(
+      refused([](v1::PayloadChunk* c) { c->set_offset_bytes(UINT64_MAX); }));
+  EXPECT_TRUE(refused([](v1::PayloadChunk* c) { c->set_offset_bytes(5); }));
+  EXPECT_TRUE(refused([](v1::PayloadChunk* c) { c->set_data(""); }));
+  EXPECT_TRUE(refused([](v1::PayloadChunk* c) { c->set_length_bytes(9); }));
+  EXPECT_TRUE(refused([](v1::PayloadChunk* c) { c->set_crc32c(1); }));
+}
+
+TEST_F(StoreTest, ATornTailIsCutAndWhatPointedThereIsForgotten) {
+  const std::string kept(100000, 'k'), torn(100000, 't');
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload(kept);
+  frames.AddPayload(torn);
+  {
+    std::unique_ptr<Store> store = OpenStore();
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  // As after a machine crash: the index got further than the segment, and the
+  // mark of a clean end is not there.
+  const std::string segment = root_ + "/data/segments/0000000001.seg";
+  ASSERT_TRUE(
+      file_system_->Truncate(segment, *file_system_->FileSize(segment) - 10)
+          .ok());
+  std::unique_ptr<Store> store = OpenStore();
+  EXPECT_GT(store->recovery().torn_bytes_dropped, 99000u);
+  EXPECT_EQ(*Read(store.get(), "run", kept), kept);
+  EXPECT_FALSE(Read(store.get(), "run", torn).ok());
+}
+
+TEST_F(StoreTest, DamagedBytesAreDataLossNotData) {
+  const std::string data(100000, 'k');
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload(data);
+  frames.AddPayload("behind it");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  FILE* f = fopen((root_ + "/data/segments/0000000001.seg").c_str(), "r+b");
+  fseek(f, 5000, SEEK_SET);
+  fputc('x', f);
+  fclose(f);
+  EXPECT_EQ(Read(store.get(), "run", data).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST_F(StoreTest, SecondOpenNamesTheHolder) {
+  std::unique_ptr<Store> store = OpenStore();
+  StoreOptions options;
+  options.data_dir = root_ + "/data";
+  const auto second = Store::Open(options, file_system_.get(), &clock_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(absl::StrCat(getpid())));
+}
+
+TEST_F(StoreTest, LittleSpaceIsRefusedAndNotForever) {
+  StoreOptions options;
+  options.data_dir = root_ + "/data";
+  options.min_free_bytes = UINT64_MAX / 2;
+  Frames frames(MakeIdentity("run", 0, 1));
+  AddCall(&frames, 0, 0, "e");
+  {
+    auto store = Store::Open(options, file_system_.get(), &clock_);
+    ASSERT_TRUE(store.ok());
+    EXPECT_EQ((*store)->Commit(frames.All()).code(),
+              absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ((*store)->Commit(frames.All()).code(),
+              absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_TRUE(OpenStore()->Commit(frames.All()).ok());
+}
+
+TEST_F(StoreTest, PlansSurviveAReopen) {
+  v1::PlanSpec plan;
+  plan.set_epoch(4);
+  plan.set_config_json("{}");
+  EXPECT_FALSE(OpenStore()->LoadPlan("run")->has_value());
+  ASSERT_TRUE(OpenStore()->SavePlan("run", plan).ok());
+  EXPECT_EQ((*OpenStore()->LoadPlan("run"))->epoch(), 4u);
+}
+
+// A child commits frames and tells each commit through a pipe; it is killed at
+// some point. Everything it told of is there, and nothing is half there.
+TEST_F(StoreTest, WhatWasCommittedSurvivesKill9) {
+  std::mt19937 random(static_cast<unsigned>(getpid()));
+  RecordProperty("seed", getpid());
+  for (int round = 0; round < 6; ++round) {
+    Frames frames(MakeIdentity("run", 0, 100 + static_cast<uint64_t>(round)));
+    for (uint64_t i = 0; i < 400; ++i) {
+      if (i % 4 == 3) {
+        frames.AddPayload(absl::StrCat(round, "payload", i,
+                                       std::string(random() % 30000, 'p')),
+                          10000);
+      }
+      AddCall(&frames, 0, i, absl::StrCat("e", i));
+    }
+    int fds[2];
+    ASSERT_EQ(pipe(fds), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      std::unique_ptr<Store> store = OpenStore();
+      for (size_t i = 0; i < frames.size();) {
+        const size_t end = std::min(frames.size(), i + 3);
+        if (!store->Commit(frames.Range(i, end)).ok()) _exit(1);
+        i = end;
+        if (write(fds[1], &i, sizeof(i)) < 0) _exit(1);
+      }
+      pause();
+    }
+    close(fds[1]);
+    const size_t until = random() % frames.size();
+    size_t told = 0, value = 0;
+    while (told < until && read(fds[0], &value, sizeof(value)) == sizeof(value))
+      told = value;
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    while (read(fds[0], &value, sizeof(value)) == sizeof(value)) told = value;
+    close(fds[0]);
+
+    std::unique_ptr<Store> store = OpenStore();
+    const uint64_t committed = *store->OpenIncarnation(frames.identity());
+    EXPECT_GE(committed, told);
+    size_t calls = 0;
+    for (size_t i = 0; i < committed; ++i)
+      calls += frames.frame(i).has_batch() ? 1 : 0;
+    EXPECT_EQ(Entries(store.get(), frames.identity(), 0).size(), calls);
+    for (size_t i = 0; i < frames.size(); ++i) {
+      if (!frames.frame(i).has_chunk()) continue;
+      const v1::PayloadChunk& chunk = frames.frame(i).chunk();
+      if (chunk.offset_bytes() + chunk.data().size() != chunk.length_bytes())
+        continue;
+      EXPECT_EQ(store->HasPayload("run", chunk.digest(), chunk.length_bytes()),
+                i < committed);
+    }
+    // And the rest can follow.
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+    EXPECT_EQ(Entries(store.get(), frames.identity(), 0).size(), 400u);
+  }
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,109 @@
+// Builders of frames for tests of the store and what stands on it.
+#ifndef RANKPROBE_COLLECTOR_TESTING_FRAMES_H_
+#define RANKPROBE_COLLECTOR_TESTING_FRAMES_H_
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "collector/store/store.h"
+#include "common/crc32c.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::testing {
+
+inline std::string DigestOf(absl::string_view data) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data.data(), data.size()));
+  return {reinterpret_cast<const char*>(canonical.digest), 16};
+}
+
+inline v1::Identity MakeIdentity(const std::string& run, int64_t rank,
+                                 uint64_t incarnation) {
+  v1::Identity identity;
+  identity.set_run(run);
+  if (rank >= 0) identity.set_rank(rank);
+  identity.set_pid(1000 + std::max<int64_t>(rank, 0));
+  identity.set_host("host");
+  identity.set_incarnation(incarnation);
+  return identity;
+}
+
+// The frames of one incarnation, numbered from 1.
+class Frames {
+ public:
+  explicit Frames(v1::Identity identity) : identity_(std::move(identity)) {}
+
+  v1::RecordBatch* AddBatch(int64_t step) {
+    v1::UploadFrame& frame = frames_.emplace_back();
+    frame.set_sequence(frames_.size());
+    frame.mutable_batch()->set_step(step);
+    return frame.mutable_batch();
+  }
+
+  void AddPayload(absl::string_view data, size_t chunk_bytes = 1 << 20) {
+    const std::string digest = DigestOf(data);
+    for (size_t at = 0; at < data.size(); at += chunk_bytes) {
+      v1::UploadFrame& frame = frames_.emplace_back();
+      frame.set_sequence(frames_.size());
+      v1::PayloadChunk& chunk = *frame.mutable_chunk();
+      chunk.set_digest(digest);
+      chunk.set_length_bytes(data.size());
+      chunk.set_offset_bytes(at);
+      const absl::string_view piece = data.substr(at, chunk_bytes);
+      chunk.set_data(piece.data(), piece.size());
+      chunk.set_crc32c(Crc32c(piece));
+    }
+  }
+
+  v1::UploadFrame& frame(size_t i) { return frames_[i]; }
+  size_t size() const { return frames_.size(); }
+  const v1::Identity& identity() const { return identity_; }
+
+  // Frames [first, last) in the form that Commit takes.
+  std::vector<FrameToStore> Range(size_t first, size_t last) const {
+    std::vector<FrameToStore> out;
+    for (size_t i = first; i < last; ++i)
+      out.push_back({&identity_, &frames_[i]});
+    return out;
+  }
+  std::vector<FrameToStore> All() const { return Range(0, frames_.size()); }
+
+ private:
+  const v1::Identity identity_;
+  std::vector<v1::UploadFrame> frames_;
+};
+
+// A directory of its own for each test.
+class TempDirTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "rankprobeXXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override {
+    EXPECT_TRUE(file_system_->DeleteTree(root_).ok());
+  }
+
+  std::unique_ptr<Store> OpenStore() {
+    StoreOptions options;
+    options.data_dir = root_ + "/data";
+    options.min_free_bytes = 0;
+    auto store = Store::Open(options, file_system_.get(), &clock_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+
+  std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  ManualClock clock_;
+  std::string root_;
+};
+
+}  // namespace rankprobe::testing
+
+#endif  // RANKPROBE_COLLECTOR_TESTING_FRAMES_H_
