@@ -1,0 +1,129 @@
+// A client-side bidirectional stream driven by one thread: gRPC's callbacks
+// only set flags, queue what was read and wake that thread.
+//
+// Ownership: the driving thread; destroyed only after done() or Close().
+// Threads: all public methods from the driving thread; callbacks from gRPC's.
+// Failure: done() becomes true with status(); nothing throws or blocks, except
+// that Close waits for gRPC to let go after a cancellation.
+#ifndef RANKPROBE_AGENT_RUNTIME_BIDI_STREAM_H_
+#define RANKPROBE_AGENT_RUNTIME_BIDI_STREAM_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace rankprobe {
+
+template <typename Request, typename Response>
+class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
+ public:
+  // `wake` is called from gRPC threads, without locks held.
+  explicit BidiStream(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  grpc::ClientContext* context() { return &context_; }
+
+  // After the stub has bound this reactor.
+  void Start() {
+    this->StartRead(&incoming_);
+    this->StartCall();
+  }
+
+  bool CanWrite() const {
+    absl::MutexLock lock(&mutex_);
+    return !writing_ && !done_ && !write_failed_;
+  }
+
+  // Needs CanWrite().
+  void Write(Request request) {
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = true;
+    }
+    outgoing_ = std::move(request);
+    this->StartWrite(&outgoing_);
+  }
+
+  // Swaps instead of moving, so that big messages are not built anew.
+  Request* BeginWrite() { return &outgoing_; }
+  void FinishWrite() {
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = true;
+    }
+    this->StartWrite(&outgoing_);
+  }
+
+  bool Pop(Response* response) {
+    absl::MutexLock lock(&mutex_);
+    if (read_.empty()) return false;
+    *response = std::move(read_.front());
+    read_.pop_front();
+    return true;
+  }
+
+  bool done() const {
+    absl::MutexLock lock(&mutex_);
+    return done_;
+  }
+  grpc::Status status() const {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+  // Ends the stream and waits until gRPC is done with it.
+  void Close() {
+    context_.TryCancel();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&done_));
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    {
+      absl::MutexLock lock(&mutex_);
+      read_.push_back(std::move(incoming_));
+    }
+    wake_();
+    this->StartRead(&incoming_);
+  }
+  void OnWriteDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      write_failed_ = write_failed_ || !ok;
+    }
+    wake_();
+  }
+  void OnDone(const grpc::Status& status) override {
+    // Under the lock: once it is free, Close may return and everything that
+    // `wake` touches may be gone. So `wake` takes no lock that is held while a
+    // method of this class is called.
+    absl::MutexLock lock(&mutex_);
+    status_ = status;
+    done_ = true;
+    wake_();
+  }
+
+  const std::function<void()> wake_;
+  grpc::ClientContext context_;
+  Request outgoing_;
+  Response incoming_;
+  mutable absl::Mutex mutex_;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Response> read_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_BIDI_STREAM_H_

@@ -1,0 +1,130 @@
+// The agent's memory of what is not yet safe: submissions become numbered
+// frames that stay until they are committed, inside one byte budget.
+//
+// Threads: Submit*, Reserve*, Flush and the counters from any thread; the
+// frame side (NextFrame, Resume, Ack) from the session's worker only.
+// Failure: a full budget sheds by policy and counts; nothing else fails.
+#ifndef RANKPROBE_AGENT_RUNTIME_FRAME_QUEUE_H_
+#define RANKPROBE_AGENT_RUNTIME_FRAME_QUEUE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "agent/runtime/session.h"
+
+namespace rankprobe {
+
+class FrameQueue {
+ public:
+  struct Options {
+    uint64_t budget_bytes = 0;
+    uint64_t max_payload_bytes = 0;
+    OverflowPolicy policy = OverflowPolicy::kBlock;
+    absl::Duration block_deadline;
+  };
+  using Digest = std::array<uint8_t, 16>;
+
+  // `wake` is called after anything that may make NextFrame return a frame; it
+  // must be cheap and take no lock that is held while calling this class.
+  FrameQueue(const Options& options, const Clock* clock,
+             std::function<void()> wake);
+
+  std::unique_ptr<PayloadBuffer> Reserve(uint64_t length_bytes,
+                                         v1::LossReason* reason);
+  void SubmitPayload(const Digest& digest,
+                     std::unique_ptr<PayloadBuffer> payload);
+  bool KnowsPayload(const Digest& digest, uint64_t length_bytes) const;
+  bool SubmitRecords(std::unique_ptr<RecordBuffer> records);
+  absl::Status Flush(v1::Durability level, absl::Duration deadline);
+
+  // The next frame to send within `credit_bytes` of unacknowledged bytes; false
+  // when there is none.
+  bool NextFrame(uint64_t credit_bytes, v1::UploadFrame* frame);
+  // The collector holds everything up to `sequence`; what follows is sent
+  // again.
+  void Resume(uint64_t sequence);
+  void Ack(const v1::UploadAck& ack);
+
+  void FillStats(SessionStats* stats) const;
+  // Gives back the room of a reservation.
+  void Release(uint64_t bytes);
+
+ private:
+  struct PayloadItem {
+    Digest digest;
+    std::shared_ptr<PayloadBuffer> payload;
+  };
+  struct FlushMarker {
+    uint64_t sequence = 0;
+    bool placed = false;
+  };
+  using Item = std::variant<std::unique_ptr<RecordBuffer>, PayloadItem,
+                            std::shared_ptr<FlushMarker>>;
+  // A frame that is kept: either encoded records or a piece of a payload.
+  struct Frame {
+    uint64_t sequence = 0;
+    uint64_t wire_bytes = 0;
+    // Budget to give back when the frame is committed.
+    uint64_t budget_bytes = 0;
+    v1::RecordBatch records;
+    Digest digest{};
+    std::shared_ptr<PayloadBuffer> payload;
+    uint64_t offset = 0;
+    uint64_t length = 0;
+  };
+
+  bool HasRoom(uint64_t bytes, uint64_t limit) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits by policy; false when the bytes are shed.
+  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddRecordFrames(const RecordBuffer& records)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const Clock* const clock_;
+  const std::function<void()> wake_;
+
+  mutable absl::Mutex mutex_;
+  uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // After a deadline passed: no more waiting until half of the budget is free.
+  bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Frame> frames_ ABSL_GUARDED_BY(mutex_);
+  // Index into frames_ of the next one to send.
+  size_t next_frame_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_set<Digest> known_ ABSL_GUARDED_BY(mutex_);
+  // Records shed, by step, until a LossEvent tells of them.
+  std::map<int64_t, uint64_t> losses_ ABSL_GUARDED_BY(mutex_);
+  uint64_t loss_orders_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t payload_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t deduplicated_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lost_records_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lost_payloads_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t blocked_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_FRAME_QUEUE_H_

@@ -1,0 +1,119 @@
+#include "agent/runtime/plan_gate.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+
+ActivePlan PlanGate::Current() const {
+  ActivePlan active;
+  active.plan = current_.plan;
+  active.epoch = current_.epoch;
+  active.enabled = current_.enabled &&
+                   (current_.for_steps == 0 ||
+                    step_ < current_.effective_at_step + current_.for_steps);
+  return active;
+}
+
+ActivePlan PlanGate::BeginStep(int64_t step,
+                               std::optional<v1::PlanApplied>* applied) {
+  absl::MutexLock lock(&mutex_);
+  step_ = step;
+  if (next_.has_value() && next_->committed &&
+      step >= next_->effective_at_step) {
+    current_ = *std::move(next_);
+    next_.reset();
+    applied->emplace();
+    (*applied)->set_epoch(current_.epoch);
+    (*applied)->set_step(step);
+  }
+  return Current();
+}
+
+void PlanGate::SetLocal(std::shared_ptr<const Plan> plan, bool enabled) {
+  absl::MutexLock lock(&mutex_);
+  if (current_.epoch != 0) return;
+  current_.plan = std::move(plan);
+  current_.enabled = enabled;
+}
+
+v1::PlanPrepared PlanGate::Prepare(const v1::PlanSpec& spec) {
+  // Parsing is the slow part; the training thread does not wait for it.
+  absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
+  absl::MutexLock lock(&mutex_);
+  v1::PlanPrepared answer;
+  answer.set_epoch(spec.epoch());
+  answer.set_current_step(step_);
+  if (!parsed.ok()) {
+    answer.set_reason(std::string(parsed.status().message()));
+  } else if (spec.epoch() <= current_.epoch) {
+    answer.set_reason(
+        absl::StrCat("epoch ", current_.epoch, " is in force already"));
+  } else if (spec.effective_at_step() <= step_) {
+    answer.set_reason(absl::StrCat("step ", spec.effective_at_step(),
+                                   " has passed; the rank is in step ", step_));
+  } else {
+    answer.set_accepted(true);
+    next_ = Held{spec.epoch(),
+                 spec.enabled(),
+                 /*committed=*/false,
+                 spec.effective_at_step(),
+                 spec.for_steps(),
+                 std::make_shared<const Plan>(std::move(parsed->plan))};
+  }
+  return answer;
+}
+
+std::optional<v1::PlanPrepared> PlanGate::Commit(uint64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  if (current_.epoch == epoch) return std::nullopt;
+  v1::PlanPrepared late;
+  late.set_epoch(epoch);
+  late.set_current_step(step_);
+  if (!next_.has_value() || next_->epoch != epoch) {
+    late.set_reason("no such plan is prepared");
+    return late;
+  }
+  if (next_->effective_at_step <= step_) {
+    late.set_reason(absl::StrCat("the commit for step ",
+                                 next_->effective_at_step, " came in step ",
+                                 step_));
+    next_.reset();
+    return late;
+  }
+  next_->committed = true;
+  return std::nullopt;
+}
+
+void PlanGate::Abort(uint64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  if (next_.has_value() && next_->epoch == epoch) next_.reset();
+}
+
+void PlanGate::Adopt(const v1::PlanSpec& spec) {
+  absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
+  if (!parsed.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  if (spec.epoch() <= current_.epoch ||
+      (next_.has_value() && next_->epoch == spec.epoch() && next_->committed))
+    return;
+  next_ = Held{spec.epoch(),
+               spec.enabled(),
+               /*committed=*/true,
+               spec.effective_at_step(),
+               spec.for_steps(),
+               std::make_shared<const Plan>(std::move(parsed->plan))};
+}
+
+int64_t PlanGate::step() const {
+  absl::MutexLock lock(&mutex_);
+  return step_;
+}
+
+uint64_t PlanGate::epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return current_.epoch;
+}
+
+}  // namespace rankprobe

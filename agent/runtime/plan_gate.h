@@ -1,0 +1,63 @@
+// Which plan is in force at which step: the agent's half of step-aligned
+// switching. A prepared plan waits for its commit and its step; a plan whose
+// step comes before its commit is never applied.
+// Thread-safe. Never fails; what goes wrong is answered in PlanPrepared.
+#ifndef RANKPROBE_AGENT_RUNTIME_PLAN_GATE_H_
+#define RANKPROBE_AGENT_RUNTIME_PLAN_GATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/runtime/session.h"
+#include "common/plan.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+class PlanGate {
+ public:
+  // The process has entered `step`. `applied` is set when a plan took effect.
+  ActivePlan BeginStep(int64_t step, std::optional<v1::PlanApplied>* applied);
+
+  // Used while no plan came from the collector.
+  void SetLocal(std::shared_ptr<const Plan> plan, bool enabled);
+
+  // Answers whether the plan is held for its step.
+  v1::PlanPrepared Prepare(const v1::PlanSpec& spec);
+  // An answer when the commit came too late, nothing when it is in time.
+  std::optional<v1::PlanPrepared> Commit(uint64_t epoch);
+  void Abort(uint64_t epoch);
+
+  // The plan of a Welcome: in force from its step, or at once if that has
+  // passed.
+  void Adopt(const v1::PlanSpec& spec);
+
+  int64_t step() const;
+  uint64_t epoch() const;
+
+ private:
+  struct Held {
+    uint64_t epoch = 0;
+    bool enabled = false;
+    bool committed = false;
+    int64_t effective_at_step = 0;
+    int64_t for_steps = 0;
+    std::shared_ptr<const Plan> plan;
+  };
+
+  ActivePlan Current() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  // -1 before the first BeginStep.
+  int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
+  Held current_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Held> next_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_PLAN_GATE_H_
