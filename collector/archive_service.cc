@@ -1,0 +1,284 @@
+#include "collector/archive_service.h"
+
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "collector/archive/export.h"
+#include "collector/ingest/server_stream.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// Bytes of file data in one message of an export stream.
+constexpr size_t kStreamChunkBytes = 256 << 10;
+
+// A server stream that a worker thread fills: Write waits for room.
+template <typename Response>
+class StreamWriter : public grpc::ServerWriteReactor<Response> {
+ public:
+  // The worker's side; keeps working after gRPC let the stream go.
+  class Handle {
+   public:
+    explicit Handle(StreamWriter* stream) : stream_(stream) {}
+
+    // CANCELLED once the reader is gone.
+    absl::Status Write(Response response) {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Handle::Ready));
+      if (stream_ == nullptr || cancelled_)
+        return absl::CancelledError("the reader has gone");
+      writing_ = true;
+      outgoing_ = std::move(response);
+      stream_->StartWrite(&outgoing_);
+      return absl::OkStatus();
+    }
+    void Finish(const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Handle::Ready));
+      if (stream_ != nullptr && !std::exchange(finished_, true))
+        stream_->Finish(ToGrpc(status));
+    }
+
+   private:
+    friend class StreamWriter;
+    bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stream_ == nullptr || cancelled_ || !writing_;
+    }
+    absl::Mutex mutex_;
+    StreamWriter* stream_ ABSL_GUARDED_BY(mutex_);
+    Response outgoing_ ABSL_GUARDED_BY(mutex_);
+    bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+    bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+    bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  };
+
+  StreamWriter() : handle_(std::make_shared<Handle>(this)) {}
+  std::shared_ptr<Handle> handle() { return handle_; }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&handle_->mutex_);
+    handle_->writing_ = false;
+    handle_->cancelled_ = handle_->cancelled_ || !ok;
+  }
+  void OnCancel() override {
+    absl::MutexLock lock(&handle_->mutex_);
+    handle_->cancelled_ = true;
+  }
+  void OnDone() override {
+    {
+      absl::MutexLock lock(&handle_->mutex_);
+      handle_->stream_ = nullptr;
+    }
+    delete this;
+  }
+
+  const std::shared_ptr<Handle> handle_;
+};
+
+// Runs `work(handle)` on the pool and finishes the stream with its status.
+template <typename Response, typename Work>
+grpc::ServerWriteReactor<Response>* RunStream(WorkerPool* pool, Work work) {
+  auto* const stream = new StreamWriter<Response>();
+  auto handle = stream->handle();
+  if (!pool->Run([handle, work = std::move(work)] {
+        handle->Finish(work(handle.get()));
+      })) {
+    handle->Finish(
+        absl::ResourceExhaustedError("too many calls are waiting; try again"));
+  }
+  return stream;
+}
+
+template <typename Work>
+grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
+                                   WorkerPool* pool, Work work) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (!pool->Run([reactor, work = std::move(work)] {
+        reactor->Finish(ToGrpc(work()));
+      })) {
+    reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                 "too many calls are waiting; try again"));
+  }
+  return reactor;
+}
+
+// An export whose files travel to the caller.
+class StreamSink : public ExportSink {
+ public:
+  explicit StreamSink(StreamWriter<v1::ExportEvent>::Handle* out) : out_(out) {}
+
+  absl::Status BeginFile(const std::string& path,
+                         uint64_t length_bytes) override {
+    v1::ExportEvent event;
+    event.mutable_file_begin()->set_path(path);
+    event.mutable_file_begin()->set_length_bytes(length_bytes);
+    return out_->Write(std::move(event));
+  }
+  absl::Status Write(absl::string_view data) override {
+    while (!data.empty()) {
+      v1::ExportEvent event;
+      const absl::string_view piece = data.substr(0, kStreamChunkBytes);
+      event.mutable_file_data()->set_data(piece.data(), piece.size());
+      RP_RETURN_IF_ERROR(out_->Write(std::move(event)));
+      data.remove_prefix(piece.size());
+    }
+    return absl::OkStatus();
+  }
+  absl::Status EndFile() override { return absl::OkStatus(); }
+  absl::Status AbortFile() override {
+    v1::ExportEvent event;
+    event.set_file_abort(true);
+    return out_->Write(std::move(event));
+  }
+  absl::Status MakeDirectory(const std::string& path) override {
+    v1::ExportEvent event;
+    event.set_directory(path);
+    return out_->Write(std::move(event));
+  }
+
+ private:
+  StreamWriter<v1::ExportEvent>::Handle* const out_;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ArchiveService::ListRuns(
+    grpc::CallbackServerContext* context, const v1::ListRunsRequest*,
+    v1::ListRunsResponse* response) {
+  return RunUnary(context, pool_, [this, response]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store_->ListRuns());
+    for (v1::RunInfo& run : runs) response->add_runs()->Swap(&run);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::ListSteps(
+    grpc::CallbackServerContext* context, const v1::ListStepsRequest* request,
+    v1::ListStepsResponse* response) {
+  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
+                        store_->ListSteps(request->run()));
+    for (v1::StepInfo& step : steps) response->add_steps()->Swap(&step);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
+    grpc::CallbackServerContext* context, const v1::ListCallsRequest* request) {
+  return RunStream<v1::CallEntry>(
+      pool_,
+      [this, request = *request](
+          StreamWriter<v1::CallEntry>::Handle* out) -> absl::Status {
+        RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
+                            store_->ListSteps(request.run()));
+        for (const v1::StepInfo& step : steps) {
+          const bool same_process =
+              request.has_rank()
+                  ? step.has_rank() && step.rank() == request.rank()
+                  : !step.has_rank() && step.pid() == request.pid();
+          if (step.step() != request.step() || !same_process) continue;
+          StepKey key;
+          key.run = request.run();
+          key.step = step.step();
+          key.incarnation = step.incarnation();
+          return ForEachCall(store_, key, [&](const v1::CallEntry& entry) {
+            if (!absl::StrContains(entry.entry(), request.contains()))
+              return absl::OkStatus();
+            return out->Write(entry);
+          });
+        }
+        return absl::NotFoundError(
+            "nothing is recorded for this step and process");
+      });
+}
+
+grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
+    grpc::CallbackServerContext* context, const v1::GetTensorRequest* request) {
+  return RunStream<v1::TensorBytes>(
+      pool_,
+      [this, request = *request](
+          StreamWriter<v1::TensorBytes>::Handle* out) -> absl::Status {
+        uint64_t offset = 0;
+        return store_->ReadPayload(request.run(), request.digest(),
+                                   request.length_bytes(),
+                                   [&](absl::string_view data) {
+                                     v1::TensorBytes bytes;
+                                     bytes.set_offset_bytes(offset);
+                                     bytes.set_data(data.data(), data.size());
+                                     offset += data.size();
+                                     return out->Write(std::move(bytes));
+                                   });
+      });
+}
+
+absl::StatusOr<std::string> ArchiveService::AllowedDirectory(
+    const std::string& untrusted) const {
+  const std::filesystem::path path(untrusted);
+  if (!path.is_absolute())
+    return absl::InvalidArgumentError(
+        "the server directory must be an absolute path");
+  std::error_code error;
+  // Links are followed before the comparison.
+  const std::filesystem::path real =
+      std::filesystem::weakly_canonical(path, error);
+  if (error)
+    return absl::InvalidArgumentError(
+        absl::StrCat(untrusted, ": ", error.message()));
+  for (const std::string& root : export_roots_) {
+    const std::filesystem::path real_root =
+        std::filesystem::weakly_canonical(root, error);
+    if (!error && (real == real_root ||
+                   absl::StartsWith(real.string(), real_root.string() + "/"))) {
+      return real.string();
+    }
+  }
+  return absl::PermissionDeniedError(absl::StrCat(
+      untrusted, " is not below an --export-root of the collector",
+      export_roots_.empty()
+          ? " (it has none)"
+          : absl::StrCat(" (", absl::StrJoin(export_roots_, ", "), ")")));
+}
+
+grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
+    grpc::CallbackServerContext* context, const v1::ExportRequest* request) {
+  logger_->Info("export", {{"run", request->run()},
+                           {"directory", request->server_directory()}});
+  return RunStream<v1::ExportEvent>(
+      pool_,
+      [this, request = *request](
+          StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
+        ExportOptions options;
+        options.run = request.run();
+        options.steps =
+            IntSet({request.steps().begin(), request.steps().end()});
+        options.ranks =
+            IntSet({request.ranks().begin(), request.ranks().end()});
+        options.progress = [out](const v1::ExportProgress& progress) {
+          v1::ExportEvent event;
+          *event.mutable_progress() = progress;
+          return out->Write(std::move(event));
+        };
+        v1::ExportEvent event;
+        if (request.server_directory().empty()) {
+          StreamSink sink(out);
+          RP_ASSIGN_OR_RETURN(*event.mutable_done(),
+                              ExportRun(store_, options, &sink));
+        } else {
+          RP_ASSIGN_OR_RETURN(const std::string directory,
+                              AllowedDirectory(request.server_directory()));
+          RP_ASSIGN_OR_RETURN(
+              *event.mutable_done(),
+              ExportRunToDirectory(store_, options, file_system_, directory));
+        }
+        return out->Write(std::move(event));
+      });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,461 @@
+#include "collector/control/control_plane.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint32_t kProtocol = 1;
+constexpr int64_t kMaxRank = 1000000;
+// Disconnected processes stay visible in `status` for this long.
+constexpr absl::Duration kForgetAfter = absl::Minutes(10);
+
+std::string Describe(const v1::Identity& identity) {
+  return absl::StrCat("process ", identity.pid(), " on ", identity.host(),
+                      " (incarnation ", absl::Hex(identity.incarnation()), ")");
+}
+
+// Plans of single ranks are kept beside the run's own.
+std::string PlanKey(const std::string& run, int64_t rank) {
+  return absl::StrCat(run, std::string(1, '\0'), rank);
+}
+
+absl::Status CheckHello(const v1::Hello& hello) {
+  const v1::Identity& id = hello.identity();
+  if (hello.protocol() != kProtocol) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the agent speaks protocol ", hello.protocol(),
+                     ", this collector protocol ", kProtocol));
+  }
+  if (id.run().empty() || id.run().size() > 255)
+    return absl::InvalidArgumentError("run: 1 to 255 bytes are needed");
+  if (id.run().find('\0') != std::string::npos)
+    return absl::InvalidArgumentError("run: contains a zero byte");
+  if (id.has_rank() && (id.rank() < 0 || id.rank() > kMaxRank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: ", id.rank(), " is not in 0..", kMaxRank));
+  }
+  if (id.incarnation() == 0)
+    return absl::InvalidArgumentError("incarnation: must not be 0");
+  if (id.host().size() > 255 || hello.agent_version().size() > 255 ||
+      hello.framework_version().size() > 255) {
+    return absl::InvalidArgumentError(
+        "host or version text is longer than 255 bytes");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(const Options& options, Store* store,
+                           const Clock* clock)
+    : options_(options), store_(store), clock_(clock) {}
+
+ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
+  const auto it = runs_.find(name);
+  if (it != runs_.end()) return &it->second;
+  Run& run = runs_[name];
+  if (const auto saved = store_->LoadPlan(name);
+      saved.ok() && saved->has_value()) {
+    if (auto compiled = RunPlans::Compile(**saved); compiled.ok())
+      run.plans.Set(*std::move(compiled), {});
+  }
+  return &run;
+}
+
+absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
+                                         const std::string& self) const {
+  if (!identity.has_rank()) return absl::OkStatus();
+  for (const auto& [session, agent] : agents_) {
+    if (session == self || !agent.connected ||
+        agent.identity.run() != identity.run() || !agent.identity.has_rank() ||
+        agent.identity.rank() != identity.rank() ||
+        agent.identity.incarnation() == identity.incarnation()) {
+      continue;
+    }
+    return absl::AlreadyExistsError(absl::StrCat(
+        "rank ", identity.rank(), " of run ", identity.run(), " is claimed by ",
+        Describe(agent.identity), " and by ", Describe(identity)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
+    const v1::Hello& hello, Sender sender) {
+  RP_RETURN_IF_ERROR(CheckHello(hello));
+  const v1::Identity& identity = hello.identity();
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
+    if (agents_.size() >= options_.max_sessions) {
+      // Make room by forgetting those that are gone.
+      for (auto it = agents_.begin(); it != agents_.end();) {
+        it = it->second.connected ? std::next(it) : agents_.erase(it);
+      }
+      if (agents_.size() >= options_.max_sessions) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("more than ", options_.max_sessions, " sessions"));
+      }
+    }
+  }
+  // Outside the lock: this waits for the disk.
+  RP_ASSIGN_OR_RETURN(const uint64_t committed,
+                      store_->OpenIncarnation(identity));
+
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
+  Admission admission;
+  admission.identity = identity;
+  for (auto it = agents_.begin(); it != agents_.end();) {
+    const bool same_rank = identity.has_rank() &&
+                           it->second.identity.has_rank() &&
+                           it->second.identity.rank() == identity.rank();
+    const bool same =
+        it->second.identity.run() == identity.run() &&
+        (it->second.identity.incarnation() == identity.incarnation() ||
+         same_rank);
+    if (!same) {
+      ++it;
+      continue;
+    }
+    if (it->second.connected) admission.replaced_session = it->first;
+    it = agents_.erase(it);
+  }
+  Run* const run = LoadRun(identity.run());
+  const std::optional<int64_t> rank =
+      identity.has_rank() ? std::optional<int64_t>(identity.rank())
+                          : std::nullopt;
+  if (run->plans.ForAll() == nullptr && !hello.config_json().empty()) {
+    v1::PlanSpec spec;
+    spec.set_config_json(hello.config_json());
+    if (auto compiled = RunPlans::Compile(spec); compiled.ok()) {
+      spec.set_epoch(run->plans.NextEpoch());
+      spec.set_enabled((*compiled)->plan.dump_enable.value_or(true));
+      RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
+                          RunPlans::Compile(spec));
+      RP_RETURN_IF_ERROR(SavePlan(identity.run(), spec, {}));
+      run->plans.Set(std::move(plan), {});
+    }
+  }
+  if (rank.has_value() && run->plans.ForRank(rank) == run->plans.ForAll()) {
+    const auto own = store_->LoadPlan(PlanKey(identity.run(), *rank));
+    if (own.ok() && own->has_value() && run->plans.ForAll() != nullptr &&
+        (*own)->epoch() > run->plans.ForAll()->spec.epoch()) {
+      if (auto compiled = RunPlans::Compile(**own); compiled.ok())
+        run->plans.Set(*std::move(compiled), {*rank});
+    }
+  }
+  const std::string session = absl::StrCat("s", next_session_++);
+  Agent& agent = agents_[session];
+  agent.identity = identity;
+  agent.sender = std::move(sender);
+  agent.step = hello.step();
+  agent.epoch = hello.plan_epoch();
+  agent.framework_version = hello.framework_version();
+  agent.last_heard = clock_->Now();
+  v1::Welcome& welcome = admission.welcome;
+  welcome.set_session_id(session);
+  welcome.set_collector_version(options_.version);
+  welcome.set_resume_after_sequence(committed);
+  welcome.set_credit_bytes(options_.credit_bytes);
+  if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
+    *welcome.mutable_plan() = plan->spec;
+  return admission;
+}
+
+void ControlPlane::OnEvent(const std::string& session,
+                           const v1::AgentEvent& event) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = agents_.find(session);
+  if (it == agents_.end()) return;
+  Agent& agent = it->second;
+  agent.last_heard = clock_->Now();
+  Run* const run = LoadRun(agent.identity.run());
+  switch (event.event_case()) {
+    case v1::AgentEvent::kProgress:
+      agent.step = event.progress().step();
+      agent.dumping = event.progress().dumping();
+      if (event.progress().last_step_ns() > 0)
+        agent.step_ns = event.progress().last_step_ns();
+      break;
+    case v1::AgentEvent::kPrepared:
+      agent.step = std::max(agent.step, event.prepared().current_step());
+      for (auto& op : run->switches) op->OnPrepared(session, event.prepared());
+      break;
+    case v1::AgentEvent::kApplied:
+      agent.step = std::max(agent.step, event.applied().step());
+      agent.epoch = event.applied().epoch();
+      for (auto& op : run->switches) op->OnApplied(session, event.applied());
+      break;
+    case v1::AgentEvent::kMetrics:
+      agent.lost_records = event.metrics().lost_records();
+      agent.lost_payloads = event.metrics().lost_payloads();
+      break;
+    case v1::AgentEvent::kRankKnown: {
+      v1::Identity identity = agent.identity;
+      identity.set_rank(event.rank_known().rank());
+      identity.set_world_size(event.rank_known().world_size());
+      const absl::Status free = CheckRankFree(identity, session);
+      if (!free.ok() || identity.rank() < 0 || identity.rank() > kMaxRank) {
+        v1::Directive directive;
+        directive.mutable_goodbye()->set_reason(
+            free.ok() ? "rank out of range" : std::string(free.message()));
+        agent.sender(directive);
+        break;
+      }
+      agent.identity = identity;
+      store_->OpenIncarnation(identity).IgnoreError();
+      break;
+    }
+    default:
+      break;
+  }
+  ForgetFinished(run);
+}
+
+void ControlPlane::Disconnected(const std::string& session,
+                                const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = agents_.find(session);
+  if (it == agents_.end()) return;
+  it->second.connected = false;
+  it->second.dumping = false;
+  it->second.last_heard = clock_->Now();
+  Run* const run = LoadRun(it->second.identity.run());
+  for (auto& op : run->switches) op->OnLost(session);
+  ForgetFinished(run);
+}
+
+absl::StatusOr<v1::Identity> ControlPlane::Find(
+    const std::string& session) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = agents_.find(session);
+  if (it == agents_.end() || !it->second.connected)
+    return absl::NotFoundError("no such session");
+  return it->second.identity;
+}
+
+bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
+                          uint64_t epoch) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = runs_.find(identity.run());
+  const std::optional<int64_t> rank =
+      identity.has_rank() ? std::optional<int64_t>(identity.rank())
+                          : std::nullopt;
+  if (epoch == 0) {
+    // The agent's own plan, in force until it has heard of the run's.
+    return true;
+  }
+  if (it == runs_.end()) return false;
+  const std::shared_ptr<const CompiledPlan> plan =
+      it->second.plans.ByEpoch(epoch);
+  return plan != nullptr && plan->Admits(rank, step);
+}
+
+void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,
+                                int64_t pending_delta) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = agents_.find(session);
+  if (it == agents_.end()) return;
+  it->second.received_bytes += bytes;
+  it->second.pending_bytes += pending_delta;
+  if (bytes > 0) it->second.last_heard = clock_->Now();
+}
+
+absl::Status ControlPlane::SavePlan(const std::string& run,
+                                    const v1::PlanSpec& spec,
+                                    const std::vector<int64_t>& ranks) {
+  if (ranks.empty()) return store_->SavePlan(run, spec);
+  for (const int64_t rank : ranks)
+    RP_RETURN_IF_ERROR(store_->SavePlan(PlanKey(run, rank), spec));
+  return absl::OkStatus();
+}
+
+void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
+                          uint64_t expected_epoch,
+                          const v1::SwitchOptions& options, SwitchDone done) {
+  Run* const run = LoadRun(run_name);
+  if (expected_epoch != 0 && expected_epoch != run->plans.last_epoch()) {
+    return done(absl::AbortedError(
+        absl::StrCat("the run is at epoch ", run->plans.last_epoch(), ", not ",
+                     expected_epoch, ": someone else has changed it")));
+  }
+  if (!run->switches.empty()) {
+    return done(
+        absl::AbortedError("another switch of this run is in progress"));
+  }
+  if (options.at_step() < 0 || options.for_steps() < 0) {
+    return done(absl::InvalidArgumentError(
+        "at_step and for_steps must not be negative"));
+  }
+  std::vector<std::string> sessions;
+  const std::vector<int64_t> ranks(options.ranks().begin(),
+                                   options.ranks().end());
+  int64_t furthest = -1;
+  for (const auto& [session, agent] : agents_) {
+    if (!agent.connected || agent.identity.run() != run_name) continue;
+    if (!ranks.empty() && (!agent.identity.has_rank() ||
+                           std::find(ranks.begin(), ranks.end(),
+                                     agent.identity.rank()) == ranks.end())) {
+      continue;
+    }
+    sessions.push_back(session);
+    furthest = std::max(furthest, agent.step);
+  }
+  if (!ranks.empty() && sessions.empty()) {
+    return done(absl::NotFoundError("none of the chosen ranks is connected"));
+  }
+  if (options.has_at_step() && options.at_step() <= furthest) {
+    return done(absl::FailedPreconditionError(
+        absl::StrCat("step ", options.at_step(),
+                     " has passed: a rank is in step ", furthest)));
+  }
+  SwitchOperation::Actions actions;
+  actions.send = [this](const std::string& session,
+                        const v1::Directive& directive) {
+    mutex_.AssertHeld();
+    const auto it = agents_.find(session);
+    if (it != agents_.end() && it->second.connected)
+      it->second.sender(directive);
+  };
+  actions.next_epoch = [run] { return run->plans.NextEpoch(); };
+  actions.look = [this](const std::string& session) {
+    mutex_.AssertHeld();
+    const Agent& agent = agents_[session];
+    return SwitchOperation::Participant{agent.identity, agent.step,
+                                        agent.step_ns};
+  };
+  actions.agree =
+      [this, run, run_name,
+       ranks](const std::shared_ptr<const CompiledPlan>& plan) -> absl::Status {
+    mutex_.AssertHeld();
+    RP_RETURN_IF_ERROR(SavePlan(run_name, plan->spec, ranks));
+    run->plans.Set(plan, ranks);
+    return absl::OkStatus();
+  };
+  spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
+  run->switches.push_back(std::make_unique<SwitchOperation>(
+      SwitchOperation::Request{std::move(spec), options}, sessions,
+      std::move(actions), clock_->Now(), std::move(done)));
+  run->switches.back()->Start();
+  ForgetFinished(run);
+}
+
+void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
+                                 SwitchDone done) {
+  absl::MutexLock lock(&mutex_);
+  Run* const run = LoadRun(request.run());
+  v1::PlanSpec spec;
+  spec.set_enabled(request.enable());
+  if (!request.config_json().empty()) {
+    spec.set_config_json(request.config_json());
+  } else if (run->plans.ForAll() != nullptr) {
+    spec.set_config_json(run->plans.ForAll()->spec.config_json());
+  } else {
+    spec.set_config_json(std::string(DefaultConfigJson()));
+  }
+  Switch(request.run(), std::move(spec), request.expected_epoch(),
+         request.options(), std::move(done));
+}
+
+void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
+                             SwitchDone done) {
+  absl::MutexLock lock(&mutex_);
+  Run* const run = LoadRun(request.run());
+  v1::PlanSpec spec;
+  spec.set_config_json(request.config_json());
+  spec.set_enabled(run->plans.ForAll() != nullptr &&
+                   run->plans.ForAll()->spec.enabled());
+  Switch(request.run(), std::move(spec), request.expected_epoch(),
+         request.options(), std::move(done));
+}
+
+absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
+    const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  const Run* const run = LoadRun(name);
+  if (run->plans.ForAll() == nullptr)
+    return absl::NotFoundError(absl::StrCat("run \"", name, "\" has no plan"));
+  v1::GetConfigResponse response;
+  response.set_epoch(run->plans.ForAll()->spec.epoch());
+  response.set_enabled(run->plans.ForAll()->spec.enabled());
+  response.set_config_json(run->plans.ForAll()->spec.config_json());
+  response.set_effective_at_step(run->plans.ForAll()->spec.effective_at_step());
+  return response;
+}
+
+v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
+  absl::MutexLock lock(&mutex_);
+  std::map<std::string, int64_t> furthest;
+  for (const auto& [session, agent] : agents_) {
+    int64_t& step =
+        furthest.try_emplace(agent.identity.run(), -1).first->second;
+    if (agent.connected) step = std::max(step, agent.step);
+  }
+  v1::ListAgentsResponse response;
+  for (const auto& [session, agent] : agents_) {
+    if (!run.empty() && agent.identity.run() != run) continue;
+    v1::AgentInfo& info = *response.add_agents();
+    *info.mutable_identity() = agent.identity;
+    info.set_connected(agent.connected);
+    info.set_step(agent.step);
+    info.set_plan_epoch(agent.epoch);
+    info.set_dumping(agent.dumping);
+    info.set_received_bytes(agent.received_bytes);
+    info.set_pending_bytes(
+        static_cast<uint64_t>(std::max<int64_t>(agent.pending_bytes, 0)));
+    info.set_lag_steps(
+        std::max<int64_t>(furthest[agent.identity.run()] - agent.step, 0));
+    info.set_silent_ms(
+        absl::ToInt64Milliseconds(clock_->Now() - agent.last_heard));
+    info.set_step_ns(agent.step_ns);
+    info.set_lost_records(agent.lost_records);
+    info.set_lost_payloads(agent.lost_payloads);
+    info.set_framework_version(agent.framework_version);
+  }
+  std::sort(response.mutable_agents()->begin(),
+            response.mutable_agents()->end(),
+            [](const v1::AgentInfo& a, const v1::AgentInfo& b) {
+              return std::make_tuple(a.identity().run(), a.identity().rank(),
+                                     a.identity().pid()) <
+                     std::make_tuple(b.identity().run(), b.identity().rank(),
+                                     b.identity().pid());
+            });
+  return response;
+}
+
+void ControlPlane::ForgetFinished(Run* run) {
+  run->switches.remove_if([](const std::unique_ptr<SwitchOperation>& op) {
+    return op->finished();
+  });
+}
+
+void ControlPlane::Tick() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_->Now();
+  for (auto& [name, run] : runs_) {
+    for (auto& op : run.switches) op->Tick(now);
+    ForgetFinished(&run);
+  }
+  for (auto it = agents_.begin(); it != agents_.end();) {
+    const bool forget =
+        !it->second.connected && now - it->second.last_heard > kForgetAfter;
+    it = forget ? agents_.erase(it) : std::next(it);
+  }
+}
+
+void ControlPlane::Shutdown() {
+  absl::MutexLock lock(&mutex_);
+  v1::Directive directive;
+  directive.mutable_goodbye()->set_reason("the collector is going down");
+  for (auto& [session, agent] : agents_) {
+    if (agent.connected) agent.sender(directive);
+  }
+}
+
+}  // namespace rankprobe

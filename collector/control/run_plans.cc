@@ -1,0 +1,60 @@
+#include "collector/control/run_plans.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// Agents report under plans of the recent past only.
+constexpr size_t kMaxHistory = 1024;
+
+}  // namespace
+
+bool CompiledPlan::Admits(std::optional<int64_t> rank, int64_t step) const {
+  if (!spec.enabled() || step < spec.effective_at_step()) return false;
+  if (spec.for_steps() > 0 &&
+      step >= spec.effective_at_step() + spec.for_steps())
+    return false;
+  return plan.WantsRank(rank) && plan.WantsStep(step);
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledPlan>> RunPlans::Compile(
+    const v1::PlanSpec& spec) {
+  RP_ASSIGN_OR_RETURN(ConfigResult parsed, ParseConfig(spec.config_json(), {}));
+  auto compiled = std::make_shared<CompiledPlan>();
+  compiled->spec = spec;
+  compiled->plan = std::move(parsed.plan);
+  return std::shared_ptr<const CompiledPlan>(std::move(compiled));
+}
+
+void RunPlans::Set(std::shared_ptr<const CompiledPlan> plan,
+                   const std::vector<int64_t>& ranks) {
+  RaiseEpoch(plan->spec.epoch());
+  history_[plan->spec.epoch()] = plan;
+  if (history_.size() > kMaxHistory) history_.erase(history_.begin());
+  if (ranks.empty()) {
+    of_rank_.clear();
+    base_ = std::move(plan);
+    return;
+  }
+  for (const int64_t rank : ranks) of_rank_[rank] = plan;
+}
+
+std::shared_ptr<const CompiledPlan> RunPlans::ForRank(
+    std::optional<int64_t> rank) const {
+  if (rank.has_value()) {
+    const auto it = of_rank_.find(*rank);
+    if (it != of_rank_.end()) return it->second;
+  }
+  return base_;
+}
+
+std::shared_ptr<const CompiledPlan> RunPlans::ByEpoch(uint64_t epoch) const {
+  const auto it = history_.find(epoch);
+  return it == history_.end() ? nullptr : it->second;
+}
+
+}  // namespace rankprobe

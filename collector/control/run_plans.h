@@ -1,0 +1,62 @@
+// The plans of one run: the one in force for all ranks, those of single ranks,
+// and the compiled history that the ingest gate checks records against.
+// Not thread-safe: guarded by the ControlPlane's lock.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_RUN_PLANS_H_
+#define RANKPROBE_COLLECTOR_CONTROL_RUN_PLANS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+// A plan with what the gate needs; immutable.
+struct CompiledPlan {
+  v1::PlanSpec spec;
+  Plan plan;
+
+  // Records of `rank` at `step` are inside this plan.
+  bool Admits(std::optional<int64_t> rank, int64_t step) const;
+};
+
+class RunPlans {
+ public:
+  // INVALID_ARGUMENT with every fault.
+  static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Compile(
+      const v1::PlanSpec& spec);
+
+  // The plan is agreed: for `ranks`, or for all when empty.
+  void Set(std::shared_ptr<const CompiledPlan> plan,
+           const std::vector<int64_t>& ranks);
+
+  // Null when the run has no plan.
+  std::shared_ptr<const CompiledPlan> ForRank(
+      std::optional<int64_t> rank) const;
+  std::shared_ptr<const CompiledPlan> ForAll() const { return base_; }
+  std::shared_ptr<const CompiledPlan> ByEpoch(uint64_t epoch) const;
+
+  uint64_t last_epoch() const { return last_epoch_; }
+  // Epochs are never used twice, also when an attempt is aborted.
+  uint64_t NextEpoch() { return ++last_epoch_; }
+  void RaiseEpoch(uint64_t epoch) {
+    last_epoch_ = std::max(last_epoch_, epoch);
+  }
+
+ private:
+  uint64_t last_epoch_ = 0;
+  std::shared_ptr<const CompiledPlan> base_;
+  std::map<int64_t, std::shared_ptr<const CompiledPlan>> of_rank_;
+  std::map<uint64_t, std::shared_ptr<const CompiledPlan>> history_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_RUN_PLANS_H_

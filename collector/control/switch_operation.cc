@@ -1,0 +1,237 @@
+#include "collector/control/switch_operation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint32_t kMaxAttempts = 8;
+constexpr absl::Duration kDefaultTimeout = absl::Seconds(10);
+constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
+// Time that prepare and commit may take in the first attempt; doubled in each
+// further one.
+constexpr double kRoundTripNs = 1e8;
+constexpr int64_t kMinMargin = 2;
+constexpr int64_t kMaxMargin = 100000;
+
+absl::Duration TimeoutOf(const v1::SwitchOptions& options) {
+  if (options.timeout_ms() == 0) return kDefaultTimeout;
+  return std::min(absl::Milliseconds(options.timeout_ms()), kMaxTimeout);
+}
+
+}  // namespace
+
+SwitchOperation::SwitchOperation(Request request,
+                                 const std::vector<std::string>& sessions,
+                                 Actions actions, absl::Time now, Done done)
+    : request_(std::move(request)),
+      actions_(std::move(actions)),
+      done_(std::move(done)),
+      deadline_(now + TimeoutOf(request_.options)) {
+  for (const std::string& session : sessions)
+    ranks_[session].who = actions_.look(session);
+}
+
+void SwitchOperation::Start() { Prepare(); }
+
+int64_t SwitchOperation::ChooseStep() {
+  if (request_.options.has_at_step()) return request_.options.at_step();
+  int64_t furthest = -1, fastest_ns = INT64_MAX;
+  for (auto& [session, rank] : ranks_) {
+    const Participant now = actions_.look(session);
+    furthest = std::max(furthest, now.step);
+    if (now.step_ns > 0) fastest_ns = std::min(fastest_ns, now.step_ns);
+  }
+  const double wait_ns =
+      kRoundTripNs * static_cast<double>(1u << (attempts_ - 1));
+  const double steps =
+      fastest_ns == INT64_MAX ? 0 : wait_ns / static_cast<double>(fastest_ns);
+  const int64_t margin =
+      std::clamp(static_cast<int64_t>(steps) + 1, kMinMargin, kMaxMargin);
+  return furthest + margin;
+}
+
+void SwitchOperation::Prepare() {
+  ++attempts_;
+  v1::PlanSpec spec = request_.spec;
+  spec.set_epoch(actions_.next_epoch());
+  spec.set_effective_at_step(ChooseStep());
+  absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
+      RunPlans::Compile(spec);
+  if (!compiled.ok()) return Finish(compiled.status());
+  plan_ = *std::move(compiled);
+  v1::Directive directive;
+  *directive.mutable_prepare()->mutable_plan() = spec;
+  for (auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_LOST) continue;
+    rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
+    rank.reason.clear();
+    actions_.send(session, directive);
+  }
+  CommitIfAllPrepared();
+}
+
+void SwitchOperation::OnPrepared(const std::string& session,
+                                 const v1::PlanPrepared& prepared) {
+  const auto it = ranks_.find(session);
+  if (finished_ || it == ranks_.end() ||
+      prepared.epoch() != plan_->spec.epoch())
+    return;
+  Rank& rank = it->second;
+  if (committed_) {
+    // The commit reached this rank too late; the others go on.
+    if (!prepared.accepted()) {
+      rank.state = v1::RankSwitch::STATE_REFUSED;
+      rank.reason = prepared.reason();
+      FinishIfAllSettled();
+    }
+    return;
+  }
+  if (prepared.accepted()) {
+    rank.state = v1::RankSwitch::STATE_PREPARED;
+    CommitIfAllPrepared();
+    return;
+  }
+  rank.state = v1::RankSwitch::STATE_REFUSED;
+  rank.reason = prepared.reason();
+  const bool passed =
+      prepared.current_step() >= plan_->spec.effective_at_step();
+  Abort();
+  if (passed && !request_.options.has_at_step() && attempts_ < kMaxAttempts) {
+    rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
+    Prepare();
+  } else if (passed && request_.options.has_at_step()) {
+    Finish(absl::FailedPreconditionError(absl::StrCat(
+        "step ", request_.options.at_step(), " has passed: a rank is in step ",
+        prepared.current_step())));
+  } else {
+    Finish(Result());
+  }
+}
+
+void SwitchOperation::CommitIfAllPrepared() {
+  bool any = false;
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_LOST) continue;
+    if (rank.state != v1::RankSwitch::STATE_PREPARED) return;
+    any = true;
+  }
+  if (!any && !ranks_.empty()) return Finish(Result());
+  if (const absl::Status status = actions_.agree(plan_); !status.ok()) {
+    Abort();
+    return Finish(status);
+  }
+  committed_ = true;
+  v1::Directive directive;
+  directive.mutable_commit()->set_epoch(plan_->spec.epoch());
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_PREPARED)
+      actions_.send(session, directive);
+  }
+  FinishIfAllSettled();
+}
+
+void SwitchOperation::OnApplied(const std::string& session,
+                                const v1::PlanApplied& applied) {
+  const auto it = ranks_.find(session);
+  if (finished_ || it == ranks_.end() || !committed_ ||
+      applied.epoch() != plan_->spec.epoch())
+    return;
+  it->second.state = v1::RankSwitch::STATE_APPLIED;
+  it->second.applied_step = applied.step();
+  FinishIfAllSettled();
+}
+
+void SwitchOperation::OnLost(const std::string& session) {
+  const auto it = ranks_.find(session);
+  if (finished_ || it == ranks_.end()) return;
+  it->second.state = v1::RankSwitch::STATE_LOST;
+  it->second.reason = "the connection was lost";
+  if (committed_) {
+    FinishIfAllSettled();
+  } else {
+    CommitIfAllPrepared();
+  }
+}
+
+void SwitchOperation::FinishIfAllSettled() {
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_PREPARED &&
+        !request_.options.no_wait())
+      return;
+  }
+  Finish(Result());
+}
+
+void SwitchOperation::Abort() {
+  v1::Directive directive;
+  directive.mutable_abort()->set_epoch(plan_->spec.epoch());
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state != v1::RankSwitch::STATE_LOST)
+      actions_.send(session, directive);
+  }
+}
+
+void SwitchOperation::Tick(absl::Time now) {
+  if (finished_ || now < deadline_) return;
+  if (!committed_) Abort();
+  for (auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_UNSPECIFIED) {
+      rank.state = v1::RankSwitch::STATE_SILENT;
+      rank.reason = "no answer";
+    } else if (!committed_ && rank.state == v1::RankSwitch::STATE_PREPARED) {
+      rank.state = v1::RankSwitch::STATE_REFUSED;
+      rank.reason = "called off: another rank gave no answer";
+    }
+  }
+  Finish(Result());
+}
+
+v1::SwitchResult SwitchOperation::Result() const {
+  v1::SwitchResult result;
+  result.set_epoch(plan_->spec.epoch());
+  result.set_effective_at_step(plan_->spec.effective_at_step());
+  result.set_attempts(attempts_);
+  size_t applied = 0, prepared = 0;
+  for (const auto& [session, rank] : ranks_) {
+    v1::RankSwitch& out = *result.add_ranks();
+    if (rank.who.identity.has_rank()) out.set_rank(rank.who.identity.rank());
+    out.set_pid(rank.who.identity.pid());
+    out.set_host(rank.who.identity.host());
+    out.set_state(rank.state);
+    out.set_applied_step(rank.applied_step);
+    out.set_reason(rank.reason);
+    if (rank.state == v1::RankSwitch::STATE_APPLIED &&
+        rank.applied_step == plan_->spec.effective_at_step())
+      ++applied;
+    if (rank.state == v1::RankSwitch::STATE_PREPARED) ++prepared;
+  }
+  std::sort(result.mutable_ranks()->begin(), result.mutable_ranks()->end(),
+            [](const v1::RankSwitch& a, const v1::RankSwitch& b) {
+              return std::make_pair(a.rank(), a.pid()) <
+                     std::make_pair(b.rank(), b.pid());
+            });
+  if (ranks_.empty()) {
+    result.set_summary("no rank is connected; ranks that join get the plan");
+  } else if (request_.options.no_wait()) {
+    result.set_summary(absl::StrCat(applied + prepared, "/", ranks_.size(),
+                                    " ranks will switch at step ",
+                                    plan_->spec.effective_at_step()));
+  } else {
+    result.set_summary(absl::StrCat(applied, "/", ranks_.size(),
+                                    " ranks at step ",
+                                    plan_->spec.effective_at_step()));
+  }
+  return result;
+}
+
+void SwitchOperation::Finish(absl::StatusOr<v1::SwitchResult> result) {
+  if (finished_) return;
+  finished_ = true;
+  done_(std::move(result));
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,94 @@
+// One step-aligned switch in progress: prepare on every rank, then commit, then
+// wait until each has applied. A pure state machine: messages in, actions out.
+//
+//   preparing --all accepted--> committing --all applied--> done
+//       |  any rank had passed the step: abort, later step, prepare again
+//       |  time-out or refusal: abort, done (nothing switched)
+//
+// Not thread-safe: guarded by the ControlPlane's lock.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
+#define RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collector/control/run_plans.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/control.pb.h"
+
+namespace rankprobe {
+
+class SwitchOperation {
+ public:
+  struct Participant {
+    v1::Identity identity;
+    int64_t step = -1;
+    int64_t step_ns = 0;
+  };
+  struct Request {
+    v1::PlanSpec spec;  // without epoch and effective_at_step
+    v1::SwitchOptions options;
+  };
+  // What the owner does for the operation.
+  struct Actions {
+    std::function<void(const std::string& session,
+                       const v1::Directive& directive)>
+        send;
+    std::function<uint64_t()> next_epoch;
+    // The current step and step time of a session.
+    std::function<Participant(const std::string& session)> look;
+    // All ranks have accepted: make it the run's plan. The commit follows.
+    std::function<absl::Status(const std::shared_ptr<const CompiledPlan>&)>
+        agree;
+  };
+  using Done = std::function<void(absl::StatusOr<v1::SwitchResult>)>;
+
+  SwitchOperation(Request request, const std::vector<std::string>& sessions,
+                  Actions actions, absl::Time now, Done done);
+
+  // Sends the first prepare.
+  void Start();
+  void OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
+  void OnApplied(const std::string& session, const v1::PlanApplied& applied);
+  void OnLost(const std::string& session);
+  void Tick(absl::Time now);
+
+  bool finished() const { return finished_; }
+
+ private:
+  struct Rank {
+    Participant who;
+    v1::RankSwitch::State state = v1::RankSwitch::STATE_UNSPECIFIED;
+    int64_t applied_step = 0;
+    std::string reason;
+  };
+
+  void Prepare();
+  void CommitIfAllPrepared();
+  void FinishIfAllSettled();
+  void Abort();
+  int64_t ChooseStep();
+  void Finish(absl::StatusOr<v1::SwitchResult> result);
+  v1::SwitchResult Result() const;
+
+  const Request request_;
+  const Actions actions_;
+  const Done done_;
+  const absl::Time deadline_;
+  std::map<std::string, Rank> ranks_;
+  std::shared_ptr<const CompiledPlan> plan_;
+  uint32_t attempts_ = 0;
+  bool committed_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_

@@ -1,0 +1,39 @@
+// ControlService: operators' calls, answered by the control plane.
+// Ownership: one per server; the ControlPlane outlives it. Never blocks.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_
+#define RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_
+
+#include "collector/control/control_plane.h"
+#include "collector/logger.h"
+#include "rankprobe/v1/control.grpc.pb.h"
+
+namespace rankprobe {
+
+class ControlService : public v1::ControlService::CallbackService {
+ public:
+  ControlService(ControlPlane* control, const Logger* logger)
+      : control_(control), logger_(logger) {}
+
+  grpc::ServerUnaryReactor* SetConfig(grpc::CallbackServerContext* context,
+                                      const v1::SetConfigRequest* request,
+                                      v1::SwitchResult* response) override;
+  grpc::ServerUnaryReactor* SetDumpEnable(
+      grpc::CallbackServerContext* context,
+      const v1::SetDumpEnableRequest* request,
+      v1::SwitchResult* response) override;
+  grpc::ServerUnaryReactor* GetConfig(grpc::CallbackServerContext* context,
+                                      const v1::GetConfigRequest* request,
+                                      v1::GetConfigResponse* response) override;
+  grpc::ServerUnaryReactor* ListAgents(
+      grpc::CallbackServerContext* context,
+      const v1::ListAgentsRequest* request,
+      v1::ListAgentsResponse* response) override;
+
+ private:
+  ControlPlane* const control_;
+  const Logger* const logger_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_

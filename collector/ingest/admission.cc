@@ -1,0 +1,108 @@
+#include "collector/ingest/admission.h"
+
+#include "absl/strings/str_cat.h"
+#include "collector/store/payload_refs.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxEntryBytes = 4096;
+constexpr int kMaxDepth = 400;
+constexpr int kMaxDimensions = 64;
+constexpr int kMaxStackFrames = 4096;
+constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 40;
+
+absl::Status CheckName(absl::string_view name, absl::string_view what) {
+  if (name.empty() || name.size() > kMaxEntryBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " has ", name.size(), " bytes; 1 to ",
+                     kMaxEntryBytes, " are legal"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCall(const v1::CallPhase& call) {
+  RP_RETURN_IF_ERROR(CheckName(call.entry(), "an entry name"));
+  if (call.kind() == v1::CALL_KIND_UNSPECIFIED)
+    return absl::InvalidArgumentError("a call has no kind");
+  if (ValueDepth(call) > kMaxDepth) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        call.entry(), " is nested deeper than ", kMaxDepth, " levels"));
+  }
+  absl::Status status;
+  ForEachTensor(call, [&](const v1::TensorSummary& tensor) {
+    if (tensor.shape_size() > kMaxDimensions)
+      status = absl::InvalidArgumentError("a tensor has over 64 dimensions");
+    for (const int64_t size : tensor.shape()) {
+      if (size < 0)
+        status = absl::InvalidArgumentError("a tensor has a negative size");
+    }
+    if (tensor.has_payload() &&
+        (tensor.payload().length_bytes() > kMaxPayloadBytes ||
+         (tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
+          tensor.payload().digest().size() != 16))) {
+      status = absl::InvalidArgumentError(
+          "a payload reference has impossible lengths");
+    }
+  });
+  return status;
+}
+
+absl::Status CheckRecord(const v1::Record& record) {
+  switch (record.body_case()) {
+    case v1::Record::kCall:
+      return CheckCall(record.call());
+    case v1::Record::kStackUse:
+      return CheckName(record.stack_use().entry(), "a stack's entry name");
+    case v1::Record::kEdge:
+      return CheckName(record.edge().entry(), "a construct entry name");
+    case v1::Record::kStack:
+      if (record.stack().frames_size() > kMaxStackFrames)
+        return absl::InvalidArgumentError("a stack is too deep");
+      return absl::OkStatus();
+    case v1::Record::BODY_NOT_SET:
+      return absl::InvalidArgumentError("a record is empty");
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::Status CheckChunk(const v1::PayloadChunk& chunk) {
+  if (chunk.digest().size() != 16)
+    return absl::InvalidArgumentError("a chunk's digest is not 16 bytes");
+  if (chunk.data().empty())
+    return absl::InvalidArgumentError("a chunk is empty");
+  if (chunk.length_bytes() > kMaxPayloadBytes)
+    return absl::InvalidArgumentError("a payload is over 2^40 bytes");
+  if (chunk.offset_bytes() > chunk.length_bytes() ||
+      chunk.data().size() > chunk.length_bytes() - chunk.offset_bytes()) {
+    return absl::InvalidArgumentError("a chunk reaches beyond its payload");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckFrame(const v1::UploadFrame& frame,
+                        uint64_t expected_sequence) {
+  if (frame.sequence() == 0)
+    return absl::InvalidArgumentError("a frame has no sequence number");
+  if (frame.sequence() > expected_sequence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame ", frame.sequence(), " came where ",
+                     expected_sequence, " was expected"));
+  }
+  if (frame.has_open())
+    return absl::InvalidArgumentError("the upload is open already");
+  if (frame.has_chunk()) return CheckChunk(frame.chunk());
+  if (frame.has_batch()) {
+    if (frame.batch().step() < 0)
+      return absl::InvalidArgumentError("a record batch has a negative step");
+    for (const v1::Record& record : frame.batch().records())
+      RP_RETURN_IF_ERROR(CheckRecord(record));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,137 @@
+#include "collector/ingest/agent_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "collector/ingest/admission.h"
+#include "collector/ingest/server_stream.h"
+
+namespace rankprobe {
+namespace {
+
+class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
+ public:
+  SessionStream(size_t max_queued, ControlPlane* control)
+      : ServerStream(max_queued), control_(control) {
+    ReadNext();
+  }
+
+ protected:
+  void OnMessage(v1::AgentEvent* untrusted) override {
+    if (session_.empty()) {
+      if (!untrusted->has_hello())
+        return FinishOnce(
+            absl::InvalidArgumentError("the first event is not a hello"));
+      absl::StatusOr<ControlPlane::Admission> admission =
+          control_->Admit(untrusted->hello(),
+                          [handle = handle()](const v1::Directive& directive) {
+                            handle->Send(directive);
+                          });
+      if (!admission.ok()) return FinishOnce(admission.status());
+      session_ = admission->welcome.session_id();
+      v1::Directive directive;
+      *directive.mutable_welcome() = std::move(admission->welcome);
+      handle()->Send(directive);
+    } else {
+      if (untrusted->has_hello())
+        return FinishOnce(absl::InvalidArgumentError("a second hello"));
+      control_->OnEvent(session_, *untrusted);
+    }
+    ReadNext();
+  }
+
+  void OnGone() override {
+    if (!session_.empty()) control_->Disconnected(session_, "the stream ended");
+  }
+
+ private:
+  ControlPlane* const control_;
+  std::string session_;
+};
+
+class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
+ public:
+  UploadStream(ControlPlane* control, CommitQueue* commits, Store* store)
+      : ServerStream(/*max_queued=*/64),
+        control_(control),
+        commits_(commits),
+        store_(store) {
+    ReadNext();
+  }
+
+ protected:
+  void OnMessage(v1::UploadFrame* untrusted) override {
+    if (upload_ == 0) return Open(*untrusted);
+    if (const absl::Status status = CheckFrame(*untrusted, next_sequence_);
+        !status.ok())
+      return FinishOnce(status);
+    if (untrusted->sequence() == next_sequence_) {
+      ++next_sequence_;
+      commits_->Submit(upload_, std::move(*untrusted));
+    }
+    ReadNext();
+  }
+
+  void OnGone() override {
+    if (upload_ != 0) commits_->Remove(upload_);
+  }
+
+  // Acks overtake each other: only the newest numbers count.
+  bool Merge(v1::UploadAck* queued, const v1::UploadAck& next) override {
+    queued->set_received(std::max(queued->received(), next.received()));
+    queued->set_committed(std::max(queued->committed(), next.committed()));
+    queued->set_synced(std::max(queued->synced(), next.synced()));
+    if (next.credit_bytes() > 0) queued->set_credit_bytes(next.credit_bytes());
+    queued->set_retry_after_ms(next.retry_after_ms());
+    for (const std::string& digest : next.have_digests())
+      queued->add_have_digests(digest);
+    return true;
+  }
+
+ private:
+  void Open(const v1::UploadFrame& frame) {
+    if (!frame.has_open())
+      return FinishOnce(absl::InvalidArgumentError(
+          "the first frame does not open the upload"));
+    // Who the agent is was settled in its session; what it says here is not
+    // asked.
+    absl::StatusOr<v1::Identity> identity =
+        control_->Find(frame.open().session_id());
+    if (!identity.ok()) {
+      return FinishOnce(absl::FailedPreconditionError(
+          "the upload names a session that is not open"));
+    }
+    const absl::StatusOr<uint64_t> committed =
+        store_->OpenIncarnation(*identity);
+    if (!committed.ok()) return FinishOnce(committed.status());
+    next_sequence_ = *committed + 1;
+    upload_ = commits_->Add(
+        frame.open().session_id(), *identity, *committed,
+        {[handle = handle()](const v1::UploadAck& ack) { handle->Send(ack); },
+         [handle = handle()](const absl::Status& status) {
+           handle->End(status);
+         }});
+    ReadNext();
+  }
+
+  ControlPlane* const control_;
+  CommitQueue* const commits_;
+  Store* const store_;
+  uint64_t upload_ = 0;
+  uint64_t next_sequence_ = 1;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
+    grpc::CallbackServerContext* context) {
+  return new SessionStream(options_.max_queued_directives, control_);
+}
+
+grpc::ServerBidiReactor<v1::UploadFrame, v1::UploadAck>* AgentService::Upload(
+    grpc::CallbackServerContext* context) {
+  return new UploadStream(control_, commits_, store_);
+}
+
+}  // namespace rankprobe

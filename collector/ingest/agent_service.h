@@ -1,0 +1,45 @@
+// AgentService over gRPC's callback API: no thread per rank. Streams check and
+// queue; the control plane and the commit queue do the work.
+// Ownership: one per server; ControlPlane, CommitQueue and Store outlive it.
+// Failure: a bad message ends its stream with a status and nothing else.
+#ifndef RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
+#define RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
+
+#include "collector/control/control_plane.h"
+#include "collector/ingest/commit_queue.h"
+#include "rankprobe/v1/agent.grpc.pb.h"
+
+namespace rankprobe {
+
+class AgentService : public v1::AgentService::CallbackService {
+ public:
+  struct Options {
+    // Uncommitted bytes of one upload at which reading pauses, above its
+    // credit.
+    uint64_t max_upload_backlog_bytes = 64 << 20;
+    // Directives waiting for one slow agent.
+    size_t max_queued_directives = 1024;
+  };
+
+  AgentService(const Options& options, ControlPlane* control,
+               CommitQueue* commits, Store* store)
+      : options_(options),
+        control_(control),
+        commits_(commits),
+        store_(store) {}
+
+  grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* Session(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::UploadFrame, v1::UploadAck>* Upload(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  const Options options_;
+  ControlPlane* const control_;
+  CommitQueue* const commits_;
+  Store* const store_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_

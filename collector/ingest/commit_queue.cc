@@ -1,0 +1,332 @@
+#include "collector/ingest/commit_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+namespace {
+
+// Orders of records that the gate adds to a step: behind the rank's own.
+constexpr uint64_t kGateOrderBase = uint64_t{3} << 61;
+constexpr size_t kMaxRememberedSteps = 4096;
+
+}  // namespace
+
+CommitQueue::CommitQueue(const Options& options, Store* store,
+                         ControlPlane* control, const Clock* clock,
+                         std::function<void(const absl::Status&)> failed)
+    : options_(options),
+      store_(store),
+      control_(control),
+      clock_(clock),
+      failed_(std::move(failed)),
+      thread_([this] { Run(); }) {}
+
+CommitQueue::~CommitQueue() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    work_ = true;
+  }
+  thread_.join();
+}
+
+uint64_t CommitQueue::Add(const std::string& session,
+                          const v1::Identity& identity, uint64_t committed,
+                          Listener listener) {
+  absl::Status broken;
+  uint64_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    id = next_upload_++;
+    auto upload = std::make_shared<Upload>();
+    upload->session = session;
+    upload->identity = identity;
+    upload->received = upload->committed = committed;
+    upload->listener = listener;
+    uploads_[id] = std::move(upload);
+    broken = broken_;
+  }
+  if (!broken.ok()) {
+    listener.end(broken);
+    return id;
+  }
+  v1::UploadAck ack;
+  ack.set_received(committed);
+  ack.set_committed(committed);
+  ack.set_credit_bytes(CreditNow());
+  listener.ack(ack);
+  return id;
+}
+
+void CommitQueue::Remove(uint64_t upload) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = uploads_.find(upload);
+  if (it == uploads_.end()) return;
+  // What has been received is still written; nobody hears of it.
+  it->second->removed = true;
+  if (it->second->frames.empty()) uploads_.erase(it);
+}
+
+void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = uploads_.find(upload);
+  if (it == uploads_.end()) return;
+  Pending pending;
+  pending.bytes = frame.ByteSizeLong();
+  pending_ += pending.bytes;
+  control_->NoteReceived(it->second->session, pending.bytes,
+                         static_cast<int64_t>(pending.bytes));
+  it->second->received = std::max(it->second->received, frame.sequence());
+  pending.frame = std::move(frame);
+  it->second->frames.push_back(std::move(pending));
+  work_ = true;
+}
+
+uint64_t CommitQueue::pending_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return pending_;
+}
+
+uint64_t CommitQueue::CreditNow() const {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t used = std::min(pending_, options_.pending_bytes);
+  const uint64_t share =
+      (options_.pending_bytes - used) / std::max<size_t>(uploads_.size(), 1);
+  return std::clamp<uint64_t>(share, 64 << 10, options_.credit_bytes);
+}
+
+std::vector<CommitQueue::Taken> CommitQueue::Take() {
+  std::vector<Taken> taken;
+  uint64_t bytes = 0;
+  // One frame of each upload in turn, until the batch is full.
+  for (bool any = true; any && bytes < options_.batch_bytes;) {
+    any = false;
+    auto it = uploads_.lower_bound(turn_);
+    for (size_t i = 0, n = uploads_.size();
+         i < n && bytes < options_.batch_bytes; ++i) {
+      if (it == uploads_.end()) it = uploads_.begin();
+      Upload& upload = *it->second;
+      turn_ = it->first + 1;
+      if (!upload.frames.empty()) {
+        any = true;
+        taken.push_back({it->second, std::move(upload.frames.front())});
+        upload.frames.pop_front();
+        bytes += taken.back().pending.bytes;
+      }
+      ++it;
+    }
+  }
+  work_ = std::any_of(uploads_.begin(), uploads_.end(),
+                      [](const auto& u) { return !u.second->frames.empty(); });
+  return taken;
+}
+
+void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
+  if (!frame->has_batch()) return;
+  v1::RecordBatch& batch = *frame->mutable_batch();
+  for (const v1::Record& record : batch.records()) {
+    if (!record.has_step_begin()) continue;
+    if (upload->epoch_of_step.size() >= kMaxRememberedSteps) {
+      upload->epoch_of_step.erase(upload->epoch_of_step.begin());
+    }
+    upload->epoch_of_step[batch.step()] = record.step_begin().plan_epoch();
+  }
+  const auto it = upload->epoch_of_step.find(batch.step());
+  // After a reconnect the beginning of a step may have come on another stream.
+  if (it == upload->epoch_of_step.end() ||
+      control_->Admits(upload->identity, batch.step(), it->second))
+    return;
+  uint64_t calls = 0;
+  for (const v1::Record& record : batch.records())
+    calls += record.has_call() ? 1 : 0;
+  batch.clear_records();
+  if (calls == 0) return;
+  v1::Record* record = batch.add_records();
+  record->set_order(kGateOrderBase + frame->sequence());
+  record->mutable_loss()->set_reason(v1::LOSS_REASON_FILTERED);
+  record->mutable_loss()->set_records(calls);
+  record->mutable_loss()->set_detail(
+      absl::StrCat("outside the plan of epoch ", it->second));
+}
+
+absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
+  std::vector<FrameToStore> frames;
+  frames.reserve(taken.size());
+  for (const Taken& t : taken)
+    frames.push_back({&t.upload->identity, &t.pending.frame});
+  return store_->Commit(frames);
+}
+
+void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
+  std::vector<Taken> done;
+  std::map<std::shared_ptr<Upload>, absl::Status> bad;
+  for (Taken& t : *taken) {
+    if (bad.count(t.upload) == 0) {
+      const absl::Status status =
+          store_->Commit({{&t.upload->identity, &t.pending.frame}});
+      if (status.ok()) {
+        done.push_back(std::move(t));
+        continue;
+      }
+      if (!absl::IsInvalidArgument(status) &&
+          !absl::IsResourceExhausted(status))
+        return Fail(status);
+      bad[t.upload] = status;
+    }
+    absl::MutexLock lock(&mutex_);
+    pending_ -= t.pending.bytes;
+  }
+  unsynced_ = true;
+  AckAll(done);
+  for (const auto& [upload, status] : bad) {
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const Pending& pending : upload->frames) pending_ -= pending.bytes;
+      upload->frames.clear();
+    }
+    upload->listener.end(status);
+  }
+}
+
+void CommitQueue::AckAll(const std::vector<Taken>& taken) {
+  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  const uint64_t credit = CreditNow();
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const Taken& t : taken) {
+      pending_ -= t.pending.bytes;
+      control_->NoteReceived(t.upload->session, 0,
+                             -static_cast<int64_t>(t.pending.bytes));
+      t.upload->committed =
+          std::max(t.upload->committed, t.pending.frame.sequence());
+      v1::UploadAck& ack = acks[t.upload];
+      ack.set_received(t.upload->received);
+      ack.set_committed(t.upload->committed);
+      ack.set_synced(t.upload->synced);
+      ack.set_credit_bytes(credit);
+      // The rest of a payload that is whole need not come.
+      if (t.pending.frame.has_chunk()) {
+        const v1::PayloadChunk& chunk = t.pending.frame.chunk();
+        if (chunk.offset_bytes() + chunk.data().size() < chunk.length_bytes() &&
+            store_->HasPayload(t.upload->identity.run(), chunk.digest(),
+                               chunk.length_bytes())) {
+          ack.add_have_digests(chunk.digest());
+        }
+      }
+    }
+    for (auto it = uploads_.begin(); it != uploads_.end();) {
+      it = it->second->removed && it->second->frames.empty()
+               ? uploads_.erase(it)
+               : std::next(it);
+    }
+  }
+  for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+}
+
+void CommitQueue::SyncIfDue(bool force) {
+  const int64_t now = clock_->MonotonicNanos();
+  if (!unsynced_ ||
+      (!force &&
+       now - last_sync_ns_ < absl::ToInt64Nanoseconds(options_.sync_interval)))
+    return;
+  last_sync_ns_ = now;
+  unsynced_ = false;
+  std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, upload] : uploads_)
+      before.emplace_back(upload, upload->committed);
+  }
+  if (const absl::Status status = store_->Sync(); !status.ok())
+    return Fail(status);
+  for (const auto& [upload, committed] : before) {
+    v1::UploadAck ack;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (upload->synced == committed) continue;
+      upload->synced = committed;
+      ack.set_received(upload->received);
+      ack.set_committed(upload->committed);
+      ack.set_synced(upload->synced);
+    }
+    upload->listener.ack(ack);
+  }
+}
+
+void CommitQueue::Fail(const absl::Status& status) {
+  std::vector<std::shared_ptr<Upload>> uploads;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!broken_.ok()) return;
+    broken_ = absl::UnavailableError(
+        absl::StrCat("the archive has failed: ", status.message()));
+    for (auto& [id, upload] : uploads_) {
+      upload->frames.clear();
+      uploads.push_back(upload);
+    }
+    pending_ = 0;
+  }
+  for (const auto& upload : uploads)
+    upload->listener.end(absl::UnavailableError(status.message()));
+  failed_(status);
+}
+
+void CommitQueue::Run() {
+  for (;;) {
+    std::vector<Taken> taken;
+    bool stopping = false, broken = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(
+          absl::Condition(&work_),
+          unsynced_ ? options_.sync_interval / 4 : absl::Seconds(1));
+      taken = Take();
+      stopping = stopping_ && taken.empty();
+      broken = !broken_.ok();
+    }
+    if (broken) {
+      if (stopping) return;
+      continue;
+    }
+    for (Taken& t : taken) ApplyGate(t.upload.get(), &t.pending.frame);
+    while (!taken.empty()) {
+      const absl::Status status = CommitTaken(taken);
+      if (status.ok()) {
+        unsynced_ = true;
+        AckAll(taken);
+        break;
+      }
+      if (absl::IsInvalidArgument(status)) {
+        // One upload's fault must not be the others': find it.
+        CommitOneByOne(&taken);
+        break;
+      }
+      if (!absl::IsResourceExhausted(status)) {
+        Fail(status);
+        break;
+      }
+      // No space: hold everything and look again. The agents' budgets decide
+      // what happens there meanwhile.
+      std::vector<std::shared_ptr<Upload>> waiting;
+      {
+        absl::MutexLock lock(&mutex_);
+        for (const auto& [id, upload] : uploads_) waiting.push_back(upload);
+      }
+      v1::UploadAck ack;
+      ack.set_retry_after_ms(static_cast<uint32_t>(
+          absl::ToInt64Milliseconds(options_.retry_interval)));
+      for (const auto& upload : waiting) upload->listener.ack(ack);
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_),
+                                  options_.retry_interval))
+        return;
+    }
+    SyncIfDue(/*force=*/stopping);
+    if (stopping) return;
+  }
+}
+
+}  // namespace rankprobe

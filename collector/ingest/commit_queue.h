@@ -1,0 +1,119 @@
+// Group commit: takes the frames of all uploads in turn, writes them with one
+// Store::Commit, tells each upload, and syncs at a cadence.
+//
+// Ownership: one per collector; Store, ControlPlane and Clock outlive it.
+// Threads: Add, Remove and Submit from any thread, none of them waits for the
+// disk. Callbacks come from the commit thread without locks held.
+// Failure: no space is retried and the uploads are told to hold; any other
+// store error is final: all uploads end with it and `failed` is called once.
+#ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
+#define RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collector/control/control_plane.h"
+#include "collector/store/store.h"
+
+namespace rankprobe {
+
+class CommitQueue {
+ public:
+  struct Options {
+    // Of frames taken into one commit.
+    uint64_t batch_bytes = 8 << 20;
+    // Frames of all uploads that wait for the disk; credit shrinks near it.
+    uint64_t pending_bytes = uint64_t{512} << 20;
+    uint64_t credit_bytes = 16 << 20;
+    absl::Duration sync_interval = absl::Seconds(1);
+    absl::Duration retry_interval = absl::Milliseconds(500);
+  };
+  // How an upload hears of its frames; both only queue.
+  struct Listener {
+    std::function<void(const v1::UploadAck&)> ack;
+    std::function<void(const absl::Status&)> end;
+  };
+
+  CommitQueue(const Options& options, Store* store, ControlPlane* control,
+              const Clock* clock,
+              std::function<void(const absl::Status&)> failed);
+  // Commits and syncs what was submitted, then stops.
+  ~CommitQueue();
+
+  // A new upload; `committed` is what the store has of its incarnation.
+  uint64_t Add(const std::string& session, const v1::Identity& identity,
+               uint64_t committed, Listener listener);
+  void Remove(uint64_t upload);
+  // A checked frame of the upload.
+  void Submit(uint64_t upload, v1::UploadFrame frame);
+
+  uint64_t pending_bytes() const;
+
+ private:
+  struct Pending {
+    v1::UploadFrame frame;
+    uint64_t bytes = 0;
+  };
+  struct Upload {
+    std::string session;
+    v1::Identity identity;
+    Listener listener;
+    std::deque<Pending> frames;
+    uint64_t received = 0;
+    uint64_t committed = 0;
+    uint64_t synced = 0;
+    // Epoch under which each step was begun.
+    std::map<int64_t, uint64_t> epoch_of_step;
+    bool removed = false;
+  };
+  struct Taken {
+    std::shared_ptr<Upload> upload;
+    Pending pending;
+  };
+
+  void Run();
+  std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Replaces records outside the plan by a count of them.
+  void ApplyGate(Upload* upload, v1::UploadFrame* frame);
+  absl::Status CommitTaken(const std::vector<Taken>& taken);
+  void CommitOneByOne(std::vector<Taken>* taken);
+  void AckAll(const std::vector<Taken>& taken);
+  void SyncIfDue(bool force);
+  void Fail(const absl::Status& status);
+  uint64_t CreditNow() const;
+
+  const Options options_;
+  Store* const store_;
+  ControlPlane* const control_;
+  const Clock* const clock_;
+  const std::function<void(const absl::Status&)> failed_;
+
+  // Commit thread only.
+  int64_t last_sync_ns_ = 0;
+  bool unsynced_ = false;
+
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool work_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_upload_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Where the next turn begins.
+  uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_

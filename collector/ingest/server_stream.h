@@ -1,0 +1,133 @@
+// A server-side bidirectional stream whose writes are queued from any thread.
+// Deletes itself when gRPC is done with it; others hold a Handle, which becomes
+// a no-op at that moment.
+#ifndef RANKPROBE_COLLECTOR_INGEST_SERVER_STREAM_H_
+#define RANKPROBE_COLLECTOR_INGEST_SERVER_STREAM_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace rankprobe {
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message()));
+}
+
+template <typename Request, typename Response>
+class ServerStream : public grpc::ServerBidiReactor<Request, Response> {
+ public:
+  class Handle {
+   public:
+    explicit Handle(ServerStream* stream) : stream_(stream) {}
+    void Send(const Response& response) {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr) stream_->Enqueue(response);
+    }
+    void End(const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr) stream_->FinishOnce(status);
+    }
+
+   private:
+    friend class ServerStream;
+    void Drop() {
+      absl::MutexLock lock(&mutex_);
+      stream_ = nullptr;
+    }
+    absl::Mutex mutex_;
+    ServerStream* stream_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  // `max_queued`: a peer that does not read is cut off beyond this.
+  explicit ServerStream(size_t max_queued)
+      : max_queued_(max_queued), handle_(std::make_shared<Handle>(this)) {}
+
+  std::shared_ptr<Handle> handle() const { return handle_; }
+
+  // Ends the stream once; later calls do nothing.
+  void FinishOnce(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    this->Finish(ToGrpc(status));
+  }
+
+ protected:
+  // One message has been read, or the peer has half-closed.
+  virtual void OnMessage(Request* untrusted) = 0;
+  virtual void OnPeerClosed() { FinishOnce(absl::OkStatus()); }
+  // The stream is over; nothing is called after this.
+  virtual void OnGone() = 0;
+
+  void ReadNext() {
+    incoming_.Clear();
+    this->StartRead(&incoming_);
+  }
+
+  // Called with the newest queued response when another comes: may merge them.
+  virtual bool Merge(Response* queued, const Response& next) { return false; }
+
+ private:
+  void Enqueue(const Response& response) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    if (!queue_.empty() && Merge(&queue_.back(), response)) return;
+    if (queue_.size() >= max_queued_) {
+      finished_ = true;
+      this->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                "the peer does not read"));
+      return;
+    }
+    queue_.push_back(response);
+    WriteNext();
+  }
+
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || queue_.empty() || finished_) return;
+    writing_ = true;
+    outgoing_ = std::move(queue_.front());
+    queue_.pop_front();
+    this->StartWrite(&outgoing_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      OnMessage(&incoming_);
+    } else {
+      OnPeerClosed();
+    }
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (ok) WriteNext();
+  }
+  void OnCancel() override { FinishOnce(absl::CancelledError("cancelled")); }
+  void OnDone() override {
+    handle_->Drop();
+    OnGone();
+    delete this;
+  }
+
+  const size_t max_queued_;
+  const std::shared_ptr<Handle> handle_;
+  Request incoming_;
+  Response outgoing_;
+  absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Response> queue_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_INGEST_SERVER_STREAM_H_

@@ -1,0 +1,97 @@
+// rankprobed: parse, open, serve, drain. Exit codes are in --help.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "collector/logger.h"
+#include "collector/server.h"
+#include "collector/server_config.h"
+
+namespace rankprobe {
+namespace {
+
+int Fail(int code, const std::string& message) {
+  std::fprintf(stderr, "rankprobed: %s\n", message.c_str());
+  return code;
+}
+
+Logger::Severity SeverityOf(const std::string& level) {
+  if (level == "debug") return Logger::Severity::kDebug;
+  if (level == "warning") return Logger::Severity::kWarning;
+  if (level == "error") return Logger::Severity::kError;
+  return Logger::Severity::kInfo;
+}
+
+int Main(int argc, char** argv) {
+  const auto parsed = ParseServerCommandLine(argc, argv);
+  if (!parsed.ok()) {
+    return Fail(2, absl::StrReplaceAll(std::string(parsed.status().message()),
+                                       {{"\n", "\nrankprobed: "}}));
+  }
+  if (parsed->exit) return parsed->exit_code;
+  const ServerConfig& config = parsed->config;
+
+  // Handled by sigwait below; blocked before any thread starts.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  const SystemClock clock;
+  const Logger logger(STDERR_FILENO, SeverityOf(config.log_level), &clock);
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  StoreOptions options;
+  options.data_dir = config.data_dir;
+  options.segment_bytes = config.segment_bytes;
+  options.leveldb_cache_bytes = config.index_cache_bytes;
+  options.min_free_bytes = config.min_free_bytes;
+  options.max_payload_bytes = config.max_payload_bytes;
+  auto store = Store::Open(options, file_system.get(), &clock);
+  if (!store.ok()) {
+    const std::string message = absl::StrCat("cannot use ", config.data_dir,
+                                             ": ", store.status().message());
+    if (absl::IsFailedPrecondition(store.status())) return Fail(3, message);
+    return Fail(4, absl::IsDataLoss(store.status())
+                       ? absl::StrCat(message,
+                                      "; restore the directory from a backup, "
+                                      "or start with another --data-dir")
+                       : message);
+  }
+  const RecoveryReport recovery = (*store)->recovery();
+  logger.Info(
+      "opened",
+      {{"data_dir", config.data_dir},
+       {"segments", absl::StrCat(recovery.segments)},
+       {"torn_bytes_dropped", absl::StrCat(recovery.torn_bytes_dropped)},
+       {"dangling_chunks_removed", absl::StrCat(recovery.dangling_payloads)}});
+  auto server = Server::Start(config, *std::move(store), file_system.get(),
+                              &clock, &logger);
+  if (!server.ok()) return Fail(5, std::string(server.status().message()));
+  const std::string host = config.listen.substr(0, config.listen.rfind(':'));
+  std::printf("rankprobed listening on %s:%d\n", host.c_str(),
+              (*server)->port());
+  std::fflush(stdout);
+  if (!config.port_file.empty())
+    std::ofstream(config.port_file) << (*server)->port() << "\n";
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  logger.Info("draining", {{"signal", absl::StrCat(signal)}});
+  // A second signal ends the process at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  (*server)->Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace rankprobe
+
+int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }

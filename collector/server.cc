@@ -1,0 +1,146 @@
+#include "collector/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "collector/archive_service.h"
+#include "collector/control_service.h"
+#include "collector/ingest/agent_service.h"
+
+namespace rankprobe {
+namespace {
+
+// A frame is at most 1 MiB of payload or records, plus what frames it.
+constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+class ServerImpl : public Server {
+ public:
+  ServerImpl(const ServerConfig& config, std::unique_ptr<Store> store,
+             FileSystem* file_system, const Clock* clock, const Logger* logger)
+      : config_(config),
+        logger_(logger),
+        store_(std::move(store)),
+        control_(ControlOptions(config), store_.get(), clock),
+        pool_(config.worker_threads, /*max_queued=*/1024),
+        commits_(std::make_unique<CommitQueue>(
+            CommitOptions(config), store_.get(), &control_, clock,
+            [this](const absl::Status& status) { OnStoreFailed(status); })),
+        agent_service_({}, &control_, commits_.get(), store_.get()),
+        control_service_(&control_, logger),
+        archive_service_(store_.get(), file_system, &pool_, config.export_roots,
+                         logger) {}
+
+  ~ServerImpl() override { Shutdown(); }
+
+  absl::Status Listen() {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(&agent_service_);
+    builder.RegisterService(&control_service_);
+    builder.RegisterService(&archive_service_);
+    builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+    grpc::ResourceQuota quota("rankprobed");
+    quota.Resize(config_.grpc_memory_bytes);
+    builder.SetResourceQuota(quota);
+    // Peers that vanish without a word are noticed within half a minute.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(
+        GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", config_.listen));
+    }
+    ticker_ = std::thread([this] {
+      while (!stop_ticker_.WaitForNotificationWithTimeout(kTick))
+        control_.Tick();
+    });
+    return absl::OkStatus();
+  }
+
+  int port() const override { return port_; }
+
+  void Shutdown() override {
+    if (server_ == nullptr) return;
+    const absl::Time deadline =
+        absl::Now() + absl::Seconds(config_.drain_seconds);
+    if (server_->GetHealthCheckService() != nullptr)
+      server_->GetHealthCheckService()->SetServingStatus(false);
+    control_.Shutdown();
+    server_->Shutdown(absl::ToChronoTime(deadline -
+                                         absl::Seconds(config_.drain_seconds) +
+                                         absl::Milliseconds(300)));
+    stop_ticker_.Notify();
+    ticker_.join();
+    // Writes and syncs what has been received.
+    commits_.reset();
+    server_.reset();
+    logger_->Info("stopped");
+  }
+
+ private:
+  static ControlPlane::Options ControlOptions(const ServerConfig& config) {
+    ControlPlane::Options options;
+    options.max_sessions = config.max_sessions;
+    options.credit_bytes = config.credit_bytes;
+    return options;
+  }
+  static CommitQueue::Options CommitOptions(const ServerConfig& config) {
+    CommitQueue::Options options;
+    options.batch_bytes = config.commit_batch_bytes;
+    options.pending_bytes = config.pending_bytes;
+    options.credit_bytes = config.credit_bytes;
+    options.sync_interval =
+        absl::Milliseconds(static_cast<int64_t>(config.sync_interval_ms));
+    return options;
+  }
+
+  void OnStoreFailed(const absl::Status& status) {
+    logger_->Error("archive_failed",
+                   {{"status", status.ToString()},
+                    {"what_to_do", "mend the disk and restart rankprobed"}});
+    if (server_ != nullptr && server_->GetHealthCheckService() != nullptr) {
+      server_->GetHealthCheckService()->SetServingStatus(false);
+    }
+  }
+
+  const ServerConfig config_;
+  const Logger* const logger_;
+  const std::unique_ptr<Store> store_;
+  ControlPlane control_;
+  WorkerPool pool_;
+  std::unique_ptr<CommitQueue> commits_;
+  AgentService agent_service_;
+  ControlService control_service_;
+  ArchiveService archive_service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  absl::Notification stop_ticker_;
+  std::thread ticker_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerConfig& config, std::unique_ptr<Store> store,
+    FileSystem* file_system, const Clock* clock, const Logger* logger) {
+  auto server = std::make_unique<ServerImpl>(config, std::move(store),
+                                             file_system, clock, logger);
+  if (const absl::Status status = server->Listen(); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace rankprobe

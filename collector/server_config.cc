@@ -1,0 +1,187 @@
+#include "collector/server_config.h"
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config_reader.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+struct NumberKey {
+  const char* name;
+  uint64_t ServerConfig::*field;
+  uint64_t min;
+  uint64_t max;
+  const char* help;
+};
+
+constexpr uint64_t kTiB = uint64_t{1} << 40;
+constexpr NumberKey kNumbers[] = {
+    {"max-sessions", &ServerConfig::max_sessions, 1, 1000000,
+     "agents connected at once"},
+    {"credit-bytes", &ServerConfig::credit_bytes, 64 << 10, 1 << 30,
+     "unacknowledged bytes one agent may have in flight"},
+    {"pending-bytes", &ServerConfig::pending_bytes, 8 << 20, kTiB,
+     "uncommitted bytes of all agents"},
+    {"commit-batch-bytes", &ServerConfig::commit_batch_bytes, 64 << 10, 1 << 30,
+     "bytes of one group commit"},
+    {"segment-bytes", &ServerConfig::segment_bytes, 1 << 20, kTiB,
+     "size of a payload segment file"},
+    {"max-payload-bytes", &ServerConfig::max_payload_bytes, 1, kTiB,
+     "largest tensor that is accepted"},
+    {"min-free-bytes", &ServerConfig::min_free_bytes, 0, kTiB,
+     "free disk space below which writing stops"},
+    {"index-cache-bytes", &ServerConfig::index_cache_bytes, 1 << 20, kTiB,
+     "LevelDB block cache"},
+    {"grpc-memory-bytes", &ServerConfig::grpc_memory_bytes, 32 << 20, kTiB,
+     "memory gRPC may use for messages"},
+    {"worker-threads", &ServerConfig::worker_threads, 1, 256,
+     "threads for queries and exports"},
+    {"sync-interval-ms", &ServerConfig::sync_interval_ms, 1, 3600000,
+     "longest time until what is committed is synced"},
+    {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
+     "time a shutdown may take"},
+};
+
+void CheckNumber(const NumberKey& key, const std::string& text,
+                 ServerConfig* config, ConfigFaults* faults) {
+  uint64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < key.min || value > key.max) {
+    faults->Add(key.name, text,
+                absl::StrCat("an integer ", key.min, "..", key.max));
+    return;
+  }
+  config->*key.field = value;
+}
+
+void ReadFile(const std::string& path, ServerConfig* config,
+              ConfigFaults* faults) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.good()) return faults->Add("config", path, "a readable JSON file");
+  std::stringstream text;
+  text << file.rdbuf();
+  rapidjson::Document document;
+  const std::string json = text.str();
+  if (const absl::Status status = ParseConfigDocument(json, &document);
+      !status.ok()) {
+    return faults->Add("config", path, std::string(status.message()));
+  }
+  ConfigReader reader(&document, "", faults);
+  if (const auto v = reader.String("listen")) config->listen = *v;
+  if (const auto v = reader.String("data-dir")) config->data_dir = *v;
+  if (const auto v = reader.String("port-file")) config->port_file = *v;
+  if (const auto v = reader.String("log-level")) config->log_level = *v;
+  if (const auto v = reader.Bool("insecure")) config->insecure = *v;
+  if (reader.Has("export-root"))
+    config->export_roots = reader.StringList("export-root");
+  for (const NumberKey& key : kNumbers) {
+    if (const rapidjson::Value* v = reader.Get(key.name))
+      CheckNumber(key, JsonText(*v), config, faults);
+  }
+  for (const std::string& name : reader.UnknownNames())
+    faults->Add(name, "this key", "a known key (see --help)");
+}
+
+void Check(const ServerConfig& config, ConfigFaults* faults) {
+  const size_t colon = config.listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos ||
+      !absl::SimpleAtoi(config.listen.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
+  } else {
+    const std::string host = config.listen.substr(0, colon);
+    const bool loopback = absl::StartsWith(host, "127.") ||
+                          host == "localhost" || host == "[::1]";
+    if (!loopback && !config.insecure) {
+      faults->Add("listen", config.listen,
+                  "a loopback address, or --insecure: beyond loopback anybody "
+                  "could connect, without encryption");
+    }
+  }
+  if (config.data_dir.empty())
+    faults->Add("data-dir", "nothing", "a directory for the archive");
+  for (const std::string& root : config.export_roots) {
+    if (root.empty() || root[0] != '/')
+      faults->Add("export-root", root, "an absolute path");
+  }
+  if (config.log_level != "debug" && config.log_level != "info" &&
+      config.log_level != "warning" && config.log_level != "error") {
+    faults->Add("log-level", config.log_level,
+                "one of debug, info, warning, error");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
+    int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  ServerConfig flags;
+  std::string config_file;
+  std::vector<std::string> numbers(std::size(kNumbers));
+  CLI::App app(
+      "The rankprobe collector: takes what agents record, keeps it and exports "
+      "it.\n"
+      "Exit codes: 0 clean end, 2 bad flags or config, 3 another collector "
+      "holds the data directory,\n"
+      "4 the data directory cannot be used, 5 cannot listen.");
+  app.set_version_flag("--version", "rankprobed 0.1.0");
+  CLI::Option* const listen = app.add_option(
+      "--listen", flags.listen, "HOST:PORT; port 0 takes a free one");
+  CLI::Option* const data_dir =
+      app.add_option("--data-dir", flags.data_dir, "directory of the archive");
+  CLI::Option* const roots =
+      app.add_option("--export-root", flags.export_roots,
+                     "directory below which server-side exports may go");
+  CLI::Option* const port_file = app.add_option("--port-file", flags.port_file,
+                                                "file to write the port to");
+  CLI::Option* const log_level = app.add_option(
+      "--log-level", flags.log_level, "debug, info, warning or error");
+  CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
+                                             "allow listening beyond loopback");
+  app.add_option("--config", config_file,
+                 "JSON file with the same keys; flags beat it");
+  const ServerConfig defaults;
+  for (size_t i = 0; i < std::size(kNumbers); ++i) {
+    app.add_option(
+        absl::StrCat("--", kNumbers[i].name), numbers[i],
+        absl::StrCat(kNumbers[i].help, " (", defaults.*kNumbers[i].field, ")"));
+  }
+  ConfigFaults faults;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    parsed.exit = true;
+    parsed.exit_code = app.exit(success);
+    return parsed;
+  } catch (const CLI::ParseError& error) {
+    faults.Add("command line", error.what(), "the flags of --help");
+  }
+  ServerConfig& config = parsed.config;
+  if (!config_file.empty()) ReadFile(config_file, &config, &faults);
+  if (listen->count() > 0) config.listen = flags.listen;
+  if (data_dir->count() > 0) config.data_dir = flags.data_dir;
+  if (roots->count() > 0) config.export_roots = flags.export_roots;
+  if (port_file->count() > 0) config.port_file = flags.port_file;
+  if (log_level->count() > 0) config.log_level = flags.log_level;
+  if (insecure->count() > 0) config.insecure = flags.insecure;
+  for (size_t i = 0; i < std::size(kNumbers); ++i) {
+    if (!numbers[i].empty())
+      CheckNumber(kNumbers[i], numbers[i], &config, &faults);
+  }
+  Check(config, &faults);
+  RP_RETURN_IF_ERROR(faults.ToStatus());
+  return parsed;
+}
+
+}  // namespace rankprobe

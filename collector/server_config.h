@@ -1,0 +1,49 @@
+// What rankprobed is told: flags and a JSON file with the same keys.
+#ifndef RANKPROBE_COLLECTOR_SERVER_CONFIG_H_
+#define RANKPROBE_COLLECTOR_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/file_system.h"
+
+namespace rankprobe {
+
+struct ServerConfig {
+  std::string listen = "127.0.0.1:7411";
+  std::string data_dir;
+  std::vector<std::string> export_roots;
+  std::string port_file;
+  std::string log_level = "info";
+  bool insecure = false;
+  uint64_t max_sessions = 4096;
+  uint64_t credit_bytes = 16 << 20;
+  uint64_t pending_bytes = uint64_t{512} << 20;
+  uint64_t commit_batch_bytes = 8 << 20;
+  uint64_t segment_bytes = uint64_t{1} << 30;
+  uint64_t max_payload_bytes = uint64_t{64} << 30;
+  uint64_t min_free_bytes = uint64_t{256} << 20;
+  uint64_t index_cache_bytes = 64 << 20;
+  uint64_t grpc_memory_bytes = uint64_t{1} << 30;
+  uint64_t worker_threads = 4;
+  uint64_t sync_interval_ms = 1000;
+  uint64_t drain_seconds = 20;
+};
+
+// The result of reading the command line.
+struct ParsedCommandLine {
+  ServerConfig config;
+  // --help or --version was answered; leave with this code.
+  bool exit = false;
+  int exit_code = 0;
+};
+
+// INVALID_ARGUMENT lists every fault, one line each. Flags beat the file.
+absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
+    int argc, const char* const* argv);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_CONFIG_H_
