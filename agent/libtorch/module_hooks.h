@@ -1,0 +1,85 @@
+// L0 of a C++ program: what PrecisionDebugger::Forward does around a module.
+// Gradients come from tensor hooks: on the outputs, and on views of the inputs
+// made for the purpose, so that other uses of an input do not mix in.
+// Same ownership, threading and failure rules as AtenObserver.
+#ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
+#define RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "agent/libtorch/aten_observer.h"
+
+namespace rankprobe {
+
+// One forward call of one module.
+class ModuleCall {
+ public:
+  // "Module.{path}.{Class}"; the class is the module's C++ class without
+  // namespace and "Impl".
+  ModuleCall(std::shared_ptr<HookContext> context, const std::string& path,
+             const torch::nn::Module& module);
+  ~ModuleCall();
+  ModuleCall(const ModuleCall&) = delete;
+  ModuleCall& operator=(const ModuleCall&) = delete;
+
+  bool active() const { return !call_.forward_entry.empty(); }
+  const std::string& module_name() const { return name_; }
+
+  // The tensor to hand to the module instead of `input`, so that its gradient
+  // can be told apart. `input` itself when no gradient is wanted.
+  at::Tensor Input(const at::Tensor& input);
+  template <typename T>
+  T&& Input(T&& value) {
+    AddPlain(value);
+    return std::forward<T>(value);
+  }
+  void RecordInputs();
+  void RecordOutputs(const std::vector<at::Tensor>& outputs, bool tuple);
+
+ private:
+  struct Gradients;
+
+  void AddPlain(int64_t value) { arguments_.emplace_back(value); }
+  void AddPlain(int value) {
+    arguments_.emplace_back(static_cast<int64_t>(value));
+  }
+  void AddPlain(double value) { arguments_.emplace_back(value); }
+  void AddPlain(bool value) { arguments_.emplace_back(value); }
+  template <typename T>
+  void AddPlain(const T&) {
+    arguments_.emplace_back();
+  }
+
+  const std::shared_ptr<HookContext> context_;
+  const torch::nn::Module& module_;
+  const std::string name_;
+  RecordedCall call_;
+  bool ended_ = false;
+  std::vector<c10::IValue> arguments_;
+  std::shared_ptr<Gradients> gradients_;
+};
+
+// Watches the gradients of modules' own parameters. Each parameter is hooked
+// once in the process.
+class ParameterHooks {
+ public:
+  explicit ParameterHooks(std::shared_ptr<HookContext> context)
+      : context_(std::move(context)) {}
+  void Watch(const std::string& module_name, const torch::nn::Module& module);
+
+ private:
+  const std::shared_ptr<HookContext> context_;
+  // Keeps the accumulators, and so the hooks, alive.
+  std::unordered_map<const c10::TensorImpl*,
+                     std::shared_ptr<torch::autograd::Node>>
+      watched_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_

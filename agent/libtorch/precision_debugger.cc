@@ -1,0 +1,109 @@
+#include "agent/libtorch/precision_debugger.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// Constant for the life of the process: sessions keep pointing at it.
+const SystemClock& ProcessClock() {
+  static const SystemClock clock;
+  return clock;
+}
+
+absl::StatusOr<std::string> ReadConfig(const DebuggerOptions& options) {
+  if (options.config_path.empty()) return options.config_json;
+  std::ifstream file(options.config_path, std::ios::binary);
+  if (!file.good())
+    return absl::NotFoundError(
+        absl::StrCat("cannot read ", options.config_path));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
+    const DebuggerOptions& options) {
+  RP_ASSIGN_OR_RETURN(const std::string config, ReadConfig(options));
+  RecorderOptions recorder_options;
+  recorder_options.config_json = config;
+  recorder_options.overrides = options.overrides;
+  RP_ASSIGN_OR_RETURN(
+      SessionOptions session_options,
+      MakeSessionOptions(
+          options.agent, [](const char* name) { return std::getenv(name); },
+          ProcessClock()));
+  session_options.config_json =
+      config.empty() ? std::string(DefaultConfigJson()) : config;
+  session_options.framework_version = absl::StrCat("libtorch ", TORCH_VERSION);
+  if (session_options.identity.has_rank())
+    recorder_options.rank = session_options.identity.rank();
+  std::unique_ptr<Session> session;
+  if (!session_options.collector.empty()) {
+    RP_ASSIGN_OR_RETURN(
+        session, Session::Create(std::move(session_options), &ProcessClock()));
+  }
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
+                      Recorder::Create(std::move(recorder_options),
+                                       std::move(session), &ProcessClock()));
+  return std::unique_ptr<PrecisionDebugger>(
+      new PrecisionDebugger(std::move(recorder)));
+}
+
+PrecisionDebugger::PrecisionDebugger(std::shared_ptr<Recorder> recorder)
+    : context_([&] {
+        auto context = std::make_shared<HookContext>();
+        context->recorder = std::move(recorder);
+        return context;
+      }()),
+      observer_(context_),
+      parameters_(context_) {}
+
+PrecisionDebugger::~PrecisionDebugger() {
+  observer_.Remove();
+  context_->recorder->Stop();
+}
+
+void PrecisionDebugger::Start() {
+  context_->recorder->Start();
+  const std::shared_ptr<const Plan> plan = context_->recorder->plan();
+  if (recording() &&
+      (plan->level == Level::kL1 || plan->level == Level::kMix)) {
+    observer_.Install();
+  } else {
+    observer_.Remove();
+  }
+}
+
+void PrecisionDebugger::Stop() {
+  observer_.Remove();
+  context_->recorder->Stop();
+}
+
+void PrecisionDebugger::Step() {
+  observer_.Remove();
+  context_->recorder->Step();
+  context_->adapter.EndStep();
+}
+
+void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,
+                             bool save_backward) {
+  try {
+    context_->recorder->Save(name, save_backward,
+                             [&](CallBuilder& builder, v1::Value* out) {
+                               context_->adapter.Add(builder, tensor, out);
+                             });
+  } catch (const std::exception& e) {
+    context_->recorder->ReportFault(
+        absl::StrCat("save ", name, ": ", e.what()));
+  }
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,117 @@
+// The debugger for LibTorch programs. Same calls as msprobe's
+// PrecisionDebugger:
+//
+//   auto debugger = rankprobe::PrecisionDebugger::Create({.config_path =
+//   "config.json"}); for (...) {
+//     (*debugger)->Start();
+//     x = (*debugger)->Forward("conv1", conv1, x);   // L0 and mix
+//     loss.backward(); optimizer.step();
+//     (*debugger)->Stop();
+//     (*debugger)->Step();
+//   }
+//
+// L1 and mix record ATen calls under the prefix Aten. What a C++ program cannot
+// give: whether a call came from torch::, a Tensor method or nn::functional
+// (the Python names Functional.*, Tensor.*, Torch.*), Python call stacks,
+// keyword arguments (all are positional), and modules that are not called
+// through Forward.
+//
+// Ownership: one per process, kept until the end of training. Threads: the
+// training thread; hooks may run on autograd's threads.
+// Failure: Create reports a bad config. Nothing after it throws or stops
+// training; a missing collector means nothing is recorded.
+#ifndef RANKPROBE_AGENT_LIBTORCH_PRECISION_DEBUGGER_H_
+#define RANKPROBE_AGENT_LIBTORCH_PRECISION_DEBUGGER_H_
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "agent/libtorch/module_hooks.h"
+#include "agent/runtime/options.h"
+
+namespace rankprobe {
+
+struct DebuggerOptions {
+  // config.json; empty: config_json, else the default config.
+  std::string config_path;
+  std::string config_json;
+  // Beat the file.
+  ConfigOverrides overrides;
+  // Where and who; unset fields come from the environment (options.h).
+  AgentSettings agent;
+};
+
+class PrecisionDebugger {
+ public:
+  // INVALID_ARGUMENT: bad config, every fault listed. NOT_FOUND: no file.
+  static absl::StatusOr<std::unique_ptr<PrecisionDebugger>> Create(
+      const DebuggerOptions& options);
+  ~PrecisionDebugger();
+
+  void Start();
+  void Stop();
+  void Step();
+  // Before the loop: the number of the first step, >= 0.
+  absl::Status SetInitStep(int64_t step) {
+    return context_->recorder->SetInitStep(step);
+  }
+  // Level debug: records `tensor` as {name}.{N}.debug, and its gradient.
+  void Save(const at::Tensor& tensor, const std::string& name,
+            bool save_backward = true);
+
+  // Calls module->forward(args...) and records it as Module.{path}.{Class}.
+  // Results may be a tensor or a tuple of tensors.
+  template <typename Module, typename... Args>
+  auto Forward(const std::string& path, Module& module, Args&&... args);
+
+  bool recording() const { return context_->recorder->recording(); }
+  Recorder* recorder() { return context_->recorder.get(); }
+
+ private:
+  explicit PrecisionDebugger(std::shared_ptr<Recorder> recorder);
+
+  static std::vector<at::Tensor> Tensors(const at::Tensor& tensor) {
+    return {tensor};
+  }
+  template <typename... T>
+  static std::vector<at::Tensor> Tensors(const std::tuple<T...>& tuple) {
+    return std::apply(
+        [](const auto&... item) { return std::vector<at::Tensor>{item...}; },
+        tuple);
+  }
+
+  const std::shared_ptr<HookContext> context_;
+  AtenObserver observer_;
+  ParameterHooks parameters_;
+};
+
+template <typename Module, typename... Args>
+auto PrecisionDebugger::Forward(const std::string& path, Module& module,
+                                Args&&... args) {
+  if (!recording()) return module->forward(std::forward<Args>(args)...);
+  ModuleCall call(context_, path, *module);
+  if (!call.active()) return module->forward(std::forward<Args>(args)...);
+  // Braces: arguments are evaluated from left to right.
+  auto inputs = std::tuple<decltype(call.Input(std::forward<Args>(args)))...>{
+      call.Input(std::forward<Args>(args))...};
+  parameters_.Watch(call.module_name(), *module);
+  call.RecordInputs();
+  auto output = std::apply(
+      [&](auto&&... in) {
+        return module->forward(std::forward<decltype(in)>(in)...);
+      },
+      inputs);
+  call.RecordOutputs(Tensors(output),
+                     !std::is_same_v<decltype(output), at::Tensor>);
+  return output;
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_LIBTORCH_PRECISION_DEBUGGER_H_

@@ -1,0 +1,134 @@
+#include "agent/libtorch/tensor_adapter.h"
+
+namespace rankprobe {
+namespace {
+
+// The wire's limit, minus room for the section around the value.
+constexpr int kMaxDepth = 390;
+
+v1::DType ToDtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return v1::DTYPE_FLOAT32;
+    case c10::ScalarType::Double:
+      return v1::DTYPE_FLOAT64;
+    case c10::ScalarType::Half:
+      return v1::DTYPE_FLOAT16;
+    case c10::ScalarType::BFloat16:
+      return v1::DTYPE_BFLOAT16;
+    case c10::ScalarType::Byte:
+      return v1::DTYPE_UINT8;
+    case c10::ScalarType::Char:
+      return v1::DTYPE_INT8;
+    case c10::ScalarType::Short:
+      return v1::DTYPE_INT16;
+    case c10::ScalarType::Int:
+      return v1::DTYPE_INT32;
+    case c10::ScalarType::Long:
+      return v1::DTYPE_INT64;
+    case c10::ScalarType::Bool:
+      return v1::DTYPE_BOOL;
+    case c10::ScalarType::ComplexHalf:
+      return v1::DTYPE_COMPLEX32;
+    case c10::ScalarType::ComplexFloat:
+      return v1::DTYPE_COMPLEX64;
+    case c10::ScalarType::ComplexDouble:
+      return v1::DTYPE_COMPLEX128;
+    default:
+      return v1::DTYPE_UNSPECIFIED;
+  }
+}
+
+}  // namespace
+
+v1::DType DtypeOf(const at::Tensor& tensor) {
+  return ToDtype(tensor.scalar_type());
+}
+
+int& SuppressionDepth() {
+  thread_local int depth = 0;
+  return depth;
+}
+
+void TensorAdapter::Add(CallBuilder& builder, const at::Tensor& tensor,
+                        v1::Value* out) {
+  if (!tensor.defined()) return;
+  const v1::DType dtype = ToDtype(tensor.scalar_type());
+  const bool has_memory = tensor.layout() == c10::kStrided &&
+                          !tensor.is_meta() && !tensor.is_quantized();
+  if (!has_memory || dtype == v1::DTYPE_UNSPECIFIED) {
+    v1::TensorSummary* summary = out->mutable_tensor();
+    summary->set_dtype(dtype);
+    if (dtype == v1::DTYPE_UNSPECIFIED) {
+      summary->set_dtype_name(std::string("torch.") +
+                              c10::toString(tensor.scalar_type()));
+    }
+    for (const int64_t size : tensor.sizes()) summary->add_shape(size);
+    summary->mutable_stats();
+    summary->set_requires_grad(tensor.requires_grad());
+    return;
+  }
+  at::Tensor readable = tensor;
+  if (!tensor.is_cpu() || tensor.is_conj() || tensor.is_neg()) {
+    const SuppressObserver suppress;
+    const at::NoGradGuard no_grad;
+    readable = tensor.detach().resolve_conj().resolve_neg().cpu();
+  }
+  TensorInfo info;
+  info.view.data = readable.data_ptr();
+  info.view.dtype = dtype;
+  info.view.sizes =
+      absl::MakeConstSpan(readable.sizes().data(), readable.sizes().size());
+  info.view.strides =
+      absl::MakeConstSpan(readable.strides().data(), readable.strides().size());
+  info.requires_grad = tensor.requires_grad();
+  if (readable.is_same(tensor) && !tensor.is_inference()) {
+    info.identity.storage = tensor.storage().unsafeGetStorageImpl();
+    info.identity.version = static_cast<uint64_t>(tensor._version());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_.push_back(tensor.storage().getWeakStorageImpl());
+  }
+  builder.Tensor(info, out);
+}
+
+void TensorAdapter::Add(CallBuilder& builder, const c10::IValue& value,
+                        v1::Value* out, int depth) {
+  if (depth > kMaxDepth || value.isNone()) return;
+  if (value.isTensor()) {
+    Add(builder, value.toTensor(), out);
+  } else if (value.isInt()) {
+    CallBuilder::Int(value.toInt(), out);
+  } else if (value.isDouble()) {
+    CallBuilder::Float(value.toDouble(), out);
+  } else if (value.isBool()) {
+    CallBuilder::Bool(value.toBool(), out);
+  } else if (value.isString()) {
+    CallBuilder::String(value.toStringRef(), out);
+  } else if (value.isDevice()) {
+    out->mutable_object()->set_kind(v1::ObjectLeaf::KIND_DEVICE);
+    out->mutable_object()->set_text(value.toDevice().str());
+  } else if (value.isTuple()) {
+    out->mutable_list();
+    for (const c10::IValue& item : value.toTupleRef().elements()) {
+      Add(builder, item, out->mutable_list()->add_items(), depth + 1);
+    }
+  } else if (value.isList()) {
+    out->mutable_list();
+    for (const c10::IValue& item : value.toListRef()) {
+      Add(builder, item, out->mutable_list()->add_items(), depth + 1);
+    }
+  } else if (value.isIntList() || value.isDoubleList() || value.isBoolList() ||
+             value.isTensorList()) {
+    out->mutable_list();
+    for (const c10::IValue& item : value.toList()) {
+      Add(builder, item, out->mutable_list()->add_items(), depth + 1);
+    }
+  }
+}
+
+void TensorAdapter::EndStep() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  held_.clear();
+}
+
+}  // namespace rankprobe

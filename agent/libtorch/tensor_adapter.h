@@ -1,0 +1,50 @@
+// at::Tensor -> what the recorder takes. Thread-safe per instance where noted.
+#ifndef RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_
+#define RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_
+
+#include <torch/torch.h>
+
+#include <mutex>
+#include <vector>
+
+#include "agent/runtime/recorder.h"
+
+namespace rankprobe {
+
+// A counter of the calling thread: above zero, ATen calls are the debugger's
+// own, inside another call, or inside a backward node, and not recorded.
+int& SuppressionDepth();
+
+class SuppressObserver {
+ public:
+  SuppressObserver() { ++SuppressionDepth(); }
+  ~SuppressObserver() { --SuppressionDepth(); }
+  SuppressObserver(const SuppressObserver&) = delete;
+  SuppressObserver& operator=(const SuppressObserver&) = delete;
+};
+
+// DTYPE_UNSPECIFIED for types the wire has no number for.
+v1::DType DtypeOf(const at::Tensor& tensor);
+
+class TensorAdapter {
+ public:
+  // Writes `tensor` to `out`; undefined tensors stay null. Sparse, quantised
+  // and meta tensors have shape and type only. Tensors of other devices are
+  // copied to the host first, which waits for the device.
+  void Add(CallBuilder& builder, const at::Tensor& tensor, v1::Value* out);
+  void Add(CallBuilder& builder, const c10::IValue& value, v1::Value* out,
+           int depth = 0);
+
+  // Storages seen since are let go; called at the end of a step.
+  void EndStep();
+
+ private:
+  // Weak references keep a storage's address from being given to another one
+  // while the recorder uses it as a name; the memory itself is free to go.
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> held_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_

@@ -1,0 +1,81 @@
+#include "agent/runtime/options.h"
+
+#include <unistd.h>
+
+#include <array>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+absl::StatusOr<std::optional<int64_t>> Number(const Environment& environment,
+                                              const char* name, int64_t min) {
+  const char* const text = environment(name);
+  if (text == nullptr || *text == '\0') return std::optional<int64_t>();
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < min) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=", text, " is not an integer >= ", min));
+  }
+  return std::optional<int64_t>(value);
+}
+
+std::string HostName() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) return "unknown";
+  return host.data();
+}
+
+}  // namespace
+
+absl::StatusOr<SessionOptions> MakeSessionOptions(
+    const AgentSettings& settings, const Environment& environment,
+    const Clock& clock) {
+  const auto text = [&](const char* name) {
+    const char* const value = environment(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  SessionOptions options;
+  options.collector = settings.collector.empty() ? text("RANKPROBE_COLLECTOR")
+                                                 : settings.collector;
+  options.identity.set_host(HostName());
+  options.identity.set_pid(::getpid());
+  std::string run = settings.run;
+  if (run.empty()) run = text("RANKPROBE_RUN");
+  if (run.empty()) run = text("TORCHELASTIC_RUN_ID");
+  if (run.empty() || run == "none") {
+    run = absl::StrCat(options.identity.host(), "-", ::getpid(), "-",
+                       absl::ToUnixSeconds(clock.Now()));
+  }
+  options.identity.set_run(run);
+  std::optional<int64_t> rank = settings.rank, world_size = settings.world_size;
+  if (!rank.has_value()) {
+    RP_ASSIGN_OR_RETURN(rank, Number(environment, "RANK", 0));
+  }
+  if (!world_size.has_value()) {
+    RP_ASSIGN_OR_RETURN(world_size, Number(environment, "WORLD_SIZE", 1));
+  }
+  if (rank.has_value()) options.identity.set_rank(*rank);
+  options.identity.set_world_size(world_size.value_or(0));
+  RP_ASSIGN_OR_RETURN(const std::optional<int64_t> queue_mb,
+                      Number(environment, "RANKPROBE_QUEUE_MB", 1));
+  if (queue_mb.has_value())
+    options.queue_budget_bytes = static_cast<uint64_t>(*queue_mb) << 20;
+  const std::string policy = text("RANKPROBE_POLICY");
+  if (policy == "stats_only") {
+    options.policy = OverflowPolicy::kStatsOnly;
+  } else if (policy == "drop_newest") {
+    options.policy = OverflowPolicy::kDropNewest;
+  } else if (!policy.empty() && policy != "block") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RANKPROBE_POLICY=", policy,
+                     " is not one of block, stats_only, drop_newest"));
+  }
+  options.agent_version = "0.1.0";
+  return options;
+}
+
+}  // namespace rankprobe

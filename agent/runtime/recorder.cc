@@ -1,0 +1,427 @@
+#include "agent/runtime/recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/names.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kSubmitBytes = 128 << 10;
+constexpr uint64_t kMaxFaultRecords = 100;
+
+}  // namespace
+
+void CallBuilder::Int(int64_t value, v1::Value* out) {
+  out->mutable_scalar()->set_type("int");
+  out->mutable_scalar()->set_i(value);
+}
+void CallBuilder::Float(double value, v1::Value* out) {
+  out->mutable_scalar()->set_type("float");
+  out->mutable_scalar()->set_f(value);
+}
+void CallBuilder::Bool(bool value, v1::Value* out) {
+  out->mutable_scalar()->set_type("bool");
+  out->mutable_scalar()->set_b(value);
+}
+void CallBuilder::String(absl::string_view value, v1::Value* out) {
+  out->mutable_scalar()->set_type("str");
+  out->mutable_scalar()->set_s(value.data(), value.size());
+}
+
+absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
+    RecorderOptions options, std::unique_ptr<Session> session,
+    const Clock* clock) {
+  if (options.config_json.empty())
+    options.config_json = std::string(DefaultConfigJson());
+  RP_ASSIGN_OR_RETURN(ConfigResult config,
+                      ParseConfig(options.config_json, options.overrides));
+  auto plan = std::make_shared<const Plan>(std::move(config.plan));
+  return std::unique_ptr<Recorder>(new Recorder(
+      std::move(options), std::move(session), clock, std::move(plan)));
+}
+
+Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
+                   const Clock* clock, std::shared_ptr<const Plan> local_plan)
+    : options_(std::move(options)),
+      clock_(clock),
+      pid_(::getpid()),
+      session_(std::move(session)),
+      tensors_(session_.get()) {
+  if (session_ != nullptr)
+    session_->SetLocalPlan(local_plan, local_plan->dump_enable.value_or(true));
+  absl::MutexLock lock(&mutex_);
+  plan_ = std::move(local_plan);
+  rank_ = options_.rank;
+}
+
+Recorder::~Recorder() {
+  if (Forked()) return;
+  recording_ = false;
+  absl::MutexLock lock(&mutex_);
+  Submit();
+}
+
+bool Recorder::Forked() const { return ::getpid() != pid_; }
+
+int64_t Recorder::current_step() const {
+  absl::MutexLock lock(&mutex_);
+  return init_step_ + loop_;
+}
+
+std::shared_ptr<const Plan> Recorder::plan() const {
+  absl::MutexLock lock(&mutex_);
+  return plan_;
+}
+
+absl::Status Recorder::SetInitStep(int64_t step) {
+  if (step < 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("init step ", step, " is not an integer >= 0"));
+  absl::MutexLock lock(&mutex_);
+  init_step_ = step;
+  loop_ = 0;
+  return absl::OkStatus();
+}
+
+void Recorder::AdoptPlan(const ActivePlan& active) {
+  plan_enabled_ = active.enabled && active.plan != nullptr;
+  plan_epoch_ = active.epoch;
+  if (active.plan == nullptr || (active.plan == plan_ && filter_ != nullptr))
+    return;
+  plan_ = active.plan;
+  filter_ = std::make_unique<CallFilter>(plan_.get());
+}
+
+void Recorder::Start(std::optional<int64_t> rank) {
+  if (Forked() || session_ == nullptr) return;
+  absl::MutexLock lock(&mutex_);
+  if (rank.has_value() && rank_ != rank) {
+    rank_ = rank;
+    session_->SetRank(*rank, 0);
+  }
+  const int64_t step = init_step_ + loop_;
+  AdoptPlan(session_->BeginStep(step));
+  const bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
+                      !plan_->FinishedBefore(step) && plan_->WantsStep(step) &&
+                      plan_->WantsRank(rank_);
+  if (wanted) BeginStepRecords();
+  recording_.store(wanted, std::memory_order_relaxed);
+}
+
+void Recorder::BeginStepRecords() {
+  if (step_begun_) return;
+  step_begun_ = true;
+  tensors_.BeginCount();
+  v1::StepBegin* begin = AddRecord()->mutable_step_begin();
+  begin->set_task(std::string(TaskName(plan_->task)));
+  begin->set_level(std::string(LevelName(plan_->level)));
+  begin->set_framework("pytorch");
+  begin->set_dump_path(plan_->dump_path);
+  begin->set_has_payloads(plan_->HasPayloads());
+  begin->set_extra_info(plan_->extra_info);
+  begin->set_plan_epoch(plan_epoch_);
+}
+
+void Recorder::Stop() {
+  if (Forked() || session_ == nullptr) return;
+  recording_.store(false, std::memory_order_relaxed);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!step_begun_) return;
+    Submit();
+  }
+  // A barrier, as long as there is somebody to wait for.
+  const int64_t deadline_ns = clock_->MonotonicNanos() +
+                              absl::ToInt64Nanoseconds(options_.stop_deadline);
+  absl::Status status = absl::DeadlineExceededError("");
+  while (session_->GetStats().connected &&
+         clock_->MonotonicNanos() < deadline_ns) {
+    status = session_->Flush(
+        v1::DURABILITY_COMMITTED,
+        std::min(options_.stop_deadline, absl::Milliseconds(250)));
+    if (status.ok()) break;
+  }
+}
+
+void Recorder::Step() {
+  if (Forked() || session_ == nullptr) return;
+  recording_.store(false, std::memory_order_relaxed);
+  absl::MutexLock lock(&mutex_);
+  if (step_begun_) {
+    v1::StepEnd* end = AddRecord()->mutable_step_end();
+    end->set_call_phases(counts_.call_phases);
+    end->set_filtered_calls(counts_.filtered);
+    end->set_payloads(tensors_.payloads());
+    end->set_lost_payloads(tensors_.lost_payloads());
+    end->set_lost_records(counts_.lost_records);
+    Submit();
+  }
+  ++loop_;
+  ++generation_;
+  step_begun_ = false;
+  next_order_ = 0;
+  counts_ = StepCounts();
+  call_numbers_.clear();
+  parameter_rounds_.clear();
+  module_stacks_.clear();
+  module_edges_.clear();
+  stacks_.clear();
+  tensors_.BeginStep();
+  if (filter_ != nullptr) filter_->BeginStep();
+}
+
+v1::Record* Recorder::AddRecord() {
+  if (buffer_ == nullptr) {
+    buffer_ = std::make_unique<RecordBuffer>();
+    buffer_->batch()->set_step(init_step_ + loop_);
+  }
+  v1::Record* record = buffer_->Add();
+  record->set_order(next_order_++);
+  return record;
+}
+
+void Recorder::Submit() {
+  if (buffer_ == nullptr || session_ == nullptr) return;
+  const auto records = static_cast<uint64_t>(buffer_->batch()->records_size());
+  if (!session_->SubmitRecords(std::move(buffer_)))
+    counts_.lost_records += records;
+  buffer_.reset();
+}
+
+void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
+                        const BuildFn& build) {
+  v1::CallPhase* call = AddRecord()->mutable_call();
+  call->set_entry(entry);
+  call->set_kind(kind);
+  CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
+  build(builder, call);
+  ++counts_.call_phases;
+  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+}
+
+bool Recorder::Edges() const {
+  return plan_->extra_info && plan_->level != Level::kL1;
+}
+
+void Recorder::AddEdge(const std::string& entry,
+                       const std::optional<std::string>& parent) {
+  v1::ConstructEdge* edge = AddRecord()->mutable_edge();
+  edge->set_entry(entry);
+  if (parent.has_value()) edge->set_parent(*parent);
+}
+
+// Modules enter construct.json in the order they began, but only when the next
+// record is finished.
+void Recorder::FlushModuleEdges() {
+  for (const auto& [entry, parent] : module_edges_) AddEdge(entry, parent);
+  module_edges_.clear();
+}
+
+std::vector<std::string>& Recorder::ModuleStack() {
+  return module_stacks_[std::this_thread::get_id()];
+}
+
+std::optional<std::string> Recorder::Parent() {
+  const std::vector<std::string>& stack = ModuleStack();
+  if (stack.empty()) return std::nullopt;
+  return stack.back();
+}
+
+RecordedCall Recorder::BeginApi(absl::string_view prefix,
+                                absl::string_view op) {
+  RecordedCall call;
+  if (!recording() || Forked()) return call;
+  absl::MutexLock lock(&mutex_);
+  if (!step_begun_) return call;
+  const int64_t number = call_numbers_[absl::StrCat(prefix, ".", op)]++;
+  call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
+  call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
+  call.step_generation = generation_;
+  call.kept = filter_->Api(call.forward_entry) == Verdict::kKeep &&
+              plan_->task != Task::kStructure;
+  if (!call.kept) ++counts_.filtered;
+  return call;
+}
+
+RecordedCall Recorder::BeginModule(absl::string_view module) {
+  RecordedCall call;
+  if (!recording() || Forked()) return call;
+  absl::MutexLock lock(&mutex_);
+  if (!step_begun_) return call;
+  call.is_module = true;
+  call.module = std::string(module);
+  const int64_t number = call_numbers_[call.module]++;
+  call.forward_entry = ModuleEntry(module, number, /*forward=*/true);
+  call.backward_entry = ModuleEntry(module, number, /*forward=*/false);
+  call.step_generation = generation_;
+  if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
+  ModuleStack().push_back(call.forward_entry);
+  call.kept = filter_->ModuleBegin(call.forward_entry) == Verdict::kKeep &&
+              plan_->task != Task::kStructure;
+  if (!call.kept) ++counts_.filtered;
+  return call;
+}
+
+void Recorder::Inputs(const RecordedCall& call, const BuildFn& build) {
+  if (!call.kept || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_ || !plan_->data_mode.input) return;
+  AddPhase(
+      call.forward_entry,
+      call.is_module ? v1::CALL_KIND_MODULE_FORWARD : v1::CALL_KIND_API_FORWARD,
+      build);
+}
+
+void Recorder::EndModule(const RecordedCall& call) {
+  filter_->ModuleEnd(call.forward_entry);
+  std::vector<std::string>& stack = ModuleStack();
+  const auto at = std::find(stack.rbegin(), stack.rend(), call.forward_entry);
+  // What is above it was left by an exception.
+  if (at != stack.rend()) stack.erase(std::next(at).base(), stack.end());
+}
+
+void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
+  if (call.forward_entry.empty() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_) return;
+  if (call.is_module) EndModule(call);
+  if (call.kept && plan_->data_mode.output) {
+    AddPhase(call.forward_entry,
+             call.is_module ? v1::CALL_KIND_MODULE_FORWARD
+                            : v1::CALL_KIND_API_FORWARD,
+             build);
+  }
+  if (Edges()) {
+    if (!call.is_module && plan_->level == Level::kMix)
+      AddEdge(call.forward_entry, Parent());
+    FlushModuleEdges();
+  }
+}
+
+void Recorder::Abandon(const RecordedCall& call) {
+  if (call.forward_entry.empty() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation == generation_ && call.is_module) EndModule(call);
+}
+
+bool Recorder::WantsBackward(const RecordedCall& call) const {
+  if (call.forward_entry.empty() || Forked()) return false;
+  absl::MutexLock lock(&mutex_);
+  return call.step_generation == generation_ && step_begun_ &&
+         plan_->data_mode.backward;
+}
+
+void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
+  if (!WantsBackward(call)) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_) return;
+  Verdict verdict;
+  if (call.is_module) {
+    verdict = filter_->ModuleBegin(call.backward_entry);
+    filter_->ModuleEnd(call.backward_entry);
+  } else {
+    verdict = filter_->Api(call.backward_entry);
+  }
+  if (Edges() && (call.is_module || plan_->level == Level::kMix))
+    AddEdge(call.backward_entry, Parent());
+  if (verdict != Verdict::kKeep || plan_->task == Task::kStructure) {
+    ++counts_.filtered;
+    return;
+  }
+  AddPhase(call.backward_entry,
+           call.is_module ? v1::CALL_KIND_MODULE_BACKWARD
+                          : v1::CALL_KIND_API_BACKWARD,
+           [&](CallBuilder& builder, v1::CallPhase* phase) {
+             build(builder, phase);
+             mutex_.AssertHeld();
+             if (!plan_->data_mode.input) phase->clear_input();
+             if (!plan_->data_mode.output) phase->clear_output();
+           });
+}
+
+void Recorder::ParameterGradient(absl::string_view module,
+                                 absl::string_view parameter,
+                                 const TensorInfo& gradient) {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (!step_begun_ || filter_->ParametersGrad(module) != Verdict::kKeep ||
+      plan_->task == Task::kStructure)
+    return;
+  const auto [it, is_new] = parameter_rounds_.try_emplace(std::string(module));
+  if (is_new) {
+    it->second.first_parameter = std::string(parameter);
+  } else if (it->second.first_parameter == parameter) {
+    ++it->second.number;
+  }
+  AddPhase(ParametersGradEntry(module, it->second.number),
+           v1::CALL_KIND_PARAMETERS_GRAD,
+           [&](CallBuilder& builder, v1::CallPhase* phase) {
+             v1::NamedValue* item = phase->mutable_gradients()->add_items();
+             item->set_name(std::string(parameter));
+             builder.Tensor(gradient, item->mutable_value());
+           });
+}
+
+void Recorder::UseStack(const RecordedCall& call,
+                        const std::vector<std::string>& frames) {
+  if (call.forward_entry.empty() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_ || !plan_->extra_info) return;
+  const auto [it, is_new] =
+      stacks_.try_emplace(frames, static_cast<uint32_t>(stacks_.size()));
+  if (is_new) {
+    v1::StackDef* def = AddRecord()->mutable_stack();
+    def->set_id(it->second);
+    for (const std::string& frame : frames) def->add_frames(frame);
+  }
+  v1::StackUse* use = AddRecord()->mutable_stack_use();
+  use->set_id(it->second);
+  use->set_entry(call.forward_entry);
+}
+
+bool Recorder::Save(
+    absl::string_view name, bool with_gradient,
+    const std::function<void(CallBuilder&, v1::Value*)>& build) {
+  if (Forked() || session_ == nullptr) return false;
+  absl::MutexLock lock(&mutex_);
+  const int64_t step = init_step_ + loop_;
+  if (!step_begun_) AdoptPlan(session_->BeginStep(step));
+  if (!plan_enabled_ || plan_->level != Level::kDebug ||
+      plan_->task == Task::kStructure || !plan_->WantsStep(step)) {
+    return false;
+  }
+  BeginStepRecords();
+  const int64_t number = call_numbers_[absl::StrCat(name, ".debug")]++;
+  const std::string entry = absl::StrCat(name, ".", number, ".debug");
+  v1::CallPhase* call = AddRecord()->mutable_call();
+  call->set_entry(entry);
+  call->set_kind(v1::CALL_KIND_DEBUG);
+  CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+  build(builder, call->mutable_debug());
+  ++counts_.call_phases;
+  if (with_gradient) {
+    v1::CallPhase* gradient = AddRecord()->mutable_call();
+    gradient->set_entry(absl::StrCat(name, "_grad.", number, ".debug"));
+    gradient->set_kind(v1::CALL_KIND_DEBUG);
+    gradient->mutable_debug();
+    ++counts_.call_phases;
+  }
+  return true;
+}
+
+void Recorder::ReportFault(absl::string_view what) {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (++faults_ > kMaxFaultRecords || !step_begun_) return;
+  v1::ErrorEvent* error = AddRecord()->mutable_error();
+  error->set_time_unix_ns(absl::ToUnixNanos(clock_->Now()));
+  error->set_message(std::string(what));
+}
+
+}  // namespace rankprobe

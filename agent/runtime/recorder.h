@@ -1,0 +1,212 @@
+// From hook events to records: the torch-free half of every front end. It keeps
+// the step state machine, names and counters, the module stack, filters, and
+// the order of records; front ends say what was called with which tensors.
+//
+// Use, per step of the training loop:
+//   recorder->Start(rank);            ... hooks ...
+//   if (recorder->recording()) {      // one relaxed load; off, that is all
+//     RecordedCall call = recorder->BeginApi("Aten", "conv2d");
+//     recorder->Inputs(call, [&](CallBuilder& b) { b.AddTensor(..) .. });
+//     ... the op runs ...
+//     recorder->Outputs(call, [&](CallBuilder& b) { .. });
+//   }
+//   recorder->Stop();                 // barrier at COMMITTED, with a deadline
+//   recorder->Step();
+//
+// Ownership: owns its Session. Threads: all methods may be called from any
+// thread (autograd has its own); builders run with the recorder's lock held and
+// must not call the recorder again. Module stacks are per thread.
+// Failure: nothing here throws or stops training. Faults are counted and sent
+// as ErrorEvents; what is shed is marked lost. After a fork the child's
+// recorder does nothing.
+#ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_H_
+#define RANKPROBE_AGENT_RUNTIME_RECORDER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "agent/runtime/session.h"
+#include "agent/runtime/tensor_recorder.h"
+#include "common/call_filter.h"
+#include "common/clock.h"
+
+namespace rankprobe {
+
+// One call, from its begin to its gradients. Copyable; cheap when not kept.
+struct RecordedCall {
+  // Full names of the forward entry and its backward twin.
+  std::string forward_entry;
+  std::string backward_entry;
+  // "Module.conv1.Conv2d" for modules, else empty.
+  std::string module;
+  bool is_module = false;
+  bool kept = false;
+  // The step it was made in; gradients that come later than that are dropped.
+  uint64_t step_generation = 0;
+};
+
+// Fills one section of a record. Valid only inside the callback.
+class CallBuilder {
+ public:
+  CallBuilder(TensorRecorder* tensors, const Plan* plan, bool want_payload)
+      : tensors_(tensors), plan_(plan), want_payload_(want_payload) {}
+
+  void Tensor(const TensorInfo& tensor, v1::Value* out) {
+    tensors_->Record(tensor, *plan_, want_payload_, out->mutable_tensor());
+  }
+  static void Int(int64_t value, v1::Value* out);
+  static void Float(double value, v1::Value* out);
+  static void Bool(bool value, v1::Value* out);
+  static void String(absl::string_view value, v1::Value* out);
+
+ private:
+  TensorRecorder* const tensors_;
+  const Plan* const plan_;
+  const bool want_payload_;
+};
+
+struct RecorderOptions {
+  // config.json text after constructor arguments; empty: the default config.
+  std::string config_json;
+  ConfigOverrides overrides;
+  // The global rank, when it is known already.
+  std::optional<int64_t> rank;
+  // How long Stop() waits for the collector.
+  absl::Duration stop_deadline = absl::Seconds(10);
+};
+
+class Recorder {
+ public:
+  using BuildFn = std::function<void(CallBuilder&, v1::CallPhase*)>;
+
+  // INVALID_ARGUMENT for a bad config. `session` may be null: nothing is sent
+  // then and nothing recorded.
+  static absl::StatusOr<std::unique_ptr<Recorder>> Create(
+      RecorderOptions options, std::unique_ptr<Session> session,
+      const Clock* clock);
+  ~Recorder();
+
+  // --- The step state machine (docs/formats.md, "start, stop, step").
+  // `rank` is used on the first effective start if given.
+  void Start(std::optional<int64_t> rank = std::nullopt);
+  void Stop();
+  void Step();
+  // Before the loop; INVALID_ARGUMENT below 0.
+  absl::Status SetInitStep(int64_t step);
+  int64_t current_step() const;
+
+  // The gate of every hook.
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  // Names the plan under which hooks may be left out altogether.
+  std::shared_ptr<const Plan> plan() const;
+
+  // --- Calls. All are no-ops when not recording.
+  RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
+  // `module` is "Module.{path}.{Class}".
+  RecordedCall BeginModule(absl::string_view module);
+  void Inputs(const RecordedCall& call, const BuildFn& build);
+  // Ends the forward. A module must be ended, kept or not, also by Abandon.
+  void Outputs(const RecordedCall& call, const BuildFn& build);
+  // The forward ended by an exception: its inputs stay, its place is left.
+  void Abandon(const RecordedCall& call);
+  // Gradients of a call whose forward was recorded in this step. Also works
+  // after Stop(), until Step().
+  void Backward(const RecordedCall& call, const BuildFn& build);
+  void ParameterGradient(absl::string_view module, absl::string_view parameter,
+                         const TensorInfo& gradient);
+  // Whether Backward of this call can still record something.
+  bool WantsBackward(const RecordedCall& call) const;
+  // The stack of a kept forward, innermost frame first.
+  void UseStack(const RecordedCall& call,
+                const std::vector<std::string>& frames);
+
+  // --- Level debug. False when the plan does not want it.
+  bool Save(absl::string_view name, bool with_gradient,
+            const std::function<void(CallBuilder&, v1::Value*)>& build);
+
+  // The adapter caught a fault of its own.
+  void ReportFault(absl::string_view what);
+
+  Session* session() { return session_.get(); }
+
+ private:
+  Recorder(RecorderOptions options, std::unique_ptr<Session> session,
+           const Clock* clock, std::shared_ptr<const Plan> local_plan);
+
+  struct StepCounts {
+    uint64_t call_phases = 0;
+    uint64_t filtered = 0;
+    uint64_t lost_records = 0;
+  };
+  struct ParameterRounds {
+    std::string first_parameter;
+    int64_t number = 0;
+  };
+
+  bool Forked() const;
+  void AdoptPlan(const ActivePlan& active)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginStepRecords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPhase(const std::string& entry, v1::CallKind kind,
+                const BuildFn& build) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddEdge(const std::string& entry,
+               const std::optional<std::string>& parent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FlushModuleEdges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<std::string>& ModuleStack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<std::string> Parent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndModule(const RecordedCall& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Edges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const RecorderOptions options_;
+  const Clock* const clock_;
+  const int pid_;
+  std::atomic<bool> recording_{false};
+
+  mutable absl::Mutex mutex_;
+  const std::unique_ptr<Session> session_;
+  TensorRecorder tensors_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Plan> plan_ ABSL_GUARDED_BY(mutex_);
+  uint64_t plan_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool plan_enabled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<CallFilter> filter_ ABSL_GUARDED_BY(mutex_);
+  std::optional<int64_t> rank_ ABSL_GUARDED_BY(mutex_);
+  int64_t init_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t loop_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Changes with each Step(): ties gradients to the step of their forward.
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool step_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
+  StepCounts counts_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RecordBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, int64_t> call_numbers_
+      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, ParameterRounds> parameter_rounds_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::thread::id, std::vector<std::string>> module_stacks_
+      ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::string, std::optional<std::string>>> module_edges_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::vector<std::string>, uint32_t> stacks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t faults_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_RECORDER_H_

@@ -1,0 +1,76 @@
+// Turns a tensor in memory into the TensorSummary of a record: statistics,
+// checksum and payload by the plan. A tensor seen twice unchanged in a step is
+// summarised once. Not thread-safe: guarded by the Recorder's lock.
+// Failure: what cannot be stored is marked lost in the summary.
+#ifndef RANKPROBE_AGENT_RUNTIME_TENSOR_RECORDER_H_
+#define RANKPROBE_AGENT_RUNTIME_TENSOR_RECORDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "agent/runtime/session.h"
+#include "common/plan.h"
+#include "common/tensor_view.h"
+
+namespace rankprobe {
+
+// Names the content of a tensor within one step. `storage` must not be reused
+// for other memory before the step ends (the front end holds a reference);
+// null: not cached.
+struct TensorIdentity {
+  const void* storage = nullptr;
+  uint64_t version = 0;
+};
+
+struct TensorInfo {
+  TensorView view;
+  bool requires_grad = false;
+  TensorIdentity identity;
+};
+
+class TensorRecorder {
+ public:
+  // `session` outlives the recorder and may be null (no payloads then).
+  explicit TensorRecorder(Session* session) : session_(session) {}
+
+  void BeginStep() { cache_.clear(); }
+  void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
+              v1::TensorSummary* out);
+
+  // Since the last BeginCount.
+  uint64_t payloads() const { return payloads_; }
+  uint64_t lost_payloads() const { return lost_payloads_; }
+  void BeginCount() { payloads_ = lost_payloads_ = 0; }
+
+ private:
+  struct Key {
+    const void* storage;
+    const void* data;
+    uint64_t version;
+    v1::DType dtype;
+    std::vector<int64_t> shape_and_strides;
+    template <typename H>
+    friend H AbslHashValue(H h, const Key& k) {
+      return H::combine(std::move(h), k.storage, k.data, k.version,
+                        static_cast<int>(k.dtype), k.shape_and_strides);
+    }
+    friend bool operator==(const Key& a, const Key& b) {
+      return a.storage == b.storage && a.data == b.data &&
+             a.version == b.version && a.dtype == b.dtype &&
+             a.shape_and_strides == b.shape_and_strides;
+    }
+  };
+
+  void RecordView(const TensorView& view, const Plan& plan, bool want_payload,
+                  v1::TensorSummary* out);
+
+  Session* const session_;
+  uint64_t payloads_ = 0;
+  uint64_t lost_payloads_ = 0;
+  absl::flat_hash_map<Key, v1::TensorSummary> cache_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_TENSOR_RECORDER_H_

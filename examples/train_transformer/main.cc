@@ -1,0 +1,134 @@
+// One rank of a small data-parallel training job with the debugger attached.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "examples/train_transformer/data_parallel.h"
+#include "examples/train_transformer/model.h"
+#include "examples/train_transformer/text.h"
+
+namespace {
+
+volatile std::sig_atomic_t g_stop = 0;
+void OnSignal(int) { g_stop = 1; }
+
+struct Flags {
+  int rank = 0, world_size = 1, threads = 1;
+  int64_t steps = 100, batch = 4, seed = 1;
+  std::string store, collector, run, config, step_log, stop_file;
+  std::string text = "/usr/share/common-licenses";
+  bool no_agent = false;
+};
+
+int Train(const Flags& flags) {
+  torch::manual_seed(flags.seed);
+  at::set_num_threads(flags.threads);
+  const std::string text = LoadText(flags.text);
+  if (text.size() < 1000) {
+    std::fprintf(stderr, "no text to train on in %s\n", flags.text.c_str());
+    return 1;
+  }
+  std::unique_ptr<rankprobe::PrecisionDebugger> debugger;
+  if (!flags.no_agent) {
+    rankprobe::DebuggerOptions options;
+    options.config_path = flags.config;
+    options.agent.collector = flags.collector;
+    options.agent.run = flags.run;
+    options.agent.rank = flags.rank;
+    options.agent.world_size = flags.world_size;
+    auto created = rankprobe::PrecisionDebugger::Create(options);
+    if (!created.ok()) {
+      std::fprintf(stderr, "%s\n",
+                   std::string(created.status().message()).c_str());
+      return 2;
+    }
+    debugger = *std::move(created);
+  }
+  DataParallel group(flags.store, flags.rank, flags.world_size);
+  const ModelOptions model_options;
+  Transformer model(model_options, Caller(debugger.get()));
+  torch::optim::AdamW optimizer(model->parameters(),
+                                torch::optim::AdamWOptions(3e-4));
+  at::Generator generator = at::detail::createCPUGenerator(
+      static_cast<uint64_t>(flags.seed * 1000 + flags.rank));
+  std::ofstream log;
+  if (!flags.step_log.empty()) log.open(flags.step_log);
+  for (int64_t step = 0; step < flags.steps; ++step) {
+    const auto began = std::chrono::steady_clock::now();
+    const auto [input, target] =
+        RandomBatch(text, flags.batch, model_options.length, generator);
+    if (debugger != nullptr) debugger->Start();
+    const bool dumping = debugger != nullptr && debugger->recording();
+    optimizer.zero_grad();
+    const at::Tensor logits = model->forward(input);
+    const at::Tensor loss = torch::nn::functional::cross_entropy(
+        logits.view({-1, model_options.vocabulary}), target.view({-1}));
+    loss.backward();
+    const bool want_stop =
+        g_stop != 0 ||
+        (!flags.stop_file.empty() && std::filesystem::exists(flags.stop_file));
+    const bool stop = group.AverageGradients(model->parameters(), want_stop);
+    optimizer.step();
+    if (debugger != nullptr) {
+      debugger->Stop();
+      debugger->Step();
+    }
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - began)
+            .count();
+    if (log.is_open()) {
+      log << "{\"step\": " << step << ", \"loss\": " << loss.item<float>()
+          << ", \"seconds\": " << seconds
+          << ", \"dumping\": " << (dumping ? "true" : "false") << "}"
+          << std::endl;
+    }
+    if (stop) break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(
+      "Trains a small transformer on bytes of text, data-parallel over gloo, "
+      "with rankprobe attached.");
+  app.add_option("--rank", flags.rank, "global rank")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--world-size", flags.world_size, "number of ranks")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--store", flags.store, "file through which the ranks meet");
+  app.add_option("--steps", flags.steps, "most steps to train");
+  app.add_option("--batch", flags.batch, "windows per rank and step");
+  app.add_option("--seed", flags.seed, "of weights and batches");
+  app.add_option("--threads", flags.threads, "threads of PyTorch")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--text", flags.text, "directory with text files");
+  app.add_option("--collector", flags.collector,
+                 "HOST:PORT (else RANKPROBE_COLLECTOR)");
+  app.add_option("--run", flags.run, "name of the run (else RANKPROBE_RUN)");
+  app.add_option("--config", flags.config, "config.json");
+  app.add_option("--step-log", flags.step_log,
+                 "file for one JSON object a step");
+  app.add_option("--stop-file", flags.stop_file,
+                 "finish, all ranks in the same step, once this file exists");
+  app.add_flag("--no-agent", flags.no_agent, "train without rankprobe");
+  CLI11_PARSE(app, argc, argv);
+  if (flags.world_size > 1 && flags.store.empty()) {
+    std::fprintf(stderr, "--store is needed with more than one rank\n");
+    return 2;
+  }
+  std::signal(SIGTERM, OnSignal);
+  try {
+    return Train(flags);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", flags.rank, e.what());
+    return 1;
+  }
+}
