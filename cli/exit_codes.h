@@ -1,0 +1,37 @@
+// What `rankprobe` ends with; printed by --help.
+#ifndef RANKPROBE_CLI_EXIT_CODES_H_
+#define RANKPROBE_CLI_EXIT_CODES_H_
+
+#include "absl/status/status.h"
+
+namespace rankprobe {
+
+enum ExitCode {
+  kOk = 0,
+  kPartial = 1,      // a rank did not follow, or an export has gaps
+  kBadUsage = 2,     // bad flags, bad config
+  kUnreachable = 3,  // no collector there, or not one of ours
+  kNotFound = 4,     // no such run, step or rank
+  kRefused = 5,      // anything else the collector or this machine refuses
+};
+
+inline int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kOk;
+    case absl::StatusCode::kInvalidArgument:
+      return kBadUsage;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnimplemented:
+      return kUnreachable;
+    case absl::StatusCode::kNotFound:
+      return kNotFound;
+    default:
+      return kRefused;
+  }
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_EXIT_CODES_H_

@@ -1,0 +1,65 @@
+// rankprobe: the operator's command line.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "cli/exit_codes.h"
+#include "cli/verbs.h"
+
+namespace rankprobe {
+
+void AddGlobals(CLI::App* app, Globals* globals) {
+  app->add_option("--collector", globals->collector,
+                  "HOST:PORT (else RANKPROBE_COLLECTOR, else 127.0.0.1:7411)");
+  app->add_flag("--json", globals->json, "one line of JSON on standard output");
+  app->add_option("--timeout", globals->timeout_seconds,
+                  "seconds to wait for the collector")
+      ->check(CLI::Range(0.1, 86400.0));
+}
+
+namespace {
+
+int Main(int argc, char** argv) {
+  Globals globals;
+  if (const char* const address = std::getenv("RANKPROBE_COLLECTOR");
+      address != nullptr && *address != '\0') {
+    globals.collector = address;
+  }
+  Invocation invocation;
+  CLI::App app(
+      "Watches and steers rankprobe runs through their collector.\n"
+      "Exit codes: 0 done; 1 partly (a rank did not follow, an export has "
+      "gaps); 2 bad usage or config;\n"
+      "3 no collector there; 4 not found; 5 refused.");
+  app.set_version_flag("--version", "rankprobe 0.1.0");
+  app.require_subcommand(1);
+  AddGlobals(&app, &globals);
+  AddReadVerbs(&app, &globals, &invocation);
+  AddSwitchVerbs(&app, &globals, &invocation);
+  AddExportVerb(&app, &globals, &invocation);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(
+        stderr, "rankprobe: %s (see --help)\n",
+        absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());
+    return kBadUsage;
+  }
+  int exit_code = kOk;
+  const absl::Status status = invocation.run(globals, &exit_code);
+  if (status.ok()) return exit_code;
+  std::fprintf(stderr, "rankprobe: %s\n",
+               absl::StrReplaceAll(std::string(status.message()),
+                                   {{"\n", "\nrankprobe: "}})
+                   .c_str());
+  return ExitCodeOf(status);
+}
+
+}  // namespace
+}  // namespace rankprobe
+
+int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }

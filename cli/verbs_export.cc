@@ -1,0 +1,115 @@
+// export: the dump layout, here or on the collector's machine.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "cli/exit_codes.h"
+#include "cli/export_files.h"
+#include "cli/output.h"
+#include "cli/ranges.h"
+#include "cli/verbs.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+struct ExportFlags {
+  std::string run, steps, ranks, output, server_directory;
+};
+
+// An export may take long: it is the stream's silence that counts, and gRPC
+// notices a dead peer. So no deadline beyond this.
+constexpr double kLongestExportSeconds = 24 * 3600;
+
+absl::Status Export(const Globals& globals, const ExportFlags& flags,
+                    int* exit_code) {
+  if (flags.output.empty() == flags.server_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "give either -o DIR (this machine) or --server-dir DIR (the "
+        "collector's)");
+  }
+  v1::ExportRequest request;
+  request.set_run(flags.run);
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                      ParseRanges("--steps", flags.steps));
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                      ParseRanges("--ranks", flags.ranks));
+  request.mutable_steps()->Assign(steps.begin(), steps.end());
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  request.set_server_directory(flags.server_directory);
+
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  std::unique_ptr<ExportFiles> files;
+  if (!flags.output.empty()) {
+    files = std::make_unique<ExportFiles>(file_system.get(), flags.output);
+    RP_RETURN_IF_ERROR(files->Start());
+  }
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestExportSeconds);
+  const auto reader = client.archive->Export(&context, request);
+  Progress progress(!globals.json && ::isatty(STDERR_FILENO) != 0);
+  v1::ExportEvent event;
+  v1::ExportDone done;
+  absl::Status written;
+  while (reader->Read(&event)) {
+    if (event.has_progress() && !globals.json) {
+      progress.Show(event.progress().files_done(),
+                    event.progress().files_total(),
+                    event.progress().bytes_done(), event.progress().current());
+    }
+    if (event.has_done()) done = event.done();
+    if (files != nullptr) written = files->OnEvent(event);
+    if (!written.ok()) {
+      context.TryCancel();
+      break;
+    }
+  }
+  progress.Finish();
+  const absl::Status status = client.ToStatus(reader->Finish());
+  RP_RETURN_IF_ERROR(written);
+  RP_RETURN_IF_ERROR(status);
+  if (files != nullptr) {
+    RP_RETURN_IF_ERROR(files->Finish());
+    done.set_directory(flags.output);
+  }
+  if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
+  if (globals.json) {
+    std::printf("%s\n", ToJson(done).c_str());
+    return absl::OkStatus();
+  }
+  std::printf("dump.json is at %s/step*/ (%llu files, %s)\n",
+              done.directory().c_str(),
+              static_cast<unsigned long long>(done.files()),
+              HumanBytes(done.bytes()).c_str());
+  if (*exit_code == kPartial) {
+    std::printf("%llu gaps and %llu incomplete steps: see %s/manifest.json\n",
+                static_cast<unsigned long long>(done.gaps()),
+                static_cast<unsigned long long>(done.incomplete_steps()),
+                done.directory().c_str());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddExportVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
+  CLI::App* const verb =
+      app->add_subcommand("export", "write the msprobe dump layout of a run");
+  AddGlobals(verb, globals);
+  auto flags = std::make_shared<ExportFlags>();
+  verb->add_option("--run", flags->run, "the run")->required();
+  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out");
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_option("-o,--output", flags->output, "directory on this machine");
+  verb->add_option("--server-dir", flags->server_directory,
+                   "directory on the collector's machine");
+  verb->callback([invocation, flags] {
+    invocation->run = [flags](const Globals& g, int* code) {
+      return Export(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe
