@@ -4,15 +4,100 @@
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "google/protobuf/util/json_util.h"
+#include "google/protobuf/descriptor.h"
+#include "rapidjson/stringbuffer.h"
+#include "rapidjson/writer.h"
 
 namespace rankprobe {
 namespace {
 
 bool LooksLikeNumber(const std::string& cell) {
   return !cell.empty() && absl::ascii_isdigit(cell[0]);
+}
+
+using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+void WriteMessage(const Message& message, JsonWriter* writer);
+
+// One value of a field; index -1 for a singular one. Unlike proto3's own JSON,
+// 64-bit integers are numbers: scripts compare them.
+void WriteValue(const Message& message, const FieldDescriptor& field, int index,
+                JsonWriter* writer) {
+  const auto& r = *message.GetReflection();
+  const bool many = index >= 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      writer->Int(many ? r.GetRepeatedInt32(message, &field, index)
+                       : r.GetInt32(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_INT64:
+      writer->Int64(many ? r.GetRepeatedInt64(message, &field, index)
+                         : r.GetInt64(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      writer->Uint(many ? r.GetRepeatedUInt32(message, &field, index)
+                        : r.GetUInt32(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      writer->Uint64(many ? r.GetRepeatedUInt64(message, &field, index)
+                          : r.GetUInt64(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      writer->Bool(many ? r.GetRepeatedBool(message, &field, index)
+                        : r.GetBool(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      writer->String((many ? r.GetRepeatedEnum(message, &field, index)
+                           : r.GetEnum(message, &field))
+                         ->name()
+                         .c_str());
+      break;
+    case FieldDescriptor::CPPTYPE_STRING: {
+      const std::string text = many
+                                   ? r.GetRepeatedString(message, &field, index)
+                                   : r.GetString(message, &field);
+      if (field.type() == FieldDescriptor::TYPE_BYTES) {
+        writer->String(absl::BytesToHexString(text).c_str());
+      } else {
+        writer->String(text.c_str(),
+                       static_cast<rapidjson::SizeType>(text.size()));
+      }
+      break;
+    }
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      WriteMessage(many ? r.GetRepeatedMessage(message, &field, index)
+                        : r.GetMessage(message, &field),
+                   writer);
+      break;
+    default:
+      writer->Null();
+  }
+}
+
+// Every field is there, so that keys are stable: an absent optional is null.
+void WriteMessage(const Message& message, JsonWriter* writer) {
+  const auto& reflection = *message.GetReflection();
+  writer->StartObject();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    writer->Key(field.name().c_str());
+    if (field.is_repeated()) {
+      writer->StartArray();
+      for (int k = 0; k < reflection.FieldSize(message, &field); ++k)
+        WriteValue(message, field, k, writer);
+      writer->EndArray();
+    } else if (field.has_presence() && !reflection.HasField(message, &field)) {
+      writer->Null();
+    } else {
+      WriteValue(message, field, -1, writer);
+    }
+  }
+  writer->EndObject();
 }
 
 }  // namespace
@@ -51,13 +136,10 @@ std::string HumanBytes(uint64_t bytes) {
 }
 
 std::string ToJson(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string out;
-  if (!google::protobuf::util::MessageToJsonString(message, &out, options).ok())
-    return "{}";
-  return out;
+  rapidjson::StringBuffer buffer;
+  JsonWriter writer(buffer);
+  WriteMessage(message, &writer);
+  return {buffer.GetString(), buffer.GetSize()};
 }
 
 void Progress::Show(uint64_t done, uint64_t total, uint64_t bytes,

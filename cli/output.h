@@ -24,8 +24,7 @@ class Table {
 // "1.5 GiB"; bytes below 1 KiB as they are.
 std::string HumanBytes(uint64_t bytes);
 
-// One line of strict JSON with the proto's field names; absent numbers are
-// printed, so that keys are always there.
+// One line of strict JSON with the proto's field names; every key is there.
 std::string ToJson(const google::protobuf::Message& message);
 
 // A progress line: drawn over itself on a terminal, now and then elsewhere.

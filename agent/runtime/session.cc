@@ -46,7 +46,10 @@ class SessionImpl : public Session {
     // A dead collector is noticed even when nothing is sent.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+    arguments.SetInt(
+        GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_min)));
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
     arguments.SetInt(
         GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
         static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_max)));
@@ -67,18 +70,17 @@ class SessionImpl : public Session {
       channel_.reset();
       return;
     }
-    bool connected = false;
+    bool ever = false;
     {
       absl::MutexLock lock(&mutex_);
-      connected = connected_;
+      ever = connected_ || reconnects_ > 0;
     }
-    if (SessionStats stats = GetStats(); stats.queue_bytes > 0 || connected) {
-      // Without a collector there is little hope: do not keep the job waiting.
-      Flush(v1::DURABILITY_COMMITTED,
-            connected ? options_.drain_deadline
-                      : std::min(options_.drain_deadline, absl::Seconds(1)))
-          .IgnoreError();
-    }
+    // A collector that was there may come back; one that never was keeps the
+    // job from ending for a moment only.
+    Flush(v1::DURABILITY_COMMITTED,
+          ever ? options_.drain_deadline
+               : std::min(options_.drain_deadline, absl::Seconds(1)))
+        .IgnoreError();
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
