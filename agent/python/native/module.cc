@@ -1,0 +1,295 @@
+// rankprobe._native: the recorder for Python front ends. No PyTorch ABI: a
+// tensor comes as address, shape, strides and dtype name, so one build serves
+// every PyTorch. The GIL is released while memory is read and while waiting.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/runtime/options.h"
+#include "agent/runtime/recorder.h"
+#include "common/dtype.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+[[noreturn]] void Raise(const absl::Status& status) {
+  const std::string message(status.message());
+  if (absl::IsInvalidArgument(status)) throw py::value_error(message);
+  PyErr_SetString(absl::IsDeadlineExceeded(status) ? PyExc_TimeoutError
+                                                   : PyExc_RuntimeError,
+                  message.c_str());
+  throw py::error_already_set();
+}
+
+// What Python says of a tensor. `keep` holds the object whose memory it is.
+struct PyTensor {
+  py::object keep;
+  uintptr_t address = 0;
+  std::vector<int64_t> shape, strides;
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  bool requires_grad = false;
+
+  TensorInfo Info() const {
+    TensorInfo info;
+    info.view.data = reinterpret_cast<const void*>(address);
+    info.view.dtype = dtype;
+    info.view.sizes = shape;
+    info.view.strides = strides;
+    info.requires_grad = requires_grad;
+    return info;
+  }
+};
+
+// A NumPy array or a CPU tensor, read through attributes both have.
+PyTensor ReadTensor(const py::object& object) {
+  PyTensor out;
+  out.keep = object;
+  if (py::hasattr(object, "data_ptr")) {
+    if (py::str(object.attr("device").attr("type")).cast<std::string>() !=
+        "cpu") {
+      throw py::value_error("only CPU tensors can be pushed");
+    }
+    out.address = object.attr("data_ptr")().cast<uintptr_t>();
+    out.shape = py::tuple(object.attr("shape")).cast<std::vector<int64_t>>();
+    out.strides = object.attr("stride")().cast<std::vector<int64_t>>();
+    out.dtype = ParseDtype(py::str(object.attr("dtype")).cast<std::string>());
+    out.requires_grad = object.attr("requires_grad").cast<bool>();
+  } else if (py::hasattr(object, "__array_interface__")) {
+    const py::dict interface = object.attr("__array_interface__");
+    out.address = py::tuple(interface["data"])[0].cast<uintptr_t>();
+    out.shape = py::tuple(interface["shape"]).cast<std::vector<int64_t>>();
+    out.dtype = ParseDtype(py::str(object.attr("dtype")).cast<std::string>());
+    const auto size = static_cast<int64_t>(ElementSize(out.dtype));
+    for (const py::handle stride : py::tuple(object.attr("strides"))) {
+      if (size == 0 || stride.cast<int64_t>() % size != 0) {
+        throw py::value_error(
+            "array strides are not multiples of the element size");
+      }
+      out.strides.push_back(stride.cast<int64_t>() / size);
+    }
+  } else {
+    throw py::type_error("expected a NumPy array or a torch CPU tensor");
+  }
+  if (out.dtype == v1::DTYPE_UNSPECIFIED) {
+    throw py::value_error("unknown dtype " +
+                          py::str(object.attr("dtype")).cast<std::string>());
+  }
+  return out;
+}
+
+std::vector<PyTensor> ReadTensors(const py::sequence& objects) {
+  std::vector<PyTensor> out;
+  for (const py::handle object : objects)
+    out.push_back(ReadTensor(py::reinterpret_borrow<py::object>(object)));
+  return out;
+}
+
+class PySession {
+ public:
+  PySession(const std::string& collector, const std::string& run,
+            std::optional<int64_t> rank, std::optional<int64_t> world_size,
+            const std::string& config_json, const std::string& framework) {
+    AgentSettings settings{collector, run, rank, world_size};
+    auto options = MakeSessionOptions(
+        settings, [](const char* name) { return std::getenv(name); }, Clock());
+    if (!options.ok()) Raise(options.status());
+    options->config_json =
+        config_json.empty() ? std::string(DefaultConfigJson()) : config_json;
+    options->framework_version = framework;
+    RecorderOptions recorder_options;
+    recorder_options.config_json = config_json;
+    if (options->identity.has_rank())
+      recorder_options.rank = options->identity.rank();
+    // A bad config is told before anything connects.
+    const auto checked = ParseConfig(options->config_json, {});
+    if (!checked.ok()) Raise(checked.status());
+    auto session = Session::Create(*std::move(options), &Clock());
+    if (!session.ok()) Raise(session.status());
+    auto recorder = Recorder::Create(std::move(recorder_options),
+                                     *std::move(session), &Clock());
+    if (!recorder.ok()) Raise(recorder.status());
+    recorder_ = *std::move(recorder);
+  }
+
+  ~PySession() { Close(); }
+
+  void Close() {
+    const py::gil_scoped_release release;
+    recorder_.reset();
+  }
+
+  void WaitConnected(double seconds) {
+    const absl::Status status = [&] {
+      const py::gil_scoped_release release;
+      return Get().session()->WaitConnected(absl::Seconds(seconds));
+    }();
+    if (!status.ok()) Raise(status);
+  }
+
+  void Start() {
+    const py::gil_scoped_release release;
+    Get().Start();
+  }
+  void Stop() {
+    const py::gil_scoped_release release;
+    Get().Stop();
+  }
+  void Step() {
+    const py::gil_scoped_release release;
+    Get().Step();
+  }
+  void SetInitStep(int64_t step) {
+    if (const absl::Status status = Get().SetInitStep(step); !status.ok())
+      Raise(status);
+  }
+  bool recording() { return Get().recording(); }
+  int64_t step() { return Get().current_step(); }
+
+  // One whole call: its inputs and its outputs. The entry's name.
+  std::string Call(const std::string& prefix, const std::string& op,
+                   const py::sequence& inputs, const py::sequence& outputs) {
+    const std::vector<PyTensor> in = ReadTensors(inputs),
+                                out = ReadTensors(outputs);
+    const py::gil_scoped_release release;
+    const RecordedCall call = Get().BeginApi(prefix, op);
+    Get().Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      phase->mutable_input_args();
+      phase->mutable_input_kwargs();
+      for (const PyTensor& t : in)
+        builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
+    });
+    Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      phase->mutable_output();
+      for (const PyTensor& t : out)
+        builder.Tensor(t.Info(), phase->mutable_output()->add_items());
+    });
+    return call.kept ? call.forward_entry : "";
+  }
+
+  // Opens a module; what is called until EndModule is inside it.
+  size_t BeginModule(const std::string& name, const py::sequence& inputs) {
+    const std::vector<PyTensor> in = ReadTensors(inputs);
+    const py::gil_scoped_release release;
+    modules_.push_back(Get().BeginModule(name));
+    Get().Inputs(
+        modules_.back(), [&](CallBuilder& builder, v1::CallPhase* phase) {
+          phase->mutable_input_args();
+          phase->mutable_input_kwargs();
+          for (const PyTensor& t : in)
+            builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
+        });
+    return modules_.size();
+  }
+  void EndModule(const py::sequence& outputs, const py::dict& parameters) {
+    if (modules_.empty()) throw py::value_error("no module is open");
+    const std::vector<PyTensor> out = ReadTensors(outputs);
+    std::vector<std::pair<std::string, PyTensor>> named;
+    for (const auto& [name, value] : parameters) {
+      named.emplace_back(py::str(name).cast<std::string>(),
+                         ReadTensor(py::reinterpret_borrow<py::object>(value)));
+    }
+    const py::gil_scoped_release release;
+    const RecordedCall call = std::move(modules_.back());
+    modules_.pop_back();
+    Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      phase->mutable_output();
+      for (const PyTensor& t : out)
+        builder.Tensor(t.Info(), phase->mutable_output()->add_items());
+      phase->mutable_parameters();
+      for (const auto& [name, tensor] : named) {
+        v1::NamedValue* item = phase->mutable_parameters()->add_items();
+        item->set_name(name);
+        builder.Tensor(tensor.Info(), item->mutable_value());
+      }
+    });
+  }
+  void ParameterGradient(const std::string& module,
+                         const std::string& parameter,
+                         const py::object& gradient) {
+    const PyTensor tensor = ReadTensor(gradient);
+    const py::gil_scoped_release release;
+    Get().ParameterGradient(module, parameter, tensor.Info());
+  }
+
+  void Flush(double seconds) {
+    const absl::Status status = [&] {
+      const py::gil_scoped_release release;
+      return Get().session()->Flush(v1::DURABILITY_COMMITTED,
+                                    absl::Seconds(seconds));
+    }();
+    if (!status.ok()) Raise(status);
+  }
+
+  py::dict Stats() {
+    const SessionStats stats = Get().session()->GetStats();
+    py::dict out;
+    out["connected"] = stats.connected;
+    out["queue_bytes"] = stats.queue_bytes;
+    out["queue_peak_bytes"] = stats.queue_peak_bytes;
+    out["records"] = stats.records;
+    out["payloads"] = stats.payloads;
+    out["payload_bytes"] = stats.payload_bytes;
+    out["lost_records"] = stats.lost_records;
+    out["lost_payloads"] = stats.lost_payloads;
+    out["reconnects"] = stats.reconnects;
+    out["last_error"] = stats.last_error;
+    return out;
+  }
+
+ private:
+  static const SystemClock& Clock() {
+    static const SystemClock clock;
+    return clock;
+  }
+  Recorder& Get() {
+    if (recorder_ == nullptr) throw std::runtime_error("the session is closed");
+    return *recorder_;
+  }
+
+  std::unique_ptr<Recorder> recorder_;
+  std::vector<RecordedCall> modules_;
+};
+
+}  // namespace
+}  // namespace rankprobe
+
+PYBIND11_MODULE(_native, m) {
+  using rankprobe::PySession;
+  m.doc() =
+      "The rankprobe recorder: sessions, steps and calls. See "
+      "rankprobe.session.";
+  py::class_<PySession>(m, "Session")
+      .def(py::init<const std::string&, const std::string&,
+                    std::optional<int64_t>, std::optional<int64_t>,
+                    const std::string&, const std::string&>(),
+           py::arg("collector") = "", py::arg("run") = "",
+           py::arg("rank") = py::none(), py::arg("world_size") = py::none(),
+           py::arg("config_json") = "", py::arg("framework") = "python")
+      .def("wait_connected", &PySession::WaitConnected,
+           py::arg("seconds") = 10.0)
+      .def("start", &PySession::Start)
+      .def("stop", &PySession::Stop)
+      .def("step", &PySession::Step)
+      .def("set_init_step", &PySession::SetInitStep, py::arg("step"))
+      .def("call", &PySession::Call, py::arg("prefix"), py::arg("op"),
+           py::arg("inputs"), py::arg("outputs"))
+      .def("begin_module", &PySession::BeginModule, py::arg("name"),
+           py::arg("inputs"))
+      .def("end_module", &PySession::EndModule, py::arg("outputs"),
+           py::arg("parameters") = py::dict())
+      .def("parameter_gradient", &PySession::ParameterGradient,
+           py::arg("module"), py::arg("parameter"), py::arg("gradient"))
+      .def("flush", &PySession::Flush, py::arg("seconds") = 10.0)
+      .def("stats", &PySession::Stats)
+      .def("close", &PySession::Close)
+      .def_property_readonly("recording", &PySession::recording)
+      .def_property_readonly("current_step", &PySession::step);
+}
