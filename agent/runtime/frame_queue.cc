@@ -142,8 +142,10 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
   auto marker = std::make_shared<FlushMarker>();
   {
     absl::MutexLock lock(&mutex_);
-    const uint64_t acked = level == v1::DURABILITY_SYNCED ? synced_ : committed_;
-    if (items_.empty() && losses_.empty() && acked >= last_sequence_) return absl::OkStatus();
+    const uint64_t acked =
+        level == v1::DURABILITY_SYNCED ? synced_ : committed_;
+    if (items_.empty() && losses_.empty() && acked >= last_sequence_)
+      return absl::OkStatus();
     items_.push_back(marker);
   }
   wake_();

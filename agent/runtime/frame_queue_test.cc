@@ -1,1 +1,249 @@
+#include "agent/runtime/frame_queue.h"
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/crc32c.h"
 #include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint64_t kCredit = uint64_t{1} << 40;
+
+class FrameQueueTest : public ::testing::Test {
+ protected:
+  void Make(uint64_t budget, OverflowPolicy policy,
+            absl::Duration deadline = absl::ZeroDuration()) {
+    queue_ = std::make_unique<FrameQueue>(
+        FrameQueue::Options{budget, budget, policy, deadline}, &clock_, [] {});
+  }
+
+  static std::unique_ptr<RecordBuffer> Records(int64_t step, int count,
+                                               size_t text = 10) {
+    auto buffer = std::make_unique<RecordBuffer>();
+    buffer->batch()->set_step(step);
+    for (int i = 0; i < count; ++i) {
+      v1::Record* record = buffer->Add();
+      record->set_order(static_cast<uint64_t>(i));
+      record->mutable_call()->set_entry(std::string(text, 'e'));
+    }
+    return buffer;
+  }
+
+  bool Payload(char tag, uint64_t size) {
+    v1::LossReason reason;
+    auto buffer = queue_->Reserve(size, &reason);
+    if (buffer == nullptr) return false;
+    for (uint64_t i = 0; i < size; ++i) {
+      buffer->data()[i] = static_cast<char>(tag + i % 7);
+    }
+    FrameQueue::Digest digest{};
+    digest[0] = static_cast<uint8_t>(tag);
+    queue_->SubmitPayload(digest, std::move(buffer));
+    return true;
+  }
+
+  std::vector<v1::UploadFrame> Drain(uint64_t credit = kCredit) {
+    std::vector<v1::UploadFrame> frames;
+    v1::UploadFrame frame;
+    while (queue_->NextFrame(credit, &frame)) frames.push_back(frame);
+    return frames;
+  }
+
+  void Commit(uint64_t sequence) {
+    v1::UploadAck ack;
+    ack.set_committed(sequence);
+    queue_->Ack(ack);
+  }
+
+  uint64_t Used() {
+    SessionStats stats;
+    queue_->FillStats(&stats);
+    return stats.queue_bytes;
+  }
+
+  ManualClock clock_;
+  std::unique_ptr<FrameQueue> queue_;
+};
+
+TEST_F(FrameQueueTest, NumbersFramesSplitsAndKeepsOrder) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  ASSERT_TRUE(Payload('a', (2 << 20) + 5));
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 4000, 600)));  // over 1 MiB
+  const std::vector<v1::UploadFrame> frames = Drain();
+  uint64_t bytes = 0;
+  int records = 0;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    EXPECT_EQ(frames[i].sequence(), i + 1);
+    EXPECT_LE(frames[i].ByteSizeLong(), 1u << 20);
+    if (frames[i].has_chunk()) {
+      EXPECT_EQ(records, 0) << "payloads go before the records";
+      EXPECT_EQ(frames[i].chunk().offset_bytes(), bytes);
+      EXPECT_EQ(frames[i].chunk().crc32c(), Crc32c(frames[i].chunk().data()));
+      bytes += frames[i].chunk().data().size();
+    } else {
+      for (const v1::Record& r : frames[i].batch().records()) {
+        EXPECT_EQ(r.order(), static_cast<uint64_t>(records++));
+      }
+    }
+  }
+  EXPECT_EQ(bytes, (2u << 20) + 5);
+  EXPECT_EQ(records, 4000);
+  Commit(frames.size());
+  EXPECT_EQ(Used(), 0u) << "all room is given back";
+}
+
+TEST_F(FrameQueueTest, CreditBoundsWhatIsInFlight) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  ASSERT_TRUE(Payload('a', 4 << 20));
+  EXPECT_EQ(Drain(2 << 20).size(), 2u);
+  Commit(1);
+  EXPECT_EQ(Drain(2 << 20).size(), 1u);
+  EXPECT_EQ(Drain(0).size(), 0u);
+  Commit(3);
+  EXPECT_EQ(Drain(0).size(), 1u) << "one frame may always go";
+}
+
+// Whatever the collector has when a connection breaks, it ends up with every
+// frame once and in order.
+TEST_F(FrameQueueTest, ResumesAfterRandomBreaks) {
+  std::mt19937 random(4);
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  std::vector<v1::UploadFrame> collector;
+  for (int round = 0; round < 200; ++round) {
+    if (random() % 2) {
+      ASSERT_TRUE(queue_->SubmitRecords(Records(round, 3)));
+    } else {
+      ASSERT_TRUE(Payload(static_cast<char>(round), random() % 3000000 + 1));
+    }
+    v1::UploadFrame frame;
+    for (uint32_t n = random() % 6; n > 0 && queue_->NextFrame(kCredit, &frame);
+         --n) {
+      // Frames after a loss in flight never arrive out of order.
+      if (frame.sequence() == collector.size() + 1) collector.push_back(frame);
+    }
+    if (random() % 3 == 0) Commit(collector.size());
+    if (random() % 4 == 0) {
+      const size_t kept =
+          collector.size() - random() % 3 % (collector.size() + 1);
+      SessionStats stats;
+      queue_->FillStats(&stats);
+      collector.resize(std::max<size_t>(kept, stats.committed_sequence));
+      queue_->Resume(collector.size());
+    }
+  }
+  queue_->Resume(collector.size());
+  for (const v1::UploadFrame& frame : Drain()) collector.push_back(frame);
+  for (size_t i = 0; i < collector.size(); ++i) {
+    ASSERT_EQ(collector[i].sequence(), i + 1);
+  }
+  Commit(collector.size());
+  EXPECT_EQ(Used(), 0u);
+}
+
+TEST_F(FrameQueueTest, TheBudgetHoldsAndWhatIsShedIsTold) {
+  Make(4 << 20, OverflowPolicy::kDropNewest);
+  int taken = 0, shed = 0;
+  for (int i = 0; i < 10; ++i)
+    ++(Payload(static_cast<char>(i), 1 << 20) ? taken : shed);
+  EXPECT_EQ(taken, 3) << "an eighth is kept for records";
+  EXPECT_LE(Used(), 4u << 20);
+  bool refused = false;
+  for (int i = 0; i < 100 && !refused; ++i) {
+    refused = !queue_->SubmitRecords(Records(7, 100, 200));
+  }
+  EXPECT_TRUE(refused);
+  EXPECT_LE(Used(), 4u << 20);
+  uint64_t told = 0;
+  for (const v1::UploadFrame& frame : Drain()) {
+    for (const v1::Record& record : frame.batch().records()) {
+      if (record.has_loss()) {
+        EXPECT_EQ(frame.batch().step(), 7);
+        told += record.loss().records();
+      }
+    }
+  }
+  EXPECT_EQ(told, 100u);
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  EXPECT_EQ(stats.lost_records, 100u);
+  EXPECT_EQ(stats.lost_payloads, 7u);
+}
+
+TEST_F(FrameQueueTest, BlockWaitsForRoomAndThenStopsWaiting) {
+  Make(4 << 20, OverflowPolicy::kBlock, absl::Milliseconds(20));
+  ASSERT_TRUE(Payload('a', 3 << 20));
+  v1::LossReason reason;
+  EXPECT_EQ(queue_->Reserve(1 << 20, &reason), nullptr);
+  EXPECT_EQ(reason, v1::LOSS_REASON_AGENT_DEADLINE);
+  EXPECT_EQ(queue_->Reserve(1 << 20, &reason), nullptr);
+  EXPECT_EQ(reason, v1::LOSS_REASON_AGENT_BUDGET) << "no second wait";
+  EXPECT_EQ(queue_->Reserve(100 << 20, &reason), nullptr);
+  EXPECT_EQ(reason, v1::LOSS_REASON_TOO_LARGE);
+  Commit(Drain().size());
+  EXPECT_NE(queue_->Reserve(1 << 20, &reason), nullptr);
+  // Room that comes while somebody waits is taken.
+  Make(4 << 20, OverflowPolicy::kBlock, absl::Seconds(30));
+  ASSERT_TRUE(Payload('a', 3 << 20));
+  const size_t frames = Drain().size();
+  std::thread committer([&] { Commit(frames); });
+  EXPECT_NE(queue_->Reserve(2 << 20, &reason), nullptr);
+  committer.join();
+}
+
+TEST_F(FrameQueueTest, KnownPayloadsAreNotQueuedAgain) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  ASSERT_TRUE(Payload('a', 1000));
+  ASSERT_TRUE(Payload('a', 1000));
+  EXPECT_EQ(Drain().size(), 1u);
+  FrameQueue::Digest digest{};
+  digest[0] = 'a';
+  EXPECT_TRUE(queue_->KnowsPayload(digest, 1000));
+}
+
+TEST_F(FrameQueueTest, WhatTheCollectorHasIsSentAsEmptyFrames) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  ASSERT_TRUE(Payload('a', 3 << 20));
+  v1::UploadFrame first;
+  ASSERT_TRUE(queue_->NextFrame(kCredit, &first));
+  v1::UploadAck ack;
+  ack.add_have_digests(first.chunk().digest());
+  queue_->Ack(ack);
+  const std::vector<v1::UploadFrame> rest = Drain();
+  ASSERT_EQ(rest.size(), 3u);
+  for (size_t i = 0; i < rest.size(); ++i) {
+    EXPECT_FALSE(rest[i].has_chunk());
+    EXPECT_EQ(rest[i].sequence(), i + 2);
+  }
+  Commit(4);
+  EXPECT_EQ(Used(), 0u);
+}
+
+TEST_F(FrameQueueTest, FlushIsABarrierWithADeadline) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  EXPECT_TRUE(queue_->Flush(v1::DURABILITY_COMMITTED, absl::Seconds(30)).ok())
+      << "nothing to wait for";
+  ASSERT_TRUE(queue_->SubmitRecords(Records(0, 3)));
+  EXPECT_EQ(
+      queue_->Flush(v1::DURABILITY_COMMITTED, absl::Milliseconds(5)).code(),
+      absl::StatusCode::kDeadlineExceeded);
+  std::atomic<bool> done{false};
+  std::thread collector([&] {
+    v1::UploadFrame frame;
+    while (!done) {
+      while (queue_->NextFrame(kCredit, &frame)) Commit(frame.sequence());
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_TRUE(queue_->Flush(v1::DURABILITY_COMMITTED, absl::Seconds(30)).ok());
+  done = true;
+  collector.join();
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,1 +1,107 @@
+#include "agent/runtime/plan_gate.h"
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::PlanSpec Spec(uint64_t epoch, int64_t step, bool enabled = true,
+                  int64_t for_steps = 0) {
+  v1::PlanSpec spec;
+  spec.set_epoch(epoch);
+  spec.set_config_json(R"({"dump_path": "d"})");
+  spec.set_enabled(enabled);
+  spec.set_effective_at_step(step);
+  spec.set_for_steps(for_steps);
+  return spec;
+}
+
+class PlanGateTest : public ::testing::Test {
+ protected:
+  bool Enabled(int64_t step) {
+    applied_.reset();
+    return gate_.BeginStep(step, &applied_).enabled;
+  }
+  PlanGate gate_;
+  std::optional<v1::PlanApplied> applied_;
+};
+
+TEST_F(PlanGateTest, ACommittedPlanTakesEffectOnItsStep) {
+  Enabled(3);
+  EXPECT_TRUE(gate_.Prepare(Spec(1, 5)).accepted());
+  EXPECT_FALSE(gate_.Commit(1).has_value());
+  EXPECT_FALSE(Enabled(4));
+  EXPECT_TRUE(Enabled(5));
+  ASSERT_TRUE(applied_.has_value());
+  EXPECT_EQ(applied_->epoch(), 1u);
+  EXPECT_EQ(applied_->step(), 5);
+  EXPECT_TRUE(Enabled(6));
+  EXPECT_FALSE(applied_.has_value()) << "reported once";
+}
+
+TEST_F(PlanGateTest, APassedStepIsRefused) {
+  Enabled(5);
+  const v1::PlanPrepared answer = gate_.Prepare(Spec(1, 5));
+  EXPECT_FALSE(answer.accepted());
+  EXPECT_EQ(answer.current_step(), 5);
+  EXPECT_THAT(answer.reason(), HasSubstr("step 5 has passed"));
+}
+
+TEST_F(PlanGateTest, WithoutItsCommitAPlanIsNeverApplied) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2)).accepted());
+  EXPECT_FALSE(Enabled(2));
+  const auto late = gate_.Commit(1);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_FALSE(late->accepted());
+  EXPECT_FALSE(Enabled(3));
+}
+
+TEST_F(PlanGateTest, AnAbortedPlanIsForgotten) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2)).accepted());
+  gate_.Abort(1);
+  EXPECT_TRUE(gate_.Commit(1).has_value());
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 3)).accepted());
+  gate_.Abort(1);  // of another epoch: no effect
+  EXPECT_FALSE(gate_.Commit(2).has_value());
+  EXPECT_TRUE(Enabled(3));
+}
+
+TEST_F(PlanGateTest, ForStepsEndsByItself) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2, true, 3)).accepted());
+  gate_.Commit(1);
+  std::string seen;
+  for (int64_t step = 1; step < 8; ++step) seen += Enabled(step) ? '1' : '0';
+  EXPECT_EQ(seen, "0111000");
+}
+
+TEST_F(PlanGateTest, OldEpochsAndBadConfigsAreRefused) {
+  Enabled(0);
+  gate_.Adopt(Spec(5, 0));
+  EXPECT_TRUE(Enabled(1));
+  EXPECT_THAT(gate_.Prepare(Spec(5, 9)).reason(), HasSubstr("epoch 5"));
+  v1::PlanSpec bad = Spec(6, 9);
+  bad.set_config_json("{");
+  EXPECT_THAT(gate_.Prepare(bad).reason(), HasSubstr("JSON"));
+  EXPECT_TRUE(Enabled(9)) << "the old plan stays";
+}
+
+TEST_F(PlanGateTest, TheLocalPlanYieldsToTheCollectors) {
+  gate_.SetLocal(std::make_shared<Plan>(), true);
+  EXPECT_TRUE(Enabled(0));
+  gate_.Adopt(Spec(1, 0, false));
+  EXPECT_FALSE(Enabled(1));
+  gate_.SetLocal(std::make_shared<Plan>(), true);
+  EXPECT_FALSE(Enabled(2));
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,114 @@
+// A Session that keeps what it is given. For tests; not thread-safe.
+#ifndef RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_
+#define RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/runtime/session.h"
+
+namespace rankprobe::testing {
+
+// What a FakeSession received; outlives it.
+struct Received {
+  struct Entry {
+    int64_t step = 0;
+    v1::Record record;
+  };
+  std::vector<Entry> records;
+  std::map<std::string, std::string> payloads;  // by digest
+  std::vector<int64_t> steps_begun;
+  // What the session answers.
+  bool shed_payloads = false;
+  ActivePlan remote;
+
+  // Entries with records of `kind` in their order, each named once.
+  std::vector<std::string> Calls(int64_t step) const {
+    std::vector<std::string> names;
+    for (const Entry& e : records) {
+      if (e.step == step && e.record.has_call()) {
+        names.push_back(e.record.call().entry());
+      }
+    }
+    return names;
+  }
+  const v1::CallPhase* Find(const std::string& entry, bool output) const {
+    for (const Entry& e : records) {
+      if (e.record.has_call() && e.record.call().entry() == entry &&
+          e.record.call().has_output() == output) {
+        return &e.record.call();
+      }
+    }
+    return nullptr;
+  }
+};
+
+class FakeSession : public Session {
+ public:
+  explicit FakeSession(Received* received) : received_(received) {}
+
+  absl::Status WaitConnected(absl::Duration) override {
+    return absl::OkStatus();
+  }
+  ActivePlan BeginStep(int64_t step) override {
+    received_->steps_begun.push_back(step);
+    if (received_->remote.plan != nullptr) return received_->remote;
+    return {local_, 0, enabled_};
+  }
+  void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) override {
+    local_ = std::move(plan);
+    enabled_ = enabled;
+  }
+  std::unique_ptr<PayloadBuffer> ReservePayload(
+      uint64_t length_bytes, v1::LossReason* reason) override {
+    if (received_->shed_payloads) {
+      *reason = v1::LOSS_REASON_AGENT_BUDGET;
+      return nullptr;
+    }
+    return std::make_unique<Buffer>(length_bytes);
+  }
+  void SubmitPayload(const std::array<uint8_t, 16>& digest,
+                     std::unique_ptr<PayloadBuffer> payload) override {
+    received_->payloads[Text(digest)] =
+        std::string(payload->data(), payload->size());
+  }
+  bool KnowsPayload(const std::array<uint8_t, 16>& digest, uint64_t) override {
+    return received_->payloads.count(Text(digest)) > 0;
+  }
+  bool SubmitRecords(std::unique_ptr<RecordBuffer> records) override {
+    for (const v1::Record& record : records->batch()->records()) {
+      received_->records.push_back({records->batch()->step(), record});
+    }
+    return true;
+  }
+  void SetRank(int64_t, int64_t) override {}
+  absl::Status Flush(v1::Durability, absl::Duration) override {
+    return absl::OkStatus();
+  }
+  SessionStats GetStats() const override { return {}; }
+
+ private:
+  class Buffer : public PayloadBuffer {
+   public:
+    explicit Buffer(uint64_t size) : data_(size, '\0') {}
+    char* data() override { return data_.data(); }
+    uint64_t size() const override { return data_.size(); }
+
+   private:
+    std::string data_;
+  };
+  static std::string Text(const std::array<uint8_t, 16>& digest) {
+    return {digest.begin(), digest.end()};
+  }
+
+  Received* const received_;
+  std::shared_ptr<const Plan> local_;
+  bool enabled_ = false;
+};
+
+}  // namespace rankprobe::testing
+
+#endif  // RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_
