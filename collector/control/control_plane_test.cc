@@ -1,1 +1,345 @@
+#include "collector/control/control_plane.h"
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collector/testing/frames.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kConfig[] = R"({"dump_path": "d", "dump_enable": false})";
+
+v1::Hello HelloOf(const std::string& run, int64_t rank, uint64_t incarnation) {
+  v1::Hello hello;
+  *hello.mutable_identity() = testing::MakeIdentity(run, rank, incarnation);
+  hello.set_protocol(1);
+  hello.set_config_json(kConfig);
+  hello.set_step(-1);
+  return hello;
+}
+
+// A rank on the other end: holds plans as agents do.
+struct FakeRank {
+  std::string session;
+  int64_t step = 0;
+  std::optional<v1::PlanSpec> prepared;
+  bool committed = false;
+  uint64_t epoch = 0;
+  int64_t applied_at = -1;
+  std::deque<v1::Directive> inbox;
+};
+
+class ControlPlaneTest : public testing::TempDirTest {
+ protected:
+  void SetUp() override {
+    TempDirTest::SetUp();
+    Restart();
+  }
+  void TearDown() override {
+    control_.reset();
+    store_.reset();
+    TempDirTest::TearDown();
+  }
+  void Restart() {
+    control_.reset();
+    store_.reset();
+    store_ = OpenStore();
+    control_ = std::make_unique<ControlPlane>(ControlPlane::Options(),
+                                              store_.get(), &clock_);
+  }
+
+  v1::Welcome Join(int64_t rank, FakeRank* fake, uint64_t incarnation = 0) {
+    auto admission = control_->Admit(
+        HelloOf("run", rank, incarnation == 0 ? 100 + rank : incarnation),
+        [fake](const v1::Directive& d) { fake->inbox.push_back(d); });
+    EXPECT_TRUE(admission.ok()) << admission.status();
+    fake->session = admission->welcome.session_id();
+    return admission->welcome;
+  }
+
+  void BeginStep(FakeRank* rank, int64_t step) {
+    rank->step = step;
+    v1::AgentEvent event;
+    event.mutable_progress()->set_step(step);
+    event.mutable_progress()->set_last_step_ns(100000000);
+    control_->OnEvent(rank->session, event);
+    if (rank->committed && step >= rank->prepared->effective_at_step()) {
+      rank->epoch = rank->prepared->epoch();
+      rank->applied_at = step;
+      v1::AgentEvent applied;
+      applied.mutable_applied()->set_epoch(rank->epoch);
+      applied.mutable_applied()->set_step(step);
+      rank->prepared.reset();
+      rank->committed = false;
+      control_->OnEvent(rank->session, applied);
+    }
+  }
+
+  // Takes one message from the rank's inbox, as PlanGate would.
+  void Deliver(FakeRank* rank) {
+    if (rank->inbox.empty()) return;
+    const v1::Directive d = rank->inbox.front();
+    rank->inbox.pop_front();
+    v1::AgentEvent event;
+    v1::PlanPrepared* answer = event.mutable_prepared();
+    answer->set_current_step(rank->step);
+    if (d.has_prepare()) {
+      answer->set_epoch(d.prepare().plan().epoch());
+      answer->set_accepted(d.prepare().plan().effective_at_step() > rank->step);
+      if (answer->accepted()) {
+        rank->prepared = d.prepare().plan();
+        rank->committed = false;
+      }
+    } else if (d.has_commit()) {
+      answer->set_epoch(d.commit().epoch());
+      const bool held = rank->prepared.has_value() &&
+                        rank->prepared->epoch() == d.commit().epoch();
+      if (held && rank->prepared->effective_at_step() > rank->step) {
+        rank->committed = true;
+        return;
+      }
+      answer->set_reason("late");
+    } else {
+      if (d.has_abort() && rank->prepared.has_value() &&
+          rank->prepared->epoch() == d.abort().epoch()) {
+        rank->prepared.reset();
+      }
+      return;
+    }
+    control_->OnEvent(rank->session, event);
+  }
+
+  void Enable(v1::SwitchOptions options = {}, const std::string& config = "",
+              uint64_t epoch = 0) {
+    v1::SetDumpEnableRequest request;
+    request.set_run("run");
+    request.set_enable(true);
+    request.set_config_json(config);
+    request.set_expected_epoch(epoch);
+    *request.mutable_options() = options;
+    result_.reset();
+    control_->SetDumpEnable(
+        request,
+        [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
+  }
+
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<ControlPlane> control_;
+  std::optional<absl::StatusOr<v1::SwitchResult>> result_;
+};
+
+TEST_F(ControlPlaneTest, AllRanksSwitchOnTheAnnouncedStep) {
+  FakeRank ranks[3];
+  for (int r = 0; r < 3; ++r) Join(r, &ranks[r]);
+  for (int r = 0; r < 3; ++r) BeginStep(&ranks[r], 10 + r);
+  Enable();
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  EXPECT_FALSE(result_.has_value());
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  for (int64_t step = 13; step < 18; ++step) {
+    for (FakeRank& rank : ranks) BeginStep(&rank, step);
+  }
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  const v1::SwitchResult& result = **result_;
+  EXPECT_EQ(result.summary(),
+            absl::StrCat("3/3 ranks at step ", result.effective_at_step()));
+  EXPECT_GT(result.effective_at_step(), 12);
+  for (const FakeRank& rank : ranks) {
+    EXPECT_EQ(rank.applied_at, result.effective_at_step());
+  }
+}
+
+TEST_F(ControlPlaneTest, ARankThatHasPassedMeansALaterStep) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  Enable();
+  BeginStep(&ranks[0], 50);  // before the prepare arrives
+  for (int i = 0; i < 4; ++i) {
+    for (FakeRank& rank : ranks) Deliver(&rank);
+  }
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  for (int64_t step = 51; step < 60; ++step) {
+    for (FakeRank& rank : ranks) BeginStep(&rank, step);
+  }
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->attempts(), 2u);
+  EXPECT_GT((*result_)->effective_at_step(), 50);
+  EXPECT_EQ(ranks[1].applied_at, (*result_)->effective_at_step());
+}
+
+TEST_F(ControlPlaneTest, SilenceCallsTheSwitchOff) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  Enable();
+  Deliver(&ranks[0]);
+  clock_.Advance(absl::Seconds(11));
+  control_->Tick();
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->ranks(1).state(), v1::RankSwitch::STATE_SILENT);
+  Deliver(&ranks[0]);
+  EXPECT_FALSE(ranks[0].prepared.has_value()) << "aborted";
+  EXPECT_FALSE(control_->GetConfig("run")->enabled()) << "the old plan stays";
+}
+
+TEST_F(ControlPlaneTest, LostRanksDoNotHoldTheOthers) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  Enable();
+  Deliver(&ranks[0]);
+  control_->Disconnected(ranks[1].session, "gone");
+  Deliver(&ranks[0]);
+  for (int64_t step = 1; step < 9; ++step) BeginStep(&ranks[0], step);
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_THAT((*result_)->summary(), HasSubstr("1/2 ranks"));
+  EXPECT_EQ((*result_)->ranks(1).state(), v1::RankSwitch::STATE_LOST);
+}
+
+TEST_F(ControlPlaneTest, LateJoinersAndRestartsGetThePlan) {
+  FakeRank rank, late;
+  Join(0, &rank);
+  Enable();
+  Deliver(&rank);
+  Deliver(&rank);
+  for (int64_t step = 1; step < 9; ++step) BeginStep(&rank, step);
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  const v1::Welcome welcome = Join(1, &late);
+  EXPECT_TRUE(welcome.plan().enabled());
+  EXPECT_EQ(welcome.plan().epoch(), (*result_)->epoch());
+  Restart();
+  EXPECT_EQ(Join(1, &late).plan().epoch(), (*result_)->epoch());
+}
+
+TEST_F(ControlPlaneTest, ASubsetLeavesTheOthersAlone) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  v1::SwitchOptions options;
+  options.add_ranks(1);
+  Enable(options);
+  EXPECT_TRUE(ranks[0].inbox.empty());
+  Deliver(&ranks[1]);
+  Deliver(&ranks[1]);
+  FakeRank again;
+  control_->Disconnected(ranks[0].session, "");
+  control_->Disconnected(ranks[1].session, "");
+  EXPECT_FALSE(Join(0, &again, 900).plan().enabled());
+  EXPECT_TRUE(Join(1, &again, 901).plan().enabled());
+  Restart();
+  EXPECT_FALSE(Join(0, &again, 902).plan().enabled());
+  EXPECT_TRUE(Join(1, &again, 903).plan().enabled()) << "kept over a restart";
+}
+
+TEST_F(ControlPlaneTest, BadRequestsChangeNothing) {
+  FakeRank rank;
+  Join(0, &rank);
+  BeginStep(&rank, 7);
+  Enable({}, R"({"task": "bogus"})");
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
+  v1::SwitchOptions options;
+  options.set_at_step(7);
+  Enable(options);
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kFailedPrecondition);
+  Enable({}, "", 999);
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kAborted);
+  options.Clear();
+  options.add_ranks(5);
+  Enable(options);
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(rank.inbox.empty());
+  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+}
+
+TEST_F(ControlPlaneTest, TwoOperatorsAtOnce) {
+  FakeRank rank;
+  Join(0, &rank);
+  Enable();
+  EXPECT_FALSE(result_.has_value());
+  const auto first = std::move(result_);
+  Enable();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ControlPlaneTest, TwoProcessesCannotBeOneRank) {
+  FakeRank rank, other;
+  Join(3, &rank);
+  const auto second =
+      control_->Admit(HelloOf("run", 3, 555), [](const v1::Directive&) {});
+  ASSERT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  const std::string message(second.status().message());
+  EXPECT_THAT(message, HasSubstr("rank 3"));
+  EXPECT_THAT(message, HasSubstr(absl::StrCat(absl::Hex(103))));
+  EXPECT_THAT(message, HasSubstr(absl::StrCat(absl::Hex(555))));
+  Join(3, &other, 103);  // the same life, over a new connection
+  control_->Disconnected(other.session, "");
+  Join(3, &other, 555);  // a restart
+}
+
+TEST_F(ControlPlaneTest, HostileHellosAreRefused) {
+  const auto code = [&](const std::function<void(v1::Hello*)>& change) {
+    v1::Hello hello = HelloOf("run", 0, 1);
+    change(&hello);
+    return control_->Admit(hello, [](const v1::Directive&) {}).status().code();
+  };
+  using absl::StatusCode;
+  EXPECT_EQ(code([](v1::Hello* h) { h->set_protocol(2); }),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code([](v1::Hello* h) { h->mutable_identity()->set_run(""); }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](v1::Hello* h) {
+              h->mutable_identity()->set_run(std::string(256, 'r'));
+            }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](v1::Hello* h) { h->mutable_identity()->set_rank(-1); }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      code([](v1::Hello* h) { h->mutable_identity()->set_incarnation(0); }),
+      StatusCode::kInvalidArgument);
+}
+
+// Whatever the order of messages and steps: a rank that is reported as applied
+// did so on the announced step and under the announced epoch.
+TEST_F(ControlPlaneTest, ReportedSwitchesHappenedAsReported) {
+  std::mt19937 random(17);
+  FakeRank ranks[4];
+  for (int r = 0; r < 4; ++r) Join(r, &ranks[r]);
+  int full = 0;
+  for (int round = 0; round < 300; ++round) {
+    Enable();
+    for (int i = 0; !result_.has_value(); ++i) {
+      FakeRank& rank = ranks[random() % 4];
+      if (random() % 3 == 0) {
+        BeginStep(&rank, rank.step + 1);
+      } else {
+        Deliver(&rank);
+      }
+      if (i > 20000) clock_.Advance(absl::Seconds(1));
+      if (i % 50 == 0) control_->Tick();
+    }
+    ASSERT_TRUE(result_->ok()) << result_->status();
+    for (const v1::RankSwitch& r : (*result_)->ranks()) {
+      if (r.state() != v1::RankSwitch::STATE_APPLIED) continue;
+      EXPECT_EQ(ranks[r.rank()].applied_at, r.applied_step());
+      EXPECT_EQ(r.applied_step(), (*result_)->effective_at_step());
+      EXPECT_EQ(ranks[r.rank()].epoch, (*result_)->epoch());
+    }
+    if ((*result_)->summary().substr(0, 3) == "4/4") ++full;
+    for (FakeRank& rank : ranks) {
+      while (!rank.inbox.empty()) Deliver(&rank);
+    }
+  }
+  // The schedule is harsh, but most switches must still come through.
+  EXPECT_GT(full, 150);
+}
+
+}  // namespace
+}  // namespace rankprobe

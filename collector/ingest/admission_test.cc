@@ -1,1 +1,101 @@
+#include "collector/ingest/admission.h"
+
+#include <functional>
+#include <string>
+
 #include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+bool Refused(const std::function<void(v1::UploadFrame*)>& change,
+             uint64_t expected = 1) {
+  v1::UploadFrame frame;
+  frame.set_sequence(1);
+  change(&frame);
+  return CheckFrame(frame, expected).code() ==
+         absl::StatusCode::kInvalidArgument;
+}
+
+v1::CallPhase* Call(v1::UploadFrame* frame) {
+  v1::CallPhase* call = frame->mutable_batch()->add_records()->mutable_call();
+  call->set_entry("Torch.add.0.forward");
+  call->set_kind(v1::CALL_KIND_API_FORWARD);
+  return call;
+}
+
+TEST(AdmissionTest, GoodFramesPass) {
+  EXPECT_FALSE(Refused([](v1::UploadFrame* f) { Call(f); }));
+  EXPECT_FALSE(Refused([](v1::UploadFrame*) {})) << "an emptied frame";
+  EXPECT_FALSE(Refused([](v1::UploadFrame* f) { Call(f); }, 9)) << "duplicate";
+}
+
+TEST(AdmissionTest, SequencesHaveNoGaps) {
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) { f->set_sequence(0); }));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) { f->set_sequence(3); }, 2));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) { f->mutable_open(); }));
+}
+
+TEST(AdmissionTest, ChunksStayInsideTheirPayload) {
+  const auto chunk = [](v1::UploadFrame* f) {
+    v1::PayloadChunk* c = f->mutable_chunk();
+    c->set_digest(std::string(16, 'd'));
+    c->set_length_bytes(10);
+    c->set_data("0123456789");
+    return c;
+  };
+  EXPECT_FALSE(Refused([&](v1::UploadFrame* f) { chunk(f); }));
+  EXPECT_TRUE(Refused([&](v1::UploadFrame* f) { chunk(f)->set_data(""); }));
+  EXPECT_TRUE(Refused([&](v1::UploadFrame* f) { chunk(f)->set_digest("x"); }));
+  EXPECT_TRUE(
+      Refused([&](v1::UploadFrame* f) { chunk(f)->set_offset_bytes(1); }));
+  EXPECT_TRUE(Refused(
+      [&](v1::UploadFrame* f) { chunk(f)->set_offset_bytes(UINT64_MAX); }));
+  EXPECT_TRUE(Refused(
+      [&](v1::UploadFrame* f) { chunk(f)->set_length_bytes(UINT64_MAX); }));
+}
+
+TEST(AdmissionTest, RecordsAreSane) {
+  EXPECT_TRUE(
+      Refused([](v1::UploadFrame* f) { f->mutable_batch()->set_step(-1); }));
+  EXPECT_TRUE(
+      Refused([](v1::UploadFrame* f) { f->mutable_batch()->add_records(); }));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) { Call(f)->set_entry(""); }));
+  EXPECT_TRUE(Refused(
+      [](v1::UploadFrame* f) { Call(f)->set_entry(std::string(5000, 'x')); }));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) {
+    Call(f)->set_kind(v1::CALL_KIND_UNSPECIFIED);
+  }));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) {
+    Call(f)->mutable_output()->add_items()->mutable_tensor()->add_shape(-4);
+  }));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) {
+    v1::TensorSummary* t =
+        Call(f)->mutable_output()->add_items()->mutable_tensor();
+    for (int i = 0; i < 65; ++i) t->add_shape(1);
+  }));
+  EXPECT_TRUE(Refused([](v1::UploadFrame* f) {
+    Call(f)
+        ->mutable_output()
+        ->add_items()
+        ->mutable_tensor()
+        ->mutable_payload()
+        ->set_digest("short");
+  }));
+}
+
+TEST(AdmissionTest, NestingIsBounded) {
+  const auto nested = [](int depth) {
+    return [depth](v1::UploadFrame* f) {
+      v1::Value* value = Call(f)->mutable_output()->add_items();
+      for (int i = 1; i < depth; ++i) {
+        value = value->mutable_list()->add_items();
+      }
+    };
+  };
+  EXPECT_FALSE(Refused(nested(400)));
+  EXPECT_TRUE(Refused(nested(401)));
+}
+
+}  // namespace
+}  // namespace rankprobe

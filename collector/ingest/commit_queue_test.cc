@@ -1,1 +1,195 @@
+#include "collector/ingest/commit_queue.h"
+
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "collector/testing/frames.h"
 #include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::Frames;
+using testing::MakeIdentity;
+
+// What an upload heard.
+class Heard {
+ public:
+  CommitQueue::Listener Listener() {
+    return {[this](const v1::UploadAck& ack) {
+              absl::MutexLock lock(&mutex_);
+              committed_ = std::max(committed_, ack.committed());
+              synced_ = std::max(synced_, ack.synced());
+            },
+            [this](const absl::Status& status) {
+              absl::MutexLock lock(&mutex_);
+              ended_ = status;
+            }};
+  }
+  bool WaitCommitted(uint64_t sequence) {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return committed_ >= sequence;
+    };
+    return mutex_.AwaitWithTimeout(absl::Condition(&reached),
+                                   absl::Seconds(20));
+  }
+  bool WaitSynced(uint64_t sequence) {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return synced_ >= sequence;
+    };
+    return mutex_.AwaitWithTimeout(absl::Condition(&reached),
+                                   absl::Seconds(20));
+  }
+  absl::Status WaitEnded() {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return !ended_.ok();
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Seconds(20));
+    return ended_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  uint64_t committed_ = 0;
+  uint64_t synced_ = 0;
+  absl::Status ended_;
+};
+
+class CommitQueueTest : public testing::TempDirTest {
+ protected:
+  void SetUp() override {
+    TempDirTest::SetUp();
+    store_ = OpenStore();
+    control_ = std::make_unique<ControlPlane>(ControlPlane::Options(),
+                                              store_.get(), &real_clock_);
+    CommitQueue::Options options;
+    options.sync_interval = absl::Milliseconds(10);
+    queue_ =
+        std::make_unique<CommitQueue>(options, store_.get(), control_.get(),
+                                      &real_clock_, [](const absl::Status&) {});
+  }
+  void TearDown() override {
+    queue_.reset();
+    control_.reset();
+    store_.reset();
+    TempDirTest::TearDown();
+  }
+
+  static void AddCall(Frames* frames, int64_t step, uint64_t order) {
+    v1::Record* record = frames->AddBatch(step)->add_records();
+    record->set_order(order);
+    record->mutable_call()->set_entry(absl::StrCat("e", order));
+    record->mutable_call()->set_kind(v1::CALL_KIND_API_FORWARD);
+  }
+
+  void SubmitAll(uint64_t upload, Frames* frames) {
+    for (size_t i = 0; i < frames->size(); ++i) {
+      queue_->Submit(upload, frames->frame(i));
+    }
+  }
+
+  uint64_t Records(const std::string& run) {
+    const auto runs = store_->ListRuns();
+    for (const v1::RunInfo& info : *runs) {
+      if (info.run() == run) return info.records();
+    }
+    return 0;
+  }
+
+  SystemClock real_clock_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<CommitQueue> queue_;
+};
+
+TEST_F(CommitQueueTest, ManyUploadsAreCommittedAndSynced) {
+  Heard heard[8];
+  std::vector<Frames> frames;
+  for (int r = 0; r < 8; ++r) {
+    frames.emplace_back(MakeIdentity("run", r, 10 + r));
+    for (uint64_t i = 0; i < 50; ++i) AddCall(&frames.back(), 0, i);
+    frames.back().AddPayload(std::string(300000, static_cast<char>(r)));
+  }
+  for (int r = 0; r < 8; ++r) {
+    SubmitAll(queue_->Add("s", frames[r].identity(), 0, heard[r].Listener()),
+              &frames[r]);
+  }
+  for (int r = 0; r < 8; ++r) {
+    EXPECT_TRUE(heard[r].WaitCommitted(51));
+    EXPECT_TRUE(heard[r].WaitSynced(51));
+  }
+  EXPECT_EQ(Records("run"), 400u);
+  EXPECT_EQ(queue_->pending_bytes(), 0u);
+}
+
+TEST_F(CommitQueueTest, OneUploadsFaultIsNotTheOthers) {
+  Heard good, bad;
+  Frames good_frames(MakeIdentity("run", 0, 1)),
+      bad_frames(MakeIdentity("run", 1, 2));
+  for (uint64_t i = 0; i < 20; ++i) {
+    AddCall(&good_frames, 0, i);
+    AddCall(&bad_frames, 0, i);
+  }
+  bad_frames.frame(10).set_sequence(15);  // a gap that admission would refuse
+  const uint64_t a =
+      queue_->Add("a", good_frames.identity(), 0, good.Listener());
+  const uint64_t b = queue_->Add("b", bad_frames.identity(), 0, bad.Listener());
+  SubmitAll(b, &bad_frames);
+  SubmitAll(a, &good_frames);
+  EXPECT_TRUE(good.WaitCommitted(20));
+  EXPECT_EQ(bad.WaitEnded().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CommitQueueTest, WhatWasReceivedIsWrittenAtTheEnd) {
+  Heard heard;
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 200; ++i) AddCall(&frames, 0, i);
+  const uint64_t upload =
+      queue_->Add("s", frames.identity(), 0, heard.Listener());
+  SubmitAll(upload, &frames);
+  queue_->Remove(upload);
+  queue_.reset();
+  EXPECT_EQ(Records("run"), 200u);
+}
+
+TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
+  v1::Hello hello;
+  *hello.mutable_identity() = MakeIdentity("run", 0, 1);
+  hello.set_protocol(1);
+  hello.set_config_json(R"({"dump_path": "d", "step": [5]})");
+  ASSERT_TRUE(control_->Admit(hello, [](const v1::Directive&) {}).ok());
+  Heard heard;
+  Frames frames(hello.identity());
+  for (const int64_t step : {5, 6}) {
+    v1::Record* begin = frames.AddBatch(step)->add_records();
+    begin->mutable_step_begin()->set_plan_epoch(1);
+    AddCall(&frames, step, 1);
+    AddCall(&frames, step, 2);
+  }
+  SubmitAll(queue_->Add("s", frames.identity(), 0, heard.Listener()), &frames);
+  ASSERT_TRUE(heard.WaitCommitted(frames.size()));
+  const auto steps = store_->ListSteps("run");
+  ASSERT_EQ(steps->size(), 2u);
+  EXPECT_EQ((*steps)[0].lost(), 0u);
+  EXPECT_EQ((*steps)[1].lost(), 2u);
+  uint64_t calls = 0;
+  StepKey key;
+  key.run = "run";
+  key.step = 6;
+  key.incarnation = 1;
+  ASSERT_TRUE(store_
+                  ->ForEachRecord(key,
+                                  [&](const v1::Record& record) {
+                                    calls += record.has_call() ? 1 : 0;
+                                    return absl::OkStatus();
+                                  })
+                  .ok());
+  EXPECT_EQ(calls, 0u);
+}
+
+}  // namespace
+}  // namespace rankprobe
