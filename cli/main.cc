@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "absl/strings/str_replace.h"
@@ -62,4 +63,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace rankprobe
 
-int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return rankprobe::Main(argc, argv);
+  } catch (const std::exception& error) {
+    // Only a library that throws, or memory that is spent, ends here.
+    std::fprintf(stderr, "rankprobe: %s\n", error.what());
+    return 5;
+  }
+}
