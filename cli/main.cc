@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
+#include "common/host_port.h"
 
 namespace rankprobe {
 
@@ -48,6 +49,12 @@ int Main(int argc, char** argv) {
     std::fprintf(
         stderr, "rankprobe: %s (see --help)\n",
         absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());
+    return kBadUsage;
+  }
+  if (const auto address = ParseHostPort(globals.collector, /*min_port=*/1);
+      !address.ok()) {
+    std::fprintf(stderr, "rankprobe: --collector: %s\n",
+                 std::string(address.status().message()).c_str());
     return kBadUsage;
   }
   int exit_code = kOk;

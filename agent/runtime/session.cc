@@ -16,6 +16,8 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "common/host_port.h"
+#include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
 namespace rankprobe {
@@ -434,10 +436,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
                                                          const Clock* clock) {
   if (options.collector.empty())
     return absl::InvalidArgumentError("no collector address (host:port)");
-  if (options.collector.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "collector address ", options.collector, " is not host:port"));
-  }
+  RP_RETURN_IF_ERROR(ParseHostPort(options.collector, /*min_port=*/1).status());
   if (options.identity.run().empty()) options.identity.set_run("default");
   if (options.identity.run().size() > 255)
     return absl::InvalidArgumentError("a run's name has at most 255 bytes");
