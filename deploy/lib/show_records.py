@@ -44,8 +44,9 @@ def main() -> int:
                 leaf = leaf[0] if isinstance(leaf, list) and leaf else leaf
                 label = section if key is None else f"{section[:5]}.{key}"
                 if isinstance(leaf, dict) and "dtype" in leaf:
-                    print(f"    {label:<14} {leaf['dtype']} {leaf['shape']} max {leaf.get('Max'):.4g} "
-                          f"min {leaf.get('Min'):.4g} norm {leaf.get('Norm'):.4g}")
+                    figures = " ".join(f"{k.lower()} {leaf[k]:.4g}" for k in ("Max", "Min", "Norm")
+                                       if isinstance(leaf.get(k), (int, float)))
+                    print(f"    {label:<14} {leaf['dtype']} {leaf['shape']} {figures}")
                 else:
                     print(f"    {label:<14} {json.dumps(leaf)}")
     payloads = sorted(root.glob("step*/*/dump_tensor_data/*.pt"))
