@@ -139,7 +139,10 @@ void PayloadFrames(benchmark::State& state) {
   uint64_t committed = 0, number = 0;
   bench::RunPaired(
       state, kPayloadBytes,
-      [&] { std::memcpy(target.data(), source.data(), source.size()); },
+      [&] {
+        std::memcpy(target.data(), source.data(), source.size());
+        benchmark::ClobberMemory();
+      },
       [&] {
         v1::LossReason reason;
         auto buffer = queue.Reserve(kPayloadBytes, &reason);
