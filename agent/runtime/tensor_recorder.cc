@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/dtype.h"
-#include "common/summary.h"
 
 namespace rankprobe {
 namespace {
@@ -43,39 +42,6 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     view.data = data;
     view.sizes = sizes;
   }
-  if (tensor.identity.storage == nullptr || view.data == nullptr) {
-    RecordView(view, plan, want_payload, out);
-  } else {
-    Key key{tensor.identity.storage,
-            view.data,
-            tensor.identity.version,
-            view.dtype,
-            {}};
-    key.shape_and_strides.reserve(2 * view.sizes.size());
-    key.shape_and_strides.assign(view.sizes.begin(), view.sizes.end());
-    key.shape_and_strides.insert(key.shape_and_strides.end(),
-                                 view.strides.begin(), view.strides.end());
-    const auto [it, is_new] = cache_.try_emplace(std::move(key));
-    // A summary without its payload is of no use where one is wanted.
-    if (is_new ||
-        (want_payload && !it->second.has_payload() && PayloadBytes(view) > 0)) {
-      it->second.Clear();
-      RecordView(view, plan, want_payload, &it->second);
-    }
-    *out = it->second;
-    if (!want_payload) out->clear_payload();
-  }
-  out->set_requires_grad(tensor.requires_grad);
-  if (out->has_payload()) {
-    ++payloads_;
-    if (out->payload().lost() != v1::LOSS_REASON_UNSPECIFIED) ++lost_payloads_;
-  }
-}
-
-void TensorRecorder::RecordView(const TensorView& view, const Plan& plan,
-                                bool want_payload, v1::TensorSummary* out) {
-  out->set_dtype(view.dtype);
-  out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
   SummaryRequest request;
   request.precision = plan.precision;
   request.statistics = plan.summary_mode != SummaryMode::kXor;
@@ -83,6 +49,39 @@ void TensorRecorder::RecordView(const TensorView& view, const Plan& plan,
     request.checksum = ChecksumMode::kCrc32;
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
+  const uint64_t bytes = PayloadBytes(view);
+  if (tensor.identity.storage == nullptr || view.data == nullptr ||
+      bytes == 0) {
+    Summarise(view, request, want_payload, out);
+  } else {
+    StridedLayout layout = want_payload || SummaryNeedsOrder(request)
+                               ? LayoutInOrder(view)
+                               : LayoutInAnyOrder(view);
+    const auto [it, is_new] = cache_.try_emplace(
+        Key{tensor.identity.storage, layout.data, tensor.identity.version,
+            view.dtype, layout.repeat, view.sizes.empty(),
+            std::move(layout.sizes), std::move(layout.strides)});
+    // A summary without its payload is of no use where one is wanted.
+    if (is_new || (want_payload && !it->second.has_payload())) {
+      it->second.Clear();
+      Summarise(view, request, want_payload, &it->second);
+    }
+    *out = it->second;
+    if (!want_payload) out->clear_payload();
+  }
+  out->set_dtype(view.dtype);
+  out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
+  out->set_requires_grad(tensor.requires_grad);
+  if (out->has_payload()) {
+    ++payloads_;
+    if (out->payload().lost() != v1::LOSS_REASON_UNSPECIFIED) ++lost_payloads_;
+  }
+}
+
+void TensorRecorder::Summarise(const TensorView& view,
+                               const SummaryRequest& wanted, bool want_payload,
+                               v1::TensorSummary* out) {
+  SummaryRequest request = wanted;
   const uint64_t bytes = PayloadBytes(view);
   std::unique_ptr<PayloadBuffer> buffer;
   if (want_payload && bytes > 0 && view.data != nullptr &&
