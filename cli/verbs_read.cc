@@ -20,7 +20,7 @@ absl::Status Runs(const Globals& globals) {
   grpc::ClientContext context;
   client.Prepare(&context);
   v1::ListRunsResponse response;
-  const absl::Status status =
+  absl::Status status =
       client.ToStatus(client.archive->ListRuns(&context, {}, &response));
   if (!status.ok()) return status;
   if (globals.json) {
@@ -49,7 +49,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   v1::ListAgentsRequest request;
   request.set_run(run);
   v1::ListAgentsResponse response;
-  const absl::Status status =
+  absl::Status status =
       client.ToStatus(client.control->ListAgents(&context, request, &response));
   if (!status.ok()) return status;
   if (globals.json) {
@@ -81,7 +81,7 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
   v1::ListStepsRequest request;
   request.set_run(run);
   v1::ListStepsResponse response;
-  const absl::Status status =
+  absl::Status status =
       client.ToStatus(client.archive->ListSteps(&context, request, &response));
   if (!status.ok()) return status;
   if (globals.json) {

@@ -87,8 +87,9 @@ grpc::ServerUnaryReactor* ControlService::GetConfig(
     v1::GetConfigResponse* response) {
   absl::StatusOr<v1::GetConfigResponse> config =
       control_->GetConfig(request->run());
-  if (config.ok()) *response = *std::move(config);
-  return Answer(context, config.status());
+  if (!config.ok()) return Answer(context, config.status());
+  *response = *std::move(config);
+  return Answer(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* ControlService::ListAgents(

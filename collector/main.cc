@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <string>
 
@@ -94,4 +95,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace rankprobe
 
-int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return rankprobe::Main(argc, argv);
+  } catch (const std::exception& error) {
+    // Only a library that throws, or memory that is spent, ends here.
+    std::fprintf(stderr, "rankprobed: %s\n", error.what());
+    return 5;
+  }
+}

@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
-class ServerImpl : public Server {
+class ServerImpl final : public Server {
  public:
   ServerImpl(const ServerConfig& config, std::unique_ptr<Store> store,
              FileSystem* file_system, const Clock* clock, const Logger* logger)
@@ -38,7 +38,7 @@ class ServerImpl : public Server {
         archive_service_(store_.get(), file_system, &pool_, config.export_roots,
                          logger) {}
 
-  ~ServerImpl() override { Shutdown(); }
+  ~ServerImpl() override { ServerImpl::Shutdown(); }
 
   absl::Status Listen() {
     grpc::EnableDefaultHealthCheckService(true);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config_reader.h"
+#include "common/host_port.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -92,21 +93,13 @@ void ReadFile(const std::string& path, ServerConfig* config,
 }
 
 void Check(const ServerConfig& config, ConfigFaults* faults) {
-  const size_t colon = config.listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos ||
-      !absl::SimpleAtoi(config.listen.substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
+  const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
+  if (!listen.ok()) {
     faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
-  } else {
-    const std::string host = config.listen.substr(0, colon);
-    const bool loopback = absl::StartsWith(host, "127.") ||
-                          host == "localhost" || host == "[::1]";
-    if (!loopback && !config.insecure) {
-      faults->Add("listen", config.listen,
-                  "a loopback address, or --insecure: beyond loopback anybody "
-                  "could connect, without encryption");
-    }
+  } else if (!IsLoopbackHost(listen->host) && !config.insecure) {
+    faults->Add("listen", config.listen,
+                "a loopback address, or --insecure: beyond loopback anybody "
+                "could connect, without encryption");
   }
   if (config.data_dir.empty())
     faults->Add("data-dir", "nothing", "a directory for the archive");

@@ -15,6 +15,22 @@ namespace {
 constexpr size_t kSubmitBytes = 128 << 10;
 constexpr uint64_t kMaxFaultRecords = 100;
 
+// Lists and maps as in `from`; every leaf null.
+void CopyStructure(const v1::Value& from, v1::Value* to) {
+  if (from.has_list()) {
+    to->mutable_list();
+    for (const v1::Value& item : from.list().items())
+      CopyStructure(item, to->mutable_list()->add_items());
+  } else if (from.has_map()) {
+    to->mutable_map();
+    for (const v1::NamedValue& item : from.map().items()) {
+      v1::NamedValue* copy = to->mutable_map()->add_items();
+      copy->set_name(item.name());
+      CopyStructure(item.value(), copy->mutable_value());
+    }
+  }
+}
+
 }  // namespace
 
 void CallBuilder::Int(int64_t value, v1::Value* out) {
@@ -385,9 +401,9 @@ void Recorder::UseStack(const RecordedCall& call,
   use->set_entry(call.forward_entry);
 }
 
-bool Recorder::Save(
-    absl::string_view name, bool with_gradient,
-    const std::function<void(CallBuilder&, v1::Value*)>& build) {
+bool Recorder::Save(absl::string_view name, bool with_gradient,
+                    const std::function<void(CallBuilder&, v1::Value*)>& build,
+                    SavedCall* saved) {
   if (Forked() || session_ == nullptr) return false;
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
@@ -406,13 +422,33 @@ bool Recorder::Save(
   build(builder, call->mutable_debug());
   ++counts_.call_phases;
   if (with_gradient) {
+    // Adding a record may move what `call` points at.
+    v1::Value skeleton;
+    CopyStructure(call->debug(), &skeleton);
     v1::CallPhase* gradient = AddRecord()->mutable_call();
     gradient->set_entry(absl::StrCat(name, "_grad.", number, ".debug"));
     gradient->set_kind(v1::CALL_KIND_DEBUG);
-    gradient->mutable_debug();
+    *gradient->mutable_debug() = std::move(skeleton);
     ++counts_.call_phases;
+    if (saved != nullptr) *saved = {gradient->entry(), generation_};
   }
+  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
   return true;
+}
+
+void Recorder::SavedGradient(const SavedCall& saved, absl::string_view path,
+                             const TensorInfo& gradient) {
+  if (Forked() || saved.gradient_entry.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  if (saved.step_generation != generation_) return;
+  v1::CallPhase* call = AddRecord()->mutable_call();
+  call->set_entry(saved.gradient_entry);
+  call->set_kind(v1::CALL_KIND_DEBUG);
+  call->set_debug_path(std::string(path));
+  CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+  builder.Tensor(gradient, call->mutable_debug());
+  ++counts_.call_phases;
+  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
 }
 
 void Recorder::ReportFault(absl::string_view what) {

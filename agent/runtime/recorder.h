@@ -58,6 +58,13 @@ struct RecordedCall {
   uint64_t step_generation = 0;
 };
 
+// One Save() whose gradients may still come.
+struct SavedCall {
+  // Empty: none are wanted.
+  std::string gradient_entry;
+  uint64_t step_generation = 0;
+};
+
 // Fills one section of a record. Valid only inside the callback.
 class CallBuilder {
  public:
@@ -133,9 +140,15 @@ class Recorder {
   void UseStack(const RecordedCall& call,
                 const std::vector<std::string>& frames);
 
-  // --- Level debug. False when the plan does not want it.
+  // --- Level debug. False when the plan does not want it. With gradients, an
+  // entry of the same structure is left for SavedGradient to fill.
   bool Save(absl::string_view name, bool with_gradient,
-            const std::function<void(CallBuilder&, v1::Value*)>& build);
+            const std::function<void(CallBuilder&, v1::Value*)>& build,
+            SavedCall* saved = nullptr);
+  // The gradient of the leaf at `path`: positions in nested lists and maps,
+  // joined by '.'; empty when the saved value is a tensor.
+  void SavedGradient(const SavedCall& saved, absl::string_view path,
+                     const TensorInfo& gradient);
 
   // The adapter caught a fault of its own.
   void ReportFault(absl::string_view what);

@@ -16,6 +16,8 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "common/host_port.h"
+#include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
 namespace rankprobe {
@@ -30,7 +32,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
                       status.error_message());
 }
 
-class SessionImpl : public Session {
+class SessionImpl final : public Session {
  public:
   SessionImpl(SessionOptions options, const Clock* clock)
       : options_(std::move(options)),
@@ -77,9 +79,10 @@ class SessionImpl : public Session {
     }
     // A collector that was there may come back; one that never was keeps the
     // job from ending for a moment only.
-    Flush(v1::DURABILITY_COMMITTED,
-          ever ? options_.drain_deadline
-               : std::min(options_.drain_deadline, absl::Seconds(1)))
+    SessionImpl::Flush(
+        v1::DURABILITY_COMMITTED,
+        ever ? options_.drain_deadline
+             : std::min(options_.drain_deadline, absl::Seconds(1)))
         .IgnoreError();
     {
       absl::MutexLock lock(&mutex_);
@@ -246,7 +249,6 @@ class SessionImpl : public Session {
     std::unique_ptr<UploadStream> upload;
     uint64_t credit = 0;
     bool welcomed = false;
-    bool goodbye_sent = false;
     absl::Time next_metrics = absl::Now() + kMetricsInterval;
     absl::Time hold_until = absl::InfinitePast();
     for (;;) {
@@ -280,11 +282,10 @@ class SessionImpl : public Session {
         upload->FinishWrite();
       }
       if (!WaitForWork(absl::Milliseconds(500))) {
-        if (!goodbye_sent && welcomed && control.CanWrite()) {
+        if (welcomed && control.CanWrite()) {
           v1::AgentEvent event;
           event.mutable_goodbye()->set_reason("process ends");
           control.Write(std::move(event));
-          goodbye_sent = true;
           // Give the farewell a moment to leave.
           for (int i = 0; i < 20 && !control.CanWrite() && !control.done();
                ++i) {
@@ -435,10 +436,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
                                                          const Clock* clock) {
   if (options.collector.empty())
     return absl::InvalidArgumentError("no collector address (host:port)");
-  if (options.collector.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "collector address ", options.collector, " is not host:port"));
-  }
+  RP_RETURN_IF_ERROR(ParseHostPort(options.collector, /*min_port=*/1).status());
   if (options.identity.run().empty()) options.identity.set_run("default");
   if (options.identity.run().size() > 255)
     return absl::InvalidArgumentError("a run's name has at most 255 bytes");

@@ -35,7 +35,7 @@ CommitQueue::~CommitQueue() {
 
 uint64_t CommitQueue::Add(const std::string& session,
                           const v1::Identity& identity, uint64_t committed,
-                          Listener listener) {
+                          const Listener& listener) {
   absl::Status broken;
   uint64_t id = 0;
   {

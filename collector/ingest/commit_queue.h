@@ -52,7 +52,7 @@ class CommitQueue {
 
   // A new upload; `committed` is what the store has of its incarnation.
   uint64_t Add(const std::string& session, const v1::Identity& identity,
-               uint64_t committed, Listener listener);
+               uint64_t committed, const Listener& listener);
   void Remove(uint64_t upload);
   // A checked frame of the upload.
   void Submit(uint64_t upload, v1::UploadFrame frame);

@@ -21,6 +21,7 @@ struct Flags {
   int rank = 0, world_size = 1, threads = 1;
   int64_t steps = 100, batch = 4, seed = 1;
   ModelOptions model;
+  std::string host = "127.0.0.1";
   std::string store, collector, run, config, step_log, stop_file;
   std::string text = "/usr/share/common-licenses";
   bool no_agent = false;
@@ -50,7 +51,7 @@ int Train(const Flags& flags) {
     }
     debugger = *std::move(created);
   }
-  DataParallel group(flags.store, flags.rank, flags.world_size);
+  DataParallel group(flags.store, flags.host, flags.rank, flags.world_size);
   const ModelOptions& model_options = flags.model;
   Transformer model(model_options, Caller(debugger.get()));
   torch::optim::AdamW optimizer(model->parameters(),
@@ -105,6 +106,8 @@ int main(int argc, char** argv) {
   app.add_option("--world-size", flags.world_size, "number of ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--store", flags.store, "file through which the ranks meet");
+  app.add_option("--host", flags.host,
+                 "name under which the other ranks reach this one");
   app.add_option("--steps", flags.steps, "most steps to train");
   app.add_option("--batch", flags.batch, "windows per rank and step");
   app.add_option("--seed", flags.seed, "of weights and batches");

@@ -1,17 +1,22 @@
 // Step times of the example's transformer in several modes, in turn: one step
-// of each mode, then the next of each, all in one process and on one thread.
+// of each mode in random order, then the next of each, all in one process and
+// on one thread, so that what one mode leaves behind (caches, heap, frames
+// still on their way) falls on all alike.
 // Every mode has a model, an optimizer, a debugger and a run of its own.
 //   bench_steps HOST:PORT ROUNDS MODE=CONFIG.json..
 // A mode without a config file trains without rankprobe. Prints one JSON object
 // a line: {"mode": .., "seconds": [..], "thread_seconds": [..]}. The second is
 // CPU time of the training thread: it leaves out waiting, for the collector as
-// well as for other programs of the machine.
+// well as for other programs of the machine. "stop_seconds" is the end of the
+// step: waiting until its records are committed.
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -85,18 +90,23 @@ class Mode {
                                          target.view({-1}))
         .backward();
     optimizer_->step();
+    const double stop = WallSeconds();
     if (debugger_ != nullptr) {
       debugger_->Stop();
       debugger_->Step();
     }
     if (!keep) return;
+    stop_.push_back(WallSeconds() - stop);
     wall_.push_back(WallSeconds() - wall);
     thread_.push_back(ThreadSeconds() - thread);
   }
 
   void Print() const {
-    std::printf("{\"mode\": \"%s\", \"seconds\": %s, \"thread_seconds\": %s}\n",
-                name_.c_str(), List(wall_).c_str(), List(thread_).c_str());
+    std::printf(
+        "{\"mode\": \"%s\", \"seconds\": %s, \"thread_seconds\": %s, "
+        "\"stop_seconds\": %s}\n",
+        name_.c_str(), List(wall_).c_str(), List(thread_).c_str(),
+        List(stop_).c_str());
   }
 
  private:
@@ -114,7 +124,7 @@ class Mode {
   Transformer model_{nullptr};
   std::unique_ptr<torch::optim::AdamW> optimizer_;
   at::Generator generator_;
-  std::vector<double> wall_, thread_;
+  std::vector<double> wall_, thread_, stop_;
 };
 
 }  // namespace
@@ -134,8 +144,12 @@ int main(int argc, char** argv) {
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
     modes.push_back(std::make_unique<Mode>(parts.first, argv[1], parts.second));
   }
+  std::mt19937 random(1);
+  std::vector<Mode*> order;
+  for (const auto& mode : modes) order.push_back(mode.get());
   for (int round = 0; round < rounds + kWarmUpRounds; ++round) {
-    for (const auto& mode : modes) mode->Step(text, round >= kWarmUpRounds);
+    std::shuffle(order.begin(), order.end(), random);
+    for (Mode* const mode : order) mode->Step(text, round >= kWarmUpRounds);
   }
   for (const auto& mode : modes) mode->Print();
   return 0;
