@@ -102,11 +102,11 @@ FrameQueue::Options QueueOptions() {
 
 // Takes and acknowledges all frames there are.
 void Drain(FrameQueue* queue, uint64_t* committed) {
-  v1::UploadFrame frame;
+  EncodedFrame frame;
   v1::UploadAck ack;
   while (queue->NextFrame(uint64_t{1} << 40, &frame)) {
-    benchmark::DoNotOptimize(frame.ByteSizeLong());
-    *committed = frame.sequence();
+    benchmark::DoNotOptimize(frame.tail.data());
+    *committed = frame.sequence;
     ack.set_committed(*committed);
     queue->Ack(ack);
   }
@@ -141,6 +141,7 @@ void PayloadFrames(benchmark::State& state) {
       state, kPayloadBytes,
       [&] {
         std::memcpy(target.data(), source.data(), source.size());
+        benchmark::DoNotOptimize(target.data());
         benchmark::ClobberMemory();
       },
       [&] {
