@@ -17,6 +17,7 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "common/fork_guard.h"
 #include "common/host_port.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
@@ -73,7 +74,6 @@ class SessionImpl final : public Session {
   SessionImpl(SessionOptions options, const Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        pid_(::getpid()),
         identity_(options_.identity),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
                 options_.policy, options_.block_deadline},
@@ -208,7 +208,7 @@ class SessionImpl final : public Session {
   // Frames are encoded by the queue, payload bytes not copied.
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
 
-  bool Forked() const { return ::getpid() != pid_; }
+  bool Forked() const { return fork_guard_.InChild(); }
 
   void Wake() {
     absl::MutexLock lock(&mutex_);
@@ -424,7 +424,7 @@ class SessionImpl final : public Session {
 
   const SessionOptions options_;
   const Clock* const clock_;
-  const pid_t pid_;
+  const ForkGuard fork_guard_;
   PlanGate gate_;
 
   mutable absl::Mutex mutex_;

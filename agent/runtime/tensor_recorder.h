@@ -72,15 +72,20 @@ class TensorRecorder {
     }
   };
 
-  // All of `out` but type, shape and requires_grad.
-  void Summarise(const TensorView& view, const SummaryRequest& request,
-                 bool want_payload, v1::TensorSummary* out);
+  // What is known of a tensor's elements.
+  struct Known {
+    Summary summary;
+    bool has_payload = false;
+    v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED;
+  };
+
+  Known Summarise(const TensorView& view, const SummaryRequest& request,
+                  bool want_payload);
 
   Session* const session_;
   uint64_t payloads_ = 0;
   uint64_t lost_payloads_ = 0;
-  // Summaries without type, shape and requires_grad.
-  absl::flat_hash_map<Key, v1::TensorSummary> cache_;
+  absl::flat_hash_map<Key, Known> cache_;
 };
 
 }  // namespace rankprobe
