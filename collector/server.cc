@@ -13,6 +13,7 @@
 #include "collector/archive_service.h"
 #include "collector/control_service.h"
 #include "collector/ingest/agent_service.h"
+#include "collector/janitor.h"
 
 namespace rankprobe {
 namespace {
@@ -36,7 +37,11 @@ class ServerImpl final : public Server {
         agent_service_({}, &control_, commits_.get(), store_.get()),
         control_service_(&control_, logger),
         archive_service_(store_.get(), file_system, &pool_, config.export_roots,
-                         logger) {}
+                         logger, [this] { return LiveIncarnations(); }),
+        janitor_({RetentionOf(config),
+                  absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
+                 store_.get(), clock, logger,
+                 [this] { return LiveIncarnations(); }) {}
 
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
@@ -64,6 +69,7 @@ class ServerImpl final : public Server {
       return absl::UnavailableError(
           absl::StrCat("cannot listen on ", config_.listen));
     }
+    janitor_.Start();
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitForNotificationWithTimeout(kTick))
         control_.Tick();
@@ -83,6 +89,7 @@ class ServerImpl final : public Server {
     server_->Shutdown(absl::ToChronoTime(deadline -
                                          absl::Seconds(config_.drain_seconds) +
                                          absl::Milliseconds(300)));
+    janitor_.Stop();
     stop_ticker_.Notify();
     ticker_.join();
     // Writes and syncs what has been received.
@@ -108,6 +115,22 @@ class ServerImpl final : public Server {
     return options;
   }
 
+  static RetentionOptions RetentionOf(const ServerConfig& config) {
+    RetentionOptions options;
+    if (config.retention_hours > 0)
+      options.max_age =
+          absl::Hours(static_cast<int64_t>(config.retention_hours));
+    options.max_bytes = config.retention_bytes;
+    return options;
+  }
+  absl::flat_hash_set<uint64_t> LiveIncarnations() const {
+    absl::flat_hash_set<uint64_t> live;
+    for (const v1::AgentInfo& agent : control_.ListAgents("").agents()) {
+      if (agent.connected()) live.insert(agent.identity().incarnation());
+    }
+    return live;
+  }
+
   void OnStoreFailed(const absl::Status& status) {
     logger_->Error("archive_failed",
                    {{"status", status.ToString()},
@@ -126,6 +149,7 @@ class ServerImpl final : public Server {
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;
+  Janitor janitor_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   absl::Notification stop_ticker_;

@@ -49,6 +49,12 @@ constexpr NumberKey kNumbers[] = {
      "threads for queries and exports"},
     {"sync-interval-ms", &ServerConfig::sync_interval_ms, 1, 3600000,
      "longest time until what is committed is synced"},
+    {"retention-hours", &ServerConfig::retention_hours, 0, 1000000,
+     "steps older than this are deleted; 0 keeps them"},
+    {"retention-bytes", &ServerConfig::retention_bytes, 0, kTiB * 1024,
+     "payload bytes above which the oldest steps are deleted; 0 keeps them"},
+    {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
+     "time between two looks for what is to be deleted"},
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
      "time a shutdown may take"},
 };

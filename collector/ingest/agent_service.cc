@@ -102,8 +102,15 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
       return FinishOnce(absl::FailedPreconditionError(
           "the upload names a session that is not open"));
     }
-    const absl::StatusOr<uint64_t> committed =
-        store_->OpenIncarnation(*identity);
+    absl::StatusOr<uint64_t> committed = store_->OpenIncarnation(*identity);
+    if (committed.ok() && frame.open().first_sequence() > *committed + 1) {
+      const uint64_t gap_end = frame.open().first_sequence() - 1;
+      if (const absl::Status status =
+              store_->NoteLostFrames(*identity, gap_end);
+          !status.ok())
+        return FinishOnce(status);
+      committed = gap_end;
+    }
     if (!committed.ok()) return FinishOnce(committed.status());
     next_sequence_ = *committed + 1;
     upload_ = commits_->Add(

@@ -114,15 +114,23 @@ absl::StatusOr<uint64_t> PayloadStore::ValidBytes(const std::string& path,
 absl::Status PayloadStore::NextSegment() {
   if (file_ != nullptr) {
     // Syncs later are of the new file only.
-    RP_RETURN_IF_ERROR(file_->Sync());
-    RP_RETURN_IF_ERROR(file_->Close());
+    RP_RETURN_IF_ERROR(Sync());
+    const absl::Status closed = file_->Close();
     file_.reset();
+    if (!closed.ok()) return Break(closed);
   }
   const uint64_t next = segment_ + 1;
   RP_ASSIGN_OR_RETURN(
       file_, file_system_->OpenForWrite(SegmentPath(next),
                                         FileSystem::OpenMode::kCreateNew));
-  RP_RETURN_IF_ERROR(file_system_->SyncDirectory(options_.directory));
+  if (const absl::Status status =
+          file_system_->SyncDirectory(options_.directory);
+      !status.ok()) {
+    file_.reset();
+    // Its number is to be free for another try.
+    RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(next)));
+    return status;
+  }
   segment_ = next;
   size_ = 0;
   dirty_ = false;
@@ -164,9 +172,14 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
     if (const absl::Status status = file_->Append(pieces); !status.ok()) {
       const absl::Status cut =
           file_system_->Truncate(SegmentPath(segment_), size_);
-      file_.reset();  // go on in a new segment: the position in this one is
-                      // unknown
-      if (!cut.ok()) broken_ = cut;
+      if (!cut.ok()) {
+        file_.reset();
+        return Break(cut);
+      }
+      // Its position is unknown: go on at the end, or else in a new segment.
+      auto reopened = file_system_->OpenForWrite(SegmentPath(segment_),
+                                                 FileSystem::OpenMode::kAppend);
+      file_ = reopened.ok() ? *std::move(reopened) : nullptr;
       return status;
     }
     size_ += bytes;
@@ -178,14 +191,20 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
   return rows;
 }
 
+absl::Status PayloadStore::Break(const absl::Status& status) {
+  // What a failed fdatasync left behind cannot be known, whatever the reason:
+  // more room does not mend it.
+  broken_ = absl::IsResourceExhausted(status)
+                ? absl::DataLossError(status.message())
+                : status;
+  return broken_;
+}
+
 absl::Status PayloadStore::Sync() {
   RP_RETURN_IF_ERROR(broken_);
   if (file_ == nullptr || !dirty_) return absl::OkStatus();
-  if (const absl::Status status = file_->Sync(); !status.ok()) {
-    // What a failed fdatasync left behind cannot be known.
-    broken_ = status;
-    return status;
-  }
+  if (const absl::Status status = file_->Sync(); !status.ok())
+    return Break(status);
   dirty_ = false;
   return absl::OkStatus();
 }
@@ -201,6 +220,29 @@ absl::StatusOr<std::shared_ptr<RandomAccessFile>> PayloadStore::Reader(
   std::shared_ptr<RandomAccessFile> shared = std::move(file);
   readers_[segment] = shared;
   return shared;
+}
+
+std::vector<PayloadStore::SegmentInfo> PayloadStore::Segments() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<SegmentInfo> out;
+  for (const auto& [number, size] : sizes_) {
+    // The newest number is kept, so that no number is used twice.
+    out.push_back({number, size, number != sizes_.rbegin()->first});
+  }
+  return out;
+}
+
+absl::Status PayloadStore::Remove(uint64_t segment) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (sizes_.empty() || segment == sizes_.rbegin()->first)
+      return absl::FailedPreconditionError("the newest segment stays");
+    sizes_.erase(segment);
+    // Reads under way keep the file open until they are done.
+    readers_.erase(segment);
+  }
+  RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(segment)));
+  return file_system_->SyncDirectory(options_.directory);
 }
 
 bool PayloadStore::Contains(const v1::ChunkRow& row) {

@@ -69,6 +69,17 @@ class PayloadStore {
   // The chunk's bytes, checked against its CRC (DATA_LOSS).
   absl::Status Read(const v1::ChunkRow& row, std::string* out);
 
+  struct SegmentInfo {
+    uint64_t number = 0;
+    uint64_t size_bytes = 0;
+    // Nothing is appended to it any more.
+    bool closed = false;
+  };
+  std::vector<SegmentInfo> Segments();
+  std::string SegmentPath(uint64_t segment) const;
+  // Deletes a closed segment that no row points into.
+  absl::Status Remove(uint64_t segment);
+
   // True if the row lies inside an existing segment.
   bool Contains(const v1::ChunkRow& row);
 
@@ -76,10 +87,11 @@ class PayloadStore {
   PayloadStore(const Options& options, FileSystem* file_system)
       : options_(options), file_system_(file_system) {}
 
-  std::string SegmentPath(uint64_t segment) const;
   absl::Status Recover();
   absl::StatusOr<uint64_t> ValidBytes(const std::string& path, uint64_t size);
   absl::Status NextSegment();
+  // From now on every write fails.
+  absl::Status Break(const absl::Status& status);
   absl::StatusOr<std::shared_ptr<RandomAccessFile>> Reader(uint64_t segment);
 
   const Options options_;
