@@ -341,30 +341,40 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
       pool_,
       [this, request = *request](
           StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
-        ExportOptions options;
-        options.run = request.run();
-        options.steps =
-            IntSet({request.steps().begin(), request.steps().end()});
-        options.ranks =
-            IntSet({request.ranks().begin(), request.ranks().end()});
-        options.progress = [out](const v1::ExportProgress& progress) {
+        const absl::Time began = absl::Now();
+        const absl::Status status = [&]() -> absl::Status {
+          ExportOptions options;
+          options.run = request.run();
+          options.steps =
+              IntSet({request.steps().begin(), request.steps().end()});
+          options.ranks =
+              IntSet({request.ranks().begin(), request.ranks().end()});
+          options.progress = [out](const v1::ExportProgress& progress) {
+            v1::ExportEvent event;
+            *event.mutable_progress() = progress;
+            return out->Write(std::move(event));
+          };
           v1::ExportEvent event;
-          *event.mutable_progress() = progress;
+          if (request.server_directory().empty()) {
+            StreamSink sink(out);
+            RP_ASSIGN_OR_RETURN(*event.mutable_done(),
+                                ExportRun(store_, options, &sink));
+          } else {
+            RP_ASSIGN_OR_RETURN(const std::string directory,
+                                AllowedDirectory(request.server_directory()));
+            RP_ASSIGN_OR_RETURN(
+                *event.mutable_done(),
+                ExportRunToDirectory(store_, options, file_system_, directory));
+          }
+          metrics_->bytes += event.done().bytes();
           return out->Write(std::move(event));
-        };
-        v1::ExportEvent event;
-        if (request.server_directory().empty()) {
-          StreamSink sink(out);
-          RP_ASSIGN_OR_RETURN(*event.mutable_done(),
-                              ExportRun(store_, options, &sink));
+        }();
+        if (status.ok()) {
+          metrics_->seconds.Add(absl::Now() - began);
         } else {
-          RP_ASSIGN_OR_RETURN(const std::string directory,
-                              AllowedDirectory(request.server_directory()));
-          RP_ASSIGN_OR_RETURN(
-              *event.mutable_done(),
-              ExportRunToDirectory(store_, options, file_system_, directory));
+          ++metrics_->failed;
         }
-        return out->Write(std::move(event));
+        return status;
       });
 }
 

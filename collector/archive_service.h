@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "collector/logger.h"
+#include "collector/metrics.h"
 #include "collector/store/store.h"
 #include "collector/worker_pool.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
@@ -24,13 +25,14 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   using LiveFn = std::function<absl::flat_hash_set<uint64_t>()>;
   ArchiveService(Store* store, FileSystem* file_system, WorkerPool* pool,
                  std::vector<std::string> export_roots, const Logger* logger,
-                 LiveFn live)
+                 LiveFn live, ExportMetrics* metrics)
       : store_(store),
         file_system_(file_system),
         pool_(pool),
         export_roots_(std::move(export_roots)),
         logger_(logger),
-        live_(std::move(live)) {}
+        live_(std::move(live)),
+        metrics_(metrics) {}
 
   grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
                                      const v1::ListRunsRequest* request,
@@ -71,6 +73,7 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   const std::vector<std::string> export_roots_;
   const Logger* const logger_;
   const LiveFn live_;
+  ExportMetrics* const metrics_;
 };
 
 }  // namespace rankprobe

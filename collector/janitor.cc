@@ -29,6 +29,11 @@ void Janitor::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+GarbageReport Janitor::last_garbage() const {
+  absl::MutexLock lock(&mutex_);
+  return last_garbage_;
+}
+
 void Janitor::Run() {
   for (;;) {
     {
@@ -50,6 +55,10 @@ void Janitor::Round() {
     return;
   }
   const GarbageReport& garbage = report->garbage;
+  {
+    absl::MutexLock lock(&mutex_);
+    last_garbage_ = garbage;
+  }
   if (report->steps_deleted + garbage.orphans_freed +
           garbage.segments_removed ==
       0)

@@ -33,6 +33,8 @@ class Janitor {
   void Start();
   // Waits for the round under way.
   void Stop();
+  // What the last round found; zeros before the first.
+  GarbageReport last_garbage() const;
 
  private:
   void Run();
@@ -43,7 +45,8 @@ class Janitor {
   const Clock* const clock_;
   const Logger* const logger_;
   const std::function<absl::flat_hash_set<uint64_t>()> live_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  GarbageReport last_garbage_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -12,8 +13,11 @@
 #include "absl/synchronization/notification.h"
 #include "collector/archive_service.h"
 #include "collector/control_service.h"
+#include "collector/http_text_server.h"
 #include "collector/ingest/agent_service.h"
 #include "collector/janitor.h"
+#include "collector/metrics.h"
+#include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -28,16 +32,20 @@ class ServerImpl final : public Server {
              FileSystem* file_system, const Clock* clock, const Logger* logger)
       : config_(config),
         logger_(logger),
+        file_system_(file_system),
         store_(std::move(store)),
         control_(ControlOptions(config), store_.get(), clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
         commits_(std::make_unique<CommitQueue>(
-            CommitOptions(config), store_.get(), &control_, clock,
+            CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
+            clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_({}, &control_, commits_.get(), store_.get()),
+        agent_service_(AgentOptions(&ingest_metrics_), &control_,
+                       commits_.get(), store_.get()),
         control_service_(&control_, logger),
-        archive_service_(store_.get(), file_system, &pool_, config.export_roots,
-                         logger, [this] { return LiveIncarnations(); }),
+        archive_service_(
+            store_.get(), file_system, &pool_, config.export_roots, logger,
+            [this] { return LiveIncarnations(); }, &export_metrics_),
         janitor_({RetentionOf(config),
                   absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
                  store_.get(), clock, logger,
@@ -69,6 +77,14 @@ class ServerImpl final : public Server {
       return absl::UnavailableError(
           absl::StrCat("cannot listen on ", config_.listen));
     }
+    if (config_.metrics_port >= 0) {
+      RP_ASSIGN_OR_RETURN(
+          metrics_server_,
+          HttpTextServer::Start(static_cast<int>(config_.metrics_port),
+                                "/metrics", [this] { return Metrics(); }));
+      logger_->Info("metrics",
+                    {{"port", absl::StrCat(metrics_server_->port())}});
+    }
     janitor_.Start();
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitForNotificationWithTimeout(kTick))
@@ -89,6 +105,7 @@ class ServerImpl final : public Server {
     server_->Shutdown(absl::ToChronoTime(deadline -
                                          absl::Seconds(config_.drain_seconds) +
                                          absl::Milliseconds(300)));
+    metrics_server_.reset();
     janitor_.Stop();
     stop_ticker_.Notify();
     ticker_.join();
@@ -105,8 +122,15 @@ class ServerImpl final : public Server {
     options.credit_bytes = config.credit_bytes;
     return options;
   }
-  static CommitQueue::Options CommitOptions(const ServerConfig& config) {
+  static AgentService::Options AgentOptions(IngestMetrics* metrics) {
+    AgentService::Options options;
+    options.metrics = metrics;
+    return options;
+  }
+  static CommitQueue::Options CommitOptions(const ServerConfig& config,
+                                            IngestMetrics* metrics) {
     CommitQueue::Options options;
+    options.metrics = metrics;
     options.batch_bytes = config.commit_batch_bytes;
     options.pending_bytes = config.pending_bytes;
     options.credit_bytes = config.credit_bytes;
@@ -123,15 +147,31 @@ class ServerImpl final : public Server {
     options.max_bytes = config.retention_bytes;
     return options;
   }
+  std::string Metrics() {
+    MetricsInput input;
+    input.ingest = &ingest_metrics_;
+    input.exports = &export_metrics_;
+    input.agents = control_.ListAgents("");
+    input.store = store_->Totals();
+    input.garbage = janitor_.last_garbage();
+    input.pending_bytes = commits_->pending_bytes();
+    const absl::StatusOr<uint64_t> free =
+        file_system_->FreeBytes(config_.data_dir);
+    input.disk_free_bytes = free.ok() ? *free : 0;
+    input.archive_failed = archive_failed_;
+    return MetricsText(input);
+  }
   absl::flat_hash_set<uint64_t> LiveIncarnations() const {
     absl::flat_hash_set<uint64_t> live;
-    for (const v1::AgentInfo& agent : control_.ListAgents("").agents()) {
+    const v1::ListAgentsResponse agents = control_.ListAgents("");
+    for (const v1::AgentInfo& agent : agents.agents()) {
       if (agent.connected()) live.insert(agent.identity().incarnation());
     }
     return live;
   }
 
   void OnStoreFailed(const absl::Status& status) {
+    archive_failed_ = true;
     logger_->Error("archive_failed",
                    {{"status", status.ToString()},
                     {"what_to_do", "mend the disk and restart rankprobed"}});
@@ -142,7 +182,11 @@ class ServerImpl final : public Server {
 
   const ServerConfig config_;
   const Logger* const logger_;
+  FileSystem* const file_system_;
   const std::unique_ptr<Store> store_;
+  IngestMetrics ingest_metrics_;
+  ExportMetrics export_metrics_;
+  std::atomic<bool> archive_failed_{false};
   ControlPlane control_;
   WorkerPool pool_;
   std::unique_ptr<CommitQueue> commits_;
@@ -150,6 +194,7 @@ class ServerImpl final : public Server {
   ControlService control_service_;
   ArchiveService archive_service_;
   Janitor janitor_;
+  std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   absl::Notification stop_ticker_;

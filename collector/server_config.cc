@@ -87,6 +87,12 @@ void ReadFile(const std::string& path, ServerConfig* config,
   if (const auto v = reader.String("data-dir")) config->data_dir = *v;
   if (const auto v = reader.String("port-file")) config->port_file = *v;
   if (const auto v = reader.String("log-level")) config->log_level = *v;
+  if (const rapidjson::Value* v = reader.Get("metrics-port")) {
+    const std::string text = JsonText(*v);
+    if (!absl::SimpleAtoi(text, &config->metrics_port) ||
+        config->metrics_port < 0 || config->metrics_port > 65535)
+      faults->Add("metrics-port", text, "an integer 0..65535");
+  }
   if (const auto v = reader.Bool("insecure")) config->insecure = *v;
   if (reader.Has("export-root"))
     config->export_roots = reader.StringList("export-root");
@@ -146,6 +152,11 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                                                 "file to write the port to");
   CLI::Option* const log_level = app.add_option(
       "--log-level", flags.log_level, "debug, info, warning or error");
+  CLI::Option* const metrics_port =
+      app.add_option("--metrics-port", flags.metrics_port,
+                     "port on 127.0.0.1 for Prometheus, path /metrics; 0 takes "
+                     "a free one; none if left out")
+          ->check(CLI::Range(0, 65535));
   CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
                                              "allow listening beyond loopback");
   app.add_option("--config", config_file,
@@ -173,6 +184,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   if (roots->count() > 0) config.export_roots = flags.export_roots;
   if (port_file->count() > 0) config.port_file = flags.port_file;
   if (log_level->count() > 0) config.log_level = flags.log_level;
+  if (metrics_port->count() > 0) config.metrics_port = flags.metrics_port;
   if (insecure->count() > 0) config.insecure = flags.insecure;
   for (size_t i = 0; i < std::size(kNumbers); ++i) {
     if (!numbers[i].empty())

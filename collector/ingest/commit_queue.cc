@@ -70,10 +70,26 @@ void CommitQueue::Remove(uint64_t upload) {
   if (it->second->frames.empty()) uploads_.erase(it);
 }
 
-void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
+bool CommitQueue::MayRead(const Upload& upload) const {
+  if (upload.backlog < (1 << 20)) return true;
+  return upload.backlog < 2 * options_.credit_bytes &&
+         pending_ < options_.pending_bytes;
+}
+
+std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
+  std::vector<std::shared_ptr<Upload>> out;
+  for (const auto& [id, upload] : uploads_) {
+    if (!upload->paused || !MayRead(*upload)) continue;
+    upload->paused = false;
+    out.push_back(upload);
+  }
+  return out;
+}
+
+bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
-  if (it == uploads_.end()) return;
+  if (it == uploads_.end()) return true;
   Pending pending;
   pending.bytes = frame.ByteSizeLong();
   pending_ += pending.bytes;
@@ -81,8 +97,11 @@ void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
                          static_cast<int64_t>(pending.bytes));
   it->second->received = std::max(it->second->received, frame.sequence());
   pending.frame = std::move(frame);
+  it->second->backlog += pending.bytes;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
+  it->second->paused = !MayRead(*it->second);
+  return !it->second->paused;
 }
 
 uint64_t CommitQueue::pending_bytes() const {
@@ -178,6 +197,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
     }
     absl::MutexLock lock(&mutex_);
     pending_ -= t.pending.bytes;
+    t.upload->backlog -= t.pending.bytes;
   }
   unsynced_ = true;
   AckAll(done);
@@ -185,6 +205,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
     {
       absl::MutexLock lock(&mutex_);
       for (const Pending& pending : upload->frames) pending_ -= pending.bytes;
+      upload->backlog = 0;
       upload->frames.clear();
     }
     upload->listener.end(status);
@@ -193,11 +214,13 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
 
 void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  std::vector<std::shared_ptr<Upload>> resumed;
   const uint64_t credit = CreditNow();
   {
     absl::MutexLock lock(&mutex_);
     for (const Taken& t : taken) {
       pending_ -= t.pending.bytes;
+      t.upload->backlog -= t.pending.bytes;
       control_->NoteReceived(t.upload->session, 0,
                              -static_cast<int64_t>(t.pending.bytes));
       t.upload->committed =
@@ -217,6 +240,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
         }
       }
     }
+    resumed = Unpause();
     for (auto it = uploads_.begin(); it != uploads_.end();) {
       it = it->second->removed && it->second->frames.empty()
                ? uploads_.erase(it)
@@ -224,6 +248,9 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     }
   }
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+  for (const auto& upload : resumed) {
+    if (upload->listener.resume) upload->listener.resume();
+  }
 }
 
 void CommitQueue::SyncIfDue(bool force) {
@@ -242,6 +269,10 @@ void CommitQueue::SyncIfDue(bool force) {
   }
   if (const absl::Status status = store_->Sync(); !status.ok())
     return Fail(status);
+  if (options_.metrics != nullptr) {
+    options_.metrics->sync_seconds.Add(
+        absl::Nanoseconds(clock_->MonotonicNanos() - now));
+  }
   for (const auto& [upload, committed] : before) {
     v1::UploadAck ack;
     {
@@ -254,6 +285,19 @@ void CommitQueue::SyncIfDue(bool force) {
     }
     upload->listener.ack(ack);
   }
+}
+
+void CommitQueue::NoteCommit(const absl::Status& status,
+                             const std::vector<Taken>& taken,
+                             absl::Duration duration) {
+  IngestMetrics* const metrics = options_.metrics;
+  if (metrics == nullptr) return;
+  if (absl::IsResourceExhausted(status)) ++metrics->no_space_retries;
+  if (!status.ok()) return;
+  metrics->commit_seconds.Add(duration);
+  uint64_t bytes = 0;
+  for (const Taken& t : taken) bytes += t.pending.bytes;
+  metrics->committed_bytes += bytes;
 }
 
 void CommitQueue::Fail(const absl::Status& status) {
@@ -293,7 +337,10 @@ void CommitQueue::Run() {
     }
     for (Taken& t : taken) ApplyGate(t.upload.get(), &t.pending.frame);
     while (!taken.empty()) {
+      const int64_t began = clock_->MonotonicNanos();
       const absl::Status status = CommitTaken(taken);
+      NoteCommit(status, taken,
+                 absl::Nanoseconds(clock_->MonotonicNanos() - began));
       if (status.ok()) {
         unsynced_ = true;
         AckAll(taken);

@@ -65,6 +65,7 @@ class LevelDbIndex : public Index {
   absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) override {
     // One at a time, so that nothing is logged behind a torn record.
     absl::MutexLock write_lock(&write_mutex_);
+    RP_RETURN_IF_ERROR(broken_);
     std::shared_ptr<leveldb::DB> db;
     {
       absl::MutexLock lock(&mutex_);
@@ -81,9 +82,13 @@ class LevelDbIndex : public Index {
     if (absl::IsResourceExhausted(status)) {
       absl::MutexLock lock(&mutex_);
       out_of_space_ = true;
+      return status;
     }
+    // A torn record may be in the log: nothing may be written behind it.
+    broken_ = status;
     if (!status.ok() || !sync) return status;
-    return SyncOlderLogs();
+    broken_ = SyncOlderLogs();
+    return broken_;
   }
 
   absl::StatusOr<std::optional<std::string>> Get(
@@ -192,6 +197,7 @@ class LevelDbIndex : public Index {
   const std::unique_ptr<leveldb::Cache> cache_;
   const std::unique_ptr<const leveldb::FilterPolicy> filter_;
   absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  absl::Status broken_ ABSL_GUARDED_BY(write_mutex_);
   absl::Mutex mutex_;
   std::shared_ptr<leveldb::DB> db_ ABSL_GUARDED_BY(mutex_);
   bool out_of_space_ ABSL_GUARDED_BY(mutex_) = false;

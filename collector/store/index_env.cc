@@ -1,6 +1,7 @@
 #include "collector/store/index_env.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdarg>
 #include <memory>
 #include <string>
@@ -71,11 +72,14 @@ class RandomFile : public leveldb::RandomAccessFile {
 
 class BufferedFile : public leveldb::WritableFile {
  public:
+  // `entries_dirty`: a rename is not known to be durable.
   BufferedFile(FileSystem* file_system, std::string path,
-               std::unique_ptr<rankprobe::WritableFile> file)
+               std::unique_ptr<rankprobe::WritableFile> file,
+               std::atomic<bool>* entries_dirty)
       : file_system_(file_system),
         path_(std::move(path)),
-        file_(std::move(file)) {}
+        file_(std::move(file)),
+        entries_dirty_(entries_dirty) {}
 
   leveldb::Status Append(const leveldb::Slice& data) override {
     if (buffer_.size() + data.size() <= kBufferBytes) {
@@ -99,10 +103,11 @@ class BufferedFile : public leveldb::WritableFile {
       return ToLevelDb(status);
     const std::string name = path_.substr(path_.rfind('/') + 1);
     // A manifest may name tables whose entries are as new as it is.
-    if (entry_synced_ && name.rfind("MANIFEST", 0) != 0)
+    if (entry_synced_ && !*entries_dirty_ && name.rfind("MANIFEST", 0) != 0)
       return leveldb::Status::OK();
     const absl::Status status = file_system_->SyncDirectory(DirectoryOf(path_));
     entry_synced_ = status.ok();
+    if (status.ok()) *entries_dirty_ = false;
     return ToLevelDb(status);
   }
   leveldb::Status Close() override {
@@ -115,6 +120,7 @@ class BufferedFile : public leveldb::WritableFile {
   FileSystem* const file_system_;
   const std::string path_;
   const std::unique_ptr<rankprobe::WritableFile> file_;
+  std::atomic<bool>* const entries_dirty_;
   std::string buffer_;
   bool entry_synced_ = false;
 };
@@ -181,11 +187,15 @@ class IndexEnv : public leveldb::EnvWrapper {
   }
   leveldb::Status RenameFile(const std::string& from,
                              const std::string& to) override {
-    if (const absl::Status status = file_system_->Rename(from, to);
-        !status.ok())
+    const absl::Status status = file_system_->Rename(from, to);
+    // LevelDB deletes the new manifest when this fails: it may be told so only
+    // if the old one is still in force.
+    if (!status.ok() &&
+        (file_system_->Exists(from) || !file_system_->Exists(to)))
       return ToLevelDb(status);
     // The files that the old name led to are deleted next.
-    return ToLevelDb(file_system_->SyncDirectory(DirectoryOf(to)));
+    entries_dirty_ = !file_system_->SyncDirectory(DirectoryOf(to)).ok();
+    return leveldb::Status::OK();
   }
   leveldb::Status LockFile(const std::string& path,
                            leveldb::FileLock** out) override {
@@ -221,12 +231,14 @@ class IndexEnv : public leveldb::EnvWrapper {
                                leveldb::WritableFile** out) {
     absl::StatusOr<std::unique_ptr<rankprobe::WritableFile>> file =
         file_system_->OpenForWrite(path, mode);
-    *out = file.ok() ? new BufferedFile(file_system_, path, *std::move(file))
+    *out = file.ok() ? new BufferedFile(file_system_, path, *std::move(file),
+                                        &entries_dirty_)
                      : nullptr;
     return ToLevelDb(file.status());
   }
 
   FileSystem* const file_system_;
+  std::atomic<bool> entries_dirty_{false};
 };
 
 }  // namespace

@@ -127,6 +127,7 @@ class StoreImpl : public Store, private StoreHooks {
       const absl::flat_hash_set<uint64_t>& live_incarnations) override;
   absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
                                           bool copy) override;
+  StoreTotals Totals() override;
 
  private:
   Index* index() override { return index_.get(); }
@@ -192,6 +193,9 @@ class StoreImpl : public Store, private StoreHooks {
   absl::flat_hash_set<std::string> whole_ ABSL_GUARDED_BY(mutex_);
   // Whole payloads that were offered again, and when: deletion spares them.
   absl::flat_hash_map<std::string, int64_t> touched_ ABSL_GUARDED_BY(mutex_);
+
+  // Records lost since the store was opened, by LossReason.
+  std::map<int, uint64_t> lost_records_ ABSL_GUARDED_BY(mutex_);
 
   // One job at a time; taken before mutex_.
   absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
@@ -460,6 +464,8 @@ absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
     return absl::OkStatus();
   }
   for (const v1::Record& record : records.records()) {
+    if (record.has_loss())
+      lost_records_[record.loss().reason()] += record.loss().records();
     CountRecord(
         record,
         [&](const v1::PayloadRef& payload) {
@@ -958,6 +964,24 @@ absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
   report.live_bytes = compacted.live_bytes;
   report.total_bytes = compacted.total_bytes;
   return report;
+}
+
+StoreTotals StoreImpl::Totals() {
+  absl::MutexLock lock(&mutex_);
+  StoreTotals totals;
+  totals.runs = runs_.size();
+  for (const auto& [name, row] : runs_) {
+    totals.records += row.records();
+    totals.stored_payload_bytes += row.stored_payload_bytes();
+    totals.offered_payload_bytes += row.offered_payload_bytes();
+  }
+  for (const auto& [reason, count] : lost_records_) {
+    totals.lost_records[v1::LossReason_IsValid(reason)
+                            ? v1::LossReason_Name(
+                                  static_cast<v1::LossReason>(reason))
+                            : absl::StrCat(reason)] = count;
+  }
+  return totals;
 }
 
 absl::StatusOr<v1::BackupReport> StoreImpl::Backup(const std::string& directory,

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -57,6 +58,15 @@ struct DeleteOptions {
   std::optional<std::set<int64_t>> steps;
   // Incarnations of connected ranks.
   absl::flat_hash_set<uint64_t> live_incarnations;
+};
+
+struct StoreTotals {
+  uint64_t runs = 0;
+  uint64_t records = 0;
+  uint64_t stored_payload_bytes = 0;
+  uint64_t offered_payload_bytes = 0;
+  // By reason, as the ledger names it; since this process began.
+  std::map<std::string, uint64_t> lost_records;
 };
 
 struct GarbageReport {
@@ -168,6 +178,8 @@ class Store {
   virtual absl::StatusOr<GarbageReport> CollectGarbage(
       const absl::flat_hash_set<uint64_t>& live_incarnations) = 0;
   // A copy of the archive in a new directory. ALREADY_EXISTS.
+  // Sums over all runs; cheap.
+  virtual StoreTotals Totals() = 0;
   virtual absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
                                                   bool copy) = 0;
 };

@@ -393,6 +393,8 @@ absl::StatusOr<std::unique_ptr<FileLock>> FaultFileSystem::Lock(
   RP_RETURN_IF_ERROR(Check("Lock", path));
   if (!locks_.insert(path).second)
     return absl::FailedPreconditionError(absl::StrCat(path, " is held"));
+  // As open(O_CREAT) does; it is never written to.
+  if (files_.count(path) == 0) files_[path] = std::make_shared<Inode>();
   return std::unique_ptr<FileLock>(new Held(this, path));
 }
 

@@ -8,6 +8,7 @@
 // Each round does one of: kill -9 of the collector, of an agent, of both; cut,
 // half-cut or stall all connections. The seed is printed; the same seed makes
 // the same choices. Exit code 0: clean.
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -20,17 +20,13 @@ namespace rankprobe::crash {
 namespace {
 
 Payload Make(uint64_t seed, size_t size) {
-  Payload payload;
-  payload.data.resize(size);
+  std::string data(size, '\0');
   std::mt19937_64 random(seed);
   for (size_t at = 0; at + 8 <= size; at += 8) {
     const uint64_t word = random();
-    std::memcpy(payload.data.data() + at, &word, 8);
+    std::memcpy(data.data() + at, &word, 8);
   }
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(payload.data.data(), size));
-  std::memcpy(payload.digest.data(), canonical.digest, 16);
-  return payload;
+  return MakePayload(std::move(data));
 }
 
 volatile std::sig_atomic_t stop_requested = 0;
@@ -99,6 +95,16 @@ bool SubmitStep(Session* session, int64_t step,
 }
 
 }  // namespace
+
+Payload MakePayload(std::string data) {
+  Payload payload;
+  payload.data = std::move(data);
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(
+      &canonical, XXH3_128bits(payload.data.data(), payload.data.size()));
+  std::memcpy(payload.digest.data(), canonical.digest, 16);
+  return payload;
+}
 
 std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step) {
   const auto r = static_cast<uint64_t>(rank), s = static_cast<uint64_t>(step);

@@ -20,6 +20,8 @@ struct Payload {
   std::array<uint8_t, 16> digest{};
 };
 
+Payload MakePayload(std::string data);
+
 // One that all ranks and steps share for a while, one of several chunks, one
 // small one.
 std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step);
