@@ -512,14 +512,17 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
 }
 
 absl::Status StoreImpl::Sync() {
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(sticky_);
+  }
+  // Commits go on meanwhile; what they add may be synced or not.
+  absl::Status status = payloads_->Sync();
+  if (status.ok()) status = index_->Write(index_->NewBatch(), /*sync=*/true);
+  if (status.ok()) return status;
   absl::MutexLock lock(&mutex_);
-  RP_RETURN_IF_ERROR(sticky_);
-  if (absl::Status status = payloads_->Sync(); !status.ok())
-    return sticky_ = status;
-  if (absl::Status status = index_->Write(index_->NewBatch(), /*sync=*/true);
-      !status.ok())
-    return sticky_ = status;
-  return absl::OkStatus();
+  if (sticky_.ok()) sticky_ = status;
+  return status;
 }
 
 bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
