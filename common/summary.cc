@@ -1,7 +1,5 @@
 #include "common/summary.h"
 
-#include <libdeflate.h>
-
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/kernels/crc32.h"
 #include "common/kernels/kernels.h"
 #include "common/strided_layout.h"
 
@@ -228,7 +227,7 @@ class Accumulator {
         break;
     }
     if (request_.checksum == ChecksumMode::kCrc32) {
-      crc32_ = libdeflate_crc32(crc32_, data, bytes);
+      crc32_ = kernels::Crc32(crc32_, data, bytes);
     } else if (request_.checksum == ChecksumMode::kXor64) {
       xor64_ ^= kernels_.xor64(data, bytes);
     }

@@ -10,7 +10,7 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 128 << 10;
+constexpr size_t kSubmitBytes = 256 << 10;
 constexpr uint64_t kMaxFaultRecords = 100;
 
 // Lists and maps as in `from`; every leaf null.
