@@ -19,6 +19,8 @@ namespace {
 using kernels::FloatStats;
 using kernels::IntStats;
 
+constexpr size_t kStreamBlockBytes = 1 << 20;
+
 enum class Family { kFloat, kInt, kBool, kComplex, kNone };
 
 Family FamilyOf(v1::DType dtype) {
@@ -440,10 +442,14 @@ Summary Summarize(const TensorView& view, const SummaryRequest& request) {
   if (any) {
     layout = SummaryNeedsOrder(request) ? LayoutInOrder(view)
                                         : LayoutInAnyOrder(view);
-    ForEachBlock(layout, size, [&](const char* data, size_t bytes) {
-      accumulator.Block(data, bytes);
-      return true;
-    });
+    // One pass needs no block that stays in the cache for the next.
+    ForEachBlock(
+        layout, size,
+        [&](const char* data, size_t bytes) {
+          accumulator.Block(data, bytes);
+          return true;
+        },
+        SummaryNeedsOrder(request) ? kCacheBlockBytes : kStreamBlockBytes);
   }
   Summary summary = accumulator.Finish(any ? count : 0, layout.repeat, [&] {
     bool found = false;
