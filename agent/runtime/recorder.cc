@@ -248,8 +248,12 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
   call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
   call.step_generation = generation_;
-  call.stack_wanted = filter_->Api(call.forward_entry) == Verdict::kKeep;
-  call.kept = call.stack_wanted && plan_->task != Task::kStructure;
+  const Verdict verdict = filter_->Api(call.forward_entry);
+  // data_mode takes the data, not the stack.
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
+              plan_->task != Task::kStructure;
   if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
@@ -267,9 +271,13 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   call.step_generation = generation_;
   if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
   ModuleStack().push_back(call.forward_entry);
-  call.stack_wanted =
-      filter_->ModuleBegin(call.forward_entry) == Verdict::kKeep;
-  call.kept = call.stack_wanted && plan_->task != Task::kStructure;
+  const Verdict verdict = filter_->ModuleBegin(call.forward_entry);
+  call.forced = verdict == Verdict::kLevel && modules_forced_ &&
+                plan_->level == Level::kL1;
+  call.stack_wanted = verdict == Verdict::kKeep ||
+                      verdict == Verdict::kDataMode || call.forced;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
+              plan_->task != Task::kStructure;
   if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
@@ -331,7 +339,7 @@ void Recorder::BeginModuleBackward(const RecordedCall& call) {
   if (!WantsBackward(call)) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
-  if (Edges()) AddEdge(call.backward_entry, Parent());
+  if (Edges()) module_edges_.emplace_back(call.backward_entry, Parent());
   ModuleStack().push_back(call.backward_entry);
   filter_->ModuleBegin(call.backward_entry);
 }
@@ -364,7 +372,7 @@ bool Recorder::WantsBackward(const RecordedCall& call) const {
   if (call.forward_entry.empty() || Forked()) return false;
   absl::MutexLock lock(&mutex_);
   return call.step_generation == generation_ && step_begun_ &&
-         plan_->data_mode.backward;
+         (plan_->data_mode.backward || Edges());
 }
 
 void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
@@ -377,11 +385,15 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
     begun = PopStack(call.backward_entry);
     if (!begun) filter_->ModuleBegin(call.backward_entry);
     verdict = filter_->ModuleEnd(call.backward_entry);
+    if (call.forced && verdict == Verdict::kLevel) verdict = Verdict::kKeep;
   } else {
     verdict = filter_->Api(call.backward_entry);
   }
-  if (!begun && Edges() && (call.is_module || plan_->level == Level::kMix))
-    AddEdge(call.backward_entry, Parent());
+  if (Edges()) {
+    if (!begun && (call.is_module || plan_->level == Level::kMix))
+      AddEdge(call.backward_entry, Parent());
+    FlushModuleEdges();
+  }
   if (verdict != Verdict::kKeep || plan_->task == Task::kStructure) {
     ++counts_.filtered;
     return;

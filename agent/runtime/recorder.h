@@ -56,6 +56,8 @@ struct RecordedCall {
   bool kept = false;
   // It passed the filters: its stack is wanted. At task structure without data.
   bool stack_wanted = false;
+  // A module recorded at a level that has none.
+  bool forced = false;
   // The step it was made in; gradients that come later than that are dropped.
   uint64_t step_generation = 0;
 };
@@ -119,6 +121,8 @@ class Recorder {
 
   // --- Calls. All are no-ops when not recording.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
+  // Modules are recorded at level L1 too, until told otherwise.
+  void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
   void Inputs(const RecordedCall& call, const BuildFn& build);
@@ -209,6 +213,7 @@ class Recorder {
   const Clock* const clock_;
   const int pid_;
   std::atomic<bool> recording_{false};
+  std::atomic<bool> modules_forced_{false};
 
   mutable absl::Mutex mutex_;
   const std::unique_ptr<Session> session_;

@@ -72,6 +72,8 @@ QuietScope::~QuietScope() {
   PyErr_Clear();
 }
 
+void QuietScope::Enter() { ++quiet_depth; }
+void QuietScope::Leave() { --quiet_depth; }
 bool QuietScope::Active() { return quiet_depth > 0; }
 
 Capture::Capture(std::shared_ptr<Recorder> recorder, const py::dict& torch,
@@ -182,16 +184,22 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
   Guarded("api outputs", [&] {
     if (spec.distributed) {
       tokens_.Clear();
-    } else if (spec.in_place || keywords != nullptr) {
-      ForgetWritten(args, spec.in_place ? 1 : count + KeywordCount(keywords));
+    } else if (spec.writes_arguments) {
+      ForgetWritten(args, count + KeywordCount(keywords));
+    } else {
+      if (spec.in_place) ForgetWritten(args, std::min<Py_ssize_t>(count, 1));
+      for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
+        if (std::string_view(KeywordName(keywords, i)) == "out")
+          ForgetWritten(args + count + i, 1);
+      }
     }
     MaybeFail("api outputs");
     PyValue outputs;
     if (call.kept) {
       if (spec.distributed) {
         outputs = ReadDistributedOutputs(args, count, keywords);
-      } else if (PyTuple_Check(result) && PyTuple_CheckExact(result)) {
-        outputs = reader_.Read(result);
+      } else if (PyTuple_Check(result)) {
+        outputs = reader_.ReadItems(result);
       } else {
         outputs.items.push_back(reader_.Read(result));
       }
@@ -206,8 +214,11 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
         FillList(builder, outputs.items, phase->mutable_output());
       });
     }
-    if (spec.distributed && call.kept && torch_.work_type &&
-        torch_.IsInstance(result, torch_.work_type)) {
+    PyObject* work = result;
+    if (PyList_CheckExact(result) && PyList_GET_SIZE(result) > 0)
+      work = PyList_GET_ITEM(result, PyList_GET_SIZE(result) - 1);
+    if (spec.distributed && call.kept &&
+        torch_.IsInstance(work, torch_.work_type)) {
       const PyRef all =
           PyRef::Steal(PyTuple_New(count + KeywordCount(keywords)));
       for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
@@ -215,7 +226,7 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
         PyTuple_SET_ITEM(all.get(), i, args[i]);
       }
       pending_.push_back(
-          {PyRef::Share(result), call, all, spec.ignored_outputs});
+          {PyRef::Share(work), call, all, spec.ignored_outputs});
     }
     if (spec.dropout) {
       for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
@@ -324,8 +335,8 @@ void Capture::EndModule(const ModuleCall& module, const py::object& output,
   Guarded("module outputs", [&] {
     MaybeFail("module outputs");
     if (!module.call.kept) return;
-    if (PyTuple_CheckExact(output.ptr())) {
-      outputs = reader_.Read(output.ptr());
+    if (PyTuple_Check(output.ptr())) {
+      outputs = reader_.ReadItems(output.ptr());
     } else {
       outputs.items.push_back(reader_.Read(output.ptr()));
     }

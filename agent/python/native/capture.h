@@ -31,6 +31,8 @@ struct ApiSpec {
   bool distributed = false;
   // It writes into its arguments.
   bool in_place = false;
+  // It may write into any argument without telling the version counter.
+  bool writes_arguments = false;
   // Its backward is not recorded when the argument `p` is 0.
   bool dropout = false;
   // Input positions and keywords that are mere receive buffers.
@@ -59,6 +61,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
   bool enabled() const { return enabled_; }
   // APIs alone are silent: module_dump.
   void SetApisEnabled(bool enabled) { apis_enabled_ = enabled; }
+  // Modules are recorded whatever the level: module_dump.
+  void SetModulesForced(bool forced) {
+    if (recorder_ != nullptr) recorder_->SetModulesForced(forced);
+  }
   bool ApisActive() const { return apis_enabled_ && Active(); }
 
   // --- APIs, called by ApiObject.
@@ -152,6 +158,9 @@ class QuietScope {
   QuietScope(const QuietScope&) = delete;
   QuietScope& operator=(const QuietScope&) = delete;
   static bool Active();
+  // The same without taking the mode off, for Python code.
+  static void Enter();
+  static void Leave();
 
  private:
   const Capture& capture_;

@@ -34,6 +34,7 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
     const std::string name = py::str(key).cast<std::string>();
     if (name == "distributed") spec.distributed = value.cast<bool>();
     if (name == "in_place") spec.in_place = value.cast<bool>();
+    if (name == "writes_arguments") spec.writes_arguments = value.cast<bool>();
     if (name == "dropout") spec.dropout = value.cast<bool>();
     if (name == "ignored_inputs")
       spec.ignored_inputs = value.cast<std::vector<int>>();
@@ -82,6 +83,10 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("active", &Capture::Active)
       .def_property("enabled", &Capture::enabled, &Capture::SetEnabled)
       .def("set_apis_enabled", &Capture::SetApisEnabled, py::arg("enabled"))
+      .def("set_modules_forced", &Capture::SetModulesForced,
+           py::arg("forced"))
+      .def("enter_quiet", [](const Capture&) { QuietScope::Enter(); })
+      .def("leave_quiet", [](const Capture&) { QuietScope::Leave(); })
       .def("set_mode", &Capture::SetMode, py::arg("mode"))
       .def("begin_module", &Capture::BeginModule, py::arg("name"),
            py::arg("args"), py::arg("kwargs") = py::none())

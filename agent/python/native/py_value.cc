@@ -166,6 +166,14 @@ PyValue ValueReader::Read(PyObject* object, const char* keyword, int depth,
   return ReadOther(object, keyword, depth, reuse);
 }
 
+PyValue ValueReader::ReadItems(PyObject* tuple) const {
+  PyValue out;
+  out.kind = PyValue::Kind::kList;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    out.items.push_back(Read(PyTuple_GET_ITEM(tuple, i)));
+  return out;
+}
+
 PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
                                bool reuse) const {
   const TorchBindings& t = *torch_;
@@ -192,7 +200,7 @@ PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
   if (t.IsInstance(object, t.memory_format_type))
     return Object(v1::ObjectLeaf::KIND_MEMORY_FORMAT, Text(object));
   if (name == "device" && PyUnicode_CheckExact(object))
-    return Object(v1::ObjectLeaf::KIND_BARE_TEXT, Text(object));
+    return Object(v1::ObjectLeaf::KIND_DEVICE, Text(object));
   // The rest is rare: Python turns it into something simpler, tagged.
   const PyRef simple = PyRef::Steal(
       PyObject_CallFunctionObjArgs(t.convert.get(), object, nullptr));

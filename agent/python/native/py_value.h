@@ -68,6 +68,8 @@ class ValueReader {
   // of the same bytes may be used again.
   PyValue Read(PyObject* object, const char* keyword = nullptr, int depth = 0,
                bool reuse = true) const;
+  // Any tuple as a list, named or not.
+  PyValue ReadItems(PyObject* tuple) const;
   // Storage of a plain CPU tensor; 0: not known.
   uintptr_t Storage(PyObject* tensor) const;
 

@@ -31,7 +31,12 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code, int number) {
   line.code = PyRef::Share(reinterpret_cast<PyObject*>(code));
   const std::string file = Utf8(code->co_filename);
   line.dropped = true;
-  if (absl::StartsWith(file, skipped_directory_)) return &line;
+  const std::string function = Utf8(code->co_name);
+  if (absl::StartsWith(file, skipped_directory_)) {
+    line.is_mode = function == "__torch_function__";
+    return &line;
+  }
+  line.is_dispatch = function == "handle_torch_function";
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
   if (!source || source.get() == Py_None) {
@@ -40,7 +45,7 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code, int number) {
   }
   line.dropped = false;
   line.text = absl::StrCat("File ", file, ", line ", number, ", in ",
-                           Utf8(code->co_name), ", \n ", Utf8(source.get()));
+                           function, ", \n ", Utf8(source.get()));
   return &line;
 }
 
@@ -48,12 +53,22 @@ const std::vector<std::string>& StackReader::Read() {
   key_.clear();
   PyRef frame = PyRef::Steal(
       reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  // A Python function that found our mode calls itself through it: that detour
+  // (the function, the dispatcher) is no part of the user's stack.
+  bool after_mode = false;
+  int detour = 0;
   while (frame && key_.size() < kMaxFrames) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.get());
     PyCodeObject* code = PyFrame_GetCode(raw);
     const Line* line = LineOf(code, PyFrame_GetLineNumber(raw));
     Py_DECREF(code);
-    if (!line->dropped) key_.push_back(line);
+    if (after_mode && line->is_dispatch) detour = 2;
+    after_mode = line->is_mode;
+    if (detour > 0) {
+      --detour;
+    } else if (!line->dropped) {
+      key_.push_back(line);
+    }
     frame = PyRef::Steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }
   const auto [it, is_new] = stacks_.try_emplace(key_);

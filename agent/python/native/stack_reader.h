@@ -30,6 +30,9 @@ class StackReader {
     PyRef code;  // keeps the address from being used again
     std::string text;
     bool dropped = false;
+    // Our torch function mode; the function of PyTorch that called it.
+    bool is_mode = false;
+    bool is_dispatch = false;
   };
   const Line* LineOf(PyCodeObject* code, int number);
 

@@ -27,6 +27,8 @@ _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
     "_all_gather_base": ([0], []), "all_to_all_single": ([0], []), "all_to_all": ([0], []),
     "all_gather_into_tensor": ([0], []), "reduce_scatter_tensor": ([0], []),
 }
+# They change arguments (running statistics) behind the version counter's back.
+_HIDDEN_WRITES = ("batch_norm", "instance_norm", "moving_avg", "embedding_renorm")
 _IGNORED_OUTPUTS = {"Distributed.isend": [0], "NPU.npu_fusion_attention": [4, 5]}
 
 
@@ -84,6 +86,8 @@ def _traits(prefix: str, op: str) -> dict[str, Any]:
     if (op.endswith("_") and not dunder) or op == "__setitem__" or (dunder and op.startswith("__i") and op not in (
             "__init__", "__int__", "__iter__", "__index__", "__invert__")):
         traits["in_place"] = True
+    if any(part in op for part in _HIDDEN_WRITES):
+        traits["writes_arguments"] = True
     if "dropout" in op:
         traits["dropout"] = True
     return traits
@@ -137,11 +141,16 @@ class Apis:
         api = known if same else _native.api(function, self._capture, prefix, name, _traits(prefix, name))
         if not same:
             api.rankprobe_name = f"{prefix}.{name}"
-        self._by_original.setdefault(function, api)
+        # Methods of Tensor are not bound early; some share a function with a name
+        # that is not listed (__rtruediv__), which msprobe does not record.
+        if prefix != "Tensor":
+            self._by_original.setdefault(function, api)
         own = vars(host) if hasattr(host, "__dict__") else {}
         self._places.append((host, name, api, own.get(name)))
 
     def stand_in(self, func: Callable) -> Callable:
+        if isinstance(func, (_native.ApiMethod, _native.ApiFunction)):
+            return func.__wrapped__  # C code of Tensor's methods looks its name up
         try:
             return self._by_original.get(func, func)
         except TypeError:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch.utils import hooks as torch_hooks
 
+_MAX_DEPTH = 350
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
     torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
@@ -33,27 +34,48 @@ def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
                 yield prefix + path, module
 
 
-def _reset_creation_meta(value: Any) -> None:
-    """In-place edits of what a backward hook returned must stay legal."""
+def _differentiable(value: Any, out: list[torch.Tensor], depth: int = 0) -> list[torch.Tensor]:
+    """The tensors of nested containers that require a gradient, in order."""
     if isinstance(value, torch.Tensor):
-        if value._is_view():
-            _SET_CREATION_META(value, torch._C._autograd.CreationMeta.DEFAULT)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _reset_creation_meta(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _reset_creation_meta(item)
+        if value.requires_grad:
+            out.append(value)
+    elif depth < _MAX_DEPTH and isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _differentiable(item, out, depth + 1)
+    return out
 
 
-def _first_tensor_requires_grad(value: Any) -> bool:
+def _replaced(value: Any, tensors: Iterator[torch.Tensor], depth: int = 0) -> Any:
+    """`value` with those tensors replaced. Lists and dicts stay the same objects:
+    a module may add to one it was given."""
     if isinstance(value, torch.Tensor):
-        return value.requires_grad
-    if isinstance(value, (list, tuple)):
-        return any(_first_tensor_requires_grad(v) for v in value)
-    if isinstance(value, dict):
-        return any(_first_tensor_requires_grad(v) for v in value.values())
-    return False
+        return next(tensors) if value.requires_grad else value
+    if depth >= _MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+        return value
+    if isinstance(value, tuple):
+        items = [_replaced(item, tensors, depth + 1) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        item = value[key]
+        new = _replaced(item, tensors, depth + 1)
+        if new is not item:
+            value[key] = new
+    return value
+
+
+def _hooked(value: Any, setup: Callable[[tuple], Any]) -> Any:
+    """`value` with its differentiable tensors passed through `setup`."""
+    tensors = _differentiable(value, [])
+    if not tensors:
+        setup(())
+        return value
+    hooked = setup(tuple(tensors))
+    if _SET_CREATION_META is not None:
+        for tensor in hooked:
+            # In-place edits of what a backward hook returned stay legal.
+            if tensor._is_view():
+                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
+    return _replaced(value, iter(hooked))
 
 
 class _NodeBackward:
@@ -70,14 +92,10 @@ class _NodeBackward:
         self._capture.module_backward(self._call, grad_input, grad_output)
 
     def inputs(self, args: tuple) -> tuple:
-        args = self._hook.setup_input_hook(args)
-        _reset_creation_meta(args)
-        return args
+        return _hooked(args, self._hook.setup_input_hook)
 
     def outputs(self, output: Any) -> Any:
-        output = self._hook.setup_output_hook(output)
-        _reset_creation_meta(output)
-        return output
+        return _hooked(output, self._hook.setup_output_hook)
 
 
 class _TensorBackward:
@@ -96,15 +114,15 @@ class _TensorBackward:
         self._begun = self._done = False
 
     def inputs(self, args: tuple) -> tuple:
-        out = []
-        for arg in args:
-            if isinstance(arg, torch.Tensor) and arg.requires_grad:
-                arg = arg.view_as(arg)
-                arg.register_hook(self._on_input(len(self._grad_inputs)))
-                self._waiting += 1
-            self._grad_inputs.append(None)
-            out.append(arg)
-        return tuple(out)
+        return _hooked(args, self._setup_inputs)
+
+    def _setup_inputs(self, tensors: tuple) -> list[torch.Tensor]:
+        views = [tensor.view_as(tensor) for tensor in tensors]
+        self._grad_inputs = [None] * len(views)
+        self._waiting = len(views)
+        for i, view in enumerate(views):
+            view.register_hook(self._on_input(i))
+        return views
 
     def _on_input(self, index: int) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
@@ -116,17 +134,14 @@ class _TensorBackward:
         return hook
 
     def outputs(self, output: Any) -> Any:
-        items = list(output) if isinstance(output, (list, tuple)) else [output]
-        for i, item in enumerate(items):
-            self._grad_outputs.append(None)
-            if isinstance(item, torch.Tensor) and item.requires_grad:
-                items[i] = item.view_as(item)
-                items[i].register_hook(self._on_output(i))
-        if isinstance(output, torch.Tensor):
-            return items[0]
-        if type(output) in (list, tuple):
-            return type(output)(items)
-        return output
+        return _hooked(output, self._setup_outputs)
+
+    def _setup_outputs(self, tensors: tuple) -> list[torch.Tensor]:
+        views = [tensor.view_as(tensor) for tensor in tensors]
+        self._grad_outputs = [None] * len(views)
+        for i, view in enumerate(views):
+            view.register_hook(self._on_output(i))
+        return views
 
     def _on_output(self, index: int) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
@@ -145,8 +160,7 @@ class _TensorBackward:
         if self._done:
             return
         self._done = True
-        inputs = self._grad_inputs if any(g is not None for g in self._grad_inputs) else []
-        self._capture.module_backward(self._call, tuple(inputs), tuple(self._grad_outputs))
+        self._capture.module_backward(self._call, tuple(self._grad_inputs), tuple(self._grad_outputs))
 
 
 _Backward = _NodeBackward if _SET_CREATION_META is not None else _TensorBackward
@@ -177,7 +191,8 @@ class ModuleHooks:
 
     def hook_model(self, model: Any) -> None:
         """Hooks everything below the root(s); a second time is a no-op."""
-        self.hook_roots(model)
+        if not _HAS_ALWAYS_CALL:
+            self.hook_roots(model)  # what an exception left open is closed there
         for path, module in named_targets(model):
             self.hook_module(path, module)
 
@@ -250,12 +265,15 @@ class ModuleHooks:
                 if self.parameters_grad:
                     self._watch_parameters(name, module)
                 if full and self.backward and torch.is_grad_enabled():
+                    capture.enter_quiet()
                     try:
                         backward = _Backward(capture, call, module)
                         changed = backward.inputs(args)
                     except Exception as error:  # noqa: BLE001 - the model must not notice
                         self._warn(f"{name}: no backward hook: {error}")
                         backward = changed = None
+                    finally:
+                        capture.leave_quiet()
             stack.append((module, call, backward))
             return None if changed is None else (changed, kwargs)
 
@@ -282,11 +300,14 @@ class ModuleHooks:
             capture.end_module(call, output, dict(module.named_parameters(recurse=False)) if call.kept else {})
             if backward is None:
                 return None
+            capture.enter_quiet()
             try:
                 return backward.outputs(output)
             except Exception as error:  # noqa: BLE001
                 self._warn(f"{call.name}: no backward hook: {error}")
                 return None
+            finally:
+                capture.leave_quiet()
 
         return rankprobe_post
 

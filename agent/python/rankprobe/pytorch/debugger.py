@@ -205,7 +205,7 @@ class PrecisionDebugger:
         if model is not None and (plan["level"] in ("L0", "mix") or token_range is not None):
             if plan["level"] in ("L0", "mix"):
                 self._modules.hook_model(model)
-            else:
+            if token_range is not None:
                 self._modules.hook_roots(model)
         if not self._session.recording:
             return
@@ -308,7 +308,8 @@ class PrecisionDebugger:
 
     def _apply_plan(self, plan: dict) -> None:
         """Patches and hooks that this level needs, and no others."""
-        self._modules.backward = plan["backward"]
+        # construct.json names backward calls even where their data is not wanted.
+        self._modules.backward = plan["backward"] or plan["extra_info"]
         self._modules.parameters_grad = plan["parameters_grad"]
         if plan["level"] in ("L1", "mix"):
             self._apis.install()
@@ -333,7 +334,7 @@ class PrecisionDebugger:
         if self._finished():
             return
         leaves = list(gradient_leaves(variable)) if save_backward else []
-        nulls = skeleton(variable) if leaves else ...
+        nulls = skeleton(variable) if save_backward else ...
         saved = self._capture.save(name, variable, nulls)
         if saved is None:
             return
@@ -358,6 +359,7 @@ class PrecisionDebugger:
         if self._dumped_module is not None:
             self._module_dump_end()
         self._capture.set_apis_enabled(False)
+        self._capture.set_modules_forced(True)
         self._dumped_module = (module, self._modules.hook_module(name, module))
 
     def _module_dump_end(self) -> None:
@@ -367,6 +369,7 @@ class PrecisionDebugger:
             self._modules.remove(handles)
             self._modules.forget(module)
         self._capture.set_apis_enabled(True)
+        self._capture.set_modules_forced(False)
 
     # --- the collector
 
