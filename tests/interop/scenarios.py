@@ -251,8 +251,8 @@ class InPlace(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.act(self.a(x))
-        x += 1
         y = self.b(x)
+        y += 1
         y[0] = 0
         return y.mul_(2)
 
