@@ -246,7 +246,10 @@ absl::Status EntryComparison::Load(size_t target_index,
   const DumpMode mode = target_->mode();
   for (RowPair& pair : pairs_) {
     ComparePair(mode, &pair);
-    if (mode == DumpMode::kTensor) RP_RETURN_IF_ERROR(CompareData(&pair));
+    if (mode == DumpMode::kTensor) {
+      RP_RETURN_IF_ERROR(
+          CompareRowData(file_system_, *target_, *golden_, &pair));
+    }
   }
   VerdictOptions verdict_options;
   verdict_options.mode = mode;
@@ -312,29 +315,35 @@ absl::Status EntryComparison::PairByMap() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<PtTensor>> EntryComparison::OpenData(
-    const DumpReader& dump, absl::string_view name) {
+namespace {
+
+absl::StatusOr<std::optional<PtTensor>> OpenData(FileSystem* file_system,
+                                                 const DumpReader& dump,
+                                                 absl::string_view name) {
   if (name == "-1" || !absl::EndsWith(name, ".pt") ||
       absl::StrContains(name, '/')) {
     return std::nullopt;
   }
   const std::string path = absl::StrCat(dump.data_dir(), "/", name);
-  if (dump.data_dir().empty() || !file_system_->Exists(path)) {
+  if (dump.data_dir().empty() || !file_system->Exists(path)) {
     return std::nullopt;
   }
-  RP_ASSIGN_OR_RETURN(PtTensor tensor, OpenPt(file_system_, path));
+  RP_ASSIGN_OR_RETURN(PtTensor tensor, OpenPt(file_system, path));
   return std::make_optional(std::move(tensor));
 }
 
-absl::Status EntryComparison::CompareData(RowPair* pair) {
+}  // namespace
+
+absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
+                            const DumpReader& golden, RowPair* pair) {
   if (pair->benchmark == nullptr) {
     pair->tensor = UniformMetrics("unsupported", "No bench data matched.");
     return absl::OkStatus();
   }
   RP_ASSIGN_OR_RETURN(const auto n,
-                      OpenData(*target_, pair->target->data_name));
-  RP_ASSIGN_OR_RETURN(const auto b,
-                      OpenData(*golden_, pair->benchmark->data_name));
+                      OpenData(file_system, target, pair->target->data_name));
+  RP_ASSIGN_OR_RETURN(
+      const auto b, OpenData(file_system, golden, pair->benchmark->data_name));
   if (!n.has_value() || !b.has_value()) {
     pair->tensor = UniformMetrics("unsupported", "No real data.");
     return absl::OkStatus();

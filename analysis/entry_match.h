@@ -64,9 +64,6 @@ class EntryComparison {
  private:
   absl::Status PairBySuffix(absl::string_view golden_entry);
   absl::Status PairByMap();
-  absl::Status CompareData(RowPair* pair);
-  absl::StatusOr<std::optional<PtTensor>> OpenData(const DumpReader& dump,
-                                                   absl::string_view name);
 
   FileSystem* const file_system_;
   const DumpReader* const target_;
@@ -86,6 +83,10 @@ class EntryComparison {
   std::vector<RowPair> pairs_;
   Verdict verdict_ = Verdict::kPass;
 };
+
+// Compares the .pt files of a pair and sets its metrics.
+absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
+                            const DumpReader& golden, RowPair* pair);
 
 bool DtypesArePartners(const Row& target, const Row& golden);
 
