@@ -78,6 +78,7 @@ std::string ToolTip(DumpMode mode) {
          R"("share of elements with a relative error below 1/1000", )"
          R"("Five Thousandths Err Ratio": )"
          R"("share of elements with a relative error below 5/1000", )"
+         R"("EucDist": "length of the difference of the two tensors", )"
          R"("Cosine": "cosine of the angle between the two tensors", )"
          R"("MaxAbsErr": "largest absolute difference", )"
          R"("MaxRelativeErr": "largest relative difference"})";
@@ -250,8 +251,7 @@ class Writer {
             ? nullptr
             : &other->graph.nodes()[static_cast<size_t>(node.match)];
     const DumpMode mode = side.dump->mode();
-    if (partner != nullptr && partner->entry.has_value() && !rows_.empty() &&
-        mode != DumpMode::kStructure) {
+    if (partner != nullptr && !rows_.empty() && mode != DumpMode::kStructure) {
       RP_RETURN_IF_ERROR(JudgeNode(side, *other, node, *partner, index));
     }
     RowTexts texts =
@@ -266,9 +266,12 @@ class Writer {
   absl::Status JudgeNode(const Side& side, const Side& other,
                          const GraphNode& node, const GraphNode& partner,
                          int32_t index) {
-    RP_RETURN_IF_ERROR(other.dump->Read(*partner.entry, &partner_record_));
-    RP_RETURN_IF_ERROR(
-        ReadRowsInRecordOrder(partner.id, &partner_record_, &partner_rows_));
+    partner_rows_.clear();
+    if (partner.entry.has_value()) {
+      RP_RETURN_IF_ERROR(other.dump->Read(*partner.entry, &partner_record_));
+      RP_RETURN_IF_ERROR(
+          ReadRowsInRecordOrder(partner.id, &partner_record_, &partner_rows_));
+    }
     constexpr size_t kStates = 5;
     std::array<std::vector<const Row*>, kStates> by_state;
     for (const Row& row : partner_rows_) {
@@ -294,10 +297,17 @@ class Writer {
     }
     VerdictOptions verdict_options;
     verdict_options.mode = side.dump->mode();
-    const Verdict verdict =
+    Verdict verdict =
         JudgeEntry(node.id, verdict_options, absl::MakeSpan(pairs_));
-    // Where nothing had a partner nothing was compared.
-    if (!any) return absl::OkStatus();
+    if (!any) {
+      // Where nothing had a partner nothing was compared: no pass.
+      for (RowPair& pair : pairs_) {
+        if (!pair.messages.empty()) continue;
+        pair.verdict = Verdict::kWarning;
+        pair.messages.emplace_back("warning: No bench data matched.");
+      }
+      verdict = std::max(verdict, Verdict::kWarning);
+    }
     precision_[static_cast<size_t>(index)] =
         HasNoDefinedOutput(node.id) ? 0 : PrecisionIndex(verdict);
     return absl::OkStatus();
