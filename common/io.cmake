@@ -1,2 +1,2 @@
-set(RP_COMMON_IO_SRCS crc32c.cc host_port.cc posix_file_system.cc)
-set(RP_COMMON_IO_TESTS crc32c_test.cc file_system_test.cc host_port_test.cc)
+set(RP_COMMON_IO_SRCS channel_security.cc crc32c.cc host_port.cc posix_file_system.cc)
+set(RP_COMMON_IO_TESTS channel_security_test.cc crc32c_test.cc file_system_test.cc host_port_test.cc)

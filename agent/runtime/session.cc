@@ -16,6 +16,7 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "common/grpc_channel.h"
 #include "common/host_port.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
@@ -56,11 +57,7 @@ class SessionImpl final : public Session {
         GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
         static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_max)));
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // The collector is named on purpose: proxies of the environment are not
-    // meant.
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel_ = grpc::CreateCustomChannel(
-        options_.collector, grpc::InsecureChannelCredentials(), arguments);
+    channel_ = MakeChannel(options_.collector, options_.security, arguments);
     stub_ = v1::AgentService::NewStub(channel_);
     worker_ = std::thread([this] { Work(); });
   }
@@ -230,6 +227,7 @@ class SessionImpl final : public Session {
   // the collector had welcomed us.
   bool RunConnection() {
     ControlStream control([this] { Wake(); });
+    AddToken(options_.security, control.context());
     stub_->async()->Session(control.context(), &control);
     v1::AgentEvent hello_event;
     v1::Hello* hello = hello_event.mutable_hello();
@@ -309,6 +307,7 @@ class SessionImpl final : public Session {
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
     auto upload = std::make_unique<UploadStream>([this] { Wake(); });
+    AddToken(options_.security, upload->context());
     stub_->async()->Upload(upload->context(), upload.get());
     upload->Start();
     v1::UploadFrame open;
