@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "collector/logger.h"
+#include "collector/process_memory.h"
 #include "collector/server.h"
 #include "collector/server_config.h"
 
@@ -30,6 +31,7 @@ Logger::Severity SeverityOf(const std::string& level) {
 }
 
 int Main(int argc, char** argv) {
+  KeepFreedMemory();
   const auto parsed = ParseServerCommandLine(argc, argv);
   if (!parsed.ok()) {
     return Fail(2, absl::StrReplaceAll(std::string(parsed.status().message()),

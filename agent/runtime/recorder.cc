@@ -1,7 +1,5 @@
 #include "agent/runtime/recorder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -66,7 +64,6 @@ Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
                    const Clock* clock, std::shared_ptr<const Plan> local_plan)
     : options_(std::move(options)),
       clock_(clock),
-      pid_(::getpid()),
       session_(std::move(session)),
       tensors_(session_.get()) {
   if (session_ != nullptr)
@@ -82,8 +79,6 @@ Recorder::~Recorder() {
   absl::MutexLock lock(&mutex_);
   Submit();
 }
-
-bool Recorder::Forked() const { return ::getpid() != pid_; }
 
 int64_t Recorder::current_step() const {
   absl::MutexLock lock(&mutex_);

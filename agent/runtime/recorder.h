@@ -42,6 +42,7 @@
 #include "agent/runtime/tensor_recorder.h"
 #include "common/call_filter.h"
 #include "common/clock.h"
+#include "common/fork_guard.h"
 
 namespace rankprobe {
 
@@ -169,7 +170,7 @@ class Recorder {
     int64_t number = 0;
   };
 
-  bool Forked() const;
+  bool Forked() const { return fork_guard_.InChild(); }
   void AdoptPlan(const ActivePlan& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStepRecords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -189,7 +190,7 @@ class Recorder {
 
   const RecorderOptions options_;
   const Clock* const clock_;
-  const int pid_;
+  const ForkGuard fork_guard_;
   std::atomic<bool> recording_{false};
 
   mutable absl::Mutex mutex_;

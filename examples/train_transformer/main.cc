@@ -20,6 +20,7 @@ void OnSignal(int) { g_stop = 1; }
 struct Flags {
   int rank = 0, world_size = 1, threads = 1;
   int64_t steps = 100, batch = 4, seed = 1;
+  ModelOptions model;
   std::string host = "127.0.0.1";
   std::string store, collector, run, config, step_log, stop_file;
   std::string text = "/usr/share/common-licenses";
@@ -51,7 +52,7 @@ int Train(const Flags& flags) {
     debugger = *std::move(created);
   }
   DataParallel group(flags.store, flags.host, flags.rank, flags.world_size);
-  const ModelOptions model_options;
+  const ModelOptions& model_options = flags.model;
   Transformer model(model_options, Caller(debugger.get()));
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(3e-4));
@@ -110,6 +111,14 @@ int main(int argc, char** argv) {
   app.add_option("--steps", flags.steps, "most steps to train");
   app.add_option("--batch", flags.batch, "windows per rank and step");
   app.add_option("--seed", flags.seed, "of weights and batches");
+  app.add_option("--width", flags.model.width, "of the residual stream")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--heads", flags.model.heads, "of attention; divides --width")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--blocks", flags.model.blocks, "of the transformer")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--length", flags.model.length, "bytes of a window")
+      ->check(CLI::PositiveNumber);
   app.add_option("--threads", flags.threads, "threads of PyTorch")
       ->check(CLI::PositiveNumber);
   app.add_option("--text", flags.text, "directory with text files");
@@ -125,6 +134,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (flags.world_size > 1 && flags.store.empty()) {
     std::fprintf(stderr, "--store is needed with more than one rank\n");
+    return 2;
+  }
+  if (flags.model.width % flags.model.heads != 0) {
+    std::fprintf(stderr, "--heads must divide --width\n");
     return 2;
   }
   std::signal(SIGTERM, OnSignal);
