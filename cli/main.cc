@@ -55,6 +55,15 @@ int Main(int argc, char** argv) {
                  std::string(address.status().message()).c_str());
     return kBadUsage;
   }
+  FillFromEnvironment([](const char* name) { return std::getenv(name); },
+                      &globals.files);
+  auto security = ReadChannelSecurity(globals.files);
+  if (!security.ok()) {
+    std::fprintf(stderr, "rankprobe: %s\n",
+                 std::string(security.status().message()).c_str());
+    return kBadUsage;
+  }
+  globals.security = *std::move(security);
   int exit_code = kOk;
   const absl::Status status = invocation.run(globals, &exit_code);
   if (status.ok()) return exit_code;
