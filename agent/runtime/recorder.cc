@@ -10,7 +10,11 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 256 << 10;
+// Records are handed over in pieces: each wakes threads on both sides, but what
+// is left for the end of the step has to be waited for.
+constexpr size_t kSubmitBytes = 512 << 10;
+constexpr size_t kMinSubmitBytes = 32 << 10;
+constexpr int64_t kSubmitIntervalNs = 6'000'000;
 constexpr uint64_t kMaxFaultRecords = 100;
 
 // Lists and maps as in `from`; every leaf null.
@@ -197,6 +201,15 @@ v1::Record* Recorder::AddRecord() {
   return record;
 }
 
+void Recorder::SubmitIfDue() {
+  const size_t bytes = buffer_->ApproxBytes();
+  if (bytes < kMinSubmitBytes) return;
+  const int64_t now = clock_->MonotonicNanos();
+  if (bytes < kSubmitBytes && now - submitted_ns_ < kSubmitIntervalNs) return;
+  submitted_ns_ = now;
+  Submit();
+}
+
 void Recorder::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
   const auto records = static_cast<uint64_t>(buffer_->batch()->records_size());
@@ -213,7 +226,7 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
   CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
   build(builder, call);
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
 }
 
 bool Recorder::Edges() const {
@@ -427,7 +440,7 @@ bool Recorder::Save(absl::string_view name, bool with_gradient,
     ++counts_.call_phases;
     if (saved != nullptr) *saved = {gradient->entry(), generation_};
   }
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
   return true;
 }
 
@@ -443,7 +456,7 @@ void Recorder::SavedGradient(const SavedCall& saved, absl::string_view path,
   CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
   builder.Tensor(gradient, call->mutable_debug());
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
 }
 
 void Recorder::ReportFault(absl::string_view what) {
