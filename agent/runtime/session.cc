@@ -18,6 +18,7 @@
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
 #include "common/fork_guard.h"
+#include "common/grpc_channel.h"
 #include "common/host_port.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
@@ -47,7 +48,7 @@ grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const SessionOptions& options) {
+std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -62,11 +63,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const SessionOptions& options) {
       GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The collector is named on purpose: proxies of the environment are not
-  // meant.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(
-      options.collector, grpc::InsecureChannelCredentials(), arguments);
+  return MakeChannel(options.collector, options.security, arguments);
 }
 
 class SessionImpl final : public Session {
@@ -78,7 +75,7 @@ class SessionImpl final : public Session {
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
                 options_.policy, options_.block_deadline},
                clock, [this] { Wake(); }),
-        channel_(MakeChannel(options_)),
+        channel_(ConnectTo(options_)),
         stub_(v1::AgentService::NewStub(channel_)),
         upload_stub_(channel_),
         worker_([this] { Work(); }) {}
@@ -249,6 +246,7 @@ class SessionImpl final : public Session {
   // the collector had welcomed us.
   bool RunConnection() {
     ControlStream control([this] { Wake(); });
+    AddToken(options_.security, control.context());
     stub_->async()->Session(control.context(), &control);
     v1::AgentEvent hello_event;
     v1::Hello* hello = hello_event.mutable_hello();
@@ -327,6 +325,7 @@ class SessionImpl final : public Session {
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
     auto upload = std::make_unique<UploadStream>([this] { Wake(); });
+    AddToken(options_.security, upload->context());
     upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
                                           upload.get());
     upload->Start();

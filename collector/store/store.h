@@ -58,6 +58,10 @@ struct StepKey {
   uint64_t incarnation = 0;
 };
 
+// Orders from here on are of records that the session or the collector added
+// to a step (losses); a rank's own records are numbered densely from 0.
+inline constexpr uint64_t kFirstAddedOrder = uint64_t{1} << 62;
+
 // What recovery found and did at Open.
 struct RecoveryReport {
   uint64_t torn_bytes_dropped = 0;
