@@ -125,6 +125,8 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
       case v1::Record::kStepEnd:
         view.end = record.step_end();
         break;
+      // Numbers of what was seen, for the ledger; no part of the dump.
+      case v1::Record::kTrace:
       case v1::Record::BODY_NOT_SET:
         break;
     }

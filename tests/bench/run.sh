@@ -13,8 +13,5 @@ esac
 install_packages
 build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \
   bench_null_sink bench_ingest bench_ranks bench_torch bench_steps
-# What is measured goes before what else the machine does, where that is allowed.
-priority=()
-if nice -n -10 true 2>/dev/null; then priority=(nice -n -10); fi
 say "Budgets: name value limit met|missed"
-RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR exec "${priority[@]}" python3 "$RANKPROBE_ROOT/tests/bench/end_to_end.py" "$@"
+RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR exec python3 "$RANKPROBE_ROOT/tests/bench/end_to_end.py" "$@"
