@@ -124,6 +124,10 @@ void CommLinks::Add(int64_t rank, absl::string_view node,
   call.peer = facts.peer;
   call.group_ranks = facts.group_ranks;
   call.group_id = facts.group_id;
+  if (call.group_id.empty() && !world_.empty()) {
+    call.group_id = "world";
+    call.group_ranks = world_;
+  }
   if (call.op == "batch_isend_irecv") {
     const JsonValue* const args = record.Find("input_args");
     for (const JsonValue& list :
