@@ -4,7 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "collector/auth/server_credentials.h"
 #include "collector/ingest/server_stream.h"
 
 namespace rankprobe {
@@ -58,27 +61,97 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+std::string DescribeOptions(const v1::SwitchOptions& options) {
+  std::string text =
+      options.ranks().empty()
+          ? "ranks all"
+          : absl::StrCat("ranks ", absl::StrJoin(options.ranks(), ","));
+  if (options.has_at_step())
+    absl::StrAppend(&text, ", at step ", options.at_step());
+  if (options.for_steps() > 0)
+    absl::StrAppend(&text, ", for ", options.for_steps(), " steps");
+  return text;
+}
+
 }  // namespace
+
+class ControlService::Audit {
+ public:
+  Audit(AuditRecord record, AuditLog* log, const Logger* logger)
+      : record_(std::move(record)), log_(log), logger_(logger) {}
+
+  void End(const absl::StatusOr<v1::SwitchResult>& result) {
+    record_.outcome = result.ok() ? absl::StrCat("OK: ", result->summary())
+                                  : result.status().ToString();
+    record_.epoch = result.ok() ? result->epoch() : 0;
+    logger_->Info("control", {{"action", record_.action},
+                              {"run", record_.run},
+                              {"actor", record_.actor},
+                              {"peer", record_.peer},
+                              {"detail", record_.detail},
+                              {"outcome", record_.outcome}});
+    if (log_ == nullptr) return;
+    if (const absl::Status status = log_->Write(record_); !status.ok())
+      logger_->Error("audit_failed", {{"status", status.ToString()}});
+  }
+
+ private:
+  AuditRecord record_;
+  AuditLog* const log_;
+  const Logger* const logger_;
+};
+
+ControlService::Audit ControlService::BeginAudit(
+    const grpc::CallbackServerContext& context, const char* action,
+    const std::string& run, const std::string& detail) const {
+  AuditRecord record;
+  if (authorizer_ != nullptr) {
+    const auto principal = authorizer_->Identify(CredentialsOf(context));
+    if (principal.ok()) {
+      record.actor = principal->name;
+      record.role = std::string(RoleName(principal->role));
+    }
+  }
+  record.peer = context.peer();
+  record.action = action;
+  record.run = run;
+  record.detail = detail;
+  return Audit(std::move(record), audit_, logger_);
+}
 
 grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
     v1::SwitchResult* response) {
-  logger_->Info("set_config",
-                {{"run", request->run()}, {"peer", context->peer()}});
   auto* const reactor = new SwitchReactor(response);
-  control_->SetConfig(*request, reactor->Done());
+  control_->SetConfig(
+      *request,
+      [audit = BeginAudit(*context, "SetConfig", request->run(),
+                          absl::StrCat(DescribeOptions(request->options()),
+                                       ", config ", request->config_json())),
+       done =
+           reactor->Done()](absl::StatusOr<v1::SwitchResult> result) mutable {
+        audit.End(result);
+        done(std::move(result));
+      });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
     grpc::CallbackServerContext* context,
     const v1::SetDumpEnableRequest* request, v1::SwitchResult* response) {
-  logger_->Info("set_dump_enable",
-                {{"run", request->run()},
-                 {"enable", request->enable() ? "true" : "false"},
-                 {"peer", context->peer()}});
   auto* const reactor = new SwitchReactor(response);
-  control_->SetDumpEnable(*request, reactor->Done());
+  control_->SetDumpEnable(
+      *request,
+      [audit = BeginAudit(
+           *context, request->enable() ? "Enable" : "Disable", request->run(),
+           absl::StrCat(DescribeOptions(request->options()),
+                        request->config_json().empty() ? "" : ", config ",
+                        request->config_json())),
+       done =
+           reactor->Done()](absl::StatusOr<v1::SwitchResult> result) mutable {
+        audit.End(result);
+        done(std::move(result));
+      });
   return reactor;
 }
 
@@ -87,8 +160,9 @@ grpc::ServerUnaryReactor* ControlService::GetConfig(
     v1::GetConfigResponse* response) {
   absl::StatusOr<v1::GetConfigResponse> config =
       control_->GetConfig(request->run());
-  if (config.ok()) *response = *std::move(config);
-  return Answer(context, config.status());
+  if (!config.ok()) return Answer(context, config.status());
+  *response = *std::move(config);
+  return Answer(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* ControlService::ListAgents(

@@ -11,8 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "collector/archive_service.h"
+#include "collector/auth/audit_log.h"
+#include "collector/auth/server_credentials.h"
 #include "collector/control_service.h"
 #include "collector/ingest/agent_service.h"
+#include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -21,11 +24,13 @@ namespace {
 constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
-class ServerImpl : public Server {
+class ServerImpl final : public Server {
  public:
   ServerImpl(const ServerConfig& config, std::unique_ptr<Store> store,
              FileSystem* file_system, const Clock* clock, const Logger* logger)
       : config_(config),
+        file_system_(file_system),
+        clock_(clock),
         logger_(logger),
         store_(std::move(store)),
         control_(ControlOptions(config), store_.get(), clock),
@@ -38,14 +43,23 @@ class ServerImpl : public Server {
         archive_service_(store_.get(), file_system, &pool_, config.export_roots,
                          logger) {}
 
-  ~ServerImpl() override { Shutdown(); }
+  ~ServerImpl() override { ServerImpl::Shutdown(); }
 
   absl::Status Listen() {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(),
-                             &port_);
+    RP_ASSIGN_OR_RETURN(
+        const ServerSecurity security,
+        MakeServerSecurity({config_.tls_cert, config_.tls_key,
+                            config_.tls_client_ca, config_.token_file},
+                           logger_));
+    RP_ASSIGN_OR_RETURN(
+        audit_, AuditLog::Open(absl::StrCat(config_.data_dir, "/audit.jsonl"),
+                               file_system_, clock_));
+    control_service_.SetAudit(audit_.get(), security.authorizer);
+    ForwardGrpcLog(logger_);
+    builder.AddListeningPort(config_.listen, security.credentials, &port_);
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
@@ -88,6 +102,7 @@ class ServerImpl : public Server {
     // Writes and syncs what has been received.
     commits_.reset();
     server_.reset();
+    ForwardGrpcLog(nullptr);
     logger_->Info("stopped");
   }
 
@@ -118,6 +133,8 @@ class ServerImpl : public Server {
   }
 
   const ServerConfig config_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
   const Logger* const logger_;
   const std::unique_ptr<Store> store_;
   ControlPlane control_;
@@ -126,6 +143,7 @@ class ServerImpl : public Server {
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;
+  std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   absl::Notification stop_ticker_;

@@ -52,6 +52,12 @@ class PrecisionDebugger {
   // INVALID_ARGUMENT: bad config, every fault listed. NOT_FOUND: no file.
   static absl::StatusOr<std::unique_ptr<PrecisionDebugger>> Create(
       const DebuggerOptions& options);
+  // Over a recorder made elsewhere; not null.
+  static std::unique_ptr<PrecisionDebugger> Over(
+      std::unique_ptr<Recorder> recorder) {
+    return std::unique_ptr<PrecisionDebugger>(
+        new PrecisionDebugger(std::move(recorder)));
+  }
   ~PrecisionDebugger();
 
   void Start();

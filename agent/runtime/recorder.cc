@@ -1,7 +1,5 @@
 #include "agent/runtime/recorder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -12,11 +10,16 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 128 << 10;
+constexpr size_t kSubmitBytes = 256 << 10;
 constexpr uint64_t kMaxFaultRecords = 100;
 
 }  // namespace
 
+void CallBuilder::NoData(v1::TensorSummary* out) {
+  if (plan_->summary_mode != SummaryMode::kXor) out->mutable_stats();
+  if (plan_->summary_mode != SummaryMode::kStatistics)
+    out->mutable_checksum()->set_null(true);
+}
 void CallBuilder::Int(int64_t value, v1::Value* out) {
   out->mutable_scalar()->set_type("int");
   out->mutable_scalar()->set_i(value);
@@ -50,7 +53,6 @@ Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
                    const Clock* clock, std::shared_ptr<const Plan> local_plan)
     : options_(std::move(options)),
       clock_(clock),
-      pid_(::getpid()),
       session_(std::move(session)),
       tensors_(session_.get()) {
   if (session_ != nullptr)
@@ -66,8 +68,6 @@ Recorder::~Recorder() {
   absl::MutexLock lock(&mutex_);
   Submit();
 }
-
-bool Recorder::Forked() const { return ::getpid() != pid_; }
 
 int64_t Recorder::current_step() const {
   absl::MutexLock lock(&mutex_);
@@ -243,9 +243,13 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
   call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
   call.step_generation = generation_;
-  call.kept = filter_->Api(call.forward_entry) == Verdict::kKeep &&
+  const Verdict verdict = filter_->Api(call.forward_entry);
+  // data_mode takes the data, not the stack.
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
-  if (!call.kept) ++counts_.filtered;
+  if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
 
@@ -262,9 +266,14 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   call.step_generation = generation_;
   if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
   ModuleStack().push_back(call.forward_entry);
-  call.kept = filter_->ModuleBegin(call.forward_entry) == Verdict::kKeep &&
+  const Verdict verdict = filter_->ModuleBegin(call.forward_entry);
+  call.forced = verdict == Verdict::kLevel && modules_forced_ &&
+                plan_->level == Level::kL1;
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode || call.forced;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
-  if (!call.kept) ++counts_.filtered;
+  if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
 
@@ -278,12 +287,56 @@ void Recorder::Inputs(const RecordedCall& call, const BuildFn& build) {
       build);
 }
 
+bool Recorder::PopStack(const std::string& entry) {
+  std::vector<std::string>& stack = ModuleStack();
+  const auto at = std::find(stack.rbegin(), stack.rend(), entry);
+  if (at == stack.rend()) return false;
+  // What is above it was left by an exception.
+  stack.erase(std::next(at).base(), stack.end());
+  return true;
+}
+
 void Recorder::EndModule(const RecordedCall& call) {
   filter_->ModuleEnd(call.forward_entry);
-  std::vector<std::string>& stack = ModuleStack();
-  const auto at = std::find(stack.rbegin(), stack.rend(), call.forward_entry);
-  // What is above it was left by an exception.
-  if (at != stack.rend()) stack.erase(std::next(at).base(), stack.end());
+  PopStack(call.forward_entry);
+}
+
+void Recorder::ResetModules() {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  module_stacks_.erase(std::this_thread::get_id());
+}
+
+void Recorder::PushScope(absl::string_view name) {
+  if (!recording() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (!step_begun_) return;
+  if (plan_->level == Level::kMix && Edges()) AddEdge(std::string(name), {});
+  ModuleStack().emplace_back(name);
+}
+
+void Recorder::PopScope(absl::string_view name) {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  PopStack(std::string(name));
+}
+
+void Recorder::LateOutputs(const RecordedCall& call, const BuildFn& build) {
+  if (!call.kept || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_ || !step_begun_ ||
+      !plan_->data_mode.output)
+    return;
+  AddPhase(call.forward_entry, v1::CALL_KIND_API_FORWARD, build);
+}
+
+void Recorder::BeginModuleBackward(const RecordedCall& call) {
+  if (!WantsBackward(call)) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_) return;
+  if (Edges()) module_edges_.emplace_back(call.backward_entry, Parent());
+  ModuleStack().push_back(call.backward_entry);
+  filter_->ModuleBegin(call.backward_entry);
 }
 
 void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
@@ -314,7 +367,7 @@ bool Recorder::WantsBackward(const RecordedCall& call) const {
   if (call.forward_entry.empty() || Forked()) return false;
   absl::MutexLock lock(&mutex_);
   return call.step_generation == generation_ && step_begun_ &&
-         plan_->data_mode.backward;
+         (plan_->data_mode.backward || Edges());
 }
 
 void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
@@ -322,14 +375,20 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
   Verdict verdict;
+  bool begun = false;
   if (call.is_module) {
-    verdict = filter_->ModuleBegin(call.backward_entry);
-    filter_->ModuleEnd(call.backward_entry);
+    begun = PopStack(call.backward_entry);
+    if (!begun) filter_->ModuleBegin(call.backward_entry);
+    verdict = filter_->ModuleEnd(call.backward_entry);
+    if (call.forced && verdict == Verdict::kLevel) verdict = Verdict::kKeep;
   } else {
     verdict = filter_->Api(call.backward_entry);
   }
-  if (Edges() && (call.is_module || plan_->level == Level::kMix))
-    AddEdge(call.backward_entry, Parent());
+  if (Edges()) {
+    if (!begun && (call.is_module || plan_->level == Level::kMix))
+      AddEdge(call.backward_entry, Parent());
+    FlushModuleEdges();
+  }
   if (verdict != Verdict::kKeep || plan_->task == Task::kStructure) {
     ++counts_.filtered;
     return;
@@ -348,6 +407,15 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
 void Recorder::ParameterGradient(absl::string_view module,
                                  absl::string_view parameter,
                                  const TensorInfo& gradient) {
+  ParameterGradient(module, parameter,
+                    [&](CallBuilder& builder, v1::Value* out) {
+                      builder.Tensor(gradient, out);
+                    });
+}
+
+void Recorder::ParameterGradient(absl::string_view module,
+                                 absl::string_view parameter,
+                                 const BuildValueFn& build) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (!step_begun_ || filter_->ParametersGrad(module) != Verdict::kKeep ||
@@ -364,8 +432,13 @@ void Recorder::ParameterGradient(absl::string_view module,
            [&](CallBuilder& builder, v1::CallPhase* phase) {
              v1::NamedValue* item = phase->mutable_gradients()->add_items();
              item->set_name(std::string(parameter));
-             builder.Tensor(gradient, item->mutable_value());
+             build(builder, item->mutable_value());
            });
+}
+
+bool Recorder::WantsStacks() const {
+  absl::MutexLock lock(&mutex_);
+  return plan_->extra_info;
 }
 
 void Recorder::UseStack(const RecordedCall& call,
@@ -385,34 +458,61 @@ void Recorder::UseStack(const RecordedCall& call,
   use->set_entry(call.forward_entry);
 }
 
-bool Recorder::Save(
-    absl::string_view name, bool with_gradient,
-    const std::function<void(CallBuilder&, v1::Value*)>& build) {
-  if (Forked() || session_ == nullptr) return false;
+bool Recorder::Save(absl::string_view name, bool with_gradient,
+                    const BuildValueFn& build) {
+  return SaveValue(
+             name, build,
+             with_gradient ? [](CallBuilder&, v1::Value*) {} : BuildValueFn())
+      .has_value();
+}
+
+std::optional<Recorder::SavedValue> Recorder::SaveValue(
+    absl::string_view name, const BuildValueFn& build,
+    const BuildValueFn& build_gradient) {
+  if (Forked() || session_ == nullptr) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
   if (!step_begun_) AdoptPlan(session_->BeginStep(step));
   if (!plan_enabled_ || plan_->level != Level::kDebug ||
-      plan_->task == Task::kStructure || !plan_->WantsStep(step)) {
-    return false;
+      plan_->task == Task::kStructure || !plan_->WantsStep(step) ||
+      !plan_->WantsRank(rank_)) {
+    return std::nullopt;
   }
   BeginStepRecords();
   const int64_t number = call_numbers_[absl::StrCat(name, ".debug")]++;
-  const std::string entry = absl::StrCat(name, ".", number, ".debug");
+  const auto add = [&](const std::string& entry, const BuildValueFn& fill) {
+    mutex_.AssertHeld();
+    v1::CallPhase* call = AddRecord()->mutable_call();
+    call->set_entry(entry);
+    call->set_kind(v1::CALL_KIND_DEBUG);
+    CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+    fill(builder, call->mutable_debug());
+    ++counts_.call_phases;
+  };
+  add(absl::StrCat(name, ".", number, ".debug"), build);
+  SavedValue saved;
+  saved.step_generation = generation_;
+  if (build_gradient) {
+    saved.gradient_entry = absl::StrCat(name, "_grad.", number, ".debug");
+    add(saved.gradient_entry, build_gradient);
+  }
+  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  return saved;
+}
+
+void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
+                            const BuildValueFn& build) {
+  if (value.gradient_entry.empty() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (value.step_generation != generation_ || !step_begun_) return;
   v1::CallPhase* call = AddRecord()->mutable_call();
-  call->set_entry(entry);
+  call->set_entry(value.gradient_entry);
   call->set_kind(v1::CALL_KIND_DEBUG);
+  call->set_debug_path(std::string(path));
   CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
   build(builder, call->mutable_debug());
   ++counts_.call_phases;
-  if (with_gradient) {
-    v1::CallPhase* gradient = AddRecord()->mutable_call();
-    gradient->set_entry(absl::StrCat(name, "_grad.", number, ".debug"));
-    gradient->set_kind(v1::CALL_KIND_DEBUG);
-    gradient->mutable_debug();
-    ++counts_.call_phases;
-  }
-  return true;
+  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
 }
 
 void Recorder::ReportFault(absl::string_view what) {

@@ -1,5 +1,6 @@
 #include "agent/runtime/session.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -16,6 +17,10 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "common/fork_guard.h"
+#include "common/grpc_channel.h"
+#include "common/host_port.h"
+#include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
 namespace rankprobe {
@@ -24,44 +29,56 @@ namespace {
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
 constexpr int kMaxMessageBytes = 4 << 20;
+constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       status.error_message());
 }
 
-class SessionImpl : public Session {
+// The tail's owner goes along until the transport has written it.
+grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
+  using Owner = std::shared_ptr<const void>;
+  grpc::Slice slices[2] = {grpc::Slice(frame.head), grpc::Slice()};
+  if (frame.tail.empty()) return grpc::ByteBuffer(slices, 1);
+  slices[1] = grpc::Slice(
+      const_cast<char*>(frame.tail.data()), frame.tail.size(),
+      +[](void* owner) { delete static_cast<Owner*>(owner); },
+      new Owner(std::move(frame.tail_owner)));
+  return grpc::ByteBuffer(slices, 2);
+}
+
+std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  // A dead collector is noticed even when nothing is sent.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  arguments.SetInt(
+      GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_min)));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(
+      GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return MakeChannel(options.collector, options.security, arguments);
+}
+
+class SessionImpl final : public Session {
  public:
   SessionImpl(SessionOptions options, const Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        pid_(::getpid()),
         identity_(options_.identity),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
                 options_.policy, options_.block_deadline},
-               clock, [this] { Wake(); }) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-    // A dead collector is noticed even when nothing is sent.
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    arguments.SetInt(
-        GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_min)));
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
-    arguments.SetInt(
-        GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_max)));
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // The collector is named on purpose: proxies of the environment are not
-    // meant.
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel_ = grpc::CreateCustomChannel(
-        options_.collector, grpc::InsecureChannelCredentials(), arguments);
-    stub_ = v1::AgentService::NewStub(channel_);
-    worker_ = std::thread([this] { Work(); });
-  }
+               clock, [this] { Wake(); }),
+        channel_(ConnectTo(options_)),
+        stub_(v1::AgentService::NewStub(channel_)),
+        upload_stub_(channel_),
+        worker_([this] { Work(); }) {}
 
   ~SessionImpl() override {
     if (Forked()) {
@@ -77,9 +94,10 @@ class SessionImpl : public Session {
     }
     // A collector that was there may come back; one that never was keeps the
     // job from ending for a moment only.
-    Flush(v1::DURABILITY_COMMITTED,
-          ever ? options_.drain_deadline
-               : std::min(options_.drain_deadline, absl::Seconds(1)))
+    SessionImpl::Flush(
+        v1::DURABILITY_COMMITTED,
+        ever ? options_.drain_deadline
+             : std::min(options_.drain_deadline, absl::Seconds(1)))
         .IgnoreError();
     {
       absl::MutexLock lock(&mutex_);
@@ -184,9 +202,10 @@ class SessionImpl : public Session {
 
  private:
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
-  using UploadStream = BidiStream<v1::UploadFrame, v1::UploadAck>;
+  // Frames are encoded by the queue, payload bytes not copied.
+  using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
 
-  bool Forked() const { return ::getpid() != pid_; }
+  bool Forked() const { return fork_guard_.InChild(); }
 
   void Wake() {
     absl::MutexLock lock(&mutex_);
@@ -227,6 +246,7 @@ class SessionImpl : public Session {
   // the collector had welcomed us.
   bool RunConnection() {
     ControlStream control([this] { Wake(); });
+    AddToken(options_.security, control.context());
     stub_->async()->Session(control.context(), &control);
     v1::AgentEvent hello_event;
     v1::Hello* hello = hello_event.mutable_hello();
@@ -246,7 +266,6 @@ class SessionImpl : public Session {
     std::unique_ptr<UploadStream> upload;
     uint64_t credit = 0;
     bool welcomed = false;
-    bool goodbye_sent = false;
     absl::Time next_metrics = absl::Now() + kMetricsInterval;
     absl::Time hold_until = absl::InfinitePast();
     for (;;) {
@@ -274,17 +293,15 @@ class SessionImpl : public Session {
         v1::AgentEvent event;
         if (NextEvent(&event, &next_metrics)) control.Write(std::move(event));
       }
-      if (upload != nullptr && upload->CanWrite() &&
-          absl::Now() >= hold_until &&
-          queue_.NextFrame(credit, upload->BeginWrite())) {
-        upload->FinishWrite();
-      }
+      if (EncodedFrame frame; upload != nullptr && upload->CanWrite() &&
+                              absl::Now() >= hold_until &&
+                              queue_.NextFrame(credit, &frame))
+        upload->Write(ToByteBuffer(std::move(frame)));
       if (!WaitForWork(absl::Milliseconds(500))) {
-        if (!goodbye_sent && welcomed && control.CanWrite()) {
+        if (welcomed && control.CanWrite()) {
           v1::AgentEvent event;
           event.mutable_goodbye()->set_reason("process ends");
           control.Write(std::move(event));
-          goodbye_sent = true;
           // Give the farewell a moment to leave.
           for (int i = 0; i < 20 && !control.CanWrite() && !control.done();
                ++i) {
@@ -308,7 +325,9 @@ class SessionImpl : public Session {
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
     auto upload = std::make_unique<UploadStream>([this] { Wake(); });
-    stub_->async()->Upload(upload->context(), upload.get());
+    AddToken(options_.security, upload->context());
+    upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
+                                          upload.get());
     upload->Start();
     v1::UploadFrame open;
     open.mutable_open()->set_session_id(welcome.session_id());
@@ -318,7 +337,8 @@ class SessionImpl : public Session {
       connected_ = true;
       last_error_.clear();
     }
-    upload->Write(std::move(open));
+    const grpc::Slice bytes(open.SerializeAsString());
+    upload->Write(grpc::ByteBuffer(&bytes, 1));
     return upload;
   }
 
@@ -362,6 +382,7 @@ class SessionImpl : public Session {
     }
     if (absl::Now() < *next_metrics) return false;
     *next_metrics = absl::Now() + kMetricsInterval;
+    queue_.Trim();
     const SessionStats stats = GetStats();
     v1::AgentMetrics* metrics = event->mutable_metrics();
     metrics->set_queue_bytes(stats.queue_bytes);
@@ -402,7 +423,7 @@ class SessionImpl : public Session {
 
   const SessionOptions options_;
   const Clock* const clock_;
-  const pid_t pid_;
+  const ForkGuard fork_guard_;
   PlanGate gate_;
 
   mutable absl::Mutex mutex_;
@@ -421,6 +442,7 @@ class SessionImpl : public Session {
   FrameQueue queue_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub_;
   std::thread worker_;
 };
 
@@ -435,10 +457,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
                                                          const Clock* clock) {
   if (options.collector.empty())
     return absl::InvalidArgumentError("no collector address (host:port)");
-  if (options.collector.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "collector address ", options.collector, " is not host:port"));
-  }
+  RP_RETURN_IF_ERROR(ParseHostPort(options.collector, /*min_port=*/1).status());
   if (options.identity.run().empty()) options.identity.set_run("default");
   if (options.identity.run().size() > 255)
     return absl::InvalidArgumentError("a run's name has at most 255 bytes");

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/dtype.h"
-#include "common/summary.h"
 
 namespace rankprobe {
 namespace {
@@ -43,39 +42,6 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     view.data = data;
     view.sizes = sizes;
   }
-  if (tensor.identity.storage == nullptr || view.data == nullptr) {
-    RecordView(view, plan, want_payload, out);
-  } else {
-    Key key{tensor.identity.storage,
-            view.data,
-            tensor.identity.version,
-            view.dtype,
-            {}};
-    key.shape_and_strides.reserve(2 * view.sizes.size());
-    key.shape_and_strides.assign(view.sizes.begin(), view.sizes.end());
-    key.shape_and_strides.insert(key.shape_and_strides.end(),
-                                 view.strides.begin(), view.strides.end());
-    const auto [it, is_new] = cache_.try_emplace(std::move(key));
-    // A summary without its payload is of no use where one is wanted.
-    if (is_new ||
-        (want_payload && !it->second.has_payload() && PayloadBytes(view) > 0)) {
-      it->second.Clear();
-      RecordView(view, plan, want_payload, &it->second);
-    }
-    *out = it->second;
-    if (!want_payload) out->clear_payload();
-  }
-  out->set_requires_grad(tensor.requires_grad);
-  if (out->has_payload()) {
-    ++payloads_;
-    if (out->payload().lost() != v1::LOSS_REASON_UNSPECIFIED) ++lost_payloads_;
-  }
-}
-
-void TensorRecorder::RecordView(const TensorView& view, const Plan& plan,
-                                bool want_payload, v1::TensorSummary* out) {
-  out->set_dtype(view.dtype);
-  out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
   SummaryRequest request;
   request.precision = plan.precision;
   request.statistics = plan.summary_mode != SummaryMode::kXor;
@@ -84,37 +50,70 @@ void TensorRecorder::RecordView(const TensorView& view, const Plan& plan,
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
   const uint64_t bytes = PayloadBytes(view);
-  std::unique_ptr<PayloadBuffer> buffer;
-  if (want_payload && bytes > 0 && view.data != nullptr &&
-      session_ != nullptr) {
-    v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
-    buffer = session_->ReservePayload(bytes, &reason);
-    if (buffer != nullptr) {
-      request.digest = true;
-      request.copy_to = buffer->data();
-    } else {
-      out->mutable_payload()->set_length_bytes(bytes);
-      out->mutable_payload()->set_lost(reason);
-    }
+  Known uncached;
+  const Known* known = &uncached;
+  if (tensor.identity.storage == nullptr || view.data == nullptr ||
+      bytes == 0) {
+    uncached = Summarise(view, request, want_payload);
+  } else {
+    StridedLayout layout = want_payload || SummaryNeedsOrder(request)
+                               ? LayoutInOrder(view)
+                               : LayoutInAnyOrder(view);
+    const auto [it, is_new] = cache_.try_emplace(
+        Key{tensor.identity.storage, layout.data, tensor.identity.version,
+            view.dtype, layout.repeat, view.sizes.empty(),
+            std::move(layout.sizes), std::move(layout.strides)});
+    // A summary without its payload is of no use where one is wanted.
+    if (is_new || (want_payload && !it->second.has_payload))
+      it->second = Summarise(view, request, want_payload);
+    known = &it->second;
   }
-  const Summary summary = Summarize(view, request);
+  out->set_dtype(view.dtype);
+  out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
+  out->set_requires_grad(tensor.requires_grad);
   if (request.statistics)
-    StatisticsToProto(summary.statistics, out->mutable_stats());
+    StatisticsToProto(known->summary.statistics, out->mutable_stats());
   if (request.checksum == ChecksumMode::kCrc32)
-    out->mutable_checksum()->set_crc32(summary.crc32);
+    out->mutable_checksum()->set_crc32(known->summary.crc32);
   if (request.checksum == ChecksumMode::kXor64) {
     if (bytes == 0) {
       out->mutable_checksum()->set_null(true);
     } else {
-      out->mutable_checksum()->set_xor64(summary.xor64);
+      out->mutable_checksum()->set_xor64(known->summary.xor64);
     }
   }
-  if (buffer == nullptr) return;
-  out->mutable_payload()->set_digest(summary.digest.data(),
-                                     summary.digest.size());
+  if (!want_payload || !known->has_payload) return;
+  ++payloads_;
   out->mutable_payload()->set_length_bytes(bytes);
-  if (!session_->KnowsPayload(summary.digest, bytes))
-    session_->SubmitPayload(summary.digest, std::move(buffer));
+  if (known->lost != v1::LOSS_REASON_UNSPECIFIED) {
+    ++lost_payloads_;
+    out->mutable_payload()->set_lost(known->lost);
+  } else {
+    out->mutable_payload()->set_digest(known->summary.digest.data(),
+                                       known->summary.digest.size());
+  }
+}
+
+TensorRecorder::Known TensorRecorder::Summarise(const TensorView& view,
+                                                const SummaryRequest& wanted,
+                                                bool want_payload) {
+  SummaryRequest request = wanted;
+  Known known;
+  const uint64_t bytes = PayloadBytes(view);
+  std::unique_ptr<PayloadBuffer> buffer;
+  if (want_payload && bytes > 0 && view.data != nullptr &&
+      session_ != nullptr) {
+    known.has_payload = true;
+    buffer = session_->ReservePayload(bytes, &known.lost);
+    if (buffer != nullptr) {
+      request.digest = true;
+      request.copy_to = buffer->data();
+    }
+  }
+  known.summary = Summarize(view, request);
+  if (buffer != nullptr && !session_->KnowsPayload(known.summary.digest, bytes))
+    session_->SubmitPayload(known.summary.digest, std::move(buffer));
+  return known;
 }
 
 }  // namespace rankprobe

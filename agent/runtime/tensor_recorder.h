@@ -11,6 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "agent/runtime/session.h"
 #include "common/plan.h"
+#include "common/strided_layout.h"
+#include "common/summary.h"
 #include "common/tensor_view.h"
 
 namespace rankprobe {
@@ -44,31 +46,46 @@ class TensorRecorder {
   void BeginCount() { payloads_ = lost_payloads_ = 0; }
 
  private:
+  // Names the elements of a tensor, not its shape: views of one storage with
+  // the same elements (in the same order, where the order matters) share one
+  // entry.
   struct Key {
     const void* storage;
     const void* data;
     uint64_t version;
     v1::DType dtype;
-    std::vector<int64_t> shape_and_strides;
+    int64_t repeat;
+    // A 0-dimensional tensor's statistics follow other rules.
+    bool scalar;
+    StridedLayout::Extents sizes, strides;
     template <typename H>
     friend H AbslHashValue(H h, const Key& k) {
       return H::combine(std::move(h), k.storage, k.data, k.version,
-                        static_cast<int>(k.dtype), k.shape_and_strides);
+                        static_cast<int>(k.dtype), k.repeat, k.scalar, k.sizes,
+                        k.strides);
     }
     friend bool operator==(const Key& a, const Key& b) {
       return a.storage == b.storage && a.data == b.data &&
              a.version == b.version && a.dtype == b.dtype &&
-             a.shape_and_strides == b.shape_and_strides;
+             a.repeat == b.repeat && a.scalar == b.scalar &&
+             a.sizes == b.sizes && a.strides == b.strides;
     }
   };
 
-  void RecordView(const TensorView& view, const Plan& plan, bool want_payload,
-                  v1::TensorSummary* out);
+  // What is known of a tensor's elements.
+  struct Known {
+    Summary summary;
+    bool has_payload = false;
+    v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED;
+  };
+
+  Known Summarise(const TensorView& view, const SummaryRequest& request,
+                  bool want_payload);
 
   Session* const session_;
   uint64_t payloads_ = 0;
   uint64_t lost_payloads_ = 0;
-  absl::flat_hash_map<Key, v1::TensorSummary> cache_;
+  absl::flat_hash_map<Key, Known> cache_;
 };
 
 }  // namespace rankprobe

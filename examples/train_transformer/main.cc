@@ -20,6 +20,8 @@ void OnSignal(int) { g_stop = 1; }
 struct Flags {
   int rank = 0, world_size = 1, threads = 1;
   int64_t steps = 100, batch = 4, seed = 1;
+  ModelOptions model;
+  std::string host = "127.0.0.1";
   std::string store, collector, run, config, step_log, stop_file;
   std::string text = "/usr/share/common-licenses";
   bool no_agent = false;
@@ -49,8 +51,8 @@ int Train(const Flags& flags) {
     }
     debugger = *std::move(created);
   }
-  DataParallel group(flags.store, flags.rank, flags.world_size);
-  const ModelOptions model_options;
+  DataParallel group(flags.store, flags.host, flags.rank, flags.world_size);
+  const ModelOptions& model_options = flags.model;
   Transformer model(model_options, Caller(debugger.get()));
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(3e-4));
@@ -104,9 +106,19 @@ int main(int argc, char** argv) {
   app.add_option("--world-size", flags.world_size, "number of ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--store", flags.store, "file through which the ranks meet");
+  app.add_option("--host", flags.host,
+                 "name under which the other ranks reach this one");
   app.add_option("--steps", flags.steps, "most steps to train");
   app.add_option("--batch", flags.batch, "windows per rank and step");
   app.add_option("--seed", flags.seed, "of weights and batches");
+  app.add_option("--width", flags.model.width, "of the residual stream")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--heads", flags.model.heads, "of attention; divides --width")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--blocks", flags.model.blocks, "of the transformer")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--length", flags.model.length, "bytes of a window")
+      ->check(CLI::PositiveNumber);
   app.add_option("--threads", flags.threads, "threads of PyTorch")
       ->check(CLI::PositiveNumber);
   app.add_option("--text", flags.text, "directory with text files");
@@ -122,6 +134,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (flags.world_size > 1 && flags.store.empty()) {
     std::fprintf(stderr, "--store is needed with more than one rank\n");
+    return 2;
+  }
+  if (flags.model.width % flags.model.heads != 0) {
+    std::fprintf(stderr, "--heads must divide --width\n");
     return 2;
   }
   std::signal(SIGTERM, OnSignal);
