@@ -9,6 +9,7 @@
 #include "analysis/diff_analyze.h"
 #include "analysis/dump_layout.h"
 #include "cli/analysis_flags.h"
+#include "cli/dump_input.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
@@ -166,10 +167,18 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     RP_ASSIGN_OR_RETURN(options.rows,
                         analysis::ReadNameMap(flags.data_mapping));
   }
-  RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                      analysis::FindDumps(file_system.get(), flags.target));
-  RP_ASSIGN_OR_RETURN(const DumpLayout golden,
-                      analysis::FindDumps(file_system.get(), flags.golden));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target_input,
+      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput golden_input,
+      DumpInput::Open(file_system.get(), globals, flags.golden));
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout target,
+      analysis::FindDumps(file_system.get(), target_input.path()));
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout golden,
+      analysis::FindDumps(file_system.get(), golden_input.path()));
   std::vector<std::string> unpaired;
   RP_ASSIGN_OR_RETURN(const auto pairs,
                       analysis::PairDumps(target, golden, &unpaired));
@@ -230,7 +239,8 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   AddGlobals(verb, globals);
   auto flags = std::make_shared<CompareFlags>();
   verb->add_option("--target_path", flags->target,
-                   "-tp: dump.json, or a rank, step or dump directory")
+                   "-tp: dump.json, or a rank, step or dump directory, or "
+                   "run:NAME[@STEP] of the archive")
       ->required();
   verb->add_option("--golden_path", flags->golden,
                    "-gp: the same of the dump to compare with")

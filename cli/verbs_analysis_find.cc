@@ -13,6 +13,7 @@
 #include "analysis/first_nodes.h"
 #include "analysis/replicas.h"
 #include "cli/analysis_flags.h"
+#include "cli/dump_input.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
@@ -42,8 +43,10 @@ struct OverflowFlags {
 
 absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  RP_ASSIGN_OR_RETURN(const DumpInput input,
+                      DumpInput::Open(file_system.get(), globals, flags.input));
   RP_ASSIGN_OR_RETURN(const DumpLayout layout,
-                      analysis::FindDumps(file_system.get(), flags.input));
+                      analysis::FindDumps(file_system.get(), input.path()));
   if (layout.kind == DumpLayout::Kind::kSteps && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(layout.path, ": has several steps; name one, such as ",
@@ -268,6 +271,12 @@ absl::Status FirstDivergence(const Globals& globals,
   }
   analysis::MatchOptions match;
   match.fuzzy = flags.fuzzy;
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target,
+      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput golden,
+      DumpInput::Open(file_system.get(), globals, flags.golden));
   RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
                       analysis::FindDivergence(file_system.get(), flags.target,
                                                flags.golden, match, tolerance));
@@ -315,9 +324,11 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
   analysis::ReplicaOptions options;
   RP_ASSIGN_OR_RETURN(options.groups, ParseGroups(flags.groups));
   options.gradients = flags.gradients;
+  RP_ASSIGN_OR_RETURN(const DumpInput dump,
+                      DumpInput::Open(file_system.get(), globals, flags.dump));
   RP_ASSIGN_OR_RETURN(
       const analysis::ReplicaReport report,
-      analysis::CheckReplicas(file_system.get(), flags.dump, options));
+      analysis::CheckReplicas(file_system.get(), dump.path(), options));
   if (!report.differences.empty()) *exit_code = kPartial;
   std::string json;
   for (const analysis::ReplicaDifference& d : report.differences) {
