@@ -107,6 +107,7 @@ absl::StatusOr<std::string> DiffAnalyzer::FirstJson() {
     for (const RankStates& rank : ranks_) {
       if (rank.rank == node.rank) dump = rank.dump;
     }
+    if (dump == nullptr) continue;
     if (out.empty()) out = "{";
     if (node.rank != last) {
       absl::StrAppend(&out, last < 0 ? "\n" : "\n ],\n", " \"rank_", node.rank,

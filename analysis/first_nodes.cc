@@ -83,6 +83,7 @@ class Search {
 
   std::vector<FoundNode> ToList(const std::map<size_t, size_t>& map) const {
     std::vector<FoundNode> out;
+    out.reserve(map.size());
     for (const auto& [r, entry] : map) out.push_back({ranks_[r].rank, entry});
     return out;
   }
@@ -113,6 +114,7 @@ class Search {
     std::map<size_t, std::vector<size_t>> members;
     for (size_t i = 0; i < steps_.size(); ++i) members[Root(i)].push_back(i);
     std::vector<std::vector<size_t>> groups;
+    groups.reserve(members.size());
     for (auto& [root, group] : members) groups.push_back(std::move(group));
     const auto layer_of = [this](const std::vector<size_t>& group) {
       size_t least = SIZE_MAX;

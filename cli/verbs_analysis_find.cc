@@ -87,6 +87,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
     for (const analysis::RankStates& rank : states) {
       if (rank.rank == node.rank) dump = rank.dump;
     }
+    if (dump == nullptr) continue;
     if (node.rank == last_rank) {
       text.append(",\n  ");
     } else {
