@@ -279,8 +279,9 @@ absl::Status FirstDivergence(const Globals& globals,
       const DumpInput golden,
       DumpInput::Open(file_system.get(), globals, flags.golden));
   RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
-                      analysis::FindDivergence(file_system.get(), flags.target,
-                                               flags.golden, match, tolerance));
+                      analysis::FindDivergence(file_system.get(), target.path(),
+                                               golden.path(), match,
+                                               tolerance));
   if (!report.origins.empty() || !report.carried.empty() ||
       report.calls_differing > 0 || report.unseen.Any()) {
     *exit_code = kPartial;
