@@ -23,6 +23,7 @@ void AddSwitchVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddLedgerVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddExportVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
+void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 
 // --json and --collector are legal after the verb too.
