@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import os
 import pathlib
 import threading
@@ -99,6 +100,8 @@ class PrecisionDebugger:
             self._embedded: Optional[EmbeddedCollector] = None
             self._calls: Any = None
             self._dirty_steps: set[int] = set()
+            self._exporter: Optional[concurrent.futures.ThreadPoolExecutor] = None
+            self._exporting: Optional[concurrent.futures.Future] = None
             self._scopes: list[Callable[[], None]] = []
             self._open_session()
             self._capture = self._session.capture(bindings(), _PACKAGE)
@@ -396,9 +399,17 @@ class PrecisionDebugger:
         return None
 
     def _export(self, step: int) -> None:
+        """Has the tree of `step` written, beside the training of the next one."""
         if self._embedded is None or step not in self._dirty_steps:
             return
         self._dirty_steps.discard(step)
+        self._await_export()
+        if self._exporter is None:
+            self._exporter = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
+        self._exporting = self._exporter.submit(self._export_now, step)
+
+    def _export_now(self, step: int) -> None:
+        assert self._embedded is not None
         try:
             self._session.flush(60.0)
             with self._embedded.exporting():
@@ -407,6 +418,16 @@ class PrecisionDebugger:
             self._embedded.keep()
             _warn(f"step {step} was not exported to {self._embedded.root}, its archive is kept in "
                   f"{self._embedded.directory}: {error}")
+
+    def _await_export(self) -> None:
+        if self._exporting is not None:
+            concurrent.futures.wait([self._exporting])
+            self._exporting = None
+
+    @classmethod
+    def wait_exported(cls) -> None:
+        """Waits until the tree of the last step() lies in dump_path."""
+        cls._get("wait_exported")._await_export()
 
     # --- dump_enable: the config file as a switch
 
@@ -479,8 +500,12 @@ class PrecisionDebugger:
         if self._dirty_steps:
             self._session.stop()
             step = self._current_step()
-            if step in self._dirty_steps:
-                self._export(step)
+            self._await_export()
+            if step in self._dirty_steps and self._embedded is not None:
+                self._export_now(step)  # no thread can be started at exit
+        self._await_export()
+        if self._exporter is not None:
+            self._exporter.shutdown()
         self._closed = True
         self._apis.remove()
         self._modules.remove()
