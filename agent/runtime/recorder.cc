@@ -274,8 +274,8 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   const Verdict verdict = filter_->ModuleBegin(call.forward_entry);
   call.forced = verdict == Verdict::kLevel && modules_forced_ &&
                 plan_->level == Level::kL1;
-  call.stack_wanted = verdict == Verdict::kKeep ||
-                      verdict == Verdict::kDataMode || call.forced;
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode || call.forced;
   call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
   if (!call.stack_wanted) ++counts_.filtered;

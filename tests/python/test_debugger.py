@@ -181,6 +181,8 @@ def test_an_exception_of_the_user_passes_and_capture_goes_on(dump) -> None:
     debugger.stop()
     debugger.step()
     assert {"Module.1.Linear.forward.0", "Torch.relu.0.forward"} <= set(dump.data())
+    if torch.__version__ < "2":
+        return  # there no hook tells of a forward that raised: its place stays open until the next forward
     construct = __import__("json").loads((dump.rank_directory() / "construct.json").read_text())
     assert construct["Torch.relu.0.forward"] is None
 

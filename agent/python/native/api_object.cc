@@ -199,8 +199,8 @@ PyObject* CallMode(PyObject* stand_ins, PyObject* const* args,
   PyObject* keywords = count > 3 && args[3] != Py_None ? args[3] : nullptr;
   if (count > 2 && PyTuple_CheckExact(args[2]))
     return PyObject_Call(function, args[2], keywords);
-  const PyRef positional = PyRef::Steal(
-      count > 2 ? PySequence_Tuple(args[2]) : PyTuple_New(0));
+  const PyRef positional =
+      PyRef::Steal(count > 2 ? PySequence_Tuple(args[2]) : PyTuple_New(0));
   return positional ? PyObject_Call(function, positional.get(), keywords)
                     : nullptr;
 }

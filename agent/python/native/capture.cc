@@ -239,8 +239,7 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
         Py_INCREF(args[i]);
         PyTuple_SET_ITEM(all.get(), i, args[i]);
       }
-      pending_.push_back(
-          {PyRef::Share(work), call, all, spec.ignored_outputs});
+      pending_.push_back({PyRef::Share(work), call, all, spec.ignored_outputs});
     }
     if (spec.dropout) {
       for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {

@@ -83,8 +83,7 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("active", &Capture::Active)
       .def_property("enabled", &Capture::enabled, &Capture::SetEnabled)
       .def("set_apis_enabled", &Capture::SetApisEnabled, py::arg("enabled"))
-      .def("set_modules_forced", &Capture::SetModulesForced,
-           py::arg("forced"))
+      .def("set_modules_forced", &Capture::SetModulesForced, py::arg("forced"))
       .def("enter_quiet", &Capture::EnterQuiet)
       .def("leave_quiet", &Capture::LeaveQuiet)
       .def("set_mode", &Capture::SetMode, py::arg("mode"))

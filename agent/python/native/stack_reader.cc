@@ -27,8 +27,7 @@ std::string Utf8(PyObject* text) {
 const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
                                              PyFrameObject* frame) {
   // By instruction: a line number takes a walk through the line table.
-  const auto [it, is_new] =
-      lines_.try_emplace({code, PyFrame_GetLasti(frame)});
+  const auto [it, is_new] = lines_.try_emplace({code, PyFrame_GetLasti(frame)});
   Line& line = it->second;
   if (!is_new) return &line;
   line.code = PyRef::Share(reinterpret_cast<PyObject*>(code));
@@ -45,8 +44,8 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
     return &line;
   }
   line.dropped = false;
-  line.text = absl::StrCat("File ", file, ", line ", number, ", in ",
-                           function, ", \n ", Utf8(source.get()));
+  line.text = absl::StrCat("File ", file, ", line ", number, ", in ", function,
+                           ", \n ", Utf8(source.get()));
   return &line;
 }
 

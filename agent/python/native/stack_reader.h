@@ -24,8 +24,8 @@ class StackReader {
   StackReader(const TorchBindings* torch, std::string skipped_directory)
       : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
 
-  // Innermost first; stays valid until the next Clear(). `mode_active`: calls of
-  // Python functions take a detour by our torch function mode.
+  // Innermost first; stays valid until the next Clear(). `mode_active`: calls
+  // of Python functions take a detour by our torch function mode.
   const std::vector<std::string>& Read(bool mode_active);
   // Between steps: bounds what is kept.
   void Clear();

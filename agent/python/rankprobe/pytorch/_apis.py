@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from rankprobe import _native
+from rankprobe.pytorch._bindings import pop_mode, push_mode
 
 _LIST = pathlib.Path(__file__).parent / "data" / "apis.json"
 # Arguments that are receive buffers before the call, by position and keyword.
@@ -222,7 +223,7 @@ class Apis:
             return
         self._mode = self._mode or _Mode(self._by_original)
         self._capture.set_mode(self._mode)
-        torch._C._push_on_torch_function_stack(self._mode)
+        push_mode(self._mode)
         self._mode_entered = True
 
     def leave_mode(self) -> None:
@@ -230,13 +231,13 @@ class Apis:
             return
         above = []
         while torch._C._len_torch_function_stack() > 0:
-            top = torch._C._pop_torch_function_stack()
+            top = pop_mode()
             if top is self._mode:
                 self._mode_entered = False
                 break
             above.append(top)
         for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+            push_mode(mode)
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str]) -> None:
