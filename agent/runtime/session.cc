@@ -232,6 +232,10 @@ class SessionImpl final : public Session {
   // Sends what the flight recorder held, as far as there is room: this thread
   // is the one that makes room, so it does not wait for it.
   void ShipFlight() {
+    if (!shipping_.has_value()) {
+      shipping_ = watcher_.TakeRequestedFlight();
+      shipped_buffers_ = 0;
+    }
     if (!shipping_.has_value()) return;
     std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
     while (shipped_buffers_ < buffers.size() &&
@@ -321,7 +325,7 @@ class SessionImpl final : public Session {
           hold_until = absl::Now() + absl::Milliseconds(ack.retry_after_ms());
         queue_.Ack(ack);
       }
-      ShipFlight();
+      if (welcomed) ShipFlight();
       if (control.done() || (upload != nullptr && upload->done())) {
         NoteEnd(control.done() ? control.status() : upload->status(), welcomed);
         break;
@@ -359,6 +363,7 @@ class SessionImpl final : public Session {
   std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
                                           uint64_t* credit) {
     if (welcome.has_plan()) gate_.Adopt(welcome.plan());
+    watcher_.SetRunLevel(welcome.degrade());
     if (welcome.has_watch()) watcher_.Configure(welcome.watch());
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
@@ -399,10 +404,7 @@ class SessionImpl final : public Session {
         watcher_.Configure(directive.watch());
         break;
       case v1::Directive::kShipFlight:
-        if (!shipping_.has_value()) {
-          shipping_ = watcher_.TakeFlight();
-          shipped_buffers_ = 0;
-        }
+        watcher_.RequestFlight();
         break;
       case v1::Directive::kReportCalls:
         *event.mutable_calls() =

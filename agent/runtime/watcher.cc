@@ -8,6 +8,7 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxCalls = 20000;
+constexpr uint32_t kMaxFollowingSteps = 16;
 
 }  // namespace
 
@@ -44,6 +45,20 @@ FlightRing::Contents Watcher::TakeFlight() {
   return ring_.Take();
 }
 
+void Watcher::RequestFlight() {
+  absl::MutexLock lock(&mutex_);
+  flight_wanted_ = true;
+  flight_follows_ = kMaxFollowingSteps;
+}
+
+std::optional<FlightRing::Contents> Watcher::TakeRequestedFlight() {
+  absl::MutexLock lock(&mutex_);
+  if (!std::exchange(flight_wanted_, false)) return std::nullopt;
+  FlightRing::Contents contents = ring_.Take();
+  if (contents.steps == 0) return std::nullopt;
+  return contents;
+}
+
 bool Watcher::ship_at_exit() const {
   absl::MutexLock lock(&mutex_);
   return spec_.flight().ship_at_exit();
@@ -76,6 +91,12 @@ void Watcher::EndStep() {
   absl::MutexLock lock(&mutex_);
   ring_.EndStep();
   step_ = -1;
+  // A step that went to the archive itself ends the flight that was asked for.
+  if (!std::exchange(kept_this_step_, false)) flight_follows_ = 0;
+  if (flight_follows_ > 0) {
+    --flight_follows_;
+    flight_wanted_ = true;
+  }
   if (calls_.items.empty()) return;
   last_calls_ = std::move(calls_);
   calls_ = Calls();
@@ -88,6 +109,7 @@ std::shared_ptr<const Plan> Watcher::FlightPlan() const {
 
 void Watcher::KeepFlight(std::unique_ptr<RecordBuffer> records) {
   absl::MutexLock lock(&mutex_);
+  kept_this_step_ = true;
   ring_.Add(std::move(records));
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,11 @@ class Watcher {
   void Configure(const v1::WatchSpec& untrusted);
   void SetRunLevel(uint32_t level);
   FlightRing::Contents TakeFlight();
+  // Someone wants the flight recorder's steps, and those that follow until
+  // dumping is on.
+  void RequestFlight();
+  // What is to be sent now, if anything.
+  std::optional<FlightRing::Contents> TakeRequestedFlight();
   v1::CallReport ReportCalls(uint64_t id) const;
   bool ship_at_exit() const;
 
@@ -78,6 +84,10 @@ class Watcher {
   FlightRing ring_ ABSL_GUARDED_BY(mutex_);
   TriggerEngine triggers_ ABSL_GUARDED_BY(mutex_);
   EvidenceBudget budget_ ABSL_GUARDED_BY(mutex_);
+  bool flight_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  // Steps that may still follow a request.
+  uint32_t flight_follows_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool kept_this_step_ ABSL_GUARDED_BY(mutex_) = false;
   // Of the step in progress, and of the last whole one.
   Calls calls_ ABSL_GUARDED_BY(mutex_);
   Calls last_calls_ ABSL_GUARDED_BY(mutex_);

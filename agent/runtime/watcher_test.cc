@@ -179,6 +179,31 @@ TEST_F(WatcherTest, AStepOverTheBytesIsDroppedWholeAndOthersStay) {
   EXPECT_EQ(ring.bytes(), 0u);
 }
 
+TEST_F(WatcherTest, ARequestIsFollowedUntilDumpingIsOn) {
+  v1::WatchSpec spec;
+  spec.mutable_flight()->set_steps(3);
+  watcher_.Configure(spec);
+  EXPECT_FALSE(watcher_.TakeRequestedFlight().has_value());
+  for (int64_t step = 0; step < 2; ++step) {
+    watcher_.KeepFlight(Records(step));
+    watcher_.EndStep();
+  }
+  watcher_.KeepFlight(Records(2));
+  watcher_.RequestFlight();
+  EXPECT_EQ(watcher_.TakeRequestedFlight()->steps, 2u);
+  EXPECT_FALSE(watcher_.TakeRequestedFlight().has_value());
+  watcher_.EndStep();
+  // The step in which the request came, and the next.
+  EXPECT_EQ(watcher_.TakeRequestedFlight()->first_step, 2);
+  watcher_.KeepFlight(Records(3));
+  watcher_.EndStep();
+  EXPECT_EQ(watcher_.TakeRequestedFlight()->first_step, 3);
+  watcher_.EndStep();  // a step that was dumped
+  watcher_.KeepFlight(Records(5));
+  watcher_.EndStep();
+  EXPECT_FALSE(watcher_.TakeRequestedFlight().has_value());
+}
+
 TEST_F(WatcherTest, BudgetsDegradeInTwoStagesAndSayWhich) {
   v1::WatchSpec spec;
   spec.mutable_budget()->set_bytes_per_step(1000);
