@@ -1,11 +1,14 @@
 // rankprobe: the operator's command line.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "cli/analysis_flags.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
 #include "common/host_port.h"
@@ -31,9 +34,14 @@ int Main(int argc, char** argv) {
   AddGlobals(&app, &globals);
   AddReadVerbs(&app, &globals, &invocation);
   AddSwitchVerbs(&app, &globals, &invocation);
+  AddLedgerVerb(&app, &globals, &invocation);
   AddExportVerb(&app, &globals, &invocation);
+  AddAnalysisVerbs(&app, &globals, &invocation);
+  AddGraphVerb(&app, &globals, &invocation);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = ArgumentsOf(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {

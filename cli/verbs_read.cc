@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "cli/ledger_text.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 
@@ -71,7 +72,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
                          static_cast<double>(agent.silent_ms()) / 1000)});
   }
   std::fputs(table.ToText().c_str(), stdout);
-  return absl::OkStatus();
+  return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
 
 absl::Status Steps(const Globals& globals, const std::string& run) {

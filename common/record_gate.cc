@@ -70,6 +70,11 @@ Verdict RecordGate::Check(const v1::CallPhase& call) const {
       verdict = Verdict::kScope;
     }
   }
+  // Modules that the user named for himself (module_dump) come at L1 too.
+  if (verdict == Verdict::kLevel && plan_->level == Level::kL1 &&
+      call.kind() != v1::CALL_KIND_API_FORWARD &&
+      call.kind() != v1::CALL_KIND_API_BACKWARD)
+    verdict = Verdict::kKeep;
   return verdict == Verdict::kKeep ? CheckSections(call) : verdict;
 }
 

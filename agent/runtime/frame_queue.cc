@@ -163,7 +163,7 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
     if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
                  may_wait)) {
       lost_records_ += count;
-      losses_[records->batch()->step()] += count;
+      losses_[{records->batch()->step(), reason}] += count;
       return false;
     }
     records_ += count;
@@ -254,14 +254,18 @@ void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
 }
 
 void FrameQueue::AddLosses() {
-  for (const auto& [step, count] : losses_) {
+  for (const auto& [place, count] : losses_) {
+    const auto& [step, reason] = place;
     v1::RecordBatch batch;
     batch.set_step(step);
     v1::Record* record = batch.add_records();
     record->set_order(kLossOrderBase + loss_orders_++);
-    record->mutable_loss()->set_reason(v1::LOSS_REASON_AGENT_BUDGET);
+    record->mutable_loss()->set_reason(reason);
     record->mutable_loss()->set_records(count);
-    record->mutable_loss()->set_detail("the agent's byte budget was full");
+    record->mutable_loss()->set_detail(
+        reason == v1::LOSS_REASON_AGENT_DEADLINE
+            ? "the agent's byte budget stayed full for its block deadline"
+            : "the agent's byte budget was full");
     Frame& frame = frames_.emplace_back();
     frame.sequence = ++last_sequence_;
     frame.wire_bytes = kFrameOverhead;

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -145,8 +146,9 @@ class FrameQueue {
   uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_set<Digest> known_ ABSL_GUARDED_BY(mutex_);
-  // Records shed, by step, until a LossEvent tells of them.
-  std::map<int64_t, uint64_t> losses_ ABSL_GUARDED_BY(mutex_);
+  // Records shed, by step and reason, until a LossEvent tells of them.
+  std::map<std::pair<int64_t, v1::LossReason>, uint64_t> losses_
+      ABSL_GUARDED_BY(mutex_);
   uint64_t loss_orders_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -11,27 +11,16 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 128 << 10;
+constexpr size_t kSubmitBytes = 256 << 10;
 constexpr uint64_t kMaxFaultRecords = 100;
-
-// Lists and maps as in `from`; every leaf null.
-void CopyStructure(const v1::Value& from, v1::Value* to) {
-  if (from.has_list()) {
-    to->mutable_list();
-    for (const v1::Value& item : from.list().items())
-      CopyStructure(item, to->mutable_list()->add_items());
-  } else if (from.has_map()) {
-    to->mutable_map();
-    for (const v1::NamedValue& item : from.map().items()) {
-      v1::NamedValue* copy = to->mutable_map()->add_items();
-      copy->set_name(item.name());
-      CopyStructure(item.value(), copy->mutable_value());
-    }
-  }
-}
 
 }  // namespace
 
+void CallBuilder::NoData(v1::TensorSummary* out) {
+  if (plan_->summary_mode != SummaryMode::kXor) out->mutable_stats();
+  if (plan_->summary_mode != SummaryMode::kStatistics)
+    out->mutable_checksum()->set_null(true);
+}
 void CallBuilder::Int(int64_t value, v1::Value* out) {
   out->mutable_scalar()->set_type("int");
   out->mutable_scalar()->set_i(value);
@@ -325,10 +314,13 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
   call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
   call.step_generation = generation_;
-  call.kept = AskFilter(v1::CallTrace::KIND_API, call.forward_entry) ==
-                  Verdict::kKeep &&
+  const Verdict verdict = AskFilter(v1::CallTrace::KIND_API, call.forward_entry);
+  // data_mode takes the data, not the stack.
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
-  if (!call.kept) ++counts_.filtered;
+  if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
 
@@ -345,10 +337,14 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   call.step_generation = generation_;
   if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
   ModuleStack().push_back(call.forward_entry);
-  call.kept = AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry) ==
-                  Verdict::kKeep &&
+  const Verdict verdict = AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry);
+  call.forced = verdict == Verdict::kLevel && modules_forced_ &&
+                plan_->level == Level::kL1;
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode || call.forced;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
-  if (!call.kept) ++counts_.filtered;
+  if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
 
@@ -362,12 +358,56 @@ void Recorder::Inputs(const RecordedCall& call, const BuildFn& build) {
       build);
 }
 
+bool Recorder::PopStack(const std::string& entry) {
+  std::vector<std::string>& stack = ModuleStack();
+  const auto at = std::find(stack.rbegin(), stack.rend(), entry);
+  if (at == stack.rend()) return false;
+  // What is above it was left by an exception.
+  stack.erase(std::next(at).base(), stack.end());
+  return true;
+}
+
 void Recorder::EndModule(const RecordedCall& call) {
   AskFilter(v1::CallTrace::KIND_MODULE_END, call.forward_entry);
-  std::vector<std::string>& stack = ModuleStack();
-  const auto at = std::find(stack.rbegin(), stack.rend(), call.forward_entry);
-  // What is above it was left by an exception.
-  if (at != stack.rend()) stack.erase(std::next(at).base(), stack.end());
+  PopStack(call.forward_entry);
+}
+
+void Recorder::ResetModules() {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  module_stacks_.erase(std::this_thread::get_id());
+}
+
+void Recorder::PushScope(absl::string_view name) {
+  if (!recording() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (!step_begun_) return;
+  if (plan_->level == Level::kMix && Edges()) AddEdge(std::string(name), {});
+  ModuleStack().emplace_back(name);
+}
+
+void Recorder::PopScope(absl::string_view name) {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  PopStack(std::string(name));
+}
+
+void Recorder::LateOutputs(const RecordedCall& call, const BuildFn& build) {
+  if (!call.kept || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_ || !step_begun_ ||
+      !plan_->data_mode.output)
+    return;
+  AddPhase(call.forward_entry, v1::CALL_KIND_API_FORWARD, build);
+}
+
+void Recorder::BeginModuleBackward(const RecordedCall& call) {
+  if (!WantsBackward(call)) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_) return;
+  if (Edges()) module_edges_.emplace_back(call.backward_entry, Parent());
+  ModuleStack().push_back(call.backward_entry);
+  AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
 }
 
 void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
@@ -398,7 +438,7 @@ bool Recorder::WantsBackward(const RecordedCall& call) const {
   if (call.forward_entry.empty() || Forked()) return false;
   absl::MutexLock lock(&mutex_);
   return call.step_generation == generation_ && step_begun_ &&
-         plan_->data_mode.backward;
+         (plan_->data_mode.backward || Edges());
 }
 
 void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
@@ -406,14 +446,20 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
   Verdict verdict;
+  bool begun = false;
   if (call.is_module) {
-    verdict = AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
-    AskFilter(v1::CallTrace::KIND_MODULE_END, call.backward_entry);
+    begun = PopStack(call.backward_entry);
+    if (!begun) AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
+    verdict = AskFilter(v1::CallTrace::KIND_MODULE_END, call.backward_entry);
+    if (call.forced && verdict == Verdict::kLevel) verdict = Verdict::kKeep;
   } else {
     verdict = AskFilter(v1::CallTrace::KIND_API, call.backward_entry);
   }
-  if (Edges() && (call.is_module || plan_->level == Level::kMix))
-    AddEdge(call.backward_entry, Parent());
+  if (Edges()) {
+    if (!begun && (call.is_module || plan_->level == Level::kMix))
+      AddEdge(call.backward_entry, Parent());
+    FlushModuleEdges();
+  }
   if (verdict != Verdict::kKeep || plan_->task == Task::kStructure) {
     ++counts_.filtered;
     return;
@@ -432,6 +478,15 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
 void Recorder::ParameterGradient(absl::string_view module,
                                  absl::string_view parameter,
                                  const TensorInfo& gradient) {
+  ParameterGradient(module, parameter,
+                    [&](CallBuilder& builder, v1::Value* out) {
+                      builder.Tensor(gradient, out);
+                    });
+}
+
+void Recorder::ParameterGradient(absl::string_view module,
+                                 absl::string_view parameter,
+                                 const BuildValueFn& build) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (!step_begun_ ||
@@ -450,8 +505,13 @@ void Recorder::ParameterGradient(absl::string_view module,
            [&](CallBuilder& builder, v1::CallPhase* phase) {
              v1::NamedValue* item = phase->mutable_gradients()->add_items();
              item->set_name(std::string(parameter));
-             builder.Tensor(gradient, item->mutable_value());
+             build(builder, item->mutable_value());
            });
+}
+
+bool Recorder::WantsStacks() const {
+  absl::MutexLock lock(&mutex_);
+  return plan_->extra_info;
 }
 
 void Recorder::UseStack(const RecordedCall& call,
@@ -472,51 +532,58 @@ void Recorder::UseStack(const RecordedCall& call,
 }
 
 bool Recorder::Save(absl::string_view name, bool with_gradient,
-                    const std::function<void(CallBuilder&, v1::Value*)>& build,
-                    SavedCall* saved) {
-  if (Forked() || session_ == nullptr) return false;
+                    const BuildValueFn& build) {
+  return SaveValue(
+             name, build,
+             with_gradient ? [](CallBuilder&, v1::Value*) {} : BuildValueFn())
+      .has_value();
+}
+
+std::optional<Recorder::SavedValue> Recorder::SaveValue(
+    absl::string_view name, const BuildValueFn& build,
+    const BuildValueFn& build_gradient) {
+  if (Forked() || session_ == nullptr) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
   if (!step_begun_) AdoptPlan(session_->BeginStep(step));
   if (!plan_enabled_ || plan_->level != Level::kDebug ||
-      plan_->task == Task::kStructure || !plan_->WantsStep(step)) {
-    return false;
+      plan_->task == Task::kStructure || !plan_->WantsStep(step) ||
+      !plan_->WantsRank(rank_)) {
+    return std::nullopt;
   }
   BeginStepRecords();
   const int64_t number = call_numbers_[absl::StrCat(name, ".debug")]++;
-  const std::string entry = absl::StrCat(name, ".", number, ".debug");
-  v1::CallPhase* call = AddRecord()->mutable_call();
-  call->set_entry(entry);
-  call->set_kind(v1::CALL_KIND_DEBUG);
-  CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
-  build(builder, call->mutable_debug());
-  ++counts_.call_phases;
-  if (with_gradient) {
-    // Adding a record may move what `call` points at.
-    v1::Value skeleton;
-    CopyStructure(call->debug(), &skeleton);
-    v1::CallPhase* gradient = AddRecord()->mutable_call();
-    gradient->set_entry(absl::StrCat(name, "_grad.", number, ".debug"));
-    gradient->set_kind(v1::CALL_KIND_DEBUG);
-    *gradient->mutable_debug() = std::move(skeleton);
+  const auto add = [&](const std::string& entry, const BuildValueFn& fill) {
+    mutex_.AssertHeld();
+    v1::CallPhase* call = AddRecord()->mutable_call();
+    call->set_entry(entry);
+    call->set_kind(v1::CALL_KIND_DEBUG);
+    CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+    fill(builder, call->mutable_debug());
     ++counts_.call_phases;
-    if (saved != nullptr) *saved = {gradient->entry(), generation_};
+  };
+  add(absl::StrCat(name, ".", number, ".debug"), build);
+  SavedValue saved;
+  saved.step_generation = generation_;
+  if (build_gradient) {
+    saved.gradient_entry = absl::StrCat(name, "_grad.", number, ".debug");
+    add(saved.gradient_entry, build_gradient);
   }
   if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
-  return true;
+  return saved;
 }
 
-void Recorder::SavedGradient(const SavedCall& saved, absl::string_view path,
-                             const TensorInfo& gradient) {
-  if (Forked() || saved.gradient_entry.empty()) return;
+void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
+                            const BuildValueFn& build) {
+  if (value.gradient_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
-  if (saved.step_generation != generation_) return;
+  if (value.step_generation != generation_ || !step_begun_) return;
   v1::CallPhase* call = AddRecord()->mutable_call();
-  call->set_entry(saved.gradient_entry);
+  call->set_entry(value.gradient_entry);
   call->set_kind(v1::CALL_KIND_DEBUG);
   call->set_debug_path(std::string(path));
   CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
-  builder.Tensor(gradient, call->mutable_debug());
+  build(builder, call->mutable_debug());
   ++counts_.call_phases;
   if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
 }

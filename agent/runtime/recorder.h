@@ -56,14 +56,11 @@ struct RecordedCall {
   std::string module;
   bool is_module = false;
   bool kept = false;
+  // It passed the filters: its stack is wanted. At task structure without data.
+  bool stack_wanted = false;
+  // A module recorded at a level that has none.
+  bool forced = false;
   // The step it was made in; gradients that come later than that are dropped.
-  uint64_t step_generation = 0;
-};
-
-// One Save() whose gradients may still come.
-struct SavedCall {
-  // Empty: none are wanted.
-  std::string gradient_entry;
   uint64_t step_generation = 0;
 };
 
@@ -76,6 +73,8 @@ class CallBuilder {
   void Tensor(const TensorInfo& tensor, v1::Value* out) {
     tensors_->Record(tensor, *plan_, want_payload_, out->mutable_tensor());
   }
+  // Nulls for a tensor without bytes to read (meta, fake).
+  void NoData(v1::TensorSummary* out);
   static void Int(int64_t value, v1::Value* out);
   static void Float(double value, v1::Value* out);
   static void Bool(bool value, v1::Value* out);
@@ -124,33 +123,57 @@ class Recorder {
 
   // --- Calls. All are no-ops when not recording.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
+  // Modules are recorded at level L1 too, until told otherwise.
+  void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
   void Inputs(const RecordedCall& call, const BuildFn& build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
   void Outputs(const RecordedCall& call, const BuildFn& build);
+  // Replaces the outputs of a call that has ended: an asynchronous one is done.
+  void LateOutputs(const RecordedCall& call, const BuildFn& build);
   // The forward ended by an exception: its inputs stay, its place is left.
   void Abandon(const RecordedCall& call);
   // Gradients of a call whose forward was recorded in this step. Also works
   // after Stop(), until Step().
   void Backward(const RecordedCall& call, const BuildFn& build);
+  // The backward of a module begins: what runs until Backward is inside it.
+  void BeginModuleBackward(const RecordedCall& call);
+  // What runs on this thread until PopScope hangs under `name`, a parent that
+  // is no call ("optimizer", "clip_grad").
+  void PushScope(absl::string_view name);
+  void PopScope(absl::string_view name);
+  // A new forward of the root model: what an exception left open is closed.
+  void ResetModules();
+  using BuildValueFn = std::function<void(CallBuilder&, v1::Value*)>;
   void ParameterGradient(absl::string_view module, absl::string_view parameter,
                          const TensorInfo& gradient);
+  void ParameterGradient(absl::string_view module, absl::string_view parameter,
+                         const BuildValueFn& build);
   // Whether Backward of this call can still record something.
   bool WantsBackward(const RecordedCall& call) const;
+  bool WantsStacks() const;
   // The stack of a kept forward, innermost frame first.
   void UseStack(const RecordedCall& call,
                 const std::vector<std::string>& frames);
 
-  // --- Level debug. False when the plan does not want it. With gradients, an
-  // entry of the same structure is left for SavedGradient to fill.
+  // --- Level debug. False when the plan does not want it. With a gradient,
+  // a null entry is left for it.
   bool Save(absl::string_view name, bool with_gradient,
-            const std::function<void(CallBuilder&, v1::Value*)>& build,
-            SavedCall* saved = nullptr);
-  // The gradient of the leaf at `path`: positions in nested lists and maps,
-  // joined by '.'; empty when the saved value is a tensor.
-  void SavedGradient(const SavedCall& saved, absl::string_view path,
-                     const TensorInfo& gradient);
+            const BuildValueFn& build);
+  // The same with the skeleton of its gradients (nulls); null: none. What
+  // names the saved value for SaveGradient; nothing when it is not wanted.
+  struct SavedValue {
+    std::string gradient_entry;
+    uint64_t step_generation = 0;
+  };
+  std::optional<SavedValue> SaveValue(absl::string_view name,
+                                      const BuildValueFn& build,
+                                      const BuildValueFn& build_gradient);
+  // Fills one leaf of the skeleton; `path` is positions in nested lists
+  // and maps joined by '.'; empty: the whole value.
+  void SaveGradient(const SavedValue& value, absl::string_view path,
+                    const BuildValueFn& build);
 
   // --- For triggers; sent only when a rule asks. The loss of this step, and a
   // replica that all ranks should hold alike (the parameters, say).
@@ -190,6 +213,7 @@ class Recorder {
   void FlushModuleEdges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::string>& ModuleStack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<std::string> Parent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PopStack(const std::string& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndModule(const RecordedCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The filter's verdicts; what it is asked is remembered for Explain and, under
@@ -204,6 +228,7 @@ class Recorder {
   const Clock* const clock_;
   const ForkGuard fork_guard_;
   std::atomic<bool> recording_{false};
+  std::atomic<bool> modules_forced_{false};
 
   mutable absl::Mutex mutex_;
   const std::unique_ptr<Session> session_;

@@ -22,6 +22,7 @@ CommitQueue::CommitQueue(const Options& options, Store* store,
       control_(control),
       clock_(clock),
       failed_(std::move(failed)),
+      sync_thread_([this] { RunSync(); }),
       thread_([this] { Run(); }) {}
 
 CommitQueue::~CommitQueue() {
@@ -31,6 +32,11 @@ CommitQueue::~CommitQueue() {
     work_ = true;
   }
   thread_.join();
+  {
+    absl::MutexLock lock(&mutex_);
+    all_committed_ = true;
+  }
+  sync_thread_.join();
 }
 
 uint64_t CommitQueue::Add(const std::string& session,
@@ -177,14 +183,14 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       bad[t.upload] = status;
     }
     absl::MutexLock lock(&mutex_);
-    pending_ -= t.pending.bytes;
+    pending_ -= std::min(pending_, t.pending.bytes);
   }
-  unsynced_ = true;
   AckAll(done);
   for (const auto& [upload, status] : bad) {
     {
       absl::MutexLock lock(&mutex_);
-      for (const Pending& pending : upload->frames) pending_ -= pending.bytes;
+      for (const Pending& pending : upload->frames)
+        pending_ -= std::min(pending_, pending.bytes);
       upload->frames.clear();
     }
     upload->listener.end(status);
@@ -196,8 +202,10 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   const uint64_t credit = CreditNow();
   {
     absl::MutexLock lock(&mutex_);
+    unsynced_ = unsynced_ || !taken.empty();
     for (const Taken& t : taken) {
-      pending_ -= t.pending.bytes;
+      // A failed sync may have forgotten all that was pending.
+      pending_ -= std::min(pending_, t.pending.bytes);
       control_->NoteReceived(t.upload->session, 0,
                              -static_cast<int64_t>(t.pending.bytes));
       t.upload->committed =
@@ -226,14 +234,31 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
 }
 
-void CommitQueue::SyncIfDue(bool force) {
-  const int64_t now = clock_->MonotonicNanos();
-  if (!unsynced_ ||
-      (!force &&
-       now - last_sync_ns_ < absl::ToInt64Nanoseconds(options_.sync_interval)))
-    return;
-  last_sync_ns_ = now;
-  unsynced_ = false;
+// Beside the commits: a sync may take as long as the disk likes.
+void CommitQueue::RunSync() {
+  int64_t last_sync_ns = clock_->MonotonicNanos();
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return unsynced_ || all_committed_;
+      };
+      mutex_.Await(absl::Condition(&wanted));
+      if (!unsynced_) return;
+      while (!all_committed_ &&
+             clock_->MonotonicNanos() - last_sync_ns <
+                 absl::ToInt64Nanoseconds(options_.sync_interval)) {
+        mutex_.AwaitWithTimeout(absl::Condition(&all_committed_),
+                                options_.sync_interval / 4);
+      }
+      unsynced_ = false;
+    }
+    last_sync_ns = clock_->MonotonicNanos();
+    SyncNow();
+  }
+}
+
+void CommitQueue::SyncNow() {
   std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
   {
     absl::MutexLock lock(&mutex_);
@@ -280,9 +305,10 @@ void CommitQueue::Run() {
     bool stopping = false, broken = false;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(
-          absl::Condition(&work_),
-          unsynced_ ? options_.sync_interval / 4 : absl::Seconds(1));
+      const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return work_ || stopping_;
+      };
+      mutex_.Await(absl::Condition(&wanted));
       taken = Take();
       stopping = stopping_ && taken.empty();
       broken = !broken_.ok();
@@ -295,7 +321,6 @@ void CommitQueue::Run() {
     while (!taken.empty()) {
       const absl::Status status = CommitTaken(taken);
       if (status.ok()) {
-        unsynced_ = true;
         AckAll(taken);
         break;
       }
@@ -324,7 +349,6 @@ void CommitQueue::Run() {
                                   options_.retry_interval))
         return;
     }
-    SyncIfDue(/*force=*/stopping);
     if (stopping) return;
   }
 }

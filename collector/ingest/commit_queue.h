@@ -3,7 +3,8 @@
 //
 // Ownership: one per collector; Store, ControlPlane and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
-// disk. Callbacks come from the commit thread without locks held.
+// disk. Callbacks come from the commit thread and the sync thread, without
+// locks held.
 // Failure: no space is retried and the uploads are told to hold; any other
 // store error is final: all uploads end with it and `failed` is called once.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
@@ -88,7 +89,8 @@ class CommitQueue {
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   void CommitOneByOne(std::vector<Taken>* taken);
   void AckAll(const std::vector<Taken>& taken);
-  void SyncIfDue(bool force);
+  void RunSync();
+  void SyncNow();
   void Fail(const absl::Status& status);
   uint64_t CreditNow() const;
 
@@ -98,12 +100,12 @@ class CommitQueue {
   const Clock* const clock_;
   const std::function<void(const absl::Status&)> failed_;
 
-  // Commit thread only.
-  int64_t last_sync_ns_ = 0;
-  bool unsynced_ = false;
-
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Something is committed that is not synced yet.
+  bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing will be committed any more.
+  bool all_committed_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_upload_ ABSL_GUARDED_BY(mutex_) = 1;
@@ -111,6 +113,7 @@ class CommitQueue {
   // Where the next turn begins.
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
+  std::thread sync_thread_;
   std::thread thread_;
 };
 

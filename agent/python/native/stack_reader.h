@@ -1,0 +1,49 @@
+// The Python stack of the caller as lines of stack.json. Frames of rankprobe
+// and frames without a source line are left out. A line is made once per
+// (code, line number). Guarded by the GIL.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_STACK_READER_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_STACK_READER_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
+#include "agent/python/native/torch_bindings.h"
+
+namespace rankprobe {
+
+class StackReader {
+ public:
+  // `skipped_directory`: frames of files below it are the tool's own.
+  StackReader(const TorchBindings* torch, std::string skipped_directory)
+      : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
+
+  // Innermost first; stays valid until the next Clear().
+  const std::vector<std::string>& Read();
+  // Between steps: bounds what is kept.
+  void Clear();
+
+ private:
+  struct Line {
+    PyRef code;  // keeps the address from being used again
+    std::string text;
+    bool dropped = false;
+    // Our torch function mode; the function of PyTorch that called it.
+    bool is_mode = false;
+    bool is_dispatch = false;
+  };
+  const Line* LineOf(PyCodeObject* code, int number);
+
+  const TorchBindings* const torch_;
+  const std::string skipped_directory_;
+  absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
+  absl::node_hash_map<std::vector<const Line*>, std::vector<std::string>>
+      stacks_;
+  std::vector<const Line*> key_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_STACK_READER_H_
