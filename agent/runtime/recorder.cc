@@ -593,8 +593,12 @@ void Recorder::ReportLoss(double loss) {
   watcher_->OnLoss(loss);
 }
 
+bool Recorder::WantsReplica() const {
+  return !Forked() && watcher_ != nullptr && watcher_->wants_replica();
+}
+
 void Recorder::ReportReplica(absl::Span<const TensorInfo> tensors) {
-  if (Forked() || watcher_ == nullptr || !watcher_->active()) return;
+  if (!WantsReplica()) return;
   SummaryRequest request;
   request.statistics = false;
   request.digest = true;

@@ -178,6 +178,7 @@ class Recorder {
   // --- For triggers; sent only when a rule asks. The loss of this step, and a
   // replica that all ranks should hold alike (the parameters, say).
   void ReportLoss(double loss);
+  bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);
 
   // The adapter caught a fault of its own.

@@ -1,5 +1,6 @@
 #include "agent/runtime/watcher.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/watch_spec.h"
@@ -129,6 +130,13 @@ void Watcher::OnPhase(const v1::CallPhase& phase) {
 void Watcher::OnLoss(double loss) {
   absl::MutexLock lock(&mutex_);
   EmitFired(triggers_.OnLoss(step_, loss));
+}
+
+bool Watcher::wants_replica() const {
+  if (!active()) return false;
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(spec_.rules().begin(), spec_.rules().end(),
+                     [](const auto& rule) { return rule.has_replica(); });
 }
 
 void Watcher::OnReplica(uint64_t digest) {

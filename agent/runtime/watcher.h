@@ -55,6 +55,7 @@ class Watcher {
   void KeepFlight(std::unique_ptr<RecordBuffer> records);
   void OnPhase(const v1::CallPhase& phase);
   void OnLoss(double loss);
+  bool wants_replica() const;
   void OnReplica(uint64_t digest);
   // The filter has seen a call.
   void OnCall(v1::CallTrace::Kind kind, absl::string_view entry);

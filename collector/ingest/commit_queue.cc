@@ -155,10 +155,10 @@ void CommitQueue::CheckCalls(RecordGate* gate, v1::UploadFrame* frame) {
   int kept = 0;
   for (int i = 0; i < batch.records_size(); ++i) {
     const v1::Record& record = batch.records(i);
-    bool keep = !record.has_trace();
+    bool keep = true;
     if (record.has_trace()) {
-      if (gate != nullptr) gate->Replay(record.trace());
-    } else if (record.has_call() && gate != nullptr) {
+      gate->Replay(record.trace());
+    } else if (record.has_call()) {
       const Verdict verdict = gate->Check(record.call());
       keep = verdict == Verdict::kKeep;
       if (!keep) ++refused[verdict];
@@ -188,9 +188,11 @@ void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
   }
   const auto it = upload->plan_of_step.find(batch.step());
   // After a reconnect the beginning of a step may have come on another stream.
-  if (it == upload->plan_of_step.end()) return CheckCalls(nullptr, frame);
-  if (control_->Admits(upload->identity, batch.step(), it->second.epoch))
-    return CheckCalls(it->second.gate.get(), frame);
+  if (it == upload->plan_of_step.end()) return;
+  if (control_->Admits(upload->identity, batch.step(), it->second.epoch)) {
+    if (it->second.gate != nullptr) CheckCalls(it->second.gate.get(), frame);
+    return;
+  }
   uint64_t calls = 0;
   for (const v1::Record& record : batch.records())
     calls += record.has_call() ? 1 : 0;
