@@ -35,6 +35,7 @@ int Main(int argc, char** argv) {
   AddReadVerbs(&app, &globals, &invocation);
   AddSwitchVerbs(&app, &globals, &invocation);
   AddLedgerVerb(&app, &globals, &invocation);
+  AddWatchVerbs(&app, &globals, &invocation);
   AddExportVerb(&app, &globals, &invocation);
   AddAnalysisVerbs(&app, &globals, &invocation);
   AddFindVerbs(&app, &globals, &invocation);

@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,9 +14,12 @@
 #include "collector/archive_service.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/server_credentials.h"
+#include "collector/control/event_log.h"
 #include "collector/control_service.h"
 #include "collector/ingest/agent_service.h"
+#include "common/channel_security.h"
 #include "common/status_macros.h"
+#include "common/watch_spec.h"
 
 namespace rankprobe {
 namespace {
@@ -26,14 +30,23 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 
 class ServerImpl final : public Server {
  public:
-  ServerImpl(const ServerConfig& config, std::unique_ptr<Store> store,
-             FileSystem* file_system, const Clock* clock, const Logger* logger)
+  // What can fail to open, opened before.
+  struct Parts {
+    std::unique_ptr<EventLog> events;
+    std::optional<v1::WatchSpec> watch;
+  };
+
+  ServerImpl(const ServerConfig& config, Parts parts,
+             std::unique_ptr<Store> store, FileSystem* file_system,
+             const Clock* clock, const Logger* logger)
       : config_(config),
         file_system_(file_system),
         clock_(clock),
         logger_(logger),
         store_(std::move(store)),
-        control_(ControlOptions(config), store_.get(), clock),
+        events_(std::move(parts.events)),
+        control_(ControlOptions(config, parts, events_.get()), store_.get(),
+                 clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
         commits_(std::make_unique<CommitQueue>(
             CommitOptions(config), store_.get(), &control_, clock,
@@ -107,8 +120,12 @@ class ServerImpl final : public Server {
   }
 
  private:
-  static ControlPlane::Options ControlOptions(const ServerConfig& config) {
+  static ControlPlane::Options ControlOptions(const ServerConfig& config,
+                                              const Parts& parts,
+                                              EventLog* events) {
     ControlPlane::Options options;
+    options.events = events;
+    options.default_watch = parts.watch;
     options.max_sessions = config.max_sessions;
     options.credit_bytes = config.credit_bytes;
     return options;
@@ -137,6 +154,7 @@ class ServerImpl final : public Server {
   const Clock* const clock_;
   const Logger* const logger_;
   const std::unique_ptr<Store> store_;
+  const std::unique_ptr<EventLog> events_;
   ControlPlane control_;
   WorkerPool pool_;
   std::unique_ptr<CommitQueue> commits_;
@@ -155,8 +173,24 @@ class ServerImpl final : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerConfig& config, std::unique_ptr<Store> store,
     FileSystem* file_system, const Clock* clock, const Logger* logger) {
-  auto server = std::make_unique<ServerImpl>(config, std::move(store),
-                                             file_system, clock, logger);
+  ServerImpl::Parts parts;
+  if (!config.watch_file.empty()) {
+    RP_ASSIGN_OR_RETURN(const std::string json,
+                        ReadSmallFile(config.watch_file));
+    auto watch = ParseWatchSpec(json);
+    if (!watch.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(config.watch_file, ": ", watch.status().message()));
+    }
+    parts.watch = *std::move(watch);
+  }
+  EventLog::Options events;
+  events.path = absl::StrCat(config.data_dir, "/events.log");
+  RP_ASSIGN_OR_RETURN(parts.events,
+                      EventLog::Open(events, file_system, clock));
+  auto server =
+      std::make_unique<ServerImpl>(config, std::move(parts), std::move(store),
+                                   file_system, clock, logger);
   if (const absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

@@ -31,6 +31,9 @@ constexpr TextKey kTexts[] = {
      "PEM certificates that vouch for clients (mutual TLS)"},
     {"token-file", &ServerConfig::token_file,
      "file of bearer tokens, one `ROLE NAME TOKEN` a line"},
+    {"watch", &ServerConfig::watch_file,
+     "JSON file with flight recorder, triggers and budgets of runs that were "
+     "given none"},
 };
 
 struct NumberKey {

@@ -23,6 +23,8 @@ struct ServerConfig {
   std::string tls_key;
   std::string tls_client_ca;
   std::string token_file;
+  // Triggers for runs that have none of their own; JSON of a WatchSpec.
+  std::string watch_file;
   uint64_t max_sessions = 4096;
   uint64_t credit_bytes = 16 << 20;
   uint64_t pending_bytes = uint64_t{512} << 20;

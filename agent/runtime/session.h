@@ -102,6 +102,8 @@ struct SessionStats {
   std::string last_error;
 };
 
+class Watcher;
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -150,6 +152,9 @@ class Session {
   virtual absl::Status Flush(v1::Durability level, absl::Duration deadline) = 0;
 
   virtual SessionStats GetStats() const = 0;
+
+  // Flight recorder, triggers and budgets of this process; null: none.
+  virtual Watcher* watcher() { return nullptr; }
 };
 
 }  // namespace rankprobe

@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
 #include "collector/store/store.h"
+#include "common/record_gate.h"
 
 namespace rankprobe {
 
@@ -65,6 +66,11 @@ class CommitQueue {
     v1::UploadFrame frame;
     uint64_t bytes = 0;
   };
+  struct StepPlan {
+    uint64_t epoch = 0;
+    // Null: the plan is the agent's own, or not known any more.
+    std::shared_ptr<RecordGate> gate;
+  };
   struct Upload {
     std::string session;
     v1::Identity identity;
@@ -73,8 +79,8 @@ class CommitQueue {
     uint64_t received = 0;
     uint64_t committed = 0;
     uint64_t synced = 0;
-    // Epoch under which each step was begun.
-    std::map<int64_t, uint64_t> epoch_of_step;
+    // Under which plan each step was begun.
+    std::map<int64_t, StepPlan> plan_of_step;
     bool removed = false;
   };
   struct Taken {
@@ -85,7 +91,10 @@ class CommitQueue {
   void Run();
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces records outside the plan by a count of them.
+  void BeginStepGate(Upload* upload, int64_t step, uint64_t epoch);
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
+  // Lets a call through or counts it as left out by `verdict`.
+  static void CheckCalls(RecordGate* gate, v1::UploadFrame* frame);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   void CommitOneByOne(std::vector<Taken>* taken);
   void AckAll(const std::vector<Taken>& taken);
