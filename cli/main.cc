@@ -1,11 +1,14 @@
 // rankprobe: the operator's command line.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "cli/analysis_flags.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
 #include "common/host_port.h"
@@ -33,9 +36,15 @@ int Main(int argc, char** argv) {
   AddSwitchVerbs(&app, &globals, &invocation);
   AddStoreVerbs(&app, &globals, &invocation);
   AddLedgerVerb(&app, &globals, &invocation);
+  AddWatchVerbs(&app, &globals, &invocation);
   AddExportVerb(&app, &globals, &invocation);
+  AddAnalysisVerbs(&app, &globals, &invocation);
+  AddFindVerbs(&app, &globals, &invocation);
+  AddGraphVerb(&app, &globals, &invocation);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = ArgumentsOf(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
@@ -50,6 +59,15 @@ int Main(int argc, char** argv) {
                  std::string(address.status().message()).c_str());
     return kBadUsage;
   }
+  FillFromEnvironment([](const char* name) { return std::getenv(name); },
+                      &globals.files);
+  auto security = ReadChannelSecurity(globals.files);
+  if (!security.ok()) {
+    std::fprintf(stderr, "rankprobe: %s\n",
+                 std::string(security.status().message()).c_str());
+    return kBadUsage;
+  }
+  globals.security = *std::move(security);
   int exit_code = kOk;
   const absl::Status status = invocation.run(globals, &exit_code);
   if (status.ok()) return exit_code;

@@ -33,16 +33,19 @@ StridedLayout LayoutInOrder(const TensorView& view);
 // Same elements, `repeat` times each, in the order of memory.
 StridedLayout LayoutInAnyOrder(const TensorView& view);
 
-// Calls fn(const char* data, size_t bytes) for blocks of at most 32 KiB that
-// together are the layout's elements, `repeat` aside. Blocks but the last are
+// Fits the first-level cache together with what passes over it keep there.
+inline constexpr size_t kCacheBlockBytes = 32 << 10;
+
+// Calls fn(const char* data, size_t bytes) for blocks that together are the
+// layout's elements, `repeat` aside. Blocks have at most `block_bytes`, or
+// kCacheBlockBytes where elements must be collected, and but for the last are
 // multiples of 8 bytes. fn returns false to stop.
 template <typename Fn>
 void ForEachBlock(const StridedLayout& layout, size_t element_bytes,
-                  const Fn& fn);
+                  const Fn& fn, size_t block_bytes = kCacheBlockBytes);
 
 namespace strided_layout_internal {
 
-inline constexpr size_t kBlockBytes = 32 << 10;
 // A last piece that is not a multiple of this is kept for the next block.
 inline constexpr size_t kGranule = 64;
 
@@ -55,9 +58,9 @@ template <typename Fn>
 class Collector {
  public:
   explicit Collector(const Fn& fn) : fn_(fn) {}
-  // Room for `bytes` <= kBlockBytes, or null when fn stopped.
+  // Room for `bytes` <= kCacheBlockBytes, or null when fn stopped.
   char* Room(size_t bytes) {
-    if (used_ + bytes > kBlockBytes + kGranule && !Flush()) return nullptr;
+    if (used_ + bytes > kCacheBlockBytes + kGranule && !Flush()) return nullptr;
     char* const room = block_ + used_;
     used_ += bytes;
     return room;
@@ -77,16 +80,16 @@ class Collector {
 
   const Fn& fn_;
   size_t used_ = 0;
-  alignas(64) char block_[kBlockBytes + kGranule];
+  alignas(64) char block_[kCacheBlockBytes + kGranule];
 };
 
 // Cuts contiguous memory; false when fn stopped.
 template <typename Fn>
-bool Cut(const char* data, uint64_t bytes, const Fn& fn) {
+bool Cut(const char* data, uint64_t bytes, size_t block_bytes, const Fn& fn) {
   for (uint64_t done = 0; done < bytes;) {
-    const size_t n = bytes - done < kBlockBytes
+    const size_t n = bytes - done < block_bytes
                          ? static_cast<size_t>(bytes - done)
-                         : kBlockBytes;
+                         : block_bytes;
     if (!fn(data + done, n)) return false;
     done += n;
   }
@@ -102,14 +105,14 @@ bool Advance(const StridedLayout& layout, size_t element_bytes,
 
 template <typename Fn>
 void ForEachBlock(const StridedLayout& layout, size_t element_bytes,
-                  const Fn& fn) {
+                  const Fn& fn, size_t block_bytes) {
   namespace in = strided_layout_internal;
   const size_t dims = layout.sizes.size();
   if (layout.contiguous()) {
     in::Cut(layout.data,
             (dims == 0 ? 1 : static_cast<uint64_t>(layout.sizes[0])) *
                 element_bytes,
-            fn);
+            block_bytes, fn);
     return;
   }
   const int64_t columns = layout.sizes[dims - 1],
@@ -124,14 +127,14 @@ void ForEachBlock(const StridedLayout& layout, size_t element_bytes,
     // Long rows are read where they lie.
     do {
       for (int64_t r = 0; r < rows; ++r) {
-        if (!in::Cut(at + r * row_step, row_bytes, fn)) return;
+        if (!in::Cut(at + r * row_step, row_bytes, block_bytes, fn)) return;
       }
     } while (in::Advance(layout, element_bytes, &index, &at));
     return;
   }
   in::Collector<Fn> collector(fn);
   const int64_t block_elements =
-      static_cast<int64_t>(in::kBlockBytes / element_bytes);
+      static_cast<int64_t>(kCacheBlockBytes / element_bytes);
   const int64_t columns_at_once =
       columns < block_elements ? columns : block_elements;
   const int64_t rows_at_once =

@@ -1,7 +1,5 @@
 #include "common/summary.h"
 
-#include <libdeflate.h>
-
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/kernels/crc32.h"
 #include "common/kernels/kernels.h"
 #include "common/strided_layout.h"
 
@@ -19,6 +18,8 @@ namespace {
 
 using kernels::FloatStats;
 using kernels::IntStats;
+
+constexpr size_t kStreamBlockBytes = 1 << 20;
 
 enum class Family { kFloat, kInt, kBool, kComplex, kNone };
 
@@ -228,7 +229,7 @@ class Accumulator {
         break;
     }
     if (request_.checksum == ChecksumMode::kCrc32) {
-      crc32_ = libdeflate_crc32(crc32_, data, bytes);
+      crc32_ = kernels::Crc32(crc32_, data, bytes);
     } else if (request_.checksum == ChecksumMode::kXor64) {
       xor64_ ^= kernels_.xor64(data, bytes);
     }
@@ -441,10 +442,14 @@ Summary Summarize(const TensorView& view, const SummaryRequest& request) {
   if (any) {
     layout = SummaryNeedsOrder(request) ? LayoutInOrder(view)
                                         : LayoutInAnyOrder(view);
-    ForEachBlock(layout, size, [&](const char* data, size_t bytes) {
-      accumulator.Block(data, bytes);
-      return true;
-    });
+    // One pass needs no block that stays in the cache for the next.
+    ForEachBlock(
+        layout, size,
+        [&](const char* data, size_t bytes) {
+          accumulator.Block(data, bytes);
+          return true;
+        },
+        SummaryNeedsOrder(request) ? kCacheBlockBytes : kStreamBlockBytes);
   }
   Summary summary = accumulator.Finish(any ? count : 0, layout.repeat, [&] {
     bool found = false;

@@ -2,7 +2,6 @@
 // each beside a plain read (or memcpy) of the same bytes in the same iteration.
 // Counter `ratio` is the share of the plain pass' bandwidth that is reached.
 #include <benchmark/benchmark.h>
-#include <libdeflate.h>
 #include <xxhash.h>
 
 #include <cstring>
@@ -13,6 +12,7 @@
 
 #include "common/crc32c.h"
 #include "common/dtype.h"
+#include "common/kernels/crc32.h"
 #include "common/kernels/kernels.h"
 #include "common/summary.h"
 #include "tests/bench/paired.h"
@@ -130,7 +130,7 @@ void RegisterAll() {
   Register(v1::DTYPE_FLOAT32, {"statistics+xxh3+memcpy", all});
   RegisterPass(
       "pass/crc32",
-      +[] { benchmark::DoNotOptimize(libdeflate_crc32(0, Source(), kBytes)); });
+      +[] { benchmark::DoNotOptimize(kernels::Crc32(0, Source(), kBytes)); });
   RegisterPass(
       "pass/crc32c", +[] {
         benchmark::DoNotOptimize(Crc32c({Source(), kBytes}));

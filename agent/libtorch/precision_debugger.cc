@@ -96,22 +96,40 @@ void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,
                              bool save_backward) {
   try {
     const SuppressObserver suppress;
-    SavedCall saved;
-    const bool kept = context_->recorder->Save(
-        name, save_backward,
-        [&](CallBuilder& builder, v1::Value* out) {
-          context_->adapter.Add(builder, tensor, out);
-        },
-        &saved);
-    if (!kept || !save_backward || !tensor.defined() || !tensor.requires_grad())
+    const std::optional<Recorder::SavedValue> saved =
+        context_->recorder->SaveValue(
+            name,
+            [&](CallBuilder& builder, v1::Value* out) {
+              context_->adapter.Add(builder, tensor, out);
+            },
+            save_backward ? [](CallBuilder&, v1::Value*) {}
+                          : Recorder::BuildValueFn());
+    if (!saved.has_value() || saved->gradient_entry.empty() ||
+        !tensor.defined() || !tensor.requires_grad())
       return;
-    tensor.register_hook(
-        [context = context_, saved](const at::Tensor& gradient) -> void {
-          RecordSavedGradient(context->recorder.get(), saved, gradient);
-        });
+    tensor.register_hook([context = context_,
+                          saved = *saved](const at::Tensor& gradient) -> void {
+      RecordSavedGradient(context->recorder.get(), saved, gradient);
+    });
   } catch (const std::exception& e) {
     context_->recorder->ReportFault(
         absl::StrCat("save ", name, ": ", e.what()));
+  }
+}
+
+void PrecisionDebugger::ReportReplica(const std::vector<at::Tensor>& tensors) {
+  try {
+    if (!context_->recorder->WantsReplica()) return;
+    const SuppressObserver suppress;
+    std::vector<std::unique_ptr<HostTensor>> held;
+    std::vector<TensorInfo> infos;
+    for (const at::Tensor& tensor : tensors) {
+      held.push_back(std::make_unique<HostTensor>(tensor));
+      if (held.back()->valid()) infos.push_back(held.back()->info());
+    }
+    context_->recorder->ReportReplica(infos);
+  } catch (const std::exception& e) {
+    context_->recorder->ReportFault(absl::StrCat("replica: ", e.what()));
   }
 }
 

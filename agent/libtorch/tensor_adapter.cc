@@ -62,12 +62,16 @@ HostTensor::HostTensor(const at::Tensor& tensor) {
   info_.requires_grad = tensor.requires_grad();
 }
 
-void RecordSavedGradient(Recorder* recorder, const SavedCall& saved,
+void RecordSavedGradient(Recorder* recorder, const Recorder::SavedValue& saved,
                          const at::Tensor& gradient) {
   const SuppressObserver suppress;
   try {
     const HostTensor host(gradient);
-    if (host.valid()) recorder->SavedGradient(saved, "", host.info());
+    if (host.valid())
+      recorder->SaveGradient(saved, "",
+                             [&](CallBuilder& builder, v1::Value* out) {
+                               builder.Tensor(host.info(), out);
+                             });
   } catch (const std::exception& e) {
     recorder->ReportFault(saved.gradient_entry + ": " + e.what());
   }

@@ -45,7 +45,7 @@ class HostTensor {
 };
 
 // For hooks that PrecisionDebugger::Save leaves in the graph; never throws.
-void RecordSavedGradient(Recorder* recorder, const SavedCall& saved,
+void RecordSavedGradient(Recorder* recorder, const Recorder::SavedValue& saved,
                          const at::Tensor& gradient);
 
 class TensorAdapter {

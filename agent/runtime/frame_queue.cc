@@ -69,12 +69,13 @@ bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
   return bytes <= limit && used_bytes_ <= limit - bytes;
 }
 
-bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit,
-                         v1::LossReason* reason) {
+bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
+                         bool may_wait) {
   if (shedding_ && used_bytes_ <= options_.budget_bytes / 2) shedding_ = false;
   if (!HasRoom(bytes, limit)) {
     *reason = v1::LOSS_REASON_AGENT_BUDGET;
-    if (options_.policy != OverflowPolicy::kBlock || shedding_ || bytes > limit)
+    if (!may_wait || options_.policy != OverflowPolicy::kBlock || shedding_ ||
+        bytes > limit)
       return false;
     const int64_t start = clock_->MonotonicNanos();
     struct Wait {
@@ -156,13 +157,20 @@ bool FrameQueue::Knows(const Digest& digest) const {
          newest_step_ - it->second <= kAgentRemembersSteps;
 }
 
-bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records) {
+bool FrameQueue::HasRoomFor(uint64_t bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return HasRoom(bytes, options_.budget_bytes);
+}
+
+bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                               bool may_wait) {
   const auto count = static_cast<uint64_t>(records->batch()->records_size());
   {
     absl::MutexLock lock(&mutex_);
     newest_step_ = records->batch()->step();
     v1::LossReason reason;
-    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason)) {
+    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
+                 may_wait)) {
       lost_records_ += count;
       losses_[{records->batch()->step(), reason}] += count;
       return false;

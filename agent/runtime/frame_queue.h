@@ -60,7 +60,11 @@ class FrameQueue {
   void SubmitPayload(const Digest& digest,
                      std::unique_ptr<PayloadBuffer> payload);
   bool KnowsPayload(const Digest& digest, uint64_t length_bytes) const;
-  bool SubmitRecords(std::unique_ptr<RecordBuffer> records);
+  // `may_wait` false: shed at once when there is no room, whatever the policy.
+  bool SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                     bool may_wait = true);
+  // Whether records of so many bytes would be taken without waiting.
+  bool HasRoomFor(uint64_t bytes) const;
   absl::Status Flush(v1::Durability level, absl::Duration deadline);
 
   // The next frame to send within `credit_bytes` of unacknowledged bytes; false
@@ -118,7 +122,8 @@ class FrameQueue {
   bool HasRoom(uint64_t bytes, uint64_t limit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits by policy; false when the bytes are shed.
-  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason)
+  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
+               bool may_wait = true)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

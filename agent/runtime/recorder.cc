@@ -5,32 +5,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/names.h"
+#include "common/record_gate.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 128 << 10;
+// Records are handed over in pieces: each wakes threads on both sides, but what
+// is left for the end of the step has to be waited for.
+constexpr size_t kSubmitBytes = 512 << 10;
+constexpr size_t kMinSubmitBytes = 32 << 10;
+constexpr int64_t kSubmitIntervalNs = 6'000'000;
 constexpr uint64_t kMaxFaultRecords = 100;
-
-// Lists and maps as in `from`; every leaf null.
-void CopyStructure(const v1::Value& from, v1::Value* to) {
-  if (from.has_list()) {
-    to->mutable_list();
-    for (const v1::Value& item : from.list().items())
-      CopyStructure(item, to->mutable_list()->add_items());
-  } else if (from.has_map()) {
-    to->mutable_map();
-    for (const v1::NamedValue& item : from.map().items()) {
-      v1::NamedValue* copy = to->mutable_map()->add_items();
-      copy->set_name(item.name());
-      CopyStructure(item.value(), copy->mutable_value());
-    }
-  }
-}
 
 }  // namespace
 
+void CallBuilder::NoData(v1::TensorSummary* out) {
+  if (plan_->summary_mode != SummaryMode::kXor) out->mutable_stats();
+  if (plan_->summary_mode != SummaryMode::kStatistics)
+    out->mutable_checksum()->set_null(true);
+}
 void CallBuilder::Int(int64_t value, v1::Value* out) {
   out->mutable_scalar()->set_type("int");
   out->mutable_scalar()->set_i(value);
@@ -65,12 +59,17 @@ Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
     : options_(std::move(options)),
       clock_(clock),
       session_(std::move(session)),
+      watcher_(session_ == nullptr ? nullptr : session_->watcher()),
       tensors_(session_.get()) {
   if (session_ != nullptr)
     session_->SetLocalPlan(local_plan, local_plan->dump_enable.value_or(true));
   absl::MutexLock lock(&mutex_);
   plan_ = std::move(local_plan);
   rank_ = options_.rank;
+  if (watcher_ != nullptr) {
+    tensors_.SetFits(
+        [watcher = watcher_](uint64_t bytes) { return watcher->Fits(bytes); });
+  }
 }
 
 Recorder::~Recorder() {
@@ -118,11 +117,25 @@ void Recorder::Start(std::optional<int64_t> rank) {
   }
   const int64_t step = init_step_ + loop_;
   AdoptPlan(session_->BeginStep(step));
-  const bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
-                      !plan_->FinishedBefore(step) && plan_->WantsStep(step) &&
-                      plan_->WantsRank(rank_);
+  if (watcher_ != nullptr) watcher_->BeginStep(step);
+  bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
+                !plan_->FinishedBefore(step) && plan_->WantsStep(step) &&
+                plan_->WantsRank(rank_);
+  if (!wanted && watcher_ != nullptr &&
+      !(plan_enabled_ && plan_->level == Level::kDebug)) {
+    StartFlight();
+    wanted = flight_;
+  }
   if (wanted) BeginStepRecords();
   recording_.store(wanted, std::memory_order_relaxed);
+}
+
+// Dumping is off: the step is recorded all the same, into the agent's memory.
+void Recorder::StartFlight() {
+  const std::shared_ptr<const Plan> plan = watcher_->FlightPlan();
+  if (plan == nullptr || (step_begun_ && !flight_)) return;
+  flight_ = true;
+  AdoptPlan({plan, /*epoch=*/0, /*enabled=*/true});
 }
 
 void Recorder::BeginStepRecords() {
@@ -137,6 +150,7 @@ void Recorder::BeginStepRecords() {
   begin->set_has_payloads(plan_->HasPayloads());
   begin->set_extra_info(plan_->extra_info);
   begin->set_plan_epoch(plan_epoch_);
+  begin->set_flight(flight_);
 }
 
 void Recorder::Stop() {
@@ -146,6 +160,7 @@ void Recorder::Stop() {
     absl::MutexLock lock(&mutex_);
     if (!step_begun_) return;
     Submit();
+    if (flight_) return;
   }
   // A barrier, as long as there is somebody to wait for.
   const int64_t deadline_ns = clock_->MonotonicNanos() +
@@ -173,9 +188,13 @@ void Recorder::Step() {
     end->set_lost_records(counts_.lost_records);
     Submit();
   }
+  if (watcher_ != nullptr) watcher_->EndStep();
   ++loop_;
   ++generation_;
   step_begun_ = false;
+  flight_ = false;
+  trace_.Clear();
+  traced_ = 0;
   next_order_ = 0;
   counts_ = StepCounts();
   call_numbers_.clear();
@@ -197,8 +216,22 @@ v1::Record* Recorder::AddRecord() {
   return record;
 }
 
+void Recorder::SubmitIfDue() {
+  const size_t bytes = buffer_->ApproxBytes();
+  if (bytes < kMinSubmitBytes) return;
+  const int64_t now = clock_->MonotonicNanos();
+  if (bytes < kSubmitBytes && now - submitted_ns_ < kSubmitIntervalNs) return;
+  submitted_ns_ = now;
+  Submit();
+}
+
 void Recorder::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
+  if (flight_ && watcher_ != nullptr) {
+    watcher_->KeepFlight(std::move(buffer_));
+    buffer_.reset();
+    return;
+  }
   const auto records = static_cast<uint64_t>(buffer_->batch()->records_size());
   if (!session_->SubmitRecords(std::move(buffer_)))
     counts_.lost_records += records;
@@ -207,13 +240,53 @@ void Recorder::Submit() {
 
 void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
                         const BuildFn& build) {
+  AddTrace();
+  const bool watched = watcher_ != nullptr && watcher_->active();
+  const bool timed = watched && watcher_->timed();
+  const int64_t began_ns = timed ? clock_->MonotonicNanos() : 0;
+  const uint64_t payload_bytes = tensors_.payload_bytes();
+  if (watched) tensors_.SetDegraded(watcher_->evidence_level());
   v1::CallPhase* call = AddRecord()->mutable_call();
   call->set_entry(entry);
   call->set_kind(kind);
   CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
   build(builder, call);
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  if (watched) {
+    watcher_->OnPhase(*call);
+    watcher_->AddCost(
+        tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(),
+        timed ? clock_->MonotonicNanos() - began_ns : 0);
+  }
+  SubmitIfDue();
+}
+
+Verdict Recorder::AskFilter(v1::CallTrace::Kind kind,
+                            absl::string_view entry) {
+  if (watcher_ != nullptr) watcher_->OnCall(kind, entry);
+  if (PlanHasWindows(*plan_)) {
+    v1::CallTrace::Item* item = trace_.add_items();
+    item->set_kind(kind);
+    item->set_entry(entry.data(), entry.size());
+  }
+  switch (kind) {
+    case v1::CallTrace::KIND_MODULE_BEGIN:
+      return filter_->ModuleBegin(entry);
+    case v1::CallTrace::KIND_MODULE_END:
+      return filter_->ModuleEnd(entry);
+    case v1::CallTrace::KIND_PARAMETERS_GRAD:
+      return filter_->ParametersGrad(entry);
+    default:
+      return filter_->Api(entry);
+  }
+}
+
+void Recorder::AddTrace() {
+  if (trace_.items().empty()) return;
+  trace_.set_first(traced_);
+  traced_ += static_cast<uint64_t>(trace_.items_size());
+  *AddRecord()->mutable_trace() = std::move(trace_);
+  trace_.Clear();
 }
 
 bool Recorder::Edges() const {
@@ -254,9 +327,13 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
   call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
   call.step_generation = generation_;
-  call.kept = filter_->Api(call.forward_entry) == Verdict::kKeep &&
+  const Verdict verdict = AskFilter(v1::CallTrace::KIND_API, call.forward_entry);
+  // data_mode takes the data, not the stack.
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
-  if (!call.kept) ++counts_.filtered;
+  if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
 
@@ -273,9 +350,14 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   call.step_generation = generation_;
   if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
   ModuleStack().push_back(call.forward_entry);
-  call.kept = filter_->ModuleBegin(call.forward_entry) == Verdict::kKeep &&
+  const Verdict verdict = AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry);
+  call.forced = verdict == Verdict::kLevel && modules_forced_ &&
+                plan_->level == Level::kL1;
+  call.stack_wanted =
+      verdict == Verdict::kKeep || verdict == Verdict::kDataMode || call.forced;
+  call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
-  if (!call.kept) ++counts_.filtered;
+  if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }
 
@@ -289,12 +371,56 @@ void Recorder::Inputs(const RecordedCall& call, const BuildFn& build) {
       build);
 }
 
-void Recorder::EndModule(const RecordedCall& call) {
-  filter_->ModuleEnd(call.forward_entry);
+bool Recorder::PopStack(const std::string& entry) {
   std::vector<std::string>& stack = ModuleStack();
-  const auto at = std::find(stack.rbegin(), stack.rend(), call.forward_entry);
+  const auto at = std::find(stack.rbegin(), stack.rend(), entry);
+  if (at == stack.rend()) return false;
   // What is above it was left by an exception.
-  if (at != stack.rend()) stack.erase(std::next(at).base(), stack.end());
+  stack.erase(std::next(at).base(), stack.end());
+  return true;
+}
+
+void Recorder::EndModule(const RecordedCall& call) {
+  AskFilter(v1::CallTrace::KIND_MODULE_END, call.forward_entry);
+  PopStack(call.forward_entry);
+}
+
+void Recorder::ResetModules() {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  module_stacks_.erase(std::this_thread::get_id());
+}
+
+void Recorder::PushScope(absl::string_view name) {
+  if (!recording() || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (!step_begun_) return;
+  if (plan_->level == Level::kMix && Edges()) AddEdge(std::string(name), {});
+  ModuleStack().emplace_back(name);
+}
+
+void Recorder::PopScope(absl::string_view name) {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  PopStack(std::string(name));
+}
+
+void Recorder::LateOutputs(const RecordedCall& call, const BuildFn& build) {
+  if (!call.kept || Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_ || !step_begun_ ||
+      !plan_->data_mode.output)
+    return;
+  AddPhase(call.forward_entry, v1::CALL_KIND_API_FORWARD, build);
+}
+
+void Recorder::BeginModuleBackward(const RecordedCall& call) {
+  if (!WantsBackward(call)) return;
+  absl::MutexLock lock(&mutex_);
+  if (call.step_generation != generation_) return;
+  if (Edges()) module_edges_.emplace_back(call.backward_entry, Parent());
+  ModuleStack().push_back(call.backward_entry);
+  AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
 }
 
 void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
@@ -325,7 +451,7 @@ bool Recorder::WantsBackward(const RecordedCall& call) const {
   if (call.forward_entry.empty() || Forked()) return false;
   absl::MutexLock lock(&mutex_);
   return call.step_generation == generation_ && step_begun_ &&
-         plan_->data_mode.backward;
+         (plan_->data_mode.backward || Edges());
 }
 
 void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
@@ -333,14 +459,20 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
   Verdict verdict;
+  bool begun = false;
   if (call.is_module) {
-    verdict = filter_->ModuleBegin(call.backward_entry);
-    filter_->ModuleEnd(call.backward_entry);
+    begun = PopStack(call.backward_entry);
+    if (!begun) AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
+    verdict = AskFilter(v1::CallTrace::KIND_MODULE_END, call.backward_entry);
+    if (call.forced && verdict == Verdict::kLevel) verdict = Verdict::kKeep;
   } else {
-    verdict = filter_->Api(call.backward_entry);
+    verdict = AskFilter(v1::CallTrace::KIND_API, call.backward_entry);
   }
-  if (Edges() && (call.is_module || plan_->level == Level::kMix))
-    AddEdge(call.backward_entry, Parent());
+  if (Edges()) {
+    if (!begun && (call.is_module || plan_->level == Level::kMix))
+      AddEdge(call.backward_entry, Parent());
+    FlushModuleEdges();
+  }
   if (verdict != Verdict::kKeep || plan_->task == Task::kStructure) {
     ++counts_.filtered;
     return;
@@ -359,9 +491,20 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
 void Recorder::ParameterGradient(absl::string_view module,
                                  absl::string_view parameter,
                                  const TensorInfo& gradient) {
+  ParameterGradient(module, parameter,
+                    [&](CallBuilder& builder, v1::Value* out) {
+                      builder.Tensor(gradient, out);
+                    });
+}
+
+void Recorder::ParameterGradient(absl::string_view module,
+                                 absl::string_view parameter,
+                                 const BuildValueFn& build) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
-  if (!step_begun_ || filter_->ParametersGrad(module) != Verdict::kKeep ||
+  if (!step_begun_ ||
+      AskFilter(v1::CallTrace::KIND_PARAMETERS_GRAD, module) !=
+          Verdict::kKeep ||
       plan_->task == Task::kStructure)
     return;
   const auto [it, is_new] = parameter_rounds_.try_emplace(std::string(module));
@@ -375,8 +518,13 @@ void Recorder::ParameterGradient(absl::string_view module,
            [&](CallBuilder& builder, v1::CallPhase* phase) {
              v1::NamedValue* item = phase->mutable_gradients()->add_items();
              item->set_name(std::string(parameter));
-             builder.Tensor(gradient, item->mutable_value());
+             build(builder, item->mutable_value());
            });
+}
+
+bool Recorder::WantsStacks() const {
+  absl::MutexLock lock(&mutex_);
+  return plan_->extra_info;
 }
 
 void Recorder::UseStack(const RecordedCall& call,
@@ -397,53 +545,84 @@ void Recorder::UseStack(const RecordedCall& call,
 }
 
 bool Recorder::Save(absl::string_view name, bool with_gradient,
-                    const std::function<void(CallBuilder&, v1::Value*)>& build,
-                    SavedCall* saved) {
-  if (Forked() || session_ == nullptr) return false;
+                    const BuildValueFn& build) {
+  return SaveValue(
+             name, build,
+             with_gradient ? [](CallBuilder&, v1::Value*) {} : BuildValueFn())
+      .has_value();
+}
+
+std::optional<Recorder::SavedValue> Recorder::SaveValue(
+    absl::string_view name, const BuildValueFn& build,
+    const BuildValueFn& build_gradient) {
+  if (Forked() || session_ == nullptr) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
   if (!step_begun_) AdoptPlan(session_->BeginStep(step));
   if (!plan_enabled_ || plan_->level != Level::kDebug ||
-      plan_->task == Task::kStructure || !plan_->WantsStep(step)) {
-    return false;
+      plan_->task == Task::kStructure || !plan_->WantsStep(step) ||
+      !plan_->WantsRank(rank_)) {
+    return std::nullopt;
   }
   BeginStepRecords();
   const int64_t number = call_numbers_[absl::StrCat(name, ".debug")]++;
-  const std::string entry = absl::StrCat(name, ".", number, ".debug");
-  v1::CallPhase* call = AddRecord()->mutable_call();
-  call->set_entry(entry);
-  call->set_kind(v1::CALL_KIND_DEBUG);
-  CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
-  build(builder, call->mutable_debug());
-  ++counts_.call_phases;
-  if (with_gradient) {
-    // Adding a record may move what `call` points at.
-    v1::Value skeleton;
-    CopyStructure(call->debug(), &skeleton);
-    v1::CallPhase* gradient = AddRecord()->mutable_call();
-    gradient->set_entry(absl::StrCat(name, "_grad.", number, ".debug"));
-    gradient->set_kind(v1::CALL_KIND_DEBUG);
-    *gradient->mutable_debug() = std::move(skeleton);
+  const auto add = [&](const std::string& entry, const BuildValueFn& fill) {
+    mutex_.AssertHeld();
+    v1::CallPhase* call = AddRecord()->mutable_call();
+    call->set_entry(entry);
+    call->set_kind(v1::CALL_KIND_DEBUG);
+    CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+    fill(builder, call->mutable_debug());
     ++counts_.call_phases;
-    if (saved != nullptr) *saved = {gradient->entry(), generation_};
+  };
+  add(absl::StrCat(name, ".", number, ".debug"), build);
+  SavedValue saved;
+  saved.step_generation = generation_;
+  if (build_gradient) {
+    saved.gradient_entry = absl::StrCat(name, "_grad.", number, ".debug");
+    add(saved.gradient_entry, build_gradient);
   }
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
-  return true;
+  SubmitIfDue();
+  return saved;
 }
 
-void Recorder::SavedGradient(const SavedCall& saved, absl::string_view path,
-                             const TensorInfo& gradient) {
-  if (Forked() || saved.gradient_entry.empty()) return;
+void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
+                            const BuildValueFn& build) {
+  if (value.gradient_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
-  if (saved.step_generation != generation_) return;
+  if (value.step_generation != generation_ || !step_begun_) return;
   v1::CallPhase* call = AddRecord()->mutable_call();
-  call->set_entry(saved.gradient_entry);
+  call->set_entry(value.gradient_entry);
   call->set_kind(v1::CALL_KIND_DEBUG);
   call->set_debug_path(std::string(path));
   CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
-  builder.Tensor(gradient, call->mutable_debug());
+  build(builder, call->mutable_debug());
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
+}
+
+void Recorder::ReportLoss(double loss) {
+  if (Forked() || watcher_ == nullptr || !watcher_->active()) return;
+  watcher_->OnLoss(loss);
+}
+
+bool Recorder::WantsReplica() const {
+  return !Forked() && watcher_ != nullptr && watcher_->wants_replica();
+}
+
+void Recorder::ReportReplica(absl::Span<const TensorInfo> tensors) {
+  if (!WantsReplica()) return;
+  SummaryRequest request;
+  request.statistics = false;
+  request.digest = true;
+  uint64_t digest = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const Summary summary = Summarize(tensor.view, request);
+    // Order matters: a swap of two tensors is a difference.
+    for (const uint8_t byte : summary.digest)
+      digest = (digest ^ byte) * uint64_t{0x100000001b3};
+  }
+  watcher_->OnReplica(digest);
 }
 
 void Recorder::ReportFault(absl::string_view what) {

@@ -40,6 +40,7 @@
 #include "absl/types/span.h"
 #include "agent/runtime/session.h"
 #include "agent/runtime/tensor_recorder.h"
+#include "agent/runtime/watcher.h"
 #include "common/call_filter.h"
 #include "common/clock.h"
 #include "common/fork_guard.h"
@@ -55,14 +56,11 @@ struct RecordedCall {
   std::string module;
   bool is_module = false;
   bool kept = false;
+  // It passed the filters: its stack is wanted. At task structure without data.
+  bool stack_wanted = false;
+  // A module recorded at a level that has none.
+  bool forced = false;
   // The step it was made in; gradients that come later than that are dropped.
-  uint64_t step_generation = 0;
-};
-
-// One Save() whose gradients may still come.
-struct SavedCall {
-  // Empty: none are wanted.
-  std::string gradient_entry;
   uint64_t step_generation = 0;
 };
 
@@ -75,6 +73,8 @@ class CallBuilder {
   void Tensor(const TensorInfo& tensor, v1::Value* out) {
     tensors_->Record(tensor, *plan_, want_payload_, out->mutable_tensor());
   }
+  // Nulls for a tensor without bytes to read (meta, fake).
+  void NoData(v1::TensorSummary* out);
   static void Int(int64_t value, v1::Value* out);
   static void Float(double value, v1::Value* out);
   static void Bool(bool value, v1::Value* out);
@@ -123,33 +123,63 @@ class Recorder {
 
   // --- Calls. All are no-ops when not recording.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
+  // Modules are recorded at level L1 too, until told otherwise.
+  void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
   void Inputs(const RecordedCall& call, const BuildFn& build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
   void Outputs(const RecordedCall& call, const BuildFn& build);
+  // Replaces the outputs of a call that has ended: an asynchronous one is done.
+  void LateOutputs(const RecordedCall& call, const BuildFn& build);
   // The forward ended by an exception: its inputs stay, its place is left.
   void Abandon(const RecordedCall& call);
   // Gradients of a call whose forward was recorded in this step. Also works
   // after Stop(), until Step().
   void Backward(const RecordedCall& call, const BuildFn& build);
+  // The backward of a module begins: what runs until Backward is inside it.
+  void BeginModuleBackward(const RecordedCall& call);
+  // What runs on this thread until PopScope hangs under `name`, a parent that
+  // is no call ("optimizer", "clip_grad").
+  void PushScope(absl::string_view name);
+  void PopScope(absl::string_view name);
+  // A new forward of the root model: what an exception left open is closed.
+  void ResetModules();
+  using BuildValueFn = std::function<void(CallBuilder&, v1::Value*)>;
   void ParameterGradient(absl::string_view module, absl::string_view parameter,
                          const TensorInfo& gradient);
+  void ParameterGradient(absl::string_view module, absl::string_view parameter,
+                         const BuildValueFn& build);
   // Whether Backward of this call can still record something.
   bool WantsBackward(const RecordedCall& call) const;
+  bool WantsStacks() const;
   // The stack of a kept forward, innermost frame first.
   void UseStack(const RecordedCall& call,
                 const std::vector<std::string>& frames);
 
-  // --- Level debug. False when the plan does not want it. With gradients, an
-  // entry of the same structure is left for SavedGradient to fill.
+  // --- Level debug. False when the plan does not want it. With a gradient,
+  // a null entry is left for it.
   bool Save(absl::string_view name, bool with_gradient,
-            const std::function<void(CallBuilder&, v1::Value*)>& build,
-            SavedCall* saved = nullptr);
-  // The gradient of the leaf at `path`: positions in nested lists and maps,
-  // joined by '.'; empty when the saved value is a tensor.
-  void SavedGradient(const SavedCall& saved, absl::string_view path,
-                     const TensorInfo& gradient);
+            const BuildValueFn& build);
+  // The same with the skeleton of its gradients (nulls); null: none. What
+  // names the saved value for SaveGradient; nothing when it is not wanted.
+  struct SavedValue {
+    std::string gradient_entry;
+    uint64_t step_generation = 0;
+  };
+  std::optional<SavedValue> SaveValue(absl::string_view name,
+                                      const BuildValueFn& build,
+                                      const BuildValueFn& build_gradient);
+  // Fills one leaf of the skeleton; `path` is positions in nested lists
+  // and maps joined by '.'; empty: the whole value.
+  void SaveGradient(const SavedValue& value, absl::string_view path,
+                    const BuildValueFn& build);
+
+  // --- For triggers; sent only when a rule asks. The loss of this step, and a
+  // replica that all ranks should hold alike (the parameters, say).
+  void ReportLoss(double loss);
+  bool WantsReplica() const;
+  void ReportReplica(absl::Span<const TensorInfo> tensors);
 
   // The adapter caught a fault of its own.
   void ReportFault(absl::string_view what);
@@ -175,6 +205,7 @@ class Recorder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStepRecords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPhase(const std::string& entry, v1::CallKind kind,
                 const BuildFn& build) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -184,17 +215,27 @@ class Recorder {
   void FlushModuleEdges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::string>& ModuleStack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<std::string> Parent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PopStack(const std::string& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndModule(const RecordedCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The filter's verdicts; what it is asked is remembered for Explain and, under
+  // plans with windows, sent ahead of the next call.
+  Verdict AskFilter(v1::CallTrace::Kind kind, absl::string_view entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddTrace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartFlight() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Edges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RecorderOptions options_;
   const Clock* const clock_;
   const ForkGuard fork_guard_;
   std::atomic<bool> recording_{false};
+  std::atomic<bool> modules_forced_{false};
 
   mutable absl::Mutex mutex_;
   const std::unique_ptr<Session> session_;
+  // The session's; null when it has none.
+  Watcher* const watcher_;
   TensorRecorder tensors_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ ABSL_GUARDED_BY(mutex_);
   uint64_t plan_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -206,9 +247,14 @@ class Recorder {
   // Changes with each Step(): ties gradients to the step of their forward.
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool step_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  // The step goes to the flight recorder.
+  bool flight_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::CallTrace trace_ ABSL_GUARDED_BY(mutex_);
+  uint64_t traced_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
   StepCounts counts_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RecordBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
+  int64_t submitted_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, int64_t> call_numbers_
       ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, ParameterRounds> parameter_rounds_

@@ -19,8 +19,10 @@
 #include "agent/runtime/plan_gate.h"
 #include "agent/runtime/spool.h"
 #include "agent/runtime/spool_drain.h"
+#include "agent/runtime/watcher.h"
 #include "common/file_system.h"
 #include "common/fork_guard.h"
+#include "common/grpc_channel.h"
 #include "common/host_port.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
@@ -30,6 +32,7 @@ namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
+constexpr size_t kMaxEvents = 10000;
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
@@ -50,7 +53,7 @@ grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const SessionOptions& options) {
+std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -65,11 +68,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const SessionOptions& options) {
       GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The collector is named on purpose: proxies of the environment are not
-  // meant.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(
-      options.collector, grpc::InsecureChannelCredentials(), arguments);
+  return MakeChannel(options.collector, options.security, arguments);
 }
 
 class SessionImpl final : public Session {
@@ -82,7 +81,9 @@ class SessionImpl final : public Session {
                 options_.policy, options_.block_deadline,
                 !options_.spool_directory.empty()},
                clock, [this] { Wake(); }),
-        channel_(MakeChannel(options_)),
+        watcher_(clock,
+                 [this](v1::AgentEvent event) { Emit(std::move(event)); }),
+        channel_(ConnectTo(options_)),
         stub_(v1::AgentService::NewStub(channel_)),
         upload_stub_(channel_),
         worker_([this] { Work(); }) {}
@@ -98,6 +99,10 @@ class SessionImpl final : public Session {
     {
       absl::MutexLock lock(&mutex_);
       ever = connected_ || reconnects_ > 0;
+    }
+    if (ever && watcher_.ship_at_exit()) {
+      for (auto& records : watcher_.TakeFlight().buffers)
+        queue_.SubmitRecords(std::move(records));
     }
     // A collector that was there may come back; one that never was keeps the
     // job from ending for a moment only.
@@ -197,6 +202,8 @@ class SessionImpl final : public Session {
     return queue_.Flush(level, deadline);
   }
 
+  Watcher* watcher() override { return Forked() ? nullptr : &watcher_; }
+
   SessionStats GetStats() const override {
     SessionStats stats;
     queue_.FillStats(&stats);
@@ -218,6 +225,37 @@ class SessionImpl final : public Session {
   void Wake() {
     absl::MutexLock lock(&mutex_);
     wake_ = true;
+  }
+
+  // What the watcher has to say. Bounded: an agent that cannot reach its
+  // collector forgets.
+  void Emit(v1::AgentEvent event) {
+    absl::MutexLock lock(&mutex_);
+    if (events_.size() < kMaxEvents) events_.push_back(std::move(event));
+    wake_ = true;
+  }
+
+  // Sends what the flight recorder held, as far as there is room: this thread
+  // is the one that makes room, so it does not wait for it.
+  void ShipFlight() {
+    if (!shipping_.has_value()) {
+      shipping_ = watcher_.TakeRequestedFlight();
+      shipped_buffers_ = 0;
+    }
+    if (!shipping_.has_value()) return;
+    std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
+    while (shipped_buffers_ < buffers.size() &&
+           queue_.HasRoomFor(buffers[shipped_buffers_]->ApproxBytes())) {
+      queue_.SubmitRecords(std::move(buffers[shipped_buffers_++]),
+                           /*may_wait=*/false);
+    }
+    if (shipped_buffers_ < buffers.size()) return;
+    v1::AgentEvent event;
+    event.mutable_flight()->set_steps(shipping_->steps);
+    event.mutable_flight()->set_first_step(shipping_->first_step);
+    event.mutable_flight()->set_last_step(shipping_->last_step);
+    shipping_.reset();
+    Emit(std::move(event));
   }
 
   // Waits for something to do, at most `timeout`; false when stopping.
@@ -327,6 +365,7 @@ class SessionImpl final : public Session {
   // the collector had welcomed us.
   bool RunConnection() {
     ControlStream control([this] { Wake(); });
+    AddToken(options_.security, control.context());
     stub_->async()->Session(control.context(), &control);
     v1::AgentEvent hello_event;
     v1::Hello* hello = hello_event.mutable_hello();
@@ -366,6 +405,7 @@ class SessionImpl final : public Session {
         queue_.Ack(ack);
       }
       SpoolFrames();
+      if (welcomed) ShipFlight();
       if (control.done() || (upload != nullptr && upload->done())) {
         NoteEnd(control.done() ? control.status() : upload->status(), welcomed);
         break;
@@ -403,9 +443,12 @@ class SessionImpl final : public Session {
   std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
                                           uint64_t* credit) {
     if (welcome.has_plan()) gate_.Adopt(welcome.plan());
+    watcher_.SetRunLevel(welcome.degrade());
+    if (welcome.has_watch()) watcher_.Configure(welcome.watch());
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
     auto upload = std::make_unique<UploadStream>([this] { Wake(); });
+    AddToken(options_.security, upload->context());
     upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
                                           upload.get());
     upload->Start();
@@ -437,6 +480,19 @@ class SessionImpl final : public Session {
         break;
       case v1::Directive::kAbort:
         gate_.Abort(directive.abort().epoch());
+        break;
+      case v1::Directive::kWatch:
+        watcher_.Configure(directive.watch());
+        break;
+      case v1::Directive::kShipFlight:
+        watcher_.RequestFlight();
+        break;
+      case v1::Directive::kReportCalls:
+        *event.mutable_calls() =
+            watcher_.ReportCalls(directive.report_calls().id());
+        break;
+      case v1::Directive::kDegrade:
+        watcher_.SetRunLevel(directive.degrade().level());
         break;
       default:
         break;
@@ -525,6 +581,10 @@ class SessionImpl final : public Session {
   std::unique_ptr<Spool> spool_;
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   FrameQueue queue_;
+  Watcher watcher_;
+  // Worker thread only: what the flight recorder held and is being sent.
+  std::optional<FlightRing::Contents> shipping_;
+  size_t shipped_buffers_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub_;
@@ -534,7 +594,12 @@ class SessionImpl final : public Session {
 }  // namespace
 
 RecordBuffer::RecordBuffer()
-    : arena_(std::make_unique<google::protobuf::Arena>()),
+    : arena_([] {
+        google::protobuf::ArenaOptions options;
+        options.start_block_size = 4 << 10;
+        options.max_block_size = 64 << 10;
+        return std::make_unique<google::protobuf::Arena>(options);
+      }()),
       batch_(google::protobuf::Arena::CreateMessage<v1::RecordBatch>(
           arena_.get())) {}
 

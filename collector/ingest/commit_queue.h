@@ -3,7 +3,8 @@
 //
 // Ownership: one per collector; Store, ControlPlane and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
-// disk. Callbacks come from the commit thread without locks held.
+// disk. Callbacks come from the commit thread and the sync thread, without
+// locks held.
 // Failure: no space is retried and the uploads are told to hold; any other
 // store error is final: all uploads end with it and `failed` is called once.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
@@ -25,6 +26,7 @@
 #include "collector/control/control_plane.h"
 #include "collector/ingest/ingest_metrics.h"
 #include "collector/store/store.h"
+#include "common/record_gate.h"
 
 namespace rankprobe {
 
@@ -70,6 +72,11 @@ class CommitQueue {
     v1::UploadFrame frame;
     uint64_t bytes = 0;
   };
+  struct StepPlan {
+    uint64_t epoch = 0;
+    // Null: the plan is the agent's own, or not known any more.
+    std::shared_ptr<RecordGate> gate;
+  };
   struct Upload {
     std::string session;
     v1::Identity identity;
@@ -81,8 +88,8 @@ class CommitQueue {
     uint64_t received = 0;
     uint64_t committed = 0;
     uint64_t synced = 0;
-    // Epoch under which each step was begun.
-    std::map<int64_t, uint64_t> epoch_of_step;
+    // Under which plan each step was begun.
+    std::map<int64_t, StepPlan> plan_of_step;
     bool removed = false;
   };
   struct Taken {
@@ -93,11 +100,15 @@ class CommitQueue {
   void Run();
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces records outside the plan by a count of them.
+  void BeginStepGate(Upload* upload, int64_t step, uint64_t epoch);
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
+  // Lets a call through or counts it as left out by `verdict`.
+  static void CheckCalls(RecordGate* gate, v1::UploadFrame* frame);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   void CommitOneByOne(std::vector<Taken>* taken);
   void AckAll(const std::vector<Taken>& taken);
-  void SyncIfDue(bool force);
+  void RunSync();
+  void SyncNow();
   void NoteCommit(const absl::Status& status, const std::vector<Taken>& taken,
                   absl::Duration duration);
   void Fail(const absl::Status& status);
@@ -115,12 +126,12 @@ class CommitQueue {
   const Clock* const clock_;
   const std::function<void(const absl::Status&)> failed_;
 
-  // Commit thread only.
-  int64_t last_sync_ns_ = 0;
-  bool unsynced_ = false;
-
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Something is committed that is not synced yet.
+  bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing will be committed any more.
+  bool all_committed_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_upload_ ABSL_GUARDED_BY(mutex_) = 1;
@@ -128,6 +139,7 @@ class CommitQueue {
   // Where the next turn begins.
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
+  std::thread sync_thread_;
   std::thread thread_;
 };
 

@@ -63,6 +63,17 @@ class LevelDbIndex : public Index {
   }
 
   absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) override {
+    RP_RETURN_IF_ERROR(WriteLogged(std::move(batch), sync));
+    if (!sync) return absl::OkStatus();
+    const absl::Status status = SyncOlderLogs();
+    if (!status.ok()) {
+      absl::MutexLock write_lock(&write_mutex_);
+      broken_ = status;
+    }
+    return status;
+  }
+
+  absl::Status WriteLogged(std::unique_ptr<IndexBatch> batch, bool sync) {
     // One at a time, so that nothing is logged behind a torn record.
     absl::MutexLock write_lock(&write_mutex_);
     RP_RETURN_IF_ERROR(broken_);
@@ -86,9 +97,7 @@ class LevelDbIndex : public Index {
     }
     // A torn record may be in the log: nothing may be written behind it.
     broken_ = status;
-    if (!status.ok() || !sync) return status;
-    broken_ = SyncOlderLogs();
-    return broken_;
+    return status;
   }
 
   absl::StatusOr<std::optional<std::string>> Get(

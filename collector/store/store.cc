@@ -587,14 +587,19 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
 }
 
 absl::Status StoreImpl::Sync() {
-  absl::MutexLock lock(&mutex_);
-  RP_RETURN_IF_ERROR(sticky_);
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(sticky_);
+  }
+  // Commits go on meanwhile; what they add may be synced or not.
   absl::Status status = payloads_->Sync();
   if (status.ok()) status = index_->Write(index_->NewBatch(), /*sync=*/true);
+  if (status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
   // What a failed sync left behind cannot be known, whatever the reason.
   if (absl::IsResourceExhausted(status))
     status = absl::DataLossError(status.message());
-  sticky_ = status;
+  if (sticky_.ok()) sticky_ = status;
   return status;
 }
 

@@ -11,6 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "agent/python/native/api_object.h"
+#include "agent/python/native/capture.h"
+#include "agent/python/native/collector_calls.h"
+#include "agent/python/native/plan_dict.h"
 #include "agent/runtime/options.h"
 #include "agent/runtime/recorder.h"
 #include "common/dtype.h"
@@ -122,8 +126,32 @@ class PySession {
   ~PySession() { Close(); }
 
   void Close() {
+    std::shared_ptr<Capture> capture = std::move(capture_);
+    std::shared_ptr<Recorder> shared =
+        capture == nullptr ? nullptr : capture->Close();
     const py::gil_scoped_release release;
+    shared.reset();
     recorder_.reset();
+  }
+
+  // What hooks of PyTorch record through. One per session.
+  std::shared_ptr<Capture> MakeCapture(const py::dict& torch,
+                                       const std::string& skipped_directory) {
+    Get();
+    capture_ = std::make_shared<Capture>(recorder_, torch, skipped_directory);
+    return capture_;
+  }
+
+  // Replaces the plan from this side; used while the collector has none.
+  void SetLocalPlan(const std::string& config_json, bool enabled) {
+    auto config = ParseConfig(config_json, {});
+    if (!config.ok()) Raise(config.status());
+    Get().session()->SetLocalPlan(
+        std::make_shared<const Plan>(std::move(config->plan)), enabled);
+  }
+  py::dict ActivePlanDict() { return PlanDict(*Get().plan()); }
+  void SetRank(int64_t rank, int64_t world_size) {
+    Get().session()->SetRank(rank, world_size);
   }
 
   void WaitConnected(double seconds) {
@@ -134,15 +162,17 @@ class PySession {
     if (!status.ok()) Raise(status);
   }
 
-  void Start() {
+  void Start(std::optional<int64_t> rank) {
+    if (capture_ != nullptr) capture_->BeginStep();
     const py::gil_scoped_release release;
-    Get().Start();
+    Get().Start(rank);
   }
   void Stop() {
     const py::gil_scoped_release release;
     Get().Stop();
   }
   void Step() {
+    if (capture_ != nullptr) capture_->BeginStep();
     const py::gil_scoped_release release;
     Get().Step();
   }
@@ -254,7 +284,8 @@ class PySession {
     return *recorder_;
   }
 
-  std::unique_ptr<Recorder> recorder_;
+  std::shared_ptr<Recorder> recorder_;
+  std::shared_ptr<Capture> capture_;
   std::vector<RecordedCall> modules_;
 };
 
@@ -275,7 +306,7 @@ PYBIND11_MODULE(_native, m) {
            py::arg("config_json") = "", py::arg("framework") = "python")
       .def("wait_connected", &PySession::WaitConnected,
            py::arg("seconds") = 10.0)
-      .def("start", &PySession::Start)
+      .def("start", &PySession::Start, py::arg("rank") = py::none())
       .def("stop", &PySession::Stop)
       .def("step", &PySession::Step)
       .def("set_init_step", &PySession::SetInitStep, py::arg("step"))
@@ -290,6 +321,15 @@ PYBIND11_MODULE(_native, m) {
       .def("flush", &PySession::Flush, py::arg("seconds") = 10.0)
       .def("stats", &PySession::Stats)
       .def("close", &PySession::Close)
+      .def("capture", &PySession::MakeCapture, py::arg("torch"),
+           py::arg("skipped_directory"))
+      .def("set_local_plan", &PySession::SetLocalPlan, py::arg("config_json"),
+           py::arg("enabled"))
+      .def("set_rank", &PySession::SetRank, py::arg("rank"),
+           py::arg("world_size"))
+      .def("plan", &PySession::ActivePlanDict)
       .def_property_readonly("recording", &PySession::recording)
       .def_property_readonly("current_step", &PySession::step);
+  rankprobe::RegisterCapture(m);
+  rankprobe::RegisterCollectorCalls(m);
 }

@@ -1,0 +1,125 @@
+// What an agent asks of its collector besides its session: the tree of a step.
+#include "agent/python/native/collector_calls.h"
+
+#include <grpcpp/grpcpp.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "rankprobe/v1/archive.grpc.pb.h"
+#include "rankprobe/v1/control.grpc.pb.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& collector) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(
+      collector, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void SetDeadline(grpc::ClientContext* context, double seconds) {
+  context->set_deadline(
+      std::chrono::system_clock::now() +
+      std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
+}
+
+void Check(const std::string& collector, const grpc::Status& status) {
+  if (status.ok()) return;
+  const std::string text =
+      absl::StrCat("collector ", collector, ": ", status.error_message());
+  if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT)
+    throw py::value_error(text);
+  throw std::runtime_error(text);
+}
+
+}  // namespace
+
+// A connection that is kept: a tree is exported at the end of each step.
+class CollectorCalls {
+ public:
+  explicit CollectorCalls(const std::string& collector)
+      : collector_(collector),
+        channel_(Connect(collector)),
+        archive_(v1::ArchiveService::NewStub(channel_)),
+        control_(v1::ControlService::NewStub(channel_)) {}
+
+  // Writes one step's tree below `directory`, one of the collector's export
+  // roots. The number of gaps in it.
+  uint64_t Export(const std::string& run, int64_t step,
+                  const std::string& directory, double seconds) {
+    v1::ExportDone done;
+    grpc::Status status;
+    {
+      const py::gil_scoped_release release;
+      v1::ExportRequest request;
+      request.set_run(run);
+      request.add_steps(step);
+      request.set_server_directory(directory);
+      grpc::ClientContext context;
+      SetDeadline(&context, seconds);
+      const auto reader = archive_->Export(&context, request);
+      v1::ExportEvent event;
+      while (reader->Read(&event)) {
+        if (event.has_done()) done = event.done();
+      }
+      status = reader->Finish();
+    }
+    Check(collector_, status);
+    return done.gaps();
+  }
+
+  // A new config.json for the run, from the earliest step ranks can reach.
+  void SetConfig(const std::string& run, const std::string& config_json,
+                 std::optional<bool> enable, double seconds) {
+    grpc::Status status;
+    {
+      const py::gil_scoped_release release;
+      grpc::ClientContext context;
+      SetDeadline(&context, seconds);
+      v1::SwitchResult result;
+      if (enable.has_value()) {
+        v1::SetDumpEnableRequest request;
+        request.set_run(run);
+        request.set_enable(*enable);
+        request.set_config_json(config_json);
+        request.mutable_options()->set_no_wait(true);
+        status = control_->SetDumpEnable(&context, request, &result);
+      } else {
+        v1::SetConfigRequest request;
+        request.set_run(run);
+        request.set_config_json(config_json);
+        request.mutable_options()->set_no_wait(true);
+        status = control_->SetConfig(&context, request, &result);
+      }
+    }
+    Check(collector_, status);
+  }
+
+ private:
+  const std::string collector_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::ArchiveService::Stub> archive_;
+  const std::unique_ptr<v1::ControlService::Stub> control_;
+};
+
+void RegisterCollectorCalls(py::module_& m) {
+  py::class_<CollectorCalls>(m, "CollectorCalls",
+                             "Calls to the collector besides the session.")
+      .def(py::init<const std::string&>(), py::arg("collector"))
+      .def("export", &CollectorCalls::Export, py::arg("run"), py::arg("step"),
+           py::arg("directory"), py::arg("seconds") = 600.0)
+      .def("set_config", &CollectorCalls::SetConfig, py::arg("run"),
+           py::arg("config_json"), py::arg("enable") = py::none(),
+           py::arg("seconds") = 30.0);
+}
+
+}  // namespace rankprobe

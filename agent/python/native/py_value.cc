@@ -1,0 +1,448 @@
+#include "agent/python/native/py_value.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "common/dtype.h"
+
+namespace rankprobe {
+namespace {
+
+// The wire's limit is 400, minus room for the section around the value.
+constexpr int kMaxDepth = 390;
+constexpr uint64_t kReuseBytes = 8 << 10;
+constexpr Py_ssize_t kMaxItems = 1 << 20;
+
+bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
+  if (tuple == nullptr || !PyTuple_Check(tuple)) return false;
+  const Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  out->resize(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    (*out)[static_cast<size_t>(i)] =
+        PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+std::string Text(PyObject* object) {
+  const PyRef text = PyRef::Steal(PyObject_Str(object));
+  Py_ssize_t size = 0;
+  const char* data =
+      text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
+  if (data != nullptr) return std::string(data, static_cast<size_t>(size));
+  PyErr_Clear();
+  // Not UTF-8 (a lone surrogate): as Python would print it.
+  const PyRef ascii = PyRef::Steal(text ? PyObject_ASCII(text.get()) : nullptr);
+  data = ascii ? PyUnicode_AsUTF8AndSize(ascii.get(), &size) : nullptr;
+  PyErr_Clear();
+  return data == nullptr ? "" : std::string(data, static_cast<size_t>(size));
+}
+
+PyValue Leaf(v1::Value leaf) {
+  PyValue out;
+  out.kind = PyValue::Kind::kLeaf;
+  out.leaf = std::make_unique<v1::Value>(std::move(leaf));
+  return out;
+}
+
+PyValue Object(v1::ObjectLeaf::Kind kind, std::string text = "") {
+  v1::Value value;
+  value.mutable_object()->set_kind(kind);
+  value.mutable_object()->set_text(std::move(text));
+  return Leaf(std::move(value));
+}
+
+// A number or text; `type` is the JSON "type".
+PyValue Scalar(PyObject* object, const char* type) {
+  v1::Value value;
+  v1::ScalarValue* scalar = value.mutable_scalar();
+  scalar->set_type(type);
+  if (PyBool_Check(object)) {
+    scalar->set_b(object == Py_True);
+  } else if (PyLong_Check(object)) {
+    int overflow = 0;
+    const long long i = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow == 0) {
+      scalar->set_i(i);
+    } else {
+      scalar->set_big_int(Text(object));
+    }
+  } else if (PyFloat_Check(object)) {
+    scalar->set_f(PyFloat_AS_DOUBLE(object));
+  } else {
+    scalar->set_s(Text(object));
+  }
+  return Leaf(std::move(value));
+}
+
+PyValue Slice(PyObject* slice) {
+  v1::Value value;
+  v1::ObjectLeaf* leaf = value.mutable_object();
+  leaf->set_kind(v1::ObjectLeaf::KIND_SLICE);
+  const auto* s = reinterpret_cast<PySliceObject*>(slice);
+  uint32_t bit = 1, nulls = 0;
+  for (PyObject* part : {s->start, s->stop, s->step}) {
+    int64_t number = 0;
+    const PyRef index =
+        PyRef::Steal(part == Py_None ? nullptr : PyNumber_Index(part));
+    if (index) number = PyLong_AsLongLong(index.get());
+    if (!index || PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      nulls |= bit;
+      number = 0;
+    }
+    leaf->add_ints(number);
+    bit <<= 1;
+  }
+  leaf->set_null_mask(nulls);
+  return Leaf(std::move(value));
+}
+
+}  // namespace
+
+uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
+                              const TorchBindings& t) {
+  Life& life = lives_[storage];
+  if (life.weak) {
+    PyObject* alive = PyWeakref_GetObject(life.weak.get());
+    if (alive == tensor) return life.token;
+    uint64_t data = 0;
+    int64_t offset = 0;
+    if (alive != nullptr && alive != Py_None &&
+        t.CallInt(t.data_ptr, alive, &data)) {
+      const PyRef keep = PyRef::Share(alive);
+      uint64_t unsigned_offset = 0;
+      PyRef dtype = t.Get(t.dtype, alive);
+      if (!dtype) PyErr_Clear();
+      if (dtype && t.CallInt(t.storage_offset, alive, &unsigned_offset)) {
+        offset = static_cast<int64_t>(unsigned_offset) *
+                 static_cast<int64_t>(ElementSize(t.Dtype(dtype.get())));
+        if (data - static_cast<uint64_t>(offset) == storage) return life.token;
+      }
+    }
+  }
+  life.weak = PyRef::Steal(PyWeakref_NewRef(tensor, nullptr));
+  if (!life.weak) PyErr_Clear();
+  life.token = next_++;
+  return life.token;
+}
+
+PyValue ValueReader::Read(PyObject* object, const char* keyword, int depth,
+                          bool reuse) const {
+  PyValue out;
+  if (object == nullptr || object == Py_None || depth > kMaxDepth) return out;
+  if (torch_->IsTensor(object)) return ReadTensor(object, reuse);
+  if (PyBool_Check(object)) return Scalar(object, "bool");
+  if (PyLong_CheckExact(object)) return Scalar(object, "int");
+  if (PyFloat_CheckExact(object)) return Scalar(object, "float");
+  const bool device_keyword =
+      keyword != nullptr && std::string_view(keyword) == "device";
+  if (PyUnicode_CheckExact(object) && !device_keyword)
+    return Scalar(object, "str");
+  if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+    out.kind = PyValue::Kind::kList;
+    const Py_ssize_t count =
+        std::min(PySequence_Fast_GET_SIZE(object), kMaxItems);
+    out.items.reserve(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(object);
+         ++i) {
+      out.items.push_back(
+          Read(PySequence_Fast_GET_ITEM(object, i), nullptr, depth + 1, reuse));
+    }
+    return out;
+  }
+  if (PyDict_Check(object)) {
+    out.kind = PyValue::Kind::kMap;
+    // A copy: a fault of a value's repr must not see it change.
+    const PyRef items = PyRef::Steal(PyDict_Items(object));
+    for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* pair = PyList_GET_ITEM(items.get(), i);
+      out.names.push_back(Text(PyTuple_GET_ITEM(pair, 0)));
+      out.items.push_back(
+          Read(PyTuple_GET_ITEM(pair, 1), nullptr, depth + 1, reuse));
+    }
+    PyErr_Clear();
+    return out;
+  }
+  return ReadOther(object, keyword, depth, reuse);
+}
+
+PyValue ValueReader::ReadItems(PyObject* tuple) const {
+  PyValue out;
+  out.kind = PyValue::Kind::kList;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    out.items.push_back(Read(PyTuple_GET_ITEM(tuple, i)));
+  return out;
+}
+
+PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
+                               bool reuse) const {
+  const TorchBindings& t = *torch_;
+  const std::string_view name = keyword == nullptr ? "" : keyword;
+  if (PySlice_Check(object)) return Slice(object);
+  if (object == Py_Ellipsis) return Object(v1::ObjectLeaf::KIND_ELLIPSIS);
+  if (t.IsInstance(object, t.size_type)) {
+    v1::Value value;
+    value.mutable_object()->set_kind(v1::ObjectLeaf::KIND_TORCH_SIZE);
+    absl::InlinedVector<int64_t, 6> sizes;
+    if (!ReadInts(object, &sizes)) PyErr_Clear();
+    for (const int64_t size : sizes) value.mutable_object()->add_ints(size);
+    return Leaf(std::move(value));
+  }
+  if (t.IsInstance(object, t.dtype_type)) {
+    return name == "dtype" || name == "output_dtype"
+               ? Object(v1::ObjectLeaf::KIND_DTYPE, Text(object))
+               : Object(v1::ObjectLeaf::KIND_EMPTY_OBJECT);
+  }
+  if (t.IsInstance(object, t.device_type)) {
+    return name == "device" ? Object(v1::ObjectLeaf::KIND_DEVICE, Text(object))
+                            : Object(v1::ObjectLeaf::KIND_EMPTY_OBJECT);
+  }
+  if (t.IsInstance(object, t.memory_format_type))
+    return Object(v1::ObjectLeaf::KIND_MEMORY_FORMAT, Text(object));
+  if (name == "device" && PyUnicode_CheckExact(object))
+    return Object(v1::ObjectLeaf::KIND_DEVICE, Text(object));
+  // The rest is rare: Python turns it into something simpler, tagged.
+  const PyRef simple = PyRef::Steal(
+      PyObject_CallFunctionObjArgs(t.convert.get(), object, nullptr));
+  if (!simple || !PyTuple_Check(simple.get()) ||
+      PyTuple_GET_SIZE(simple.get()) < 2) {
+    PyErr_Clear();
+    return PyValue();
+  }
+  const auto part = [&](Py_ssize_t i) {
+    return PyTuple_GET_ITEM(simple.get(), i);
+  };
+  const std::string tag = Text(part(0));
+  if (tag == "value") return Read(part(1), keyword, depth + 1, reuse);
+  if (tag == "scalar") return Scalar(part(2), Text(part(1)).c_str());
+  if (tag == "group") {
+    v1::Value value;
+    value.mutable_object()->set_kind(v1::ObjectLeaf::KIND_PROCESS_GROUP);
+    value.mutable_object()->set_text(Text(part(2)));
+    absl::InlinedVector<int64_t, 6> ranks;
+    if (!ReadInts(part(1), &ranks)) PyErr_Clear();
+    for (const int64_t rank : ranks) value.mutable_object()->add_ints(rank);
+    return Leaf(std::move(value));
+  }
+  if (tag == "reduce_op")
+    return Object(v1::ObjectLeaf::KIND_REDUCE_OP, Text(part(1)));
+  if (tag == "p2p" && PyTuple_GET_SIZE(simple.get()) == 6) {
+    PyValue out = Read(part(1), nullptr, depth + 1, reuse);
+    if (out.kind != PyValue::Kind::kTensor) return PyValue();
+    out.kind = PyValue::Kind::kP2p;
+    out.leaf = std::make_unique<v1::Value>();
+    v1::P2pOp* op = out.leaf->mutable_p2p();
+    op->set_op(Text(part(2)));
+    op->set_peer(PyLong_AsLongLong(part(3)));
+    op->set_tag(PyLong_AsLongLong(part(4)));
+    op->set_group_id(Text(part(5)));
+    PyErr_Clear();
+    return out;
+  }
+  if (tag == "tensor") {  // described already: ndarray
+    PyValue out;
+    out.kind = PyValue::Kind::kTensor;
+    out.tensor = std::make_unique<PyTensorView>();
+    if (ReadDescribed(object, out.tensor.get())) return out;
+  }
+  return PyValue();
+}
+
+PyValue ValueReader::ReadTensor(PyObject* tensor, bool reuse) const {
+  PyValue out;
+  out.kind = PyValue::Kind::kTensor;
+  out.tensor = std::make_unique<PyTensorView>();
+  if (torch_->IsPlainTensor(tensor) &&
+      ReadPlain(tensor, reuse, out.tensor.get())) {
+    return out;
+  }
+  *out.tensor = PyTensorView();
+  if (!ReadDescribed(tensor, out.tensor.get())) return PyValue();
+  return out;
+}
+
+bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
+                            PyTensorView* out) const {
+  const TorchBindings& t = *torch_;
+  if (!t.IsTrue(t.is_cpu, tensor)) return false;
+  const PyRef layout = t.Get(t.layout, tensor), dtype = t.Get(t.dtype, tensor);
+  if (!layout || !dtype || layout.get() != t.strided.get()) {
+    PyErr_Clear();
+    return false;
+  }
+  out->dtype = t.Dtype(dtype.get());
+  if (out->dtype == v1::DTYPE_UNSPECIFIED) return false;
+  const bool complex = out->dtype == v1::DTYPE_COMPLEX32 ||
+                       out->dtype == v1::DTYPE_COMPLEX64 ||
+                       out->dtype == v1::DTYPE_COMPLEX128;
+  const PyRef negative = t.Call(t.is_neg, tensor);
+  const PyRef conjugate = complex ? t.Call(t.is_conj, tensor) : PyRef();
+  if (!negative || negative.get() != Py_False ||
+      (complex && (!conjugate || conjugate.get() != Py_False))) {
+    PyErr_Clear();
+    return false;
+  }
+  uint64_t address = 0, offset = 0;
+  if (!t.CallInt(t.data_ptr, tensor, &address)) return false;  // functorch
+  if (!ReadInts(t.Get(t.shape, tensor).get(), &out->shape) ||
+      !ReadInts(t.Call(t.stride, tensor).get(), &out->strides)) {
+    PyErr_Clear();
+    return false;
+  }
+  out->address = address;
+  out->requires_grad = t.IsTrue(t.requires_grad, tensor);
+  out->keep = PyRef::Share(tensor);
+  uint64_t bytes = ElementSize(out->dtype);
+  for (const int64_t size : out->shape) bytes *= static_cast<uint64_t>(size);
+  // Reading a small tensor again costs less than knowing it.
+  if (bytes < kReuseBytes) reuse = false;
+  int64_t version = 0;
+  // An inference tensor has no version: never taken for seen.
+  if (reuse && address != 0 && t.GetInt(t.version, tensor, &version) &&
+      t.CallInt(t.storage_offset, tensor, &offset)) {
+    const uintptr_t storage = address - offset * ElementSize(out->dtype);
+    out->identity.storage = reinterpret_cast<const void*>(
+        tokens_->Token(storage, tensor, t));  // NOLINT: a number as a key
+    out->identity.version = static_cast<uint64_t>(version);
+  }
+  return true;
+}
+
+uintptr_t ValueReader::Storage(PyObject* tensor) const {
+  const TorchBindings& t = *torch_;
+  uint64_t address = 0, offset = 0;
+  if (!t.IsPlainTensor(tensor) || !t.IsTrue(t.is_cpu, tensor) ||
+      !t.CallInt(t.data_ptr, tensor, &address) ||
+      !t.CallInt(t.storage_offset, tensor, &offset)) {
+    return 0;
+  }
+  const PyRef dtype = t.Get(t.dtype, tensor);
+  if (!dtype) PyErr_Clear();
+  return dtype ? address - offset * ElementSize(t.Dtype(dtype.get())) : 0;
+}
+
+// describe() gives a dict: type, dtype, shape, requires_grad; address, strides
+// and keep when there is memory to read; numpy; mesh, placements.
+bool ValueReader::ReadDescribed(PyObject* tensor, PyTensorView* out) const {
+  const PyRef said =
+      PyRef::Steal(PyObject_CallOneArg(torch_->describe.get(), tensor));
+  if (!said || !PyDict_Check(said.get())) {
+    PyErr_Clear();
+    return false;
+  }
+  const auto get = [&](const char* key) {
+    PyObject* value = PyDict_GetItemString(said.get(), key);
+    return value == Py_None ? nullptr : value;
+  };
+  out->summary = std::make_unique<v1::TensorSummary>();
+  PyObject* dtype = get("dtype");
+  const std::string dtype_text = dtype == nullptr ? "" : Text(dtype);
+  out->dtype = ParseDtype(dtype_text);
+  if (out->dtype == v1::DTYPE_UNSPECIFIED)
+    out->summary->set_dtype_name(dtype_text);
+  if (PyObject* type = get("type"); type != nullptr)
+    out->summary->set_type(Text(type));
+  if (get("numpy") != nullptr) {
+    out->summary->set_numpy(true);
+    out->summary->set_numpy_dtype(dtype_text);
+  }
+  if (!ReadInts(get("shape"), &out->shape)) {
+    PyErr_Clear();
+    return false;
+  }
+  out->requires_grad = get("requires_grad") == Py_True;
+  if (PyObject* mesh = get("mesh"); mesh != nullptr)
+    out->summary->set_device_mesh_json(Text(mesh));
+  if (PyObject* list = get("placements"); list != nullptr) {
+    const PyRef fast = PyRef::Steal(PySequence_Fast(list, ""));
+    for (Py_ssize_t i = 0; fast && i < PySequence_Fast_GET_SIZE(fast.get());
+         ++i) {
+      PyObject* one = PySequence_Fast_GET_ITEM(fast.get(), i);
+      int kind = 0;
+      unsigned dim = 0;
+      const char* reduce = "";
+      if (!PyArg_ParseTuple(one, "iIs", &kind, &dim, &reduce)) break;
+      v1::Placement* placement = out->summary->add_placements();
+      placement->set_kind(static_cast<v1::Placement::Kind>(kind));
+      placement->set_dim(dim);
+      placement->set_reduce_op(reduce);
+    }
+    PyErr_Clear();
+  }
+  PyObject* address = get("address");
+  out->no_data = address == nullptr || out->dtype == v1::DTYPE_UNSPECIFIED;
+  if (!out->no_data) {
+    out->address = PyLong_AsUnsignedLongLong(address);
+    out->keep = PyRef::Share(get("keep"));
+    if (!ReadInts(get("strides"), &out->strides) ||
+        out->strides.size() != out->shape.size()) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  return true;
+}
+
+namespace {
+
+void FillTensor(CallBuilder& builder, const PyTensorView& tensor,
+                v1::Value* out) {
+  if (tensor.no_data) {
+    v1::TensorSummary* summary = out->mutable_tensor();
+    summary->set_dtype(tensor.dtype);
+    summary->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    summary->set_requires_grad(tensor.requires_grad);
+    builder.NoData(summary);
+  } else {
+    TensorInfo info;
+    info.view.data = reinterpret_cast<const void*>(tensor.address);
+    info.view.dtype = tensor.dtype;
+    info.view.sizes = tensor.shape;
+    info.view.strides = tensor.strides;
+    info.requires_grad = tensor.requires_grad;
+    info.identity = tensor.identity;
+    builder.Tensor(info, out);
+  }
+  if (tensor.summary != nullptr)
+    out->mutable_tensor()->MergeFrom(*tensor.summary);
+}
+
+}  // namespace
+
+void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out) {
+  switch (value.kind) {
+    case PyValue::Kind::kNull:
+      return;
+    case PyValue::Kind::kTensor:
+      FillTensor(builder, *value.tensor, out);
+      return;
+    case PyValue::Kind::kLeaf:
+      *out = *value.leaf;
+      return;
+    case PyValue::Kind::kP2p: {
+      v1::Value tensor;
+      FillTensor(builder, *value.tensor, &tensor);
+      *out = *value.leaf;
+      *out->mutable_p2p()->mutable_tensor() = tensor.tensor();
+      return;
+    }
+    case PyValue::Kind::kList: {
+      v1::ValueList* list = out->mutable_list();
+      for (const PyValue& item : value.items)
+        Fill(builder, item, list->add_items());
+      return;
+    }
+    case PyValue::Kind::kMap: {
+      v1::ValueMap* map = out->mutable_map();
+      for (size_t i = 0; i < value.items.size(); ++i) {
+        v1::NamedValue* item = map->add_items();
+        item->set_name(value.names[i]);
+        Fill(builder, value.items[i], item->mutable_value());
+      }
+      return;
+    }
+  }
+}
+
+}  // namespace rankprobe

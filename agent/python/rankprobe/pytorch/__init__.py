@@ -1,0 +1,21 @@
+"""rankprobe for PyTorch: a drop-in for msprobe.pytorch.
+
+    from rankprobe.pytorch import PrecisionDebugger, seed_all
+
+    seed_all()
+    debugger = PrecisionDebugger(config_path="config.json")
+    for batch in data:
+        debugger.start(model)
+        ...
+        debugger.stop()
+        debugger.step()
+"""
+
+from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError, RankprobeError
+from rankprobe.pytorch.debugger import PrecisionDebugger, module_dump, module_dump_end, save
+from rankprobe.pytorch.reproducibility import random_save, seed_all
+
+__all__ = [
+    "InterfaceUsageError", "InvalidParameterError", "PrecisionDebugger", "RankprobeError", "module_dump",
+    "module_dump_end", "random_save", "save", "seed_all",
+]

@@ -1,0 +1,291 @@
+"""Stand-ins for the APIs of PyTorch, and the mode that sees the rest.
+
+Each listed API is replaced, where its name lives, by a native stand-in that
+records the outermost call of a thread. A function taken before that (`from
+torch import relu` above the debugger) is seen by a torch function mode, which
+maps it to its stand-in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pathlib
+import types
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from rankprobe import _native
+from rankprobe.pytorch._bindings import pop_mode, push_mode
+
+_LIST = pathlib.Path(__file__).parent / "data" / "apis.json"
+# Arguments that are receive buffers before the call, by position and keyword.
+_IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
+    "recv": ([0], []), "irecv": ([0], ["tensor"]), "all_gather": ([0], []), "gather": ([1], []),
+    "scatter": ([0], []), "reduce_scatter": ([0], []), "_reduce_scatter_base": ([0], []),
+    "_all_gather_base": ([0], []), "all_to_all_single": ([0], []), "all_to_all": ([0], []),
+    "all_gather_into_tensor": ([0], []), "reduce_scatter_tensor": ([0], []),
+}
+# They change arguments (running statistics) behind the version counter's back.
+_HIDDEN_WRITES = ("batch_norm", "instance_norm", "moving_avg", "embedding_renorm")
+_IGNORED_OUTPUTS = {"Distributed.isend": [0], "NPU.npu_fusion_attention": [4, 5]}
+
+
+def load_list(path: Optional[str] = None) -> dict[str, list[str]]:
+    """Prefix -> names. `path`, else RANKPROBE_API_LIST, else the built-in list.
+
+    Raises ValueError for a file that is not an object of lists of names.
+    """
+    path = path or os.environ.get("RANKPROBE_API_LIST") or str(_LIST)
+    try:
+        data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"API list {path}: {error}") from error
+    if not isinstance(data, dict) or not all(
+            isinstance(names, list) and all(isinstance(n, str) for n in names) for names in data.values()):
+        raise ValueError(f"API list {path}: expected an object of lists of API names")
+    return data
+
+
+def _hosts(prefix: str) -> list[Any]:
+    if prefix == "Functional":
+        return [torch.nn.functional]
+    if prefix == "Tensor":
+        return [torch.Tensor]
+    if prefix == "Torch":
+        return [torch]
+    if prefix == "VF":
+        return [torch._VF]
+    if prefix == "Distributed" and torch.distributed.is_available():
+        return [torch.distributed, torch.distributed.distributed_c10d]
+    if prefix == "NPU":
+        try:
+            import torch_npu  # type: ignore[import-not-found]
+        except ImportError:
+            return []
+        return [torch_npu, torch.ops.npu]
+    if prefix == "MindSpeed":
+        try:
+            import mindspeed.ops  # type: ignore[import-not-found]
+            import torch_npu  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError:
+            return []
+        return [mindspeed.ops]
+    return []
+
+
+def _traits(prefix: str, op: str) -> dict[str, Any]:
+    traits: dict[str, Any] = {}
+    if prefix == "Distributed":
+        traits["distributed"] = True
+        positions, keywords = _IGNORED_INPUTS.get(op, ([], []))
+        traits["ignored_inputs"], traits["ignored_keywords"] = positions, keywords
+    traits["ignored_outputs"] = _IGNORED_OUTPUTS.get(f"{prefix}.{op}", [])
+    dunder = op.startswith("__") and op.endswith("__")
+    if (op.endswith("_") and not dunder) or op == "__setitem__" or (dunder and op.startswith("__i") and op not in (
+            "__init__", "__int__", "__iter__", "__index__", "__invert__")):
+        traits["in_place"] = True
+    if any(part in op for part in _HIDDEN_WRITES):
+        traits["writes_arguments"] = True
+    if "dropout" in op:
+        traits["dropout"] = True
+    return traits
+
+
+class _Mode(TorchFunctionMode):
+    """Sends calls of functions bound before the debugger to their stand-ins."""
+
+    def __init__(self, stand_ins: dict[Any, Any]) -> None:
+        super().__init__()
+        # Each call of PyTorch comes by here while a step is recorded: native.
+        self.__torch_function__ = types.MethodType(_native.mode_function(stand_ins), self)  # type: ignore[assignment]
+
+
+class Apis:
+    """Installs and removes the stand-ins of one Capture."""
+
+    def __init__(self, capture: Any, path: Optional[str] = None) -> None:
+        self._capture = capture
+        self._list = load_list(path)
+        # (host, name, stand-in, original; None: inherited)
+        self._places: list[tuple[Any, str, Any, Any]] = []
+        self._by_original: dict[Any, Any] = {}
+        self._installed = False
+        self._undo: list[Callable[[], None]] = []
+        self._custom: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._mode: Optional[_Mode] = None
+        self._mode_entered = False
+        self._collect()
+
+    def _collect(self) -> None:
+        for prefix, names in self._list.items():
+            for host in _hosts(prefix):
+                for name in names:
+                    self._add(prefix, host, name)
+
+    def _add(self, prefix: str, host: Any, dotted: str) -> None:
+        *path, name = dotted.split(".")
+        for part in path:
+            host = getattr(host, part, None)
+        function = getattr(host, name, None) if host is not None else None
+        if function is None or not callable(function) or isinstance(function, type):
+            return
+        try:
+            known = self._by_original.get(function)
+        except TypeError:  # not hashable
+            known = None
+        same = known is not None and known.rankprobe_name == f"{prefix}.{name}"
+        api = known if same else _native.api(function, self._capture, prefix, name, _traits(prefix, name))
+        if not same:
+            api.rankprobe_name = f"{prefix}.{name}"
+        # Methods of Tensor are not bound early; some share a function with a name
+        # that is not listed (__rtruediv__), which msprobe does not record.
+        if prefix != "Tensor":
+            self._by_original.setdefault(function, api)
+        own = vars(host) if hasattr(host, "__dict__") else {}
+        self._places.append((host, name, api, own.get(name)))
+
+    def install(self) -> None:
+        if self._installed:
+            return
+        self._installed = True
+        for host, name, api, _ in self._places:
+            try:
+                setattr(host, name, api)
+            except (AttributeError, TypeError):  # a read-only namespace
+                continue
+        self._wrap_work()
+        self._wrap_script()
+
+    def remove(self) -> None:
+        if not self._installed:
+            return
+        self._installed = False
+        for host, name, api, original in self._places:
+            if vars(host).get(name) is not api:
+                continue
+            if original is None:
+                delattr(host, name)
+            else:
+                setattr(host, name, original)
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _replace(self, host: Any, name: str, value: Any) -> None:
+        original = getattr(host, name)
+        setattr(host, name, value)
+        self._undo.append(lambda: setattr(host, name, original))
+
+    def _wrap_work(self) -> None:
+        """Waiting for an asynchronous collective completes its record."""
+        if not torch.distributed.is_available():
+            return
+        work = torch._C._distributed_c10d.Work
+        wait, done = work.wait, self._capture.work_done
+
+        def rankprobe_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = wait(self, *args, **kwargs)
+            done(self)
+            return result
+
+        self._replace(work, "wait", rankprobe_wait)
+
+    def _wrap_script(self) -> None:
+        """TorchScript compiles the originals, not the stand-ins."""
+        script = torch.jit.script
+
+        def rankprobe_script(*args: Any, **kwargs: Any) -> Any:
+            self._swap(originals=True)
+            try:
+                return script(*args, **kwargs)
+            finally:
+                self._swap(originals=False)
+
+        self._replace(torch.jit, "script", rankprobe_script)
+
+    def _swap(self, originals: bool) -> None:
+        for host, name, api, original in self._places:
+            if not originals:
+                setattr(host, name, api)
+            elif original is None:
+                if name in vars(host):
+                    delattr(host, name)
+            else:
+                setattr(host, name, original)
+
+    # The mode lies on the stack of the thread that starts a step.
+    def enter_mode(self) -> None:
+        if self._mode_entered:
+            return
+        self._mode = self._mode or _Mode(self._by_original)
+        self._capture.set_mode(self._mode)
+        push_mode(self._mode)
+        self._mode_entered = True
+
+    def leave_mode(self) -> None:
+        if not self._mode_entered:
+            return
+        above = []
+        while torch._C._len_torch_function_stack() > 0:
+            top = pop_mode()
+            if top is self._mode:
+                self._mode_entered = False
+                break
+            above.append(top)
+        for mode in reversed(above):
+            push_mode(mode)
+
+    # --- register_custom_api
+    def register_custom(self, module: Any, name: str, prefix: Optional[str]) -> None:
+        """Records `module.name` as `{prefix}.{name}`.
+
+        Raises ValueError when there is no such callable or for a bad prefix.
+        """
+        if not isinstance(name, str) or not callable(getattr(module, name, None)):
+            raise ValueError(f"{module!r} has no callable attribute {name!r}")
+        if prefix is None:
+            prefix = getattr(module, "__name__", type(module).__name__)
+        if not isinstance(prefix, str) or not prefix:
+            raise ValueError(f"api_prefix must be a non-empty str, not {prefix!r}")
+        key = (id(module), name)
+        if key in self._custom:
+            return
+        original = getattr(module, name)
+        self._custom[key] = (module, name, original)
+        setattr(module, name, _native.api(original, self._capture, prefix, name, {}))
+
+    def restore_custom(self, module: Any, name: str) -> None:
+        entry = self._custom.pop((id(module), name), None)
+        if entry is not None:
+            setattr(entry[0], entry[1], entry[2])
+
+
+def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
+    """Puts what optimizers and gradient clipping do under a pseudo parent.
+
+    Yields what takes each of these hooks off again.
+    """
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    if hasattr(optimizer, "register_optimizer_step_pre_hook"):
+        pre = optimizer.register_optimizer_step_pre_hook(lambda *_: capture.push_scope("optimizer"))
+        post = optimizer.register_optimizer_step_post_hook(lambda *_: capture.pop_scope("optimizer"))
+        yield pre.remove
+        yield post.remove
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        original = getattr(torch.nn.utils.clip_grad, name)
+
+        def clip(*args: Any, _original: Callable = original, **kwargs: Any) -> Any:
+            capture.push_scope("clip_grad")
+            try:
+                return _original(*args, **kwargs)
+            finally:
+                capture.pop_scope("clip_grad")
+
+        clip.__wrapped__ = original  # type: ignore[attr-defined]
+        for host in (torch.nn.utils, torch.nn.utils.clip_grad):
+            setattr(host, name, clip)
+            yield lambda host=host, name=name, original=original: setattr(host, name, original)

@@ -1,0 +1,197 @@
+"""What the native code must know of this PyTorch: types and descriptors.
+
+Tensors are read through the descriptors of the base class, so no patched
+attribute and no `__torch_function__` is run by reading, and no PyTorch ABI is
+compiled in. What cannot be read as strided CPU memory goes through `describe`;
+objects that are no tensor and no plain value go through `convert`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import linecache
+import zlib
+from typing import Any, Optional
+
+import torch
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover - torch without numpy
+    numpy = None  # type: ignore[assignment]
+
+_BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
+
+# The stack of torch function modes; below 2.0 C++ must be told of it as well.
+if hasattr(torch._C, "_set_torch_function_mode"):
+    from torch.overrides import _pop_mode as pop_mode
+    from torch.overrides import _push_mode as push_mode
+else:
+    pop_mode, push_mode = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+
+# Placement kinds of types.proto.
+_SHARD, _REPLICATE, _PARTIAL = 1, 2, 3
+_NO_STATISTICS = ("float8", "float4", "bits", "int1", "int2", "int3", "int4", "int5", "int6", "int7")
+
+
+def _distributed() -> Any:
+    return torch.distributed if torch.distributed.is_available() else None
+
+
+def _dtensor_type() -> Optional[type]:
+    import sys
+
+    module = sys.modules.get("torch.distributed.tensor") or sys.modules.get("torch.distributed._tensor")
+    return getattr(module, "DTensor", None)
+
+
+def _described(tensor: Any, **fields: Any) -> dict:
+    return {"dtype": str(tensor.dtype), "shape": tuple(int(s) for s in tensor.shape),
+            "requires_grad": bool(tensor.requires_grad), **fields}
+
+
+def _memory(tensor: torch.Tensor) -> dict:
+    """The fields that make `tensor` (strided, CPU) readable."""
+    return {"address": tensor.data_ptr(), "strides": tuple(tensor.stride()), "keep": tensor}
+
+
+def _placements(tensor: Any) -> list[tuple[int, int, str]]:
+    out = []
+    for placement in tensor.placements:
+        if placement.is_shard():
+            out.append((_SHARD, placement.dim, ""))
+        elif placement.is_replicate():
+            out.append((_REPLICATE, 0, ""))
+        else:
+            out.append((_PARTIAL, 0, str(getattr(placement, "reduce_op", "sum"))))
+    return out
+
+
+_SPECIAL = {
+    "FakeTensor": "torch._subclasses.fake_tensor.FakeTensor",
+    "AsyncCollectiveTensor": "torch.distributed._functional_collectives.AsyncCollectiveTensor",
+}
+
+
+def describe(tensor: Any) -> dict:
+    """A tensor (or ndarray) that is not plain strided CPU memory.
+
+    Returns the fields that ValueReader::ReadDescribed takes; without `address`
+    the statistics are null. CUDA tensors are copied to the host here.
+    """
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        return _describe_ndarray(tensor)
+    if hasattr(torch._C, "_functorch") and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if torch._C._functorch.is_gradtrackingtensor(tensor):
+            inner = torch._C._functorch.get_unwrapped(tensor)
+            return {**describe_plain(inner), "type": "GradTrackingTensor",
+                    "requires_grad": bool(tensor.requires_grad)}
+        return _described(tensor, type="BatchedTensor")
+    kind = type(tensor).__name__
+    if kind in _SPECIAL:
+        return _described(tensor, type=_SPECIAL[kind])
+    dtensor = _dtensor_type()
+    if dtensor is not None and isinstance(tensor, dtensor):
+        local = describe_plain(tensor.to_local())
+        return {**local, "type": "torch.distributed.tensor.DTensor", "requires_grad": bool(tensor.requires_grad),
+                "mesh": json.dumps(tensor.device_mesh.mesh.tolist()), "placements": _placements(tensor)}
+    if getattr(tensor, "is_nested", False):
+        return {**describe_plain(tensor.values()), "requires_grad": bool(tensor.requires_grad)}
+    return describe_plain(tensor)
+
+
+def describe_plain(tensor: torch.Tensor) -> dict:
+    """Any layout and device, by way of a host copy where one is needed."""
+    requires_grad = bool(tensor.requires_grad)
+    with torch.no_grad():
+        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+            return _described(tensor)
+        plain = tensor.detach()
+        if plain.is_complex() and plain.is_conj():
+            plain = plain.resolve_conj()
+        if plain.is_neg():
+            plain = plain.resolve_neg()
+        if plain.device.type != "cpu":
+            plain = plain.cpu()
+        return {**_described(plain, **_memory(plain)), "requires_grad": requires_grad}
+
+
+def _describe_ndarray(array: Any) -> dict:
+    fields = {"type": "numpy.ndarray", "numpy": True, "dtype": str(array.dtype), "shape": tuple(array.shape),
+              "requires_grad": False}
+    if array.dtype.kind in "biuf" and array.dtype.isnative:
+        array = numpy.ascontiguousarray(array).reshape(array.shape)
+        fields.update(address=array.__array_interface__["data"][0], keep=array,
+                      strides=tuple(s // array.itemsize for s in array.strides))
+    return fields
+
+
+def group_of(group: Any) -> tuple[tuple[int, ...], str]:
+    """Ranks of a process group and the name msprobe gives it."""
+    ranks = sorted(torch.distributed.get_process_group_ranks(group)) if hasattr(
+        torch.distributed, "get_process_group_ranks") else sorted(
+            torch.distributed.distributed_c10d._pg_group_ranks[group])
+    return tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}"
+
+
+def convert(value: Any) -> Optional[tuple]:
+    """What is no tensor and no plain value, as a tagged tuple; None: null."""
+    if isinstance(value, (int, float, str)):  # subclasses: enums, numpy.float64
+        if numpy is not None and isinstance(value, numpy.generic):
+            return ("scalar", type(value).__name__, value.item())
+        base = next(t for t in (int, float, str) if isinstance(value, t))
+        return ("scalar", type(value).__name__, base(value))
+    if numpy is not None:
+        if isinstance(value, numpy.ndarray):
+            return ("tensor", value)
+        if isinstance(value, numpy.generic):
+            return ("scalar", type(value).__name__, value.item())
+    if isinstance(value, tuple):
+        if hasattr(value, "_fields"):
+            return ("value", {name: getattr(value, name) for name in value._fields})
+        return ("value", list(value))
+    if isinstance(value, list):
+        return ("value", list.copy(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return ("value", {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)})
+    dist = _distributed()
+    if dist is not None:
+        if isinstance(value, dist.ProcessGroup):
+            ranks, name = group_of(value)
+            return ("group", ranks, name)
+        if isinstance(value, getattr(dist.ReduceOp, "RedOpType", ())) or isinstance(value, dist.ReduceOp):
+            return ("reduce_op", str(value))
+        if isinstance(value, dist.P2POp):
+            group = value.group if value.group is not None else dist.group.WORLD
+            return ("p2p", value.tensor, getattr(value.op, "__name__", str(value.op)),
+                    value.peer, value.tag, group_of(group)[1])
+    return None
+
+
+def source_line(path: str, number: int) -> Optional[str]:
+    """The stripped source line, or None when there is no source."""
+    line = linecache.getline(path, number)
+    return line.strip() if line else None
+
+
+def bindings() -> dict:
+    """The dict that native TorchBindings takes."""
+    dist = _distributed()
+    return {
+        "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Size": torch.Size,
+        "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
+        "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
+        "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
+        "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,
+        "dtype_type": torch.dtype, "device_type": torch.device, "memory_format_type": torch.memory_format,
+        "ndarray": None if numpy is None else numpy.ndarray,
+        "ProcessGroup": dist.ProcessGroup if dist else None,
+        "Work": torch._C._distributed_c10d.Work if dist else None,
+        "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
+        "mode_stack_size": torch._C._len_torch_function_stack,
+        "mode_pop": pop_mode, "mode_push": push_mode,
+        "describe": describe, "convert": convert, "source_line": source_line,
+        "dtypes": {value: str(value) for value in vars(torch).values()
+                   if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},
+    }

@@ -1,0 +1,13 @@
+"""Errors of the Python front end."""
+
+
+class RankprobeError(Exception):
+    """Base of every error that rankprobe raises into user code."""
+
+
+class InvalidParameterError(RankprobeError, ValueError):
+    """A parameter has the wrong type or value; the message says which."""
+
+
+class InterfaceUsageError(RankprobeError, RuntimeError):
+    """A call out of order, such as start() before the debugger exists."""

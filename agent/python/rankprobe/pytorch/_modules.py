@@ -1,0 +1,357 @@
+"""Hooks on the modules of a model: forward, backward, parameter gradients."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+from torch.utils import hooks as torch_hooks
+
+_MAX_DEPTH = 350
+_HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
+    torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
+_HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
+_SET_CREATION_META = getattr(torch._C._autograd, "_set_creation_meta", None)
+# PyTorch says so of each module whose inputs need no gradient: no news to us.
+warnings.filterwarnings("ignore", message="Full backward hook is firing")
+_HAS_POST_ACCUMULATE = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
+
+
+def _is_skipped(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == "FullyShardedDataParallel"
+
+
+def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """(path with the model's index, module) of everything below the root(s)."""
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    for index, root in enumerate(models):
+        prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
+        for path, module in root.named_modules():
+            if module is not root and not _is_skipped(module):
+                yield prefix + path, module
+
+
+def _differentiable(value: Any, out: list[torch.Tensor], depth: int = 0) -> list[torch.Tensor]:
+    """The tensors of nested containers that require a gradient, in order."""
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            out.append(value)
+    elif depth < _MAX_DEPTH and isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _differentiable(item, out, depth + 1)
+    return out
+
+
+def _replaced(value: Any, tensors: Iterator[torch.Tensor], depth: int = 0) -> Any:
+    """`value` with those tensors replaced. Lists and dicts stay the same objects:
+    a module may add to one it was given."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors) if value.requires_grad else value
+    if depth >= _MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+        return value
+    if isinstance(value, tuple):
+        items = [_replaced(item, tensors, depth + 1) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        item = value[key]
+        new = _replaced(item, tensors, depth + 1)
+        if new is not item:
+            value[key] = new
+    return value
+
+
+def _hooked(value: Any, setup: Callable[[tuple], Any]) -> Any:
+    """`value` with its differentiable tensors passed through `setup`."""
+    tensors = _differentiable(value, [])
+    if not tensors:
+        setup(())
+        return value
+    hooked = setup(tuple(tensors))
+    if _SET_CREATION_META is not None:
+        for tensor in hooked:
+            # In-place edits of what a backward hook returned stay legal.
+            if tensor._is_view():
+                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
+    return _replaced(value, iter(hooked))
+
+
+class _NodeBackward:
+    """Backward of one module call by PyTorch's own BackwardHook (>= 2.0)."""
+
+    def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
+        self._capture, self._call = capture, call
+        self._hook = torch_hooks.BackwardHook(module, [self._end], [self._begin])
+
+    def _begin(self, module: Any, grad_output: Any) -> None:
+        self._capture.begin_module_backward(self._call)
+
+    def _end(self, module: Any, grad_input: Any, grad_output: Any) -> None:
+        self._capture.module_backward(self._call, grad_input, grad_output)
+        self._hook = None  # a cycle that holds gradients
+
+    def inputs(self, args: tuple) -> tuple:
+        return _hooked(args, self._hook.setup_input_hook)
+
+    def outputs(self, output: Any) -> Any:
+        return _hooked(output, self._hook.setup_output_hook)
+
+
+class _TensorBackward:
+    """Backward of one module call by hooks on views of its tensors.
+
+    For PyTorch below 2.0, where BackwardHook makes in-place operations fail.
+    Recorded when the gradient of every input has come, else when the backward
+    pass ends (an input that took no part, or was changed in place).
+    """
+
+    def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
+        self._capture, self._call = capture, call
+        self._grad_inputs: list[Optional[torch.Tensor]] = []
+        self._grad_outputs: list[Optional[torch.Tensor]] = []
+        self._waiting = 0
+        self._begun = self._done = False
+
+    def inputs(self, args: tuple) -> tuple:
+        return _hooked(args, self._setup_inputs)
+
+    def _setup_inputs(self, tensors: tuple) -> list[torch.Tensor]:
+        views = [tensor.view_as(tensor) for tensor in tensors]
+        self._grad_inputs = [None] * len(views)
+        self._waiting = len(views)
+        for i, view in enumerate(views):
+            view.register_hook(self._on_input(i))
+        return views
+
+    def _on_input(self, index: int) -> Callable[[torch.Tensor], None]:
+        def hook(gradient: torch.Tensor) -> None:
+            self._grad_inputs[index] = gradient
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._finish()
+
+        return hook
+
+    def outputs(self, output: Any) -> Any:
+        return _hooked(output, self._setup_outputs)
+
+    def _setup_outputs(self, tensors: tuple) -> list[torch.Tensor]:
+        views = [tensor.view_as(tensor) for tensor in tensors]
+        self._grad_outputs = [None] * len(views)
+        for i, view in enumerate(views):
+            view.register_hook(self._on_output(i))
+        return views
+
+    def _on_output(self, index: int) -> Callable[[torch.Tensor], None]:
+        def hook(gradient: torch.Tensor) -> None:
+            self._grad_outputs[index] = gradient
+            if not self._begun:
+                self._begun = True
+                self._capture.begin_module_backward(self._call)
+                if self._waiting:
+                    torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            if self._waiting == 0 and all(g is not None for g in self._grad_outputs):
+                self._finish()
+
+        return hook
+
+    def _finish(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._capture.module_backward(self._call, tuple(self._grad_inputs), tuple(self._grad_outputs))
+
+
+_Backward = _NodeBackward if _SET_CREATION_META is not None else _TensorBackward
+
+
+class ModuleHooks:
+    """Hooks on the modules of a model, and what takes them off again.
+
+    Faults of ours are counted by the Capture and never reach the model.
+    """
+
+    def __init__(self, capture: Any, warn: Callable[[str], None]) -> None:
+        self._capture = capture
+        self._warn = warn
+        self._handles: list[Any] = []
+        self._open = threading.local()
+        self._hooked: set[int] = set()
+        self._parameters: dict[tuple[int, str], Any] = {}
+        # Set by the debugger from the plan in force.
+        self.backward = True
+        self.parameters_grad = True
+        # A root model's forward begins / has ended.
+        self.on_root_begin: Callable[[], None] = lambda: None
+        self.on_root_end: Callable[[], None] = lambda: None
+
+    def is_hooked(self, module: torch.nn.Module) -> bool:
+        return id(module) in self._hooked
+
+    def hook_model(self, model: Any) -> None:
+        """Hooks everything below the root(s); a second time is a no-op."""
+        if not _HAS_ALWAYS_CALL:
+            self.hook_roots(model)  # what an exception left open is closed there
+        for path, module in named_targets(model):
+            self.hook_module(path, module)
+
+    def hook_roots(self, model: Any) -> None:
+        """Watches forwards of the first root (token_range), records nothing."""
+        for root in list(model)[:1] if isinstance(model, (list, tuple)) else [model]:
+            if id(root) not in self._hooked:
+                self._hooked.add(id(root))
+                self._handles.append(root.register_forward_pre_hook(lambda *_: self.on_root_begin()))
+                self._handles.append(root.register_forward_hook(lambda *_: self.on_root_end()))
+
+    def hook_module(self, path: str, module: torch.nn.Module) -> list[Any]:
+        """Hooks one module under the name Module.{path}.{Class}."""
+        if id(module) in self._hooked:
+            return []
+        if isinstance(module, torch.jit.ScriptModule):
+            self._warn(f"{path} is a ScriptModule: not recorded")
+            return []
+        self._hooked.add(id(module))
+        name = f"Module.{path}.{type(module).__name__}"
+        full = True
+        if module._backward_hooks and getattr(module, "_is_full_backward_hook", None) is False:
+            self._warn(f"{path} has a non-full backward hook: only its forward is recorded")
+            full = False
+        handles = []
+        if _HAS_KWARGS:
+            handles.append(module.register_forward_pre_hook(self._pre(name, full), with_kwargs=True))
+            always = {"always_call": True} if _HAS_ALWAYS_CALL else {}
+            handles.append(module.register_forward_hook(self._post(), with_kwargs=True, **always))
+        else:
+            pre, post = self._pre(name, full), self._post()
+            handles.append(module.register_forward_pre_hook(
+                lambda m, args: _first(pre(m, args, None))))
+            handles.append(module.register_forward_hook(lambda m, args, output: post(m, args, None, output)))
+        self._handles += handles
+        return handles
+
+    def remove(self, handles: Optional[list[Any]] = None) -> None:
+        for handle in self._handles if handles is None else handles:
+            handle.remove()
+        if handles is None:
+            self._handles.clear()
+            self._hooked.clear()
+            self._parameters.clear()
+
+    def forget(self, module: torch.nn.Module) -> None:
+        self._hooked.discard(id(module))
+
+    def _stack(self) -> list[Any]:
+        stack = getattr(self._open, "stack", None)
+        if stack is None:
+            stack = self._open.stack = []
+        return stack
+
+    def begin_step(self) -> None:
+        self._stack().clear()
+
+    def _pre(self, name: str, full: bool) -> Callable:
+        capture = self._capture
+
+        def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> Optional[tuple]:
+            stack = self._stack()
+            if not capture.active:
+                stack.append((module, None, None))
+                return None
+            call = capture.begin_module(name, args, kwargs or None)
+            backward = None
+            changed = None
+            if call is not None:
+                if self.parameters_grad:
+                    self._watch_parameters(name, module)
+                if full and self.backward and torch.is_grad_enabled():
+                    capture.enter_quiet()
+                    try:
+                        backward = _Backward(capture, call, module)
+                        changed = backward.inputs(args)
+                    except Exception as error:  # noqa: BLE001 - the model must not notice
+                        self._warn(f"{name}: no backward hook: {error}")
+                        backward = changed = None
+                    finally:
+                        capture.leave_quiet()
+            stack.append((module, call, backward))
+            return None if changed is None else (changed, kwargs)
+
+        return rankprobe_pre
+
+    def _post(self) -> Callable:
+        capture = self._capture
+
+        def rankprobe_post(module: torch.nn.Module, args: tuple, kwargs: Optional[dict], output: Any) -> Any:
+            stack = self._stack()
+            while stack and stack[-1][0] is not module:
+                # Left by an exception that a forward in between has caught.
+                _, call, _ = stack.pop()
+                if call is not None:
+                    capture.abandon_module(call)
+            if not stack:
+                return None
+            _, call, backward = stack.pop()
+            if call is None:
+                return None
+            if output is None and sys.exc_info()[0] is not None:
+                capture.abandon_module(call)
+                return None
+            capture.end_module(call, output, dict(module.named_parameters(recurse=False)) if call.kept else {})
+            if backward is None:
+                return None
+            capture.enter_quiet()
+            try:
+                return backward.outputs(output)
+            except Exception as error:  # noqa: BLE001
+                self._warn(f"{call.name}: no backward hook: {error}")
+                return None
+            finally:
+                capture.leave_quiet()
+
+        return rankprobe_post
+
+    def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
+        for name, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad:
+                continue
+            key = (id(module), name)
+            known = self._parameters.get(key)
+            if _HAS_POST_ACCUMULATE:
+                if known is not None and known[0] is parameter:
+                    continue
+                if known is not None:
+                    known[1].remove()
+                handle = parameter.register_post_accumulate_grad_hook(
+                    self._on_gradient(module_name, name, parameter))
+                self._parameters[key] = (parameter, handle)
+                self._handles.append(handle)
+                continue
+            with torch.enable_grad():
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            if known is None or known[0] is not node:
+                # The graph holds accumulators weakly: this keeps it.
+                self._parameters[key] = (node, node.register_hook(self._on_gradient(module_name, name, parameter)))
+
+    def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
+        capture = self._capture
+
+        def rankprobe_gradient(*_: Any) -> None:
+            if not capture.enabled or not self.parameters_grad:
+                return
+            gradient = getattr(parameter, "main_grad", None)
+            if gradient is None:
+                gradient = parameter.grad
+            if gradient is not None:
+                capture.parameter_gradient(module_name, name, gradient)
+
+        return rankprobe_gradient
+
+
+def _first(pair: Optional[tuple]) -> Optional[tuple]:
+    return None if pair is None else pair[0]
+
+
+
+__all__ = ["ModuleHooks", "named_targets"]

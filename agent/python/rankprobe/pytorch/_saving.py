@@ -1,0 +1,60 @@
+"""The nested values of save(): what is allowed, and where gradients will go."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional
+
+import torch
+
+_MAX_DEPTH = 350
+
+
+def check_saved(variable: Any, name: Any, save_backward: Any) -> Optional[str]:
+    """What is wrong with the arguments of save(), or None."""
+    if not isinstance(name, str) or not name:
+        return f"name must be a non-empty str, not {name!r}"
+    if not isinstance(save_backward, bool):
+        return f"save_backward must be a bool, not {type(save_backward).__name__}"
+    return _check(variable, 0)
+
+
+def _check(value: Any, depth: int) -> Optional[str]:
+    if depth > _MAX_DEPTH:
+        return f"variable is nested deeper than {_MAX_DEPTH}"
+    if isinstance(value, (torch.Tensor, int, float, str)):
+        return None
+    if isinstance(value, (list, tuple)):
+        items = list(value)
+    elif isinstance(value, dict):
+        bad = next((k for k in value if not isinstance(k, str)), None)
+        if bad is not None:
+            return f"keys of a dict must be str, not {type(bad).__name__}"
+        items = list(value.values())
+    else:
+        return f"variable must be a Tensor, int, float, str or a list, tuple or dict of them, not {type(value).__name__}"
+    return next((fault for fault in (_check(item, depth + 1) for item in items) if fault), None)
+
+
+def gradient_leaves(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """(positions joined by '.', tensor) of every tensor that will get a gradient."""
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            yield path, value
+        return
+    if isinstance(value, dict):
+        items: Any = value.values()
+    elif isinstance(value, (list, tuple)):
+        items = value
+    else:
+        return
+    for position, item in enumerate(items):
+        yield from gradient_leaves(item, f"{path}.{position}" if path else str(position))
+
+
+def skeleton(value: Any) -> Any:
+    """The same containers with None for every leaf."""
+    if isinstance(value, dict):
+        return {key: skeleton(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [skeleton(item) for item in value]
+    return None

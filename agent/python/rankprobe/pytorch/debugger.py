@@ -1,0 +1,547 @@
+"""PrecisionDebugger: msprobe's interface on rankprobe's recorder."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import os
+import pathlib
+import threading
+import time
+import warnings
+from typing import Any, Callable, Optional, Sequence, Union
+
+import torch
+
+from rankprobe import _native
+from rankprobe.embedded import EmbeddedCollector
+from rankprobe.pytorch import _config
+from rankprobe.pytorch._apis import Apis, optimizer_scopes
+from rankprobe.pytorch._bindings import bindings
+from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
+from rankprobe.pytorch._modules import ModuleHooks
+from rankprobe.pytorch._saving import check_saved, gradient_leaves, skeleton
+
+_PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
+# How often the config file is looked at while the dynamic switch is on, off.
+_POLL_ON_SECONDS, _POLL_OFF_SECONDS = 0.5, 3.0
+
+Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_torch_compile() -> None:
+    """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
+    dynamo = getattr(torch, "_dynamo", None)
+    if dynamo is None or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    if compiling is not None and compiling():
+        raise InterfaceUsageError("rankprobe cannot record inside torch.compile; set TORCHDYNAMO_DISABLE=1")
+
+
+class PrecisionDebugger:
+    """Records what the tensors of a training process did.
+
+    config_path: config.json; None: statistics of level L1.
+    task, dump_path, level, step: beat the file, also when it changes later.
+
+    The first instance of a process counts; another construction returns to it
+    without a change. Its methods can be called on the class. Where records go:
+    RANKPROBE_COLLECTOR (host:port), else a private collector whose trees appear
+    in dump_path at the end of each step.
+
+    Raises InvalidParameterError (a ValueError) naming every fault of the config.
+    """
+
+    _instance: Optional["PrecisionDebugger"] = None
+    _lock = threading.RLock()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "PrecisionDebugger":
+        with cls._lock:
+            if cls._instance is not None:
+                return cls._instance
+            return super().__new__(cls)
+
+    def __init__(self, config_path: Optional[str] = None, task: Optional[str] = None,
+                 dump_path: Optional[str] = None, level: Optional[str] = None,
+                 step: Optional[Sequence[Union[int, str]]] = None) -> None:
+        with self._lock:
+            if PrecisionDebugger._instance is not None:
+                return
+            _config.check_arguments(config_path, task, dump_path, level, step)
+            self._config_path = config_path
+            self._overrides = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+            self._text = _config.merged_text(config_path, self._overrides)
+            self._plan, notes = _config.parse(self._text)
+            for note in notes:
+                _warn(note)
+            self._pid = os.getpid()
+            self._closed = False
+            self._init_step = 0
+            self._loop = 0
+            self._running = False
+            self._banner_shown = False
+            self._token_range: Optional[tuple[int, int]] = None
+            self._tokens = 0
+            self._dumped_module: Optional[tuple[torch.nn.Module, list[Any]]] = None
+            self._rank_sent: Optional[int] = None
+            self._applied = False
+            self._failed_closed = False
+            self._polled = time.monotonic()
+            self._stamp = self._file_stamp()
+            self._dynamic = "dump_enable" in self._plan
+            self._enabled = self._plan.get("dump_enable", True)
+            self._embedded: Optional[EmbeddedCollector] = None
+            self._calls: Any = None
+            self._dirty_steps: set[int] = set()
+            self._exporter: Optional[concurrent.futures.ThreadPoolExecutor] = None
+            self._exporting: Optional[concurrent.futures.Future] = None
+            self._scopes: list[Callable[[], None]] = []
+            self._open_session()
+            self._capture = self._session.capture(bindings(), _PACKAGE)
+            self._apis = Apis(self._capture)
+            self._modules = ModuleHooks(self._capture, _warn)
+            self._modules.on_root_begin = self._on_root_begin
+            self._modules.on_root_end = self._on_root_end
+            PrecisionDebugger._instance = self
+            if self._enabled:
+                self._apply_plan(self._plan)
+            atexit.register(self._at_exit)
+
+    # --- the public interface
+
+    @classmethod
+    def start(cls, model: Optional[Model] = None, token_range: Optional[Sequence[int]] = None,
+              rank_id: Optional[int] = None) -> None:
+        """Recording on, for the current step.
+
+        model: needed for L0, mix and token_range: a Module or a list or tuple
+        of them; what is below them is recorded, not they themselves.
+        token_range: [a, b], both inclusive: only these forwards of the (first)
+        model since start. rank_id: the rank to file under, >= 0.
+
+        Raises InterfaceUsageError before construction, InvalidParameterError
+        for a bad argument.
+        """
+        cls._get("start")._start(model, token_range, rank_id)
+
+    @classmethod
+    def stop(cls) -> None:
+        """Recording off. What was recorded is safe with the collector after it.
+
+        Gradients of recorded forwards are still taken until step()."""
+        cls._get("stop")._stop()
+
+    @classmethod
+    def step(cls) -> None:
+        """The step is over: its tree is complete; the step counter is one more."""
+        cls._get("step")._step()
+
+    @classmethod
+    def set_init_step(cls, step: int) -> None:
+        """The number of the first step, >= 0. Before the loop."""
+        self = cls._get("set_init_step")
+        if not _is_int(step) or step < 0:
+            raise InvalidParameterError(f"init step must be an int >= 0, not {step!r}")
+        self._session.set_init_step(step)
+        self._init_step, self._loop = step, 0
+
+    @classmethod
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
+        """At level debug: records `variable` as {name}.{N}.debug, and, when it
+        has tensors that require gradients, these as {name}_grad.{N}.debug.
+
+        variable: Tensor, int, float, str, or a list, tuple or dict (str keys)
+        of them. Invalid arguments are warned about and skipped.
+        """
+        cls._get("save")._save(variable, name, save_backward)
+
+    @classmethod
+    def register_custom_api(cls, module: Any, api: str, api_prefix: Optional[str] = None) -> None:
+        """Records `module.api` as {api_prefix}.{api}; prefix None: module name."""
+        self = cls._get("register_custom_api")
+        try:
+            self._apis.register_custom(module, api, api_prefix)
+        except ValueError as error:
+            raise InvalidParameterError(str(error)) from None
+
+    @classmethod
+    def restore_custom_api(cls, module: Any, api: str) -> None:
+        """Undoes register_custom_api; not registered: a no-op."""
+        cls._get("restore_custom_api")._apis.restore_custom(module, api)
+
+    # --- the step state machine
+
+    @classmethod
+    def _get(cls, what: str) -> "PrecisionDebugger":
+        instance = PrecisionDebugger._instance
+        if instance is None:
+            raise InterfaceUsageError(f"PrecisionDebugger instance is not created: construct it before {what}()")
+        return instance
+
+    def _forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int]) -> None:
+        _check_torch_compile()
+        self._poll_config()
+        self._check_start(model, token_range, rank_id)
+        if self._forked() or self._closed or self._failed_closed:
+            return
+        rank = rank_id if rank_id is not None else self._known_rank()
+        if self._enabled and self._finished():
+            return
+        # Tells the collector step and rank, and takes the plan it has for them:
+        # also what is off here may be switched on from there.
+        self._session.start(rank)
+        recording = self._session.recording
+        if not recording and not self._enabled:
+            return
+        plan = self._session.plan()
+        if plan != self._plan or not self._applied:
+            self._plan = plan
+            self._apply_plan(plan)
+        if plan["level"] == "debug" or not recording:
+            return
+        if model is not None and (plan["level"] in ("L0", "mix") or token_range is not None):
+            if plan["level"] in ("L0", "mix"):
+                self._modules.hook_model(model)
+            if token_range is not None:
+                self._modules.hook_roots(model)
+        if not self._running:
+            self._tokens = 0
+        self._running = True
+        self._dirty_steps.add(self._current_step())
+        self._modules.begin_step()
+        self._token_range = None if token_range is None else (token_range[0], token_range[1])
+        self._capture.enabled = self._token_range is None
+        if plan["level"] in ("L1", "mix"):
+            self._apis.enter_mode()
+
+    def _check_start(self, model: Any, token_range: Any, rank_id: Any) -> None:
+        models = list(model) if isinstance(model, (list, tuple)) else [model]
+        if model is not None:
+            for one in models:
+                if not isinstance(one, torch.nn.Module):
+                    raise InvalidParameterError(
+                        f"model must be a torch.nn.Module or a list or tuple of them, not {type(one).__name__}")
+            if not models:
+                raise InvalidParameterError("model must not be an empty list")
+        elif self._enabled and self._plan["level"] in ("L0", "mix"):
+            raise InvalidParameterError(f"start() needs the model at level {self._plan['level']}")
+        if token_range is not None:
+            if model is None:
+                raise InvalidParameterError("token_range needs the model")
+            if (not isinstance(token_range, (list, tuple)) or len(token_range) != 2
+                    or not all(_is_int(t) for t in token_range) or not 0 <= token_range[0] <= token_range[1]):
+                raise InvalidParameterError(f"token_range must be [a, b] with ints 0 <= a <= b, not {token_range!r}")
+            if len(models) > 1:
+                _warn("token_range counts forwards of the first model")
+        if rank_id is not None and (not _is_int(rank_id) or rank_id < 0):
+            raise InvalidParameterError(f"rank_id must be an int >= 0, not {rank_id!r}")
+
+    def _stop(self) -> None:
+        if self._forked() or self._closed:
+            return
+        self._apis.leave_mode()
+        self._running = False
+        self._session.stop()
+        self._poll_config()
+
+    def _step(self) -> None:
+        if self._forked() or self._closed:
+            return
+        self._apis.leave_mode()
+        if self._running:
+            self._session.stop()
+            self._running = False
+        self._tokens = 0
+        self._capture.enabled = True
+        if self._finished():
+            return
+        step = self._current_step()
+        self._session.step()
+        self._loop += 1
+        self._export(step)
+        self._poll_config()
+        self._finished()
+
+    def _current_step(self) -> int:
+        return self._init_step + self._loop
+
+    def _finished(self) -> bool:
+        """Past the last wanted step: says so once, then nothing is done."""
+        steps = self._plan["step"]
+        if not steps or self._current_step() <= steps[-1]:
+            return False
+        if not self._banner_shown:
+            self._banner_shown = True
+            print("\n".join(["*" * 48, "*" + "rankprobe ends successfully.".center(46) + "*", "*" * 48]), flush=True)
+        return True
+
+    def _known_rank(self) -> Optional[int]:
+        dist = torch.distributed
+        if dist.is_available() and dist.is_initialized():
+            rank = dist.get_rank()
+            if self._rank_sent != rank:
+                self._rank_sent = rank
+                self._session.set_rank(rank, dist.get_world_size())
+            return rank
+        return None
+
+    def _on_root_begin(self) -> None:
+        if not self._running:
+            return
+        self._capture.reset_modules()
+        if self._token_range is not None:
+            self._capture.enabled = self._token_range[0] <= self._tokens <= self._token_range[1]
+
+    def _on_root_end(self) -> None:
+        if not self._running:
+            return
+        self._tokens += 1
+        if self._token_range is not None and self._tokens > self._token_range[1]:
+            self._capture.enabled = False
+
+    # --- what the plan needs of PyTorch
+
+    def _apply_plan(self, plan: dict) -> None:
+        """Patches and hooks that this level needs, and no others."""
+        self._applied = True
+        # construct.json names backward calls even where their data is not wanted.
+        self._modules.backward = plan["backward"] or plan["extra_info"]
+        self._modules.parameters_grad = plan["parameters_grad"]
+        if plan["level"] in ("L1", "mix"):
+            self._apis.install()
+        else:
+            self._apis.leave_mode()
+            self._apis.remove()
+        for undo in self._scopes:
+            undo()
+        self._scopes.clear()
+        if plan["level"] == "mix":
+            self._scopes = list(optimizer_scopes(self._capture))
+
+    # --- save, module_dump
+
+    def _save(self, variable: Any, name: str, save_backward: bool) -> None:
+        if self._forked() or self._closed or not self._enabled or self._plan["level"] != "debug":
+            return
+        fault = check_saved(variable, name, save_backward)
+        if fault is not None:
+            _warn(f"save(): {fault}; skipped")
+            return
+        if self._finished():
+            return
+        leaves = list(gradient_leaves(variable)) if save_backward else []
+        nulls = skeleton(variable) if save_backward else ...
+        saved = self._capture.save(name, variable, nulls)
+        if saved is None:
+            return
+        self._dirty_steps.add(self._current_step())
+        for path, tensor in leaves:
+            tensor.register_hook(self._gradient_saver(saved, path))
+
+    def _gradient_saver(self, saved: Any, path: str) -> Callable[[torch.Tensor], None]:
+        def rankprobe_saver(gradient: torch.Tensor) -> None:
+            self._capture.save_gradient(saved, path, gradient)
+
+        return rankprobe_saver
+
+    def _module_dump(self, module: Any, name: Any) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise InvalidParameterError(f"module must be a torch.nn.Module, not {type(module).__name__}")
+        if not isinstance(name, str) or not name:
+            raise InvalidParameterError(f"dump_name must be a non-empty str, not {name!r}")
+        if self._modules.is_hooked(module):
+            _warn("module_dump: the module is recorded by start(model) already")
+            return
+        if self._dumped_module is not None:
+            self._module_dump_end()
+        self._capture.set_apis_enabled(False)
+        self._capture.set_modules_forced(True)
+        self._dumped_module = (module, self._modules.hook_module(name, module))
+
+    def _module_dump_end(self) -> None:
+        if self._dumped_module is not None:
+            module, handles = self._dumped_module
+            self._dumped_module = None
+            self._modules.remove(handles)
+            self._modules.forget(module)
+        self._capture.set_apis_enabled(True)
+        self._capture.set_modules_forced(False)
+
+    # --- the collector
+
+    def _open_session(self) -> None:
+        address = os.environ.get("RANKPROBE_COLLECTOR", "")
+        run = os.environ.get("RANKPROBE_RUN", "")
+        if not address:
+            default = os.environ.get("TORCHELASTIC_RUN_ID") or f"local-{os.getpid()}-{time.time_ns():x}"
+            self._embedded = EmbeddedCollector(self._plan["dump_path"], run or default)
+            address, run = self._embedded.address, self._embedded.run
+            self._calls = _native.CollectorCalls(address)
+        rank = self._environment_rank()
+        self._session = _native.Session(address, run=run, rank=rank, config_json=self._text,
+                                        framework=f"pytorch {torch.__version__}")
+        if self._embedded is not None:
+            self._session.wait_connected(30.0)
+        self._run = run
+
+    @staticmethod
+    def _environment_rank() -> Optional[int]:
+        dist = torch.distributed
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank()
+        return None
+
+    def _export(self, step: int) -> None:
+        """Has the tree of `step` written, beside the training of the next one."""
+        if self._embedded is None or step not in self._dirty_steps:
+            return
+        self._dirty_steps.discard(step)
+        self._await_export()
+        if self._exporter is None:
+            self._exporter = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
+        self._exporting = self._exporter.submit(self._export_now, step)
+
+    def _export_now(self, step: int) -> None:
+        assert self._embedded is not None
+        try:
+            self._session.flush(60.0)
+            with self._embedded.exporting():
+                self._calls.export(self._run, step, str(self._embedded.root))
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            self._embedded.keep()
+            _warn(f"step {step} was not exported to {self._embedded.root}, its archive is kept in "
+                  f"{self._embedded.directory}: {error}")
+
+    def _await_export(self) -> None:
+        if self._exporting is not None:
+            concurrent.futures.wait([self._exporting])
+            self._exporting = None
+
+    @classmethod
+    def wait_exported(cls) -> None:
+        """Waits until the tree of the last step() lies in dump_path."""
+        cls._get("wait_exported")._await_export()
+
+    # --- dump_enable: the config file as a switch
+
+    def _file_stamp(self) -> Optional[tuple[int, int]]:
+        if self._config_path is None:
+            return None
+        try:
+            stat = os.stat(self._config_path)
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size
+
+    def _poll_config(self) -> None:
+        if not self._dynamic or self._forked() or self._closed:
+            return
+        now = time.monotonic()
+        if now - self._polled < (_POLL_ON_SECONDS if self._enabled else _POLL_OFF_SECONDS):
+            return
+        self._polled = now
+        stamp = self._file_stamp()
+        if stamp is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            text = _config.merged_text(self._config_path, self._overrides)
+            plan, notes = _config.parse(text)
+        except InvalidParameterError as error:
+            _warn(f"{self._config_path} is invalid, recording is off until it changes: {error}")
+            self._switch_off()
+            return
+        for note in notes:
+            _warn(note)
+        enabled = plan.get("dump_enable", self._enabled)
+        if self._enabled and not enabled:
+            self._switch_off()
+            return
+        self._text = text
+        try:
+            if self._calls is not None:
+                self._calls.set_config(self._run, text, enabled)
+            else:
+                self._session.set_local_plan(text, enabled)
+        except (RuntimeError, ValueError) as error:
+            _warn(f"the collector did not take the changed config: {error}")
+            return
+        self._enabled, self._plan, self._failed_closed = enabled, plan, False
+        self._banner_shown = False
+        if enabled:
+            self._apply_plan(plan)
+
+    def _switch_off(self) -> None:
+        if self._running:
+            self._apis.leave_mode()
+            self._session.stop()
+            self._running = False
+        self._enabled = self._applied = False
+        self._failed_closed = True
+        self._apis.remove()
+
+    # --- the end
+
+    def _at_exit(self) -> None:
+        if self._forked() or self._closed:
+            return
+        self.close()
+
+    def close(self) -> None:
+        """Sends what is left and ends the session; also done at exit."""
+        if self._closed or self._forked():
+            return
+        self._apis.leave_mode()
+        if self._dirty_steps:
+            self._session.stop()
+            step = self._current_step()
+            self._await_export()
+            if step in self._dirty_steps and self._embedded is not None:
+                self._export_now(step)  # no thread can be started at exit
+        self._await_export()
+        if self._exporter is not None:
+            self._exporter.shutdown()
+        self._closed = True
+        self._apis.remove()
+        self._modules.remove()
+        for undo in self._scopes:
+            undo()
+        self._session.close()
+        if self._embedded is not None:
+            self._calls = None
+            self._embedded.leave()
+        with PrecisionDebugger._lock:
+            if PrecisionDebugger._instance is self:
+                PrecisionDebugger._instance = None
+
+
+def module_dump(module: torch.nn.Module, dump_name: str) -> None:
+    """Until module_dump_end(): only `module` is recorded, as
+    Module.{dump_name}.{Class}; its children and all APIs are silent.
+
+    Raises InvalidParameterError for another type, InterfaceUsageError before
+    PrecisionDebugger exists. A module hooked by start(model) is left as it is.
+    """
+    PrecisionDebugger._get("module_dump")._module_dump(module, dump_name)
+
+
+def module_dump_end() -> None:
+    """Ends module_dump."""
+    PrecisionDebugger._get("module_dump_end")._module_dump_end()
+
+
+def save(variable: Any, name: str, save_backward: bool = True) -> None:
+    """PrecisionDebugger.save."""
+    PrecisionDebugger.save(variable, name, save_backward)
