@@ -18,6 +18,8 @@ namespace {
 
 // Bytes of file data in one message of an export stream.
 constexpr size_t kStreamChunkBytes = 256 << 10;
+// Of one export into a directory.
+constexpr int kExportThreads = 4;
 
 // A server stream that a worker thread fills: Write waits for room.
 template <typename Response>
@@ -362,6 +364,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           } else {
             RP_ASSIGN_OR_RETURN(const std::string directory,
                                 AllowedDirectory(request.server_directory()));
+            options.threads = kExportThreads;
             RP_ASSIGN_OR_RETURN(
                 *event.mutable_done(),
                 ExportRunToDirectory(store_, options, file_system_, directory));

@@ -97,11 +97,6 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(
         GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", config_.listen));
-    }
     if (config_.metrics_port >= 0) {
       RP_ASSIGN_OR_RETURN(
           metrics_server_,
@@ -109,6 +104,11 @@ class ServerImpl final : public Server {
                                 "/metrics", [this] { return Metrics(); }));
       logger_->Info("metrics",
                     {{"port", absl::StrCat(metrics_server_->port())}});
+    }
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", config_.listen));
     }
     janitor_.Start();
     ticker_ = std::thread([this] {

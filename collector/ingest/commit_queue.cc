@@ -334,6 +334,7 @@ void CommitQueue::RunSync() {
 }
 
 void CommitQueue::SyncNow() {
+  const int64_t began = clock_->MonotonicNanos();
   std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
   {
     absl::MutexLock lock(&mutex_);
@@ -344,7 +345,7 @@ void CommitQueue::SyncNow() {
     return Fail(status);
   if (options_.metrics != nullptr) {
     options_.metrics->sync_seconds.Add(
-        absl::Nanoseconds(clock_->MonotonicNanos() - now));
+        absl::Nanoseconds(clock_->MonotonicNanos() - began));
   }
   for (const auto& [upload, committed] : before) {
     v1::UploadAck ack;

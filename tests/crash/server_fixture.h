@@ -58,7 +58,7 @@ class ServerTest : public ::testing::Test {
   }
 
   testing::FaultFileSystem fs_;
-  const SystemClock clock_;
+  const SystemClock clock_{};
   const Logger logger_{2, Logger::Severity::kError, &clock_};
   ServerConfig config_;
   std::unique_ptr<Server> server_;

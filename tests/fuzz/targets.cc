@@ -195,7 +195,7 @@ void IndexValue(absl::string_view data) {
     Require(index.ok(), "an index opens");
     const absl::string_view value = data.substr(1);
     const std::string digest(16, 'd');
-    const std::string keys[] = {
+    const std::string rows[] = {
         keys::Run("run"), keys::Incarnation(1, 1), keys::Step(1, 1, 1),
         keys::Record(1, 1, 1, 1), keys::Payload(1, digest, 8),
         keys::Chunk(1, digest, 8, 0), keys::Plan("run"),
@@ -204,14 +204,14 @@ void IndexValue(absl::string_view data) {
         // A key of any shape.
         std::string(value.substr(0, std::min<size_t>(value.size(), 40)))};
     std::unique_ptr<IndexBatch> batch = (*index)->NewBatch();
-    const size_t at = static_cast<unsigned char>(data[0]) % std::size(keys);
-    if (keys[at].empty()) return;
+    const size_t at = static_cast<unsigned char>(data[0]) % std::size(rows);
+    if (rows[at].empty()) return;
     if (at > 0) {
       v1::RunRow run;
       run.set_id(1);
       batch->Put(keys::Run("run"), run.SerializeAsString());
     }
-    batch->Put(keys[at], value);
+    batch->Put(rows[at], value);
     Require((*index)->Write(std::move(batch), true).ok(), "a write");
   }
   auto store = Store::Open(Options(), &fs, &clock);
