@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/dtype.h"
 #include "common/summary.h"
@@ -29,6 +30,24 @@ void Slice(const SliceSpec& slice, std::vector<int64_t>* sizes,
   size = std::max<int64_t>(end - begin, 0);
 }
 
+// The elements fill one block of memory without gap or overlap, in any order
+// of dimensions.
+bool IsDense(const TensorView& view) {
+  std::vector<std::pair<int64_t, int64_t>> by_stride;
+  for (size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.sizes[i] == 0) return false;
+    if (view.sizes[i] > 1)
+      by_stride.emplace_back(view.strides[i], view.sizes[i]);
+  }
+  std::sort(by_stride.begin(), by_stride.end());
+  int64_t expected = 1;
+  for (const auto& [stride, size] : by_stride) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
+}
+
 }  // namespace
 
 void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
@@ -42,6 +61,19 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
       Slice(slice, &sizes, view.strides, ElementSize(view.dtype), &data);
     view.data = data;
     view.sizes = sizes;
+  }
+  // Statistics do not depend on the order of elements: a view of a block in
+  // another shape (view, transpose) is the block itself, read straight through
+  // and known again. What depends on the order takes a contiguous one.
+  const absl::Span<const int64_t> shape = view.sizes;
+  const bool ordered =
+      want_payload || plan.summary_mode != SummaryMode::kStatistics;
+  int64_t block_size = 1;
+  constexpr int64_t kUnit = 1;
+  if (!shape.empty() && (ordered ? IsContiguous(view) : IsDense(view))) {
+    for (const int64_t size : shape) block_size *= size;
+    view.sizes = absl::MakeConstSpan(&block_size, 1);
+    view.strides = absl::MakeConstSpan(&kUnit, 1);
   }
   if (tensor.identity.storage == nullptr || view.data == nullptr) {
     RecordView(view, plan, want_payload, out);
@@ -65,6 +97,7 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     *out = it->second;
     if (!want_payload) out->clear_payload();
   }
+  out->mutable_shape()->Assign(shape.begin(), shape.end());
   out->set_requires_grad(tensor.requires_grad);
   if (out->has_payload()) {
     ++payloads_;
