@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/grpc_channel.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
 
@@ -21,6 +22,9 @@ struct Globals {
   std::string collector = "127.0.0.1:7411";
   bool json = false;
   double timeout_seconds = 30;
+  ChannelSecurityFiles files;
+  // Read from the files before a verb runs.
+  ChannelSecurity security;
 };
 
 class Client {
@@ -28,15 +32,14 @@ class Client {
   explicit Client(const Globals& globals) : globals_(globals) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel_ = grpc::CreateCustomChannel(
-        globals.collector, grpc::InsecureChannelCredentials(), arguments);
+    channel_ = MakeChannel(globals.collector, globals.security, arguments);
     control = v1::ControlService::NewStub(channel_);
     archive = v1::ArchiveService::NewStub(channel_);
   }
 
   // `extra_seconds`: on top of --timeout, for calls that wait on purpose.
   void Prepare(grpc::ClientContext* context, double extra_seconds = 0) const {
+    AddToken(globals_.security, context);
     context->set_deadline(
         std::chrono::system_clock::now() +
         std::chrono::milliseconds(static_cast<int64_t>(

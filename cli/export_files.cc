@@ -44,7 +44,7 @@ absl::Status ExportFiles::CloseFile() {
     return absl::DataLossError(absl::StrCat(
         "the collector sent ", missing_bytes_, " bytes too few of ", path_));
   }
-  const absl::Status status = file_->Close();
+  absl::Status status = file_->Close();
   file_.reset();
   return status;
 }

@@ -1,23 +1,19 @@
 // rankprobe: the operator's command line.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "cli/analysis_flags.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
+#include "common/host_port.h"
 
 namespace rankprobe {
-
-void AddGlobals(CLI::App* app, Globals* globals) {
-  app->add_option("--collector", globals->collector,
-                  "HOST:PORT (else RANKPROBE_COLLECTOR, else 127.0.0.1:7411)");
-  app->add_flag("--json", globals->json, "one line of JSON on standard output");
-  app->add_option("--timeout", globals->timeout_seconds,
-                  "seconds to wait for the collector")
-      ->check(CLI::Range(0.1, 86400.0));
-}
 
 namespace {
 
@@ -38,9 +34,16 @@ int Main(int argc, char** argv) {
   AddGlobals(&app, &globals);
   AddReadVerbs(&app, &globals, &invocation);
   AddSwitchVerbs(&app, &globals, &invocation);
+  AddLedgerVerb(&app, &globals, &invocation);
+  AddWatchVerbs(&app, &globals, &invocation);
   AddExportVerb(&app, &globals, &invocation);
+  AddAnalysisVerbs(&app, &globals, &invocation);
+  AddFindVerbs(&app, &globals, &invocation);
+  AddGraphVerb(&app, &globals, &invocation);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = ArgumentsOf(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
@@ -49,6 +52,21 @@ int Main(int argc, char** argv) {
         absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());
     return kBadUsage;
   }
+  if (const auto address = ParseHostPort(globals.collector, /*min_port=*/1);
+      !address.ok()) {
+    std::fprintf(stderr, "rankprobe: --collector: %s\n",
+                 std::string(address.status().message()).c_str());
+    return kBadUsage;
+  }
+  FillFromEnvironment([](const char* name) { return std::getenv(name); },
+                      &globals.files);
+  auto security = ReadChannelSecurity(globals.files);
+  if (!security.ok()) {
+    std::fprintf(stderr, "rankprobe: %s\n",
+                 std::string(security.status().message()).c_str());
+    return kBadUsage;
+  }
+  globals.security = *std::move(security);
   int exit_code = kOk;
   const absl::Status status = invocation.run(globals, &exit_code);
   if (status.ok()) return exit_code;
@@ -62,4 +80,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace rankprobe
 
-int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return rankprobe::Main(argc, argv);
+  } catch (const std::exception& error) {
+    // Only a library that throws, or memory that is spent, ends here.
+    std::fprintf(stderr, "rankprobe: %s\n", error.what());
+    return 5;
+  }
+}

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "cli/ledger_text.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 
@@ -20,7 +21,7 @@ absl::Status Runs(const Globals& globals) {
   grpc::ClientContext context;
   client.Prepare(&context);
   v1::ListRunsResponse response;
-  const absl::Status status =
+  absl::Status status =
       client.ToStatus(client.archive->ListRuns(&context, {}, &response));
   if (!status.ok()) return status;
   if (globals.json) {
@@ -49,7 +50,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   v1::ListAgentsRequest request;
   request.set_run(run);
   v1::ListAgentsResponse response;
-  const absl::Status status =
+  absl::Status status =
       client.ToStatus(client.control->ListAgents(&context, request, &response));
   if (!status.ok()) return status;
   if (globals.json) {
@@ -71,7 +72,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
                          static_cast<double>(agent.silent_ms()) / 1000)});
   }
   std::fputs(table.ToText().c_str(), stdout);
-  return absl::OkStatus();
+  return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
 
 absl::Status Steps(const Globals& globals, const std::string& run) {
@@ -81,7 +82,7 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
   v1::ListStepsRequest request;
   request.set_run(run);
   v1::ListStepsResponse response;
-  const absl::Status status =
+  absl::Status status =
       client.ToStatus(client.archive->ListSteps(&context, request, &response));
   if (!status.ok()) return status;
   if (globals.json) {

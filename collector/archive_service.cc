@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collector/archive/export.h"
+#include "collector/archive/ledger.h"
 #include "collector/ingest/server_stream.h"
 #include "common/status_macros.h"
 
@@ -215,6 +216,34 @@ grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
                                      offset += data.size();
                                      return out->Write(std::move(bytes));
                                    });
+      });
+}
+
+grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
+    grpc::CallbackServerContext* context, const v1::GetLedgerRequest* request) {
+  return RunStream<v1::StepLedger>(
+      pool_,
+      [this, request = *request](
+          StreamWriter<v1::StepLedger>::Handle* out) -> absl::Status {
+        const IntSet chosen_steps(
+            {request.steps().begin(), request.steps().end()});
+        const IntSet chosen_ranks(
+            {request.ranks().begin(), request.ranks().end()});
+        RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
+                            store_->ListSteps(request.run()));
+        for (const v1::StepInfo& step : steps) {
+          if (!chosen_steps.Contains(step.step()) ||
+              (!chosen_ranks.all() &&
+               (!step.has_rank() || !chosen_ranks.Contains(step.rank()))))
+            continue;
+          v1::StepLedger ledger = SummarizeStep(step);
+          if (request.details()) {
+            RP_ASSIGN_OR_RETURN(ledger,
+                                AccountStep(store_, request.run(), step));
+          }
+          RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
+        }
+        return absl::OkStatus();
       });
 }
 

@@ -41,6 +41,9 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerWriteReactor<v1::ExportEvent>* Export(
       grpc::CallbackServerContext* context,
       const v1::ExportRequest* request) override;
+  grpc::ServerWriteReactor<v1::StepLedger>* GetLedger(
+      grpc::CallbackServerContext* context,
+      const v1::GetLedgerRequest* request) override;
 
  private:
   // The directory if it lies below an allowed root; PERMISSION_DENIED.

@@ -3,6 +3,10 @@
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_
 
+#include <memory>
+
+#include "collector/auth/audit_log.h"
+#include "collector/auth/authorizer.h"
 #include "collector/control/control_plane.h"
 #include "collector/logger.h"
 #include "rankprobe/v1/control.grpc.pb.h"
@@ -13,6 +17,12 @@ class ControlService : public v1::ControlService::CallbackService {
  public:
   ControlService(ControlPlane* control, const Logger* logger)
       : control_(control), logger_(logger) {}
+
+  // Before the server starts. Both outlive it.
+  void SetAudit(AuditLog* audit, std::shared_ptr<const Authorizer> authorizer) {
+    audit_ = audit;
+    authorizer_ = std::move(authorizer);
+  }
 
   grpc::ServerUnaryReactor* SetConfig(grpc::CallbackServerContext* context,
                                       const v1::SetConfigRequest* request,
@@ -29,9 +39,36 @@ class ControlService : public v1::ControlService::CallbackService {
       const v1::ListAgentsRequest* request,
       v1::ListAgentsResponse* response) override;
 
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainResponse* response) override;
+  grpc::ServerUnaryReactor* SetTriggers(
+      grpc::CallbackServerContext* context,
+      const v1::SetTriggersRequest* request,
+      v1::SetTriggersResponse* response) override;
+  grpc::ServerUnaryReactor* GetTriggers(grpc::CallbackServerContext* context,
+                                        const v1::GetTriggersRequest* request,
+                                        v1::WatchSpec* response) override;
+  grpc::ServerUnaryReactor* ShipFlight(
+      grpc::CallbackServerContext* context,
+      const v1::ShipFlightRequest* request,
+      v1::ShipFlightResponse* response) override;
+  grpc::ServerUnaryReactor* ListEvents(
+      grpc::CallbackServerContext* context,
+      const v1::ListEventsRequest* request,
+      v1::ListEventsResponse* response) override;
+
  private:
+  // Writes who did what when the action is answered.
+  class Audit;
+  Audit BeginAudit(const grpc::CallbackServerContext& context,
+                   const char* action, const std::string& run,
+                   const std::string& detail) const;
+
   ControlPlane* const control_;
   const Logger* const logger_;
+  AuditLog* audit_ = nullptr;
+  std::shared_ptr<const Authorizer> authorizer_;
 };
 
 }  // namespace rankprobe

@@ -4,12 +4,14 @@
 
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "collector/logger.h"
+#include "collector/process_memory.h"
 #include "collector/server.h"
 #include "collector/server_config.h"
 
@@ -29,6 +31,7 @@ Logger::Severity SeverityOf(const std::string& level) {
 }
 
 int Main(int argc, char** argv) {
+  KeepFreedMemory();
   const auto parsed = ParseServerCommandLine(argc, argv);
   if (!parsed.ok()) {
     return Fail(2, absl::StrReplaceAll(std::string(parsed.status().message()),
@@ -94,4 +97,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace rankprobe
 
-int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return rankprobe::Main(argc, argv);
+  } catch (const std::exception& error) {
+    // Only a library that throws, or memory that is spent, ends here.
+    std::fprintf(stderr, "rankprobed: %s\n", error.what());
+    return 5;
+  }
+}

@@ -5,14 +5,21 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "collector/archive_service.h"
+#include "collector/auth/audit_log.h"
+#include "collector/auth/server_credentials.h"
+#include "collector/control/event_log.h"
 #include "collector/control_service.h"
 #include "collector/ingest/agent_service.h"
+#include "common/channel_security.h"
+#include "common/status_macros.h"
+#include "common/watch_spec.h"
 
 namespace rankprobe {
 namespace {
@@ -21,14 +28,25 @@ namespace {
 constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
-class ServerImpl : public Server {
+class ServerImpl final : public Server {
  public:
-  ServerImpl(const ServerConfig& config, std::unique_ptr<Store> store,
-             FileSystem* file_system, const Clock* clock, const Logger* logger)
+  // What can fail to open, opened before.
+  struct Parts {
+    std::unique_ptr<EventLog> events;
+    std::optional<v1::WatchSpec> watch;
+  };
+
+  ServerImpl(const ServerConfig& config, Parts parts,
+             std::unique_ptr<Store> store, FileSystem* file_system,
+             const Clock* clock, const Logger* logger)
       : config_(config),
+        file_system_(file_system),
+        clock_(clock),
         logger_(logger),
         store_(std::move(store)),
-        control_(ControlOptions(config), store_.get(), clock),
+        events_(std::move(parts.events)),
+        control_(ControlOptions(config, parts, events_.get()), store_.get(),
+                 clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
         commits_(std::make_unique<CommitQueue>(
             CommitOptions(config), store_.get(), &control_, clock,
@@ -38,14 +56,23 @@ class ServerImpl : public Server {
         archive_service_(store_.get(), file_system, &pool_, config.export_roots,
                          logger) {}
 
-  ~ServerImpl() override { Shutdown(); }
+  ~ServerImpl() override { ServerImpl::Shutdown(); }
 
   absl::Status Listen() {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(),
-                             &port_);
+    RP_ASSIGN_OR_RETURN(
+        const ServerSecurity security,
+        MakeServerSecurity({config_.tls_cert, config_.tls_key,
+                            config_.tls_client_ca, config_.token_file},
+                           logger_));
+    RP_ASSIGN_OR_RETURN(
+        audit_, AuditLog::Open(absl::StrCat(config_.data_dir, "/audit.jsonl"),
+                               file_system_, clock_));
+    control_service_.SetAudit(audit_.get(), security.authorizer);
+    ForwardGrpcLog(logger_);
+    builder.AddListeningPort(config_.listen, security.credentials, &port_);
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
@@ -88,12 +115,17 @@ class ServerImpl : public Server {
     // Writes and syncs what has been received.
     commits_.reset();
     server_.reset();
+    ForwardGrpcLog(nullptr);
     logger_->Info("stopped");
   }
 
  private:
-  static ControlPlane::Options ControlOptions(const ServerConfig& config) {
+  static ControlPlane::Options ControlOptions(const ServerConfig& config,
+                                              const Parts& parts,
+                                              EventLog* events) {
     ControlPlane::Options options;
+    options.events = events;
+    options.default_watch = parts.watch;
     options.max_sessions = config.max_sessions;
     options.credit_bytes = config.credit_bytes;
     return options;
@@ -118,14 +150,18 @@ class ServerImpl : public Server {
   }
 
   const ServerConfig config_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
   const Logger* const logger_;
   const std::unique_ptr<Store> store_;
+  const std::unique_ptr<EventLog> events_;
   ControlPlane control_;
   WorkerPool pool_;
   std::unique_ptr<CommitQueue> commits_;
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;
+  std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   absl::Notification stop_ticker_;
@@ -137,8 +173,24 @@ class ServerImpl : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerConfig& config, std::unique_ptr<Store> store,
     FileSystem* file_system, const Clock* clock, const Logger* logger) {
-  auto server = std::make_unique<ServerImpl>(config, std::move(store),
-                                             file_system, clock, logger);
+  ServerImpl::Parts parts;
+  if (!config.watch_file.empty()) {
+    RP_ASSIGN_OR_RETURN(const std::string json,
+                        ReadSmallFile(config.watch_file));
+    auto watch = ParseWatchSpec(json);
+    if (!watch.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(config.watch_file, ": ", watch.status().message()));
+    }
+    parts.watch = *std::move(watch);
+  }
+  EventLog::Options events;
+  events.path = absl::StrCat(config.data_dir, "/events.log");
+  RP_ASSIGN_OR_RETURN(parts.events,
+                      EventLog::Open(events, file_system, clock));
+  auto server =
+      std::make_unique<ServerImpl>(config, std::move(parts), std::move(store),
+                                   file_system, clock, logger);
   if (const absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

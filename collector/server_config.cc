@@ -11,10 +11,30 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config_reader.h"
+#include "common/host_port.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
+
+struct TextKey {
+  const char* name;
+  std::string ServerConfig::*field;
+  const char* help;
+};
+
+constexpr TextKey kTexts[] = {
+    {"tls-cert", &ServerConfig::tls_cert,
+     "PEM certificate chain of this collector: the port speaks TLS"},
+    {"tls-key", &ServerConfig::tls_key, "PEM key of --tls-cert"},
+    {"tls-client-ca", &ServerConfig::tls_client_ca,
+     "PEM certificates that vouch for clients (mutual TLS)"},
+    {"token-file", &ServerConfig::token_file,
+     "file of bearer tokens, one `ROLE NAME TOKEN` a line"},
+    {"watch", &ServerConfig::watch_file,
+     "JSON file with flight recorder, triggers and budgets of runs that were "
+     "given none"},
+};
 
 struct NumberKey {
   const char* name;
@@ -83,6 +103,9 @@ void ReadFile(const std::string& path, ServerConfig* config,
   if (const auto v = reader.Bool("insecure")) config->insecure = *v;
   if (reader.Has("export-root"))
     config->export_roots = reader.StringList("export-root");
+  for (const TextKey& key : kTexts) {
+    if (const auto v = reader.String(key.name)) config->*key.field = *v;
+  }
   for (const NumberKey& key : kNumbers) {
     if (const rapidjson::Value* v = reader.Get(key.name))
       CheckNumber(key, JsonText(*v), config, faults);
@@ -91,23 +114,37 @@ void ReadFile(const std::string& path, ServerConfig* config,
     faults->Add(name, "this key", "a known key (see --help)");
 }
 
-void Check(const ServerConfig& config, ConfigFaults* faults) {
-  const size_t colon = config.listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos ||
-      !absl::SimpleAtoi(config.listen.substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
-    faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
-  } else {
-    const std::string host = config.listen.substr(0, colon);
-    const bool loopback = absl::StartsWith(host, "127.") ||
-                          host == "localhost" || host == "[::1]";
-    if (!loopback && !config.insecure) {
-      faults->Add("listen", config.listen,
-                  "a loopback address, or --insecure: beyond loopback anybody "
-                  "could connect, without encryption");
-    }
+// Beyond loopback: encrypted and with a check, or told to be neither.
+void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
+  if (config.tls_cert.empty() && !config.token_file.empty()) {
+    faults->Add("token-file", config.token_file,
+                "used with tls-cert: beyond loopback tokens would travel in "
+                "plain text");
+  } else if (config.insecure) {
+    return;
+  } else if (config.tls_cert.empty()) {
+    faults->Add("listen", config.listen,
+                "a loopback address, or --tls-cert and --tls-key, or "
+                "--insecure: beyond loopback anybody could connect, without "
+                "encryption");
+  } else if (config.token_file.empty() && config.tls_client_ca.empty()) {
+    faults->Add("listen", config.listen,
+                "used with --token-file or --tls-client-ca, or --insecure: "
+                "anybody could connect");
   }
+}
+
+void Check(const ServerConfig& config, ConfigFaults* faults) {
+  const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
+  if (!listen.ok()) {
+    faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
+  } else if (!IsLoopbackHost(listen->host)) {
+    CheckPublic(config, faults);
+  }
+  if (config.tls_cert.empty() != config.tls_key.empty())
+    faults->Add("tls-cert", "without its partner", "given with tls-key");
+  if (!config.tls_client_ca.empty() && config.tls_cert.empty())
+    faults->Add("tls-client-ca", config.tls_client_ca, "given with tls-cert");
   if (config.data_dir.empty())
     faults->Add("data-dir", "nothing", "a directory for the archive");
   for (const std::string& root : config.export_roots) {
@@ -129,6 +166,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   ServerConfig flags;
   std::string config_file;
   std::vector<std::string> numbers(std::size(kNumbers));
+  std::vector<CLI::Option*> texts;
   CLI::App app(
       "The rankprobe collector: takes what agents record, keeps it and exports "
       "it.\n"
@@ -148,7 +186,12 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   CLI::Option* const log_level = app.add_option(
       "--log-level", flags.log_level, "debug, info, warning or error");
   CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
-                                             "allow listening beyond loopback");
+                                             "allow listening beyond loopback "
+                                             "without TLS or without tokens");
+  for (const TextKey& key : kTexts) {
+    texts.push_back(app.add_option(absl::StrCat("--", key.name),
+                                   flags.*key.field, key.help));
+  }
   app.add_option("--config", config_file,
                  "JSON file with the same keys; flags beat it");
   const ServerConfig defaults;
@@ -175,6 +218,9 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   if (port_file->count() > 0) config.port_file = flags.port_file;
   if (log_level->count() > 0) config.log_level = flags.log_level;
   if (insecure->count() > 0) config.insecure = flags.insecure;
+  for (size_t i = 0; i < std::size(kTexts); ++i) {
+    if (texts[i]->count() > 0) config.*kTexts[i].field = flags.*kTexts[i].field;
+  }
   for (size_t i = 0; i < std::size(kNumbers); ++i) {
     if (!numbers[i].empty())
       CheckNumber(kNumbers[i], numbers[i], &config, &faults);

@@ -18,6 +18,13 @@ struct ServerConfig {
   std::string port_file;
   std::string log_level = "info";
   bool insecure = false;
+  // PEM files; see collector/auth/server_credentials.h.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string token_file;
+  // Triggers for runs that have none of their own; JSON of a WatchSpec.
+  std::string watch_file;
   uint64_t max_sessions = 4096;
   uint64_t credit_bytes = 16 << 20;
   uint64_t pending_bytes = uint64_t{512} << 20;

@@ -28,7 +28,11 @@ class WritableFile {
     return Append(absl::MakeConstSpan(&data, 1));
   }
   // Data and length survive a machine crash on return.
+  // May run in one thread while another one appends.
   virtual absl::Status Sync() = 0;
+  // A hint: what has been synced will not be read soon. The memory it takes in
+  // the system's cache serves the next writes better than fresh memory does.
+  virtual void ForgetSynced() {}
   virtual absl::Status Close() = 0;
 };
 

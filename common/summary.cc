@@ -1,7 +1,5 @@
 #include "common/summary.h"
 
-#include <libdeflate.h>
-
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -11,7 +9,9 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "common/kernels/crc32.h"
 #include "common/kernels/kernels.h"
+#include "common/strided_layout.h"
 
 namespace rankprobe {
 namespace {
@@ -19,9 +19,7 @@ namespace {
 using kernels::FloatStats;
 using kernels::IntStats;
 
-// Fits the first-level cache together with what the kernels keep there; a
-// multiple of every element size.
-constexpr size_t kBlockBytes = 32 << 10;
+constexpr size_t kStreamBlockBytes = 1 << 20;
 
 enum class Family { kFloat, kInt, kBool, kComplex, kNone };
 
@@ -231,7 +229,7 @@ class Accumulator {
         break;
     }
     if (request_.checksum == ChecksumMode::kCrc32) {
-      crc32_ = libdeflate_crc32(crc32_, data, bytes);
+      crc32_ = kernels::Crc32(crc32_, data, bytes);
     } else if (request_.checksum == ChecksumMode::kXor64) {
       xor64_ ^= kernels_.xor64(data, bytes);
     }
@@ -243,9 +241,14 @@ class Accumulator {
   }
 
   // `has_positive_zero` looks the tensor over for a positive zero; only called
-  // when the sign of a zero extreme is in doubt.
+  // when the sign of a zero extreme is in doubt. Each element stands for
+  // `repeat` of `count`.
   template <typename HasPositiveZero>
-  Summary Finish(int64_t count, const HasPositiveZero& has_positive_zero) {
+  Summary Finish(int64_t count, int64_t repeat,
+                 const HasPositiveZero& has_positive_zero) {
+    for (double* sum :
+         {&floats_.sum, &floats_.sum_squares, &ints_.sum, &ints_.sum_squares})
+      *sum *= static_cast<double>(repeat);
     Summary summary;
     summary.crc32 = crc32_;
     summary.xor64 = xor64_;
@@ -347,69 +350,6 @@ class Accumulator {
   alignas(64) char digest_state_[kernels::kDigestStateBytes];
 };
 
-// Calls fn(data, bytes) for consecutive blocks of the contiguous form of
-// `view`. fn returns false to stop.
-template <typename Fn>
-void ForEachBlock(const TensorView& view, const Fn& fn) {
-  const size_t size = ElementSize(view.dtype);
-  const uint64_t total = PayloadBytes(view);
-  if (total == 0) return;
-  const char* base = static_cast<const char*>(view.data);
-  if (IsContiguous(view)) {
-    for (uint64_t done = 0; done < total;) {
-      const size_t n =
-          static_cast<size_t>(std::min<uint64_t>(kBlockBytes, total - done));
-      if (!fn(base + done, n)) return;
-      done += n;
-    }
-    return;
-  }
-  // Gather: odometer over the outer dimensions, rows of the innermost one.
-  const size_t dims = view.sizes.size();
-  const int64_t row = view.sizes[dims - 1], row_stride = view.strides[dims - 1];
-  std::vector<int64_t> index(dims, 0);
-  std::unique_ptr<char[]> block(new char[kBlockBytes]);
-  size_t used = 0;
-  const char* row_start = base;
-  for (;;) {
-    const char* p = row_start;
-    for (int64_t i = 0; i < row;) {
-      const int64_t n = std::min<int64_t>(
-          row - i, static_cast<int64_t>((kBlockBytes - used) / size));
-      if (row_stride == 1) {
-        std::memcpy(block.get() + used, p, static_cast<size_t>(n) * size);
-        p += n * static_cast<int64_t>(size);
-        used += static_cast<size_t>(n) * size;
-      } else {
-        const int64_t step = row_stride * static_cast<int64_t>(size);
-        for (int64_t k = 0; k < n; ++k, p += step, used += size)
-          std::memcpy(block.get() + used, p, size);
-      }
-      i += n;
-      if (used == kBlockBytes) {
-        if (!fn(block.get(), used)) return;
-        used = 0;
-      }
-    }
-    size_t d = dims - 1;
-    while (d > 0) {
-      --d;
-      row_start += view.strides[d] * static_cast<int64_t>(size);
-      if (++index[d] < view.sizes[d]) break;
-      row_start -= view.strides[d] * static_cast<int64_t>(size) * view.sizes[d];
-      index[d] = 0;
-      if (d == 0) {
-        if (used > 0) fn(block.get(), used);
-        return;
-      }
-    }
-    if (dims == 1) {
-      if (used > 0) fn(block.get(), used);
-      return;
-    }
-  }
-}
-
 // The value itself in all four places (CAPTURE section 8).
 Statistics ScalarStatistics(const TensorView& view) {
   const char* p = static_cast<const char*>(view.data);
@@ -481,6 +421,11 @@ bool IsContiguous(const TensorView& view) {
   return true;
 }
 
+bool SummaryNeedsOrder(const SummaryRequest& request) {
+  return request.checksum != ChecksumMode::kNone || request.digest ||
+         request.copy_to != nullptr;
+}
+
 Summary Summarize(const TensorView& view, const SummaryRequest& request) {
   const int64_t count = NumElements(view);
   const bool scalar = view.sizes.empty() && view.data != nullptr;
@@ -491,16 +436,24 @@ Summary Summarize(const TensorView& view, const SummaryRequest& request) {
   SummaryRequest rest = request;
   if (scalar_statistics) rest.statistics = false;
   Accumulator accumulator(view, rest);
-  if (count > 0 && view.data != nullptr) {
-    ForEachBlock(view, [&](const char* data, size_t bytes) {
-      accumulator.Block(data, bytes);
-      return true;
-    });
-  }
+  StridedLayout layout;
+  const bool any = count > 0 && view.data != nullptr;
   const size_t size = ElementSize(view.dtype);
-  Summary summary = accumulator.Finish(view.data == nullptr ? 0 : count, [&] {
+  if (any) {
+    layout = SummaryNeedsOrder(request) ? LayoutInOrder(view)
+                                        : LayoutInAnyOrder(view);
+    // One pass needs no block that stays in the cache for the next.
+    ForEachBlock(
+        layout, size,
+        [&](const char* data, size_t bytes) {
+          accumulator.Block(data, bytes);
+          return true;
+        },
+        SummaryNeedsOrder(request) ? kCacheBlockBytes : kStreamBlockBytes);
+  }
+  Summary summary = accumulator.Finish(any ? count : 0, layout.repeat, [&] {
     bool found = false;
-    ForEachBlock(view, [&](const char* data, size_t bytes) {
+    ForEachBlock(layout, size, [&](const char* data, size_t bytes) {
       for (size_t i = 0; i < bytes && !found; i += size)
         found = IsPositiveZero(view.dtype, data + i);
       return !found;

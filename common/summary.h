@@ -2,7 +2,7 @@
 // pass over memory. Kernels are chosen at run time by CPU; results do not
 // depend on the choice except Mean and Norm within 1e-6 relative.
 // Rules: CAPTURE sections 8 and 9 as restated in docs/formats.md.
-// Thread-safe, no allocation except for non-contiguous tensors (one block).
+// Thread-safe; no allocation up to six dimensions.
 #ifndef RANKPROBE_COMMON_SUMMARY_H_
 #define RANKPROBE_COMMON_SUMMARY_H_
 
@@ -59,6 +59,10 @@ int64_t NumElements(const TensorView& view);
 uint64_t PayloadBytes(const TensorView& view);
 
 bool IsContiguous(const TensorView& view);
+
+// Whether the result depends on the order of the elements. Statistics alone do
+// not: they are then taken in the order of memory.
+bool SummaryNeedsOrder(const SummaryRequest& request);
 
 Summary Summarize(const TensorView& view, const SummaryRequest& request);
 

@@ -10,7 +10,6 @@
 namespace rankprobe {
 namespace {
 
-using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 constexpr char kNamespace[] = "aten::";
@@ -102,7 +101,7 @@ void HookBackward(const CallScope& scope,
       std::find(scope.inputs.begin(), scope.inputs.end(),
                 tensor.unsafeGetTensorImpl()) != scope.inputs.end();
   if (passed_through && !in_place) return;
-  const std::shared_ptr<Node> node = tensor.grad_fn();
+  const auto node = tensor.grad_fn();
   if (node == nullptr) return;
   node->add_post_hook(
       std::make_unique<BackwardHook>(scope.context, scope.call));

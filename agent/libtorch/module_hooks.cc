@@ -48,17 +48,9 @@ class AccumulatedHook : public torch::autograd::FunctionPostHook {
 
  private:
   void Record(const at::Tensor& gradient) {
-    at::Tensor readable = gradient;
-    if (!readable.is_cpu()) readable = readable.cpu();
-    TensorInfo info;
-    v1::Value value;
-    info.view.data = readable.data_ptr();
-    info.view.sizes =
-        absl::MakeConstSpan(readable.sizes().data(), readable.sizes().size());
-    info.view.strides = absl::MakeConstSpan(readable.strides().data(),
-                                            readable.strides().size());
-    info.view.dtype = DtypeOf(readable);
-    context_->recorder->ParameterGradient(module_, parameter_, info);
+    const HostTensor host(gradient);
+    if (host.valid())
+      context_->recorder->ParameterGradient(module_, parameter_, host.info());
   }
 
   const std::shared_ptr<HookContext> context_;

@@ -5,6 +5,7 @@
 #ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
 #define RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
 
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 #include <memory>
@@ -74,10 +75,11 @@ class ParameterHooks {
 
  private:
   const std::shared_ptr<HookContext> context_;
+  // A shared or an intrusive pointer, by PyTorch's version.
+  using NodePtr = std::decay_t<decltype(torch::autograd::impl::grad_accumulator(
+      at::Tensor()))>;
   // Keeps the accumulators, and so the hooks, alive.
-  std::unordered_map<const c10::TensorImpl*,
-                     std::shared_ptr<torch::autograd::Node>>
-      watched_;
+  std::unordered_map<const c10::TensorImpl*, NodePtr> watched_;
 };
 
 }  // namespace rankprobe

@@ -53,8 +53,7 @@ absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
   RP_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
                       Recorder::Create(std::move(recorder_options),
                                        std::move(session), &ProcessClock()));
-  return std::unique_ptr<PrecisionDebugger>(
-      new PrecisionDebugger(std::move(recorder)));
+  return Over(std::move(recorder));
 }
 
 PrecisionDebugger::PrecisionDebugger(std::shared_ptr<Recorder> recorder)
@@ -96,13 +95,41 @@ void PrecisionDebugger::Step() {
 void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,
                              bool save_backward) {
   try {
-    context_->recorder->Save(name, save_backward,
-                             [&](CallBuilder& builder, v1::Value* out) {
-                               context_->adapter.Add(builder, tensor, out);
-                             });
+    const SuppressObserver suppress;
+    const std::optional<Recorder::SavedValue> saved =
+        context_->recorder->SaveValue(
+            name,
+            [&](CallBuilder& builder, v1::Value* out) {
+              context_->adapter.Add(builder, tensor, out);
+            },
+            save_backward ? [](CallBuilder&, v1::Value*) {}
+                          : Recorder::BuildValueFn());
+    if (!saved.has_value() || saved->gradient_entry.empty() ||
+        !tensor.defined() || !tensor.requires_grad())
+      return;
+    tensor.register_hook([context = context_,
+                          saved = *saved](const at::Tensor& gradient) -> void {
+      RecordSavedGradient(context->recorder.get(), saved, gradient);
+    });
   } catch (const std::exception& e) {
     context_->recorder->ReportFault(
         absl::StrCat("save ", name, ": ", e.what()));
+  }
+}
+
+void PrecisionDebugger::ReportReplica(const std::vector<at::Tensor>& tensors) {
+  try {
+    if (!context_->recorder->WantsReplica()) return;
+    const SuppressObserver suppress;
+    std::vector<std::unique_ptr<HostTensor>> held;
+    std::vector<TensorInfo> infos;
+    for (const at::Tensor& tensor : tensors) {
+      held.push_back(std::make_unique<HostTensor>(tensor));
+      if (held.back()->valid()) infos.push_back(held.back()->info());
+    }
+    context_->recorder->ReportReplica(infos);
+  } catch (const std::exception& e) {
+    context_->recorder->ReportFault(absl::StrCat("replica: ", e.what()));
   }
 }
 

@@ -52,6 +52,12 @@ class PrecisionDebugger {
   // INVALID_ARGUMENT: bad config, every fault listed. NOT_FOUND: no file.
   static absl::StatusOr<std::unique_ptr<PrecisionDebugger>> Create(
       const DebuggerOptions& options);
+  // Over a recorder made elsewhere; not null.
+  static std::unique_ptr<PrecisionDebugger> Over(
+      std::unique_ptr<Recorder> recorder) {
+    return std::unique_ptr<PrecisionDebugger>(
+        new PrecisionDebugger(std::move(recorder)));
+  }
   ~PrecisionDebugger();
 
   void Start();
@@ -64,6 +70,13 @@ class PrecisionDebugger {
   // Level debug: records `tensor` as {name}.{N}.debug, and its gradient.
   void Save(const at::Tensor& tensor, const std::string& name,
             bool save_backward = true);
+
+  // For triggers (docs/formats.md, "Triggers"); between Start and Step. Without
+  // a trigger that asks they cost nothing.
+  void ReportLoss(double loss) { context_->recorder->ReportLoss(loss); }
+  // Tensors that all ranks should hold alike, parameters for example. Reads
+  // them whole.
+  void ReportReplica(const std::vector<at::Tensor>& tensors);
 
   // Calls module->forward(args...) and records it as Module.{path}.{Class}.
   // Results may be a tensor or a tuple of tensors.

@@ -41,8 +41,40 @@ v1::DType ToDtype(c10::ScalarType type) {
 
 }  // namespace
 
-v1::DType DtypeOf(const at::Tensor& tensor) {
-  return ToDtype(tensor.scalar_type());
+HostTensor::HostTensor(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != c10::kStrided ||
+      tensor.is_meta() || tensor.is_quantized())
+    return;
+  info_.view.dtype = ToDtype(tensor.scalar_type());
+  if (info_.view.dtype == v1::DTYPE_UNSPECIFIED) return;
+  readable_ = tensor;
+  if (!tensor.is_cpu() || tensor.is_conj() || tensor.is_neg()) {
+    const SuppressObserver suppress;
+    const at::NoGradGuard no_grad;
+    readable_ = tensor.detach().resolve_conj().resolve_neg().cpu();
+    copied_ = true;
+  }
+  info_.view.data = readable_.data_ptr();
+  info_.view.sizes =
+      absl::MakeConstSpan(readable_.sizes().data(), readable_.sizes().size());
+  info_.view.strides = absl::MakeConstSpan(readable_.strides().data(),
+                                           readable_.strides().size());
+  info_.requires_grad = tensor.requires_grad();
+}
+
+void RecordSavedGradient(Recorder* recorder, const Recorder::SavedValue& saved,
+                         const at::Tensor& gradient) {
+  const SuppressObserver suppress;
+  try {
+    const HostTensor host(gradient);
+    if (host.valid())
+      recorder->SaveGradient(saved, "",
+                             [&](CallBuilder& builder, v1::Value* out) {
+                               builder.Tensor(host.info(), out);
+                             });
+  } catch (const std::exception& e) {
+    recorder->ReportFault(saved.gradient_entry + ": " + e.what());
+  }
 }
 
 int& SuppressionDepth() {
@@ -53,10 +85,9 @@ int& SuppressionDepth() {
 void TensorAdapter::Add(CallBuilder& builder, const at::Tensor& tensor,
                         v1::Value* out) {
   if (!tensor.defined()) return;
-  const v1::DType dtype = ToDtype(tensor.scalar_type());
-  const bool has_memory = tensor.layout() == c10::kStrided &&
-                          !tensor.is_meta() && !tensor.is_quantized();
-  if (!has_memory || dtype == v1::DTYPE_UNSPECIFIED) {
+  const HostTensor host(tensor);
+  if (!host.valid()) {
+    const v1::DType dtype = ToDtype(tensor.scalar_type());
     v1::TensorSummary* summary = out->mutable_tensor();
     summary->set_dtype(dtype);
     if (dtype == v1::DTYPE_UNSPECIFIED) {
@@ -68,21 +99,8 @@ void TensorAdapter::Add(CallBuilder& builder, const at::Tensor& tensor,
     summary->set_requires_grad(tensor.requires_grad());
     return;
   }
-  at::Tensor readable = tensor;
-  if (!tensor.is_cpu() || tensor.is_conj() || tensor.is_neg()) {
-    const SuppressObserver suppress;
-    const at::NoGradGuard no_grad;
-    readable = tensor.detach().resolve_conj().resolve_neg().cpu();
-  }
-  TensorInfo info;
-  info.view.data = readable.data_ptr();
-  info.view.dtype = dtype;
-  info.view.sizes =
-      absl::MakeConstSpan(readable.sizes().data(), readable.sizes().size());
-  info.view.strides =
-      absl::MakeConstSpan(readable.strides().data(), readable.strides().size());
-  info.requires_grad = tensor.requires_grad();
-  if (readable.is_same(tensor) && !tensor.is_inference()) {
+  TensorInfo info = host.info();
+  if (!host.copied() && !tensor.is_inference()) {
     info.identity.storage = tensor.storage().unsafeGetStorageImpl();
     info.identity.version = static_cast<uint64_t>(tensor._version());
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -23,8 +23,30 @@ class SuppressObserver {
   SuppressObserver& operator=(const SuppressObserver&) = delete;
 };
 
-// DTYPE_UNSPECIFIED for types the wire has no number for.
-v1::DType DtypeOf(const at::Tensor& tensor);
+// A tensor's elements where this process can read them. Tensors of other
+// devices, and lazily conjugated or negated ones, are copied to the host first,
+// which waits for the device.
+class HostTensor {
+ public:
+  explicit HostTensor(const at::Tensor& tensor);
+  // False for what has no readable elements: undefined, sparse, quantised and
+  // meta tensors, dtypes the wire has no number for.
+  bool valid() const { return readable_.defined(); }
+  // Points into this object and the tensor; no identity.
+  const TensorInfo& info() const { return info_; }
+  bool copied() const { return copied_; }
+  HostTensor(const HostTensor&) = delete;
+  HostTensor& operator=(const HostTensor&) = delete;
+
+ private:
+  at::Tensor readable_;
+  bool copied_ = false;
+  TensorInfo info_;
+};
+
+// For hooks that PrecisionDebugger::Save leaves in the graph; never throws.
+void RecordSavedGradient(Recorder* recorder, const Recorder::SavedValue& saved,
+                         const at::Tensor& gradient);
 
 class TensorAdapter {
  public:

@@ -50,16 +50,6 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     this->StartWrite(&outgoing_);
   }
 
-  // Swaps instead of moving, so that big messages are not built anew.
-  Request* BeginWrite() { return &outgoing_; }
-  void FinishWrite() {
-    {
-      absl::MutexLock lock(&mutex_);
-      writing_ = true;
-    }
-    this->StartWrite(&outgoing_);
-  }
-
   bool Pop(Response* response) {
     absl::MutexLock lock(&mutex_);
     if (read_.empty()) return false;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "google/protobuf/io/coded_stream.h"
 
 namespace rankprobe {
 namespace {
@@ -19,36 +20,61 @@ constexpr size_t kMaxKnownDigests = 1 << 20;
 // Orders of records that the queue itself adds to a step: behind all others.
 constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
 
-class Buffer : public PayloadBuffer {
+using google::protobuf::io::CodedOutputStream;
+
+// Fields of UploadFrame and RecordBatch by hand: the bytes they hold are not
+// copied into messages first.
+constexpr uint32_t kSequenceTag = 1 << 3, kBatchTag = 3 << 3 | 2,
+                   kChunkTag = 4 << 3 | 2;
+constexpr uint32_t kStepTag = 1 << 3, kRecordTag = 2 << 3 | 2;
+constexpr uint32_t kDataTag = 4 << 3 | 2;
+
+void AppendVarint(uint64_t value, std::string* out) {
+  uint8_t bytes[10];
+  const uint8_t* const end =
+      CodedOutputStream::WriteVarint64ToArray(value, bytes);
+  out->append(reinterpret_cast<const char*>(bytes),
+              static_cast<size_t>(end - bytes));
+}
+
+}  // namespace
+
+class FrameQueue::Buffer : public PayloadBuffer {
  public:
-  Buffer(FrameQueue* queue, uint64_t size)
-      : queue_(queue), size_(size), data_(new char[size]) {}
-  ~Buffer() override { queue_->Release(size_); }
-  char* data() override { return data_.get(); }
+  Buffer(FrameQueue* queue, uint64_t size, std::shared_ptr<char> memory)
+      : queue_(queue), size_(size), memory_(std::move(memory)) {}
+  ~Buffer() override {
+    memory_.reset();
+    queue_->Release(PayloadMemory::BlockBytes(size_));
+  }
+  char* data() override { return memory_.get(); }
   uint64_t size() const override { return size_; }
+  const std::shared_ptr<char>& memory() const { return memory_; }
 
  private:
   FrameQueue* const queue_;
   const uint64_t size_;
-  const std::unique_ptr<char[]> data_;
+  std::shared_ptr<char> memory_;
 };
-
-}  // namespace
 
 FrameQueue::FrameQueue(const Options& options, const Clock* clock,
                        std::function<void()> wake)
-    : options_(options), clock_(clock), wake_(std::move(wake)) {}
+    : options_(options),
+      clock_(clock),
+      wake_(std::move(wake)),
+      memory_(std::make_shared<PayloadMemory>(options.budget_bytes)) {}
 
 bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
   return bytes <= limit && used_bytes_ <= limit - bytes;
 }
 
-bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit,
-                         v1::LossReason* reason) {
+bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
+                         bool may_wait) {
   if (shedding_ && used_bytes_ <= options_.budget_bytes / 2) shedding_ = false;
   if (!HasRoom(bytes, limit)) {
     *reason = v1::LOSS_REASON_AGENT_BUDGET;
-    if (options_.policy != OverflowPolicy::kBlock || shedding_ || bytes > limit)
+    if (!may_wait || options_.policy != OverflowPolicy::kBlock || shedding_ ||
+        bytes > limit)
       return false;
     const int64_t start = clock_->MonotonicNanos();
     struct Wait {
@@ -82,13 +108,14 @@ std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
     // An eighth is kept for records: evidence without bytes beats none.
     const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
     if (length_bytes > options_.max_payload_bytes || length_bytes > limit ||
-        !Acquire(length_bytes, limit, reason)) {
+        !Acquire(PayloadMemory::BlockBytes(length_bytes), limit, reason)) {
       ++lost_payloads_;
       return nullptr;
     }
   }
   *reason = v1::LOSS_REASON_UNSPECIFIED;
-  return std::make_unique<Buffer>(this, length_bytes);
+  return std::make_unique<Buffer>(this, length_bytes,
+                                  memory_->Allocate(length_bytes));
 }
 
 void FrameQueue::Release(uint64_t bytes) {
@@ -98,7 +125,8 @@ void FrameQueue::Release(uint64_t bytes) {
 
 void FrameQueue::SubmitPayload(const Digest& digest,
                                std::unique_ptr<PayloadBuffer> payload) {
-  std::shared_ptr<PayloadBuffer> shared = std::move(payload);
+  // Only Reserve makes payloads for this queue.
+  std::shared_ptr<Buffer> shared(static_cast<Buffer*>(payload.release()));
   {
     absl::MutexLock lock(&mutex_);
     if (shared->size() > 0 && !known_.contains(digest)) {
@@ -121,14 +149,21 @@ bool FrameQueue::KnowsPayload(const Digest& digest,
   return known_.contains(digest);
 }
 
-bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records) {
+bool FrameQueue::HasRoomFor(uint64_t bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return HasRoom(bytes, options_.budget_bytes);
+}
+
+bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                               bool may_wait) {
   const auto count = static_cast<uint64_t>(records->batch()->records_size());
   {
     absl::MutexLock lock(&mutex_);
     v1::LossReason reason;
-    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason)) {
+    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
+                 may_wait)) {
       lost_records_ += count;
-      losses_[records->batch()->step()] += count;
+      losses_[{records->batch()->step(), reason}] += count;
       return false;
     }
     records_ += count;
@@ -144,7 +179,8 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
     absl::MutexLock lock(&mutex_);
     const uint64_t acked =
         level == v1::DURABILITY_SYNCED ? synced_ : committed_;
-    if (items_.empty() && losses_.empty() && acked >= last_sequence_)
+    if (items_.empty() && !encoding_ && losses_.empty() &&
+        acked >= last_sequence_)
       return absl::OkStatus();
     items_.push_back(marker);
   }
@@ -175,44 +211,66 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
       "; they stay queued"));
 }
 
-void FrameQueue::AddRecordFrames(const RecordBuffer& records) {
-  // The batch is const for us; frames copy it into messages of their own so
-  // that its arena can go.
-  RecordBuffer& source = const_cast<RecordBuffer&>(records);
-  const uint64_t budget = source.ApproxBytes();
-  v1::RecordBatch* const batch = source.batch();
-  const size_t first = frames_.size();
-  uint64_t size = 0;
-  for (const v1::Record& record : batch->records()) {
-    const uint64_t bytes = record.ByteSizeLong() + 8;
-    if (frames_.size() == first || size + bytes > kChunkBytes) {
-      Frame& frame = frames_.emplace_back();
-      frame.sequence = ++last_sequence_;
-      frame.records.set_step(batch->step());
-      size = 0;
+std::deque<FrameQueue::Frame> FrameQueue::EncodeRecords(const Batch& batch) {
+  std::deque<Frame> frames;
+  std::string bytes;
+  const auto finish = [&] {
+    Frame& frame = frames.emplace_back();
+    frame.wire_bytes = bytes.size() + kFrameOverhead;
+    frame.records = std::make_shared<const std::string>(std::move(bytes));
+    bytes.clear();
+  };
+  for (const auto& buffer : batch.buffers) {
+    for (const v1::Record& record : buffer->batch()->records()) {
+      const size_t size = record.ByteSizeLong();
+      if (!bytes.empty() && bytes.size() + size + 8 > kChunkBytes) finish();
+      if (bytes.empty()) {
+        bytes.push_back(static_cast<char>(kStepTag));
+        AppendVarint(static_cast<uint64_t>(batch.step), &bytes);
+      }
+      bytes.push_back(static_cast<char>(kRecordTag));
+      AppendVarint(size, &bytes);
+      const size_t at = bytes.size();
+      bytes.resize(at + size);
+      record.SerializeWithCachedSizesToArray(
+          reinterpret_cast<uint8_t*>(bytes.data()) + at);
     }
-    *frames_.back().records.add_records() = record;
-    size += bytes;
-    frames_.back().wire_bytes = size + kFrameOverhead;
   }
-  if (frames_.size() == first) {
-    used_bytes_ -= budget;
-  } else {
-    frames_.back().budget_bytes += budget;
+  if (!bytes.empty()) finish();
+  return frames;
+}
+
+void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
+  const uint64_t size = item.payload->size();
+  for (uint64_t offset = 0; offset < size; offset += kChunkBytes) {
+    Frame& frame = frames_.emplace_back();
+    frame.sequence = ++last_sequence_;
+    frame.digest = item.digest;
+    frame.payload = item.payload;
+    frame.offset = offset;
+    frame.length = std::min(kChunkBytes, size - offset);
+    frame.wire_bytes = frame.length + kFrameOverhead;
   }
 }
 
 void FrameQueue::AddLosses() {
-  for (const auto& [step, count] : losses_) {
+  for (const auto& [place, count] : losses_) {
+    const auto& [step, reason] = place;
+    v1::RecordBatch batch;
+    batch.set_step(step);
+    v1::Record* record = batch.add_records();
+    record->set_order(kLossOrderBase + loss_orders_++);
+    record->mutable_loss()->set_reason(reason);
+    record->mutable_loss()->set_records(count);
+    record->mutable_loss()->set_detail(
+        reason == v1::LOSS_REASON_AGENT_DEADLINE
+            ? "the agent's byte budget stayed full for its block deadline"
+            : "the agent's byte budget was full");
     Frame& frame = frames_.emplace_back();
     frame.sequence = ++last_sequence_;
     frame.wire_bytes = kFrameOverhead;
-    frame.records.set_step(step);
-    v1::Record* record = frame.records.add_records();
-    record->set_order(kLossOrderBase + loss_orders_++);
-    record->mutable_loss()->set_reason(v1::LOSS_REASON_AGENT_BUDGET);
-    record->mutable_loss()->set_records(count);
-    record->mutable_loss()->set_detail("the agent's byte budget was full");
+    frame.records =
+        std::make_shared<const std::string>(batch.SerializeAsString());
   }
   losses_.clear();
 }
@@ -223,18 +281,38 @@ void FrameQueue::MakeFrames() {
     Item item = std::move(items_.front());
     items_.pop_front();
     if (auto* records = std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
-      AddRecordFrames(**records);
-    } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
-      const uint64_t size = payload->payload->size();
-      for (uint64_t offset = 0; offset < size; offset += kChunkBytes) {
-        Frame& frame = frames_.emplace_back();
-        frame.sequence = ++last_sequence_;
-        frame.digest = payload->digest;
-        frame.payload = payload->payload;
-        frame.offset = offset;
-        frame.length = std::min(kChunkBytes, size - offset);
-        frame.wire_bytes = frame.length + kFrameOverhead;
+      Batch batch;
+      uint64_t budget = 0;
+      // What has come meanwhile goes into the same frame.
+      for (;;) {
+        batch.step = (*records)->batch()->step();
+        budget += (*records)->ApproxBytes();
+        batch.buffers.push_back(std::move(*records));
+        if (items_.empty() || budget >= kMaxFrameBytes) break;
+        records = std::get_if<std::unique_ptr<RecordBuffer>>(&items_.front());
+        if (records == nullptr || (*records)->batch()->step() != batch.step)
+          break;
+        item = std::move(items_.front());
+        items_.pop_front();
+        records = &std::get<std::unique_ptr<RecordBuffer>>(item);
       }
+      encoding_ = true;
+      mutex_.Unlock();
+      std::deque<Frame> frames = EncodeRecords(batch);
+      batch.buffers.clear();
+      mutex_.Lock();
+      encoding_ = false;
+      if (frames.empty()) {
+        used_bytes_ -= budget;
+        continue;
+      }
+      frames.back().budget_bytes = budget;
+      for (Frame& frame : frames) {
+        frame.sequence = ++last_sequence_;
+        frames_.push_back(std::move(frame));
+      }
+    } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
+      AddPayloadFrames(*payload);
     } else {
       auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
       if (!losses_.empty()) AddLosses();
@@ -245,48 +323,51 @@ void FrameQueue::MakeFrames() {
   if (items_.empty() && !losses_.empty()) AddLosses();
 }
 
-bool FrameQueue::NextFrame(uint64_t credit_bytes, v1::UploadFrame* out) {
-  std::shared_ptr<PayloadBuffer> payload;
-  uint64_t offset = 0, length = 0;
+bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
+  Frame frame;
   {
     absl::MutexLock lock(&mutex_);
     MakeFrames();
     if (next_frame_ >= frames_.size()) return false;
-    Frame& frame = frames_[next_frame_];
     // One frame may always be on its way, however small the credit.
     if (in_flight_bytes_ > 0 &&
-        in_flight_bytes_ + frame.wire_bytes > credit_bytes)
+        in_flight_bytes_ + frames_[next_frame_].wire_bytes > credit_bytes)
       return false;
+    frame = frames_[next_frame_++];
     in_flight_bytes_ += frame.wire_bytes;
-    ++next_frame_;
-    out->Clear();
-    out->set_sequence(frame.sequence);
-    if (frame.payload != nullptr) {
-      payload = frame.payload;
-      offset = frame.offset;
-      length = frame.length;
-      v1::PayloadChunk* chunk = out->mutable_chunk();
-      chunk->set_digest(frame.digest.data(), frame.digest.size());
-      chunk->set_length_bytes(payload->size());
-      chunk->set_offset_bytes(offset);
-    } else if (frame.records.records_size() > 0) {
-      *out->mutable_batch() = frame.records;
-    }
   }
-  if (payload != nullptr) {
-    // Outside the lock: copying and checksums are the bulk of the work.
-    const absl::string_view data(payload->data() + offset, length);
-    out->mutable_chunk()->set_data(data.data(), data.size());
-    out->mutable_chunk()->set_crc32c(Crc32c(data));
-    // The frame may have been the last owner; its room is given back unlocked.
-    payload.reset();
+  out->sequence = frame.sequence;
+  out->head.assign(1, static_cast<char>(kSequenceTag));
+  AppendVarint(frame.sequence, &out->head);
+  out->tail = {};
+  out->tail_owner.reset();
+  if (frame.records != nullptr) {
+    out->head.push_back(static_cast<char>(kBatchTag));
+    AppendVarint(frame.records->size(), &out->head);
+    out->tail = *frame.records;
+    out->tail_owner = std::move(frame.records);
+  } else if (frame.payload != nullptr) {
+    // Outside the lock: checksums are the bulk of the work.
+    out->tail = {frame.payload->data() + frame.offset, frame.length};
+    out->tail_owner = frame.payload->memory();
+    v1::PayloadChunk chunk;
+    chunk.set_digest(frame.digest.data(), frame.digest.size());
+    chunk.set_length_bytes(frame.payload->size());
+    chunk.set_offset_bytes(frame.offset);
+    chunk.set_crc32c(Crc32c(out->tail));
+    std::string fields = chunk.SerializeAsString();
+    fields.push_back(static_cast<char>(kDataTag));
+    AppendVarint(frame.length, &fields);
+    out->head.push_back(static_cast<char>(kChunkTag));
+    AppendVarint(fields.size() + frame.length, &out->head);
+    out->head += fields;
   }
   return true;
 }
 
 void FrameQueue::DropCommitted(uint64_t sequence) {
   // Payload buffers take the lock when they go: keep them until it is free.
-  std::vector<std::shared_ptr<PayloadBuffer>> done;
+  std::vector<std::shared_ptr<Buffer>> done;
   while (!frames_.empty() && frames_.front().sequence <= sequence) {
     Frame& frame = frames_.front();
     used_bytes_ -= frame.budget_bytes;
@@ -325,7 +406,7 @@ void FrameQueue::Ack(const v1::UploadAck& ack) {
         continue;
       deduplicated_bytes_ += frame.length;
       frame.wire_bytes = kFrameOverhead;
-      std::shared_ptr<PayloadBuffer> payload = std::move(frame.payload);
+      std::shared_ptr<Buffer> payload = std::move(frame.payload);
       mutex_.Unlock();
       payload.reset();
       mutex_.Lock();

@@ -14,16 +14,29 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "agent/runtime/payload_memory.h"
 #include "agent/runtime/session.h"
 
 namespace rankprobe {
+
+// An UploadFrame as bytes: `head`, then `tail`, which is not copied.
+struct EncodedFrame {
+  uint64_t sequence = 0;
+  std::string head;
+  absl::string_view tail;
+  // Keeps the tail's memory; may outlive the queue.
+  std::shared_ptr<const void> tail_owner;
+};
 
 class FrameQueue {
  public:
@@ -45,25 +58,33 @@ class FrameQueue {
   void SubmitPayload(const Digest& digest,
                      std::unique_ptr<PayloadBuffer> payload);
   bool KnowsPayload(const Digest& digest, uint64_t length_bytes) const;
-  bool SubmitRecords(std::unique_ptr<RecordBuffer> records);
+  // `may_wait` false: shed at once when there is no room, whatever the policy.
+  bool SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                     bool may_wait = true);
+  // Whether records of so many bytes would be taken without waiting.
+  bool HasRoomFor(uint64_t bytes) const;
   absl::Status Flush(v1::Durability level, absl::Duration deadline);
 
   // The next frame to send within `credit_bytes` of unacknowledged bytes; false
   // when there is none.
-  bool NextFrame(uint64_t credit_bytes, v1::UploadFrame* frame);
+  bool NextFrame(uint64_t credit_bytes, EncodedFrame* frame);
   // The collector holds everything up to `sequence`; what follows is sent
   // again.
   void Resume(uint64_t sequence);
   void Ack(const v1::UploadAck& ack);
+
+  // Called from time to time; gives memory back that is no longer needed.
+  void Trim() { memory_->Trim(); }
 
   void FillStats(SessionStats* stats) const;
   // Gives back the room of a reservation.
   void Release(uint64_t bytes);
 
  private:
+  class Buffer;
   struct PayloadItem {
     Digest digest;
-    std::shared_ptr<PayloadBuffer> payload;
+    std::shared_ptr<Buffer> payload;
   };
   struct FlushMarker {
     uint64_t sequence = 0;
@@ -77,20 +98,29 @@ class FrameQueue {
     uint64_t wire_bytes = 0;
     // Budget to give back when the frame is committed.
     uint64_t budget_bytes = 0;
-    v1::RecordBatch records;
+    // An encoded RecordBatch.
+    std::shared_ptr<const std::string> records;
     Digest digest{};
-    std::shared_ptr<PayloadBuffer> payload;
+    std::shared_ptr<Buffer> payload;
     uint64_t offset = 0;
     uint64_t length = 0;
+  };
+  // Records that were taken off the queue to become frames.
+  struct Batch {
+    int64_t step = 0;
+    std::vector<std::unique_ptr<RecordBuffer>> buffers;
   };
 
   bool HasRoom(uint64_t bytes, uint64_t limit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits by policy; false when the bytes are shed.
-  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason)
+  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
+               bool may_wait = true)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddRecordFrames(const RecordBuffer& records)
+  static std::deque<Frame> EncodeRecords(const Batch& batch);
+  void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -98,6 +128,7 @@ class FrameQueue {
   const Options options_;
   const Clock* const clock_;
   const std::function<void()> wake_;
+  const std::shared_ptr<PayloadMemory> memory_;
 
   mutable absl::Mutex mutex_;
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -105,6 +136,8 @@ class FrameQueue {
   // After a deadline passed: no more waiting until half of the budget is free.
   bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  // Records are neither in items_ nor in frames_ at the moment.
+  bool encoding_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Frame> frames_ ABSL_GUARDED_BY(mutex_);
   // Index into frames_ of the next one to send.
   size_t next_frame_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -113,8 +146,9 @@ class FrameQueue {
   uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_set<Digest> known_ ABSL_GUARDED_BY(mutex_);
-  // Records shed, by step, until a LossEvent tells of them.
-  std::map<int64_t, uint64_t> losses_ ABSL_GUARDED_BY(mutex_);
+  // Records shed, by step and reason, until a LossEvent tells of them.
+  std::map<std::pair<int64_t, v1::LossReason>, uint64_t> losses_
+      ABSL_GUARDED_BY(mutex_);
   uint64_t loss_orders_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -48,10 +48,21 @@ class FrameQueueTest : public ::testing::Test {
     return true;
   }
 
+  // The next frame as the collector reads it.
+  bool Next(uint64_t credit, v1::UploadFrame* frame) {
+    EncodedFrame encoded;
+    if (!queue_->NextFrame(credit, &encoded)) return false;
+    std::string bytes = encoded.head;
+    bytes.append(encoded.tail.data(), encoded.tail.size());
+    EXPECT_TRUE(frame->ParseFromString(bytes));
+    EXPECT_EQ(frame->sequence(), encoded.sequence);
+    return true;
+  }
+
   std::vector<v1::UploadFrame> Drain(uint64_t credit = kCredit) {
     std::vector<v1::UploadFrame> frames;
     v1::UploadFrame frame;
-    while (queue_->NextFrame(credit, &frame)) frames.push_back(frame);
+    while (Next(credit, &frame)) frames.push_back(frame);
     return frames;
   }
 
@@ -122,8 +133,7 @@ TEST_F(FrameQueueTest, ResumesAfterRandomBreaks) {
       ASSERT_TRUE(Payload(static_cast<char>(round), random() % 3000000 + 1));
     }
     v1::UploadFrame frame;
-    for (uint32_t n = random() % 6; n > 0 && queue_->NextFrame(kCredit, &frame);
-         --n) {
+    for (uint32_t n = random() % 6; n > 0 && Next(kCredit, &frame); --n) {
       // Frames after a loss in flight never arrive out of order.
       if (frame.sequence() == collector.size() + 1) collector.push_back(frame);
     }
@@ -210,7 +220,7 @@ TEST_F(FrameQueueTest, WhatTheCollectorHasIsSentAsEmptyFrames) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   ASSERT_TRUE(Payload('a', 3 << 20));
   v1::UploadFrame first;
-  ASSERT_TRUE(queue_->NextFrame(kCredit, &first));
+  ASSERT_TRUE(Next(kCredit, &first));
   v1::UploadAck ack;
   ack.add_have_digests(first.chunk().digest());
   queue_->Ack(ack);
@@ -236,7 +246,7 @@ TEST_F(FrameQueueTest, FlushIsABarrierWithADeadline) {
   std::thread collector([&] {
     v1::UploadFrame frame;
     while (!done) {
-      while (queue_->NextFrame(kCredit, &frame)) Commit(frame.sequence());
+      while (Next(kCredit, &frame)) Commit(frame.sequence());
       std::this_thread::yield();
     }
   });

@@ -41,6 +41,9 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
   SessionOptions options;
   options.collector = settings.collector.empty() ? text("RANKPROBE_COLLECTOR")
                                                  : settings.collector;
+  ChannelSecurityFiles files = settings.security;
+  FillFromEnvironment(environment, &files);
+  RP_ASSIGN_OR_RETURN(options.security, ReadChannelSecurity(files));
   options.identity.set_host(HostName());
   options.identity.set_pid(::getpid());
   std::string run = settings.run;

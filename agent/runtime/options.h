@@ -5,6 +5,7 @@
 //   RANK, WORLD_SIZE     as torchrun sets them
 //   RANKPROBE_QUEUE_MB   byte budget of the agent, MiB
 //   RANKPROBE_POLICY     block, stats_only or drop_newest
+//   RANKPROBE_TLS_*, RANKPROBE_TOKEN_FILE: common/channel_security.h
 #ifndef RANKPROBE_AGENT_RUNTIME_OPTIONS_H_
 #define RANKPROBE_AGENT_RUNTIME_OPTIONS_H_
 
@@ -22,6 +23,7 @@ struct AgentSettings {
   std::string run;
   std::optional<int64_t> rank;
   std::optional<int64_t> world_size;
+  ChannelSecurityFiles security;
 };
 
 // Reads one variable; null when it is not set.

@@ -1,2 +1,2 @@
 set(RP_RUNTIME_RECORDER_SRCS options.cc recorder.cc tensor_recorder.cc)
-set(RP_RUNTIME_RECORDER_TESTS recorder_test.cc)
+    set(RP_RUNTIME_RECORDER_TESTS recorder_test.cc)

@@ -1,5 +1,6 @@
 #include "agent/runtime/session.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -16,6 +17,11 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "agent/runtime/watcher.h"
+#include "common/fork_guard.h"
+#include "common/grpc_channel.h"
+#include "common/host_port.h"
+#include "common/status_macros.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
 namespace rankprobe {
@@ -23,45 +29,59 @@ namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
+constexpr size_t kMaxEvents = 10000;
 constexpr int kMaxMessageBytes = 4 << 20;
+constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       status.error_message());
 }
 
-class SessionImpl : public Session {
+// The tail's owner goes along until the transport has written it.
+grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
+  using Owner = std::shared_ptr<const void>;
+  grpc::Slice slices[2] = {grpc::Slice(frame.head), grpc::Slice()};
+  if (frame.tail.empty()) return grpc::ByteBuffer(slices, 1);
+  slices[1] = grpc::Slice(
+      const_cast<char*>(frame.tail.data()), frame.tail.size(),
+      +[](void* owner) { delete static_cast<Owner*>(owner); },
+      new Owner(std::move(frame.tail_owner)));
+  return grpc::ByteBuffer(slices, 2);
+}
+
+std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  // A dead collector is noticed even when nothing is sent.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  arguments.SetInt(
+      GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_min)));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(
+      GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return MakeChannel(options.collector, options.security, arguments);
+}
+
+class SessionImpl final : public Session {
  public:
   SessionImpl(SessionOptions options, const Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        pid_(::getpid()),
         identity_(options_.identity),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
                 options_.policy, options_.block_deadline},
-               clock, [this] { Wake(); }) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-    // A dead collector is noticed even when nothing is sent.
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    arguments.SetInt(
-        GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_min)));
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
-    arguments.SetInt(
-        GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options_.reconnect_max)));
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // The collector is named on purpose: proxies of the environment are not
-    // meant.
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel_ = grpc::CreateCustomChannel(
-        options_.collector, grpc::InsecureChannelCredentials(), arguments);
-    stub_ = v1::AgentService::NewStub(channel_);
-    worker_ = std::thread([this] { Work(); });
-  }
+               clock, [this] { Wake(); }),
+        watcher_(clock, [this](v1::AgentEvent event) { Emit(std::move(event)); }),
+        channel_(ConnectTo(options_)),
+        stub_(v1::AgentService::NewStub(channel_)),
+        upload_stub_(channel_),
+        worker_([this] { Work(); }) {}
 
   ~SessionImpl() override {
     if (Forked()) {
@@ -75,11 +95,16 @@ class SessionImpl : public Session {
       absl::MutexLock lock(&mutex_);
       ever = connected_ || reconnects_ > 0;
     }
+    if (ever && watcher_.ship_at_exit()) {
+      for (auto& records : watcher_.TakeFlight().buffers)
+        queue_.SubmitRecords(std::move(records));
+    }
     // A collector that was there may come back; one that never was keeps the
     // job from ending for a moment only.
-    Flush(v1::DURABILITY_COMMITTED,
-          ever ? options_.drain_deadline
-               : std::min(options_.drain_deadline, absl::Seconds(1)))
+    SessionImpl::Flush(
+        v1::DURABILITY_COMMITTED,
+        ever ? options_.drain_deadline
+             : std::min(options_.drain_deadline, absl::Seconds(1)))
         .IgnoreError();
     {
       absl::MutexLock lock(&mutex_);
@@ -172,6 +197,8 @@ class SessionImpl : public Session {
     return queue_.Flush(level, deadline);
   }
 
+  Watcher* watcher() override { return Forked() ? nullptr : &watcher_; }
+
   SessionStats GetStats() const override {
     SessionStats stats;
     queue_.FillStats(&stats);
@@ -184,13 +211,45 @@ class SessionImpl : public Session {
 
  private:
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
-  using UploadStream = BidiStream<v1::UploadFrame, v1::UploadAck>;
+  // Frames are encoded by the queue, payload bytes not copied.
+  using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
 
-  bool Forked() const { return ::getpid() != pid_; }
+  bool Forked() const { return fork_guard_.InChild(); }
 
   void Wake() {
     absl::MutexLock lock(&mutex_);
     wake_ = true;
+  }
+
+  // What the watcher has to say. Bounded: an agent that cannot reach its
+  // collector forgets.
+  void Emit(v1::AgentEvent event) {
+    absl::MutexLock lock(&mutex_);
+    if (events_.size() < kMaxEvents) events_.push_back(std::move(event));
+    wake_ = true;
+  }
+
+  // Sends what the flight recorder held, as far as there is room: this thread
+  // is the one that makes room, so it does not wait for it.
+  void ShipFlight() {
+    if (!shipping_.has_value()) {
+      shipping_ = watcher_.TakeRequestedFlight();
+      shipped_buffers_ = 0;
+    }
+    if (!shipping_.has_value()) return;
+    std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
+    while (shipped_buffers_ < buffers.size() &&
+           queue_.HasRoomFor(buffers[shipped_buffers_]->ApproxBytes())) {
+      queue_.SubmitRecords(std::move(buffers[shipped_buffers_++]),
+                           /*may_wait=*/false);
+    }
+    if (shipped_buffers_ < buffers.size()) return;
+    v1::AgentEvent event;
+    event.mutable_flight()->set_steps(shipping_->steps);
+    event.mutable_flight()->set_first_step(shipping_->first_step);
+    event.mutable_flight()->set_last_step(shipping_->last_step);
+    shipping_.reset();
+    Emit(std::move(event));
   }
 
   // Waits for something to do, at most `timeout`; false when stopping.
@@ -227,6 +286,7 @@ class SessionImpl : public Session {
   // the collector had welcomed us.
   bool RunConnection() {
     ControlStream control([this] { Wake(); });
+    AddToken(options_.security, control.context());
     stub_->async()->Session(control.context(), &control);
     v1::AgentEvent hello_event;
     v1::Hello* hello = hello_event.mutable_hello();
@@ -246,7 +306,6 @@ class SessionImpl : public Session {
     std::unique_ptr<UploadStream> upload;
     uint64_t credit = 0;
     bool welcomed = false;
-    bool goodbye_sent = false;
     absl::Time next_metrics = absl::Now() + kMetricsInterval;
     absl::Time hold_until = absl::InfinitePast();
     for (;;) {
@@ -266,6 +325,7 @@ class SessionImpl : public Session {
           hold_until = absl::Now() + absl::Milliseconds(ack.retry_after_ms());
         queue_.Ack(ack);
       }
+      if (welcomed) ShipFlight();
       if (control.done() || (upload != nullptr && upload->done())) {
         NoteEnd(control.done() ? control.status() : upload->status(), welcomed);
         break;
@@ -274,17 +334,15 @@ class SessionImpl : public Session {
         v1::AgentEvent event;
         if (NextEvent(&event, &next_metrics)) control.Write(std::move(event));
       }
-      if (upload != nullptr && upload->CanWrite() &&
-          absl::Now() >= hold_until &&
-          queue_.NextFrame(credit, upload->BeginWrite())) {
-        upload->FinishWrite();
-      }
+      if (EncodedFrame frame; upload != nullptr && upload->CanWrite() &&
+                              absl::Now() >= hold_until &&
+                              queue_.NextFrame(credit, &frame))
+        upload->Write(ToByteBuffer(std::move(frame)));
       if (!WaitForWork(absl::Milliseconds(500))) {
-        if (!goodbye_sent && welcomed && control.CanWrite()) {
+        if (welcomed && control.CanWrite()) {
           v1::AgentEvent event;
           event.mutable_goodbye()->set_reason("process ends");
           control.Write(std::move(event));
-          goodbye_sent = true;
           // Give the farewell a moment to leave.
           for (int i = 0; i < 20 && !control.CanWrite() && !control.done();
                ++i) {
@@ -305,10 +363,14 @@ class SessionImpl : public Session {
   std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
                                           uint64_t* credit) {
     if (welcome.has_plan()) gate_.Adopt(welcome.plan());
+    watcher_.SetRunLevel(welcome.degrade());
+    if (welcome.has_watch()) watcher_.Configure(welcome.watch());
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
     auto upload = std::make_unique<UploadStream>([this] { Wake(); });
-    stub_->async()->Upload(upload->context(), upload.get());
+    AddToken(options_.security, upload->context());
+    upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
+                                          upload.get());
     upload->Start();
     v1::UploadFrame open;
     open.mutable_open()->set_session_id(welcome.session_id());
@@ -318,7 +380,8 @@ class SessionImpl : public Session {
       connected_ = true;
       last_error_.clear();
     }
-    upload->Write(std::move(open));
+    const grpc::Slice bytes(open.SerializeAsString());
+    upload->Write(grpc::ByteBuffer(&bytes, 1));
     return upload;
   }
 
@@ -336,6 +399,19 @@ class SessionImpl : public Session {
         break;
       case v1::Directive::kAbort:
         gate_.Abort(directive.abort().epoch());
+        break;
+      case v1::Directive::kWatch:
+        watcher_.Configure(directive.watch());
+        break;
+      case v1::Directive::kShipFlight:
+        watcher_.RequestFlight();
+        break;
+      case v1::Directive::kReportCalls:
+        *event.mutable_calls() =
+            watcher_.ReportCalls(directive.report_calls().id());
+        break;
+      case v1::Directive::kDegrade:
+        watcher_.SetRunLevel(directive.degrade().level());
         break;
       default:
         break;
@@ -362,6 +438,7 @@ class SessionImpl : public Session {
     }
     if (absl::Now() < *next_metrics) return false;
     *next_metrics = absl::Now() + kMetricsInterval;
+    queue_.Trim();
     const SessionStats stats = GetStats();
     v1::AgentMetrics* metrics = event->mutable_metrics();
     metrics->set_queue_bytes(stats.queue_bytes);
@@ -402,7 +479,7 @@ class SessionImpl : public Session {
 
   const SessionOptions options_;
   const Clock* const clock_;
-  const pid_t pid_;
+  const ForkGuard fork_guard_;
   PlanGate gate_;
 
   mutable absl::Mutex mutex_;
@@ -419,15 +496,25 @@ class SessionImpl : public Session {
   int64_t step_began_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 
   FrameQueue queue_;
+  Watcher watcher_;
+  // Worker thread only: what the flight recorder held and is being sent.
+  std::optional<FlightRing::Contents> shipping_;
+  size_t shipped_buffers_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub_;
   std::thread worker_;
 };
 
 }  // namespace
 
 RecordBuffer::RecordBuffer()
-    : arena_(std::make_unique<google::protobuf::Arena>()),
+    : arena_([] {
+        google::protobuf::ArenaOptions options;
+        options.start_block_size = 4 << 10;
+        options.max_block_size = 64 << 10;
+        return std::make_unique<google::protobuf::Arena>(options);
+      }()),
       batch_(google::protobuf::Arena::CreateMessage<v1::RecordBatch>(
           arena_.get())) {}
 
@@ -435,10 +522,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
                                                          const Clock* clock) {
   if (options.collector.empty())
     return absl::InvalidArgumentError("no collector address (host:port)");
-  if (options.collector.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "collector address ", options.collector, " is not host:port"));
-  }
+  RP_RETURN_IF_ERROR(ParseHostPort(options.collector, /*min_port=*/1).status());
   if (options.identity.run().empty()) options.identity.set_run("default");
   if (options.identity.run().size() > 255)
     return absl::InvalidArgumentError("a run's name has at most 255 bytes");

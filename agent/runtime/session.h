@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/channel_security.h"
 #include "common/clock.h"
 #include "common/plan.h"
 #include "google/protobuf/arena.h"
@@ -36,6 +37,7 @@ enum class OverflowPolicy { kBlock, kStatsOnly, kDropNewest };
 struct SessionOptions {
   // "host:port". Empty: FAILED to create.
   std::string collector;
+  ChannelSecurity security;
   v1::Identity identity;  // incarnation 0: chosen by Create
   std::string agent_version;
   std::string framework_version;
@@ -100,6 +102,8 @@ struct SessionStats {
   std::string last_error;
 };
 
+class Watcher;
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -148,6 +152,9 @@ class Session {
   virtual absl::Status Flush(v1::Durability level, absl::Duration deadline) = 0;
 
   virtual SessionStats GetStats() const = 0;
+
+  // Flight recorder, triggers and budgets of this process; null: none.
+  virtual Watcher* watcher() { return nullptr; }
 };
 
 }  // namespace rankprobe

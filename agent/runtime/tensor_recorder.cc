@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "common/dtype.h"
-#include "common/summary.h"
 
 namespace rankprobe {
 namespace {
@@ -30,24 +28,6 @@ void Slice(const SliceSpec& slice, std::vector<int64_t>* sizes,
   size = std::max<int64_t>(end - begin, 0);
 }
 
-// The elements fill one block of memory without gap or overlap, in any order
-// of dimensions.
-bool IsDense(const TensorView& view) {
-  std::vector<std::pair<int64_t, int64_t>> by_stride;
-  for (size_t i = 0; i < view.sizes.size(); ++i) {
-    if (view.sizes[i] == 0) return false;
-    if (view.sizes[i] > 1)
-      by_stride.emplace_back(view.strides[i], view.sizes[i]);
-  }
-  std::sort(by_stride.begin(), by_stride.end());
-  int64_t expected = 1;
-  for (const auto& [stride, size] : by_stride) {
-    if (stride != expected) return false;
-    expected *= size;
-  }
-  return true;
-}
-
 }  // namespace
 
 void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
@@ -62,53 +42,6 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     view.data = data;
     view.sizes = sizes;
   }
-  // Statistics do not depend on the order of elements: a view of a block in
-  // another shape (view, transpose) is the block itself, read straight through
-  // and known again. What depends on the order takes a contiguous one.
-  const absl::Span<const int64_t> shape = view.sizes;
-  const bool ordered =
-      want_payload || plan.summary_mode != SummaryMode::kStatistics;
-  int64_t block_size = 1;
-  constexpr int64_t kUnit = 1;
-  if (!shape.empty() && (ordered ? IsContiguous(view) : IsDense(view))) {
-    for (const int64_t size : shape) block_size *= size;
-    view.sizes = absl::MakeConstSpan(&block_size, 1);
-    view.strides = absl::MakeConstSpan(&kUnit, 1);
-  }
-  if (tensor.identity.storage == nullptr || view.data == nullptr) {
-    RecordView(view, plan, want_payload, out);
-  } else {
-    Key key{tensor.identity.storage,
-            view.data,
-            tensor.identity.version,
-            view.dtype,
-            {}};
-    key.shape_and_strides.reserve(2 * view.sizes.size());
-    key.shape_and_strides.assign(view.sizes.begin(), view.sizes.end());
-    key.shape_and_strides.insert(key.shape_and_strides.end(),
-                                 view.strides.begin(), view.strides.end());
-    const auto [it, is_new] = cache_.try_emplace(std::move(key));
-    // A summary without its payload is of no use where one is wanted.
-    if (is_new ||
-        (want_payload && !it->second.has_payload() && PayloadBytes(view) > 0)) {
-      it->second.Clear();
-      RecordView(view, plan, want_payload, &it->second);
-    }
-    *out = it->second;
-    if (!want_payload) out->clear_payload();
-  }
-  out->mutable_shape()->Assign(shape.begin(), shape.end());
-  out->set_requires_grad(tensor.requires_grad);
-  if (out->has_payload()) {
-    ++payloads_;
-    if (out->payload().lost() != v1::LOSS_REASON_UNSPECIFIED) ++lost_payloads_;
-  }
-}
-
-void TensorRecorder::RecordView(const TensorView& view, const Plan& plan,
-                                bool want_payload, v1::TensorSummary* out) {
-  out->set_dtype(view.dtype);
-  out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
   SummaryRequest request;
   request.precision = plan.precision;
   request.statistics = plan.summary_mode != SummaryMode::kXor;
@@ -116,38 +49,85 @@ void TensorRecorder::RecordView(const TensorView& view, const Plan& plan,
     request.checksum = ChecksumMode::kCrc32;
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
-  const uint64_t bytes = PayloadBytes(view);
-  std::unique_ptr<PayloadBuffer> buffer;
-  if (want_payload && bytes > 0 && view.data != nullptr &&
-      session_ != nullptr) {
-    v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
-    buffer = session_->ReservePayload(bytes, &reason);
-    if (buffer != nullptr) {
-      request.digest = true;
-      request.copy_to = buffer->data();
-    } else {
-      out->mutable_payload()->set_length_bytes(bytes);
-      out->mutable_payload()->set_lost(reason);
-    }
+  if (degraded_ >= 2) {
+    request.statistics = false;
+    if (request.checksum == ChecksumMode::kNone)
+      request.checksum = ChecksumMode::kXor64;
   }
-  const Summary summary = Summarize(view, request);
+  const uint64_t bytes = PayloadBytes(view);
+  Known uncached;
+  const Known* known = &uncached;
+  if (tensor.identity.storage == nullptr || view.data == nullptr ||
+      bytes == 0) {
+    uncached = Summarise(view, request, want_payload);
+  } else {
+    StridedLayout layout = want_payload || SummaryNeedsOrder(request)
+                               ? LayoutInOrder(view)
+                               : LayoutInAnyOrder(view);
+    const auto [it, is_new] = cache_.try_emplace(
+        Key{tensor.identity.storage, layout.data, tensor.identity.version,
+            view.dtype, layout.repeat, view.sizes.empty(),
+            std::move(layout.sizes), std::move(layout.strides)});
+    // A summary without its payload is of no use where one is wanted.
+    if (is_new || (want_payload && !it->second.has_payload))
+      it->second = Summarise(view, request, want_payload);
+    known = &it->second;
+  }
+  out->set_dtype(view.dtype);
+  out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
+  out->set_requires_grad(tensor.requires_grad);
   if (request.statistics)
-    StatisticsToProto(summary.statistics, out->mutable_stats());
+    StatisticsToProto(known->summary.statistics, out->mutable_stats());
   if (request.checksum == ChecksumMode::kCrc32)
-    out->mutable_checksum()->set_crc32(summary.crc32);
+    out->mutable_checksum()->set_crc32(known->summary.crc32);
   if (request.checksum == ChecksumMode::kXor64) {
     if (bytes == 0) {
       out->mutable_checksum()->set_null(true);
     } else {
-      out->mutable_checksum()->set_xor64(summary.xor64);
+      out->mutable_checksum()->set_xor64(known->summary.xor64);
     }
   }
-  if (buffer == nullptr) return;
-  out->mutable_payload()->set_digest(summary.digest.data(),
-                                     summary.digest.size());
+  out->set_degraded(known->lost_to_budget ? std::max(degraded_, uint32_t{1})
+                                          : degraded_);
+  if (!want_payload || !known->has_payload) return;
+  ++payloads_;
   out->mutable_payload()->set_length_bytes(bytes);
-  if (!session_->KnowsPayload(summary.digest, bytes))
-    session_->SubmitPayload(summary.digest, std::move(buffer));
+  if (known->lost != v1::LOSS_REASON_UNSPECIFIED) {
+    ++lost_payloads_;
+    out->mutable_payload()->set_lost(known->lost);
+  } else {
+    out->mutable_payload()->set_digest(known->summary.digest.data(),
+                                       known->summary.digest.size());
+  }
+}
+
+TensorRecorder::Known TensorRecorder::Summarise(const TensorView& view,
+                                                const SummaryRequest& wanted,
+                                                bool want_payload) {
+  SummaryRequest request = wanted;
+  Known known;
+  const uint64_t bytes = PayloadBytes(view);
+  std::unique_ptr<PayloadBuffer> buffer;
+  if (want_payload && bytes > 0 && view.data != nullptr &&
+      session_ != nullptr) {
+    known.has_payload = true;
+    if (degraded_ > 0 || (fits_ != nullptr && !fits_(bytes))) {
+      known.lost_to_budget = true;
+      known.lost = v1::LOSS_REASON_AGENT_BUDGET;
+    } else {
+      buffer = session_->ReservePayload(bytes, &known.lost);
+    }
+    if (buffer != nullptr) {
+      request.digest = true;
+      request.copy_to = buffer->data();
+    }
+  }
+  known.summary = Summarize(view, request);
+  if (buffer != nullptr && !session_->KnowsPayload(known.summary.digest, bytes))
+    session_->SubmitPayload(known.summary.digest, std::move(buffer));
+  if (known.has_payload && known.lost == v1::LOSS_REASON_UNSPECIFIED)
+    payload_bytes_ += bytes;
+  return known;
 }
 
 }  // namespace rankprobe

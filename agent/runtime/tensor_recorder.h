@@ -6,11 +6,15 @@
 #define RANKPROBE_AGENT_RUNTIME_TENSOR_RECORDER_H_
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "agent/runtime/session.h"
 #include "common/plan.h"
+#include "common/strided_layout.h"
+#include "common/summary.h"
 #include "common/tensor_view.h"
 
 namespace rankprobe {
@@ -43,32 +47,61 @@ class TensorRecorder {
   uint64_t lost_payloads() const { return lost_payloads_; }
   void BeginCount() { payloads_ = lost_payloads_ = 0; }
 
+  // Evidence to take, TensorSummary.degraded; asked for each payload: whether
+  // it still fits the budget (null: always).
+  void SetDegraded(uint32_t level) {
+    if (level != degraded_) cache_.clear();
+    degraded_ = level;
+  }
+  void SetFits(std::function<bool(uint64_t)> fits) { fits_ = std::move(fits); }
+  // Bytes of payloads submitted since the recorder was made.
+  uint64_t payload_bytes() const { return payload_bytes_; }
+
  private:
+  // Names the elements of a tensor, not its shape: views of one storage with
+  // the same elements (in the same order, where the order matters) share one
+  // entry.
   struct Key {
     const void* storage;
     const void* data;
     uint64_t version;
     v1::DType dtype;
-    std::vector<int64_t> shape_and_strides;
+    int64_t repeat;
+    // A 0-dimensional tensor's statistics follow other rules.
+    bool scalar;
+    StridedLayout::Extents sizes, strides;
     template <typename H>
     friend H AbslHashValue(H h, const Key& k) {
       return H::combine(std::move(h), k.storage, k.data, k.version,
-                        static_cast<int>(k.dtype), k.shape_and_strides);
+                        static_cast<int>(k.dtype), k.repeat, k.scalar, k.sizes,
+                        k.strides);
     }
     friend bool operator==(const Key& a, const Key& b) {
       return a.storage == b.storage && a.data == b.data &&
              a.version == b.version && a.dtype == b.dtype &&
-             a.shape_and_strides == b.shape_and_strides;
+             a.repeat == b.repeat && a.scalar == b.scalar &&
+             a.sizes == b.sizes && a.strides == b.strides;
     }
   };
 
-  void RecordView(const TensorView& view, const Plan& plan, bool want_payload,
-                  v1::TensorSummary* out);
+  // What is known of a tensor's elements.
+  struct Known {
+    Summary summary;
+    bool has_payload = false;
+    v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED;
+    bool lost_to_budget = false;
+  };
+
+  Known Summarise(const TensorView& view, const SummaryRequest& request,
+                  bool want_payload);
 
   Session* const session_;
   uint64_t payloads_ = 0;
   uint64_t lost_payloads_ = 0;
-  absl::flat_hash_map<Key, v1::TensorSummary> cache_;
+  uint64_t payload_bytes_ = 0;
+  uint32_t degraded_ = 0;
+  std::function<bool(uint64_t)> fits_;
+  absl::flat_hash_map<Key, Known> cache_;
 };
 
 }  // namespace rankprobe

@@ -14,7 +14,7 @@ absl::Status DirectorySink::BeginFile(const std::string& path,
 }
 
 absl::Status DirectorySink::EndFile() {
-  const absl::Status status = file_->Close();
+  absl::Status status = file_->Close();
   file_.reset();
   return status;
 }

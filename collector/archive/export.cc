@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "collector/archive/directory_sink.h"
 #include "collector/archive/dump_json.h"
+#include "collector/archive/ledger.h"
 #include "collector/archive/manifest.h"
 #include "collector/archive/pt_writer.h"
 #include "collector/archive/step_view.h"
@@ -24,16 +25,6 @@
 
 namespace rankprobe {
 namespace {
-
-std::string DirectoryName(const v1::StepInfo& step) {
-  return step.has_rank() ? absl::StrCat("rank", step.rank())
-                         : absl::StrCat("proc", step.pid());
-}
-
-std::string ReasonName(v1::LossReason reason) {
-  return std::string(
-      absl::StripPrefix(v1::LossReason_Name(reason), "LOSS_REASON_"));
-}
 
 class Exporter {
  public:
@@ -91,7 +82,7 @@ class Exporter {
       for (auto it = candidates.begin(); it != candidates.end(); ++it) {
         if (it == best) continue;
         manifest_.AddConflict(
-            {it->step(), DirectoryName(*it),
+            {it->step(), ProcessDirectory(*it),
              absl::StrCat("process ", it->pid(), " on ", it->host(),
                           " recorded ", it->records(), " records; process ",
                           best->pid(), " on ", best->host(), " is exported")});
@@ -109,7 +100,7 @@ class Exporter {
     key.pid = info.pid();
     key.incarnation = info.incarnation();
     RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store_, key));
-    const std::string rank_directory = DirectoryName(info);
+    const std::string rank_directory = ProcessDirectory(info);
     const std::string directory =
         absl::StrCat("step", info.step(), "/", rank_directory);
     RP_RETURN_IF_ERROR(sink_->MakeDirectory(directory));
@@ -148,52 +139,33 @@ class Exporter {
       RP_RETURN_IF_ERROR(
           WriteText(directory + "/construct.json", ConstructJson(view)));
     }
-    if (!view.errors.empty()) {
-      std::string log;
-      for (const v1::ErrorEvent& error : view.errors) {
-        absl::StrAppend(
-            &log, absl::FormatTime(absl::FromUnixNanos(error.time_unix_ns())),
-            " ", error.message(), "\n");
-      }
-      RP_RETURN_IF_ERROR(WriteText(directory + "/dump_error_info.log", log));
+    const v1::StepLedger ledger = AccountStep(info, view, missing, unreadable);
+    if (!view.errors.empty() || !ledger.gaps().empty()) {
+      RP_RETURN_IF_ERROR(WriteText(directory + "/dump_error_info.log",
+                                   ErrorLog(view, ledger)));
     }
-    Account(info, view, rank_directory, missing, unreadable);
-    return absl::OkStatus();
-  }
-
-  void Account(
-      const v1::StepInfo& info, const StepView& view,
-      const std::string& directory, const std::vector<PayloadFile>& missing,
-      const absl::flat_hash_set<const v1::TensorSummary*>& unreadable) {
-    for (const PayloadFile& file : missing) {
-      Manifest::Gap gap;
-      gap.step = info.step();
-      gap.directory = directory;
-      gap.entry = file.entry;
-      gap.payloads = 1;
-      const v1::LossReason lost = file.tensor->payload().lost();
-      gap.reason = unreadable.contains(file.tensor)      ? "CORRUPT"
-                   : lost == v1::LOSS_REASON_UNSPECIFIED ? "NOT_STORED"
-                                                         : ReasonName(lost);
-      gap.detail = file.file_name;
-      manifest_.AddGap(std::move(gap));
-    }
-    for (const v1::LossEvent& loss : view.losses) {
-      // What the plan leaves out is not a gap.
-      if (loss.reason() == v1::LOSS_REASON_FILTERED ||
-          loss.records() + loss.payloads() == 0)
-        continue;
-      manifest_.AddGap({info.step(), directory, loss.entry(),
-                        ReasonName(loss.reason()), loss.records(),
-                        loss.payloads(), loss.detail()});
-    }
+    manifest_.AddLedger(rank_directory, ledger);
     if (!info.complete()) {
       manifest_.AddIncomplete(
-          {info.step(), directory,
+          {info.step(), rank_directory,
            !view.has_begin         ? "the beginning of the step is missing"
            : !view.end.has_value() ? "the rank has not finished the step"
                                    : "fewer records than the rank sent"});
     }
+    return absl::OkStatus();
+  }
+
+  static std::string ErrorLog(const StepView& view,
+                              const v1::StepLedger& ledger) {
+    std::string log;
+    for (const v1::ErrorEvent& error : view.errors) {
+      absl::StrAppend(
+          &log, absl::FormatTime(absl::FromUnixNanos(error.time_unix_ns())),
+          " ", error.message(), "\n");
+    }
+    for (const v1::LedgerGap& gap : ledger.gaps())
+      absl::StrAppend(&log, GapText(gap), "\n");
+    return log;
   }
 
   absl::Status Report(const std::string& current, bool force) {

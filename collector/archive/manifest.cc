@@ -1,5 +1,7 @@
 #include "collector/archive/manifest.h"
 
+#include <utility>
+
 #include "absl/strings/str_format.h"
 #include "common/json_text.h"
 
@@ -23,7 +25,20 @@ void WritePlaces(const char* key, const std::vector<Manifest::Place>& places,
   json->EndArray();
 }
 
+void OptionalCount(bool known, uint64_t value, JsonTextWriter* json) {
+  if (known) {
+    json->Uint(value);
+  } else {
+    json->Null();
+  }
+}
+
 }  // namespace
+
+void Manifest::AddLedger(std::string directory, v1::StepLedger ledger) {
+  gap_count_ += static_cast<size_t>(ledger.gaps_size());
+  accounts_.push_back({std::move(directory), std::move(ledger)});
+}
 
 std::string Manifest::ToJson() const {
   std::string out;
@@ -48,22 +63,48 @@ std::string Manifest::ToJson() const {
   json.EndArray();
   json.Key("gaps");
   json.BeginArray();
-  for (const Gap& gap : gaps_) {
+  for (const Account& account : accounts_) {
+    for (const v1::LedgerGap& gap : account.ledger.gaps()) {
+      json.BeginObject();
+      json.Key("step");
+      json.Int(account.ledger.step());
+      json.Key("rank");
+      json.String(account.directory);
+      json.Key("entry");
+      json.String(gap.entry());
+      json.Key("reason");
+      json.String(gap.reason());
+      json.Key("records");
+      json.Uint(gap.records());
+      json.Key("payloads");
+      json.Uint(gap.payloads());
+      json.Key("detail");
+      json.String(gap.detail());
+      json.EndObject();
+    }
+  }
+  json.EndArray();
+  json.Key("ledger");
+  json.BeginArray();
+  for (const Account& account : accounts_) {
+    const v1::StepLedger& ledger = account.ledger;
     json.BeginObject();
     json.Key("step");
-    json.Int(gap.step);
+    json.Int(ledger.step());
     json.Key("rank");
-    json.String(gap.directory);
-    json.Key("entry");
-    json.String(gap.entry);
-    json.Key("reason");
-    json.String(gap.reason);
-    json.Key("records");
-    json.Uint(gap.records);
-    json.Key("payloads");
-    json.Uint(gap.payloads);
-    json.Key("detail");
-    json.String(gap.detail);
+    json.String(account.directory);
+    json.Key("expected_records");
+    OptionalCount(ledger.has_expected_records(), ledger.expected_records(),
+                  &json);
+    json.Key("stored_records");
+    json.Uint(ledger.stored_records());
+    json.Key("expected_payloads");
+    OptionalCount(ledger.has_expected_payloads(), ledger.expected_payloads(),
+                  &json);
+    json.Key("stored_payloads");
+    json.Uint(ledger.stored_payloads());
+    json.Key("filtered_calls");
+    json.Uint(ledger.filtered_calls());
     json.EndObject();
   }
   json.EndArray();

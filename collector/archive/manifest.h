@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "rankprobe/v1/archive.pb.h"
 
 namespace rankprobe {
 
@@ -20,15 +21,6 @@ class Manifest {
     uint64_t bytes = 0;
     uint64_t xxh3 = 0;
   };
-  struct Gap {
-    int64_t step = 0;
-    std::string directory;  // "rank3"
-    std::string entry;      // empty: not one entry
-    std::string reason;     // "AGENT_BUDGET", "NOT_STORED", ...
-    uint64_t records = 0;
-    uint64_t payloads = 0;
-    std::string detail;
-  };
   struct Place {
     int64_t step = 0;
     std::string directory;
@@ -36,21 +28,27 @@ class Manifest {
   };
 
   void AddFile(File file) { files_.push_back(std::move(file)); }
-  void AddGap(Gap gap) { gaps_.push_back(std::move(gap)); }
+  // The account of one exported step; its gaps are the manifest's.
+  void AddLedger(std::string directory, v1::StepLedger ledger);
   // The rank never said that it had finished the step, or not all of it is
   // here.
   void AddIncomplete(Place place) { incomplete_.push_back(std::move(place)); }
   // Another process wrote the same step of the same rank; it is not exported.
   void AddConflict(Place place) { conflicts_.push_back(std::move(place)); }
 
-  size_t gap_count() const { return gaps_.size(); }
+  size_t gap_count() const { return gap_count_; }
   size_t incomplete_count() const { return incomplete_.size(); }
   std::string ToJson() const;
 
  private:
   const std::string run_;
   std::vector<File> files_;
-  std::vector<Gap> gaps_;
+  struct Account {
+    std::string directory;
+    v1::StepLedger ledger;
+  };
+  std::vector<Account> accounts_;
+  size_t gap_count_ = 0;
   std::vector<Place> incomplete_;
   std::vector<Place> conflicts_;
 };

@@ -1,12 +1,11 @@
 #include "collector/archive/pt_writer.h"
 
-#include <libdeflate.h>
-
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/dtype.h"
+#include "common/kernels/crc32.h"
 
 namespace rankprobe {
 namespace {
@@ -24,7 +23,7 @@ void Put(T value, std::string* out) {
 }
 
 uint32_t Crc(absl::string_view data) {
-  return libdeflate_crc32(0, data.data(), data.size());
+  return kernels::Crc32(0, data.data(), data.size());
 }
 
 // Pickle of an integer >= 0.
@@ -157,7 +156,7 @@ void PtWriter::AddSmallMember(absl::string_view name,
 }
 
 void PtWriter::AddData(absl::string_view data) {
-  crc32_ = libdeflate_crc32(crc32_, data.data(), data.size());
+  crc32_ = kernels::Crc32(crc32_, data.data(), data.size());
 }
 
 std::string PtWriter::SuffixWithCrc(uint32_t crc32) const {

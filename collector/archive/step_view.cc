@@ -23,19 +23,12 @@ void FillPath(const std::string& path, const v1::Value& leaf,
               v1::Value* value) {
   if (!path.empty()) {
     for (const absl::string_view part : absl::StrSplit(path, '.')) {
-      if (value->has_list()) {
-        int index = 0;
-        if (!absl::SimpleAtoi(part, &index) || index < 0 ||
-            index >= value->list().items_size())
-          return;
+      int index = 0;
+      if (!absl::SimpleAtoi(part, &index) || index < 0) return;
+      if (value->has_list() && index < value->list().items_size()) {
         value = value->mutable_list()->mutable_items(index);
-      } else if (value->has_map()) {
-        v1::Value* next = nullptr;
-        for (v1::NamedValue& item : *value->mutable_map()->mutable_items()) {
-          if (item.name() == part) next = item.mutable_value();
-        }
-        if (next == nullptr) return;
-        value = next;
+      } else if (value->has_map() && index < value->map().items_size()) {
+        value = value->mutable_map()->mutable_items(index)->mutable_value();
       } else {
         return;
       }
@@ -116,6 +109,8 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
         }
         break;
       }
+      case v1::Record::kTrace:
+        break;  // no part of the dump layout
       case v1::Record::kLoss:
         view.losses.push_back(record.loss());
         break;
@@ -132,6 +127,7 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
       case v1::Record::kStepEnd:
         view.end = record.step_end();
         break;
+      case v1::Record::kTrace:
       case v1::Record::BODY_NOT_SET:
         break;
     }

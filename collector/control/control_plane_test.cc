@@ -177,6 +177,36 @@ TEST_F(ControlPlaneTest, ARankThatHasPassedMeansALaterStep) {
   EXPECT_EQ(ranks[1].applied_at, (*result_)->effective_at_step());
 }
 
+// The slowest answer used up the time that the commit would need: committing
+// now would switch some ranks and not others.
+TEST_F(ControlPlaneTest, NoCommitThatWouldComeTooLate) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  for (FakeRank& rank : ranks) BeginStep(&rank, 10);
+  Enable();
+  Deliver(&ranks[0]);
+  ASSERT_TRUE(ranks[0].prepared.has_value());
+  const int64_t first = ranks[0].prepared->effective_at_step();
+  BeginStep(&ranks[0], first - 1);
+  Deliver(&ranks[1]);
+  // Two abort and prepare; the commit comes after them.
+  for (int i = 0; i < 2; ++i) {
+    for (FakeRank& rank : ranks) Deliver(&rank);
+  }
+  for (FakeRank& rank : ranks) {
+    ASSERT_TRUE(rank.prepared.has_value());
+    EXPECT_GT(rank.prepared->effective_at_step(), first);
+    Deliver(&rank);
+    EXPECT_TRUE(rank.committed);
+  }
+  for (int64_t step = first; step < first + 10; ++step) {
+    for (FakeRank& rank : ranks) BeginStep(&rank, step);
+  }
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->attempts(), 2u);
+  EXPECT_EQ(ranks[0].applied_at, ranks[1].applied_at);
+}
+
 TEST_F(ControlPlaneTest, SilenceCallsTheSwitchOff) {
   FakeRank ranks[2];
   for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);

@@ -11,9 +11,10 @@ namespace {
 constexpr uint32_t kMaxAttempts = 8;
 constexpr absl::Duration kDefaultTimeout = absl::Seconds(10);
 constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
-// Time that prepare and commit may take in the first attempt; doubled in each
-// further one.
+// Time that prepare and commit may take in the first attempt, and more of it
+// for each rank; doubled in each further attempt.
 constexpr double kRoundTripNs = 1e8;
+constexpr double kRoundTripNsPerRank = 2e5;
 constexpr int64_t kMinMargin = 2;
 constexpr int64_t kMaxMargin = 100000;
 
@@ -37,6 +38,15 @@ SwitchOperation::SwitchOperation(Request request,
 
 void SwitchOperation::Start() { Prepare(); }
 
+int64_t SwitchOperation::FurthestStep() const {
+  int64_t furthest = -1;
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state != v1::RankSwitch::STATE_LOST)
+      furthest = std::max(furthest, actions_.look(session).step);
+  }
+  return furthest;
+}
+
 int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   int64_t furthest = -1, fastest_ns = INT64_MAX;
@@ -46,7 +56,9 @@ int64_t SwitchOperation::ChooseStep() {
     if (now.step_ns > 0) fastest_ns = std::min(fastest_ns, now.step_ns);
   }
   const double wait_ns =
-      kRoundTripNs * static_cast<double>(1u << (attempts_ - 1));
+      (kRoundTripNs +
+       kRoundTripNsPerRank * static_cast<double>(ranks_.size())) *
+      static_cast<double>(1u << (attempts_ - 1));
   const double steps =
       fastest_ns == INT64_MAX ? 0 : wait_ns / static_cast<double>(fastest_ns);
   const int64_t margin =
@@ -59,6 +71,8 @@ void SwitchOperation::Prepare() {
   v1::PlanSpec spec = request_.spec;
   spec.set_epoch(actions_.next_epoch());
   spec.set_effective_at_step(ChooseStep());
+  // Before the first step nothing has gone by.
+  prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
   absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
       RunPlans::Compile(spec);
   if (!compiled.ok()) return Finish(compiled.status());
@@ -120,6 +134,14 @@ void SwitchOperation::CommitIfAllPrepared() {
     any = true;
   }
   if (!any && !ranks_.empty()) return Finish(Result());
+  // The commit takes about as long as the prepare took. If some ranks would be
+  // past the step by then, others not, a later step is agreed on instead.
+  const int64_t now = FurthestStep();
+  if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
+      plan_->spec.effective_at_step() - now <= now - prepared_at_step_) {
+    Abort();
+    return Prepare();
+  }
   if (const absl::Status status = actions_.agree(plan_); !status.ok()) {
     Abort();
     return Finish(status);

@@ -74,6 +74,7 @@ class SwitchOperation {
   void CommitIfAllPrepared();
   void FinishIfAllSettled();
   void Abort();
+  int64_t FurthestStep() const;
   int64_t ChooseStep();
   void Finish(absl::StatusOr<v1::SwitchResult> result);
   v1::SwitchResult Result() const;
@@ -85,6 +86,8 @@ class SwitchOperation {
   std::map<std::string, Rank> ranks_;
   std::shared_ptr<const CompiledPlan> plan_;
   uint32_t attempts_ = 0;
+  // The furthest rank's step when the last prepare was sent.
+  int64_t prepared_at_step_ = 0;
   bool committed_ = false;
   bool finished_ = false;
 };

@@ -22,6 +22,7 @@ CommitQueue::CommitQueue(const Options& options, Store* store,
       control_(control),
       clock_(clock),
       failed_(std::move(failed)),
+      sync_thread_([this] { RunSync(); }),
       thread_([this] { Run(); }) {}
 
 CommitQueue::~CommitQueue() {
@@ -31,11 +32,16 @@ CommitQueue::~CommitQueue() {
     work_ = true;
   }
   thread_.join();
+  {
+    absl::MutexLock lock(&mutex_);
+    all_committed_ = true;
+  }
+  sync_thread_.join();
 }
 
 uint64_t CommitQueue::Add(const std::string& session,
                           const v1::Identity& identity, uint64_t committed,
-                          Listener listener) {
+                          const Listener& listener) {
   absl::Status broken;
   uint64_t id = 0;
   {
@@ -124,32 +130,80 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
   return taken;
 }
 
+// What of a plan must be checked call by call. Gates remember names: only those
+// of the newest steps are kept.
+void CommitQueue::BeginStepGate(Upload* upload, int64_t step, uint64_t epoch) {
+  if (upload->plan_of_step.size() >= kMaxRememberedSteps)
+    upload->plan_of_step.erase(upload->plan_of_step.begin());
+  for (auto& [other, plan] : upload->plan_of_step) {
+    if (other < step - 1 || other > step) plan.gate.reset();
+  }
+  StepPlan& plan = upload->plan_of_step[step];
+  plan.epoch = epoch;
+  const std::shared_ptr<const CompiledPlan> compiled =
+      epoch == 0 ? nullptr : control_->PlanOf(upload->identity.run(), epoch);
+  plan.gate.reset();
+  if (compiled != nullptr) {
+    plan.gate = std::make_shared<RecordGate>(
+        std::shared_ptr<const Plan>(compiled, &compiled->plan));
+  }
+}
+
+void CommitQueue::CheckCalls(RecordGate* gate, v1::UploadFrame* frame) {
+  v1::RecordBatch& batch = *frame->mutable_batch();
+  std::map<Verdict, uint64_t> refused;
+  int kept = 0;
+  for (int i = 0; i < batch.records_size(); ++i) {
+    const v1::Record& record = batch.records(i);
+    bool keep = true;
+    if (record.has_trace()) {
+      gate->Replay(record.trace());
+    } else if (record.has_call()) {
+      const Verdict verdict = gate->Check(record.call());
+      keep = verdict == Verdict::kKeep;
+      if (!keep) ++refused[verdict];
+    }
+    if (!keep) continue;
+    if (kept != i) batch.mutable_records()->SwapElements(kept, i);
+    ++kept;
+  }
+  batch.mutable_records()->DeleteSubrange(kept, batch.records_size() - kept);
+  uint64_t order = kGateOrderBase + (frame->sequence() << 8);
+  for (const auto& [verdict, calls] : refused) {
+    v1::Record* record = batch.add_records();
+    record->set_order(order++);
+    record->mutable_loss()->set_reason(v1::LOSS_REASON_FILTERED);
+    record->mutable_loss()->set_records(calls);
+    record->mutable_loss()->set_detail(absl::StrCat(
+        "outside the plan: ", std::string(VerdictName(verdict))));
+  }
+}
+
 void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
   if (!frame->has_batch()) return;
   v1::RecordBatch& batch = *frame->mutable_batch();
   for (const v1::Record& record : batch.records()) {
-    if (!record.has_step_begin()) continue;
-    if (upload->epoch_of_step.size() >= kMaxRememberedSteps) {
-      upload->epoch_of_step.erase(upload->epoch_of_step.begin());
-    }
-    upload->epoch_of_step[batch.step()] = record.step_begin().plan_epoch();
+    if (record.has_step_begin())
+      BeginStepGate(upload, batch.step(), record.step_begin().plan_epoch());
   }
-  const auto it = upload->epoch_of_step.find(batch.step());
+  const auto it = upload->plan_of_step.find(batch.step());
   // After a reconnect the beginning of a step may have come on another stream.
-  if (it == upload->epoch_of_step.end() ||
-      control_->Admits(upload->identity, batch.step(), it->second))
+  if (it == upload->plan_of_step.end()) return;
+  if (control_->Admits(upload->identity, batch.step(), it->second.epoch)) {
+    if (it->second.gate != nullptr) CheckCalls(it->second.gate.get(), frame);
     return;
+  }
   uint64_t calls = 0;
   for (const v1::Record& record : batch.records())
     calls += record.has_call() ? 1 : 0;
   batch.clear_records();
   if (calls == 0) return;
   v1::Record* record = batch.add_records();
-  record->set_order(kGateOrderBase + frame->sequence());
+  record->set_order(kGateOrderBase + (frame->sequence() << 8));
   record->mutable_loss()->set_reason(v1::LOSS_REASON_FILTERED);
   record->mutable_loss()->set_records(calls);
   record->mutable_loss()->set_detail(
-      absl::StrCat("outside the plan of epoch ", it->second));
+      absl::StrCat("outside the plan of epoch ", it->second.epoch));
 }
 
 absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
@@ -177,14 +231,14 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       bad[t.upload] = status;
     }
     absl::MutexLock lock(&mutex_);
-    pending_ -= t.pending.bytes;
+    pending_ -= std::min(pending_, t.pending.bytes);
   }
-  unsynced_ = true;
   AckAll(done);
   for (const auto& [upload, status] : bad) {
     {
       absl::MutexLock lock(&mutex_);
-      for (const Pending& pending : upload->frames) pending_ -= pending.bytes;
+      for (const Pending& pending : upload->frames)
+        pending_ -= std::min(pending_, pending.bytes);
       upload->frames.clear();
     }
     upload->listener.end(status);
@@ -196,8 +250,10 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   const uint64_t credit = CreditNow();
   {
     absl::MutexLock lock(&mutex_);
+    unsynced_ = unsynced_ || !taken.empty();
     for (const Taken& t : taken) {
-      pending_ -= t.pending.bytes;
+      // A failed sync may have forgotten all that was pending.
+      pending_ -= std::min(pending_, t.pending.bytes);
       control_->NoteReceived(t.upload->session, 0,
                              -static_cast<int64_t>(t.pending.bytes));
       t.upload->committed =
@@ -226,14 +282,31 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
 }
 
-void CommitQueue::SyncIfDue(bool force) {
-  const int64_t now = clock_->MonotonicNanos();
-  if (!unsynced_ ||
-      (!force &&
-       now - last_sync_ns_ < absl::ToInt64Nanoseconds(options_.sync_interval)))
-    return;
-  last_sync_ns_ = now;
-  unsynced_ = false;
+// Beside the commits: a sync may take as long as the disk likes.
+void CommitQueue::RunSync() {
+  int64_t last_sync_ns = clock_->MonotonicNanos();
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return unsynced_ || all_committed_;
+      };
+      mutex_.Await(absl::Condition(&wanted));
+      if (!unsynced_) return;
+      while (!all_committed_ &&
+             clock_->MonotonicNanos() - last_sync_ns <
+                 absl::ToInt64Nanoseconds(options_.sync_interval)) {
+        mutex_.AwaitWithTimeout(absl::Condition(&all_committed_),
+                                options_.sync_interval / 4);
+      }
+      unsynced_ = false;
+    }
+    last_sync_ns = clock_->MonotonicNanos();
+    SyncNow();
+  }
+}
+
+void CommitQueue::SyncNow() {
   std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
   {
     absl::MutexLock lock(&mutex_);
@@ -280,9 +353,10 @@ void CommitQueue::Run() {
     bool stopping = false, broken = false;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(
-          absl::Condition(&work_),
-          unsynced_ ? options_.sync_interval / 4 : absl::Seconds(1));
+      const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return work_ || stopping_;
+      };
+      mutex_.Await(absl::Condition(&wanted));
       taken = Take();
       stopping = stopping_ && taken.empty();
       broken = !broken_.ok();
@@ -295,7 +369,6 @@ void CommitQueue::Run() {
     while (!taken.empty()) {
       const absl::Status status = CommitTaken(taken);
       if (status.ok()) {
-        unsynced_ = true;
         AckAll(taken);
         break;
       }
@@ -324,7 +397,6 @@ void CommitQueue::Run() {
                                   options_.retry_interval))
         return;
     }
-    SyncIfDue(/*force=*/stopping);
     if (stopping) return;
   }
 }

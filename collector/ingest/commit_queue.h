@@ -3,7 +3,8 @@
 //
 // Ownership: one per collector; Store, ControlPlane and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
-// disk. Callbacks come from the commit thread without locks held.
+// disk. Callbacks come from the commit thread and the sync thread, without
+// locks held.
 // Failure: no space is retried and the uploads are told to hold; any other
 // store error is final: all uploads end with it and `failed` is called once.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
@@ -24,6 +25,7 @@
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
 #include "collector/store/store.h"
+#include "common/record_gate.h"
 
 namespace rankprobe {
 
@@ -52,7 +54,7 @@ class CommitQueue {
 
   // A new upload; `committed` is what the store has of its incarnation.
   uint64_t Add(const std::string& session, const v1::Identity& identity,
-               uint64_t committed, Listener listener);
+               uint64_t committed, const Listener& listener);
   void Remove(uint64_t upload);
   // A checked frame of the upload.
   void Submit(uint64_t upload, v1::UploadFrame frame);
@@ -64,6 +66,11 @@ class CommitQueue {
     v1::UploadFrame frame;
     uint64_t bytes = 0;
   };
+  struct StepPlan {
+    uint64_t epoch = 0;
+    // Null: the plan is the agent's own, or not known any more.
+    std::shared_ptr<RecordGate> gate;
+  };
   struct Upload {
     std::string session;
     v1::Identity identity;
@@ -72,8 +79,8 @@ class CommitQueue {
     uint64_t received = 0;
     uint64_t committed = 0;
     uint64_t synced = 0;
-    // Epoch under which each step was begun.
-    std::map<int64_t, uint64_t> epoch_of_step;
+    // Under which plan each step was begun.
+    std::map<int64_t, StepPlan> plan_of_step;
     bool removed = false;
   };
   struct Taken {
@@ -84,11 +91,15 @@ class CommitQueue {
   void Run();
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces records outside the plan by a count of them.
+  void BeginStepGate(Upload* upload, int64_t step, uint64_t epoch);
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
+  // Lets a call through or counts it as left out by `verdict`.
+  static void CheckCalls(RecordGate* gate, v1::UploadFrame* frame);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   void CommitOneByOne(std::vector<Taken>* taken);
   void AckAll(const std::vector<Taken>& taken);
-  void SyncIfDue(bool force);
+  void RunSync();
+  void SyncNow();
   void Fail(const absl::Status& status);
   uint64_t CreditNow() const;
 
@@ -98,12 +109,12 @@ class CommitQueue {
   const Clock* const clock_;
   const std::function<void(const absl::Status&)> failed_;
 
-  // Commit thread only.
-  int64_t last_sync_ns_ = 0;
-  bool unsynced_ = false;
-
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Something is committed that is not synced yet.
+  bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing will be committed any more.
+  bool all_committed_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_upload_ ABSL_GUARDED_BY(mutex_) = 1;
@@ -111,6 +122,7 @@ class CommitQueue {
   // Where the next turn begins.
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
+  std::thread sync_thread_;
   std::thread thread_;
 };
 

@@ -1,5 +1,12 @@
 #include "collector/store/index.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -42,10 +49,11 @@ class LevelDbBatch : public IndexBatch {
 
 class LevelDbIndex : public Index {
  public:
-  LevelDbIndex(std::unique_ptr<leveldb::Cache> cache,
+  LevelDbIndex(std::string directory, std::unique_ptr<leveldb::Cache> cache,
                std::unique_ptr<const leveldb::FilterPolicy> filter,
                std::unique_ptr<leveldb::DB> db)
-      : cache_(std::move(cache)),
+      : directory_(std::move(directory)),
+        cache_(std::move(cache)),
         filter_(std::move(filter)),
         db_(std::move(db)) {}
 
@@ -56,9 +64,11 @@ class LevelDbIndex : public Index {
   absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) override {
     leveldb::WriteOptions options;
     options.sync = sync;
-    return FromLevelDb(
+    absl::Status status = FromLevelDb(
         db_->Write(options, static_cast<LevelDbBatch*>(batch.get())->batch()),
         "index write");
+    if (!status.ok() || !sync) return status;
+    return SyncOlderLogs();
   }
 
   absl::StatusOr<std::optional<std::string>> Get(
@@ -91,6 +101,29 @@ class LevelDbIndex : public Index {
   }
 
  private:
+  // LevelDB syncs the log it writes now. One it has switched away from may
+  // still be the only place of writes whose table is not finished.
+  absl::Status SyncOlderLogs() {
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(directory_, error)) {
+      if (entry.path().extension() != ".log") continue;
+      const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      // Gone: its table is finished, which LevelDB syncs.
+      if (fd < 0) continue;
+      const bool synced = ::fdatasync(fd) == 0;
+      const int reason = errno;
+      ::close(fd);
+      if (!synced) {
+        return absl::UnavailableError(absl::StrCat(
+            "sync of ", entry.path().string(), ": ", std::strerror(reason)));
+      }
+    }
+    if (error) return absl::UnavailableError(error.message());
+    return absl::OkStatus();
+  }
+
+  const std::string directory_;
   // The database uses the two above it until it is gone.
   const std::unique_ptr<leveldb::Cache> cache_;
   const std::unique_ptr<const leveldb::FilterPolicy> filter_;
@@ -125,8 +158,9 @@ absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
     }
     return error;
   }
-  return std::unique_ptr<Index>(new LevelDbIndex(
-      std::move(cache), std::move(filter), std::unique_ptr<leveldb::DB>(db)));
+  return std::unique_ptr<Index>(
+      new LevelDbIndex(options.directory, std::move(cache), std::move(filter),
+                       std::unique_ptr<leveldb::DB>(db)));
 }
 
 }  // namespace rankprobe

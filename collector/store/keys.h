@@ -7,7 +7,8 @@
 //   c run(4) step(8) incarnation(8) order(8)  Record
 //   k run(4) digest(16) length(8) offset(8)   ChunkRow
 //   p run(4) digest(16) length(8)             PayloadRow, once all chunks are
-//   there l run-name                                PlanSpec x closed cleanly
+//   l run-name                                PlanSpec
+//   x                                         closed cleanly
 // The rank is not in the keys: it may become known after the first record.
 #ifndef RANKPROBE_COLLECTOR_STORE_KEYS_H_
 #define RANKPROBE_COLLECTOR_STORE_KEYS_H_

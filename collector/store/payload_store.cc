@@ -112,36 +112,38 @@ absl::StatusOr<uint64_t> PayloadStore::ValidBytes(const std::string& path,
 }
 
 absl::Status PayloadStore::NextSegment() {
-  if (file_ != nullptr) {
-    // Syncs later are of the new file only.
-    RP_RETURN_IF_ERROR(file_->Sync());
-    RP_RETURN_IF_ERROR(file_->Close());
-    file_.reset();
-  }
   const uint64_t next = segment_ + 1;
-  RP_ASSIGN_OR_RETURN(
-      file_, file_system_->OpenForWrite(SegmentPath(next),
-                                        FileSystem::OpenMode::kCreateNew));
+  RP_ASSIGN_OR_RETURN(std::shared_ptr<WritableFile> file,
+                      file_system_->OpenForWrite(
+                          SegmentPath(next), FileSystem::OpenMode::kCreateNew));
   RP_RETURN_IF_ERROR(file_system_->SyncDirectory(options_.directory));
   segment_ = next;
   size_ = 0;
-  dirty_ = false;
   absl::MutexLock lock(&mutex_);
+  if (file_ != nullptr && dirty_) unsynced_.push_back(std::move(file_));
+  file_ = std::move(file);
+  dirty_ = false;
   sizes_[segment_] = 0;
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
     absl::Span<const ChunkToAppend> chunks) {
-  RP_RETURN_IF_ERROR(broken_);
+  RP_RETURN_IF_ERROR(Broken());
   std::vector<v1::ChunkRow> rows(chunks.size());
   size_t next = 0;
   while (next < chunks.size()) {
-    if (file_ == nullptr || size_ >= options_.segment_bytes) {
+    const auto current = [this] {
+      absl::MutexLock lock(&mutex_);
+      return file_;
+    };
+    std::shared_ptr<WritableFile> file = current();
+    if (file == nullptr || size_ >= options_.segment_bytes) {
       if (absl::Status status = NextSegment(); !status.ok()) {
-        if (!absl::IsResourceExhausted(status)) broken_ = status;
+        if (!absl::IsResourceExhausted(status)) Break(status);
         return status;
       }
+      file = current();
     }
     std::vector<Header> headers;
     std::vector<absl::string_view> pieces;
@@ -161,32 +163,43 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
       row.set_crc32c(chunk.crc32c);
       bytes += kHeaderBytes + chunk.data.size();
     }
-    if (const absl::Status status = file_->Append(pieces); !status.ok()) {
+    if (const absl::Status status = file->Append(pieces); !status.ok()) {
       const absl::Status cut =
           file_system_->Truncate(SegmentPath(segment_), size_);
-      file_.reset();  // go on in a new segment: the position in this one is
-                      // unknown
-      if (!cut.ok()) broken_ = cut;
+      if (!cut.ok()) Break(cut);
+      // Go on in a new segment: the position in this one is unknown.
+      absl::MutexLock lock(&mutex_);
+      if (dirty_) unsynced_.push_back(std::move(file_));
+      file_.reset();
+      dirty_ = false;
       return status;
     }
     size_ += bytes;
-    dirty_ = true;
     next = end;
     absl::MutexLock lock(&mutex_);
+    dirty_ = true;
     sizes_[segment_] = size_;
   }
   return rows;
 }
 
 absl::Status PayloadStore::Sync() {
-  RP_RETURN_IF_ERROR(broken_);
-  if (file_ == nullptr || !dirty_) return absl::OkStatus();
-  if (const absl::Status status = file_->Sync(); !status.ok()) {
-    // What a failed fdatasync left behind cannot be known.
-    broken_ = status;
-    return status;
+  std::vector<std::shared_ptr<WritableFile>> files;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(broken_);
+    files.swap(unsynced_);
+    if (dirty_) files.push_back(file_);
+    dirty_ = false;
   }
-  dirty_ = false;
+  for (const auto& file : files) {
+    if (const absl::Status status = file->Sync(); !status.ok()) {
+      // What a failed fdatasync left behind cannot be known.
+      Break(status);
+      return status;
+    }
+    file->ForgetSynced();
+  }
   return absl::OkStatus();
 }
 

@@ -8,7 +8,8 @@
 //          (little-endian)
 //
 // A new segment is begun at each open and when one would grow too large.
-// Threads: Append and Sync are called by one thread at a time; Read by any.
+// Threads: Append is called by one thread at a time; the rest by any. A Sync
+// does not hold up Append.
 // Failure: a failed Append leaves nothing behind (the file is cut back); if
 // even that fails, or a Sync does, the store is broken and says so from then
 // on.
@@ -64,6 +65,7 @@ class PayloadStore {
   absl::StatusOr<std::vector<v1::ChunkRow>> Append(
       absl::Span<const ChunkToAppend> chunks);
 
+  // What was appended before the call survives a crash of the machine.
   absl::Status Sync();
 
   // The chunk's bytes, checked against its CRC (DATA_LOSS).
@@ -86,14 +88,27 @@ class PayloadStore {
   FileSystem* const file_system_;
   Recovery recovery_;
 
+  absl::Status Broken() {
+    absl::MutexLock lock(&mutex_);
+    return broken_;
+  }
+  void Break(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (broken_.ok()) broken_ = status;
+  }
+
   // Writer side: one thread at a time.
-  std::unique_ptr<WritableFile> file_;
   uint64_t segment_ = 0;
   uint64_t size_ = 0;
-  bool dirty_ = false;
-  absl::Status broken_;
 
   absl::Mutex mutex_;
+  // The newest segment; a Sync may hold on to an older one for a moment. Set
+  // by the writer.
+  std::shared_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
+  // Older segments that a Sync has yet to see.
+  std::vector<std::shared_ptr<WritableFile>> unsynced_ ABSL_GUARDED_BY(mutex_);
+  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   // Sizes of all segments; readers may not look beyond them.
   std::map<uint64_t, uint64_t> sizes_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<RandomAccessFile>> readers_

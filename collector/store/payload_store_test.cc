@@ -1,5 +1,7 @@
 #include "collector/store/payload_store.h"
 
+#include "absl/strings/escaping.h"
+#include "collector/store/keys.h"
 #include "collector/testing/frames.h"
 #include "gtest/gtest.h"
 
@@ -71,6 +73,16 @@ TEST_F(PayloadStoreTest, GarbageAtTheEndIsCutOff) {
   std::string out;
   ASSERT_TRUE(store->Read(row, &out).ok());
   EXPECT_EQ(out, "hello");
+}
+
+// docs/formats.md, "On disk": the worked example.
+TEST(KeysTest, RecordKeyIsAsDocumented) {
+  EXPECT_EQ(absl::BytesToHexString(keys::Record(1, 17, 0x0123456789abcdef, 5)),
+            "63"
+            "00000001"
+            "0000000000000011"
+            "0123456789abcdef"
+            "0000000000000005");
 }
 
 }  // namespace

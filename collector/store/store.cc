@@ -50,6 +50,15 @@ std::string DigestOf(const XXH3_state_t* state) {
           sizeof(canonical.digest)};
 }
 
+v1::LossCount* LossOf(v1::LossReason reason, v1::StepRow* step) {
+  for (v1::LossCount& known : *step->mutable_losses()) {
+    if (known.reason() == reason) return &known;
+  }
+  v1::LossCount* const count = step->add_losses();
+  count->set_reason(reason);
+  return count;
+}
+
 template <typename M>
 absl::StatusOr<std::optional<M>> GetMessage(Index* index,
                                             absl::string_view key) {
@@ -386,6 +395,8 @@ absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
   RP_ASSIGN_OR_RETURN(v1::StepRow* const step, LoadStep(id));
   for (const v1::Record& record : records.records()) {
     step->set_records(step->records() + 1);
+    if (record.order() < kFirstAddedOrder)
+      step->set_rank_records(step->rank_records() + 1);
     switch (record.body_case()) {
       case v1::Record::kCall: {
         step->set_call_phases(step->call_phases() + 1);
@@ -393,6 +404,10 @@ absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
         ForEachTensor(record.call(), [&](const v1::TensorSummary& tensor) {
           if (!tensor.has_payload()) return;
           ++count;
+          if (tensor.payload().lost() != v1::LOSS_REASON_UNSPECIFIED) {
+            v1::LossCount* const lost = LossOf(tensor.payload().lost(), step);
+            lost->set_referred_payloads(lost->referred_payloads() + 1);
+          }
           bytes += tensor.payload().length_bytes();
         });
         step->set_payloads(step->payloads() + count);
@@ -404,8 +419,19 @@ absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
         break;
       case v1::Record::kStepEnd:
         *step->mutable_end() = record.step_end();
+        step->set_end_order(record.order());
         break;
       case v1::Record::kLoss:
+        if (record.loss().reason() == v1::LOSS_REASON_FILTERED) {
+          step->set_gate_filtered(step->gate_filtered() +
+                                  record.loss().records());
+          break;
+        }
+        if (record.loss().records() + record.loss().payloads() > 0) {
+          v1::LossCount* const lost = LossOf(record.loss().reason(), step);
+          lost->set_records(lost->records() + record.loss().records());
+          lost->set_payloads(lost->payloads() + record.loss().payloads());
+        }
         step->set_lost_records(step->lost_records() + record.loss().records());
         step->set_lost_payloads(step->lost_payloads() +
                                 record.loss().payloads());
@@ -512,14 +538,17 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
 }
 
 absl::Status StoreImpl::Sync() {
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(sticky_);
+  }
+  // Commits go on meanwhile; what they add may be synced or not.
+  absl::Status status = payloads_->Sync();
+  if (status.ok()) status = index_->Write(index_->NewBatch(), /*sync=*/true);
+  if (status.ok()) return status;
   absl::MutexLock lock(&mutex_);
-  RP_RETURN_IF_ERROR(sticky_);
-  if (absl::Status status = payloads_->Sync(); !status.ok())
-    return sticky_ = status;
-  if (absl::Status status = index_->Write(index_->NewBatch(), /*sync=*/true);
-      !status.ok())
-    return sticky_ = status;
-  return absl::OkStatus();
+  if (sticky_.ok()) sticky_ = status;
+  return status;
 }
 
 bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
@@ -607,6 +636,15 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
         info.set_updated_unix_ns(row.updated_unix_ns());
         info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
                       std::max(row.lost_payloads(), row.end().lost_payloads()));
+        *info.mutable_losses() = row.losses();
+        info.set_stored_records(row.rank_records());
+        if (row.has_end()) {
+          // A rank numbers its records densely and its end is the last.
+          info.set_expected_records(row.end_order() + 1);
+          info.set_expected_payloads(row.end().payloads());
+        }
+        info.set_filtered_calls(row.end().filtered_calls() +
+                                row.gate_filtered());
         info.set_complete(row.has_end() && row.begun() &&
                           row.call_phases() >= row.end().call_phases());
         return absl::OkStatus();

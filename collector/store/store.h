@@ -3,10 +3,11 @@
 //
 // Ownership: one Store per data directory per machine; it holds the directory's
 // lock until destroyed. The Clock and FileSystem outlive it.
-// Threads: all methods are thread-safe. Commit and Sync are serialised inside;
-// the caller batches frames of many sessions into one Commit (group commit).
-// Failure: a failed write makes the store read-only (sticky): every later
-// Commit and Sync returns the first error until the store is reopened.
+// Threads: all methods are thread-safe. Commits are serialised inside, a Sync
+// does not hold them up; the caller batches frames of many sessions into one
+// Commit (group commit). Failure: a failed write makes the store read-only
+// (sticky): every later Commit and Sync returns the first error until the store
+// is reopened.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_H_
 
@@ -56,6 +57,10 @@ struct StepKey {
   int64_t pid = 0;
   uint64_t incarnation = 0;
 };
+
+// Orders from here on are of records that the session or the collector added
+// to a step (losses); a rank's own records are numbered densely from 0.
+inline constexpr uint64_t kFirstAddedOrder = uint64_t{1} << 62;
 
 // What recovery found and did at Open.
 struct RecoveryReport {

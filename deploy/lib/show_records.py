@@ -1,9 +1,32 @@
 #!/usr/bin/env python3
-"""Prints the first records of an exported dump: show_records.py DUMP_DIR."""
+"""Prints the telling records of an exported dump: show_records.py DUMP_DIR."""
 
 import json
 import pathlib
 import sys
+
+
+def telling_entries(data: dict) -> list[str]:
+    """One call, its gradient, one module, its gradient, and the gradients of its parameters."""
+    chosen = []
+    for part, suffix in ((".forward", "."), (".backward", "."), (".forward.", "Module."), (".backward.", "Module."),
+                         (".parameters_grad", "Module.")):
+        for name, record in data.items():
+            is_module = name.startswith("Module.")
+            if part not in name or is_module != (suffix == "Module.") or (not is_module and not name.endswith(part)):
+                continue
+            if part == ".forward" and name.removesuffix("forward") + "backward" not in data:
+                continue
+            if part == ".backward" and chosen:
+                name = chosen[0].removesuffix("forward") + "backward"
+                record = data[name]
+            leaves = [leaf for values in record.values() if isinstance(values, list) for leaf in values]
+            floats = [leaf for leaf in leaves
+                      if isinstance(leaf, dict) and len(leaf.get("shape", [])) >= 2 and isinstance(leaf["Max"], float)]
+            if len(floats) >= 2 or part == ".parameters_grad":
+                chosen.append(name)
+                break
+    return chosen
 
 
 def main() -> int:
@@ -13,16 +36,19 @@ def main() -> int:
     dump = json.loads((rank / "dump.json").read_text())
     print(f"{rank.relative_to(root)}/dump.json: task {dump['task']}, level {dump['level']}, "
           f"{len(dump['data'])} entries")
-    for name, record in list(dump["data"].items())[:4]:
+    for name in telling_entries(dump["data"]):
         print(f"  {name}")
-        for section, values in record.items():
-            leaves = values if isinstance(values, list) else list(values.values())
-            for leaf in leaves[:2]:
+        for section, values in dump["data"][name].items():
+            named = values.items() if isinstance(values, dict) else ((None, leaf) for leaf in values)
+            for key, leaf in list(named)[:2]:
+                leaf = leaf[0] if isinstance(leaf, list) and leaf else leaf
+                label = section if key is None else f"{section[:5]}.{key}"
                 if isinstance(leaf, dict) and "dtype" in leaf:
-                    print(f"    {section:<12} {leaf['dtype']} {leaf['shape']} max {leaf.get('Max')} "
-                          f"min {leaf.get('Min')} norm {leaf.get('Norm')}")
+                    figures = " ".join(f"{k.lower()} {leaf[k]:.4g}" for k in ("Max", "Min", "Norm")
+                                       if isinstance(leaf.get(k), (int, float)))
+                    print(f"    {label:<14} {leaf['dtype']} {leaf['shape']} {figures}")
                 else:
-                    print(f"    {section:<12} {json.dumps(leaf)}")
+                    print(f"    {label:<14} {json.dumps(leaf)}")
     payloads = sorted(root.glob("step*/*/dump_tensor_data/*.pt"))
     print(f"{len(payloads)} tensor files" + (f", e.g. {payloads[0].relative_to(root)}" if payloads else ""))
     manifest = json.loads((root / "manifest.json").read_text())

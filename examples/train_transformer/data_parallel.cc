@@ -7,12 +7,13 @@ struct DataParallel::Group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
 };
 
-DataParallel::DataParallel(const std::string& store, int rank, int world_size)
+DataParallel::DataParallel(const std::string& store, const std::string& host,
+                           int rank, int world_size)
     : world_size_(world_size), group_(std::make_unique<Group>()) {
   if (world_size == 1) return;
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices.push_back(
-      c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+      c10d::ProcessGroupGloo::createDeviceForHostname(host));
   options->timeout = std::chrono::seconds(120);
   group_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
       c10::make_intrusive<c10d::FileStore>(store, world_size), rank, world_size,

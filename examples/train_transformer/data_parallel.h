@@ -11,8 +11,10 @@
 
 class DataParallel {
  public:
-  // Ranks meet through the file `store`.
-  DataParallel(const std::string& store, int rank, int world_size);
+  // Ranks meet through the file `store`; `host` is the name under which the
+  // others reach this one.
+  DataParallel(const std::string& store, const std::string& host, int rank,
+               int world_size);
   ~DataParallel();
 
   // Averages all gradients in one all-reduce. True if any rank wants to stop:

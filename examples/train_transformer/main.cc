@@ -1,6 +1,7 @@
 // One rank of a small data-parallel training job with the debugger attached.
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -20,9 +21,29 @@ void OnSignal(int) { g_stop = 1; }
 struct Flags {
   int rank = 0, world_size = 1, threads = 1;
   int64_t steps = 100, batch = 4, seed = 1;
+  ModelOptions model;
+  std::string host = "127.0.0.1";
   std::string store, collector, run, config, step_log, stop_file;
   std::string text = "/usr/share/common-licenses";
   bool no_agent = false;
+  std::string inject_nan, corrupt_replica;
+};
+
+// "RANK:STEP:REST": what to break, where and when.
+struct Fault {
+  int rank = -1;
+  int64_t step = -1;
+  std::string what;
+
+  static Fault Parse(const std::string& text) {
+    Fault fault;
+    const size_t first = text.find(':'), second = text.find(':', first + 1);
+    if (first == std::string::npos) return fault;
+    fault.rank = std::stoi(text.substr(0, first));
+    fault.step = std::stoll(text.substr(first + 1, second - first - 1));
+    if (second != std::string::npos) fault.what = text.substr(second + 1);
+    return fault;
+  }
 };
 
 int Train(const Flags& flags) {
@@ -49,9 +70,12 @@ int Train(const Flags& flags) {
     }
     debugger = *std::move(created);
   }
-  DataParallel group(flags.store, flags.rank, flags.world_size);
-  const ModelOptions model_options;
-  Transformer model(model_options, Caller(debugger.get()));
+  DataParallel group(flags.store, flags.host, flags.rank, flags.world_size);
+  const ModelOptions& model_options = flags.model;
+  const Fault nan = Fault::Parse(flags.inject_nan);
+  const Fault corruption = Fault::Parse(flags.corrupt_replica);
+  std::string poisoned;
+  Transformer model(model_options, Caller(debugger.get(), &poisoned));
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(3e-4));
   at::Generator generator = at::detail::createCPUGenerator(
@@ -64,6 +88,7 @@ int Train(const Flags& flags) {
         RandomBatch(text, flags.batch, model_options.length, generator);
     if (debugger != nullptr) debugger->Start();
     const bool dumping = debugger != nullptr && debugger->recording();
+    poisoned = nan.rank == flags.rank && nan.step == step ? nan.what : "";
     optimizer.zero_grad();
     const at::Tensor logits = model->forward(input);
     const at::Tensor loss = torch::nn::functional::cross_entropy(
@@ -74,7 +99,13 @@ int Train(const Flags& flags) {
         (!flags.stop_file.empty() && std::filesystem::exists(flags.stop_file));
     const bool stop = group.AverageGradients(model->parameters(), want_stop);
     optimizer.step();
+    if (corruption.rank == flags.rank && corruption.step == step) {
+      const at::NoGradGuard guard;
+      model->parameters().front().view(-1)[0] += 1;
+    }
     if (debugger != nullptr) {
+      debugger->ReportLoss(loss.item<double>());
+      debugger->ReportReplica(model->parameters());
       debugger->Stop();
       debugger->Step();
     }
@@ -82,7 +113,9 @@ int Train(const Flags& flags) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began)
             .count();
     if (log.is_open()) {
-      log << "{\"step\": " << step << ", \"loss\": " << loss.item<float>()
+      const float value = loss.item<float>();
+      log << "{\"step\": " << step << ", \"loss\": "
+          << (std::isfinite(value) ? std::to_string(value) : "null")
           << ", \"seconds\": " << seconds
           << ", \"dumping\": " << (dumping ? "true" : "false") << "}"
           << std::endl;
@@ -104,9 +137,19 @@ int main(int argc, char** argv) {
   app.add_option("--world-size", flags.world_size, "number of ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--store", flags.store, "file through which the ranks meet");
+  app.add_option("--host", flags.host,
+                 "name under which the other ranks reach this one");
   app.add_option("--steps", flags.steps, "most steps to train");
   app.add_option("--batch", flags.batch, "windows per rank and step");
   app.add_option("--seed", flags.seed, "of weights and batches");
+  app.add_option("--width", flags.model.width, "of the residual stream")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--heads", flags.model.heads, "of attention; divides --width")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--blocks", flags.model.blocks, "of the transformer")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--length", flags.model.length, "bytes of a window")
+      ->check(CLI::PositiveNumber);
   app.add_option("--threads", flags.threads, "threads of PyTorch")
       ->check(CLI::PositiveNumber);
   app.add_option("--text", flags.text, "directory with text files");
@@ -118,10 +161,18 @@ int main(int argc, char** argv) {
                  "file for one JSON object a step");
   app.add_option("--stop-file", flags.stop_file,
                  "finish, all ranks in the same step, once this file exists");
+  app.add_option("--inject-nan", flags.inject_nan,
+                 "RANK:STEP:MODULE: make that module's input NaN, once");
+  app.add_option("--corrupt-replica", flags.corrupt_replica,
+                 "RANK:STEP: change one weight of that rank only");
   app.add_flag("--no-agent", flags.no_agent, "train without rankprobe");
   CLI11_PARSE(app, argc, argv);
   if (flags.world_size > 1 && flags.store.empty()) {
     std::fprintf(stderr, "--store is needed with more than one rank\n");
+    return 2;
+  }
+  if (flags.model.width % flags.model.heads != 0) {
+    std::fprintf(stderr, "--heads must divide --width\n");
     return 2;
   }
   std::signal(SIGTERM, OnSignal);

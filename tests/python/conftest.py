@@ -1,12 +1,17 @@
-"""Each test gets a PrecisionDebugger of its own, closed at the end."""
+"""Fixtures: a PrecisionDebugger of its own for each test; a real collector on an ephemeral port."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+import sys
 from typing import Any, Iterator
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+
+import harness  # noqa: E402
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -24,6 +29,27 @@ def _closed() -> Iterator[None]:
 
     if PrecisionDebugger._instance is not None:
         PrecisionDebugger._instance.close()
+
+
+@pytest.fixture
+def start_collector(tmp_path: pathlib.Path):
+    running = []
+
+    def start(*flags: str) -> harness.Collector:
+        directory = tmp_path / f"collector{len(running)}"
+        directory.mkdir()
+        running.append(harness.Collector(directory, *flags).start())
+        return running[-1]
+
+    yield start
+    for collector in running:
+        if collector.process.poll() is None:
+            assert collector.stop() == 0, collector.log_text()[-2000:]
+
+
+@pytest.fixture
+def collector(start_collector):
+    return start_collector()
 
 
 class Dump:

@@ -36,19 +36,19 @@ def _check(value: Any, depth: int) -> Optional[str]:
 
 
 def gradient_leaves(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """(path, tensor) of every tensor that will get a gradient."""
+    """(positions joined by '.', tensor) of every tensor that will get a gradient."""
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
             yield path, value
         return
     if isinstance(value, dict):
-        items: Any = value.items()
+        items: Any = value.values()
     elif isinstance(value, (list, tuple)):
-        items = enumerate(value)
+        items = value
     else:
         return
-    for key, item in items:
-        yield from gradient_leaves(item, f"{path}.{key}" if path else str(key))
+    for position, item in enumerate(items):
+        yield from gradient_leaves(item, f"{path}.{position}" if path else str(position))
 
 
 def skeleton(value: Any) -> Any:

@@ -1,0 +1,95 @@
+// Which entry of the golden dump a target entry is compared with, and which of
+// its rows. Immutable after Make; the readers outlive it.
+#ifndef RANKPROBE_ANALYSIS_ENTRY_MATCH_H_
+#define RANKPROBE_ANALYSIS_ENTRY_MATCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "analysis/dump_reader.h"
+#include "analysis/verdict.h"
+
+namespace rankprobe::analysis {
+
+// Names of the target to names of the golden side, in the order of the file.
+using NameMap = std::vector<std::pair<std::string, std::string>>;
+
+struct MatchOptions {
+  bool fuzzy = false;
+  NameMap cells;  // "fc1.Dense" -> "fc1.Linear": parts of module names
+  NameMap rows;   // whole row names; the dtype is not checked then
+};
+
+// A YAML file of `name: name` lines. INVALID_ARGUMENT naming file and reason.
+absl::StatusOr<NameMap> ReadNameMap(const std::string& path);
+
+class EntryMatch {
+ public:
+  static EntryMatch Make(const DumpReader& target, const DumpReader& golden,
+                         const MatchOptions& options);
+
+  // By index of the target's entry.
+  std::optional<size_t> Golden(size_t target) const {
+    return golden_[target] < 0
+               ? std::nullopt
+               : std::optional<size_t>(static_cast<size_t>(golden_[target]));
+  }
+
+ private:
+  std::vector<int64_t> golden_;
+};
+
+// One target entry beside its partner, rows paired and compared. Reused for
+// entry after entry to keep its buffers.
+class EntryComparison {
+ public:
+  EntryComparison(FileSystem* file_system, const DumpReader* target,
+                  const DumpReader* golden, const MatchOptions* options)
+      : file_system_(file_system),
+        target_(target),
+        golden_(golden),
+        options_(options) {}
+
+  // `golden_index` unset: all rows are without a partner.
+  absl::Status Load(size_t target_index, std::optional<size_t> golden_index);
+
+  absl::string_view entry() const { return entry_; }
+  absl::Span<const RowPair> pairs() const { return pairs_; }
+  Verdict verdict() const { return verdict_; }
+
+ private:
+  absl::Status PairBySuffix(absl::string_view golden_entry);
+  absl::Status PairByMap();
+
+  FileSystem* const file_system_;
+  const DumpReader* const target_;
+  const DumpReader* const golden_;
+  const MatchOptions* const options_;
+  absl::string_view entry_;
+  JsonDocument target_record_;
+  JsonDocument golden_record_;
+  std::vector<Row> target_rows_;
+  std::vector<Row> golden_rows_;
+  // Golden entries that a row map led to.
+  struct Mapped {
+    JsonDocument record;
+    std::vector<Row> rows;
+  };
+  absl::flat_hash_map<size_t, std::unique_ptr<Mapped>> mapped_;
+  std::vector<RowPair> pairs_;
+  Verdict verdict_ = Verdict::kPass;
+};
+
+// Compares the .pt files of a pair and sets its metrics.
+absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
+                            const DumpReader& golden, RowPair* pair);
+
+bool DtypesArePartners(const Row& target, const Row& golden);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_ENTRY_MATCH_H_

@@ -1,0 +1,69 @@
+// The call tree of one rank's step, from construct.json. Nodes are numbered in
+// order of creation, the root is 0. Built once, then immutable but for the
+// marks that matching sets.
+#ifndef RANKPROBE_ANALYSIS_GRAPH_H_
+#define RANKPROBE_ANALYSIS_GRAPH_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "analysis/dump_reader.h"
+
+namespace rankprobe::analysis {
+
+// The numbers are those of the node_type column.
+enum class NodeKind { kModule = 0, kApi = 1, kCollection = 9 };
+NodeKind NodeKindOf(absl::string_view id);
+
+struct GraphNode {
+  std::string id;
+  NodeKind kind = NodeKind::kModule;
+  int32_t parent = -1;
+  std::vector<int32_t> children;
+  std::optional<int64_t> micro_step;
+  std::optional<size_t> entry;  // its record in the dump
+  std::optional<uint32_t> stack;
+  bool stack_missing = false;  // a backward node without its forward node
+  int32_t match = -1;          // in the other graph
+};
+
+class Graph {
+ public:
+  // `dump` was opened with construct.json. INVALID_ARGUMENT for a cycle.
+  static absl::StatusOr<Graph> Build(const DumpReader& dump);
+
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
+  std::vector<GraphNode>& nodes() { return nodes_; }
+  int32_t Find(absl::string_view id) const;  // -1: none
+  // Children before parents, the root last.
+  std::vector<int32_t> PostOrder() const;
+  // Ids from the root to the node's parent.
+  std::vector<absl::string_view> Ancestors(int32_t node) const;
+  bool HasAncestor(int32_t node, int32_t ancestor) const;
+
+  // Numbers the micro steps; with `other`, matched and unmatched nodes of it
+  // too. Returns how many there are.
+  int64_t AssignMicroSteps(Graph* other);
+
+ private:
+  friend class GraphBuilder;
+  void Propagate();
+
+  std::vector<GraphNode> nodes_;
+  absl::flat_hash_map<std::string, int32_t> by_id_;
+  int64_t micro_step_count_ = 0;  // of Megatron
+};
+
+// "Module.a.B.backward.3" or "Torch.mul.3.backward".
+bool IsBackwardNode(absl::string_view id);
+// The forward twin of a backward node and the other way round; empty if the
+// node is neither.
+std::string TwinOf(absl::string_view id);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_GRAPH_H_

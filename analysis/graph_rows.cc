@@ -1,0 +1,211 @@
+#include "analysis/graph_rows.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "common/json_text.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// "12.3456789%" -> "12.345679%"; other text is left alone.
+std::string ShortDecimals(std::string text) {
+  const bool percent = absl::EndsWith(text, "%");
+  absl::string_view number = text;
+  if (percent) number.remove_suffix(1);
+  const size_t dot = number.find('.');
+  if (dot == absl::string_view::npos || dot == 0 || dot > 20) return text;
+  const absl::string_view decimals = number.substr(dot + 1);
+  if (decimals.size() <= 6 || decimals.size() > 20) return text;
+  for (size_t i = 0; i < number.size(); ++i) {
+    if (i != dot && !absl::ascii_isdigit(number[i])) return text;
+  }
+  double value = 0;
+  if (!absl::SimpleAtod(number, &value)) return text;
+  return absl::StrFormat("%.6f%s", value, percent ? "%" : "");
+}
+
+std::string StringText(absl::string_view text) {
+  if (text == " ") return "null";
+  if (text.find_first_of("'N.") == absl::string_view::npos) {
+    return std::string(text);
+  }
+  return ShortDecimals(
+      absl::StrReplaceAll(text, {{"'", ""}, {"None", "null"}}));
+}
+
+std::string ValueText(const JsonValue& value) {
+  if (value.is_null()) return "null";
+  if (value.is_string()) return StringText(value.text);
+  return PythonText(value);
+}
+
+class Fields {
+ public:
+  void Clear() { fields_.clear(); }
+  void Set(absl::string_view key, std::string text) {
+    for (auto& field : fields_) {
+      if (field.first == key) {
+        field.second = std::move(text);
+        return;
+      }
+    }
+    fields_.emplace_back(key, std::move(text));
+  }
+  void SetMissing(absl::string_view key, absl::string_view text) {
+    if (Find(key) == nullptr) fields_.emplace_back(key, std::string(text));
+  }
+  void Erase(absl::string_view key) {
+    std::erase_if(fields_, [key](const auto& f) { return f.first == key; });
+  }
+  const std::string* Find(absl::string_view key) const {
+    for (const auto& field : fields_) {
+      if (field.first == key) return &field.second;
+    }
+    return nullptr;
+  }
+  void AppendJson(std::string* out) const {
+    out->push_back('{');
+    bool first = true;
+    for (const auto& [key, text] : fields_) {
+      if (!first) out->append(", ");
+      first = false;
+      AppendJsonString(key, out);
+      out->append(": ");
+      AppendJsonString(text, out);
+    }
+    out->push_back('}');
+  }
+  template <typename Keep>
+  void Retain(const Keep& keep) {
+    std::erase_if(fields_, [&](const auto& f) { return !keep(f.first); });
+  }
+
+ private:
+  std::vector<std::pair<absl::string_view, std::string>> fields_;
+};
+
+void AddMetrics(DumpMode mode, const RowPair& pair, Fields* fields) {
+  const std::string consistent =
+      pair.requires_grad_consistent ? "True" : "False";
+  const std::string result(VerdictName(pair.verdict));
+  if (mode == DumpMode::kMd5) {
+    fields->Set("Result", result);
+    fields->Set("Requires_grad Consistent", consistent);
+    fields->Set("Err_message", pair.MessagesText());
+    return;
+  }
+  if (mode == DumpMode::kTensor) {
+    for (size_t i = 0; i < kTensorMetricCount; ++i) {
+      fields->Set(kTensorMetricNames[i], pair.tensor.text[i]);
+    }
+  } else {
+    constexpr std::array<absl::string_view, 4> kDiff = {
+        "Max diff", "Min diff", "Mean diff", "L2norm diff"};
+    constexpr std::array<absl::string_view, 4> kRelative = {
+        "MaxRelativeErr", "MinRelativeErr", "MeanRelativeErr",
+        "NormRelativeErr"};
+    for (size_t i = 0; i < 4; ++i) {
+      // The view colours by percent: an equal number is 0.0%.
+      const bool equal =
+          pair.stats[i].relative == "0" && pair.target->stats[i].is_number();
+      const bool real = pair.target->stats[i].kind == JsonValue::Kind::kFloat;
+      fields->Set(kDiff[i], equal && real ? "0.0" : pair.stats[i].difference);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      const bool equal =
+          pair.stats[i].relative == "0" && pair.target->stats[i].is_number();
+      fields->Set(kRelative[i],
+                  equal ? "0.0%" : ShortDecimals(pair.stats[i].relative));
+    }
+  }
+  fields->Set("Requires_grad Consistent", consistent);
+  fields->Set("Result", result);
+  fields->Set("Err_message", pair.MessagesText());
+}
+
+void FillFields(absl::string_view node, const Row& row, DumpMode mode,
+                bool show_md5, const RowPair* pair, Fields* fields) {
+  fields->Clear();
+  if (row.record == nullptr) {
+    fields->Set("value", "null");
+    return;
+  }
+  for (const JsonMember& member : row.record->fields()) {
+    fields->Set(member.key, ValueText(member.value));
+  }
+  fields->Set("data_name", StringText(row.data_name));
+  fields->SetMissing("requires_grad", "null");
+  for (const absl::string_view stat : kStatNames) {
+    fields->SetMissing(stat, "null");
+  }
+  if (row.derived) {
+    fields->Set("dtype", StringText(row.dtype));
+    fields->Set("shape", StringText(row.shape));
+    if (row.derived_stats) {
+      for (size_t i = 0; i < kStatNames.size(); ++i) {
+        fields->Set(kStatNames[i], ValueText(row.stats[i]));
+      }
+    }
+  }
+  if (show_md5) {
+    fields->Set("md5", StringText(row.md5));
+  } else {
+    fields->Erase("md5");
+  }
+  if (row.p2p != nullptr) {
+    const bool batch = absl::StrContains(node, "batch_isend_irecv");
+    for (const absl::string_view key :
+         {"class_type", "op", "peer", "tag", "group_id"}) {
+      if (batch && key != "class_type") continue;
+      const JsonValue* const value = row.p2p->Find(key);
+      fields->Set(key, value == nullptr ? "null" : ValueText(*value));
+    }
+  }
+  const std::string* const type = fields->Find("type");
+  if (type != nullptr && *type == "torch.ProcessGroup") {
+    fields->Retain([](absl::string_view key) {
+      return key == "type" || key == "group_ranks" || key == "group_id" ||
+             key == "data_name";
+    });
+  }
+  const std::string* const max = fields->Find("Max");
+  if (max != nullptr && *max == "null") {
+    fields->Clear();
+    fields->Set("value", "null");
+    return;
+  }
+  if (pair != nullptr) AddMetrics(mode, *pair, fields);
+}
+
+}  // namespace
+
+RowTexts RowsAsJson(absl::string_view node, absl::Span<const Row> rows,
+                    DumpMode mode, bool show_md5,
+                    absl::Span<const RowPair> pairs) {
+  RowTexts out;
+  out.input.assign("{");
+  out.output.assign("{");
+  Fields fields;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    std::string* const side =
+        row.state == RowState::kOutput ? &out.output : &out.input;
+    if (side->size() > 1) side->append(", ");
+    AppendJsonString(row.name, side);
+    side->append(": ");
+    FillFields(node, row, mode, show_md5, pairs.empty() ? nullptr : &pairs[i],
+               &fields);
+    fields.AppendJson(side);
+  }
+  out.input.push_back('}');
+  out.output.push_back('}');
+  return out;
+}
+
+}  // namespace rankprobe::analysis

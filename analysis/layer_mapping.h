@@ -1,0 +1,34 @@
+// Pairs the calls of two models whose layers have different names, by rules
+// such as `TransformerLayer: {attention: self_attn}`. docs/analysis.md, "Layer
+// mapping". Pure functions.
+#ifndef RANKPROBE_ANALYSIS_LAYER_MAPPING_H_
+#define RANKPROBE_ANALYSIS_LAYER_MAPPING_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "analysis/dump_reader.h"
+
+namespace rankprobe::analysis {
+
+struct LayerRule {
+  std::vector<std::string> from;  // components under the class' layer
+  std::string to;
+};
+// Class name to its rules, the longest first.
+using LayerRules = std::map<std::string, std::vector<LayerRule>>;
+
+absl::StatusOr<LayerRules> ReadLayerRules(const std::string& path);
+
+// Entry names of the target to those of the golden side; an entry without a
+// partner maps to "N/A".
+absl::flat_hash_map<std::string, std::string> MapLayers(
+    const LayerRules& rules, const DumpReader& target,
+    const DumpReader& golden);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_LAYER_MAPPING_H_

@@ -1,0 +1,332 @@
+#include "analysis/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/dtype.h"
+#include "common/json_text.h"
+#include "common/status_macros.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+enum class ValueType {
+  kNumber,
+  kNan,
+  kInf,
+  kNegInf,
+  kDevice,
+  kMissing,
+  kOther
+};
+
+std::string FloatText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::string out;
+  AppendPythonFloat(value, &out);
+  return out;
+}
+
+struct Classified {
+  ValueType type;
+  double number = 0;
+};
+
+Classified ClassifyText(absl::string_view text) {
+  const std::string lower = absl::AsciiStrToLower(text);
+  if (lower == "nan") return {ValueType::kNan};
+  if (lower == "inf") return {ValueType::kInf};
+  if (lower == "-inf") return {ValueType::kNegInf};
+  double number = 0;
+  if (absl::SimpleAtod(text, &number) && std::isfinite(number)) {
+    return {ValueType::kNumber, number};
+  }
+  if (absl::StrContains(lower, "npu") || absl::StrContains(lower, "cpu") ||
+      absl::StrContains(lower, "cuda")) {
+    return {ValueType::kDevice};
+  }
+  if (text == "N/A") return {ValueType::kMissing};
+  return {ValueType::kOther};
+}
+
+Classified Classify(const JsonValue& value) {
+  if (value.is_number()) {
+    if (std::isnan(value.number)) return {ValueType::kNan};
+    if (std::isinf(value.number)) {
+      return {value.number > 0 ? ValueType::kInf : ValueType::kNegInf};
+    }
+    return {ValueType::kNumber, value.number};
+  }
+  if (value.is_string()) return ClassifyText(value.text);
+  return {ValueType::kOther};
+}
+
+StatDiff Word(absl::string_view word) {
+  return {std::string(word), std::string(word), std::nullopt};
+}
+
+bool SameText(const JsonValue& a, const JsonValue& b) {
+  if (a.is_number() && b.is_number() && a.kind == b.kind) {
+    if (a.kind == JsonValue::Kind::kInt) return a.text == b.text;
+    return a.number == b.number ||
+           (std::isnan(a.number) && std::isnan(b.number));
+  }
+  return PythonText(a) == PythonText(b);
+}
+
+}  // namespace
+
+std::string StatText(const JsonValue& value) {
+  if (value.is_number() && std::isnan(value.number)) return "Nan";
+  return PythonText(value);
+}
+
+StatDiff CompareStat(const JsonValue& target, const JsonValue& benchmark) {
+  if (SameText(target, benchmark)) return {"0", "0", 0.0};
+  const Classified n = Classify(target);
+  const Classified b = Classify(benchmark);
+  const auto any = [&](ValueType type) {
+    return n.type == type || b.type == type;
+  };
+  if (n.type == ValueType::kNumber && b.type == ValueType::kNumber) {
+    const double difference = n.number - b.number;
+    StatDiff out;
+    out.difference = FloatText(difference);
+    if (b.number == 0) {
+      out.relative = difference == 0 ? "0" : "inf";
+      out.ratio = difference == 0 ? 0 : std::numeric_limits<double>::infinity();
+      return out;
+    }
+    const double percent = std::fabs(difference / b.number * 100);
+    out.relative = absl::StrCat(FloatText(percent), "%");
+    out.ratio = percent / 100;
+    return out;
+  }
+  if (any(ValueType::kMissing)) return Word("N/A");
+  if (n.type == ValueType::kDevice && b.type == ValueType::kDevice) {
+    return Word("N/A");
+  }
+  if (any(ValueType::kDevice) || any(ValueType::kOther)) return Word("Diff");
+  if (any(ValueType::kNan)) return Word("Nan");
+  const bool up = n.type == ValueType::kInf || (n.type != ValueType::kNegInf &&
+                                                b.type == ValueType::kNegInf);
+  StatDiff out = Word(up ? "inf" : "-inf");
+  out.ratio = std::numeric_limits<double>::infinity();
+  return out;
+}
+
+TensorMetrics UniformMetrics(absl::string_view word,
+                             absl::string_view message) {
+  TensorMetrics out;
+  out.text.fill(std::string(word));
+  out.message = std::string(message);
+  return out;
+}
+
+namespace {
+
+constexpr int64_t kBlock = 1 << 14;
+constexpr double kEpsilon = 2.220446049250313e-16;  // of a double
+
+// What one pass over both tensors adds up. Single and half precision compare
+// in float, as PyTorch would.
+struct Sums {
+  double dot = 0;
+  double n_square = 0;
+  double b_square = 0;
+  double d_square = 0;
+  double max_absolute = 0;
+  double max_relative = 0;
+  int64_t below_1e3 = 0;
+  int64_t below_5e3 = 0;
+  bool special_differs = false;
+};
+
+// Equal non-finite places count as zero on both sides.
+bool ZeroSpecials(std::vector<double>* n, std::vector<double>* b,
+                  int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    double& x = (*n)[static_cast<size_t>(i)];
+    double& y = (*b)[static_cast<size_t>(i)];
+    const bool finite_x = std::isfinite(x);
+    if (finite_x && std::isfinite(y)) continue;
+    if (std::isnan(x) != std::isnan(y) || std::isinf(x) != std::isinf(y)) {
+      return false;
+    }
+    x = y = 0;
+  }
+  return true;
+}
+
+bool AllFinite(const double* values, int64_t count) {
+  // The sum of differences to itself is NaN as soon as one value is not finite.
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += values[i] - values[i];
+  return sum == 0;
+}
+
+template <typename T>
+void AddBlock(const double* n, const double* b, int64_t count, Sums* sums) {
+  constexpr int kLanes = 8;
+  double dot[kLanes] = {};
+  double nn[kLanes] = {};
+  double bb[kLanes] = {};
+  double dd[kLanes] = {};
+  double max_absolute[kLanes] = {};
+  T max_relative[kLanes] = {};
+  int64_t below_1e3[kLanes] = {};
+  int64_t below_5e3[kLanes] = {};
+  const auto one = [&](int64_t i, int lane) {
+    const double x = n[i];
+    const double y = b[i];
+    const double d = x - y;
+    dot[lane] += x * y;
+    nn[lane] += x * x;
+    bb[lane] += y * y;
+    dd[lane] += d * d;
+    max_absolute[lane] = std::max(max_absolute[lane], std::fabs(d));
+    const T eps = y == 0 ? static_cast<T>(kEpsilon) : T{0};
+    const T tx = static_cast<T>(x) + eps;
+    const T ty = static_cast<T>(y) + eps;
+    const T relative = std::fabs((tx - ty) / ty);
+    max_relative[lane] = std::max(max_relative[lane], relative);
+    below_1e3[lane] += relative < static_cast<T>(0.001) ? 1 : 0;
+    below_5e3[lane] += relative < static_cast<T>(0.005) ? 1 : 0;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) one(i + lane, lane);
+  }
+  for (; i < count; ++i) one(i, 0);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    sums->dot += dot[lane];
+    sums->n_square += nn[lane];
+    sums->b_square += bb[lane];
+    sums->d_square += dd[lane];
+    sums->max_absolute = std::max(sums->max_absolute, max_absolute[lane]);
+    sums->max_relative =
+        std::max(sums->max_relative, static_cast<double>(max_relative[lane]));
+    sums->below_1e3 += below_1e3[lane];
+    sums->below_5e3 += below_5e3[lane];
+  }
+}
+
+// At most 12 decimals.
+std::string Rounded(double value) {
+  if (std::isnan(value)) return "Nan";
+  if (std::isinf(value)) return "inf";
+  double rounded = value;
+  (void)absl::SimpleAtod(absl::StrFormat("%.12f", value), &rounded);
+  return FloatText(rounded);
+}
+
+bool IsDouble(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
+    case v1::DTYPE_FLOAT8_E4M3FN:
+    case v1::DTYPE_FLOAT8_E5M2:
+    case v1::DTYPE_FLOAT8_E4M3FNUZ:
+    case v1::DTYPE_FLOAT8_E5M2FNUZ:
+    case v1::DTYPE_FLOAT8_E8M0FNU:
+    case v1::DTYPE_COMPLEX64:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::vector<int64_t> Squeezed(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> out;
+  for (const int64_t n : shape) {
+    if (n != 1) out.push_back(n);
+  }
+  return out;
+}
+
+std::string CosineText(const Sums& sums, std::string* message) {
+  const double n_norm = std::sqrt(sums.n_square);
+  const double b_norm = std::sqrt(sums.b_square);
+  if (n_norm <= kEpsilon && b_norm <= kEpsilon) return "1.0";
+  if (n_norm <= kEpsilon || b_norm <= kEpsilon) {
+    *message = absl::StrCat("Cosine: all elements of ",
+                            n_norm <= kEpsilon ? "NPU" : "bench", " are zero.");
+    return "Nan";
+  }
+  const double cosine = sums.dot / (n_norm * b_norm);
+  if (std::isnan(cosine)) {
+    *message = "Cosine: the sums overflow.";
+    return "Nan";
+  }
+  if (cosine > 0.9999) {
+    return FloatText(std::round(cosine * 1e6) / 1e6);
+  }
+  return Rounded(cosine);
+}
+
+}  // namespace
+
+absl::StatusOr<TensorMetrics> CompareTensors(const PtTensor& target,
+                                             const PtTensor& benchmark) {
+  if (target.elements == 0 || benchmark.elements == 0) {
+    return UniformMetrics("unsupported",
+                          "This is empty data, can not compare.");
+  }
+  if (Squeezed(target.shape) != Squeezed(benchmark.shape)) {
+    return UniformMetrics("shape unmatched",
+                          "Shape of NPU and bench tensor do not match.");
+  }
+  const bool wide = IsDouble(target.dtype) || IsDouble(benchmark.dtype);
+  Sums sums;
+  std::vector<double> n(kBlock);
+  std::vector<double> b(kBlock);
+  for (int64_t at = 0; at < target.elements; at += kBlock) {
+    const int64_t count = std::min(kBlock, target.elements - at);
+    RP_RETURN_IF_ERROR(
+        target.Read(at, absl::MakeSpan(n.data(), static_cast<size_t>(count))));
+    RP_RETURN_IF_ERROR(benchmark.Read(
+        at, absl::MakeSpan(b.data(), static_cast<size_t>(count))));
+    if ((!AllFinite(n.data(), count) || !AllFinite(b.data(), count)) &&
+        !ZeroSpecials(&n, &b, count)) {
+      return UniformMetrics("N/A",
+                            "The positions of inf or nan in NPU and bench "
+                            "tensor do not match.");
+    }
+    if (wide) {
+      AddBlock<double>(n.data(), b.data(), count, &sums);
+    } else {
+      AddBlock<float>(n.data(), b.data(), count, &sums);
+    }
+  }
+  TensorMetrics out;
+  const bool scalar = Squeezed(target.shape).empty();
+  const double elements = static_cast<double>(target.elements);
+  out.text[2] = Rounded(sums.max_absolute);
+  out.text[3] = Rounded(sums.max_relative);
+  if (scalar) {
+    out.text[0] = out.text[1] = out.text[4] = out.text[5] = "unsupported";
+    out.message = "A tensor of one element has no cosine, distance and ratios.";
+  } else {
+    out.text[0] = CosineText(sums, &out.message);
+    out.text[1] = FloatText(std::sqrt(sums.d_square));
+    out.text[4] = Rounded(static_cast<double>(sums.below_1e3) / elements);
+    out.text[5] = Rounded(static_cast<double>(sums.below_5e3) / elements);
+  }
+  if (target.dtype != benchmark.dtype) {
+    absl::StrAppend(&out.message, out.message.empty() ? "" : " ",
+                    "Dtype of NPU and bench tensor do not match.");
+  }
+  return out;
+}
+
+}  // namespace rankprobe::analysis

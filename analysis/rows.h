@@ -1,0 +1,54 @@
+// The rows of one entry: its tensors and values, flattened in the order and
+// with the names msprobe's tables have. Rows point into the JsonDocument they
+// were made from. Pure functions.
+#ifndef RANKPROBE_ANALYSIS_ROWS_H_
+#define RANKPROBE_ANALYSIS_ROWS_H_
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "analysis/json_value.h"
+
+namespace rankprobe::analysis {
+
+enum class RowState { kInput, kParameters, kOutput, kParametersGrad, kDebug };
+
+inline constexpr std::array<absl::string_view, 4> kStatNames = {"Max", "Min",
+                                                                "Mean", "Norm"};
+
+struct Row {
+  absl::string_view name;
+  RowState state = RowState::kInput;
+  // Null for a null in the dump; that row has no dtype, shape and md5.
+  const JsonValue* record = nullptr;
+  const JsonValue* p2p = nullptr;  // the P2POp around the tensor
+  bool has_dtype = false;
+  // Of an object without dtype: made from its value.
+  bool derived = false;
+  // The statistics are the value itself.
+  bool derived_stats = false;
+  absl::string_view dtype;
+  absl::string_view shape;
+  std::array<JsonValue, 4> stats;
+  // "True", "False" or null.
+  JsonValue requires_grad;
+  absl::string_view data_name = "-1";
+  absl::string_view md5;
+};
+
+// In table order: inputs, parameters, outputs, parameters_grad.
+absl::Status ReadRows(absl::string_view entry, JsonDocument* record,
+                      std::vector<Row>* rows);
+// In the order of the record: that of the graph.
+absl::Status ReadRowsInRecordOrder(absl::string_view entry,
+                                   JsonDocument* record,
+                                   std::vector<Row>* rows);
+
+bool IsParametersGradEntry(absl::string_view entry);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_ROWS_H_

@@ -1,0 +1,228 @@
+#include "analysis/vis_db.h"
+
+#include <sqlite3.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr char kSchema[] = R"(
+CREATE TABLE tb_nodes (
+    id TEXT PRIMARY KEY,
+    graph_id TEXT NOT NULL,
+    node_order INTEGER NOT NULL,
+    node_name TEXT NOT NULL,
+    node_type TEXT NOT NULL,
+    up_node TEXT,
+    sub_nodes TEXT,
+    precision_index INTEGER,
+    overflow_level TEXT,
+    micro_step_id INTEGER NOT NULL,
+    matched_node_link TEXT,
+    stack_id TEXT,
+    parallel_merge_info TEXT,
+    matched_distributed TEXT,
+    modified INTEGER NOT NULL,
+    input_data TEXT,
+    output_data TEXT,
+    data_source TEXT,
+    dump_data_dir TEXT,
+    step INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    is_distributed INTEGER
+);
+CREATE TABLE tb_stack (
+    id TEXT PRIMARY KEY,
+    stack_info TEXT
+);
+CREATE TABLE tb_config (
+    id TEXT PRIMARY KEY,
+    graph_type TEXT NOT NULL,
+    task TEXT,
+    tool_tip TEXT,
+    micro_steps INTEGER,
+    overflow_check INTEGER,
+    node_colors TEXT NOT NULL,
+    rank_list TEXT NOT NULL,
+    step_list TEXT NOT NULL
+);
+)";
+
+constexpr char kIndexes[] = R"(
+CREATE INDEX index1 ON tb_nodes
+    (step, rank, data_source, up_node, node_order);
+CREATE INDEX index2 ON tb_nodes (step, rank, data_source, node_name);
+CREATE INDEX index3 ON tb_nodes (step, rank, data_source, node_order);
+CREATE INDEX index4 ON tb_nodes (step, rank, node_order);
+CREATE INDEX index5 ON tb_nodes (step, rank, micro_step_id, node_order);
+CREATE INDEX index6 ON tb_nodes (step, rank, modified, matched_node_link);
+CREATE INDEX index7 ON tb_nodes (is_distributed);
+)";
+
+// The file is not ours until it is finished, so it needs no journal.
+constexpr char kPragmas[] =
+    "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; "
+    "PRAGMA locking_mode = EXCLUSIVE; PRAGMA cache_size = -65536;";
+
+void Bind(sqlite3_stmt* statement, int column, absl::string_view text) {
+  sqlite3_bind_text(statement, column, text.empty() ? "" : text.data(),
+                    static_cast<int>(text.size()), SQLITE_STATIC);
+}
+void BindOrNull(sqlite3_stmt* statement, int column, absl::string_view text) {
+  if (text.empty()) {
+    sqlite3_bind_null(statement, column);
+  } else {
+    Bind(statement, column, text);
+  }
+}
+
+}  // namespace
+
+VisDb::VisDb(FileSystem* file_system, std::string path)
+    : file_system_(file_system),
+      path_(std::move(path)),
+      temporary_(absl::StrCat(path_, ".part")) {}
+
+VisDb::~VisDb() {
+  Close();
+  if (!finished_) (void)file_system_->Delete(temporary_);
+}
+
+void VisDb::Close() {
+  for (sqlite3_stmt** statement :
+       {&insert_node_, &insert_stack_, &update_links_}) {
+    sqlite3_finalize(*statement);
+    *statement = nullptr;
+  }
+  if (db_ != nullptr) sqlite3_close(db_);
+  db_ = nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<VisDb>> VisDb::Create(FileSystem* file_system,
+                                                     std::string path) {
+  std::unique_ptr<VisDb> db(new VisDb(file_system, std::move(path)));
+  RP_RETURN_IF_ERROR(db->Open());
+  return db;
+}
+
+absl::Status VisDb::Fault() const {
+  return absl::UnavailableError(
+      absl::StrCat(temporary_, ": ",
+                   db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_)));
+}
+
+absl::Status VisDb::Run(const char* sql) {
+  return sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK
+             ? absl::OkStatus()
+             : Fault();
+}
+
+absl::Status VisDb::Step(sqlite3_stmt* statement) {
+  const int code = sqlite3_step(statement);
+  sqlite3_reset(statement);
+  return code == SQLITE_DONE ? absl::OkStatus() : Fault();
+}
+
+absl::Status VisDb::Open() {
+  if (file_system_->Exists(temporary_)) (void)file_system_->Delete(temporary_);
+  if (sqlite3_open(temporary_.c_str(), &db_) != SQLITE_OK) return Fault();
+  RP_RETURN_IF_ERROR(Run(kPragmas));
+  RP_RETURN_IF_ERROR(Run("BEGIN"));
+  RP_RETURN_IF_ERROR(Run(kSchema));
+  const auto prepare = [this](const char* sql, sqlite3_stmt** out) {
+    return sqlite3_prepare_v2(db_, sql, -1, out, nullptr) == SQLITE_OK
+               ? absl::OkStatus()
+               : Fault();
+  };
+  RP_RETURN_IF_ERROR(
+      prepare("INSERT INTO tb_nodes VALUES "
+              "(?,?,?,?,?,?,?,?,?,?,?,?,?,'{}',0,?,?,?,?,?,?,?)",
+              &insert_node_));
+  RP_RETURN_IF_ERROR(
+      prepare("INSERT INTO tb_stack VALUES (?,?)", &insert_stack_));
+  return prepare("UPDATE tb_nodes SET matched_distributed = ? WHERE id = ?",
+                 &update_links_);
+}
+
+absl::Status VisDb::AddNode(const VisNode& node) {
+  sqlite3_stmt* const s = insert_node_;
+  const std::string kind = absl::StrCat(node.kind);
+  Bind(s, 1, node.id);
+  Bind(s, 2, node.graph_id);
+  sqlite3_bind_int64(s, 3, node.order);
+  Bind(s, 4, node.name);
+  Bind(s, 5, kind);
+  Bind(s, 6, node.parent);
+  Bind(s, 7, node.children);
+  if (node.precision_index.has_value()) {
+    sqlite3_bind_double(s, 8, *node.precision_index);
+  } else {
+    sqlite3_bind_null(s, 8);
+  }
+  BindOrNull(s, 9, node.overflow_level);
+  sqlite3_bind_int64(s, 10, node.micro_step);
+  Bind(s, 11, node.matched_link);
+  Bind(s, 12, node.stack_id);
+  Bind(s, 13, node.merge_info);
+  Bind(s, 14, node.input);
+  Bind(s, 15, node.output);
+  Bind(s, 16, node.source);
+  BindOrNull(s, 17, node.data_dir);
+  sqlite3_bind_int64(s, 18, node.step);
+  sqlite3_bind_int64(s, 19, node.rank);
+  const absl::string_view name = node.name;
+  sqlite3_bind_int(s, 20, name.substr(0, 11) == "Distributed" ? 1 : 0);
+  return Step(s);
+}
+
+absl::Status VisDb::AddStack(const std::string& id, const std::string& frames) {
+  Bind(insert_stack_, 1, id);
+  Bind(insert_stack_, 2, frames);
+  return Step(insert_stack_);
+}
+
+absl::Status VisDb::SetDistributed(const std::string& node_id,
+                                   const std::string& links) {
+  Bind(update_links_, 1, links);
+  Bind(update_links_, 2, node_id);
+  return Step(update_links_);
+}
+
+absl::Status VisDb::SetConfig(const VisConfig& config) {
+  sqlite3_stmt* s = nullptr;
+  if (sqlite3_prepare_v2(db_,
+                         "INSERT INTO tb_config VALUES ('1',?,?,?,?,?,?,?,?)",
+                         -1, &s, nullptr) != SQLITE_OK) {
+    return Fault();
+  }
+  Bind(s, 1, config.compare ? "compare" : "build");
+  Bind(s, 2, config.task);
+  if (config.tool_tip.has_value()) {
+    Bind(s, 3, *config.tool_tip);
+  } else {
+    sqlite3_bind_null(s, 3);
+  }
+  sqlite3_bind_int64(s, 4, config.micro_steps);
+  sqlite3_bind_int(s, 5, config.overflow_check ? 1 : 0);
+  Bind(s, 6, config.node_colors);
+  Bind(s, 7, config.ranks);
+  Bind(s, 8, config.steps);
+  const absl::Status status = Step(s);
+  sqlite3_finalize(s);
+  return status;
+}
+
+absl::Status VisDb::Finish() {
+  RP_RETURN_IF_ERROR(Run(kIndexes));
+  RP_RETURN_IF_ERROR(Run("COMMIT"));
+  Close();
+  RP_RETURN_IF_ERROR(file_system_->Rename(temporary_, path_));
+  finished_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe::analysis

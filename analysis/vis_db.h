@@ -1,0 +1,91 @@
+// The .vis.db file that the graph view opens: tb_nodes, tb_stack, tb_config
+// (docs/analysis.md, "Graph database"). It is written under a temporary name
+// and appears when Finish succeeds. Not thread-safe.
+#ifndef RANKPROBE_ANALYSIS_VIS_DB_H_
+#define RANKPROBE_ANALYSIS_VIS_DB_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/file_system.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace rankprobe::analysis {
+
+struct VisNode {
+  std::string id;
+  std::string graph_id;
+  int64_t order = 0;
+  absl::string_view name;
+  int kind = 0;
+  absl::string_view parent;
+  std::string children;  // JSON or empty
+  std::optional<double> precision_index;
+  absl::string_view overflow_level;  // empty: none
+  int64_t micro_step = 0;
+  std::string matched_link;  // JSON
+  std::string stack_id;
+  std::string merge_info;  // JSON or empty
+  std::string input;
+  std::string output;
+  absl::string_view source;    // "NPU" or "Bench"
+  absl::string_view data_dir;  // empty: none
+  int64_t step = 0;
+  int64_t rank = 0;
+};
+
+struct VisConfig {
+  bool compare = false;
+  std::string task;
+  std::optional<std::string> tool_tip;
+  int64_t micro_steps = 1;
+  bool overflow_check = false;
+  std::string node_colors;
+  std::string ranks;
+  std::string steps;
+};
+
+class VisDb {
+ public:
+  static absl::StatusOr<std::unique_ptr<VisDb>> Create(FileSystem* file_system,
+                                                       std::string path);
+  VisDb(const VisDb&) = delete;
+  VisDb& operator=(const VisDb&) = delete;
+  ~VisDb();
+
+  absl::Status AddNode(const VisNode& node);
+  absl::Status AddStack(const std::string& id, const std::string& frames);
+  absl::Status SetDistributed(const std::string& node_id,
+                              const std::string& links);
+  absl::Status SetConfig(const VisConfig& config);
+  // Makes the indexes and gives the file its name.
+  absl::Status Finish();
+
+ private:
+  VisDb(FileSystem* file_system, std::string path);
+  absl::Status Open();
+  absl::Status Run(const char* sql);
+  absl::Status Step(sqlite3_stmt* statement);
+  absl::Status Fault() const;
+  void Close();
+
+  FileSystem* const file_system_;
+  const std::string path_;
+  const std::string temporary_;
+  sqlite3* db_ = nullptr;
+  sqlite3_stmt* insert_node_ = nullptr;
+  sqlite3_stmt* insert_stack_ = nullptr;
+  sqlite3_stmt* update_links_ = nullptr;
+  bool finished_ = false;
+};
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_VIS_DB_H_

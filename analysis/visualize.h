@@ -1,0 +1,41 @@
+// `graph_visualize`: one .vis.db of one dump (build) or of two (compare), over
+// all their steps and ranks.
+#ifndef RANKPROBE_ANALYSIS_VISUALIZE_H_
+#define RANKPROBE_ANALYSIS_VISUALIZE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "analysis/compare.h"
+#include "common/file_system.h"
+
+namespace rankprobe::analysis {
+
+struct VisualizeOptions {
+  std::string target;
+  std::string golden;  // empty: build
+  bool overflow_check = false;
+  bool fuzzy = false;
+  // Layer mapping: "auto" or a YAML file; empty: none.
+  std::string layer_mapping;
+};
+
+struct VisualizeResult {
+  int64_t nodes = 0;
+  int64_t error = 0;
+  int64_t warning = 0;
+  int64_t unmatched = 0;              // of the target's nodes
+  std::vector<std::string> unpaired;  // places of one side only
+  std::vector<std::string> warnings;
+};
+
+// Writes `path`, or nothing. INVALID_ARGUMENT in one line for bad input.
+absl::StatusOr<VisualizeResult> Visualize(FileSystem* file_system,
+                                          const VisualizeOptions& options,
+                                          const std::string& path,
+                                          const ProgressFn& progress);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_VISUALIZE_H_

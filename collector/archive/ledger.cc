@@ -1,0 +1,168 @@
+#include "collector/archive/ledger.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+v1::StepLedger Head(const v1::StepInfo& info) {
+  v1::StepLedger ledger;
+  ledger.set_step(info.step());
+  if (info.has_rank()) ledger.set_rank(info.rank());
+  ledger.set_pid(info.pid());
+  ledger.set_host(info.host());
+  ledger.set_incarnation(info.incarnation());
+  ledger.set_stored_records(info.stored_records());
+  ledger.set_filtered_calls(info.filtered_calls());
+  if (info.has_expected_records())
+    ledger.set_expected_records(info.expected_records());
+  if (info.has_expected_payloads())
+    ledger.set_expected_payloads(info.expected_payloads());
+  return ledger;
+}
+
+void AddGap(std::string reason, uint64_t records, uint64_t payloads,
+            std::string detail, v1::StepLedger* ledger) {
+  v1::LedgerGap* const gap = ledger->add_gaps();
+  gap->set_reason(std::move(reason));
+  gap->set_records(records);
+  gap->set_payloads(payloads);
+  gap->set_detail(std::move(detail));
+}
+
+// What remains between the rank's own count and everything that is accounted
+// for, and with it the state of the step.
+// `lost_payloads`: of records that are lost.
+void Close(const v1::StepInfo& info, uint64_t lost_payloads,
+           v1::StepLedger* ledger) {
+  if (info.deleted()) {
+    ledger->set_state(v1::StepLedger::STATE_DELETED);
+    AddGap("DELETED", ledger->stored_records(), info.payloads(), "", ledger);
+    ledger->set_stored_records(0);
+    ledger->set_stored_payloads(0);
+    return;
+  }
+  if (!info.has_expected_records()) {
+    ledger->set_state(v1::StepLedger::STATE_OPEN);
+    return;
+  }
+  uint64_t records = ledger->stored_records();
+  for (const v1::LedgerGap& gap : ledger->gaps()) records += gap.records();
+  // Each reference of a record that is here is stored or a gap already.
+  const uint64_t payloads = info.payloads() + lost_payloads;
+  const uint64_t expected_records =
+      std::max(records, ledger->expected_records());
+  const uint64_t expected_payloads =
+      std::max(payloads, ledger->expected_payloads());
+  if (expected_records > records || expected_payloads > payloads) {
+    AddGap("NOT_RECEIVED", expected_records - records,
+           expected_payloads - payloads,
+           expected_records > records
+               ? "the rank counted them and they never came"
+               : "of records that were lost",
+           ledger);
+  }
+  ledger->set_state(ledger->gaps().empty() ? v1::StepLedger::STATE_WHOLE
+                                           : v1::StepLedger::STATE_GAPS);
+}
+
+}  // namespace
+
+std::string ProcessDirectory(const v1::StepInfo& step) {
+  return step.has_rank() ? absl::StrCat("rank", step.rank())
+                         : absl::StrCat("proc", step.pid());
+}
+
+std::string LossReasonName(v1::LossReason reason) {
+  // A number that a newer agent may send has no name here.
+  if (!v1::LossReason_IsValid(reason))
+    return absl::StrCat("REASON_", static_cast<int>(reason));
+  return std::string(
+      absl::StripPrefix(v1::LossReason_Name(reason), "LOSS_REASON_"));
+}
+
+v1::StepLedger SummarizeStep(const v1::StepInfo& info) {
+  v1::StepLedger ledger = Head(info);
+  uint64_t lost_payloads = 0;
+  if (!info.deleted()) {
+    for (const v1::LossCount& loss : info.losses()) {
+      lost_payloads += loss.payloads();
+      AddGap(LossReasonName(loss.reason()), loss.records(),
+             loss.payloads() + loss.referred_payloads(), "", &ledger);
+    }
+  }
+  Close(info, lost_payloads, &ledger);
+  return ledger;
+}
+
+v1::StepLedger AccountStep(
+    const v1::StepInfo& info, const StepView& view,
+    const std::vector<PayloadFile>& missing,
+    const absl::flat_hash_set<const v1::TensorSummary*>& unreadable) {
+  v1::StepLedger ledger = Head(info);
+  uint64_t lost_payloads = 0;
+  if (!info.deleted()) {
+    for (const PayloadFile& file : missing) {
+      const v1::LossReason lost = file.tensor->payload().lost();
+      AddGap(unreadable.contains(file.tensor)      ? "CORRUPT"
+             : lost == v1::LOSS_REASON_UNSPECIFIED ? "NOT_STORED"
+                                                   : LossReasonName(lost),
+             0, 1, file.file_name, &ledger);
+      ledger.mutable_gaps(ledger.gaps_size() - 1)->set_entry(file.entry);
+    }
+    ledger.set_stored_payloads(info.payloads() -
+                               std::min(info.payloads(), missing.size()));
+    for (const v1::LossEvent& loss : view.losses) {
+      // What the plan leaves out is not a gap.
+      if (loss.reason() == v1::LOSS_REASON_FILTERED ||
+          loss.records() + loss.payloads() == 0)
+        continue;
+      lost_payloads += loss.payloads();
+      AddGap(LossReasonName(loss.reason()), loss.records(), loss.payloads(),
+             loss.detail(), &ledger);
+      ledger.mutable_gaps(ledger.gaps_size() - 1)->set_entry(loss.entry());
+    }
+  }
+  Close(info, lost_payloads, &ledger);
+  return ledger;
+}
+
+absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
+                                           const v1::StepInfo& info) {
+  if (info.deleted()) return SummarizeStep(info);
+  StepKey key;
+  key.run = run;
+  key.step = info.step();
+  key.incarnation = info.incarnation();
+  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store, key));
+  std::vector<PayloadFile> files, missing;
+  // The writer of dump.json is what knows a tensor's entry and file.
+  DumpJson(
+      view, "",
+      [&](const v1::TensorSummary& tensor) {
+        return store->HasPayload(run, tensor.payload().digest(),
+                                 tensor.payload().length_bytes());
+      },
+      &files, &missing);
+  return AccountStep(info, view, missing, {});
+}
+
+std::string GapText(const v1::LedgerGap& gap) {
+  std::string text = absl::StrCat("lost ", gap.reason(), ":");
+  if (gap.records() > 0) absl::StrAppend(&text, " ", gap.records(), " records");
+  if (gap.payloads() > 0) {
+    absl::StrAppend(&text, gap.records() > 0 ? "," : "", " ", gap.payloads(),
+                    " payloads");
+  }
+  if (!gap.entry().empty()) absl::StrAppend(&text, " of ", gap.entry());
+  if (!gap.detail().empty()) absl::StrAppend(&text, " (", gap.detail(), ")");
+  return text;
+}
+
+}  // namespace rankprobe

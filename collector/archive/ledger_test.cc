@@ -1,0 +1,141 @@
+#include "collector/archive/ledger.h"
+
+#include <string>
+#include <vector>
+
+#include "collector/testing/frames.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::DigestOf;
+using testing::Frames;
+using testing::MakeIdentity;
+
+class LedgerTest : public testing::TempDirTest {
+ protected:
+  v1::Record* Add(Frames* frames, uint64_t order) {
+    v1::Record* const record = frames->AddBatch(3)->add_records();
+    record->set_order(order);
+    return record;
+  }
+  void AddCall(Frames* frames, uint64_t order, const std::string& payload,
+               v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED) {
+    v1::CallPhase* const call = Add(frames, order)->mutable_call();
+    call->set_entry("Torch.add." + std::to_string(order) + ".forward");
+    call->set_kind(v1::CALL_KIND_API_FORWARD);
+    v1::TensorSummary* const tensor =
+        call->mutable_output()->add_items()->mutable_tensor();
+    tensor->set_dtype(v1::DTYPE_INT8);
+    tensor->add_shape(static_cast<int64_t>(payload.size()));
+    tensor->mutable_payload()->set_length_bytes(payload.size());
+    tensor->mutable_payload()->set_lost(lost);
+    if (lost == v1::LOSS_REASON_UNSPECIFIED)
+      tensor->mutable_payload()->set_digest(DigestOf(payload));
+  }
+  void AddEnd(Frames* frames, uint64_t order, uint64_t calls,
+              uint64_t payloads) {
+    v1::StepEnd* const end = Add(frames, order)->mutable_step_end();
+    end->set_call_phases(calls);
+    end->set_payloads(payloads);
+    end->set_filtered_calls(7);
+  }
+
+  // Both accounts of the only step in the store.
+  struct Accounts {
+    v1::StepLedger exact, summary;
+  };
+  Accounts Account(Store* store) {
+    const std::vector<v1::StepInfo> steps = *store->ListSteps("run");
+    EXPECT_EQ(steps.size(), 1u);
+    const auto exact = AccountStep(store, "run", steps[0]);
+    EXPECT_TRUE(exact.ok()) << exact.status();
+    return {*exact, SummarizeStep(steps[0])};
+  }
+  static const v1::LedgerGap* Find(const v1::StepLedger& ledger,
+                                   const std::string& reason) {
+    for (const v1::LedgerGap& gap : ledger.gaps()) {
+      if (gap.reason() == reason) return &gap;
+    }
+    return nullptr;
+  }
+};
+
+TEST_F(LedgerTest, AWholeStep) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload("abcd");
+  Add(&frames, 0)->mutable_step_begin();
+  AddCall(&frames, 1, "abcd");
+  AddEnd(&frames, 2, 1, 1);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const Accounts accounts = Account(store.get());
+  EXPECT_EQ(accounts.exact.state(), v1::StepLedger::STATE_WHOLE);
+  EXPECT_EQ(accounts.summary.state(), v1::StepLedger::STATE_WHOLE);
+  EXPECT_EQ(accounts.exact.expected_records(), 3u);
+  EXPECT_EQ(accounts.exact.stored_records(), 3u);
+  EXPECT_EQ(accounts.exact.stored_payloads(), 1u);
+  EXPECT_EQ(accounts.exact.filtered_calls(), 7u);
+}
+
+// Every expected item is in exactly one place.
+TEST_F(LedgerTest, ExpectedIsStoredAndGaps) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload("abcd");
+  Add(&frames, 0)->mutable_step_begin();
+  AddCall(&frames, 1, "abcd");
+  AddCall(&frames, 2, "never sent");
+  AddCall(&frames, 3, "shed", v1::LOSS_REASON_AGENT_BUDGET);
+  // Records 4 to 6 were shed, with a payload; 7 never came for no known reason.
+  v1::LossEvent* const loss = Add(&frames, kFirstAddedOrder)->mutable_loss();
+  loss->set_reason(v1::LOSS_REASON_AGENT_DEADLINE);
+  loss->set_records(3);
+  v1::LossEvent* const gate =
+      Add(&frames, kFirstAddedOrder + 1)->mutable_loss();
+  gate->set_reason(v1::LOSS_REASON_FILTERED);
+  gate->set_records(2);
+  AddEnd(&frames, 8, 6, 5);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const Accounts accounts = Account(store.get());
+  for (const v1::StepLedger* ledger : {&accounts.exact, &accounts.summary}) {
+    EXPECT_EQ(ledger->state(), v1::StepLedger::STATE_GAPS);
+    EXPECT_EQ(ledger->expected_records(), 9u);
+    EXPECT_EQ(ledger->stored_records(), 5u);
+    EXPECT_EQ(ledger->filtered_calls(), 9u);
+    uint64_t lost = 0;
+    for (const v1::LedgerGap& gap : ledger->gaps()) lost += gap.records();
+    EXPECT_EQ(ledger->stored_records() + lost, ledger->expected_records());
+    ASSERT_NE(Find(*ledger, "AGENT_DEADLINE"), nullptr);
+    EXPECT_EQ(Find(*ledger, "AGENT_DEADLINE")->records(), 3u);
+    ASSERT_NE(Find(*ledger, "NOT_RECEIVED"), nullptr);
+    EXPECT_EQ(Find(*ledger, "NOT_RECEIVED")->records(), 1u);
+    EXPECT_EQ(Find(*ledger, "NOT_RECEIVED")->payloads(), 2u);
+    ASSERT_NE(Find(*ledger, "AGENT_BUDGET"), nullptr);
+    EXPECT_EQ(Find(*ledger, "AGENT_BUDGET")->payloads(), 1u);
+    EXPECT_EQ(Find(*ledger, "AGENT_BUDGET")->records(), 0u);
+    EXPECT_EQ(Find(*ledger, "FILTERED"), nullptr);
+  }
+  EXPECT_EQ(accounts.exact.stored_payloads(), 1u);
+  uint64_t lost = 0;
+  for (const v1::LedgerGap& gap : accounts.exact.gaps()) lost += gap.payloads();
+  EXPECT_EQ(accounts.exact.stored_payloads() + lost,
+            accounts.exact.expected_payloads());
+  ASSERT_NE(Find(accounts.exact, "NOT_STORED"), nullptr);
+  EXPECT_EQ(Find(accounts.exact, "NOT_STORED")->entry(), "Torch.add.2.forward");
+  EXPECT_EQ(GapText(*Find(accounts.exact, "AGENT_DEADLINE")),
+            "lost AGENT_DEADLINE: 3 records");
+}
+
+TEST_F(LedgerTest, AnUnfinishedStepIsOpen) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  Add(&frames, 0)->mutable_step_begin();
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  EXPECT_EQ(Account(store.get()).exact.state(), v1::StepLedger::STATE_OPEN);
+  EXPECT_FALSE(Account(store.get()).exact.has_expected_records());
+}
+
+}  // namespace
+}  // namespace rankprobe

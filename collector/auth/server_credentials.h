@@ -1,0 +1,48 @@
+// How the server's port is secured: TLS, client certificates, tokens. The check
+// runs in gRPC before any service sees the call, so no method can forget it.
+//
+// Ownership: the credentials hold the Authorizer; the Logger outlives the
+// server. Failure: INVALID_ARGUMENT naming the file that cannot be used.
+#ifndef RANKPROBE_COLLECTOR_AUTH_SERVER_CREDENTIALS_H_
+#define RANKPROBE_COLLECTOR_AUTH_SERVER_CREDENTIALS_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "collector/auth/authorizer.h"
+#include "collector/logger.h"
+
+namespace rankprobe {
+
+struct ServerSecurityFiles {
+  // Empty: plain text.
+  std::string tls_cert;
+  std::string tls_key;
+  // Certificates that may vouch for clients; set: a client must show one, or,
+  // with a token file, may.
+  std::string tls_client_ca;
+  std::string token_file;
+};
+
+struct ServerSecurity {
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  std::shared_ptr<const Authorizer> authorizer;
+};
+
+absl::StatusOr<ServerSecurity> MakeServerSecurity(
+    const ServerSecurityFiles& files, const Logger* logger);
+
+// What `context`'s caller brings; for naming it in the audit log.
+Credentials CredentialsOf(const grpc::CallbackServerContext& context);
+
+// gRPC tells nobody of handshakes that fail but its own log: this sends that to
+// `logger`, which must live until null is set. One per process.
+void ForwardGrpcLog(const Logger* logger);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_AUTH_SERVER_CREDENTIALS_H_

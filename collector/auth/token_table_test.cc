@@ -1,0 +1,61 @@
+#include "collector/auth/token_table.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(TokenTableTest, FindsHoldersAndNobodyElse) {
+  const auto table = TokenTable::Parse(
+      "# team\n"
+      "operator alice  0123456789abcdef0123\n"
+      "agent\tjobs\tfedcba9876543210fedc # all ranks\n"
+      "\n");
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_EQ(table->size(), 2u);
+  ASSERT_TRUE(table->Find("0123456789abcdef0123").has_value());
+  EXPECT_EQ(table->Find("0123456789abcdef0123")->role, Role::kOperator);
+  EXPECT_EQ(table->Find("0123456789abcdef0123")->name, "alice");
+  EXPECT_EQ(table->Find("fedcba9876543210fedc")->role, Role::kAgent);
+  EXPECT_FALSE(table->Find("0123456789abcdef0124").has_value());
+  EXPECT_FALSE(table->Find("0123456789abcdef012").has_value());
+  EXPECT_FALSE(table->Find("").has_value());
+}
+
+TEST(TokenTableTest, EveryFaultIsNamedAndNoTokenIsShown) {
+  const auto table = TokenTable::Parse(
+      "root alice 0123456789abcdef\n"
+      "viewer bob short\n"
+      "viewer\n"
+      "viewer a 0123456789abcdefX\n"
+      "viewer b 0123456789abcdefX\n");
+  const std::string message(table.status().message());
+  EXPECT_THAT(message, HasSubstr("line 1"));
+  EXPECT_THAT(message, HasSubstr("line 2"));
+  EXPECT_THAT(message, HasSubstr("line 3"));
+  EXPECT_THAT(message, HasSubstr("line 5"));
+  EXPECT_THAT(message, Not(HasSubstr("line 4")));
+  EXPECT_THAT(message, Not(HasSubstr("0123456789")));
+  EXPECT_FALSE(TokenTable::Parse("# nobody\n").ok());
+}
+
+TEST(TokenTableTest, AFileThatEverybodyMayReadIsRefused) {
+  const std::string path = ::testing::TempDir() + "/tokens";
+  std::ofstream(path) << "viewer bob 0123456789abcdef\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(TokenTable::Load(path).status()));
+  ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
+  EXPECT_TRUE(TokenTable::Load(path).ok());
+  EXPECT_FALSE(TokenTable::Load(path + ".none").ok());
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,21 @@
+// CRC-32 as in zlib, at the speed this CPU has. Pure and thread-safe; the
+// result does not depend on the CPU.
+#ifndef RANKPROBE_COMMON_KERNELS_CRC32_H_
+#define RANKPROBE_COMMON_KERNELS_CRC32_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rankprobe::kernels {
+
+// Continues `crc` (0 to begin with) over `data`.
+uint32_t Crc32(uint32_t crc, const void* data, size_t bytes);
+
+// The CPU has 512-bit carry-less multiplication.
+bool HasWideCrc32();
+// Only if HasWideCrc32().
+uint32_t WideCrc32(uint32_t crc, const void* data, size_t bytes);
+
+}  // namespace rankprobe::kernels
+
+#endif  // RANKPROBE_COMMON_KERNELS_CRC32_H_

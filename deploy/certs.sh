@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# A working set of certificates and tokens, for tests and for a first try:
+#   deploy/certs.sh DIRECTORY [HOST_OR_IP..]
+# makes in DIRECTORY
+#   ca.pem                      vouches for all below (ca.key: keep it away)
+#   server.pem server.key       the collector, for localhost, 127.0.0.1, ::1 and the names given
+#   agent.pem  operator.pem  viewer.pem   clients, with their .key; the URI in each names its role
+#   expired.pem expired.key     an operator's that has run out, for tests
+#   tokens                      for rankprobed --token-file
+#   agent.token operator.token viewer.token   one token each, for RANKPROBE_TOKEN_FILE
+set -euo pipefail
+umask 077
+[ $# -ge 1 ] || { sed -n '2,10p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+dir=$1
+shift
+mkdir -p "$dir"
+cd "$dir"
+
+names=DNS:localhost,IP:127.0.0.1,IP:::1
+for name in "$@"; do
+  if [[ $name =~ ^[0-9.]+$ || $name == *:* ]]; then names+=,IP:$name; else names+=,DNS:$name; fi
+done
+
+key() { openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -nocrypt -out "$1"; }
+
+# sign NAME SUBJECT_ALT_NAME USAGE DAYS
+sign() {
+  key "$1.key"
+  openssl req -new -key "$1.key" -subj "/O=rankprobe/CN=$1" -out "$1.csr"
+  printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=%s\nsubjectAltName=%s\n' "$3" "$2" >"$1.ext"
+  openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -sha256 -days "$4" \
+    -extfile "$1.ext" -out "$1.pem" 2>/dev/null
+  rm "$1.csr" "$1.ext"
+}
+
+key ca.key
+openssl req -new -x509 -key ca.key -sha256 -days 3650 -subj "/O=rankprobe/CN=rankprobe test CA" \
+  -addext "keyUsage=critical,keyCertSign,cRLSign" -out ca.pem
+sign server "$names" serverAuth 825
+for role in agent operator viewer; do sign "$role" "URI:rankprobe:$role" clientAuth 825; done
+# openssl x509 cannot look back before today with -days; -1 gives an end before its beginning.
+sign expired "$names,URI:rankprobe:operator" serverAuth,clientAuth -1
+
+: >tokens
+for role in agent operator viewer; do
+  token=$(openssl rand -hex 24)
+  echo "$token" >"$role.token"
+  echo "$role test-$role $token" >>tokens
+done
+echo "certificates and tokens are in $dir"

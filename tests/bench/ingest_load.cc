@@ -1,0 +1,184 @@
+// One measurement of moving bytes or records; prints one JSON object.
+//   bench_ingest payload HOST:PORT RUN MIB       through a real session, until
+//                                                SYNCED
+//   bench_ingest records HOST:PORT RUN THOUSANDS the same with records
+//   bench_ingest null    HOST:PORT -   MIB       frames into bench_null_sink
+//   bench_ingest write   DIRECTORY -   MIB       sequential write + fdatasync
+// Payload bytes are read from memory and copied once, as from a tensor.
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session.h"
+#include "common/summary.h"
+#include "rankprobe/v1/agent.grpc.pb.h"
+#include "tests/bench/load.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kTensorBytes = 16 << 20;
+constexpr size_t kFrameBytes = (1 << 20) - 256;
+constexpr uint64_t kRecordsPerBuffer = 500;
+
+double Seconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int Fail(const std::string& what) {
+  std::fprintf(stderr, "bench_ingest: %s\n", what.c_str());
+  return 1;
+}
+
+void Print(double seconds, uint64_t bytes, uint64_t records) {
+  std::printf("{\"seconds\": %.6f, \"bytes\": %llu, \"records\": %llu}\n",
+              seconds, static_cast<unsigned long long>(bytes),
+              static_cast<unsigned long long>(records));
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Connect(const std::string& collector,
+                                                 const std::string& run,
+                                                 const Clock* clock) {
+  SessionOptions options;
+  options.collector = collector;
+  options.identity.set_run(run);
+  options.identity.set_rank(0);
+  options.block_deadline = absl::Minutes(5);
+  absl::StatusOr<std::unique_ptr<Session>> session =
+      Session::Create(options, clock);
+  if (!session.ok()) return session.status();
+  const absl::Status connected = (*session)->WaitConnected(absl::Seconds(20));
+  if (!connected.ok()) return connected;
+  return session;
+}
+
+int Payloads(Session* session, std::vector<char>* tensor, size_t count) {
+  const int64_t size = static_cast<int64_t>(kTensorBytes), stride = 1;
+  TensorView view;
+  view.data = tensor->data();
+  view.dtype = v1::DTYPE_UINT8;
+  view.sizes = absl::MakeConstSpan(&size, 1);
+  view.strides = absl::MakeConstSpan(&stride, 1);
+  const double began = Seconds();
+  for (size_t i = 0; i < count; ++i) {
+    // Other content each time; the run stores equal bytes once.
+    std::memcpy(tensor->data(), &i, sizeof(i));
+    v1::LossReason reason;
+    std::unique_ptr<PayloadBuffer> buffer =
+        session->ReservePayload(kTensorBytes, &reason);
+    if (buffer == nullptr) return Fail("a payload was shed");
+    SummaryRequest request;
+    request.statistics = false;
+    request.digest = true;
+    request.copy_to = buffer->data();
+    const Summary summary = Summarize(view, request);
+    session->SubmitPayload(summary.digest, std::move(buffer));
+  }
+  const absl::Status status =
+      session->Flush(v1::DURABILITY_SYNCED, absl::Minutes(2));
+  if (!status.ok()) return Fail(status.ToString());
+  Print(Seconds() - began, count * kTensorBytes, 0);
+  return 0;
+}
+
+int Records(Session* session, uint64_t count) {
+  const double began = Seconds();
+  for (uint64_t done = 0; done < count; done += kRecordsPerBuffer) {
+    auto records = std::make_unique<RecordBuffer>();
+    records->batch()->set_step(static_cast<int64_t>(done / 10000));
+    for (uint64_t i = 0; i < kRecordsPerBuffer; ++i)
+      bench::FillRecord(done + i, records->Add());
+    if (!session->SubmitRecords(std::move(records)))
+      return Fail("records were shed");
+  }
+  const absl::Status status =
+      session->Flush(v1::DURABILITY_SYNCED, absl::Minutes(2));
+  if (!status.ok()) return Fail(status.ToString());
+  Print(Seconds() - began, 0, count);
+  return 0;
+}
+
+int NullSink(const std::string& address, const std::vector<char>& tensor,
+             size_t count) {
+  const auto stub = v1::AgentService::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const auto stream = stub->Upload(&context);
+  v1::UploadFrame frame;
+  uint64_t sequence = 0;
+  const double began = Seconds();
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t at = 0; at < kTensorBytes; at += kFrameBytes) {
+      const size_t n = std::min(kFrameBytes, kTensorBytes - at);
+      frame.set_sequence(++sequence);
+      frame.mutable_chunk()->set_data(tensor.data() + at, n);
+      if (!stream->Write(frame)) return Fail("the stream broke");
+    }
+  }
+  stream->WritesDone();
+  v1::UploadAck ack;
+  if (!stream->Read(&ack) || ack.committed() != sequence)
+    return Fail("frames were lost");
+  const double seconds = Seconds() - began;
+  if (const grpc::Status status = stream->Finish(); !status.ok())
+    return Fail(status.error_message());
+  Print(seconds, count * kTensorBytes, 0);
+  return 0;
+}
+
+int Write(const std::string& directory, const std::vector<char>& tensor,
+          size_t count) {
+  const std::string path = absl::StrCat(directory, "/plain");
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600);
+  if (fd < 0) return Fail(absl::StrCat("cannot create ", path));
+  const double began = Seconds();
+  bool ok = true;
+  for (size_t i = 0; i < count && ok; ++i) {
+    for (size_t at = 0; at < kTensorBytes && ok; at += 1 << 20)
+      ok = ::write(fd, tensor.data() + at, 1 << 20) == 1 << 20;
+  }
+  ok = ok && ::fdatasync(fd) == 0;
+  const double seconds = Seconds() - began;
+  ::close(fd);
+  ::unlink(path.c_str());
+  if (!ok) return Fail(absl::StrCat("cannot write ", path));
+  Print(seconds, count * kTensorBytes, 0);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  uint64_t amount = 0;
+  if (argc != 5 || !absl::SimpleAtoi(argv[4], &amount))
+    return Fail("see the head of ingest_load.cc");
+  const std::string mode = argv[1], target = argv[2], run = argv[3];
+  std::vector<char> tensor(kTensorBytes);
+  bench::FillPayload(static_cast<uint64_t>(::getpid()), tensor.data(),
+                     tensor.size());
+  const size_t tensors = amount * (1 << 20) / kTensorBytes;
+  if (mode == "null") return NullSink(target, tensor, tensors);
+  if (mode == "write") return Write(target, tensor, tensors);
+  const SystemClock clock;
+  absl::StatusOr<std::unique_ptr<Session>> session =
+      Connect(target, run, &clock);
+  if (!session.ok()) return Fail(session.status().ToString());
+  if (mode == "payload") return Payloads(session->get(), &tensor, tensors);
+  if (mode == "records") return Records(session->get(), amount * 1000);
+  return Fail("unknown mode");
+}
+
+}  // namespace
+}  // namespace rankprobe
+
+int main(int argc, char** argv) { return rankprobe::Main(argc, argv); }

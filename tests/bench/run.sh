@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds the benchmarks and prints the table of budgets, a line each:
+#   name value limit met|missed
+# From a bare clone on Debian 12; about four minutes after the build.
+#   ./tests/bench/run.sh                       everything
+#   ./tests/bench/run.sh --only store,ingest   some of: kernels, agent, store,
+#                                              ingest, steps, export, ranks
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
+case ${1:-} in
+  -h | --help) sed -n '2,7p' "${BASH_SOURCE[0]}"; exit 0 ;;
+esac
+install_packages
+build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \
+  bench_null_sink bench_ingest bench_ranks bench_torch bench_steps
+say "Budgets: name value limit met|missed"
+RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR exec python3 "$RANKPROBE_ROOT/tests/bench/end_to_end.py" "$@"
