@@ -94,8 +94,9 @@ CommCall ReadCommCall(absl::string_view entry, const JsonValue& record) {
   const JsonValue* group = kwargs == nullptr ? nullptr : kwargs->Find("group");
   if (group == nullptr || !group->is_object()) {
     const JsonValue* const args = record.Find("input_args");
-    for (const JsonValue& item :
-         args == nullptr ? absl::Span<const JsonValue>() : args->items()) {
+    const absl::Span<const JsonValue> items =
+        args == nullptr ? absl::Span<const JsonValue>() : args->items();
+    for (const JsonValue& item : items) {
       const JsonValue* const type = item.Find("type");
       if (type != nullptr && type->text == "torch.ProcessGroup") group = &item;
     }
@@ -124,10 +125,15 @@ void CommLinks::Add(int64_t rank, absl::string_view node,
   call.peer = facts.peer;
   call.group_ranks = facts.group_ranks;
   call.group_id = facts.group_id;
+  if (call.group_id.empty() && !world_.empty()) {
+    call.group_id = "world";
+    call.group_ranks = world_;
+  }
   if (call.op == "batch_isend_irecv") {
     const JsonValue* const args = record.Find("input_args");
-    for (const JsonValue& list :
-         args == nullptr ? absl::Span<const JsonValue>() : args->items()) {
+    const absl::Span<const JsonValue> lists =
+        args == nullptr ? absl::Span<const JsonValue>() : args->items();
+    for (const JsonValue& list : lists) {
       for (const JsonValue& item : list.items()) {
         const JsonValue* const op = item.Find("op");
         const auto peer = IntValue(item.Find("peer"));

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -31,6 +32,10 @@ struct CommLink {
 
 class CommLinks {
  public:
+  CommLinks() = default;
+  // A collective without a group belongs to `world`.
+  explicit CommLinks(std::vector<int64_t> world) : world_(std::move(world)) {}
+
   // In the order of the dump. Nodes that are no communication are left out by
   // the caller (IsCommunication).
   void Add(int64_t rank, absl::string_view node, const JsonValue& record);
@@ -67,6 +72,7 @@ class CommLinks {
   void MatchCollective(Call* call);
   void MakeKeys(Call* call);
 
+  std::vector<int64_t> world_;
   std::vector<Call> calls_;
   std::map<std::pair<int64_t, std::string>, size_t> by_key_;
   std::map<std::pair<int64_t, std::string>, size_t> by_node_;

@@ -200,7 +200,7 @@ absl::StatusOr<CompareCounts> CompareDumps(
     RP_RETURN_IF_ERROR(entry.Load(i, match.Golden(i)));
     Count(entry, &counts);
     if (sink != nullptr) RP_RETURN_IF_ERROR(writer.Write(entry));
-    if (on_entry) RP_RETURN_IF_ERROR(on_entry(entry));
+    if (on_entry) RP_RETURN_IF_ERROR(on_entry(entry, i));
     if (progress && (i % 256 == 255 || i + 1 == target.size())) {
       progress(i + 1, target.size());
     }

@@ -26,8 +26,8 @@ struct CompareCounts {
 
 // Called with (entries done, entries in all).
 using ProgressFn = std::function<void(size_t, size_t)>;
-// Sees each entry after it was judged.
-using EntryFn = std::function<absl::Status(const EntryComparison&)>;
+// Sees each entry after it was judged, with its index in the target dump.
+using EntryFn = std::function<absl::Status(const EntryComparison&, size_t)>;
 
 std::vector<std::string> CompareHeader(DumpMode mode, bool has_stack);
 

@@ -129,8 +129,9 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
   bool ranks = false;
   for (const std::string& name : names) {
     const std::optional<int64_t> step = Numbered(name, "step");
-    if (step.has_value() && IsDirectory(file_system, path + "/" + name)) {
-      if (!steps.emplace(*step, path + "/" + name).second) {
+    const std::string inside = absl::StrCat(path, "/", name);
+    if (step.has_value() && IsDirectory(file_system, inside)) {
+      if (!steps.emplace(*step, inside).second) {
         return Bad(path, absl::StrCat("has two directories for step ", *step));
       }
     }

@@ -303,7 +303,7 @@ void ComparePair(DumpMode mode, RowPair* pair) {
   const JsonValue& n = pair->target->requires_grad;
   const JsonValue& b = pair->benchmark->requires_grad;
   pair->requires_grad_consistent = n.kind == b.kind && n.text == b.text;
-  if (mode != DumpMode::kStatistics) return;
+  if (mode != DumpMode::kStatistics && mode != DumpMode::kTensor) return;
   for (size_t i = 0; i < pair->stats.size(); ++i) {
     pair->stats[i] =
         CompareStat(pair->target->stats[i], pair->benchmark->stats[i]);

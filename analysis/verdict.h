@@ -23,7 +23,7 @@ absl::string_view VerdictName(Verdict verdict);
 struct RowPair {
   const Row* target = nullptr;
   const Row* benchmark = nullptr;  // null: no partner
-  std::array<StatDiff, 4> stats;   // statistics mode
+  std::array<StatDiff, 4> stats;   // statistics and tensor mode
   TensorMetrics tensor;            // tensor mode
   bool requires_grad_consistent = true;
   Verdict verdict = Verdict::kPass;

@@ -38,6 +38,7 @@ int Main(int argc, char** argv) {
   AddWatchVerbs(&app, &globals, &invocation);
   AddExportVerb(&app, &globals, &invocation);
   AddAnalysisVerbs(&app, &globals, &invocation);
+  AddFindVerbs(&app, &globals, &invocation);
   AddGraphVerb(&app, &globals, &invocation);
   try {
     std::vector<std::string> arguments = ArgumentsOf(argc, argv);

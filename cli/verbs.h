@@ -24,6 +24,7 @@ void AddLedgerVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddWatchVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddExportVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
+void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 
 // --json and --collector are legal after the verb too.

@@ -6,8 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/compare.h"
+#include "analysis/diff_analyze.h"
 #include "analysis/dump_layout.h"
 #include "cli/analysis_flags.h"
+#include "cli/dump_input.h"
 #include "cli/exit_codes.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
@@ -89,6 +91,70 @@ std::string Stem(const DumpLayout& layout, const DumpPlace& place,
                       "_", timestamp);
 }
 
+// The JSON files of --diff_analyze, written when all of them are there.
+class DiffFiles {
+ public:
+  DiffFiles(FileSystem* file_system, std::string output, std::string timestamp)
+      : file_system_(file_system),
+        output_(std::move(output)),
+        timestamp_(std::move(timestamp)) {}
+
+  void BeginRank(const DumpLayout& layout, const DumpPlace& place,
+                 const DumpReader* dump) {
+    if (analyzer_ == nullptr) {
+      analyzer_ = std::make_unique<analysis::DiffAnalyzer>(
+          layout.kind == DumpLayout::Kind::kSingle ? std::vector<int64_t>()
+                                                   : layout.Ranks());
+    }
+    place_ = absl::StrCat(layout.kind == DumpLayout::Kind::kSteps
+                              ? absl::StrCat("_step", place.step)
+                              : "");
+    rank_ = place.rank;
+    analyzer_->BeginRank(place.rank, dump);
+  }
+  analysis::EntryFn Sink() {
+    return [this](const analysis::EntryComparison& entry, size_t index) {
+      return analyzer_->AddEntry(entry, index);
+    };
+  }
+  absl::Status EndRank(std::unique_ptr<DumpReader> dump, bool last_of_step) {
+    texts_.emplace_back(
+        absl::StrCat("compare_result", place_, "_rank", rank_, "_", timestamp_),
+        analyzer_->RankJson());
+    dumps_.push_back(std::move(dump));
+    if (!last_of_step) return absl::OkStatus();
+    RP_ASSIGN_OR_RETURN(std::string first, analyzer_->FirstJson());
+    if (!first.empty()) {
+      texts_.emplace_back(absl::StrCat("diff_analyze", place_, "_", timestamp_),
+                          std::move(first));
+    }
+    analyzer_.reset();
+    dumps_.clear();
+    return absl::OkStatus();
+  }
+  absl::Status Write() {
+    for (const auto& [stem, text] : texts_) {
+      const std::string path = ResultPath(file_system_, output_, stem, ".json");
+      RP_ASSIGN_OR_RETURN(
+          const auto file,
+          file_system_->OpenForWrite(path, FileSystem::OpenMode::kCreateNew));
+      RP_RETURN_IF_ERROR(file->Append(text));
+      RP_RETURN_IF_ERROR(file->Close());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  FileSystem* const file_system_;
+  const std::string output_;
+  const std::string timestamp_;
+  std::string place_;
+  int64_t rank_ = 0;
+  std::unique_ptr<analysis::DiffAnalyzer> analyzer_;
+  std::vector<std::unique_ptr<DumpReader>> dumps_;
+  std::vector<std::pair<std::string, std::string>> texts_;
+};
+
 absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   analysis::MatchOptions options;
@@ -101,10 +167,18 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     RP_ASSIGN_OR_RETURN(options.rows,
                         analysis::ReadNameMap(flags.data_mapping));
   }
-  RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                      analysis::FindDumps(file_system.get(), flags.target));
-  RP_ASSIGN_OR_RETURN(const DumpLayout golden,
-                      analysis::FindDumps(file_system.get(), flags.golden));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target_input,
+      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput golden_input,
+      DumpInput::Open(file_system.get(), globals, flags.golden));
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout target,
+      analysis::FindDumps(file_system.get(), target_input.path()));
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout golden,
+      analysis::FindDumps(file_system.get(), golden_input.path()));
   std::vector<std::string> unpaired;
   RP_ASSIGN_OR_RETURN(const auto pairs,
                       analysis::PairDumps(target, golden, &unpaired));
@@ -114,10 +188,12 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   std::vector<CompareResult> results;
   // All tables or none: they are finished together.
   std::vector<std::unique_ptr<analysis::TableSink>> sinks;
-  for (const auto& [n, b] : pairs) {
+  DiffFiles diffs(file_system.get(), output, timestamp);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const auto& [n, b] = pairs[i];
     DumpReader::Options open;
     open.debug = target.debug;
-    RP_ASSIGN_OR_RETURN(const auto target_dump,
+    RP_ASSIGN_OR_RETURN(auto target_dump,
                         DumpReader::Open(file_system.get(), n.directory, open));
     RP_ASSIGN_OR_RETURN(const auto golden_dump,
                         DumpReader::Open(file_system.get(), b.directory, open));
@@ -133,17 +209,24 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
                     ? analysis::OpenXlsx(file_system.get(), result.file, header)
                     : analysis::OpenCsv(file_system.get(), result.file, header);
     RP_RETURN_IF_ERROR(sink.status());
+    if (flags.diff_analyze) diffs.BeginRank(target, n, target_dump.get());
     RP_ASSIGN_OR_RETURN(
         result.counts,
         analysis::CompareDumps(
             file_system.get(), *target_dump, *golden_dump, options, sink->get(),
-            nullptr,
+            flags.diff_analyze ? diffs.Sink() : analysis::EntryFn(),
             MakeProgress(globals.json,
                          absl::StrCat("step ", n.step, " rank ", n.rank))));
     sinks.push_back(*std::move(sink));
     results.push_back(std::move(result));
+    if (flags.diff_analyze) {
+      RP_RETURN_IF_ERROR(diffs.EndRank(
+          std::move(target_dump),
+          i + 1 == pairs.size() || pairs[i + 1].first.step != n.step));
+    }
   }
   for (const auto& sink : sinks) RP_RETURN_IF_ERROR(sink->Finish());
+  RP_RETURN_IF_ERROR(diffs.Write());
   PrintResults(globals, results, unpaired);
   return absl::OkStatus();
 }
@@ -156,7 +239,8 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   AddGlobals(verb, globals);
   auto flags = std::make_shared<CompareFlags>();
   verb->add_option("--target_path", flags->target,
-                   "-tp: dump.json, or a rank, step or dump directory")
+                   "-tp: dump.json, or a rank, step or dump directory, or "
+                   "run:NAME[@STEP] of the archive")
       ->required();
   verb->add_option("--golden_path", flags->golden,
                    "-gp: the same of the dump to compare with")
@@ -166,6 +250,9 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   verb->add_flag("--xlsx", flags->xlsx, "a workbook in place of csv");
   verb->add_flag("--fuzzy_match", flags->fuzzy,
                  "-fm: match calls in order, whatever their numbers");
+  verb->add_flag(
+      "--diff_analyze", flags->diff_analyze,
+      "-da: also the first calls that differ, over all ranks (json)");
   verb->add_option("--cell_mapping", flags->cell_mapping,
                    "-cm: yaml of module names, target: golden");
   verb->add_option("--data_mapping", flags->data_mapping,

@@ -6,6 +6,7 @@
 #include "analysis/dump_layout.h"
 #include "analysis/visualize.h"
 #include "cli/analysis_flags.h"
+#include "cli/dump_input.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
 #include "common/json_text.h"
@@ -29,8 +30,14 @@ struct GraphFlags {
 absl::Status GraphVisualize(const Globals& globals, const GraphFlags& flags) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   analysis::VisualizeOptions options;
-  options.target = flags.target;
-  options.golden = flags.golden;
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target,
+      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput golden,
+      DumpInput::Open(file_system.get(), globals, flags.golden));
+  options.target = target.path();
+  options.golden = golden.path();
   options.overflow_check = flags.overflow_check;
   options.fuzzy = flags.fuzzy;
   if (flags.has_layer_mapping) {
@@ -85,7 +92,7 @@ void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
   AddGlobals(verb, globals);
   auto flags = std::make_shared<GraphFlags>();
   verb->add_option("--target_path", flags->target,
-                   "-tp: a rank, step or dump directory")
+                   "-tp: a rank, step or dump directory, or run:NAME[@STEP]")
       ->required();
   verb->add_option("--golden_path", flags->golden,
                    "-gp: the dump to compare with");

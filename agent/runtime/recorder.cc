@@ -11,7 +11,11 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 256 << 10;
+// Records are handed over in pieces: each wakes threads on both sides, but what
+// is left for the end of the step has to be waited for.
+constexpr size_t kSubmitBytes = 512 << 10;
+constexpr size_t kMinSubmitBytes = 32 << 10;
+constexpr int64_t kSubmitIntervalNs = 6'000'000;
 constexpr uint64_t kMaxFaultRecords = 100;
 
 }  // namespace
@@ -212,6 +216,15 @@ v1::Record* Recorder::AddRecord() {
   return record;
 }
 
+void Recorder::SubmitIfDue() {
+  const size_t bytes = buffer_->ApproxBytes();
+  if (bytes < kMinSubmitBytes) return;
+  const int64_t now = clock_->MonotonicNanos();
+  if (bytes < kSubmitBytes && now - submitted_ns_ < kSubmitIntervalNs) return;
+  submitted_ns_ = now;
+  Submit();
+}
+
 void Recorder::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
   if (flight_ && watcher_ != nullptr) {
@@ -245,7 +258,7 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
         tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(),
         timed ? clock_->MonotonicNanos() - began_ns : 0);
   }
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
 }
 
 Verdict Recorder::AskFilter(v1::CallTrace::Kind kind,
@@ -569,7 +582,7 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
     saved.gradient_entry = absl::StrCat(name, "_grad.", number, ".debug");
     add(saved.gradient_entry, build_gradient);
   }
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
   return saved;
 }
 
@@ -585,7 +598,7 @@ void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
   CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
   build(builder, call->mutable_debug());
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
 }
 
 void Recorder::ReportLoss(double loss) {

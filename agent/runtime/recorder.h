@@ -205,6 +205,7 @@ class Recorder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStepRecords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPhase(const std::string& entry, v1::CallKind kind,
                 const BuildFn& build) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -253,6 +254,7 @@ class Recorder {
   uint64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
   StepCounts counts_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RecordBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
+  int64_t submitted_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, int64_t> call_numbers_
       ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, ParameterRounds> parameter_rounds_

@@ -109,6 +109,8 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
         }
         break;
       }
+      case v1::Record::kTrace:
+        break;  // no part of the dump layout
       case v1::Record::kLoss:
         view.losses.push_back(record.loss());
         break;

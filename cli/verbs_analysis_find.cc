@@ -1,0 +1,442 @@
+// overflow_check, first-divergence, replicas.
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "analysis/divergence.h"
+#include "analysis/dump_layout.h"
+#include "analysis/first_nodes.h"
+#include "analysis/replicas.h"
+#include "cli/analysis_flags.h"
+#include "cli/dump_input.h"
+#include "cli/exit_codes.h"
+#include "cli/verbs.h"
+#include "common/clock.h"
+#include "common/json_text.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+using analysis::CommLinks;
+using analysis::Divergence;
+using analysis::DumpLayout;
+using analysis::DumpReader;
+
+std::string Quoted(absl::string_view text) {
+  std::string out;
+  AppendJsonString(text, &out);
+  return out;
+}
+
+// ---- overflow_check
+
+struct OverflowFlags {
+  std::string input;
+  std::string output = "./output";
+};
+
+absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  RP_ASSIGN_OR_RETURN(const DumpInput input,
+                      DumpInput::Open(file_system.get(), globals, flags.input));
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout,
+                      analysis::FindDumps(file_system.get(), input.path()));
+  if (layout.kind == DumpLayout::Kind::kSteps && layout.Steps().size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(layout.path, ": has several steps; name one, such as ",
+                     layout.path, "/step", layout.Steps()[0]));
+  }
+  std::vector<std::unique_ptr<DumpReader>> dumps;
+  std::vector<analysis::RankStates> states;
+  CommLinks links(layout.Ranks().size() > 1 ? layout.Ranks()
+                                            : std::vector<int64_t>());
+  for (const analysis::DumpPlace& place : layout.places) {
+    DumpReader::Options options;
+    options.construct =
+        file_system->Exists(place.directory + "/construct.json");
+    auto dump = DumpReader::Open(file_system.get(), place.directory, options);
+    if (!dump.ok() && options.construct) {
+      // An empty construct.json only costs the path in the report.
+      dump = DumpReader::Open(file_system.get(), place.directory, {});
+    }
+    RP_RETURN_IF_ERROR(dump.status());
+    RP_ASSIGN_OR_RETURN(
+        analysis::RankStates rank,
+        analysis::ReadOverflowStates(place.rank, **dump, &links));
+    states.push_back(std::move(rank));
+    dumps.push_back(*std::move(dump));
+  }
+  links.Match();
+  const auto found = analysis::FindFirstNodes(states, links);
+  if (found.empty()) {
+    std::printf("%s\n", globals.json ? "{\"found\":[]}"
+                                     : "No overflow was found in what was "
+                                       "recorded.");
+    return absl::OkStatus();
+  }
+  std::string text = "{";
+  int64_t last_rank = -1;
+  for (const analysis::FoundNode& node : found) {
+    const DumpReader* dump = nullptr;
+    for (const analysis::RankStates& rank : states) {
+      if (rank.rank == node.rank) dump = rank.dump;
+    }
+    if (dump == nullptr) continue;
+    if (node.rank == last_rank) {
+      text.append(",\n  ");
+    } else {
+      absl::StrAppend(&text, last_rank >= 0 ? "\n ],\n" : "\n", " \"rank_",
+                      node.rank, "\": [\n  ");
+    }
+    last_rank = node.rank;
+    RP_ASSIGN_OR_RETURN(const std::string described,
+                        analysis::DescribeNode(*dump, node.entry, 2));
+    text.append(described);
+  }
+  text.append("\n ]\n}");
+  RP_ASSIGN_OR_RETURN(const std::string output,
+                      PrepareOutput(file_system.get(), flags.output));
+  const std::string path =
+      absl::StrCat(output, "/anomaly_analyze_",
+                   absl::ToUnixNanos(SystemClock().Now()), ".json");
+  RP_ASSIGN_OR_RETURN(
+      const auto file,
+      file_system->OpenForWrite(path, FileSystem::OpenMode::kCreateNew));
+  RP_RETURN_IF_ERROR(file->Append(text));
+  RP_RETURN_IF_ERROR(file->Close());
+  std::string json;
+  for (const analysis::FoundNode& node : found) {
+    for (const analysis::RankStates& rank : states) {
+      if (rank.rank != node.rank) continue;
+      const absl::string_view name = rank.dump->name(node.entry);
+      if (globals.json) {
+        absl::StrAppend(&json, json.empty() ? "" : ",", "{\"rank\":", node.rank,
+                        ",\"call\":", Quoted(name), "}");
+      } else {
+        std::printf("rank %lld: %s\n", static_cast<long long>(node.rank),
+                    std::string(name).c_str());
+      }
+    }
+  }
+  if (globals.json) {
+    std::printf("{\"file\":%s,\"found\":[%s]}\n", Quoted(path).c_str(),
+                json.c_str());
+  } else {
+    std::printf("details: %s\n", path.c_str());
+  }
+  return absl::OkStatus();
+}
+
+// ---- first-divergence
+
+struct DivergenceFlags {
+  std::string target;
+  std::string golden;
+  std::string tolerance = "auto";
+  std::string noise;
+  bool fuzzy = false;
+};
+
+std::string Verdict(const Divergence& d) {
+  std::string out = absl::StrFormat("relative difference %.3g", d.difference);
+  if (d.tolerance > 0) {
+    absl::StrAppendFormat(&out, ", %.3g times the tolerance of %.3g",
+                          d.difference / d.tolerance, d.tolerance);
+  }
+  if (d.noise.has_value() && *d.noise > 0) {
+    absl::StrAppendFormat(&out, ", %.3g times the noise floor",
+                          d.difference / *d.noise);
+  }
+  return out;
+}
+
+std::string OriginJson(const Divergence& d) {
+  std::string stack;
+  for (const std::string& frame : d.stack) {
+    absl::StrAppend(&stack, stack.empty() ? "" : ",", Quoted(frame));
+  }
+  const auto number = [](double value) {
+    return std::isfinite(value) ? absl::StrFormat("%.17g", value)
+                                : std::string("\"inf\"");
+  };
+  return absl::StrCat(
+      "{\"step\":", d.step, ",\"rank\":", d.rank, ",\"call\":", Quoted(d.call),
+      ",\"from_outside\":", d.from_outside ? "true" : "false",
+      ",\"golden_call\":", Quoted(d.golden_call), ",\"row\":", Quoted(d.row),
+      ",\"target\":", Quoted(d.target_values),
+      ",\"golden\":", Quoted(d.golden_values),
+      ",\"difference\":", number(d.difference),
+      ",\"tolerance\":", number(d.tolerance), ",\"noise\":",
+      d.noise.has_value() ? number(*d.noise) : std::string("null"),
+      ",\"inputs_matched\":", d.inputs_matched,
+      ",\"inputs_unknown\":", d.inputs_unknown, ",\"stack\":[", stack, "]}");
+}
+
+void PrintDivergenceJson(const analysis::DivergenceReport& report) {
+  std::string origins;
+  for (const Divergence& d : report.origins) {
+    absl::StrAppend(&origins, origins.empty() ? "" : ",", OriginJson(d));
+  }
+  std::string carried;
+  for (const auto& c : report.carried) {
+    absl::StrAppend(&carried, carried.empty() ? "" : ",", "{\"step\":", c.step,
+                    ",\"rank\":", c.rank, ",\"call\":", Quoted(c.call),
+                    ",\"from_rank\":", c.from_rank, "}");
+  }
+  std::string examples;
+  for (const std::string& text : report.unseen.examples) {
+    absl::StrAppend(&examples, examples.empty() ? "" : ",", Quoted(text));
+  }
+  const analysis::Unseen& u = report.unseen;
+  std::printf(
+      "%s\n",
+      absl::StrCat("{\"origins\":[", origins, "],\"carried\":[", carried,
+                   "],\"calls_compared\":", report.calls_compared,
+                   ",\"calls_differing\":", report.calls_differing,
+                   ",\"unseen\":{\"only_in_target\":", u.only_in_target,
+                   ",\"only_in_golden\":", u.only_in_golden,
+                   ",\"rows_without_partner\":", u.rows_without_partner,
+                   ",\"rows_without_values\":", u.rows_without_values,
+                   ",\"lost\":", u.lost, ",\"examples\":[", examples, "]}}")
+          .c_str());
+}
+
+void PrintDivergence(const analysis::DivergenceReport& report) {
+  for (const Divergence& d : report.origins) {
+    std::printf("step %lld rank %lld: %s\n", static_cast<long long>(d.step),
+                static_cast<long long>(d.rank), d.call.c_str());
+    std::printf("  %s %s\n", d.row.c_str(), Verdict(d).c_str());
+    if (d.from_outside) {
+      std::printf(
+          "  no recorded call made this input differ: it came in from "
+          "outside (a weight, a batch)\n");
+    } else {
+      std::printf("  its inputs match (%lld rows",
+                  static_cast<long long>(d.inputs_matched));
+      if (d.inputs_unknown > 0) {
+        std::printf("; %lld more could not be compared",
+                    static_cast<long long>(d.inputs_unknown));
+      }
+      std::printf(")\n");
+    }
+    std::printf("  target: %s\n  golden: %s\n", d.target_values.c_str(),
+                d.golden_values.c_str());
+    for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
+      std::string frame = d.stack[i];
+      for (char& c : frame) c = c == '\n' ? ' ' : c;
+      std::printf("  at %s\n", frame.c_str());
+    }
+  }
+  for (const auto& c : report.carried) {
+    std::printf("step %lld rank %lld: %s brings in what differs on rank %lld\n",
+                static_cast<long long>(c.step), static_cast<long long>(c.rank),
+                c.call.c_str(), static_cast<long long>(c.from_rank));
+  }
+  const analysis::Unseen& u = report.unseen;
+  if (report.origins.empty() && report.carried.empty()) {
+    std::printf("No difference in the %lld calls that both sides recorded%s.\n",
+                static_cast<long long>(report.calls_compared),
+                report.calls_differing > 0 ? " that began in one of them" : "");
+  }
+  if (!u.Any()) return;
+  std::printf(
+      "Not seen: %lld calls of the target only, %lld of the golden side only, "
+      "%lld rows without a partner, %lld without values, %lld lost\n",
+      static_cast<long long>(u.only_in_target),
+      static_cast<long long>(u.only_in_golden),
+      static_cast<long long>(u.rows_without_partner),
+      static_cast<long long>(u.rows_without_values),
+      static_cast<long long>(u.lost));
+  for (const std::string& text : u.examples)
+    std::printf("  %s\n", text.c_str());
+}
+
+absl::Status FirstDivergence(const Globals& globals,
+                             const DivergenceFlags& flags, int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  analysis::Tolerance tolerance;
+  tolerance.noise = flags.noise;
+  if (flags.tolerance != "auto") {
+    double value = 0;
+    if (!absl::SimpleAtod(flags.tolerance, &value) || !(value >= 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--tolerance ", flags.tolerance, ": expected auto or a number >= 0"));
+    }
+    tolerance.fixed = value;
+  }
+  analysis::MatchOptions match;
+  match.fuzzy = flags.fuzzy;
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target,
+      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput golden,
+      DumpInput::Open(file_system.get(), globals, flags.golden));
+  RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
+                      analysis::FindDivergence(file_system.get(), target.path(),
+                                               golden.path(), match,
+                                               tolerance));
+  if (!report.origins.empty() || !report.carried.empty() ||
+      report.calls_differing > 0 || report.unseen.Any()) {
+    *exit_code = kPartial;
+  }
+  if (globals.json) {
+    PrintDivergenceJson(report);
+  } else {
+    PrintDivergence(report);
+  }
+  return absl::OkStatus();
+}
+
+// ---- replicas
+
+struct ReplicaFlags {
+  std::string dump;
+  std::string groups;
+  bool gradients = false;
+};
+
+absl::StatusOr<std::vector<std::vector<int64_t>>> ParseGroups(
+    const std::string& text) {
+  std::vector<std::vector<int64_t>> groups;
+  if (text.empty()) return groups;
+  for (const absl::string_view group : absl::StrSplit(text, ';')) {
+    std::vector<int64_t>& out = groups.emplace_back();
+    for (const absl::string_view rank : absl::StrSplit(group, ',')) {
+      int64_t number = 0;
+      if (!absl::SimpleAtoi(rank, &number) || number < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--groups ", text, ": expected ranks like 0,2;1,3"));
+      }
+      out.push_back(number);
+    }
+  }
+  return groups;
+}
+
+absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
+                      int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  analysis::ReplicaOptions options;
+  RP_ASSIGN_OR_RETURN(options.groups, ParseGroups(flags.groups));
+  options.gradients = flags.gradients;
+  RP_ASSIGN_OR_RETURN(const DumpInput dump,
+                      DumpInput::Open(file_system.get(), globals, flags.dump));
+  RP_ASSIGN_OR_RETURN(
+      const analysis::ReplicaReport report,
+      analysis::CheckReplicas(file_system.get(), dump.path(), options));
+  if (!report.differences.empty()) *exit_code = kPartial;
+  std::string json;
+  for (const analysis::ReplicaDifference& d : report.differences) {
+    if (globals.json) {
+      std::string values;
+      for (const auto& [ranks, content] : d.values) {
+        absl::StrAppend(&values, values.empty() ? "" : ",", "{\"ranks\":[",
+                        absl::StrJoin(ranks, ","),
+                        "],\"content\":", Quoted(content), "}");
+      }
+      absl::StrAppend(&json, json.empty() ? "" : ",", "{\"kind\":\"",
+                      analysis::ReplicaKindName(d.kind), "\",\"step\":", d.step,
+                      ",\"row\":", Quoted(d.row), ",\"values\":[", values,
+                      "]}");
+      continue;
+    }
+    std::printf("step %lld %s %s\n", static_cast<long long>(d.step),
+                analysis::ReplicaKindName(d.kind), d.row.c_str());
+    for (const auto& [ranks, content] : d.values) {
+      std::printf("  rank %s: %s\n", absl::StrJoin(ranks, ",").c_str(),
+                  content.c_str());
+    }
+  }
+  if (globals.json) {
+    std::printf(
+        "%s\n",
+        absl::StrCat("{\"differences\":[", json,
+                     "],\"rows_compared\":", report.rows_compared,
+                     ",\"rows_on_one_rank\":", report.rows_on_one_rank,
+                     ",\"rows_without_values\":", report.rows_without_values,
+                     ",\"transfers_compared\":", report.transfers_compared,
+                     ",\"collectives_compared\":", report.collectives_compared,
+                     "}")
+            .c_str());
+    return absl::OkStatus();
+  }
+  std::printf(
+      "%zu differences in %lld parameters and gradients, %lld transfers, %lld "
+      "collectives; %lld rows are on one rank only, %lld say nothing\n",
+      report.differences.size(), static_cast<long long>(report.rows_compared),
+      static_cast<long long>(report.transfers_compared),
+      static_cast<long long>(report.collectives_compared),
+      static_cast<long long>(report.rows_on_one_rank),
+      static_cast<long long>(report.rows_without_values));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
+  CLI::App* const overflow = app->add_subcommand(
+      "overflow_check",
+      "where the first NaN or infinity came from, over ranks");
+  AddGlobals(overflow, globals);
+  auto overflow_flags = std::make_shared<OverflowFlags>();
+  overflow
+      ->add_option("-i,--input_path", overflow_flags->input,
+                   "a step directory with its ranks")
+      ->required();
+  overflow->add_option("-o,--output_path", overflow_flags->output,
+                       "directory for the report");
+  overflow->callback([invocation, overflow_flags] {
+    invocation->run = [overflow_flags](const Globals& g, int*) {
+      return OverflowCheck(g, *overflow_flags);
+    };
+  });
+
+  CLI::App* const divergence = app->add_subcommand(
+      "first-divergence",
+      "the first calls whose outputs differ while their inputs match");
+  AddGlobals(divergence, globals);
+  auto flags = std::make_shared<DivergenceFlags>();
+  divergence->add_option("target", flags->target, "the dump in question")
+      ->required();
+  divergence->add_option("golden", flags->golden, "the dump to compare with")
+      ->required();
+  divergence->add_option("--tolerance", flags->tolerance,
+                         "auto (from dtype and sum lengths), or a relative "
+                         "difference");
+  divergence->add_option("--noise", flags->noise,
+                         "a dump that repeats the golden one: its distance is "
+                         "the noise floor");
+  divergence->add_flag("--fuzzy_match", flags->fuzzy,
+                       "-fm: match calls in order, whatever their numbers");
+  divergence->callback([invocation, flags] {
+    invocation->run = [flags](const Globals& g, int* code) {
+      return FirstDivergence(g, *flags, code);
+    };
+  });
+
+  CLI::App* const replicas = app->add_subcommand(
+      "replicas", "what should be equal across the ranks of a dump and is not");
+  AddGlobals(replicas, globals);
+  auto replica_flags = std::make_shared<ReplicaFlags>();
+  replicas->add_option("dump", replica_flags->dump, "a step or dump directory")
+      ->required();
+  replicas->add_option("--groups", replica_flags->groups,
+                       "ranks that hold the same parameters, like 0,2;1,3");
+  replicas->add_flag("--gradients", replica_flags->gradients,
+                     "compare gradients too (those recorded before they are "
+                     "averaged differ by design)");
+  replicas->callback([invocation, replica_flags] {
+    invocation->run = [replica_flags](const Globals& g, int* code) {
+      return Replicas(g, *replica_flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,135 @@
+"""rankprobe.analysis and the analysis verbs: answers, bad input, runs of the archive."""
+
+import json
+import math
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import rankprobe
+import rankprobe.analysis as analysis
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+BIN = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release")) / "bin" / "rankprobe"
+PLANTED = GOLDEN / "analysis" / "dumps" / "cnn_stat_planted"
+CNN = next((GOLDEN / "dumps" / "cnn_stat_mix" / "step0").iterdir())
+DDP = GOLDEN / "dumps" / "ddp_stat_mix" / "step0"
+
+
+def cli(*words, code=0):
+    done = subprocess.run([BIN, *map(str, words)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def test_compare_is_columns():
+    table = analysis.compare(PLANTED, CNN)
+    assert len({len(column) for column in table.values()}) == 1
+    assert set(table["Result"]) == {"pass", "warning", "error"}
+    errors = np.asarray(analysis.to_numbers(table["NormRelativeErr"]))
+    assert np.nanmax(errors) > 1
+    assert math.isnan(analysis.to_numbers(["Diff"])[0])
+
+
+def test_first_divergence_and_replicas():
+    report = analysis.first_divergence(PLANTED, CNN)
+    assert report["origins"][0]["call"] == "Functional.conv2d.0.forward"
+    assert report["unseen"]["only_in_target"] == 1
+    assert analysis.first_divergence(CNN, CNN)["origins"] == []
+    assert {d["kind"] for d in analysis.replicas(DDP, gradients=True)} >= {"gradient"}
+
+
+def test_graph(tmp_path):
+    path = analysis.graph(tmp_path / "x.vis.db", PLANTED, CNN, overflow_check=True)
+    assert os.path.getsize(path) > 10000
+
+
+def test_bad_input_is_a_value_error():
+    with pytest.raises(ValueError, match="/nope: does not exist"):
+        analysis.compare("/nope", CNN)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/rankprobe_bomb",)
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
+    def broken(name, change):
+        directory = tmp_path / name
+        shutil.copytree(PLANTED, directory)
+        change(directory)
+        return directory
+
+    def cut(path):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    cases = [
+        (broken("cut", lambda d: cut(d / "dump.json")), "dump.json"),
+        (broken("nojson", lambda d: (d / "dump.json").write_text("hello")), "dump.json"),
+        (broken("noconstruct", lambda d: (d / "construct.json").unlink()), "construct.json"),
+        (broken("cyclic", lambda d: (d / "construct.json").write_text('{"a": "b", "b": "a"}')), "construct.json"),
+        (broken("badstack", lambda d: (d / "stack.json").write_text('{"0": 7}')), "stack.json"),
+        (tmp_path / "missing", "missing"),
+    ]
+    (tmp_path / "empty").mkdir()
+    cases.append((tmp_path / "empty", "empty"))
+    out = tmp_path / "out"
+    for directory, word in cases:
+        done = cli("graph_visualize", "-tp", directory, "-o", out, code=2)
+        assert word in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert not out.exists() or not list(out.iterdir())
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("- one\n- two\n")
+    done = cli("graph_visualize", "-tp", PLANTED, "-gp", CNN, "-lm", rules, "-o", out, code=2)
+    assert "rules.yaml" in done.stderr
+    assert not list(out.iterdir())
+    assert cli("compare", "-tp", PLANTED, code=2).stderr.count("\n") == 1
+    assert "not of one kind" in cli("compare", "-tp", DDP, "-gp", CNN, "-o", out, code=2).stderr
+
+
+def test_a_pickle_bomb_is_refused(tmp_path):
+    source = GOLDEN / "analysis" / "dumps" / "mlp_tensor"
+    target = tmp_path / "bomb"
+    shutil.copytree(source, target)
+    victim = sorted((target / "dump_tensor_data").iterdir())[0]
+    import zipfile
+
+    with zipfile.ZipFile(victim, "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps(Bomb(), protocol=2))
+    done = cli("compare", "-tp", target, "-gp", source, "-o", tmp_path / "out", code=2)
+    assert victim.name in done.stderr and "system" in done.stderr
+    assert not os.path.exists("/tmp/rankprobe_bomb")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_json_output(tmp_path):
+    done = cli("compare", "-tp", PLANTED, "-gp", CNN, "-o", tmp_path, "--json")
+    assert json.loads(done.stdout)["results"][0]["error"] == 8
+    done = cli("first-divergence", PLANTED, CNN, "--json", code=1)
+    assert json.loads(done.stdout)["origins"][0]["from_outside"] is True
+    assert json.loads(cli("graph_visualize", "-tp", CNN, "-o", tmp_path, "--json").stdout)["nodes"] == 43
+
+
+def test_runs_of_the_archive(collector, tmp_path):
+    config = json.dumps({"task": "statistics", "dump_path": "./dump", "rank": [], "step": [], "level": "L1",
+                         "statistics": {}})
+    for run, factor in (("good", 1.0), ("bad", 2.0)):
+        session = rankprobe.Session(collector.address, run=run, rank=0, config_json=config)
+        session.start()
+        x = np.ones((3, 3), np.float32)
+        session.call("Torch", "mul", [x], [x * factor])
+        session.stop()
+        session.step()
+        session.close()
+    done = cli("first-divergence", "run:bad", "run:good", "--collector", collector.address, "--json", code=1)
+    assert json.loads(done.stdout)["origins"][0]["call"] == "Torch.mul.0.forward"
+    cli("first-divergence", "run:good", "run:good@0", "--collector", collector.address, code=2)
+    cli("first-divergence", "run:good@0", "run:good@0", "--collector", collector.address)
+    cli("first-divergence", "run:none", "run:good", "--collector", collector.address, code=4)
