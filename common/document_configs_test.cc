@@ -10,7 +10,6 @@
 namespace rankprobe {
 namespace {
 
-
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 

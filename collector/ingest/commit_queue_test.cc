@@ -245,8 +245,8 @@ TEST_F(CommitQueueTest, CallsAreCheckedOneByOneAgainstTheTrace) {
                                     return absl::OkStatus();
                                   })
                   .ok());
-  EXPECT_EQ(stored, std::vector<std::string>(names.begin() + 1,
-                                             names.begin() + 4));
+  EXPECT_EQ(stored,
+            std::vector<std::string>(names.begin() + 1, names.begin() + 4));
   EXPECT_EQ(why, "outside the plan: scope");
 }
 

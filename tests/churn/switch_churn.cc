@@ -46,9 +46,9 @@ class Churn {
       ranks_.push_back(std::make_unique<SimRank>(
           r, &fleet_, flags.seed * 1000 + static_cast<uint32_t>(r)));
     }
-    stub_ = v1::ControlService::NewStub(grpc::CreateChannel(
-        "127.0.0.1:" + std::to_string(flags.port),
-        grpc::InsecureChannelCredentials()));
+    stub_ = v1::ControlService::NewStub(
+        grpc::CreateChannel("127.0.0.1:" + std::to_string(flags.port),
+                            grpc::InsecureChannelCredentials()));
   }
 
   int Run() {
@@ -72,9 +72,9 @@ class Churn {
         "{\"ranks\": %d, \"switches\": %zu, \"complete\": %d, \"applied\": "
         "%lld, \"not_followed\": %lld, \"refused\": %d, \"restarts\": %d, "
         "\"cuts\": %d, \"seconds\": %.1f, \"faults\": %d}\n",
-        flags_.ranks, told_.size(), complete_,
-        static_cast<long long>(applied_), static_cast<long long>(stragglers_),
-        refused_, restarts_, proxy_.cuts(), seconds, faults_);
+        flags_.ranks, told_.size(), complete_, static_cast<long long>(applied_),
+        static_cast<long long>(stragglers_), refused_, restarts_, proxy_.cuts(),
+        seconds, faults_);
     return faults_ == 0 ? 0 : 1;
   }
 
@@ -104,8 +104,7 @@ class Churn {
     if (Chance(0.4)) proxy_.Cut(random_());
     // Sometimes in the middle of the switch that follows.
     if (Chance(0.5)) {
-      std::this_thread::sleep_for(
-          std::chrono::milliseconds(random_() % 120));
+      std::this_thread::sleep_for(std::chrono::milliseconds(random_() % 120));
     }
   }
 

@@ -23,9 +23,9 @@ Store* TheStore() {
   static const ManualClock& clock = *new ManualClock();
   static Store* const store = [] {
     StoreOptions options;
-    options.data_dir = absl::StrCat(
-        ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
-        "/rankprobe_fuzz_", ::getpid());
+    options.data_dir =
+        absl::StrCat(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
+                     "/rankprobe_fuzz_", ::getpid());
     files->DeleteTree(options.data_dir).IgnoreError();
     std::atexit([] {
       files

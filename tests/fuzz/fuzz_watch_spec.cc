@@ -13,8 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!rankprobe::CheckWatchSpec(full).ok()) std::abort();
   if (!rankprobe::ParseWatchSpec(rankprobe::WatchSpecToJson(full)).ok())
     std::abort();
-  const auto flight = rankprobe::ParseConfig(
-      rankprobe::FlightConfigJson(full.flight()), {});
+  const auto flight =
+      rankprobe::ParseConfig(rankprobe::FlightConfigJson(full.flight()), {});
   if (!flight.ok()) std::abort();
   for (const auto& rule : full.rules()) {
     if (!rankprobe::ParseConfig(rankprobe::RaisedConfigJson(rule), {}).ok())

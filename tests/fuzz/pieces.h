@@ -17,8 +17,8 @@ void ForEachPiece(const uint8_t* data, size_t size, Use use) {
     const uint8_t kind = data[0];
     const size_t length =
         std::min<size_t>(data[1] | data[2] << 8, size - kHeader);
-    use(kind, std::string(reinterpret_cast<const char*>(data) + kHeader,
-                          length));
+    use(kind,
+        std::string(reinterpret_cast<const char*>(data) + kHeader, length));
     data += kHeader + length;
     size -= kHeader + length;
   }
