@@ -18,6 +18,20 @@ void Prepare(grpc::ClientContext* context) {
 
 constexpr size_t kMaxFaults = 20;
 
+// The collector has just been killed and started again: the first call may
+// still go into the old connection.
+template <typename Call>
+grpc::Status Retried(const Call& call) {
+  grpc::Status status;
+  for (int i = 0; i < 5; ++i) {
+    grpc::ClientContext context;
+    Prepare(&context);
+    status = call(&context);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+  }
+  return status;
+}
+
 }  // namespace
 
 Checker::Checker(const std::string& collector, uint64_t seed)
@@ -34,17 +48,18 @@ bool Checker::CheckPayload(const std::string& place,
                            const std::string& expected) {
   const std::string id = payload.digest();
   if (payloads_passed_.count(id) > 0) return true;
-  grpc::ClientContext context;
-  Prepare(&context);
   v1::GetTensorRequest request;
   request.set_run(kRun);
   request.set_digest(payload.digest());
   request.set_length_bytes(payload.length_bytes());
-  const auto reader = archive_->GetTensor(&context, request);
   std::string data;
-  v1::TensorBytes piece;
-  while (reader->Read(&piece)) data += piece.data();
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status = Retried([&](grpc::ClientContext* context) {
+    data.clear();
+    const auto reader = archive_->GetTensor(context, request);
+    v1::TensorBytes piece;
+    while (reader->Read(&piece)) data += piece.data();
+    return reader->Finish();
+  });
   if (!status.ok() || data != expected) {
     Fault(absl::StrCat(place, ": a payload of ", expected.size(), " bytes: ",
                        status.ok() ? "other bytes" : status.error_message()));
@@ -57,25 +72,29 @@ bool Checker::CheckPayload(const std::string& place,
 void Checker::CheckStep(int64_t rank, int64_t step) {
   const std::string place = absl::StrCat("rank ", rank, " step ", step);
   const std::vector<Payload> payloads = PayloadsOf(seed_, rank, step);
-  grpc::ClientContext context;
-  Prepare(&context);
   v1::ListCallsRequest request;
   request.set_run(kRun);
   request.set_step(step);
   request.set_rank(rank);
-  const auto reader = archive_->ListCalls(&context, request);
-  v1::CallEntry entry;
   int calls = 0;
   std::vector<v1::PayloadRef> found;
-  while (reader->Read(&entry)) {
-    const std::string expected = absl::StrCat("Torch.op.", calls, ".forward");
-    if (entry.entry() != expected)
-      Fault(absl::StrCat(place, ": ", entry.entry(), " instead of ", expected));
-    if (entry.call().output().items_size() == 1)
-      found.push_back(entry.call().output().items(0).tensor().payload());
-    ++calls;
-  }
-  const grpc::Status status = reader->Finish();
+  std::string wrong;
+  const grpc::Status status = Retried([&](grpc::ClientContext* context) {
+    calls = 0;
+    found.clear();
+    const auto reader = archive_->ListCalls(context, request);
+    v1::CallEntry entry;
+    while (reader->Read(&entry)) {
+      const std::string expected = absl::StrCat("Torch.op.", calls, ".forward");
+      if (entry.entry() != expected)
+        wrong = absl::StrCat(entry.entry(), " instead of ", expected);
+      if (entry.call().output().items_size() == 1)
+        found.push_back(entry.call().output().items(0).tensor().payload());
+      ++calls;
+    }
+    return reader->Finish();
+  });
+  if (!wrong.empty()) return Fault(absl::StrCat(place, ": ", wrong));
   if (!status.ok() || calls != kCallsPerStep ||
       found.size() != static_cast<size_t>(calls)) {
     return Fault(absl::StrCat(place, ": acked, but ", calls, " of ",
@@ -93,64 +112,83 @@ void Checker::CheckStep(int64_t rank, int64_t step) {
   passed_.insert({rank, step});
 }
 
-void Checker::Check(const std::vector<std::string>& states) {
-  std::set<Place> acked, pending;
+std::set<Checker::Place> Checker::Marked(const std::vector<std::string>& states,
+                                         char wanted) {
+  std::set<Place> places;
   for (size_t rank = 0; rank < states.size(); ++rank) {
     std::ifstream file(states[rank]);
     char mark = 0;
     int64_t step = 0;
     while (file >> mark >> step) {
-      const Place place(static_cast<int64_t>(rank), step);
-      if (mark == 'P') pending.insert(place);
-      if (mark == 'A') acked.insert(place);
+      if (mark == wanted) places.emplace(static_cast<int64_t>(rank), step);
     }
   }
+  return places;
+}
+
+void Checker::CheckLedger(const v1::StepLedger& ledger,
+                          const std::set<Place>& acked) {
+  constexpr uint64_t kRecords = kCallsPerStep + 2;
+  const Place place(ledger.rank(), ledger.step());
+  const std::string text =
+      absl::StrCat("rank ", place.first, " step ", place.second, ": ");
+  if (ledger.step() < 0)
+    return Fault(absl::StrCat(text, ledger.gaps(0).detail()));
+  if (ledger.stored_records() > kRecords ||
+      (ledger.state() != v1::StepLedger::STATE_OPEN &&
+       ledger.stored_records() != kRecords)) {
+    Fault(absl::StrCat(text, ledger.stored_records(), " records"));
+  }
+  if (acked.count(place) > 0 && ledger.state() != v1::StepLedger::STATE_WHOLE) {
+    Fault(absl::StrCat(text, "acked and ",
+                       v1::StepLedger::State_Name(ledger.state())));
+  }
+}
+
+void Checker::Check(const std::vector<std::string>& states) {
+  const std::set<Place> acked = Marked(states, 'A');
   for (const Place& place : acked) {
     if (passed_.count(place) == 0) CheckStep(place.first, place.second);
   }
   // Nothing twice, and nothing that nobody recorded.
-  grpc::ClientContext context;
-  Prepare(&context);
   v1::GetLedgerRequest request;
   request.set_run(kRun);
-  const auto reader = archive_->GetLedger(&context, request);
-  v1::StepLedger ledger;
-  constexpr uint64_t kRecords = kCallsPerStep + 2;
-  while (reader->Read(&ledger)) {
-    const Place place(ledger.rank(), ledger.step());
-    const std::string text =
-        absl::StrCat("rank ", place.first, " step ", place.second, ": ");
-    if (ledger.step() < 0) {
-      Fault(absl::StrCat(text, ledger.gaps(0).detail()));
-      continue;
-    }
-    if (pending.count(place) == 0) Fault(text + "nobody recorded it");
-    if (ledger.stored_records() > kRecords ||
-        (ledger.state() != v1::StepLedger::STATE_OPEN &&
-         ledger.stored_records() != kRecords)) {
-      Fault(absl::StrCat(text, ledger.stored_records(), " records"));
-    }
-    if (acked.count(place) > 0 &&
-        ledger.state() != v1::StepLedger::STATE_WHOLE) {
-      Fault(absl::StrCat(text, "acked and ",
-                         v1::StepLedger::State_Name(ledger.state())));
-    }
-  }
-  const grpc::Status status = reader->Finish();
+  std::vector<v1::StepLedger> ledgers;
+  const grpc::Status status = Retried([&](grpc::ClientContext* context) {
+    ledgers.clear();
+    const auto reader = archive_->GetLedger(context, request);
+    v1::StepLedger ledger;
+    while (reader->Read(&ledger)) ledgers.push_back(ledger);
+    return reader->Finish();
+  });
   if (!status.ok() && !acked.empty())
     Fault("the ledger: " + status.error_message());
+  std::set<Place> seen;
+  for (const v1::StepLedger& ledger : ledgers) {
+    CheckLedger(ledger, acked);
+    if (ledger.step() >= 0) seen.emplace(ledger.rank(), ledger.step());
+  }
+  // Read last: the agents go on meanwhile.
+  const std::set<Place> pending = Marked(states, 'P');
+  for (const Place& place : seen) {
+    if (pending.count(place) == 0) {
+      Fault(absl::StrCat("rank ", place.first, " step ", place.second,
+                         ": nobody recorded it"));
+    }
+  }
 }
 
 void Checker::Verify() {
-  grpc::ClientContext context;
-  Prepare(&context);
   v1::VerifyRequest request;
   request.set_read_data(true);
-  const auto reader = archive_->Verify(&context, request);
   v1::VerifyReport report;
-  while (reader->Read(&report)) {
-  }
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status = Retried([&](grpc::ClientContext* context) {
+    report.Clear();
+    const auto reader = archive_->Verify(context, request);
+    while (reader->Read(&report)) {
+    }
+    return reader->Finish();
+  });
   if (!status.ok() || !report.finished())
     Fault("verify: " + status.error_message());
   if (report.missing_payloads() > 0) {

@@ -31,7 +31,11 @@ class Checker {
 
  private:
   using Place = std::pair<int64_t, int64_t>;  // rank, step
+  // The steps with this mark in the state file of each rank.
+  static std::set<Place> Marked(const std::vector<std::string>& states,
+                                char wanted);
   void Fault(std::string text);
+  void CheckLedger(const v1::StepLedger& ledger, const std::set<Place>& acked);
   void CheckStep(int64_t rank, int64_t step);
   bool CheckPayload(const std::string& place, const v1::PayloadRef& payload,
                     const std::string& expected);

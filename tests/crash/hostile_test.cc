@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "common/crc32c.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 #include "tests/crash/server_fixture.h"
