@@ -341,8 +341,13 @@ void CommitQueue::SyncNow() {
     for (const auto& [id, upload] : uploads_)
       before.emplace_back(upload, upload->committed);
   }
-  if (const absl::Status status = store_->Sync(); !status.ok())
-    return Fail(status);
+  if (const absl::Status status = store_->Sync(); !status.ok()) {
+    if (!absl::IsResourceExhausted(status)) return Fail(status);
+    // No room: again after the next interval, unless the queue ends.
+    absl::MutexLock lock(&mutex_);
+    unsynced_ = unsynced_ || !all_committed_;
+    return;
+  }
   if (options_.metrics != nullptr) {
     options_.metrics->sync_seconds.Add(
         absl::Nanoseconds(clock_->MonotonicNanos() - began));

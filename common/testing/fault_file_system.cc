@@ -218,8 +218,8 @@ absl::Status FaultFileSystem::SyncInode(const std::shared_ptr<Inode>& inode,
                                         const std::string& path) {
   Delay("Sync");
   absl::MutexLock lock(&mutex_);
-  RP_RETURN_IF_ERROR(Check("Sync", path));
-  if (life != life_) return ErrorOf(FaultKind::kCrash, "Sync", path);
+  RP_RETURN_IF_ERROR(Check("fdatasync", path));
+  if (life != life_) return ErrorOf(FaultKind::kCrash, "fdatasync", path);
   inode->durable = inode->data;
   return absl::OkStatus();
 }
@@ -375,7 +375,7 @@ absl::Status FaultFileSystem::Truncate(const std::string& path, uint64_t size) {
 absl::Status FaultFileSystem::SyncDirectory(const std::string& directory) {
   Delay("SyncDirectory");
   absl::MutexLock lock(&mutex_);
-  RP_RETURN_IF_ERROR(Check("SyncDirectory", directory));
+  RP_RETURN_IF_ERROR(Check("fsync", directory));
   for (auto it = durable_files_.begin(); it != durable_files_.end();) {
     it = DirectoryOf(it->first) == directory && files_.count(it->first) == 0
              ? durable_files_.erase(it)

@@ -35,6 +35,7 @@ class DiskFullTest : public ServerTest {
         record->mutable_step_begin();
       } else if (order < 4) {
         v1::CallPhase* const call = record->mutable_call();
+        call->set_kind(v1::CALL_KIND_API_FORWARD);
         call->set_entry(absl::StrCat("Torch.op.", order, ".forward"));
         v1::PayloadRef* const ref = call->mutable_output()
                                         ->add_items()
@@ -63,7 +64,8 @@ TEST_F(DiskFullTest, TrainingGoesOnAndIngestResumesByItself) {
       Connect(0, 1 << 20, OverflowPolicy::kDropNewest);
   int64_t step = 0;
   for (; step < 5; ++step) Step(session.get(), step);
-  ASSERT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(20)).ok());
+  ASSERT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(20)).ok())
+      << session->GetStats().last_error;
   EXPECT_EQ(shed_, 0u);
 
   fs_.SetCapacity(fs_.used_bytes() + (200 << 10));

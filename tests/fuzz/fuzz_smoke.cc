@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "common/crc32c.h"
+#include "google/protobuf/stubs/logging.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/store.pb.h"
 #include "tests/fuzz/targets.h"
@@ -93,6 +94,8 @@ int Main(int argc, char** argv) {
   if (seed == 0) seed = std::random_device()() | 1u;
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   std::fflush(stdout);
+  // It complains of every string that is not UTF-8.
+  google::protobuf::SetLogHandler(nullptr);
   std::mt19937_64 random(seed);
   const std::vector<std::string> seeds = Seeds();
   const absl::Duration share =
