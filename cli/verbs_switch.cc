@@ -1,16 +1,12 @@
 // enable, disable, config get, config set.
 #include <cstdio>
-#include <fstream>
 #include <memory>
-#include <set>
-#include <sstream>
 
-#include "absl/strings/str_join.h"
+#include "cli/choose_run.h"
 #include "cli/exit_codes.h"
 #include "cli/output.h"
 #include "cli/ranges.h"
 #include "cli/verbs.h"
-#include "common/plan.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -23,48 +19,6 @@ struct SwitchFlags {
   bool no_wait = false;
   uint64_t epoch = 0;
 };
-
-absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.good())
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  std::stringstream text;
-  text << file.rdbuf();
-  // Bad configs are told at once, with every fault; the collector checks again.
-  const auto parsed = ParseConfig(text.str(), {});
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ",
-        absl::StrReplaceAll(std::string(parsed.status().message()),
-                            {{"\n", absl::StrCat("\n", path, ": ")}})));
-  }
-  for (const std::string& warning : parsed->warnings) {
-    std::fprintf(stderr, "rankprobe: warning: %s: %s\n", path.c_str(),
-                 warning.c_str());
-  }
-  return text.str();
-}
-
-// The run that is meant: the named one, or the only one with connected ranks.
-absl::StatusOr<std::string> ChooseRun(const Client& client,
-                                      const std::string& named) {
-  if (!named.empty()) return named;
-  grpc::ClientContext context;
-  client.Prepare(&context);
-  v1::ListAgentsResponse agents;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.control->ListAgents(&context, {}, &agents)));
-  std::set<std::string> runs;
-  for (const v1::AgentInfo& agent : agents.agents()) {
-    if (agent.connected()) runs.insert(agent.identity().run());
-  }
-  if (runs.size() == 1) return *runs.begin();
-  if (runs.empty())
-    return absl::NotFoundError("no rank is connected; name a run with --run");
-  return absl::InvalidArgumentError(
-      absl::StrCat("more than one run is connected, name one with --run: ",
-                   absl::StrJoin(runs, ", ")));
-}
 
 absl::Status FillOptions(const SwitchFlags& flags, v1::SwitchOptions* options) {
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,

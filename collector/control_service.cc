@@ -1,5 +1,6 @@
 #include "collector/control_service.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,24 +15,25 @@ namespace rankprobe {
 namespace {
 
 // A unary call whose answer comes later, and whose caller may leave before.
-class SwitchReactor : public grpc::ServerUnaryReactor {
+template <typename Response>
+class LateReactor : public grpc::ServerUnaryReactor {
  public:
-  // Shared with the pending switch: whoever comes second finds it closed.
+  // Shared with what is pending: whoever comes second finds it closed.
   struct Slot {
     absl::Mutex mutex;
-    SwitchReactor* reactor ABSL_GUARDED_BY(mutex) = nullptr;
+    LateReactor* reactor ABSL_GUARDED_BY(mutex) = nullptr;
   };
 
-  explicit SwitchReactor(v1::SwitchResult* response)
+  explicit LateReactor(Response* response)
       : response_(response), slot_(std::make_shared<Slot>()) {
     absl::MutexLock lock(&slot_->mutex);
     slot_->reactor = this;
   }
 
-  SwitchOperation::Done Done() {
-    return [slot = slot_](absl::StatusOr<v1::SwitchResult> result) {
+  std::function<void(absl::StatusOr<Response>)> Done() {
+    return [slot = slot_](absl::StatusOr<Response> result) {
       absl::MutexLock lock(&slot->mutex);
-      SwitchReactor* const reactor = std::exchange(slot->reactor, nullptr);
+      LateReactor* const reactor = std::exchange(slot->reactor, nullptr);
       if (reactor == nullptr) return;
       if (result.ok()) {
         *reactor->response_ = *std::move(result);
@@ -50,7 +52,7 @@ class SwitchReactor : public grpc::ServerUnaryReactor {
   }
   void OnDone() override { delete this; }
 
-  v1::SwitchResult* const response_;
+  Response* const response_;
   const std::shared_ptr<Slot> slot_;
 };
 
@@ -81,9 +83,16 @@ class ControlService::Audit {
       : record_(std::move(record)), log_(log), logger_(logger) {}
 
   void End(const absl::StatusOr<v1::SwitchResult>& result) {
-    record_.outcome = result.ok() ? absl::StrCat("OK: ", result->summary())
-                                  : result.status().ToString();
-    record_.epoch = result.ok() ? result->epoch() : 0;
+    if (result.ok()) {
+      record_.epoch = result->epoch();
+      End(absl::StrCat("OK: ", result->summary()));
+    } else {
+      End(result.status().ToString());
+    }
+  }
+
+  void End(std::string outcome) {
+    record_.outcome = std::move(outcome);
     logger_->Info("control", {{"action", record_.action},
                               {"run", record_.run},
                               {"actor", record_.actor},
@@ -122,7 +131,7 @@ ControlService::Audit ControlService::BeginAudit(
 grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
     v1::SwitchResult* response) {
-  auto* const reactor = new SwitchReactor(response);
+  auto* const reactor = new LateReactor<v1::SwitchResult>(response);
   control_->SetConfig(
       *request,
       [audit = BeginAudit(*context, "SetConfig", request->run(),
@@ -139,7 +148,7 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
 grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
     grpc::CallbackServerContext* context,
     const v1::SetDumpEnableRequest* request, v1::SwitchResult* response) {
-  auto* const reactor = new SwitchReactor(response);
+  auto* const reactor = new LateReactor<v1::SwitchResult>(response);
   control_->SetDumpEnable(
       *request,
       [audit = BeginAudit(
@@ -169,6 +178,57 @@ grpc::ServerUnaryReactor* ControlService::ListAgents(
     grpc::CallbackServerContext* context, const v1::ListAgentsRequest* request,
     v1::ListAgentsResponse* response) {
   *response = control_->ListAgents(request->run());
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::Explain(
+    grpc::CallbackServerContext* context, const v1::ExplainRequest* request,
+    v1::ExplainResponse* response) {
+  auto* const reactor = new LateReactor<v1::ExplainResponse>(response);
+  control_->Explain(*request, reactor->Done());
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::SetTriggers(
+    grpc::CallbackServerContext* context, const v1::SetTriggersRequest* request,
+    v1::SetTriggersResponse* response) {
+  Audit audit = BeginAudit(*context, "SetTriggers", request->run(),
+                           request->spec().ShortDebugString());
+  const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
+  audit.End(ranks.ok() ? absl::StrCat("OK: sent to ", *ranks, " ranks")
+                       : ranks.status().ToString());
+  if (!ranks.ok()) return Answer(context, ranks.status());
+  response->set_ranks(*ranks);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::GetTriggers(
+    grpc::CallbackServerContext* context, const v1::GetTriggersRequest* request,
+    v1::WatchSpec* response) {
+  absl::StatusOr<v1::WatchSpec> spec = control_->GetTriggers(request->run());
+  if (!spec.ok()) return Answer(context, spec.status());
+  *response = *std::move(spec);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::ShipFlight(
+    grpc::CallbackServerContext* context, const v1::ShipFlightRequest* request,
+    v1::ShipFlightResponse* response) {
+  Audit audit =
+      BeginAudit(*context, "ShipFlight", request->run(),
+                 absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
+  const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
+  audit.End(ranks.ok() ? absl::StrCat("OK: asked ", *ranks, " ranks")
+                       : ranks.status().ToString());
+  if (!ranks.ok()) return Answer(context, ranks.status());
+  response->set_ranks(*ranks);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::ListEvents(
+    grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
+    v1::ListEventsResponse* response) {
+  *response = control_->ListEvents(*request);
   return Answer(context, absl::OkStatus());
 }
 

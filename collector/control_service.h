@@ -39,6 +39,25 @@ class ControlService : public v1::ControlService::CallbackService {
       const v1::ListAgentsRequest* request,
       v1::ListAgentsResponse* response) override;
 
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainResponse* response) override;
+  grpc::ServerUnaryReactor* SetTriggers(
+      grpc::CallbackServerContext* context,
+      const v1::SetTriggersRequest* request,
+      v1::SetTriggersResponse* response) override;
+  grpc::ServerUnaryReactor* GetTriggers(grpc::CallbackServerContext* context,
+                                        const v1::GetTriggersRequest* request,
+                                        v1::WatchSpec* response) override;
+  grpc::ServerUnaryReactor* ShipFlight(
+      grpc::CallbackServerContext* context,
+      const v1::ShipFlightRequest* request,
+      v1::ShipFlightResponse* response) override;
+  grpc::ServerUnaryReactor* ListEvents(
+      grpc::CallbackServerContext* context,
+      const v1::ListEventsRequest* request,
+      v1::ListEventsResponse* response) override;
+
  private:
   // Writes who did what when the action is answered.
   class Audit;

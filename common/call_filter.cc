@@ -45,12 +45,13 @@ void CallFilter::BeginStep() {
   backward_kept_.clear();
 }
 
-Verdict CallFilter::Decide(absl::string_view entry, bool is_module) {
+Verdict CallFilter::Decide(absl::string_view entry, bool is_module,
+                           bool scope_open, bool in_list_window) const {
   if (plan_->level == Level::kDebug) return Verdict::kLevel;
   if (plan_->level == Level::kL0 && !is_module) return Verdict::kLevel;
   if (plan_->level == Level::kL1 && is_module) return Verdict::kLevel;
-  if (!plan_->scope.empty() && !scope_open_) return Verdict::kScope;
-  if (!plan_->list.empty() && list_windows_ == 0 &&
+  if (!plan_->scope.empty() && !scope_open) return Verdict::kScope;
+  if (!plan_->list.empty() && !in_list_window &&
       !MatchesAny(plan_->list, entry))
     return Verdict::kList;
   if (plan_->scope.empty() && plan_->list.empty() && !is_module &&
@@ -116,6 +117,18 @@ Verdict CallFilter::ParametersGrad(absl::string_view module_prefix) {
   if (!plan_->list.empty() && !MatchesAny(plan_->list, module_prefix))
     return Verdict::kList;
   return Verdict::kKeep;
+}
+
+Verdict CallFilter::CouldKeep(absl::string_view entry, bool is_module) const {
+  return Decide(entry, is_module, /*scope_open=*/true,
+                /*in_list_window=*/plan_->level == Level::kMix);
+}
+
+Verdict CallFilter::CouldKeepParametersGrad() const {
+  if (plan_->level == Level::kL1 || plan_->level == Level::kDebug)
+    return Verdict::kLevel;
+  return plan_->data_mode.parameters_grad ? Verdict::kKeep
+                                          : Verdict::kDataMode;
 }
 
 bool CallFilter::WantsPayload(absl::string_view entry) const {

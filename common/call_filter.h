@@ -49,6 +49,11 @@ class CallFilter {
   // parameters_grad of a module: `module_prefix` is "Module.{path}.{Class}".
   Verdict ParametersGrad(absl::string_view module_prefix);
 
+  // The verdict if every window were open: what this is not, no order of calls
+  // makes it.
+  Verdict CouldKeep(absl::string_view entry, bool is_module) const;
+  Verdict CouldKeepParametersGrad() const;
+
   // tensor_list hit: record payloads of this entry although task is
   // statistics. Always true for task tensor.
   bool WantsPayload(absl::string_view entry) const;
@@ -61,7 +66,11 @@ class CallFilter {
     bool closes_scope = false;
   };
 
-  Verdict Decide(absl::string_view entry, bool is_module);
+  Verdict Decide(absl::string_view entry, bool is_module, bool scope_open,
+                 bool in_list_window) const;
+  Verdict Decide(absl::string_view entry, bool is_module) const {
+    return Decide(entry, is_module, scope_open_, list_windows_ > 0);
+  }
 
   const Plan* const plan_;
   bool scope_open_ = false;

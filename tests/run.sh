@@ -2,13 +2,13 @@
 # All tests of rankprobe, from a bare clone on Debian 12:
 #   ./tests/run.sh            everything
 #   ./tests/run.sh --quick    without the stages that need PyPI
-#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, torch213
+#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, torch213, interop
 # Each stage prints its own output; the last line is 'N passed, N failed, N skipped'.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/counts.sh"
 
-stages=unit,python,torch213
+stages=unit,python,torch213,interop
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) stages=unit,python ;;

@@ -117,4 +117,20 @@ void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,
   }
 }
 
+void PrecisionDebugger::ReportReplica(const std::vector<at::Tensor>& tensors) {
+  try {
+    if (!context_->recorder->WantsReplica()) return;
+    const SuppressObserver suppress;
+    std::vector<std::unique_ptr<HostTensor>> held;
+    std::vector<TensorInfo> infos;
+    for (const at::Tensor& tensor : tensors) {
+      held.push_back(std::make_unique<HostTensor>(tensor));
+      if (held.back()->valid()) infos.push_back(held.back()->info());
+    }
+    context_->recorder->ReportReplica(infos);
+  } catch (const std::exception& e) {
+    context_->recorder->ReportFault(absl::StrCat("replica: ", e.what()));
+  }
+}
+
 }  // namespace rankprobe

@@ -71,6 +71,13 @@ class PrecisionDebugger {
   void Save(const at::Tensor& tensor, const std::string& name,
             bool save_backward = true);
 
+  // For triggers (docs/formats.md, "Triggers"); between Start and Step. Without
+  // a trigger that asks they cost nothing.
+  void ReportLoss(double loss) { context_->recorder->ReportLoss(loss); }
+  // Tensors that all ranks should hold alike, parameters for example. Reads
+  // them whole.
+  void ReportReplica(const std::vector<at::Tensor>& tensors);
+
   // Calls module->forward(args...) and records it as Module.{path}.{Class}.
   // Results may be a tensor or a tuple of tensors.
   template <typename Module, typename... Args>

@@ -5,12 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/names.h"
+#include "common/record_gate.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kSubmitBytes = 256 << 10;
+// Records are handed over in pieces: each wakes threads on both sides, but what
+// is left for the end of the step has to be waited for.
+constexpr size_t kSubmitBytes = 512 << 10;
+constexpr size_t kMinSubmitBytes = 32 << 10;
+constexpr int64_t kSubmitIntervalNs = 6'000'000;
 constexpr uint64_t kMaxFaultRecords = 100;
 
 }  // namespace
@@ -54,12 +59,17 @@ Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
     : options_(std::move(options)),
       clock_(clock),
       session_(std::move(session)),
+      watcher_(session_ == nullptr ? nullptr : session_->watcher()),
       tensors_(session_.get()) {
   if (session_ != nullptr)
     session_->SetLocalPlan(local_plan, local_plan->dump_enable.value_or(true));
   absl::MutexLock lock(&mutex_);
   plan_ = std::move(local_plan);
   rank_ = options_.rank;
+  if (watcher_ != nullptr) {
+    tensors_.SetFits(
+        [watcher = watcher_](uint64_t bytes) { return watcher->Fits(bytes); });
+  }
 }
 
 Recorder::~Recorder() {
@@ -107,11 +117,25 @@ void Recorder::Start(std::optional<int64_t> rank) {
   }
   const int64_t step = init_step_ + loop_;
   AdoptPlan(session_->BeginStep(step));
-  const bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
-                      !plan_->FinishedBefore(step) && plan_->WantsStep(step) &&
-                      plan_->WantsRank(rank_);
+  if (watcher_ != nullptr) watcher_->BeginStep(step);
+  bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
+                !plan_->FinishedBefore(step) && plan_->WantsStep(step) &&
+                plan_->WantsRank(rank_);
+  if (!wanted && watcher_ != nullptr &&
+      !(plan_enabled_ && plan_->level == Level::kDebug)) {
+    StartFlight();
+    wanted = flight_;
+  }
   if (wanted) BeginStepRecords();
   recording_.store(wanted, std::memory_order_relaxed);
+}
+
+// Dumping is off: the step is recorded all the same, into the agent's memory.
+void Recorder::StartFlight() {
+  const std::shared_ptr<const Plan> plan = watcher_->FlightPlan();
+  if (plan == nullptr || (step_begun_ && !flight_)) return;
+  flight_ = true;
+  AdoptPlan({plan, /*epoch=*/0, /*enabled=*/true});
 }
 
 void Recorder::BeginStepRecords() {
@@ -126,6 +150,7 @@ void Recorder::BeginStepRecords() {
   begin->set_has_payloads(plan_->HasPayloads());
   begin->set_extra_info(plan_->extra_info);
   begin->set_plan_epoch(plan_epoch_);
+  begin->set_flight(flight_);
 }
 
 void Recorder::Stop() {
@@ -135,6 +160,7 @@ void Recorder::Stop() {
     absl::MutexLock lock(&mutex_);
     if (!step_begun_) return;
     Submit();
+    if (flight_) return;
   }
   // A barrier, as long as there is somebody to wait for.
   const int64_t deadline_ns = clock_->MonotonicNanos() +
@@ -162,9 +188,13 @@ void Recorder::Step() {
     end->set_lost_records(counts_.lost_records);
     Submit();
   }
+  if (watcher_ != nullptr) watcher_->EndStep();
   ++loop_;
   ++generation_;
   step_begun_ = false;
+  flight_ = false;
+  trace_.Clear();
+  traced_ = 0;
   next_order_ = 0;
   counts_ = StepCounts();
   call_numbers_.clear();
@@ -186,8 +216,22 @@ v1::Record* Recorder::AddRecord() {
   return record;
 }
 
+void Recorder::SubmitIfDue() {
+  const size_t bytes = buffer_->ApproxBytes();
+  if (bytes < kMinSubmitBytes) return;
+  const int64_t now = clock_->MonotonicNanos();
+  if (bytes < kSubmitBytes && now - submitted_ns_ < kSubmitIntervalNs) return;
+  submitted_ns_ = now;
+  Submit();
+}
+
 void Recorder::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
+  if (flight_ && watcher_ != nullptr) {
+    watcher_->KeepFlight(std::move(buffer_));
+    buffer_.reset();
+    return;
+  }
   const auto records = static_cast<uint64_t>(buffer_->batch()->records_size());
   if (!session_->SubmitRecords(std::move(buffer_)))
     counts_.lost_records += records;
@@ -196,13 +240,53 @@ void Recorder::Submit() {
 
 void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
                         const BuildFn& build) {
+  AddTrace();
+  const bool watched = watcher_ != nullptr && watcher_->active();
+  const bool timed = watched && watcher_->timed();
+  const int64_t began_ns = timed ? clock_->MonotonicNanos() : 0;
+  const uint64_t payload_bytes = tensors_.payload_bytes();
+  if (watched) tensors_.SetDegraded(watcher_->evidence_level());
   v1::CallPhase* call = AddRecord()->mutable_call();
   call->set_entry(entry);
   call->set_kind(kind);
   CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
   build(builder, call);
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  if (watched) {
+    watcher_->OnPhase(*call);
+    watcher_->AddCost(
+        tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(),
+        timed ? clock_->MonotonicNanos() - began_ns : 0);
+  }
+  SubmitIfDue();
+}
+
+Verdict Recorder::AskFilter(v1::CallTrace::Kind kind,
+                            absl::string_view entry) {
+  if (watcher_ != nullptr) watcher_->OnCall(kind, entry);
+  if (PlanHasWindows(*plan_)) {
+    v1::CallTrace::Item* item = trace_.add_items();
+    item->set_kind(kind);
+    item->set_entry(entry.data(), entry.size());
+  }
+  switch (kind) {
+    case v1::CallTrace::KIND_MODULE_BEGIN:
+      return filter_->ModuleBegin(entry);
+    case v1::CallTrace::KIND_MODULE_END:
+      return filter_->ModuleEnd(entry);
+    case v1::CallTrace::KIND_PARAMETERS_GRAD:
+      return filter_->ParametersGrad(entry);
+    default:
+      return filter_->Api(entry);
+  }
+}
+
+void Recorder::AddTrace() {
+  if (trace_.items().empty()) return;
+  trace_.set_first(traced_);
+  traced_ += static_cast<uint64_t>(trace_.items_size());
+  *AddRecord()->mutable_trace() = std::move(trace_);
+  trace_.Clear();
 }
 
 bool Recorder::Edges() const {
@@ -243,7 +327,7 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
   call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
   call.step_generation = generation_;
-  const Verdict verdict = filter_->Api(call.forward_entry);
+  const Verdict verdict = AskFilter(v1::CallTrace::KIND_API, call.forward_entry);
   // data_mode takes the data, not the stack.
   call.stack_wanted =
       verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
@@ -266,7 +350,7 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   call.step_generation = generation_;
   if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
   ModuleStack().push_back(call.forward_entry);
-  const Verdict verdict = filter_->ModuleBegin(call.forward_entry);
+  const Verdict verdict = AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry);
   call.forced = verdict == Verdict::kLevel && modules_forced_ &&
                 plan_->level == Level::kL1;
   call.stack_wanted =
@@ -297,7 +381,7 @@ bool Recorder::PopStack(const std::string& entry) {
 }
 
 void Recorder::EndModule(const RecordedCall& call) {
-  filter_->ModuleEnd(call.forward_entry);
+  AskFilter(v1::CallTrace::KIND_MODULE_END, call.forward_entry);
   PopStack(call.forward_entry);
 }
 
@@ -336,7 +420,7 @@ void Recorder::BeginModuleBackward(const RecordedCall& call) {
   if (call.step_generation != generation_) return;
   if (Edges()) module_edges_.emplace_back(call.backward_entry, Parent());
   ModuleStack().push_back(call.backward_entry);
-  filter_->ModuleBegin(call.backward_entry);
+  AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
 }
 
 void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
@@ -378,11 +462,11 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
   bool begun = false;
   if (call.is_module) {
     begun = PopStack(call.backward_entry);
-    if (!begun) filter_->ModuleBegin(call.backward_entry);
-    verdict = filter_->ModuleEnd(call.backward_entry);
+    if (!begun) AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
+    verdict = AskFilter(v1::CallTrace::KIND_MODULE_END, call.backward_entry);
     if (call.forced && verdict == Verdict::kLevel) verdict = Verdict::kKeep;
   } else {
-    verdict = filter_->Api(call.backward_entry);
+    verdict = AskFilter(v1::CallTrace::KIND_API, call.backward_entry);
   }
   if (Edges()) {
     if (!begun && (call.is_module || plan_->level == Level::kMix))
@@ -418,7 +502,9 @@ void Recorder::ParameterGradient(absl::string_view module,
                                  const BuildValueFn& build) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
-  if (!step_begun_ || filter_->ParametersGrad(module) != Verdict::kKeep ||
+  if (!step_begun_ ||
+      AskFilter(v1::CallTrace::KIND_PARAMETERS_GRAD, module) !=
+          Verdict::kKeep ||
       plan_->task == Task::kStructure)
     return;
   const auto [it, is_new] = parameter_rounds_.try_emplace(std::string(module));
@@ -496,7 +582,7 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
     saved.gradient_entry = absl::StrCat(name, "_grad.", number, ".debug");
     add(saved.gradient_entry, build_gradient);
   }
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
   return saved;
 }
 
@@ -512,7 +598,31 @@ void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
   CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
   build(builder, call->mutable_debug());
   ++counts_.call_phases;
-  if (buffer_->ApproxBytes() >= kSubmitBytes) Submit();
+  SubmitIfDue();
+}
+
+void Recorder::ReportLoss(double loss) {
+  if (Forked() || watcher_ == nullptr || !watcher_->active()) return;
+  watcher_->OnLoss(loss);
+}
+
+bool Recorder::WantsReplica() const {
+  return !Forked() && watcher_ != nullptr && watcher_->wants_replica();
+}
+
+void Recorder::ReportReplica(absl::Span<const TensorInfo> tensors) {
+  if (!WantsReplica()) return;
+  SummaryRequest request;
+  request.statistics = false;
+  request.digest = true;
+  uint64_t digest = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const Summary summary = Summarize(tensor.view, request);
+    // Order matters: a swap of two tensors is a difference.
+    for (const uint8_t byte : summary.digest)
+      digest = (digest ^ byte) * uint64_t{0x100000001b3};
+  }
+  watcher_->OnReplica(digest);
 }
 
 void Recorder::ReportFault(absl::string_view what) {

@@ -40,6 +40,7 @@
 #include "absl/types/span.h"
 #include "agent/runtime/session.h"
 #include "agent/runtime/tensor_recorder.h"
+#include "agent/runtime/watcher.h"
 #include "common/call_filter.h"
 #include "common/clock.h"
 #include "common/fork_guard.h"
@@ -174,6 +175,12 @@ class Recorder {
   void SaveGradient(const SavedValue& value, absl::string_view path,
                     const BuildValueFn& build);
 
+  // --- For triggers; sent only when a rule asks. The loss of this step, and a
+  // replica that all ranks should hold alike (the parameters, say).
+  void ReportLoss(double loss);
+  bool WantsReplica() const;
+  void ReportReplica(absl::Span<const TensorInfo> tensors);
+
   // The adapter caught a fault of its own.
   void ReportFault(absl::string_view what);
 
@@ -198,6 +205,7 @@ class Recorder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStepRecords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPhase(const std::string& entry, v1::CallKind kind,
                 const BuildFn& build) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -210,6 +218,12 @@ class Recorder {
   bool PopStack(const std::string& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndModule(const RecordedCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The filter's verdicts; what it is asked is remembered for Explain and, under
+  // plans with windows, sent ahead of the next call.
+  Verdict AskFilter(v1::CallTrace::Kind kind, absl::string_view entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddTrace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartFlight() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Edges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RecorderOptions options_;
@@ -220,6 +234,8 @@ class Recorder {
 
   mutable absl::Mutex mutex_;
   const std::unique_ptr<Session> session_;
+  // The session's; null when it has none.
+  Watcher* const watcher_;
   TensorRecorder tensors_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ ABSL_GUARDED_BY(mutex_);
   uint64_t plan_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -231,9 +247,14 @@ class Recorder {
   // Changes with each Step(): ties gradients to the step of their forward.
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool step_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  // The step goes to the flight recorder.
+  bool flight_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::CallTrace trace_ ABSL_GUARDED_BY(mutex_);
+  uint64_t traced_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
   StepCounts counts_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RecordBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
+  int64_t submitted_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, int64_t> call_numbers_
       ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, ParameterRounds> parameter_rounds_

@@ -17,6 +17,10 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "agent/runtime/spool.h"
+#include "agent/runtime/spool_drain.h"
+#include "agent/runtime/watcher.h"
+#include "common/file_system.h"
 #include "common/fork_guard.h"
 #include "common/grpc_channel.h"
 #include "common/host_port.h"
@@ -28,6 +32,7 @@ namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
+constexpr size_t kMaxEvents = 10000;
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
@@ -73,8 +78,11 @@ class SessionImpl final : public Session {
         clock_(clock),
         identity_(options_.identity),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
-                options_.policy, options_.block_deadline},
+                options_.policy, options_.block_deadline,
+                !options_.spool_directory.empty()},
                clock, [this] { Wake(); }),
+        watcher_(clock,
+                 [this](v1::AgentEvent event) { Emit(std::move(event)); }),
         channel_(ConnectTo(options_)),
         stub_(v1::AgentService::NewStub(channel_)),
         upload_stub_(channel_),
@@ -91,6 +99,10 @@ class SessionImpl final : public Session {
     {
       absl::MutexLock lock(&mutex_);
       ever = connected_ || reconnects_ > 0;
+    }
+    if (ever && watcher_.ship_at_exit()) {
+      for (auto& records : watcher_.TakeFlight().buffers)
+        queue_.SubmitRecords(std::move(records));
     }
     // A collector that was there may come back; one that never was keeps the
     // job from ending for a moment only.
@@ -190,12 +202,15 @@ class SessionImpl final : public Session {
     return queue_.Flush(level, deadline);
   }
 
+  Watcher* watcher() override { return Forked() ? nullptr : &watcher_; }
+
   SessionStats GetStats() const override {
     SessionStats stats;
     queue_.FillStats(&stats);
     absl::MutexLock lock(&mutex_);
     stats.connected = connected_;
     stats.reconnects = reconnects_;
+    stats.spool_bytes = spooled_bytes_;
     stats.last_error = last_error_;
     return stats;
   }
@@ -212,6 +227,37 @@ class SessionImpl final : public Session {
     wake_ = true;
   }
 
+  // What the watcher has to say. Bounded: an agent that cannot reach its
+  // collector forgets.
+  void Emit(v1::AgentEvent event) {
+    absl::MutexLock lock(&mutex_);
+    if (events_.size() < kMaxEvents) events_.push_back(std::move(event));
+    wake_ = true;
+  }
+
+  // Sends what the flight recorder held, as far as there is room: this thread
+  // is the one that makes room, so it does not wait for it.
+  void ShipFlight() {
+    if (!shipping_.has_value()) {
+      shipping_ = watcher_.TakeRequestedFlight();
+      shipped_buffers_ = 0;
+    }
+    if (!shipping_.has_value()) return;
+    std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
+    while (shipped_buffers_ < buffers.size() &&
+           queue_.HasRoomFor(buffers[shipped_buffers_]->ApproxBytes())) {
+      queue_.SubmitRecords(std::move(buffers[shipped_buffers_++]),
+                           /*may_wait=*/false);
+    }
+    if (shipped_buffers_ < buffers.size()) return;
+    v1::AgentEvent event;
+    event.mutable_flight()->set_steps(shipping_->steps);
+    event.mutable_flight()->set_first_step(shipping_->first_step);
+    event.mutable_flight()->set_last_step(shipping_->last_step);
+    shipping_.reset();
+    Emit(std::move(event));
+  }
+
   // Waits for something to do, at most `timeout`; false when stopping.
   bool WaitForWork(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
@@ -220,10 +266,82 @@ class SessionImpl final : public Session {
     return !stopping_;
   }
 
+  // What earlier lives left behind goes first: their sequence numbers and
+  // their ranks are their own. False when stopping.
+  bool DrainOrphans() {
+    if (options_.spool_directory.empty()) return true;
+    SpoolDrain drain(
+        stub_.get(), &upload_stub_, options_.agent_version, [this] { Wake(); },
+        [this](absl::Duration timeout) {
+          SpoolFrames();
+          return WaitForWork(timeout);
+        });
+    for (const auto& orphan :
+         OrphanSpool::Find(options_.spool_directory, file_system_.get())) {
+      absl::Status status;
+      for (;;) {
+        status = drain.Run(orphan.get());
+        if (!absl::IsUnavailable(status)) break;
+        NoteError(status);
+        if (!WaitForWork(options_.reconnect_max)) return false;
+      }
+      if (absl::IsCancelled(status)) return false;
+      // Refused: it stays for another time.
+      if (!status.ok()) NoteError(status);
+    }
+    return true;
+  }
+
+  void NoteError(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    last_error_ = std::string(status.message());
+  }
+
+  // Puts new frames on disk.
+  void SpoolFrames() {
+    if (spool_ == nullptr) return;
+    EncodedFrame frame;
+    while (queue_.NextUnspooled(&frame)) {
+      if (const absl::Status status =
+              spool_->Append(frame.sequence, frame.head, frame.tail);
+          !status.ok())
+        NoteError(status);
+    }
+    SessionStats stats;
+    queue_.FillStats(&stats);
+    spool_->Committed(stats.committed_sequence);
+    absl::MutexLock lock(&mutex_);
+    spooled_bytes_ = spool_->bytes();
+  }
+
+  void OpenSpool() {
+    if (options_.spool_directory.empty()) return;
+    v1::Identity identity;
+    {
+      absl::MutexLock lock(&mutex_);
+      identity = identity_;
+    }
+    absl::StatusOr<std::unique_ptr<Spool>> spool =
+        Spool::Open({options_.spool_directory, options_.spool_bytes}, identity,
+                    file_system_.get());
+    if (spool.ok()) {
+      spool_ = *std::move(spool);
+    } else {
+      NoteError(spool.status());
+    }
+  }
+
   void Work() {
+    OpenSpool();
+    if (DrainOrphans()) StayConnected();
+    SpoolFrames();
+  }
+
+  void StayConnected() {
     absl::Duration backoff = options_.reconnect_min;
     absl::BitGen random;
     for (;;) {
+      SpoolFrames();
       const bool was_connected = RunConnection();
       {
         absl::MutexLock lock(&mutex_);
@@ -237,6 +355,7 @@ class SessionImpl final : public Session {
       const absl::Time until =
           absl::Now() + backoff * absl::Uniform(random, 0.5, 1.5);
       while (absl::Now() < until) {
+        SpoolFrames();
         if (!WaitForWork(until - absl::Now())) return;
       }
     }
@@ -285,6 +404,8 @@ class SessionImpl final : public Session {
           hold_until = absl::Now() + absl::Milliseconds(ack.retry_after_ms());
         queue_.Ack(ack);
       }
+      SpoolFrames();
+      if (welcomed) ShipFlight();
       if (control.done() || (upload != nullptr && upload->done())) {
         NoteEnd(control.done() ? control.status() : upload->status(), welcomed);
         break;
@@ -322,6 +443,8 @@ class SessionImpl final : public Session {
   std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
                                           uint64_t* credit) {
     if (welcome.has_plan()) gate_.Adopt(welcome.plan());
+    watcher_.SetRunLevel(welcome.degrade());
+    if (welcome.has_watch()) watcher_.Configure(welcome.watch());
     *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
     queue_.Resume(welcome.resume_after_sequence());
     auto upload = std::make_unique<UploadStream>([this] { Wake(); });
@@ -331,6 +454,7 @@ class SessionImpl final : public Session {
     upload->Start();
     v1::UploadFrame open;
     open.mutable_open()->set_session_id(welcome.session_id());
+    open.mutable_open()->set_first_sequence(queue_.FirstSequence());
     {
       absl::MutexLock lock(&mutex_);
       *open.mutable_open()->mutable_identity() = identity_;
@@ -356,6 +480,19 @@ class SessionImpl final : public Session {
         break;
       case v1::Directive::kAbort:
         gate_.Abort(directive.abort().epoch());
+        break;
+      case v1::Directive::kWatch:
+        watcher_.Configure(directive.watch());
+        break;
+      case v1::Directive::kShipFlight:
+        watcher_.RequestFlight();
+        break;
+      case v1::Directive::kReportCalls:
+        *event.mutable_calls() =
+            watcher_.ReportCalls(directive.report_calls().id());
+        break;
+      case v1::Directive::kDegrade:
+        watcher_.SetRunLevel(directive.degrade().level());
         break;
       default:
         break;
@@ -439,7 +576,15 @@ class SessionImpl final : public Session {
   std::optional<v1::StepProgress> progress_ ABSL_GUARDED_BY(mutex_);
   int64_t step_began_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  // Of the worker.
+  std::unique_ptr<Spool> spool_;
+  uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   FrameQueue queue_;
+  Watcher watcher_;
+  // Worker thread only: what the flight recorder held and is being sent.
+  std::optional<FlightRing::Contents> shipping_;
+  size_t shipped_buffers_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub_;
@@ -449,7 +594,12 @@ class SessionImpl final : public Session {
 }  // namespace
 
 RecordBuffer::RecordBuffer()
-    : arena_(std::make_unique<google::protobuf::Arena>()),
+    : arena_([] {
+        google::protobuf::ArenaOptions options;
+        options.start_block_size = 4 << 10;
+        options.max_block_size = 64 << 10;
+        return std::make_unique<google::protobuf::Arena>(options);
+      }()),
       batch_(google::protobuf::Arena::CreateMessage<v1::RecordBatch>(
           arena_.get())) {}
 

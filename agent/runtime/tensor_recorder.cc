@@ -49,6 +49,11 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     request.checksum = ChecksumMode::kCrc32;
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
+  if (degraded_ >= 2) {
+    request.statistics = false;
+    if (request.checksum == ChecksumMode::kNone)
+      request.checksum = ChecksumMode::kXor64;
+  }
   const uint64_t bytes = PayloadBytes(view);
   Known uncached;
   const Known* known = &uncached;
@@ -82,6 +87,8 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
       out->mutable_checksum()->set_xor64(known->summary.xor64);
     }
   }
+  out->set_degraded(known->lost_to_budget ? std::max(degraded_, uint32_t{1})
+                                          : degraded_);
   if (!want_payload || !known->has_payload) return;
   ++payloads_;
   out->mutable_payload()->set_length_bytes(bytes);
@@ -104,7 +111,12 @@ TensorRecorder::Known TensorRecorder::Summarise(const TensorView& view,
   if (want_payload && bytes > 0 && view.data != nullptr &&
       session_ != nullptr) {
     known.has_payload = true;
-    buffer = session_->ReservePayload(bytes, &known.lost);
+    if (degraded_ > 0 || (fits_ != nullptr && !fits_(bytes))) {
+      known.lost_to_budget = true;
+      known.lost = v1::LOSS_REASON_AGENT_BUDGET;
+    } else {
+      buffer = session_->ReservePayload(bytes, &known.lost);
+    }
     if (buffer != nullptr) {
       request.digest = true;
       request.copy_to = buffer->data();
@@ -113,6 +125,8 @@ TensorRecorder::Known TensorRecorder::Summarise(const TensorView& view,
   known.summary = Summarize(view, request);
   if (buffer != nullptr && !session_->KnowsPayload(known.summary.digest, bytes))
     session_->SubmitPayload(known.summary.digest, std::move(buffer));
+  if (known.has_payload && known.lost == v1::LOSS_REASON_UNSPECIFIED)
+    payload_bytes_ += bytes;
   return known;
 }
 

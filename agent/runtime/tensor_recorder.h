@@ -6,6 +6,8 @@
 #define RANKPROBE_AGENT_RUNTIME_TENSOR_RECORDER_H_
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -45,6 +47,16 @@ class TensorRecorder {
   uint64_t lost_payloads() const { return lost_payloads_; }
   void BeginCount() { payloads_ = lost_payloads_ = 0; }
 
+  // Evidence to take, TensorSummary.degraded; asked for each payload: whether
+  // it still fits the budget (null: always).
+  void SetDegraded(uint32_t level) {
+    if (level != degraded_) cache_.clear();
+    degraded_ = level;
+  }
+  void SetFits(std::function<bool(uint64_t)> fits) { fits_ = std::move(fits); }
+  // Bytes of payloads submitted since the recorder was made.
+  uint64_t payload_bytes() const { return payload_bytes_; }
+
  private:
   // Names the elements of a tensor, not its shape: views of one storage with
   // the same elements (in the same order, where the order matters) share one
@@ -77,6 +89,7 @@ class TensorRecorder {
     Summary summary;
     bool has_payload = false;
     v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED;
+    bool lost_to_budget = false;
   };
 
   Known Summarise(const TensorView& view, const SummaryRequest& request,
@@ -85,6 +98,9 @@ class TensorRecorder {
   Session* const session_;
   uint64_t payloads_ = 0;
   uint64_t lost_payloads_ = 0;
+  uint64_t payload_bytes_ = 0;
+  uint32_t degraded_ = 0;
+  std::function<bool(uint64_t)> fits_;
   absl::flat_hash_map<Key, Known> cache_;
 };
 

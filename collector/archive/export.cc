@@ -64,6 +64,10 @@ class Exporter {
         places;
     for (const v1::StepInfo& step : all) {
       if (!options_.steps.Contains(step.step())) continue;
+      if (step.deleted()) {
+        manifest_.AddLedger(ProcessDirectory(step), SummarizeStep(step));
+        continue;
+      }
       if (!options_.ranks.all() &&
           (!step.has_rank() || !options_.ranks.Contains(step.rank())))
         continue;

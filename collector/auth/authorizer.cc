@@ -15,13 +15,13 @@ constexpr absl::string_view kBearer = "Bearer ";
 constexpr absl::string_view kUriScheme = "rankprobe:";
 
 // Reading changes nothing.
-constexpr std::array<absl::string_view, 12> kViewerMethods = {
-    "ControlService/GetConfig", "ControlService/ListAgents",
-    "ControlService/Explain",   "ControlService/ListEvents",
-    "ControlService/Watch",     "ControlService/GetTriggers",
-    "ArchiveService/ListRuns",  "ArchiveService/ListSteps",
-    "ArchiveService/ListCalls", "ArchiveService/GetTensor",
-    "ArchiveService/Export",    "ArchiveService/Watch",
+constexpr std::array<absl::string_view, 11> kViewerMethods = {
+    "ControlService/GetConfig",   "ControlService/ListAgents",
+    "ControlService/Explain",     "ControlService/ListEvents",
+    "ControlService/GetTriggers", "ArchiveService/ListRuns",
+    "ArchiveService/ListSteps",   "ArchiveService/ListCalls",
+    "ArchiveService/GetTensor",   "ArchiveService/Export",
+    "ArchiveService/Watch",
 };
 
 bool Grants(Role has, Role needs) {

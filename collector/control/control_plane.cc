@@ -32,10 +32,6 @@ absl::Status CheckHello(const v1::Hello& hello) {
         absl::StrCat("the agent speaks protocol ", hello.protocol(),
                      ", this collector protocol ", kProtocol));
   }
-  if (id.run().empty() || id.run().size() > 255)
-    return absl::InvalidArgumentError("run: 1 to 255 bytes are needed");
-  if (id.run().find('\0') != std::string::npos)
-    return absl::InvalidArgumentError("run: contains a zero byte");
   if (id.has_rank() && (id.rank() < 0 || id.rank() > kMaxRank)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank: ", id.rank(), " is not in 0..", kMaxRank));
@@ -56,10 +52,20 @@ ControlPlane::ControlPlane(const Options& options, Store* store,
                            const Clock* clock)
     : options_(options), store_(store), clock_(clock) {}
 
+absl::Status ControlPlane::CheckRunName(const std::string& run) {
+  if (run.empty() || run.size() > 255)
+    return absl::InvalidArgumentError("run: 1 to 255 bytes are needed");
+  if (run.find('\0') != std::string::npos)
+    return absl::InvalidArgumentError("run: contains a zero byte");
+  return absl::OkStatus();
+}
+
 ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
   const auto it = runs_.find(name);
   if (it != runs_.end()) return &it->second;
   Run& run = runs_[name];
+  run.name = name;
+  LoadWatch(name, &run);
   if (const auto saved = store_->LoadPlan(name);
       saved.ok() && saved->has_value()) {
     if (auto compiled = RunPlans::Compile(**saved); compiled.ok())
@@ -87,6 +93,7 @@ absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
 
 absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     const v1::Hello& hello, Sender sender) {
+  RP_RETURN_IF_ERROR(CheckRunName(hello.identity().run()));
   RP_RETURN_IF_ERROR(CheckHello(hello));
   const v1::Identity& identity = hello.identity();
   {
@@ -165,6 +172,10 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   welcome.set_credit_bytes(options_.credit_bytes);
   if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
     *welcome.mutable_plan() = plan->spec;
+  if (run->watch.set()) *welcome.mutable_watch() = run->watch.spec();
+  welcome.set_degrade(run->watch.degrade());
+  agent.last_moved = agent.last_heard;
+  Tell(EventOf(v1::Event::KIND_CONNECTED, agent));
   return admission;
 }
 
@@ -178,6 +189,8 @@ void ControlPlane::OnEvent(const std::string& session,
   Run* const run = LoadRun(agent.identity.run());
   switch (event.event_case()) {
     case v1::AgentEvent::kProgress:
+      if (agent.step != event.progress().step())
+        agent.last_moved = agent.last_heard;
       agent.step = event.progress().step();
       agent.dumping = event.progress().dumping();
       if (event.progress().last_step_ns() > 0)
@@ -212,7 +225,11 @@ void ControlPlane::OnEvent(const std::string& session,
       store_->OpenIncarnation(identity).IgnoreError();
       break;
     }
+    case v1::AgentEvent::kGoodbye:
+      agent.farewell = true;
+      break;
     default:
+      OnWatchEvent(&agent, run, event);
       break;
   }
   ForgetFinished(run);
@@ -226,6 +243,10 @@ void ControlPlane::Disconnected(const std::string& session,
   it->second.connected = false;
   it->second.dumping = false;
   it->second.last_heard = clock_->Now();
+  v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
+  told.set_detail(it->second.farewell ? "the process has ended" : reason);
+  Tell(std::move(told));
+  for (auto& op : explains_) op->waiting.erase(it->second.identity.incarnation());
   Run* const run = LoadRun(it->second.identity.run());
   for (auto& op : run->switches) op->OnLost(session);
   ForgetFinished(run);
@@ -257,6 +278,13 @@ bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
   return plan != nullptr && plan->Admits(rank, step);
 }
 
+std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(
+    const std::string& run, uint64_t epoch) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = runs_.find(run);
+  return it == runs_.end() ? nullptr : it->second.plans.ByEpoch(epoch);
+}
+
 void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,
                                 int64_t pending_delta) {
   absl::MutexLock lock(&mutex_);
@@ -264,7 +292,9 @@ void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,
   if (it == agents_.end()) return;
   it->second.received_bytes += bytes;
   it->second.pending_bytes += pending_delta;
-  if (bytes > 0) it->second.last_heard = clock_->Now();
+  if (bytes == 0) return;
+  it->second.last_heard = clock_->Now();
+  NoteRunBytes(it->second.identity, bytes);
 }
 
 absl::Status ControlPlane::SavePlan(const std::string& run,
@@ -348,6 +378,8 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
 
 void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
                                  SwitchDone done) {
+  if (const absl::Status status = CheckRunName(request.run()); !status.ok())
+    return done(status);
   absl::MutexLock lock(&mutex_);
   Run* const run = LoadRun(request.run());
   v1::PlanSpec spec;
@@ -355,7 +387,8 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
   if (!request.config_json().empty()) {
     spec.set_config_json(request.config_json());
   } else if (run->plans.ForAll() != nullptr) {
-    spec.set_config_json(run->plans.ForAll()->spec.config_json());
+    // What a trigger recorded with is its own affair.
+    spec.set_config_json(OperatorConfig(*run));
   } else {
     spec.set_config_json(std::string(DefaultConfigJson()));
   }
@@ -365,6 +398,8 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
 
 void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
                              SwitchDone done) {
+  if (const absl::Status status = CheckRunName(request.run()); !status.ok())
+    return done(status);
   absl::MutexLock lock(&mutex_);
   Run* const run = LoadRun(request.run());
   v1::PlanSpec spec;
@@ -384,7 +419,7 @@ absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
   v1::GetConfigResponse response;
   response.set_epoch(run->plans.ForAll()->spec.epoch());
   response.set_enabled(run->plans.ForAll()->spec.enabled());
-  response.set_config_json(run->plans.ForAll()->spec.config_json());
+  response.set_config_json(OperatorConfig(*run));
   response.set_effective_at_step(run->plans.ForAll()->spec.effective_at_step());
   return response;
 }
@@ -438,6 +473,8 @@ void ControlPlane::ForgetFinished(Run* run) {
 void ControlPlane::Tick() {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_->Now();
+  CheckSilence(now);
+  FinishExplains();
   for (auto& [name, run] : runs_) {
     for (auto& op : run.switches) op->Tick(now);
     ForgetFinished(&run);

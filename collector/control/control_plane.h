@@ -12,13 +12,18 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "collector/control/event_log.h"
+#include "collector/control/explain.h"
 #include "collector/control/run_plans.h"
+#include "collector/control/run_watch.h"
 #include "collector/control/switch_operation.h"
 #include "collector/store/store.h"
 
@@ -31,6 +36,10 @@ class ControlPlane {
     size_t max_sessions = 4096;
     std::string version = "0.1.0";
     uint64_t credit_bytes = 16 << 20;
+    // Where events go; outlives the control plane. Null: nowhere.
+    EventLog* events = nullptr;
+    // For runs that were given no triggers of their own.
+    std::optional<v1::WatchSpec> default_watch;
   };
   struct Admission {
     v1::Welcome welcome;
@@ -51,6 +60,9 @@ class ControlPlane {
   absl::StatusOr<v1::Identity> Find(const std::string& session) const;
   // The ingest gate: may this process record this step under this epoch?
   bool Admits(const v1::Identity& identity, int64_t step, uint64_t epoch) const;
+  // The plan behind an epoch; null when it is not known (any more).
+  std::shared_ptr<const CompiledPlan> PlanOf(const std::string& run,
+                                             uint64_t epoch) const;
   void NoteReceived(const std::string& session, uint64_t bytes,
                     int64_t pending_delta);
 
@@ -59,6 +71,15 @@ class ControlPlane {
   void SetConfig(const v1::SetConfigRequest& request, SwitchDone done);
   absl::StatusOr<v1::GetConfigResponse> GetConfig(const std::string& run);
   v1::ListAgentsResponse ListAgents(const std::string& run) const;
+
+  // Ranks it was sent to.
+  absl::StatusOr<uint64_t> SetTriggers(const v1::SetTriggersRequest& request);
+  absl::StatusOr<v1::WatchSpec> GetTriggers(const std::string& run);
+  absl::StatusOr<uint64_t> ShipFlight(const v1::ShipFlightRequest& request);
+  v1::ListEventsResponse ListEvents(const v1::ListEventsRequest& request) const;
+  // Asks the ranks for their last calls; answers within a few seconds.
+  using ExplainDone = std::function<void(absl::StatusOr<v1::ExplainResponse>)>;
+  void Explain(const v1::ExplainRequest& request, ExplainDone done);
 
   // Advances deadlines; call it every few tens of milliseconds.
   void Tick();
@@ -80,8 +101,23 @@ class ControlPlane {
     uint64_t lost_payloads = 0;
     std::string framework_version;
     absl::Time last_heard;
+    // When its step last changed.
+    absl::Time last_moved;
+    bool farewell = false;
+  };
+  struct ExplainOperation {
+    uint64_t id = 0;
+    v1::ExplainRequest request;
+    std::shared_ptr<const CompiledPlan> hypothetical;
+    ExplainDone done;
+    absl::Time deadline;
+    // Incarnations that have not answered, and what the others said.
+    std::set<uint64_t> waiting;
+    std::map<uint64_t, v1::CallReport> reports;
   };
   struct Run {
+    std::string name;
+    RunWatch watch;
     RunPlans plans;
     std::list<std::unique_ptr<SwitchOperation>> switches;
   };
@@ -96,6 +132,28 @@ class ControlPlane {
   absl::Status SavePlan(const std::string& run, const v1::PlanSpec& spec,
                         const std::vector<int64_t>& ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static absl::Status CheckRunName(const std::string& run);
+  static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
+  uint64_t Tell(v1::Event event);
+  void LoadWatch(const std::string& name, Run* run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendToRun(const std::string& run, const v1::Directive& directive)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t CountConnected(const std::string& run) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnWatchEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Act(Run* run, const RunWatch::Fired& fired)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool DumpingNow(const Run& run) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::string OperatorConfig(const Run& run);
+  void NoteRunBytes(const v1::Identity& identity, uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckSilence(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool Asked(const v1::ExplainRequest& request, const Agent& agent);
+  void FinishExplains() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::ExplainResponse Answer(const ExplainOperation& op)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetFinished(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -103,6 +161,10 @@ class ControlPlane {
   const Clock* const clock_;
   mutable absl::Mutex mutex_;
   uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t next_explain_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::Time next_silence_check_ ABSL_GUARDED_BY(mutex_);
+  std::list<std::unique_ptr<ExplainOperation>> explains_
+      ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
 };

@@ -76,10 +76,26 @@ void CommitQueue::Remove(uint64_t upload) {
   if (it->second->frames.empty()) uploads_.erase(it);
 }
 
-void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
+bool CommitQueue::MayRead(const Upload& upload) const {
+  if (upload.backlog < (1 << 20)) return true;
+  return upload.backlog < 2 * options_.credit_bytes &&
+         pending_ < options_.pending_bytes;
+}
+
+std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
+  std::vector<std::shared_ptr<Upload>> out;
+  for (const auto& [id, upload] : uploads_) {
+    if (!upload->paused || !MayRead(*upload)) continue;
+    upload->paused = false;
+    out.push_back(upload);
+  }
+  return out;
+}
+
+bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
-  if (it == uploads_.end()) return;
+  if (it == uploads_.end()) return true;
   Pending pending;
   pending.bytes = frame.ByteSizeLong();
   pending_ += pending.bytes;
@@ -87,8 +103,11 @@ void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
                          static_cast<int64_t>(pending.bytes));
   it->second->received = std::max(it->second->received, frame.sequence());
   pending.frame = std::move(frame);
+  it->second->backlog += pending.bytes;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
+  it->second->paused = !MayRead(*it->second);
+  return !it->second->paused;
 }
 
 uint64_t CommitQueue::pending_bytes() const {
@@ -130,32 +149,80 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
   return taken;
 }
 
+// What of a plan must be checked call by call. Gates remember names: only those
+// of the newest steps are kept.
+void CommitQueue::BeginStepGate(Upload* upload, int64_t step, uint64_t epoch) {
+  if (upload->plan_of_step.size() >= kMaxRememberedSteps)
+    upload->plan_of_step.erase(upload->plan_of_step.begin());
+  for (auto& [other, plan] : upload->plan_of_step) {
+    if (other < step - 1 || other > step) plan.gate.reset();
+  }
+  StepPlan& plan = upload->plan_of_step[step];
+  plan.epoch = epoch;
+  const std::shared_ptr<const CompiledPlan> compiled =
+      epoch == 0 ? nullptr : control_->PlanOf(upload->identity.run(), epoch);
+  plan.gate.reset();
+  if (compiled != nullptr) {
+    plan.gate = std::make_shared<RecordGate>(
+        std::shared_ptr<const Plan>(compiled, &compiled->plan));
+  }
+}
+
+void CommitQueue::CheckCalls(RecordGate* gate, v1::UploadFrame* frame) {
+  v1::RecordBatch& batch = *frame->mutable_batch();
+  std::map<Verdict, uint64_t> refused;
+  int kept = 0;
+  for (int i = 0; i < batch.records_size(); ++i) {
+    const v1::Record& record = batch.records(i);
+    bool keep = true;
+    if (record.has_trace()) {
+      gate->Replay(record.trace());
+    } else if (record.has_call()) {
+      const Verdict verdict = gate->Check(record.call());
+      keep = verdict == Verdict::kKeep;
+      if (!keep) ++refused[verdict];
+    }
+    if (!keep) continue;
+    if (kept != i) batch.mutable_records()->SwapElements(kept, i);
+    ++kept;
+  }
+  batch.mutable_records()->DeleteSubrange(kept, batch.records_size() - kept);
+  uint64_t order = kGateOrderBase + (frame->sequence() << 8);
+  for (const auto& [verdict, calls] : refused) {
+    v1::Record* record = batch.add_records();
+    record->set_order(order++);
+    record->mutable_loss()->set_reason(v1::LOSS_REASON_FILTERED);
+    record->mutable_loss()->set_records(calls);
+    record->mutable_loss()->set_detail(
+        absl::StrCat("outside the plan: ", std::string(VerdictName(verdict))));
+  }
+}
+
 void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
   if (!frame->has_batch()) return;
   v1::RecordBatch& batch = *frame->mutable_batch();
   for (const v1::Record& record : batch.records()) {
-    if (!record.has_step_begin()) continue;
-    if (upload->epoch_of_step.size() >= kMaxRememberedSteps) {
-      upload->epoch_of_step.erase(upload->epoch_of_step.begin());
-    }
-    upload->epoch_of_step[batch.step()] = record.step_begin().plan_epoch();
+    if (record.has_step_begin())
+      BeginStepGate(upload, batch.step(), record.step_begin().plan_epoch());
   }
-  const auto it = upload->epoch_of_step.find(batch.step());
+  const auto it = upload->plan_of_step.find(batch.step());
   // After a reconnect the beginning of a step may have come on another stream.
-  if (it == upload->epoch_of_step.end() ||
-      control_->Admits(upload->identity, batch.step(), it->second))
+  if (it == upload->plan_of_step.end()) return;
+  if (control_->Admits(upload->identity, batch.step(), it->second.epoch)) {
+    if (it->second.gate != nullptr) CheckCalls(it->second.gate.get(), frame);
     return;
+  }
   uint64_t calls = 0;
   for (const v1::Record& record : batch.records())
     calls += record.has_call() ? 1 : 0;
   batch.clear_records();
   if (calls == 0) return;
   v1::Record* record = batch.add_records();
-  record->set_order(kGateOrderBase + frame->sequence());
+  record->set_order(kGateOrderBase + (frame->sequence() << 8));
   record->mutable_loss()->set_reason(v1::LOSS_REASON_FILTERED);
   record->mutable_loss()->set_records(calls);
   record->mutable_loss()->set_detail(
-      absl::StrCat("outside the plan of epoch ", it->second));
+      absl::StrCat("outside the plan of epoch ", it->second.epoch));
 }
 
 absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
@@ -184,6 +251,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
     }
     absl::MutexLock lock(&mutex_);
     pending_ -= std::min(pending_, t.pending.bytes);
+    t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
   }
   AckAll(done);
   for (const auto& [upload, status] : bad) {
@@ -191,6 +259,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       absl::MutexLock lock(&mutex_);
       for (const Pending& pending : upload->frames)
         pending_ -= std::min(pending_, pending.bytes);
+      upload->backlog = 0;
       upload->frames.clear();
     }
     upload->listener.end(status);
@@ -199,6 +268,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
 
 void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  std::vector<std::shared_ptr<Upload>> resumed;
   const uint64_t credit = CreditNow();
   {
     absl::MutexLock lock(&mutex_);
@@ -206,6 +276,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     for (const Taken& t : taken) {
       // A failed sync may have forgotten all that was pending.
       pending_ -= std::min(pending_, t.pending.bytes);
+      t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
       control_->NoteReceived(t.upload->session, 0,
                              -static_cast<int64_t>(t.pending.bytes));
       t.upload->committed =
@@ -225,6 +296,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
         }
       }
     }
+    resumed = Unpause();
     for (auto it = uploads_.begin(); it != uploads_.end();) {
       it = it->second->removed && it->second->frames.empty()
                ? uploads_.erase(it)
@@ -232,6 +304,9 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     }
   }
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+  for (const auto& upload : resumed) {
+    if (upload->listener.resume) upload->listener.resume();
+  }
 }
 
 // Beside the commits: a sync may take as long as the disk likes.
@@ -267,6 +342,10 @@ void CommitQueue::SyncNow() {
   }
   if (const absl::Status status = store_->Sync(); !status.ok())
     return Fail(status);
+  if (options_.metrics != nullptr) {
+    options_.metrics->sync_seconds.Add(
+        absl::Nanoseconds(clock_->MonotonicNanos() - now));
+  }
   for (const auto& [upload, committed] : before) {
     v1::UploadAck ack;
     {
@@ -279,6 +358,19 @@ void CommitQueue::SyncNow() {
     }
     upload->listener.ack(ack);
   }
+}
+
+void CommitQueue::NoteCommit(const absl::Status& status,
+                             const std::vector<Taken>& taken,
+                             absl::Duration duration) {
+  IngestMetrics* const metrics = options_.metrics;
+  if (metrics == nullptr) return;
+  if (absl::IsResourceExhausted(status)) ++metrics->no_space_retries;
+  if (!status.ok()) return;
+  metrics->commit_seconds.Add(duration);
+  uint64_t bytes = 0;
+  for (const Taken& t : taken) bytes += t.pending.bytes;
+  metrics->committed_bytes += bytes;
 }
 
 void CommitQueue::Fail(const absl::Status& status) {
@@ -319,7 +411,10 @@ void CommitQueue::Run() {
     }
     for (Taken& t : taken) ApplyGate(t.upload.get(), &t.pending.frame);
     while (!taken.empty()) {
+      const int64_t began = clock_->MonotonicNanos();
       const absl::Status status = CommitTaken(taken);
+      NoteCommit(status, taken,
+                 absl::Nanoseconds(clock_->MonotonicNanos() - began));
       if (status.ok()) {
         AckAll(taken);
         break;

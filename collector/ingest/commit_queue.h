@@ -24,7 +24,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
+#include "collector/ingest/ingest_metrics.h"
 #include "collector/store/store.h"
+#include "common/record_gate.h"
 
 namespace rankprobe {
 
@@ -38,11 +40,15 @@ class CommitQueue {
     uint64_t credit_bytes = 16 << 20;
     absl::Duration sync_interval = absl::Seconds(1);
     absl::Duration retry_interval = absl::Milliseconds(500);
+    // May be null; outlives the queue.
+    IngestMetrics* metrics = nullptr;
   };
   // How an upload hears of its frames; both only queue.
   struct Listener {
     std::function<void(const v1::UploadAck&)> ack;
     std::function<void(const absl::Status&)> end;
+    // There is room again after Submit said that there is none.
+    std::function<void()> resume;
   };
 
   CommitQueue(const Options& options, Store* store, ControlPlane* control,
@@ -55,8 +61,9 @@ class CommitQueue {
   uint64_t Add(const std::string& session, const v1::Identity& identity,
                uint64_t committed, const Listener& listener);
   void Remove(uint64_t upload);
-  // A checked frame of the upload.
-  void Submit(uint64_t upload, v1::UploadFrame frame);
+  // A checked frame of the upload. False: the upload, or all of them together,
+  // hold more than they should; read no more until `resume` is called.
+  bool Submit(uint64_t upload, v1::UploadFrame frame);
 
   uint64_t pending_bytes() const;
 
@@ -65,16 +72,24 @@ class CommitQueue {
     v1::UploadFrame frame;
     uint64_t bytes = 0;
   };
+  struct StepPlan {
+    uint64_t epoch = 0;
+    // Null: the plan is the agent's own, or not known any more.
+    std::shared_ptr<RecordGate> gate;
+  };
   struct Upload {
     std::string session;
     v1::Identity identity;
     Listener listener;
     std::deque<Pending> frames;
+    // Bytes of frames not yet committed.
+    uint64_t backlog = 0;
+    bool paused = false;
     uint64_t received = 0;
     uint64_t committed = 0;
     uint64_t synced = 0;
-    // Epoch under which each step was begun.
-    std::map<int64_t, uint64_t> epoch_of_step;
+    // Under which plan each step was begun.
+    std::map<int64_t, StepPlan> plan_of_step;
     bool removed = false;
   };
   struct Taken {
@@ -85,14 +100,25 @@ class CommitQueue {
   void Run();
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces records outside the plan by a count of them.
+  void BeginStepGate(Upload* upload, int64_t step, uint64_t epoch);
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
+  // Lets a call through or counts it as left out by `verdict`.
+  static void CheckCalls(RecordGate* gate, v1::UploadFrame* frame);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   void CommitOneByOne(std::vector<Taken>* taken);
   void AckAll(const std::vector<Taken>& taken);
   void RunSync();
   void SyncNow();
+  void NoteCommit(const absl::Status& status, const std::vector<Taken>& taken,
+                  absl::Duration duration);
   void Fail(const absl::Status& status);
   uint64_t CreditNow() const;
+  // Whether an upload that ignores its credit, or comes when everything is
+  // full, is to be read on.
+  bool MayRead(const Upload& upload) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Those that may be read again.
+  std::vector<std::shared_ptr<Upload>> Unpause()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Store* const store_;

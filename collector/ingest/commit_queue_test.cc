@@ -177,7 +177,8 @@ TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
   const auto steps = store_->ListSteps("run");
   ASSERT_EQ(steps->size(), 2u);
   EXPECT_EQ((*steps)[0].lost(), 0u);
-  EXPECT_EQ((*steps)[1].lost(), 2u);
+  EXPECT_EQ((*steps)[1].lost(), 0u) << "what the plan leaves out is no loss";
+  EXPECT_EQ((*steps)[1].filtered_calls(), 2u);
   uint64_t calls = 0;
   StepKey key;
   key.run = "run";
@@ -191,6 +192,62 @@ TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
                                   })
                   .ok());
   EXPECT_EQ(calls, 0u);
+}
+
+// An agent that sends what its plan leaves out, in a plan with a window.
+TEST_F(CommitQueueTest, CallsAreCheckedOneByOneAgainstTheTrace) {
+  v1::Hello hello;
+  *hello.mutable_identity() = MakeIdentity("run", 0, 1);
+  hello.set_protocol(1);
+  hello.set_config_json(
+      R"({"dump_path": "d", "level": "L1", "statistics":
+          {"scope": ["Torch.a.0.forward", "Torch.b.0.forward"]}})");
+  ASSERT_TRUE(control_->Admit(hello, [](const v1::Directive&) {}).ok());
+  Frames frames(hello.identity());
+  v1::RecordBatch* batch = frames.AddBatch(5);
+  uint64_t order = 0;
+  const auto add = [&] {
+    v1::Record* record = batch->add_records();
+    record->set_order(order++);
+    return record;
+  };
+  add()->mutable_step_begin()->set_plan_epoch(1);
+  const std::vector<std::string> names = {
+      "Torch.x.0.forward", "Torch.a.0.forward", "Torch.x.1.forward",
+      "Torch.b.0.forward", "Torch.x.2.forward"};
+  v1::CallTrace* trace = add()->mutable_trace();
+  for (const std::string& name : names) {
+    trace->add_items()->set_entry(name);
+    trace->mutable_items()->rbegin()->set_kind(v1::CallTrace::KIND_API);
+  }
+  for (const std::string& name : names) {
+    v1::CallPhase* call = add()->mutable_call();
+    call->set_entry(name);
+    call->set_kind(v1::CALL_KIND_API_FORWARD);
+  }
+  Heard& heard = heard_[0];
+  SubmitAll(queue_->Add("s", frames.identity(), 0, heard.Listener()), &frames);
+  ASSERT_TRUE(heard.WaitCommitted(frames.size()));
+  EXPECT_EQ((*store_->ListSteps("run"))[0].filtered_calls(), 2u);
+  std::vector<std::string> stored;
+  std::string why;
+  StepKey key;
+  key.run = "run";
+  key.step = 5;
+  key.incarnation = 1;
+  ASSERT_TRUE(store_
+                  ->ForEachRecord(key,
+                                  [&](const v1::Record& record) {
+                                    if (record.has_call())
+                                      stored.push_back(record.call().entry());
+                                    if (record.has_loss())
+                                      why = record.loss().detail();
+                                    return absl::OkStatus();
+                                  })
+                  .ok());
+  EXPECT_EQ(stored,
+            std::vector<std::string>(names.begin() + 1, names.begin() + 4));
+  EXPECT_EQ(why, "outside the plan: scope");
 }
 
 }  // namespace

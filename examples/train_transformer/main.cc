@@ -1,6 +1,7 @@
 // One rank of a small data-parallel training job with the debugger attached.
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -25,6 +26,24 @@ struct Flags {
   std::string store, collector, run, config, step_log, stop_file;
   std::string text = "/usr/share/common-licenses";
   bool no_agent = false;
+  std::string inject_nan, corrupt_replica;
+};
+
+// "RANK:STEP:REST": what to break, where and when.
+struct Fault {
+  int rank = -1;
+  int64_t step = -1;
+  std::string what;
+
+  static Fault Parse(const std::string& text) {
+    Fault fault;
+    const size_t first = text.find(':'), second = text.find(':', first + 1);
+    if (first == std::string::npos) return fault;
+    fault.rank = std::stoi(text.substr(0, first));
+    fault.step = std::stoll(text.substr(first + 1, second - first - 1));
+    if (second != std::string::npos) fault.what = text.substr(second + 1);
+    return fault;
+  }
 };
 
 int Train(const Flags& flags) {
@@ -53,7 +72,10 @@ int Train(const Flags& flags) {
   }
   DataParallel group(flags.store, flags.host, flags.rank, flags.world_size);
   const ModelOptions& model_options = flags.model;
-  Transformer model(model_options, Caller(debugger.get()));
+  const Fault nan = Fault::Parse(flags.inject_nan);
+  const Fault corruption = Fault::Parse(flags.corrupt_replica);
+  std::string poisoned;
+  Transformer model(model_options, Caller(debugger.get(), &poisoned));
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(3e-4));
   at::Generator generator = at::detail::createCPUGenerator(
@@ -66,6 +88,7 @@ int Train(const Flags& flags) {
         RandomBatch(text, flags.batch, model_options.length, generator);
     if (debugger != nullptr) debugger->Start();
     const bool dumping = debugger != nullptr && debugger->recording();
+    poisoned = nan.rank == flags.rank && nan.step == step ? nan.what : "";
     optimizer.zero_grad();
     const at::Tensor logits = model->forward(input);
     const at::Tensor loss = torch::nn::functional::cross_entropy(
@@ -76,7 +99,13 @@ int Train(const Flags& flags) {
         (!flags.stop_file.empty() && std::filesystem::exists(flags.stop_file));
     const bool stop = group.AverageGradients(model->parameters(), want_stop);
     optimizer.step();
+    if (corruption.rank == flags.rank && corruption.step == step) {
+      const at::NoGradGuard guard;
+      model->parameters().front().view(-1)[0] += 1;
+    }
     if (debugger != nullptr) {
+      debugger->ReportLoss(loss.item<double>());
+      debugger->ReportReplica(model->parameters());
       debugger->Stop();
       debugger->Step();
     }
@@ -84,7 +113,9 @@ int Train(const Flags& flags) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began)
             .count();
     if (log.is_open()) {
-      log << "{\"step\": " << step << ", \"loss\": " << loss.item<float>()
+      const float value = loss.item<float>();
+      log << "{\"step\": " << step << ", \"loss\": "
+          << (std::isfinite(value) ? std::to_string(value) : "null")
           << ", \"seconds\": " << seconds
           << ", \"dumping\": " << (dumping ? "true" : "false") << "}"
           << std::endl;
@@ -130,6 +161,10 @@ int main(int argc, char** argv) {
                  "file for one JSON object a step");
   app.add_option("--stop-file", flags.stop_file,
                  "finish, all ranks in the same step, once this file exists");
+  app.add_option("--inject-nan", flags.inject_nan,
+                 "RANK:STEP:MODULE: make that module's input NaN, once");
+  app.add_option("--corrupt-replica", flags.corrupt_replica,
+                 "RANK:STEP: change one weight of that rank only");
   app.add_flag("--no-agent", flags.no_agent, "train without rankprobe");
   CLI11_PARSE(app, argc, argv);
   if (flags.world_size > 1 && flags.store.empty()) {

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <limits>
 #include <string>
 
 #include "agent/libtorch/precision_debugger.h"
@@ -20,17 +21,24 @@ struct ModelOptions {
 // Calls a module with or without the debugger.
 class Caller {
  public:
-  explicit Caller(rankprobe::PrecisionDebugger* debugger)
-      : debugger_(debugger) {}
+  // `poisoned`: path of the module whose input is made NaN; outlives this, may
+  // change between calls, empty for none.
+  explicit Caller(rankprobe::PrecisionDebugger* debugger,
+                  const std::string* poisoned = nullptr)
+      : debugger_(debugger), poisoned_(poisoned) {}
   template <typename Module>
   at::Tensor operator()(const std::string& path, Module& module,
-                        const at::Tensor& x) const {
+                        const at::Tensor& input) const {
+    const bool poison = poisoned_ != nullptr && *poisoned_ == path;
+    const at::Tensor x =
+        poison ? input * std::numeric_limits<double>::quiet_NaN() : input;
     return debugger_ == nullptr ? module->forward(x)
                                 : debugger_->Forward(path, module, x);
   }
 
  private:
   rankprobe::PrecisionDebugger* const debugger_;
+  const std::string* const poisoned_;
 };
 
 class AttentionImpl : public torch::nn::Module {

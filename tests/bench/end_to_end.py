@@ -36,6 +36,8 @@ from harness import BIN, BUILD, Collector, config, wait_for  # noqa: E402
 # The transformer that msprobe was measured with: 4 blocks, width 192, 4 x 96.
 MODEL = ("--batch=4", "--length=96", "--width=192", "--heads=4", "--blocks=4", "--threads=1")
 WARM_UP_STEPS = 3
+# Wall time over CPU time of a plain step on one thread; 1 on an idle machine.
+MAX_BUSY = 1.15
 
 Scratch = pathlib.Path
 
@@ -161,6 +163,12 @@ def steps(table: Table, scratch: Scratch, rounds: int, read_bandwidth: float) ->
     table.info("step_plain", statistics.median(times["plain"]["seconds"]) * 1e3, "ms")
     table.info("step_plain_cpu", statistics.median(times["plain"]["thread_seconds"]) * 1e3, "ms")
     table.info("distinct_bytes_a_step", distinct / 1e6, "MB")
+    busy = paired(times, "plain", "seconds", lambda a, b: a) / paired(times, "plain", "thread_seconds", lambda a, b: a)
+    table.info("step_plain_wall_over_cpu", busy, "x")
+    if busy > MAX_BUSY:
+        # Other programs took the processor: ratios of wall times say nothing then, whatever they are.
+        table.failed("steps", f"the machine is busy: a plain step takes {busy:.2f} times its CPU time")
+        return
     ratio, difference = (lambda a, b: a / b), (lambda a, b: a - b)
     for mode, limit in STEP_LIMITS.items():
         measured = heavy if mode == "tensor_mix" else times

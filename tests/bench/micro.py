@@ -33,7 +33,7 @@ def run(binary: pathlib.Path, *flags: str) -> dict[str, dict[str, float]]:
 
 def kernels(table: Table, bin_dir: pathlib.Path) -> float:
     """Returns the plain read bandwidth in bytes a second."""
-    figures = run(bin_dir / "common_bench", "--benchmark_min_time=0.1", "--benchmark_repetitions=5",
+    figures = run(bin_dir / "common_bench", "--benchmark_min_time=0.05", "--benchmark_repetitions=5",
                   "--benchmark_enable_random_interleaving=true")
     reads = []
     for name, f in figures.items():

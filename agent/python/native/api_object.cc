@@ -179,6 +179,37 @@ PyObject* CallHook(PyObject* self, PyObject* args, PyObject* /*keywords*/) {
   Py_RETURN_NONE;
 }
 
+PyObject* CallMode(PyObject* stand_ins, PyObject* const* args,
+                   Py_ssize_t count) {
+  // The mode itself comes first: PyTorch wants a bound method.
+  ++args;
+  if (--count < 2) {
+    PyErr_SetString(PyExc_TypeError, "__torch_function__(func, types, ..)");
+    return nullptr;
+  }
+  PyObject* function = args[0];
+  if (Py_TYPE(function) == api_function_type ||
+      Py_TYPE(function) == api_method_type) {
+    function = AsApi(function)->function;
+  } else {
+    PyObject* found = PyDict_GetItemWithError(stand_ins, function);
+    if (found != nullptr) function = found;
+    PyErr_Clear();
+  }
+  PyObject* keywords = count > 3 && args[3] != Py_None ? args[3] : nullptr;
+  if (count > 2 && PyTuple_CheckExact(args[2]))
+    return PyObject_Call(function, args[2], keywords);
+  const PyRef positional =
+      PyRef::Steal(count > 2 ? PySequence_Tuple(args[2]) : PyTuple_New(0));
+  return positional ? PyObject_Call(function, positional.get(), keywords)
+                    : nullptr;
+}
+
+PyMethodDef mode_method = {
+    "__torch_function__",
+    reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(CallMode)),
+    METH_FASTCALL, nullptr};
+
 PyTypeObject* MakeApiType(const char* name, bool binds) {
   PyType_Slot slots[] = {
       {Py_tp_call, Slot(PyVectorcall_Call)},
@@ -227,6 +258,10 @@ PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call) {
   hook->capture = new std::shared_ptr<Capture>(std::move(capture));
   hook->call = new RecordedCall(std::move(call));
   return self;
+}
+
+PyObject* NewModeFunction(PyObject* stand_ins) {
+  return PyCFunction_New(&mode_method, stand_ins);
 }
 
 bool InitApiTypes(PyObject* module) {

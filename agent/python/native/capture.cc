@@ -72,8 +72,6 @@ QuietScope::~QuietScope() {
   PyErr_Clear();
 }
 
-void QuietScope::Enter() { ++quiet_depth; }
-void QuietScope::Leave() { --quiet_depth; }
 bool QuietScope::Active() { return quiet_depth > 0; }
 
 Capture::Capture(std::shared_ptr<Recorder> recorder, const py::dict& torch,
@@ -82,6 +80,22 @@ Capture::Capture(std::shared_ptr<Recorder> recorder, const py::dict& torch,
       torch_(torch),
       reader_(&torch_, &tokens_),
       stacks_(&torch_, std::move(skipped_directory)) {}
+
+Capture::~Capture() = default;
+
+void Capture::EnterQuiet() {
+  quiet_.emplace_back(std::this_thread::get_id(),
+                      std::make_unique<QuietScope>(*this));
+}
+
+void Capture::LeaveQuiet() {
+  const auto at = std::find_if(quiet_.rbegin(), quiet_.rend(), [](auto& entry) {
+    return entry.first == std::this_thread::get_id();
+  });
+  if (at == quiet_.rend()) return;
+  const std::unique_ptr<QuietScope> ended = std::move(at->second);
+  quiet_.erase(std::next(at).base());
+}
 
 void Capture::Fault(const char* where) noexcept {
   const std::shared_ptr<Recorder> recorder = recorder_;
@@ -161,7 +175,7 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
       });
     }
     if (call.stack_wanted && recorder->WantsStacks())
-      recorder->UseStack(call, stacks_.Read());
+      recorder->UseStack(call, stacks_.Read(mode_ ? true : false));
   });
   return call;
 }
@@ -225,8 +239,7 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
         Py_INCREF(args[i]);
         PyTuple_SET_ITEM(all.get(), i, args[i]);
       }
-      pending_.push_back(
-          {PyRef::Share(work), call, all, spec.ignored_outputs});
+      pending_.push_back({PyRef::Share(work), call, all, spec.ignored_outputs});
     }
     if (spec.dropout) {
       for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
@@ -320,7 +333,7 @@ std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
           });
     }
     if (module.call.stack_wanted && recorder->WantsStacks())
-      recorder->UseStack(module.call, stacks_.Read());
+      recorder->UseStack(module.call, stacks_.Read(mode_ ? true : false));
   });
   if (module.call.forward_entry.empty()) return std::nullopt;
   return module;

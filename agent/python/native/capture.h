@@ -15,6 +15,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "agent/python/native/py_value.h"
@@ -47,10 +49,13 @@ struct ModuleCall {
   RecordedCall call;
 };
 
+class QuietScope;
+
 class Capture : public std::enable_shared_from_this<Capture> {
  public:
   Capture(std::shared_ptr<Recorder> recorder, const pybind11::dict& torch,
           std::string skipped_directory);
+  ~Capture();
 
   bool Active() const {
     return enabled_.load(std::memory_order_relaxed) && recorder_ != nullptr &&
@@ -115,6 +120,9 @@ class Capture : public std::enable_shared_from_this<Capture> {
     mode_ = PyRef::Share(mode.ptr());
   }
   PyObject* mode() const { return mode_.get(); }
+  // A QuietScope around Python code; they nest.
+  void EnterQuiet();
+  void LeaveQuiet();
   // A Work whose wait() completes `call`.
   void WorkDone(const pybind11::object& work);
 
@@ -143,6 +151,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   StackReader stacks_;
   PyRef mode_;
   std::vector<Pending> pending_;
+  // By thread; a scope is left on the thread that entered it.
+  std::vector<std::pair<std::thread::id, std::unique_ptr<QuietScope>>> quiet_;
   std::atomic<bool> enabled_{true};
   std::atomic<bool> apis_enabled_{true};
   int faults_to_inject_ = 0;
@@ -158,9 +168,6 @@ class QuietScope {
   QuietScope(const QuietScope&) = delete;
   QuietScope& operator=(const QuietScope&) = delete;
   static bool Active();
-  // The same without taking the mode off, for Python code.
-  static void Enter();
-  static void Leave();
 
  private:
   const Capture& capture_;

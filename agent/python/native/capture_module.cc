@@ -83,10 +83,9 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("active", &Capture::Active)
       .def_property("enabled", &Capture::enabled, &Capture::SetEnabled)
       .def("set_apis_enabled", &Capture::SetApisEnabled, py::arg("enabled"))
-      .def("set_modules_forced", &Capture::SetModulesForced,
-           py::arg("forced"))
-      .def("enter_quiet", [](const Capture&) { QuietScope::Enter(); })
-      .def("leave_quiet", [](const Capture&) { QuietScope::Leave(); })
+      .def("set_modules_forced", &Capture::SetModulesForced, py::arg("forced"))
+      .def("enter_quiet", &Capture::EnterQuiet)
+      .def("leave_quiet", &Capture::LeaveQuiet)
       .def("set_mode", &Capture::SetMode, py::arg("mode"))
       .def("begin_module", &Capture::BeginModule, py::arg("name"),
            py::arg("args"), py::arg("kwargs") = py::none())
@@ -113,6 +112,15 @@ void RegisterCapture(py::module_& m) {
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
         "Stands in for `function`: records the outermost call of a thread.");
+  m.def(
+      "mode_function",
+      [](const py::dict& stand_ins) {
+        PyObject* function = NewModeFunction(stand_ins.ptr());
+        if (function == nullptr) throw py::error_already_set();
+        return py::reinterpret_steal<py::object>(function);
+      },
+      py::arg("stand_ins"),
+      "__torch_function__ of a mode that calls stand_ins[func] for func.");
   m.def("parse_config", &ParseConfigDict, py::arg("config_json"));
 }
 

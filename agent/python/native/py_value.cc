@@ -10,6 +10,7 @@ namespace {
 
 // The wire's limit is 400, minus room for the section around the value.
 constexpr int kMaxDepth = 390;
+constexpr uint64_t kReuseBytes = 8 << 10;
 constexpr Py_ssize_t kMaxItems = 1 << 20;
 
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
@@ -292,6 +293,10 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
   out->address = address;
   out->requires_grad = t.IsTrue(t.requires_grad, tensor);
   out->keep = PyRef::Share(tensor);
+  uint64_t bytes = ElementSize(out->dtype);
+  for (const int64_t size : out->shape) bytes *= static_cast<uint64_t>(size);
+  // Reading a small tensor again costs less than knowing it.
+  if (bytes < kReuseBytes) reuse = false;
   int64_t version = 0;
   // An inference tensor has no version: never taken for seen.
   if (reuse && address != 0 && t.GetInt(t.version, tensor, &version) &&

@@ -24,18 +24,18 @@ std::string Utf8(PyObject* text) {
 
 }  // namespace
 
-const StackReader::Line* StackReader::LineOf(PyCodeObject* code, int number) {
-  const auto [it, is_new] = lines_.try_emplace({code, number});
+const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
+                                             PyFrameObject* frame) {
+  // By instruction: a line number takes a walk through the line table.
+  const auto [it, is_new] = lines_.try_emplace({code, PyFrame_GetLasti(frame)});
   Line& line = it->second;
   if (!is_new) return &line;
   line.code = PyRef::Share(reinterpret_cast<PyObject*>(code));
+  const int number = PyFrame_GetLineNumber(frame);
   const std::string file = Utf8(code->co_filename);
   line.dropped = true;
   const std::string function = Utf8(code->co_name);
-  if (absl::StartsWith(file, skipped_directory_)) {
-    line.is_mode = function == "__torch_function__";
-    return &line;
-  }
+  if (absl::StartsWith(file, skipped_directory_)) return &line;
   line.is_dispatch = function == "handle_torch_function";
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
@@ -44,26 +44,24 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code, int number) {
     return &line;
   }
   line.dropped = false;
-  line.text = absl::StrCat("File ", file, ", line ", number, ", in ",
-                           function, ", \n ", Utf8(source.get()));
+  line.text = absl::StrCat("File ", file, ", line ", number, ", in ", function,
+                           ", \n ", Utf8(source.get()));
   return &line;
 }
 
-const std::vector<std::string>& StackReader::Read() {
+const std::vector<std::string>& StackReader::Read(bool mode_active) {
   key_.clear();
   PyRef frame = PyRef::Steal(
       reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   // A Python function that found our mode calls itself through it: that detour
   // (the function, the dispatcher) is no part of the user's stack.
-  bool after_mode = false;
   int detour = 0;
   while (frame && key_.size() < kMaxFrames) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.get());
     PyCodeObject* code = PyFrame_GetCode(raw);
-    const Line* line = LineOf(code, PyFrame_GetLineNumber(raw));
+    const Line* line = LineOf(code, raw);
     Py_DECREF(code);
-    if (after_mode && line->is_dispatch) detour = 2;
-    after_mode = line->is_mode;
+    if (mode_active && line->is_dispatch) detour = 2;
     if (detour > 0) {
       --detour;
     } else if (!line->dropped) {

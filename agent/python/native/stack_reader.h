@@ -1,8 +1,12 @@
 // The Python stack of the caller as lines of stack.json. Frames of rankprobe
 // and frames without a source line are left out. A line is made once per
-// (code, line number). Guarded by the GIL.
+// (code, instruction). Guarded by the GIL.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_STACK_READER_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_STACK_READER_H_
+
+#include <Python.h>
+// After Python.h.
+#include <frameobject.h>
 
 #include <string>
 #include <utility>
@@ -20,8 +24,9 @@ class StackReader {
   StackReader(const TorchBindings* torch, std::string skipped_directory)
       : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
 
-  // Innermost first; stays valid until the next Clear().
-  const std::vector<std::string>& Read();
+  // Innermost first; stays valid until the next Clear(). `mode_active`: calls
+  // of Python functions take a detour by our torch function mode.
+  const std::vector<std::string>& Read(bool mode_active);
   // Between steps: bounds what is kept.
   void Clear();
 
@@ -30,14 +35,14 @@ class StackReader {
     PyRef code;  // keeps the address from being used again
     std::string text;
     bool dropped = false;
-    // Our torch function mode; the function of PyTorch that called it.
-    bool is_mode = false;
+    // The function of PyTorch that calls torch function modes.
     bool is_dispatch = false;
   };
-  const Line* LineOf(PyCodeObject* code, int number);
+  const Line* LineOf(PyCodeObject* code, PyFrameObject* frame);
 
   const TorchBindings* const torch_;
   const std::string skipped_directory_;
+  // By code and instruction.
   absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
   absl::node_hash_map<std::vector<const Line*>, std::vector<std::string>>
       stacks_;

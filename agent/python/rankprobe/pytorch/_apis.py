@@ -12,12 +12,14 @@ import importlib
 import json
 import os
 import pathlib
+import types
 from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from rankprobe import _native
+from rankprobe.pytorch._bindings import pop_mode, push_mode
 
 _LIST = pathlib.Path(__file__).parent / "data" / "apis.json"
 # Arguments that are receive buffers before the call, by position and keyword.
@@ -96,12 +98,10 @@ def _traits(prefix: str, op: str) -> dict[str, Any]:
 class _Mode(TorchFunctionMode):
     """Sends calls of functions bound before the debugger to their stand-ins."""
 
-    def __init__(self, apis: "Apis") -> None:
+    def __init__(self, stand_ins: dict[Any, Any]) -> None:
         super().__init__()
-        self._apis = apis
-
-    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Optional[dict] = None) -> Any:
-        return self._apis.stand_in(func)(*args, **(kwargs or {}))
+        # Each call of PyTorch comes by here while a step is recorded: native.
+        self.__torch_function__ = types.MethodType(_native.mode_function(stand_ins), self)  # type: ignore[assignment]
 
 
 class Apis:
@@ -147,14 +147,6 @@ class Apis:
             self._by_original.setdefault(function, api)
         own = vars(host) if hasattr(host, "__dict__") else {}
         self._places.append((host, name, api, own.get(name)))
-
-    def stand_in(self, func: Callable) -> Callable:
-        if isinstance(func, (_native.ApiMethod, _native.ApiFunction)):
-            return func.__wrapped__  # C code of Tensor's methods looks its name up
-        try:
-            return self._by_original.get(func, func)
-        except TypeError:
-            return func
 
     def install(self) -> None:
         if self._installed:
@@ -229,9 +221,9 @@ class Apis:
     def enter_mode(self) -> None:
         if self._mode_entered:
             return
-        self._mode = self._mode or _Mode(self)
+        self._mode = self._mode or _Mode(self._by_original)
         self._capture.set_mode(self._mode)
-        torch._C._push_on_torch_function_stack(self._mode)
+        push_mode(self._mode)
         self._mode_entered = True
 
     def leave_mode(self) -> None:
@@ -239,13 +231,13 @@ class Apis:
             return
         above = []
         while torch._C._len_torch_function_stack() > 0:
-            top = torch._C._pop_torch_function_stack()
+            top = pop_mode()
             if top is self._mode:
                 self._mode_entered = False
                 break
             above.append(top)
         for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+            push_mode(mode)
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str]) -> None:

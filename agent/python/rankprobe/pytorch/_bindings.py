@@ -23,6 +23,13 @@ except ImportError:  # pragma: no cover - torch without numpy
 
 _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
+# The stack of torch function modes; below 2.0 C++ must be told of it as well.
+if hasattr(torch._C, "_set_torch_function_mode"):
+    from torch.overrides import _pop_mode as pop_mode
+    from torch.overrides import _push_mode as push_mode
+else:
+    pop_mode, push_mode = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+
 # Placement kinds of types.proto.
 _SHARD, _REPLICATE, _PARTIAL = 1, 2, 3
 _NO_STATISTICS = ("float8", "float4", "bits", "int1", "int2", "int3", "int4", "int5", "int6", "int7")
@@ -183,8 +190,7 @@ def bindings() -> dict:
         "Work": torch._C._distributed_c10d.Work if dist else None,
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
         "mode_stack_size": torch._C._len_torch_function_stack,
-        "mode_pop": torch._C._pop_torch_function_stack,
-        "mode_push": torch._C._push_on_torch_function_stack,
+        "mode_pop": pop_mode, "mode_push": push_mode,
         "describe": describe, "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
                    if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},

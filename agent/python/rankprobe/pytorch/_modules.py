@@ -90,6 +90,7 @@ class _NodeBackward:
 
     def _end(self, module: Any, grad_input: Any, grad_output: Any) -> None:
         self._capture.module_backward(self._call, grad_input, grad_output)
+        self._hook = None  # a cycle that holds gradients
 
     def inputs(self, args: tuple) -> tuple:
         return _hooked(args, self._hook.setup_input_hook)

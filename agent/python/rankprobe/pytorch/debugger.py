@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import os
 import pathlib
 import threading
@@ -92,6 +93,8 @@ class PrecisionDebugger:
             self._tokens = 0
             self._dumped_module: Optional[tuple[torch.nn.Module, list[Any]]] = None
             self._rank_sent: Optional[int] = None
+            self._applied = False
+            self._failed_closed = False
             self._polled = time.monotonic()
             self._stamp = self._file_stamp()
             self._dynamic = "dump_enable" in self._plan
@@ -99,6 +102,8 @@ class PrecisionDebugger:
             self._embedded: Optional[EmbeddedCollector] = None
             self._calls: Any = None
             self._dirty_steps: set[int] = set()
+            self._exporter: Optional[concurrent.futures.ThreadPoolExecutor] = None
+            self._exporting: Optional[concurrent.futures.Future] = None
             self._scopes: list[Callable[[], None]] = []
             self._open_session()
             self._capture = self._session.capture(bindings(), _PACKAGE)
@@ -189,26 +194,28 @@ class PrecisionDebugger:
         _check_torch_compile()
         self._poll_config()
         self._check_start(model, token_range, rank_id)
-        if self._forked() or self._closed or not self._enabled:
+        if self._forked() or self._closed or self._failed_closed:
             return
         rank = rank_id if rank_id is not None else self._known_rank()
-        if self._finished():
+        if self._enabled and self._finished():
             return
-        # At level debug this only tells the collector the step and the rank.
+        # Tells the collector step and rank, and takes the plan it has for them:
+        # also what is off here may be switched on from there.
         self._session.start(rank)
+        recording = self._session.recording
+        if not recording and not self._enabled:
+            return
         plan = self._session.plan()
-        if plan != self._plan:
+        if plan != self._plan or not self._applied:
             self._plan = plan
             self._apply_plan(plan)
-        if plan["level"] == "debug":
+        if plan["level"] == "debug" or not recording:
             return
         if model is not None and (plan["level"] in ("L0", "mix") or token_range is not None):
             if plan["level"] in ("L0", "mix"):
                 self._modules.hook_model(model)
             if token_range is not None:
                 self._modules.hook_roots(model)
-        if not self._session.recording:
-            return
         if not self._running:
             self._tokens = 0
         self._running = True
@@ -308,6 +315,7 @@ class PrecisionDebugger:
 
     def _apply_plan(self, plan: dict) -> None:
         """Patches and hooks that this level needs, and no others."""
+        self._applied = True
         # construct.json names backward calls even where their data is not wanted.
         self._modules.backward = plan["backward"] or plan["extra_info"]
         self._modules.parameters_grad = plan["parameters_grad"]
@@ -396,9 +404,17 @@ class PrecisionDebugger:
         return None
 
     def _export(self, step: int) -> None:
+        """Has the tree of `step` written, beside the training of the next one."""
         if self._embedded is None or step not in self._dirty_steps:
             return
         self._dirty_steps.discard(step)
+        self._await_export()
+        if self._exporter is None:
+            self._exporter = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
+        self._exporting = self._exporter.submit(self._export_now, step)
+
+    def _export_now(self, step: int) -> None:
+        assert self._embedded is not None
         try:
             self._session.flush(60.0)
             with self._embedded.exporting():
@@ -407,6 +423,16 @@ class PrecisionDebugger:
             self._embedded.keep()
             _warn(f"step {step} was not exported to {self._embedded.root}, its archive is kept in "
                   f"{self._embedded.directory}: {error}")
+
+    def _await_export(self) -> None:
+        if self._exporting is not None:
+            concurrent.futures.wait([self._exporting])
+            self._exporting = None
+
+    @classmethod
+    def wait_exported(cls) -> None:
+        """Waits until the tree of the last step() lies in dump_path."""
+        cls._get("wait_exported")._await_export()
 
     # --- dump_enable: the config file as a switch
 
@@ -452,16 +478,18 @@ class PrecisionDebugger:
         except (RuntimeError, ValueError) as error:
             _warn(f"the collector did not take the changed config: {error}")
             return
-        self._enabled, self._plan = enabled, plan
+        self._enabled, self._plan, self._failed_closed = enabled, plan, False
         self._banner_shown = False
-        self._apply_plan(plan)
+        if enabled:
+            self._apply_plan(plan)
 
     def _switch_off(self) -> None:
         if self._running:
             self._apis.leave_mode()
             self._session.stop()
             self._running = False
-        self._enabled = False
+        self._enabled = self._applied = False
+        self._failed_closed = True
         self._apis.remove()
 
     # --- the end
@@ -479,8 +507,12 @@ class PrecisionDebugger:
         if self._dirty_steps:
             self._session.stop()
             step = self._current_step()
-            if step in self._dirty_steps:
-                self._export(step)
+            self._await_export()
+            if step in self._dirty_steps and self._embedded is not None:
+                self._export_now(step)  # no thread can be started at exit
+        self._await_export()
+        if self._exporter is not None:
+            self._exporter.shutdown()
         self._closed = True
         self._apis.remove()
         self._modules.remove()

@@ -1,0 +1,58 @@
+"""First thing in a process under `rankprobe run`: waits for PyTorch's import.
+
+Runs the sitecustomize that this one hides, then puts a finder in front that
+attaches once torch.optim has been imported. A fault here is one line on
+stderr; the user's program goes on.
+"""
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+
+
+def _run_hidden() -> None:
+    """The next sitecustomize in sys.path."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for entry in sys.path:
+        path = os.path.join(entry or ".", "sitecustomize.py")
+        if os.path.abspath(entry or ".") != here and os.path.isfile(path):
+            spec = importlib.util.spec_from_file_location("rankprobe_hidden_sitecustomize", path)
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            return
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    busy = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch.optim.optimizer" or self.busy:
+            return None
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy = False
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            sys.meta_path.remove(self)
+            try:
+                from rankprobe.pytorch import _attach_hook
+
+                _attach_hook.install(module.Optimizer)
+            except Exception as error:  # the user's program goes on
+                print(f"rankprobe: not attached: {error!r}", file=sys.stderr)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+try:
+    _run_hidden()
+finally:
+    if os.environ.get("RANKPROBE_ATTACH"):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,63 @@
+"""Zero-code attach: python -m rankprobe.run [options] -- COMMAND [ARGUMENT..]
+
+    python -m rankprobe.run --collector 10.0.0.1:7411 -- torchrun --nproc-per-node 8 train.py
+
+Every Python process of COMMAND that imports PyTorch is attached: the model is
+found when its optimizer is made, a step ends with optimizer.step(), and the
+process registers with the collector and stays idle until it is switched on
+from outside (`rankprobe on`), unless --on says otherwise. The script is not
+changed. Exit status: that of COMMAND; 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import sys
+from typing import Sequence
+
+_HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
+
+
+def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str, str]:
+    """The environment under which a child attaches itself."""
+    out = dict(base)
+    package = str(pathlib.Path(__file__).resolve().parent.parent)
+    paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
+    out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    out["RANKPROBE_ATTACH"] = "on" if arguments.on else "idle"
+    for name in ("collector", "run", "config"):
+        if getattr(arguments, name):
+            out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="rankprobe run", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collector", help="host:port; default RANKPROBE_COLLECTOR, else a private collector")
+    parser.add_argument("--run", help="name of the run; default RANKPROBE_RUN, else torchrun's")
+    parser.add_argument("--config", help="config.json; default statistics of level mix into ./dump_path")
+    parser.add_argument("--on", action="store_true", help="record from the first step on")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
+    arguments = parser.parse_args(argv)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        parser.error("no command given after --")
+    if arguments.config and not os.path.isfile(arguments.config):
+        parser.error(f"--config {arguments.config}: no such file")
+    if arguments.config:
+        arguments.config = os.path.abspath(arguments.config)
+    program = shutil.which(command[0])
+    if program is None and command[0].endswith(".py") and os.path.isfile(command[0]):
+        program, command = sys.executable, [sys.executable, *command]
+    if program is None:
+        print(f"rankprobe run: {command[0]}: no such program", file=sys.stderr)
+        return 127
+    os.execvpe(program, command, environment(arguments, dict(os.environ)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+// Why a rank's calls are, will be or would be captured or not. Pure functions
+// over the plan, what is known of the rank and the calls it last made; the
+// decisions are CallFilter's own.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_EXPLAIN_H_
+#define RANKPROBE_COLLECTOR_CONTROL_EXPLAIN_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "collector/control/run_plans.h"
+#include "common/call_filter.h"
+#include "rankprobe/v1/control.pb.h"
+
+namespace rankprobe {
+
+struct RankFacts {
+  v1::Identity identity;
+  bool connected = false;
+  int64_t step = -1;
+  int64_t silent_ms = 0;
+  uint32_t degrade = 0;
+  std::optional<v1::CallReport> report;
+};
+
+struct ExplainQuestion {
+  std::string call;
+  // The step asked about; absent: the rank's next.
+  std::optional<int64_t> step;
+  // The plan is a try, not what is in force.
+  bool hypothetical = false;
+  uint32_t max_calls = 200;
+};
+
+// `plan` may be null: the run has none.
+v1::RankExplanation ExplainRank(const ExplainQuestion& question,
+                                std::shared_ptr<const CompiledPlan> plan,
+                                const RankFacts& facts);
+
+// One sentence.
+std::string VerdictReason(const Plan& plan, Verdict verdict,
+                          absl::string_view entry);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_EXPLAIN_H_

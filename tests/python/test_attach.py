@@ -1,0 +1,67 @@
+"""`python -m rankprobe.run`: a script that knows nothing of rankprobe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import rankprobe
+
+SCRIPT = '''
+import torch, torch.nn as nn
+assert "rankprobe" not in globals()
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+print("weights", [round(p.sum().item(), 6) for p in net.parameters()])
+'''
+
+
+def _run(directory: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
+    script = directory / "train.py"
+    script.write_text(SCRIPT)
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    return subprocess.run([sys.executable, "-m", "rankprobe.run", *flags, "--", sys.executable, str(script)],
+                          cwd=directory, env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True,
+                          timeout=180)
+
+
+def test_records_steps_of_the_optimizer(tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"task": "statistics", "level": "mix", "dump_path": str(tmp_path / "dump"),
+                                  "rank": [], "step": []}))
+    done = _run(tmp_path, "--on", "--config", str(config))
+    assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr
+    for step in range(3):
+        (directory,) = (tmp_path / "dump" / f"step{step}").iterdir()
+        data = json.loads((directory / "dump.json").read_text())["data"]
+        assert {"Module.0.Linear.forward.0", "Functional.linear.1.forward",
+                "Module.2.Linear.parameters_grad.0"} <= set(data)
+
+
+def test_idle_changes_nothing_and_writes_nothing(tmp_path: pathlib.Path) -> None:
+    done = _run(tmp_path)
+    assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr
+    plain = subprocess.run([sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True, timeout=180)
+    assert done.stdout == plain.stdout
+    assert not list(tmp_path.glob("dump_path/step*"))
+
+
+@pytest.mark.parametrize("flags,status", [([], 2), (["--config", "/no/such.json", "--", "true"], 2),
+                                          (["--", "no-such-program"], 127)])
+def test_bad_usage(flags: list, status: int) -> None:
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", *flags], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": package})
+    assert done.returncode == status and done.stderr
