@@ -127,7 +127,6 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
       case v1::Record::kStepEnd:
         view.end = record.step_end();
         break;
-      case v1::Record::kTrace:
       case v1::Record::BODY_NOT_SET:
         break;
     }
