@@ -105,8 +105,9 @@ CommCall ReadCommCall(absl::string_view entry, const JsonValue& record) {
   const JsonValue* const id = group->Find("group_id");
   if (id != nullptr && id->is_string()) call.group_id = std::string(id->text);
   const JsonValue* const ranks = group->Find("group_ranks");
-  if (ranks != nullptr) {
-    for (const JsonValue& rank : ranks->items()) {
+  if (ranks != nullptr && ranks->is_array()) {
+    for (size_t i = 0; i < ranks->size; ++i) {
+      const JsonValue& rank = ranks->elements[i];
       if (const auto number = IntValue(&rank); number.has_value()) {
         call.group_ranks.push_back(*number);
       }

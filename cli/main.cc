@@ -34,6 +34,7 @@ int Main(int argc, char** argv) {
   AddGlobals(&app, &globals);
   AddReadVerbs(&app, &globals, &invocation);
   AddSwitchVerbs(&app, &globals, &invocation);
+  AddStoreVerbs(&app, &globals, &invocation);
   AddLedgerVerb(&app, &globals, &invocation);
   AddWatchVerbs(&app, &globals, &invocation);
   AddExportVerb(&app, &globals, &invocation);

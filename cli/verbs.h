@@ -20,6 +20,7 @@ struct Invocation {
 
 void AddReadVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddSwitchVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
+void AddStoreVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddLedgerVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddWatchVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddExportVerb(CLI::App* app, Globals* globals, Invocation* invocation);

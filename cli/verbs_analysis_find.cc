@@ -1,6 +1,11 @@
 // overflow_check, first-divergence, replicas.
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/numbers.h"
@@ -278,10 +283,10 @@ absl::Status FirstDivergence(const Globals& globals,
   RP_ASSIGN_OR_RETURN(
       const DumpInput golden,
       DumpInput::Open(file_system.get(), globals, flags.golden));
-  RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
-                      analysis::FindDivergence(file_system.get(), target.path(),
-                                               golden.path(), match,
-                                               tolerance));
+  RP_ASSIGN_OR_RETURN(
+      const analysis::DivergenceReport report,
+      analysis::FindDivergence(file_system.get(), target.path(), golden.path(),
+                               match, tolerance));
   if (!report.origins.empty() || !report.carried.empty() ||
       report.calls_differing > 0 || report.unseen.Any()) {
     *exit_code = kPartial;
@@ -378,6 +383,32 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
   return absl::OkStatus();
 }
 
+// ---- acc_check
+
+// PyTorch's kernels are run by a Python worker, so the verb becomes it.
+absl::Status AccCheck(const Globals& globals,
+                      const std::vector<std::string>& arguments) {
+  const char* const chosen = std::getenv("RANKPROBE_PYTHON");
+  const std::string python =
+      chosen == nullptr || *chosen == '\0' ? "python3" : chosen;
+  std::vector<std::string> words = {python, "-m", "rankprobe.acc_check"};
+  for (const std::string& argument : arguments) {
+    // Spelt as the worker spells them.
+    words.push_back(argument == "--result_csv_path"   ? "-csv_path"
+                    : argument == "--save_error_data" ? "-save_error_data"
+                                                      : argument);
+  }
+  if (globals.json) words.emplace_back("--json");
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp(python.c_str(), pointers.data());
+  return absl::InvalidArgumentError(absl::StrCat(
+      python, ": ", std::strerror(errno),
+      " (acc_check needs Python with torch; RANKPROBE_PYTHON names it)"));
+}
+
 }  // namespace
 
 void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
@@ -418,6 +449,19 @@ void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   divergence->callback([invocation, flags] {
     invocation->run = [flags](const Globals& g, int* code) {
       return FirstDivergence(g, *flags, code);
+    };
+  });
+
+  CLI::App* const acc_check = app->add_subcommand(
+      "acc_check",
+      "run the API calls of a dump again, in their own precision and a higher "
+      "one (needs Python with torch; --help of the worker: acc_check -- -h)");
+  AddGlobals(acc_check, globals);
+  acc_check->prefix_command();
+  acc_check->callback([invocation, acc_check] {
+    const std::vector<std::string> rest = acc_check->remaining();
+    invocation->run = [rest](const Globals& g, int*) {
+      return AccCheck(g, rest);
     };
   });
 

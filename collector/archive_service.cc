@@ -18,6 +18,8 @@ namespace {
 
 // Bytes of file data in one message of an export stream.
 constexpr size_t kStreamChunkBytes = 256 << 10;
+// Of one export into a directory.
+constexpr int kExportThreads = 4;
 
 // A server stream that a worker thread fills: Write waits for room.
 template <typename Response>
@@ -243,8 +245,66 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
           }
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
         }
+        std::vector<v1::StepLedger> lost;
+        RP_RETURN_IF_ERROR(store_->ForEachIncarnation(
+            request.run(), [&](const v1::IncarnationRow& row) {
+              if (row.lost_frames() > 0) lost.push_back(LostFrames(row));
+            }));
+        for (v1::StepLedger& ledger : lost)
+          RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
         return absl::OkStatus();
       });
+}
+
+grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(
+    grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
+  return RunStream<v1::VerifyReport>(
+      pool_,
+      [this, request = *request](
+          StreamWriter<v1::VerifyReport>::Handle* out) -> absl::Status {
+        if (request.subset_percent() > 100)
+          return absl::InvalidArgumentError("a subset is 1 to 100 percent");
+        RP_ASSIGN_OR_RETURN(v1::VerifyReport report,
+                            store_->Verify(request, [out](const auto& so_far) {
+                              return out->Write(so_far);
+                            }));
+        logger_->Info("verified",
+                      {{"payloads", absl::StrCat(report.payloads())},
+                       {"faults", absl::StrCat(report.fault_count())}});
+        return out->Write(std::move(report));
+      });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::Delete(
+    grpc::CallbackServerContext* context, const v1::DeleteRequest* request,
+    v1::DeleteReport* response) {
+  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    DeleteOptions options;
+    options.run = request->run();
+    if (request->steps_size() > 0)
+      options.steps.emplace(request->steps().begin(), request->steps().end());
+    options.live_incarnations = live_();
+    RP_ASSIGN_OR_RETURN(*response, store_->Delete(options));
+    logger_->Info("deleted",
+                  {{"run", request->run()},
+                   {"steps", absl::StrCat(response->steps())},
+                   {"file_bytes", absl::StrCat(response->file_bytes())}});
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::Backup(
+    grpc::CallbackServerContext* context, const v1::BackupRequest* request,
+    v1::BackupReport* response) {
+  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(const std::string directory,
+                        AllowedDirectory(request->server_directory()));
+    RP_ASSIGN_OR_RETURN(*response, store_->Backup(directory, request->copy()));
+    logger_->Info("backed_up",
+                  {{"directory", directory},
+                   {"segments", absl::StrCat(response->segments())}});
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<std::string> ArchiveService::AllowedDirectory(
@@ -283,30 +343,41 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
       pool_,
       [this, request = *request](
           StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
-        ExportOptions options;
-        options.run = request.run();
-        options.steps =
-            IntSet({request.steps().begin(), request.steps().end()});
-        options.ranks =
-            IntSet({request.ranks().begin(), request.ranks().end()});
-        options.progress = [out](const v1::ExportProgress& progress) {
+        const absl::Time began = absl::Now();
+        const absl::Status status = [&]() -> absl::Status {
+          ExportOptions options;
+          options.run = request.run();
+          options.steps =
+              IntSet({request.steps().begin(), request.steps().end()});
+          options.ranks =
+              IntSet({request.ranks().begin(), request.ranks().end()});
+          options.progress = [out](const v1::ExportProgress& progress) {
+            v1::ExportEvent event;
+            *event.mutable_progress() = progress;
+            return out->Write(std::move(event));
+          };
           v1::ExportEvent event;
-          *event.mutable_progress() = progress;
+          if (request.server_directory().empty()) {
+            StreamSink sink(out);
+            RP_ASSIGN_OR_RETURN(*event.mutable_done(),
+                                ExportRun(store_, options, &sink));
+          } else {
+            RP_ASSIGN_OR_RETURN(const std::string directory,
+                                AllowedDirectory(request.server_directory()));
+            options.threads = kExportThreads;
+            RP_ASSIGN_OR_RETURN(
+                *event.mutable_done(),
+                ExportRunToDirectory(store_, options, file_system_, directory));
+          }
+          metrics_->bytes += event.done().bytes();
           return out->Write(std::move(event));
-        };
-        v1::ExportEvent event;
-        if (request.server_directory().empty()) {
-          StreamSink sink(out);
-          RP_ASSIGN_OR_RETURN(*event.mutable_done(),
-                              ExportRun(store_, options, &sink));
+        }();
+        if (status.ok()) {
+          metrics_->seconds.Add(absl::Now() - began);
         } else {
-          RP_ASSIGN_OR_RETURN(const std::string directory,
-                              AllowedDirectory(request.server_directory()));
-          RP_ASSIGN_OR_RETURN(
-              *event.mutable_done(),
-              ExportRunToDirectory(store_, options, file_system_, directory));
+          ++metrics_->failed;
         }
-        return out->Write(std::move(event));
+        return status;
       });
 }
 

@@ -4,10 +4,14 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_SERVICE_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_SERVICE_H_
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "collector/logger.h"
+#include "collector/metrics.h"
 #include "collector/store/store.h"
 #include "collector/worker_pool.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
@@ -17,14 +21,18 @@ namespace rankprobe {
 class ArchiveService : public v1::ArchiveService::CallbackService {
  public:
   // `export_roots`: absolute directories below which server-side exports may
-  // go.
+  // go. `live` answers which incarnations are connected now.
+  using LiveFn = std::function<absl::flat_hash_set<uint64_t>()>;
   ArchiveService(Store* store, FileSystem* file_system, WorkerPool* pool,
-                 std::vector<std::string> export_roots, const Logger* logger)
+                 std::vector<std::string> export_roots, const Logger* logger,
+                 LiveFn live, ExportMetrics* metrics)
       : store_(store),
         file_system_(file_system),
         pool_(pool),
         export_roots_(std::move(export_roots)),
-        logger_(logger) {}
+        logger_(logger),
+        live_(std::move(live)),
+        metrics_(metrics) {}
 
   grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
                                      const v1::ListRunsRequest* request,
@@ -41,6 +49,15 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerWriteReactor<v1::ExportEvent>* Export(
       grpc::CallbackServerContext* context,
       const v1::ExportRequest* request) override;
+  grpc::ServerWriteReactor<v1::VerifyReport>* Verify(
+      grpc::CallbackServerContext* context,
+      const v1::VerifyRequest* request) override;
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
+                                   const v1::DeleteRequest* request,
+                                   v1::DeleteReport* response) override;
+  grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context,
+                                   const v1::BackupRequest* request,
+                                   v1::BackupReport* response) override;
   grpc::ServerWriteReactor<v1::StepLedger>* GetLedger(
       grpc::CallbackServerContext* context,
       const v1::GetLedgerRequest* request) override;
@@ -55,6 +72,8 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   WorkerPool* const pool_;
   const std::vector<std::string> export_roots_;
   const Logger* const logger_;
+  const LiveFn live_;
+  ExportMetrics* const metrics_;
 };
 
 }  // namespace rankprobe

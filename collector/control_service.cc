@@ -214,9 +214,9 @@ grpc::ServerUnaryReactor* ControlService::GetTriggers(
 grpc::ServerUnaryReactor* ControlService::ShipFlight(
     grpc::CallbackServerContext* context, const v1::ShipFlightRequest* request,
     v1::ShipFlightResponse* response) {
-  Audit audit = BeginAudit(*context, "ShipFlight", request->run(),
-                           absl::StrCat("ranks ",
-                                        absl::StrJoin(request->ranks(), ",")));
+  Audit audit =
+      BeginAudit(*context, "ShipFlight", request->run(),
+                 absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
   const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
   audit.End(ranks.ok() ? absl::StrCat("OK: asked ", *ranks, " ranks")
                        : ranks.status().ToString());

@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <atomic>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -16,7 +17,10 @@
 #include "collector/auth/server_credentials.h"
 #include "collector/control/event_log.h"
 #include "collector/control_service.h"
+#include "collector/http_text_server.h"
 #include "collector/ingest/agent_service.h"
+#include "collector/janitor.h"
+#include "collector/metrics.h"
 #include "common/channel_security.h"
 #include "common/status_macros.h"
 #include "common/watch_spec.h"
@@ -49,12 +53,19 @@ class ServerImpl final : public Server {
                  clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
         commits_(std::make_unique<CommitQueue>(
-            CommitOptions(config), store_.get(), &control_, clock,
+            CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
+            clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_({}, &control_, commits_.get(), store_.get()),
+        agent_service_(AgentOptions(&ingest_metrics_), &control_,
+                       commits_.get(), store_.get()),
         control_service_(&control_, logger),
-        archive_service_(store_.get(), file_system, &pool_, config.export_roots,
-                         logger) {}
+        archive_service_(
+            store_.get(), file_system, &pool_, config.export_roots, logger,
+            [this] { return LiveIncarnations(); }, &export_metrics_),
+        janitor_({RetentionOf(config),
+                  absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
+                 store_.get(), clock, logger,
+                 [this] { return LiveIncarnations(); }) {}
 
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
@@ -86,11 +97,20 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(
         GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    if (config_.metrics_port >= 0) {
+      RP_ASSIGN_OR_RETURN(
+          metrics_server_,
+          HttpTextServer::Start(static_cast<int>(config_.metrics_port),
+                                "/metrics", [this] { return Metrics(); }));
+      logger_->Info("metrics",
+                    {{"port", absl::StrCat(metrics_server_->port())}});
+    }
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       return absl::UnavailableError(
           absl::StrCat("cannot listen on ", config_.listen));
     }
+    janitor_.Start();
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitForNotificationWithTimeout(kTick))
         control_.Tick();
@@ -110,6 +130,8 @@ class ServerImpl final : public Server {
     server_->Shutdown(absl::ToChronoTime(deadline -
                                          absl::Seconds(config_.drain_seconds) +
                                          absl::Milliseconds(300)));
+    metrics_server_.reset();
+    janitor_.Stop();
     stop_ticker_.Notify();
     ticker_.join();
     // Writes and syncs what has been received.
@@ -130,8 +152,15 @@ class ServerImpl final : public Server {
     options.credit_bytes = config.credit_bytes;
     return options;
   }
-  static CommitQueue::Options CommitOptions(const ServerConfig& config) {
+  static AgentService::Options AgentOptions(IngestMetrics* metrics) {
+    AgentService::Options options;
+    options.metrics = metrics;
+    return options;
+  }
+  static CommitQueue::Options CommitOptions(const ServerConfig& config,
+                                            IngestMetrics* metrics) {
     CommitQueue::Options options;
+    options.metrics = metrics;
     options.batch_bytes = config.commit_batch_bytes;
     options.pending_bytes = config.pending_bytes;
     options.credit_bytes = config.credit_bytes;
@@ -140,7 +169,39 @@ class ServerImpl final : public Server {
     return options;
   }
 
+  static RetentionOptions RetentionOf(const ServerConfig& config) {
+    RetentionOptions options;
+    if (config.retention_hours > 0)
+      options.max_age =
+          absl::Hours(static_cast<int64_t>(config.retention_hours));
+    options.max_bytes = config.retention_bytes;
+    return options;
+  }
+  std::string Metrics() {
+    MetricsInput input;
+    input.ingest = &ingest_metrics_;
+    input.exports = &export_metrics_;
+    input.agents = control_.ListAgents("");
+    input.store = store_->Totals();
+    input.garbage = janitor_.last_garbage();
+    input.pending_bytes = commits_->pending_bytes();
+    const absl::StatusOr<uint64_t> free =
+        file_system_->FreeBytes(config_.data_dir);
+    input.disk_free_bytes = free.ok() ? *free : 0;
+    input.archive_failed = archive_failed_;
+    return MetricsText(input);
+  }
+  absl::flat_hash_set<uint64_t> LiveIncarnations() const {
+    absl::flat_hash_set<uint64_t> live;
+    const v1::ListAgentsResponse agents = control_.ListAgents("");
+    for (const v1::AgentInfo& agent : agents.agents()) {
+      if (agent.connected()) live.insert(agent.identity().incarnation());
+    }
+    return live;
+  }
+
   void OnStoreFailed(const absl::Status& status) {
+    archive_failed_ = true;
     logger_->Error("archive_failed",
                    {{"status", status.ToString()},
                     {"what_to_do", "mend the disk and restart rankprobed"}});
@@ -154,6 +215,9 @@ class ServerImpl final : public Server {
   const Clock* const clock_;
   const Logger* const logger_;
   const std::unique_ptr<Store> store_;
+  IngestMetrics ingest_metrics_;
+  ExportMetrics export_metrics_;
+  std::atomic<bool> archive_failed_{false};
   const std::unique_ptr<EventLog> events_;
   ControlPlane control_;
   WorkerPool pool_;
@@ -161,6 +225,8 @@ class ServerImpl final : public Server {
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;
+  Janitor janitor_;
+  std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
@@ -186,11 +252,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   }
   EventLog::Options events;
   events.path = absl::StrCat(config.data_dir, "/events.log");
-  RP_ASSIGN_OR_RETURN(parts.events,
-                      EventLog::Open(events, file_system, clock));
-  auto server =
-      std::make_unique<ServerImpl>(config, std::move(parts), std::move(store),
-                                   file_system, clock, logger);
+  RP_ASSIGN_OR_RETURN(parts.events, EventLog::Open(events, file_system, clock));
+  auto server = std::make_unique<ServerImpl>(
+      config, std::move(parts), std::move(store), file_system, clock, logger);
   if (const absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

@@ -68,6 +68,12 @@ constexpr NumberKey kNumbers[] = {
      "threads for queries and exports"},
     {"sync-interval-ms", &ServerConfig::sync_interval_ms, 1, 3600000,
      "longest time until what is committed is synced"},
+    {"retention-hours", &ServerConfig::retention_hours, 0, 1000000,
+     "steps older than this are deleted; 0 keeps them"},
+    {"retention-bytes", &ServerConfig::retention_bytes, 0, kTiB * 1024,
+     "payload bytes above which the oldest steps are deleted; 0 keeps them"},
+    {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
+     "time between two looks for what is to be deleted"},
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
      "time a shutdown may take"},
 };
@@ -100,6 +106,12 @@ void ReadFile(const std::string& path, ServerConfig* config,
   if (const auto v = reader.String("data-dir")) config->data_dir = *v;
   if (const auto v = reader.String("port-file")) config->port_file = *v;
   if (const auto v = reader.String("log-level")) config->log_level = *v;
+  if (const rapidjson::Value* v = reader.Get("metrics-port")) {
+    const std::string text = JsonText(*v);
+    if (!absl::SimpleAtoi(text, &config->metrics_port) ||
+        config->metrics_port < 0 || config->metrics_port > 65535)
+      faults->Add("metrics-port", text, "an integer 0..65535");
+  }
   if (const auto v = reader.Bool("insecure")) config->insecure = *v;
   if (reader.Has("export-root"))
     config->export_roots = reader.StringList("export-root");
@@ -185,6 +197,11 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                                                 "file to write the port to");
   CLI::Option* const log_level = app.add_option(
       "--log-level", flags.log_level, "debug, info, warning or error");
+  CLI::Option* const metrics_port =
+      app.add_option("--metrics-port", flags.metrics_port,
+                     "port on 127.0.0.1 for Prometheus, path /metrics; 0 takes "
+                     "a free one; none if left out")
+          ->check(CLI::Range(0, 65535));
   CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
                                              "allow listening beyond loopback "
                                              "without TLS or without tokens");
@@ -217,6 +234,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   if (roots->count() > 0) config.export_roots = flags.export_roots;
   if (port_file->count() > 0) config.port_file = flags.port_file;
   if (log_level->count() > 0) config.log_level = flags.log_level;
+  if (metrics_port->count() > 0) config.metrics_port = flags.metrics_port;
   if (insecure->count() > 0) config.insecure = flags.insecure;
   for (size_t i = 0; i < std::size(kTexts); ++i) {
     if (texts[i]->count() > 0) config.*kTexts[i].field = flags.*kTexts[i].field;

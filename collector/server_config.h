@@ -37,6 +37,12 @@ struct ServerConfig {
   uint64_t worker_threads = 4;
   uint64_t sync_interval_ms = 1000;
   uint64_t drain_seconds = 20;
+  // 0: no limit.
+  uint64_t retention_hours = 0;
+  uint64_t retention_bytes = 0;
+  uint64_t janitor_seconds = 60;
+  // On 127.0.0.1; 0 takes a free one, -1: none.
+  int64_t metrics_port = -1;
 };
 
 // The result of reading the command line.

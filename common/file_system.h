@@ -65,6 +65,10 @@ class FileSystem {
   virtual absl::Status CreateDirectories(const std::string& directory) = 0;
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
+  // A second name for the file; an error where the file system cannot.
+  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
+  // The bytes and the length of an existing file survive a machine crash.
+  virtual absl::Status SyncFile(const std::string& path) = 0;
   virtual absl::Status Delete(const std::string& path) = 0;
   virtual absl::Status DeleteTree(const std::string& directory) = 0;
   virtual absl::Status Truncate(const std::string& path, uint64_t size) = 0;

@@ -213,6 +213,22 @@ class PosixFileSystem : public FileSystem {
     return absl::OkStatus();
   }
 
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    if (::link(from.c_str(), to.c_str()) != 0)
+      return FromErrno(errno, absl::StrCat("link ", from, " to"), to);
+    return absl::OkStatus();
+  }
+
+  absl::Status SyncFile(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return FromErrno(errno, "open", path);
+    const int rc = ::fdatasync(fd);
+    const int error = errno;
+    ::close(fd);
+    if (rc != 0) return FromErrno(error, "fdatasync", path);
+    return absl::OkStatus();
+  }
+
   absl::Status Delete(const std::string& path) override {
     if (::unlink(path.c_str()) != 0) return FromErrno(errno, "delete", path);
     return absl::OkStatus();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "common/dedup_window.h"
 #include "google/protobuf/io/coded_stream.h"
 
 namespace rankprobe {
@@ -129,9 +130,9 @@ void FrameQueue::SubmitPayload(const Digest& digest,
   std::shared_ptr<Buffer> shared(static_cast<Buffer*>(payload.release()));
   {
     absl::MutexLock lock(&mutex_);
-    if (shared->size() > 0 && !known_.contains(digest)) {
+    if (shared->size() > 0 && !Knows(digest)) {
       if (known_.size() >= kMaxKnownDigests) known_.clear();
-      known_.insert(digest);
+      known_[digest] = newest_step_;
       ++payloads_;
       payload_bytes_ += shared->size();
       items_.push_back(PayloadItem{digest, std::move(shared)});
@@ -146,7 +147,14 @@ void FrameQueue::SubmitPayload(const Digest& digest,
 bool FrameQueue::KnowsPayload(const Digest& digest,
                               uint64_t length_bytes) const {
   absl::MutexLock lock(&mutex_);
-  return known_.contains(digest);
+  return Knows(digest);
+}
+
+bool FrameQueue::Knows(const Digest& digest) const {
+  const auto it = known_.find(digest);
+  // After a while the collector may have dropped the bytes by retention.
+  return it != known_.end() &&
+         newest_step_ - it->second <= kAgentRemembersSteps;
 }
 
 bool FrameQueue::HasRoomFor(uint64_t bytes) const {
@@ -159,6 +167,7 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
   const auto count = static_cast<uint64_t>(records->batch()->records_size());
   {
     absl::MutexLock lock(&mutex_);
+    newest_step_ = records->batch()->step();
     v1::LossReason reason;
     if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
                  may_wait)) {
@@ -277,7 +286,10 @@ void FrameQueue::AddLosses() {
 
 void FrameQueue::MakeFrames() {
   // A few at a time: encoded frames cost memory beside what they came from.
-  while (!items_.empty() && frames_.size() - next_frame_ < 4) {
+  const auto ahead = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return frames_.size() - (options_.spooled ? next_spooled_ : next_frame_);
+  };
+  while (!items_.empty() && ahead() < 4) {
     Item item = std::move(items_.front());
     items_.pop_front();
     if (auto* records = std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
@@ -336,6 +348,23 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
     frame = frames_[next_frame_++];
     in_flight_bytes_ += frame.wire_bytes;
   }
+  Encode(std::move(frame), out);
+  return true;
+}
+
+bool FrameQueue::NextUnspooled(EncodedFrame* out) {
+  Frame frame;
+  {
+    absl::MutexLock lock(&mutex_);
+    MakeFrames();
+    if (next_spooled_ >= frames_.size()) return false;
+    frame = frames_[next_spooled_++];
+  }
+  Encode(std::move(frame), out);
+  return true;
+}
+
+void FrameQueue::Encode(Frame frame, EncodedFrame* out) {
   out->sequence = frame.sequence;
   out->head.assign(1, static_cast<char>(kSequenceTag));
   AppendVarint(frame.sequence, &out->head);
@@ -362,7 +391,6 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
     AppendVarint(fields.size() + frame.length, &out->head);
     out->head += fields;
   }
-  return true;
 }
 
 void FrameQueue::DropCommitted(uint64_t sequence) {
@@ -371,6 +399,7 @@ void FrameQueue::DropCommitted(uint64_t sequence) {
   while (!frames_.empty() && frames_.front().sequence <= sequence) {
     Frame& frame = frames_.front();
     used_bytes_ -= frame.budget_bytes;
+    if (next_spooled_ > 0) --next_spooled_;
     if (next_frame_ > 0) {
       --next_frame_;
       in_flight_bytes_ -= frame.wire_bytes;
@@ -385,10 +414,17 @@ void FrameQueue::DropCommitted(uint64_t sequence) {
 
 void FrameQueue::Resume(uint64_t sequence) {
   absl::MutexLock lock(&mutex_);
+  // The collector has lost what it had committed, perhaps payloads as well.
+  if (sequence < committed_) known_.clear();
   committed_ = std::max(committed_, sequence);
   DropCommitted(sequence);
   next_frame_ = 0;
   in_flight_bytes_ = 0;
+}
+
+uint64_t FrameQueue::FirstSequence() const {
+  absl::MutexLock lock(&mutex_);
+  return frames_.empty() ? last_sequence_ + 1 : frames_.front().sequence;
 }
 
 void FrameQueue::Ack(const v1::UploadAck& ack) {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -45,6 +45,8 @@ class FrameQueue {
     uint64_t max_payload_bytes = 0;
     OverflowPolicy policy = OverflowPolicy::kBlock;
     absl::Duration block_deadline;
+    // NextUnspooled is used: frames are made as soon as there is something.
+    bool spooled = false;
   };
   using Digest = std::array<uint8_t, 16>;
 
@@ -68,10 +70,15 @@ class FrameQueue {
   // The next frame to send within `credit_bytes` of unacknowledged bytes; false
   // when there is none.
   bool NextFrame(uint64_t credit_bytes, EncodedFrame* frame);
+  // The next frame that was not given out here before, whatever the credit:
+  // for the spool.
+  bool NextUnspooled(EncodedFrame* frame);
   // The collector holds everything up to `sequence`; what follows is sent
   // again.
   void Resume(uint64_t sequence);
   void Ack(const v1::UploadAck& ack);
+  // The lowest sequence number that can still be sent.
+  uint64_t FirstSequence() const;
 
   // Called from time to time; gives memory back that is no longer needed.
   void Trim() { memory_->Trim(); }
@@ -111,6 +118,7 @@ class FrameQueue {
     std::vector<std::unique_ptr<RecordBuffer>> buffers;
   };
 
+  bool Knows(const Digest& digest) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom(uint64_t bytes, uint64_t limit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits by policy; false when the bytes are shed.
@@ -119,6 +127,7 @@ class FrameQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Encode(Frame frame, EncodedFrame* out);
   static std::deque<Frame> EncodeRecords(const Batch& batch);
   void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -141,11 +150,15 @@ class FrameQueue {
   std::deque<Frame> frames_ ABSL_GUARDED_BY(mutex_);
   // Index into frames_ of the next one to send.
   size_t next_frame_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Likewise, of the next one to spool.
+  size_t next_spooled_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_set<Digest> known_ ABSL_GUARDED_BY(mutex_);
+  // Payloads sent, with the step they were sent in.
+  absl::flat_hash_map<Digest, int64_t> known_ ABSL_GUARDED_BY(mutex_);
+  int64_t newest_step_ ABSL_GUARDED_BY(mutex_) = 0;
   // Records shed, by step and reason, until a LossEvent tells of them.
   std::map<std::pair<int64_t, v1::LossReason>, uint64_t> losses_
       ABSL_GUARDED_BY(mutex_);

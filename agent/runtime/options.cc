@@ -77,6 +77,11 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
         absl::StrCat("RANKPROBE_POLICY=", policy,
                      " is not one of block, stats_only, drop_newest"));
   }
+  options.spool_directory = text("RANKPROBE_SPOOL");
+  RP_ASSIGN_OR_RETURN(const std::optional<int64_t> spool_mb,
+                      Number(environment, "RANKPROBE_SPOOL_MB", 1));
+  if (spool_mb.has_value())
+    options.spool_bytes = static_cast<uint64_t>(*spool_mb) << 20;
   options.agent_version = "0.1.0";
   return options;
 }

@@ -261,8 +261,7 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
   SubmitIfDue();
 }
 
-Verdict Recorder::AskFilter(v1::CallTrace::Kind kind,
-                            absl::string_view entry) {
+Verdict Recorder::AskFilter(v1::CallTrace::Kind kind, absl::string_view entry) {
   if (watcher_ != nullptr) watcher_->OnCall(kind, entry);
   if (PlanHasWindows(*plan_)) {
     v1::CallTrace::Item* item = trace_.add_items();
@@ -327,7 +326,8 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.forward_entry = ApiEntry(prefix, op, number, /*forward=*/true);
   call.backward_entry = ApiEntry(prefix, op, number, /*forward=*/false);
   call.step_generation = generation_;
-  const Verdict verdict = AskFilter(v1::CallTrace::KIND_API, call.forward_entry);
+  const Verdict verdict =
+      AskFilter(v1::CallTrace::KIND_API, call.forward_entry);
   // data_mode takes the data, not the stack.
   call.stack_wanted =
       verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
@@ -350,7 +350,8 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   call.step_generation = generation_;
   if (Edges()) module_edges_.emplace_back(call.forward_entry, Parent());
   ModuleStack().push_back(call.forward_entry);
-  const Verdict verdict = AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry);
+  const Verdict verdict =
+      AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry);
   call.forced = verdict == Verdict::kLevel && modules_forced_ &&
                 plan_->level == Level::kL1;
   call.stack_wanted =
@@ -462,7 +463,8 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
   bool begun = false;
   if (call.is_module) {
     begun = PopStack(call.backward_entry);
-    if (!begun) AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
+    if (!begun)
+      AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
     verdict = AskFilter(v1::CallTrace::KIND_MODULE_END, call.backward_entry);
     if (call.forced && verdict == Verdict::kLevel) verdict = Verdict::kKeep;
   } else {

@@ -218,8 +218,8 @@ class Recorder {
   bool PopStack(const std::string& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndModule(const RecordedCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The filter's verdicts; what it is asked is remembered for Explain and, under
-  // plans with windows, sent ahead of the next call.
+  // The filter's verdicts; what it is asked is remembered for Explain and,
+  // under plans with windows, sent ahead of the next call.
   Verdict AskFilter(v1::CallTrace::Kind kind, absl::string_view entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTrace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -17,7 +17,10 @@
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/frame_queue.h"
 #include "agent/runtime/plan_gate.h"
+#include "agent/runtime/spool.h"
+#include "agent/runtime/spool_drain.h"
 #include "agent/runtime/watcher.h"
+#include "common/file_system.h"
 #include "common/fork_guard.h"
 #include "common/grpc_channel.h"
 #include "common/host_port.h"
@@ -75,9 +78,11 @@ class SessionImpl final : public Session {
         clock_(clock),
         identity_(options_.identity),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
-                options_.policy, options_.block_deadline},
+                options_.policy, options_.block_deadline,
+                !options_.spool_directory.empty()},
                clock, [this] { Wake(); }),
-        watcher_(clock, [this](v1::AgentEvent event) { Emit(std::move(event)); }),
+        watcher_(clock,
+                 [this](v1::AgentEvent event) { Emit(std::move(event)); }),
         channel_(ConnectTo(options_)),
         stub_(v1::AgentService::NewStub(channel_)),
         upload_stub_(channel_),
@@ -205,6 +210,7 @@ class SessionImpl final : public Session {
     absl::MutexLock lock(&mutex_);
     stats.connected = connected_;
     stats.reconnects = reconnects_;
+    stats.spool_bytes = spooled_bytes_;
     stats.last_error = last_error_;
     return stats;
   }
@@ -260,10 +266,82 @@ class SessionImpl final : public Session {
     return !stopping_;
   }
 
+  // What earlier lives left behind goes first: their sequence numbers and
+  // their ranks are their own. False when stopping.
+  bool DrainOrphans() {
+    if (options_.spool_directory.empty()) return true;
+    SpoolDrain drain(
+        stub_.get(), &upload_stub_, options_.agent_version, [this] { Wake(); },
+        [this](absl::Duration timeout) {
+          SpoolFrames();
+          return WaitForWork(timeout);
+        });
+    for (const auto& orphan :
+         OrphanSpool::Find(options_.spool_directory, file_system_.get())) {
+      absl::Status status;
+      for (;;) {
+        status = drain.Run(orphan.get());
+        if (!absl::IsUnavailable(status)) break;
+        NoteError(status);
+        if (!WaitForWork(options_.reconnect_max)) return false;
+      }
+      if (absl::IsCancelled(status)) return false;
+      // Refused: it stays for another time.
+      if (!status.ok()) NoteError(status);
+    }
+    return true;
+  }
+
+  void NoteError(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    last_error_ = std::string(status.message());
+  }
+
+  // Puts new frames on disk.
+  void SpoolFrames() {
+    if (spool_ == nullptr) return;
+    EncodedFrame frame;
+    while (queue_.NextUnspooled(&frame)) {
+      if (const absl::Status status =
+              spool_->Append(frame.sequence, frame.head, frame.tail);
+          !status.ok())
+        NoteError(status);
+    }
+    SessionStats stats;
+    queue_.FillStats(&stats);
+    spool_->Committed(stats.committed_sequence);
+    absl::MutexLock lock(&mutex_);
+    spooled_bytes_ = spool_->bytes();
+  }
+
+  void OpenSpool() {
+    if (options_.spool_directory.empty()) return;
+    v1::Identity identity;
+    {
+      absl::MutexLock lock(&mutex_);
+      identity = identity_;
+    }
+    absl::StatusOr<std::unique_ptr<Spool>> spool =
+        Spool::Open({options_.spool_directory, options_.spool_bytes}, identity,
+                    file_system_.get());
+    if (spool.ok()) {
+      spool_ = *std::move(spool);
+    } else {
+      NoteError(spool.status());
+    }
+  }
+
   void Work() {
+    OpenSpool();
+    if (DrainOrphans()) StayConnected();
+    SpoolFrames();
+  }
+
+  void StayConnected() {
     absl::Duration backoff = options_.reconnect_min;
     absl::BitGen random;
     for (;;) {
+      SpoolFrames();
       const bool was_connected = RunConnection();
       {
         absl::MutexLock lock(&mutex_);
@@ -277,6 +355,7 @@ class SessionImpl final : public Session {
       const absl::Time until =
           absl::Now() + backoff * absl::Uniform(random, 0.5, 1.5);
       while (absl::Now() < until) {
+        SpoolFrames();
         if (!WaitForWork(until - absl::Now())) return;
       }
     }
@@ -325,6 +404,7 @@ class SessionImpl final : public Session {
           hold_until = absl::Now() + absl::Milliseconds(ack.retry_after_ms());
         queue_.Ack(ack);
       }
+      SpoolFrames();
       if (welcomed) ShipFlight();
       if (control.done() || (upload != nullptr && upload->done())) {
         NoteEnd(control.done() ? control.status() : upload->status(), welcomed);
@@ -374,6 +454,7 @@ class SessionImpl final : public Session {
     upload->Start();
     v1::UploadFrame open;
     open.mutable_open()->set_session_id(welcome.session_id());
+    open.mutable_open()->set_first_sequence(queue_.FirstSequence());
     {
       absl::MutexLock lock(&mutex_);
       *open.mutable_open()->mutable_identity() = identity_;
@@ -495,6 +576,10 @@ class SessionImpl final : public Session {
   std::optional<v1::StepProgress> progress_ ABSL_GUARDED_BY(mutex_);
   int64_t step_began_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  // Of the worker.
+  std::unique_ptr<Spool> spool_;
+  uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   FrameQueue queue_;
   Watcher watcher_;
   // Worker thread only: what the flight recorder held and is being sent.

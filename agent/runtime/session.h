@@ -49,6 +49,11 @@ struct SessionOptions {
   uint64_t max_payload_bytes = uint64_t{4} << 30;
   absl::Duration reconnect_min = absl::Milliseconds(100);
   absl::Duration reconnect_max = absl::Seconds(5);
+  // Frames are kept here too until they are committed, so that they outlive the
+  // process: the next session with this directory delivers them. Empty: no
+  // spool.
+  std::string spool_directory;
+  uint64_t spool_bytes = uint64_t{4} << 30;
   // Time the destructor may take to drain.
   absl::Duration drain_deadline = absl::Seconds(10);
 };
@@ -98,6 +103,7 @@ struct SessionStats {
   uint64_t reconnects = 0;
   uint64_t committed_sequence = 0;
   uint64_t blocked_ns = 0;
+  uint64_t spool_bytes = 0;
   // Last connection problem, for a person; empty when fine.
   std::string last_error;
 };

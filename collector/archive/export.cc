@@ -4,16 +4,20 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "collector/archive/directory_sink.h"
 #include "collector/archive/dump_json.h"
 #include "collector/archive/ledger.h"
@@ -26,70 +30,93 @@
 namespace rankprobe {
 namespace {
 
-class Exporter {
+// How far the export is; shared by its threads.
+class ProgressMeter {
  public:
-  Exporter(Store* store, const ExportOptions& options, ExportSink* sink)
-      : store_(store), options_(options), sink_(sink), manifest_(options.run) {}
+  explicit ProgressMeter(const ExportOptions* options) : options_(options) {}
 
-  absl::StatusOr<v1::ExportDone> Run() {
-    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, Select());
-    if (steps.empty()) {
-      return absl::NotFoundError(
-          absl::StrCat("run \"", options_.run,
-                       "\" has nothing in the chosen steps and ranks"));
-    }
-    for (const v1::StepInfo& step : steps) {
-      progress_.set_files_total(progress_.files_total() + 3 + step.payloads());
-    }
-    for (const v1::StepInfo& step : steps) RP_RETURN_IF_ERROR(ExportStep(step));
-    const std::string manifest = manifest_.ToJson();
-    RP_RETURN_IF_ERROR(WriteText("manifest.json", manifest));
-    v1::ExportDone done;
-    done.set_files(progress_.files_done());
-    done.set_bytes(progress_.bytes_done());
-    done.set_gaps(manifest_.gap_count());
-    done.set_incomplete_steps(manifest_.incomplete_count());
+  void Expect(uint64_t files) {
+    absl::MutexLock lock(&mutex_);
+    progress_.set_files_total(progress_.files_total() + files);
+  }
+  absl::Status Done(const std::string& path, uint64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    progress_.set_files_done(progress_.files_done() + 1);
+    progress_.set_bytes_done(progress_.bytes_done() + bytes);
+    // Often enough for a person, rarely enough for the exporter.
+    if (!options_->progress || progress_.files_done() % 64 != 0)
+      return absl::OkStatus();
+    progress_.set_current(path);
+    return options_->progress(progress_);
+  }
+  absl::Status Finish(v1::ExportDone* done) {
+    absl::MutexLock lock(&mutex_);
+    done->set_files(progress_.files_done());
+    done->set_bytes(progress_.bytes_done());
     progress_.set_files_total(progress_.files_done());
-    RP_RETURN_IF_ERROR(Report("done", /*force=*/true));
-    return done;
+    progress_.set_current("done");
+    return options_->progress ? options_->progress(progress_)
+                              : absl::OkStatus();
   }
 
  private:
-  // The chosen steps, one process for each (step, directory): a complete one
-  // beats an incomplete one, a newer one an older.
-  absl::StatusOr<std::vector<v1::StepInfo>> Select() {
-    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
-                        store_->ListSteps(options_.run));
-    std::map<std::tuple<int64_t, bool, int64_t>, std::vector<v1::StepInfo>>
-        places;
-    for (const v1::StepInfo& step : all) {
-      if (!options_.steps.Contains(step.step())) continue;
-      if (!options_.ranks.all() &&
-          (!step.has_rank() || !options_.ranks.Contains(step.rank())))
-        continue;
-      places[{step.step(), !step.has_rank(),
-              step.has_rank() ? step.rank() : step.pid()}]
-          .push_back(step);
+  const ExportOptions* const options_;
+  absl::Mutex mutex_;
+  v1::ExportProgress progress_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The chosen steps, one process for each (step, directory): a complete one
+// beats an incomplete one, a newer one an older.
+absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
+                                                 const ExportOptions& options,
+                                                 Manifest* manifest) {
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                      store->ListSteps(options.run));
+  std::map<std::tuple<int64_t, bool, int64_t>, std::vector<v1::StepInfo>>
+      places;
+  for (const v1::StepInfo& step : all) {
+    if (!options.steps.Contains(step.step())) continue;
+    if (step.deleted()) {
+      manifest->AddLedger(ProcessDirectory(step), SummarizeStep(step));
+      continue;
     }
-    std::vector<v1::StepInfo> chosen;
-    for (auto& [place, candidates] : places) {
-      const auto best = std::max_element(
-          candidates.begin(), candidates.end(),
-          [](const auto& a, const auto& b) {
-            return std::make_pair(a.complete(), a.updated_unix_ns()) <
-                   std::make_pair(b.complete(), b.updated_unix_ns());
-          });
-      for (auto it = candidates.begin(); it != candidates.end(); ++it) {
-        if (it == best) continue;
-        manifest_.AddConflict(
-            {it->step(), ProcessDirectory(*it),
-             absl::StrCat("process ", it->pid(), " on ", it->host(),
-                          " recorded ", it->records(), " records; process ",
-                          best->pid(), " on ", best->host(), " is exported")});
-      }
-      chosen.push_back(*best);
+    if (!options.ranks.all() &&
+        (!step.has_rank() || !options.ranks.Contains(step.rank())))
+      continue;
+    places[{step.step(), !step.has_rank(),
+            step.has_rank() ? step.rank() : step.pid()}]
+        .push_back(step);
+  }
+  std::vector<v1::StepInfo> chosen;
+  for (auto& [place, candidates] : places) {
+    const auto best = std::max_element(
+        candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+          return std::make_pair(a.complete(), a.updated_unix_ns()) <
+                 std::make_pair(b.complete(), b.updated_unix_ns());
+        });
+    for (auto it = candidates.begin(); it != candidates.end(); ++it) {
+      if (it == best) continue;
+      manifest->AddConflict(
+          {it->step(), ProcessDirectory(*it),
+           absl::StrCat("process ", it->pid(), " on ", it->host(), " recorded ",
+                        it->records(), " records; process ", best->pid(),
+                        " on ", best->host(), " is exported")});
     }
-    return chosen;
+    chosen.push_back(*best);
+  }
+  return chosen;
+}
+
+// Writes steps, one after the other, to one sink. One thread.
+class StepExporter {
+ public:
+  StepExporter(Store* store, const ExportOptions& options, ExportSink* sink,
+               ProgressMeter* progress)
+      : store_(store), options_(options), sink_(sink), progress_(progress) {}
+
+  // What the steps so far wrote and what they miss; then begins anew.
+  Manifest TakeManifest() {
+    return std::exchange(manifest_, Manifest(options_.run));
   }
 
   absl::Status ExportStep(const v1::StepInfo& info) {
@@ -168,26 +195,13 @@ class Exporter {
     return log;
   }
 
-  absl::Status Report(const std::string& current, bool force) {
-    // Often enough for a person, rarely enough for the exporter.
-    if (!options_.progress || (!force && progress_.files_done() % 64 != 0))
-      return absl::OkStatus();
-    progress_.set_current(current);
-    return options_.progress(progress_);
-  }
-
-  absl::Status Done(const std::string& path, uint64_t bytes, uint64_t hash) {
-    manifest_.AddFile({path, bytes, hash});
-    progress_.set_files_done(progress_.files_done() + 1);
-    progress_.set_bytes_done(progress_.bytes_done() + bytes);
-    return Report(path, /*force=*/false);
-  }
-
   absl::Status WriteText(const std::string& path, const std::string& text) {
     RP_RETURN_IF_ERROR(sink_->BeginFile(path, text.size()));
     RP_RETURN_IF_ERROR(sink_->Write(text));
     RP_RETURN_IF_ERROR(sink_->EndFile());
-    return Done(path, text.size(), XXH3_64bits(text.data(), text.size()));
+    manifest_.AddFile(
+        {path, text.size(), XXH3_64bits(text.data(), text.size())});
+    return progress_->Done(path, text.size());
   }
 
   // False if the payload cannot be read; the file is then gone.
@@ -235,23 +249,69 @@ class Exporter {
     }
     RP_RETURN_IF_ERROR(written);
     RP_RETURN_IF_ERROR(sink_->EndFile());
-    RP_RETURN_IF_ERROR(Done(path, writer.FileBytes(), sum));
+    manifest_.AddFile({path, writer.FileBytes(), sum});
+    RP_RETURN_IF_ERROR(progress_->Done(path, writer.FileBytes()));
     return true;
   }
 
   Store* const store_;
   const ExportOptions& options_;
   ExportSink* const sink_;
-  Manifest manifest_;
-  v1::ExportProgress progress_;
+  ProgressMeter* const progress_;
+  Manifest manifest_{options_.run};
 };
+
+absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
+                                        const ExportOptions& options,
+                                        const std::vector<ExportSink*>& sinks) {
+  Manifest manifest(options.run);
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
+                      Select(store, options, &manifest));
+  if (steps.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "run \"", options.run, "\" has nothing in the chosen steps and ranks"));
+  }
+  ProgressMeter progress(&options);
+  for (const v1::StepInfo& step : steps) progress.Expect(3 + step.payloads());
+  // In the order of the steps, whichever thread wrote them.
+  std::vector<Manifest> written(steps.size(), Manifest(options.run));
+  std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  absl::Mutex mutex;
+  absl::Status first_error;
+  const auto work = [&](ExportSink* sink) {
+    StepExporter exporter(store, options, sink, &progress);
+    for (size_t i = next++; i < steps.size() && !failed; i = next++) {
+      const absl::Status status = exporter.ExportStep(steps[i]);
+      written[i] = exporter.TakeManifest();
+      if (status.ok()) continue;
+      failed = true;
+      absl::MutexLock lock(&mutex);
+      first_error.Update(status);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(sinks.size(), steps.size()); ++i)
+    threads.emplace_back(work, sinks[i]);
+  work(sinks[0]);
+  for (std::thread& thread : threads) thread.join();
+  RP_RETURN_IF_ERROR(first_error);
+  for (const Manifest& part : written) manifest.Append(part);
+  StepExporter last(store, options, sinks[0], &progress);
+  RP_RETURN_IF_ERROR(last.WriteText("manifest.json", manifest.ToJson()));
+  v1::ExportDone done;
+  done.set_gaps(manifest.gap_count());
+  done.set_incomplete_steps(manifest.incomplete_count());
+  RP_RETURN_IF_ERROR(progress.Finish(&done));
+  return done;
+}
 
 }  // namespace
 
 absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
                                          const ExportOptions& options,
                                          ExportSink* sink) {
-  return Exporter(store, options, sink).Run();
+  return ExportTo(store, options, {sink});
 }
 
 absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
@@ -267,9 +327,13 @@ absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
     const std::string fresh = temporary + "/new", old = temporary + "/old";
     RP_RETURN_IF_ERROR(file_system->CreateDirectories(fresh));
     RP_RETURN_IF_ERROR(file_system->CreateDirectories(old));
-    DirectorySink sink(file_system, fresh);
-    RP_ASSIGN_OR_RETURN(v1::ExportDone result,
-                        ExportRun(store, options, &sink));
+    std::vector<std::unique_ptr<DirectorySink>> owned;
+    std::vector<ExportSink*> sinks;
+    for (int i = 0; i < std::max(options.threads, 1); ++i) {
+      owned.push_back(std::make_unique<DirectorySink>(file_system, fresh));
+      sinks.push_back(owned.back().get());
+    }
+    RP_ASSIGN_OR_RETURN(v1::ExportDone result, ExportTo(store, options, sinks));
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
                         file_system->List(fresh));
     for (const std::string& step : steps) {

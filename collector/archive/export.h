@@ -40,7 +40,9 @@ struct ExportOptions {
   std::string run;
   IntSet steps;
   IntSet ranks;
-  // Called now and then from the exporting thread; may be empty. A non-OK
+  // Ranks and steps written at once into a directory.
+  int threads = 1;
+  // Called now and then, from one thread at a time; may be empty. A non-OK
   // status cancels the export.
   std::function<absl::Status(const v1::ExportProgress&)> progress;
 };

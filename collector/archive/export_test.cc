@@ -260,5 +260,53 @@ TEST_F(ExportTest, ExportingAgainReplacesAndLeavesNothingBehind) {
               ::testing::ElementsAre("manifest.json", "step0"));
 }
 
+// Several threads write what one would, byte for byte, manifest included.
+TEST_F(ExportTest, ThreadsChangeNothing) {
+  std::unique_ptr<Store> store = OpenStore();
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Frames frames(MakeIdentity("run", rank, static_cast<uint64_t>(rank) + 1));
+    for (int64_t step = 0; step < 4; ++step) {
+      const std::string data(static_cast<size_t>(100 + 10 * step + rank), 'x');
+      frames.AddPayload(data);
+      v1::RecordBatch* const batch = frames.AddBatch(step);
+      v1::Record* record = batch->add_records();
+      record->mutable_step_begin()->set_has_payloads(true);
+      record = batch->add_records();
+      record->set_order(1);
+      record->mutable_call()->set_entry("Torch.add.0.forward");
+      record->mutable_call()->set_kind(v1::CALL_KIND_API_FORWARD);
+      v1::TensorSummary* const tensor = record->mutable_call()
+                                            ->mutable_output()
+                                            ->add_items()
+                                            ->mutable_tensor();
+      tensor->set_dtype(v1::DTYPE_INT8);
+      tensor->add_shape(static_cast<int64_t>(data.size()));
+      tensor->mutable_payload()->set_digest(testing::DigestOf(data));
+      tensor->mutable_payload()->set_length_bytes(data.size());
+    }
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  ExportOptions options;
+  options.run = "run";
+  const auto one = ExportRunToDirectory(store.get(), options,
+                                        file_system_.get(), root_ + "/one");
+  options.threads = 4;
+  const auto four = ExportRunToDirectory(store.get(), options,
+                                         file_system_.get(), root_ + "/four");
+  ASSERT_TRUE(one.ok() && four.ok()) << one.status() << four.status();
+  EXPECT_EQ(one->files(), four->files());
+  size_t files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(root_ + "/one")) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    const std::string other =
+        root_ + "/four" + entry.path().string().substr(root_.size() + 4);
+    EXPECT_EQ(ReadTextFile(entry.path().string()), ReadTextFile(other));
+  }
+  EXPECT_EQ(files, one->files());
+  EXPECT_GE(files, 3u * 4u * 2u);
+}
+
 }  // namespace
 }  // namespace rankprobe

@@ -87,6 +87,22 @@ std::string LossReasonName(v1::LossReason reason) {
       absl::StripPrefix(v1::LossReason_Name(reason), "LOSS_REASON_"));
 }
 
+v1::StepLedger LostFrames(const v1::IncarnationRow& row) {
+  v1::StepLedger ledger;
+  ledger.set_step(-1);
+  if (row.identity().has_rank()) ledger.set_rank(row.identity().rank());
+  ledger.set_pid(row.identity().pid());
+  ledger.set_host(row.identity().host());
+  ledger.set_incarnation(row.identity().incarnation());
+  ledger.set_state(v1::StepLedger::STATE_GAPS);
+  AddGap("COLLECTOR_CRASH", 0, 0,
+         absl::StrCat(row.lost_frames(),
+                      " frames were committed, not synced, and went with the "
+                      "collector's machine"),
+         &ledger);
+  return ledger;
+}
+
 v1::StepLedger SummarizeStep(const v1::StepInfo& info) {
   v1::StepLedger ledger = Head(info);
   uint64_t lost_payloads = 0;

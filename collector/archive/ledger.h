@@ -26,6 +26,10 @@ std::string LossReasonName(v1::LossReason reason);
 // entries and does not look for payloads.
 v1::StepLedger SummarizeStep(const v1::StepInfo& info);
 
+// Frames that went with the collector's machine: their steps are not known, the
+// entry's step is -1.
+v1::StepLedger LostFrames(const v1::IncarnationRow& row);
+
 // `missing` are the payloads of the view that cannot be had, `unreadable` those
 // of them that are damaged. `details` of equal gaps are not merged.
 v1::StepLedger AccountStep(

@@ -40,6 +40,17 @@ void Manifest::AddLedger(std::string directory, v1::StepLedger ledger) {
   accounts_.push_back({std::move(directory), std::move(ledger)});
 }
 
+void Manifest::Append(const Manifest& other) {
+  files_.insert(files_.end(), other.files_.begin(), other.files_.end());
+  accounts_.insert(accounts_.end(), other.accounts_.begin(),
+                   other.accounts_.end());
+  incomplete_.insert(incomplete_.end(), other.incomplete_.begin(),
+                     other.incomplete_.end());
+  conflicts_.insert(conflicts_.end(), other.conflicts_.begin(),
+                    other.conflicts_.end());
+  gap_count_ += other.gap_count_;
+}
+
 std::string Manifest::ToJson() const {
   std::string out;
   JsonTextWriter json(&out);

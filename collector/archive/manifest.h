@@ -36,12 +36,15 @@ class Manifest {
   // Another process wrote the same step of the same rank; it is not exported.
   void AddConflict(Place place) { conflicts_.push_back(std::move(place)); }
 
+  // All that `other` has, behind what is here.
+  void Append(const Manifest& other);
+
   size_t gap_count() const { return gap_count_; }
   size_t incomplete_count() const { return incomplete_.size(); }
   std::string ToJson() const;
 
  private:
-  const std::string run_;
+  std::string run_;
   std::vector<File> files_;
   struct Account {
     std::string directory;

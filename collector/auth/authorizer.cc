@@ -15,13 +15,14 @@ constexpr absl::string_view kBearer = "Bearer ";
 constexpr absl::string_view kUriScheme = "rankprobe:";
 
 // Reading changes nothing.
-constexpr std::array<absl::string_view, 11> kViewerMethods = {
+constexpr std::array<absl::string_view, 13> kViewerMethods = {
     "ControlService/GetConfig",   "ControlService/ListAgents",
     "ControlService/Explain",     "ControlService/ListEvents",
     "ControlService/GetTriggers", "ArchiveService/ListRuns",
     "ArchiveService/ListSteps",   "ArchiveService/ListCalls",
     "ArchiveService/GetTensor",   "ArchiveService/Export",
-    "ArchiveService/Watch",
+    "ArchiveService/Watch",       "ArchiveService/GetLedger",
+    "ArchiveService/Verify",
 };
 
 bool Grants(Role has, Role needs) {

@@ -52,11 +52,13 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 
 class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
  public:
-  UploadStream(ControlPlane* control, CommitQueue* commits, Store* store)
+  UploadStream(ControlPlane* control, CommitQueue* commits, Store* store,
+               IngestMetrics* metrics)
       : ServerStream(/*max_queued=*/64),
         control_(control),
         commits_(commits),
-        store_(store) {
+        store_(store),
+        metrics_(metrics) {
     ReadNext();
   }
 
@@ -64,11 +66,19 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
   void OnMessage(v1::UploadFrame* untrusted) override {
     if (upload_ == 0) return Open(*untrusted);
     if (const absl::Status status = CheckFrame(*untrusted, next_sequence_);
-        !status.ok())
+        !status.ok()) {
+      if (metrics_ != nullptr) ++metrics_->refused_frames;
       return FinishOnce(status);
+    }
+    if (metrics_ != nullptr) {
+      ++metrics_->accepted_frames;
+      metrics_->accepted_bytes += untrusted->ByteSizeLong();
+      if (untrusted->sequence() < next_sequence_) ++metrics_->duplicate_frames;
+    }
     if (untrusted->sequence() == next_sequence_) {
       ++next_sequence_;
-      commits_->Submit(upload_, std::move(*untrusted));
+      // What does not fit stays with the sender: gRPC's window is the limit.
+      if (!commits_->Submit(upload_, std::move(*untrusted))) return;
     }
     ReadNext();
   }
@@ -102,8 +112,15 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
       return FinishOnce(absl::FailedPreconditionError(
           "the upload names a session that is not open"));
     }
-    const absl::StatusOr<uint64_t> committed =
-        store_->OpenIncarnation(*identity);
+    absl::StatusOr<uint64_t> committed = store_->OpenIncarnation(*identity);
+    if (committed.ok() && frame.open().first_sequence() > *committed + 1) {
+      const uint64_t gap_end = frame.open().first_sequence() - 1;
+      if (const absl::Status status =
+              store_->NoteLostFrames(*identity, gap_end);
+          !status.ok())
+        return FinishOnce(status);
+      committed = gap_end;
+    }
     if (!committed.ok()) return FinishOnce(committed.status());
     next_sequence_ = *committed + 1;
     upload_ = commits_->Add(
@@ -111,13 +128,15 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
         {[handle = handle()](const v1::UploadAck& ack) { handle->Send(ack); },
          [handle = handle()](const absl::Status& status) {
            handle->End(status);
-         }});
+         },
+         [handle = handle()] { handle->Resume(); }});
     ReadNext();
   }
 
   ControlPlane* const control_;
   CommitQueue* const commits_;
   Store* const store_;
+  IngestMetrics* const metrics_;
   uint64_t upload_ = 0;
   uint64_t next_sequence_ = 1;
 };
@@ -131,7 +150,7 @@ grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
 
 grpc::ServerBidiReactor<v1::UploadFrame, v1::UploadAck>* AgentService::Upload(
     grpc::CallbackServerContext* context) {
-  return new UploadStream(control_, commits_, store_);
+  return new UploadStream(control_, commits_, store_, options_.metrics);
 }
 
 }  // namespace rankprobe

@@ -14,11 +14,10 @@ namespace rankprobe {
 class AgentService : public v1::AgentService::CallbackService {
  public:
   struct Options {
-    // Uncommitted bytes of one upload at which reading pauses, above its
-    // credit.
-    uint64_t max_upload_backlog_bytes = 64 << 20;
     // Directives waiting for one slow agent.
     size_t max_queued_directives = 1024;
+    // May be null; outlives the service.
+    IngestMetrics* metrics = nullptr;
   };
 
   AgentService(const Options& options, ControlPlane* control,

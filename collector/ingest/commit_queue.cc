@@ -76,10 +76,26 @@ void CommitQueue::Remove(uint64_t upload) {
   if (it->second->frames.empty()) uploads_.erase(it);
 }
 
-void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
+bool CommitQueue::MayRead(const Upload& upload) const {
+  if (upload.backlog < (1 << 20)) return true;
+  return upload.backlog < 2 * options_.credit_bytes &&
+         pending_ < options_.pending_bytes;
+}
+
+std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
+  std::vector<std::shared_ptr<Upload>> out;
+  for (const auto& [id, upload] : uploads_) {
+    if (!upload->paused || !MayRead(*upload)) continue;
+    upload->paused = false;
+    out.push_back(upload);
+  }
+  return out;
+}
+
+bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
-  if (it == uploads_.end()) return;
+  if (it == uploads_.end()) return true;
   Pending pending;
   pending.bytes = frame.ByteSizeLong();
   pending_ += pending.bytes;
@@ -87,8 +103,11 @@ void CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
                          static_cast<int64_t>(pending.bytes));
   it->second->received = std::max(it->second->received, frame.sequence());
   pending.frame = std::move(frame);
+  it->second->backlog += pending.bytes;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
+  it->second->paused = !MayRead(*it->second);
+  return !it->second->paused;
 }
 
 uint64_t CommitQueue::pending_bytes() const {
@@ -174,8 +193,8 @@ void CommitQueue::CheckCalls(RecordGate* gate, v1::UploadFrame* frame) {
     record->set_order(order++);
     record->mutable_loss()->set_reason(v1::LOSS_REASON_FILTERED);
     record->mutable_loss()->set_records(calls);
-    record->mutable_loss()->set_detail(absl::StrCat(
-        "outside the plan: ", std::string(VerdictName(verdict))));
+    record->mutable_loss()->set_detail(
+        absl::StrCat("outside the plan: ", std::string(VerdictName(verdict))));
   }
 }
 
@@ -232,6 +251,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
     }
     absl::MutexLock lock(&mutex_);
     pending_ -= std::min(pending_, t.pending.bytes);
+    t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
   }
   AckAll(done);
   for (const auto& [upload, status] : bad) {
@@ -239,6 +259,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       absl::MutexLock lock(&mutex_);
       for (const Pending& pending : upload->frames)
         pending_ -= std::min(pending_, pending.bytes);
+      upload->backlog = 0;
       upload->frames.clear();
     }
     upload->listener.end(status);
@@ -247,6 +268,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
 
 void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  std::vector<std::shared_ptr<Upload>> resumed;
   const uint64_t credit = CreditNow();
   {
     absl::MutexLock lock(&mutex_);
@@ -254,6 +276,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     for (const Taken& t : taken) {
       // A failed sync may have forgotten all that was pending.
       pending_ -= std::min(pending_, t.pending.bytes);
+      t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
       control_->NoteReceived(t.upload->session, 0,
                              -static_cast<int64_t>(t.pending.bytes));
       t.upload->committed =
@@ -273,6 +296,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
         }
       }
     }
+    resumed = Unpause();
     for (auto it = uploads_.begin(); it != uploads_.end();) {
       it = it->second->removed && it->second->frames.empty()
                ? uploads_.erase(it)
@@ -280,6 +304,9 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     }
   }
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+  for (const auto& upload : resumed) {
+    if (upload->listener.resume) upload->listener.resume();
+  }
 }
 
 // Beside the commits: a sync may take as long as the disk likes.
@@ -307,6 +334,7 @@ void CommitQueue::RunSync() {
 }
 
 void CommitQueue::SyncNow() {
+  const int64_t began = clock_->MonotonicNanos();
   std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
   {
     absl::MutexLock lock(&mutex_);
@@ -315,6 +343,10 @@ void CommitQueue::SyncNow() {
   }
   if (const absl::Status status = store_->Sync(); !status.ok())
     return Fail(status);
+  if (options_.metrics != nullptr) {
+    options_.metrics->sync_seconds.Add(
+        absl::Nanoseconds(clock_->MonotonicNanos() - began));
+  }
   for (const auto& [upload, committed] : before) {
     v1::UploadAck ack;
     {
@@ -327,6 +359,19 @@ void CommitQueue::SyncNow() {
     }
     upload->listener.ack(ack);
   }
+}
+
+void CommitQueue::NoteCommit(const absl::Status& status,
+                             const std::vector<Taken>& taken,
+                             absl::Duration duration) {
+  IngestMetrics* const metrics = options_.metrics;
+  if (metrics == nullptr) return;
+  if (absl::IsResourceExhausted(status)) ++metrics->no_space_retries;
+  if (!status.ok()) return;
+  metrics->commit_seconds.Add(duration);
+  uint64_t bytes = 0;
+  for (const Taken& t : taken) bytes += t.pending.bytes;
+  metrics->committed_bytes += bytes;
 }
 
 void CommitQueue::Fail(const absl::Status& status) {
@@ -367,7 +412,10 @@ void CommitQueue::Run() {
     }
     for (Taken& t : taken) ApplyGate(t.upload.get(), &t.pending.frame);
     while (!taken.empty()) {
+      const int64_t began = clock_->MonotonicNanos();
       const absl::Status status = CommitTaken(taken);
+      NoteCommit(status, taken,
+                 absl::Nanoseconds(clock_->MonotonicNanos() - began));
       if (status.ok()) {
         AckAll(taken);
         break;

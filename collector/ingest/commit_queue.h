@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
+#include "collector/ingest/ingest_metrics.h"
 #include "collector/store/store.h"
 #include "common/record_gate.h"
 
@@ -39,11 +40,15 @@ class CommitQueue {
     uint64_t credit_bytes = 16 << 20;
     absl::Duration sync_interval = absl::Seconds(1);
     absl::Duration retry_interval = absl::Milliseconds(500);
+    // May be null; outlives the queue.
+    IngestMetrics* metrics = nullptr;
   };
   // How an upload hears of its frames; both only queue.
   struct Listener {
     std::function<void(const v1::UploadAck&)> ack;
     std::function<void(const absl::Status&)> end;
+    // There is room again after Submit said that there is none.
+    std::function<void()> resume;
   };
 
   CommitQueue(const Options& options, Store* store, ControlPlane* control,
@@ -56,8 +61,9 @@ class CommitQueue {
   uint64_t Add(const std::string& session, const v1::Identity& identity,
                uint64_t committed, const Listener& listener);
   void Remove(uint64_t upload);
-  // A checked frame of the upload.
-  void Submit(uint64_t upload, v1::UploadFrame frame);
+  // A checked frame of the upload. False: the upload, or all of them together,
+  // hold more than they should; read no more until `resume` is called.
+  bool Submit(uint64_t upload, v1::UploadFrame frame);
 
   uint64_t pending_bytes() const;
 
@@ -76,6 +82,9 @@ class CommitQueue {
     v1::Identity identity;
     Listener listener;
     std::deque<Pending> frames;
+    // Bytes of frames not yet committed.
+    uint64_t backlog = 0;
+    bool paused = false;
     uint64_t received = 0;
     uint64_t committed = 0;
     uint64_t synced = 0;
@@ -100,8 +109,16 @@ class CommitQueue {
   void AckAll(const std::vector<Taken>& taken);
   void RunSync();
   void SyncNow();
+  void NoteCommit(const absl::Status& status, const std::vector<Taken>& taken,
+                  absl::Duration duration);
   void Fail(const absl::Status& status);
   uint64_t CreditNow() const;
+  // Whether an upload that ignores its credit, or comes when everything is
+  // full, is to be read on.
+  bool MayRead(const Upload& upload) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Those that may be read again.
+  std::vector<std::shared_ptr<Upload>> Unpause()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Store* const store_;

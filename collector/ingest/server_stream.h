@@ -32,6 +32,11 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Response> {
       absl::MutexLock lock(&mutex_);
       if (stream_ != nullptr) stream_->Enqueue(response);
     }
+    // Goes on reading after OnMessage did not.
+    void Resume() {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr) stream_->ReadNext();
+    }
     void End(const absl::Status& status) {
       absl::MutexLock lock(&mutex_);
       if (stream_ != nullptr) stream_->FinishOnce(status);

@@ -1,16 +1,14 @@
 #include "collector/store/index.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/store/index_env.h"
+#include "common/status_macros.h"
 #include "leveldb/cache.h"
 #include "leveldb/db.h"
 #include "leveldb/filter_policy.h"
@@ -49,33 +47,66 @@ class LevelDbBatch : public IndexBatch {
 
 class LevelDbIndex : public Index {
  public:
-  LevelDbIndex(std::string directory, std::unique_ptr<leveldb::Cache> cache,
-               std::unique_ptr<const leveldb::FilterPolicy> filter,
-               std::unique_ptr<leveldb::DB> db)
-      : directory_(std::move(directory)),
-        cache_(std::move(cache)),
-        filter_(std::move(filter)),
-        db_(std::move(db)) {}
+  explicit LevelDbIndex(const IndexOptions& options)
+      : options_(options),
+        env_(NewIndexEnv(options.file_system)),
+        cache_(leveldb::NewLRUCache(options.cache_bytes)),
+        filter_(leveldb::NewBloomFilterPolicy(10)) {}
+
+  absl::Status Open() {
+    absl::MutexLock lock(&mutex_);
+    return OpenLocked();
+  }
 
   std::unique_ptr<IndexBatch> NewBatch() override {
     return std::make_unique<LevelDbBatch>();
   }
 
   absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) override {
+    RP_RETURN_IF_ERROR(WriteLogged(std::move(batch), sync));
+    if (!sync) return absl::OkStatus();
+    const absl::Status status = SyncOlderLogs();
+    if (!status.ok()) {
+      absl::MutexLock write_lock(&write_mutex_);
+      broken_ = status;
+    }
+    return status;
+  }
+
+  absl::Status WriteLogged(std::unique_ptr<IndexBatch> batch, bool sync) {
+    // One at a time, so that nothing is logged behind a torn record.
+    absl::MutexLock write_lock(&write_mutex_);
+    RP_RETURN_IF_ERROR(broken_);
+    std::shared_ptr<leveldb::DB> db;
+    {
+      absl::MutexLock lock(&mutex_);
+      // LevelDB takes no writes after one that found no room, and a record may
+      // be torn in its log: it begins anew from its files.
+      if (out_of_space_) RP_RETURN_IF_ERROR(OpenLocked());
+      db = db_;
+    }
     leveldb::WriteOptions options;
     options.sync = sync;
-    absl::Status status = FromLevelDb(
-        db_->Write(options, static_cast<LevelDbBatch*>(batch.get())->batch()),
+    const absl::Status status = FromLevelDb(
+        db->Write(options, static_cast<LevelDbBatch*>(batch.get())->batch()),
         "index write");
-    if (!status.ok() || !sync) return status;
-    return SyncOlderLogs();
+    if (absl::IsResourceExhausted(status)) {
+      absl::MutexLock lock(&mutex_);
+      out_of_space_ = true;
+      return status;
+    }
+    // A torn record may be in the log: nothing may be written behind it.
+    broken_ = status;
+    return status;
   }
 
   absl::StatusOr<std::optional<std::string>> Get(
       absl::string_view key) override {
     std::string value;
+    const std::shared_ptr<leveldb::DB> db = Db();
+    if (db == nullptr) return Closed();
     const leveldb::Status status =
-        db_->Get(leveldb::ReadOptions(), ToSlice(key), &value);
+        db->Get(leveldb::ReadOptions(), ToSlice(key), &value);
     if (status.IsNotFound()) return std::optional<std::string>();
     if (!status.ok()) return FromLevelDb(status, "index read");
     return std::optional<std::string>(std::move(value));
@@ -88,7 +119,9 @@ class LevelDbIndex : public Index {
     leveldb::ReadOptions options;
     options.fill_cache = false;
     options.verify_checksums = true;
-    const std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
+    const std::shared_ptr<leveldb::DB> db = Db();
+    if (db == nullptr) return Closed();
+    const std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
     for (it->Seek(ToSlice(prefix));
          it->Valid() && absl::StartsWith(ToView(it->key()), prefix);
          it->Next()) {
@@ -100,56 +133,64 @@ class LevelDbIndex : public Index {
     return FromLevelDb(it->status(), "index scan");
   }
 
+  void Compact(absl::string_view prefix) override {
+    const std::string begin(prefix);
+    // Keys of one table and run share the prefix: nothing sorts beyond this.
+    const std::string end = begin + std::string(48, '\xff');
+    const leveldb::Slice first(begin), last(end);
+    const std::shared_ptr<leveldb::DB> db = Db();
+    if (db != nullptr) db->CompactRange(&first, &last);
+  }
+
  private:
   // LevelDB syncs the log it writes now. One it has switched away from may
   // still be the only place of writes whose table is not finished.
   absl::Status SyncOlderLogs() {
-    std::error_code error;
-    for (const auto& entry :
-         std::filesystem::directory_iterator(directory_, error)) {
-      if (entry.path().extension() != ".log") continue;
-      const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                        options_.file_system->List(options_.directory));
+    for (const std::string& name : names) {
+      if (!absl::EndsWith(name, ".log")) continue;
+      const absl::Status status = options_.file_system->SyncFile(
+          absl::StrCat(options_.directory, "/", name));
       // Gone: its table is finished, which LevelDB syncs.
-      if (fd < 0) continue;
-      const bool synced = ::fdatasync(fd) == 0;
-      const int reason = errno;
-      ::close(fd);
-      if (!synced) {
-        return absl::UnavailableError(absl::StrCat(
-            "sync of ", entry.path().string(), ": ", std::strerror(reason)));
-      }
+      if (absl::IsNotFound(status)) continue;
+      if (!status.ok()) return absl::UnavailableError(status.message());
     }
-    if (error) return absl::UnavailableError(error.message());
     return absl::OkStatus();
   }
 
-  const std::string directory_;
-  // The database uses the two above it until it is gone.
-  const std::unique_ptr<leveldb::Cache> cache_;
-  const std::unique_ptr<const leveldb::FilterPolicy> filter_;
-  const std::unique_ptr<leveldb::DB> db_;
-};
+  static absl::Status Closed() {
+    return absl::ResourceExhaustedError("the index waits for free space");
+  }
 
-}  // namespace
+  std::shared_ptr<leveldb::DB> Db() {
+    absl::MutexLock lock(&mutex_);
+    return db_;
+  }
 
-absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
-    const IndexOptions& options) {
-  std::unique_ptr<leveldb::Cache> cache(
-      leveldb::NewLRUCache(options.cache_bytes));
-  std::unique_ptr<const leveldb::FilterPolicy> filter(
-      leveldb::NewBloomFilterPolicy(10));
-  leveldb::Options db_options;
-  db_options.create_if_missing = true;
-  db_options.paranoid_checks = true;
-  db_options.write_buffer_size = options.write_buffer_bytes;
-  db_options.block_cache = cache.get();
-  db_options.filter_policy = filter.get();
-  leveldb::DB* db = nullptr;
-  const leveldb::Status status =
-      leveldb::DB::Open(db_options, options.directory, &db);
-  if (!status.ok()) {
+  absl::Status OpenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // Two instances over one directory must never be: wait for readers.
+    if (db_ != nullptr && db_.use_count() > 1)
+      return absl::ResourceExhaustedError("the index is busy; try again");
+    leveldb::Options options;
+    options.env = env_.get();
+    options.create_if_missing = true;
+    options.paranoid_checks = true;
+    options.write_buffer_size = options_.write_buffer_bytes;
+    options.block_cache = cache_.get();
+    options.filter_policy = filter_.get();
+    // Readers in the meantime are refused, not led astray.
+    db_.reset();
+    leveldb::DB* db = nullptr;
+    const leveldb::Status status =
+        leveldb::DB::Open(options, options_.directory, &db);
+    if (status.ok()) {
+      db_.reset(db);
+      out_of_space_ = false;
+      return absl::OkStatus();
+    }
     absl::Status error =
-        FromLevelDb(status, absl::StrCat("open index ", options.directory));
+        FromLevelDb(status, absl::StrCat("open index ", options_.directory));
     if (absl::IsUnavailable(error) &&
         (absl::StrContains(error.message(), "CURRENT") ||
          absl::StrContains(error.message(), "MANIFEST") ||
@@ -158,9 +199,26 @@ absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
     }
     return error;
   }
-  return std::unique_ptr<Index>(
-      new LevelDbIndex(options.directory, std::move(cache), std::move(filter),
-                       std::unique_ptr<leveldb::DB>(db)));
+
+  const IndexOptions options_;
+  // The database uses these until it is gone.
+  const std::unique_ptr<leveldb::Env> env_;
+  const std::unique_ptr<leveldb::Cache> cache_;
+  const std::unique_ptr<const leveldb::FilterPolicy> filter_;
+  absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  absl::Status broken_ ABSL_GUARDED_BY(write_mutex_);
+  absl::Mutex mutex_;
+  std::shared_ptr<leveldb::DB> db_ ABSL_GUARDED_BY(mutex_);
+  bool out_of_space_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
+    const IndexOptions& options) {
+  auto index = std::make_unique<LevelDbIndex>(options);
+  RP_RETURN_IF_ERROR(index->Open());
+  return std::unique_ptr<Index>(std::move(index));
 }
 
 }  // namespace rankprobe

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/file_system.h"
 
 namespace rankprobe {
 
@@ -35,12 +36,16 @@ class Index {
       absl::string_view prefix,
       const std::function<absl::Status(absl::string_view key,
                                        absl::string_view value)>& callback) = 0;
+  // Gives back the space of what was deleted under `prefix`.
+  virtual void Compact(absl::string_view prefix) = 0;
 };
 
 struct IndexOptions {
   std::string directory;
   uint64_t write_buffer_bytes = 0;
   uint64_t cache_bytes = 0;
+  // All files of the index go through it.
+  FileSystem* file_system = nullptr;
 };
 
 absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(

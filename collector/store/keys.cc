@@ -82,8 +82,46 @@ std::string Chunk(uint32_t run, absl::string_view digest, uint64_t length,
   return key;
 }
 
+std::string Reference(uint32_t run, absl::string_view digest, uint64_t length,
+                      int64_t step, uint64_t incarnation) {
+  std::string key = ReferencePrefix(run, digest, length);
+  AppendBigEndian(static_cast<uint64_t>(step), &key);
+  AppendBigEndian(incarnation, &key);
+  return key;
+}
+std::string ReferencePrefix(uint32_t run, absl::string_view digest,
+                            uint64_t length) {
+  std::string key = Payload(run, digest, length);
+  key[0] = 'f';
+  return key;
+}
+
+std::string TableOfRun(char table, uint32_t run) { return Table(table, run); }
+std::string DeletedRun(uint32_t run) { return Table('d', run); }
+std::string DeletedStep(uint32_t run, int64_t step, uint64_t incarnation) {
+  std::string key = Step(run, step, incarnation);
+  key[0] = 'd';
+  return key;
+}
+std::string Tombstone(absl::string_view run) { return WithName('t', run); }
+
+std::optional<uint32_t> ParseRun(absl::string_view key) {
+  if (key.size() < 1 + 4) return std::nullopt;
+  uint32_t run = 0;
+  for (size_t i = 1; i < 5; ++i)
+    run = run << 8 | static_cast<unsigned char>(key[i]);
+  return run;
+}
+
+std::optional<PayloadParts> ParsePayload(absl::string_view key) {
+  if (key.size() < 1 + 4 + 16 + 8) return std::nullopt;
+  return PayloadParts{*ParseRun(key), std::string(key.substr(5, 16)),
+                      ReadBigEndian64(key.substr(21))};
+}
+
 std::optional<StepParts> ParseStep(absl::string_view key) {
-  if (key.size() != 1 + 4 + 8 + 8) return std::nullopt;
+  if (key.size() != 1 + 4 + 8 + 8 && key.size() != 1 + 4 + 8 + 8 + 8)
+    return std::nullopt;
   return StepParts{static_cast<int64_t>(ReadBigEndian64(key.substr(5))),
                    ReadBigEndian64(key.substr(13))};
 }

@@ -116,7 +116,13 @@ absl::Status PayloadStore::NextSegment() {
   RP_ASSIGN_OR_RETURN(std::shared_ptr<WritableFile> file,
                       file_system_->OpenForWrite(
                           SegmentPath(next), FileSystem::OpenMode::kCreateNew));
-  RP_RETURN_IF_ERROR(file_system_->SyncDirectory(options_.directory));
+  if (const absl::Status status =
+          file_system_->SyncDirectory(options_.directory);
+      !status.ok()) {
+    // Its number is to be free for another try.
+    RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(next)));
+    return status;
+  }
   segment_ = next;
   size_ = 0;
   absl::MutexLock lock(&mutex_);
@@ -166,11 +172,17 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
     if (const absl::Status status = file->Append(pieces); !status.ok()) {
       const absl::Status cut =
           file_system_->Truncate(SegmentPath(segment_), size_);
-      if (!cut.ok()) Break(cut);
-      // Go on in a new segment: the position in this one is unknown.
+      if (!cut.ok()) {
+        Break(cut);
+        return Broken();
+      }
+      // Its position is unknown: go on at the end, or else in a new segment.
+      auto reopened = file_system_->OpenForWrite(SegmentPath(segment_),
+                                                 FileSystem::OpenMode::kAppend);
       absl::MutexLock lock(&mutex_);
       if (dirty_) unsynced_.push_back(std::move(file_));
       file_.reset();
+      if (reopened.ok()) file_ = *std::move(reopened);
       dirty_ = false;
       return status;
     }
@@ -184,6 +196,8 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
 }
 
 absl::Status PayloadStore::Sync() {
+  // A second caller must not be told of a success that is not there yet.
+  absl::MutexLock sync_lock(&sync_mutex_);
   std::vector<std::shared_ptr<WritableFile>> files;
   {
     absl::MutexLock lock(&mutex_);
@@ -196,7 +210,7 @@ absl::Status PayloadStore::Sync() {
     if (const absl::Status status = file->Sync(); !status.ok()) {
       // What a failed fdatasync left behind cannot be known.
       Break(status);
-      return status;
+      return Broken();
     }
     file->ForgetSynced();
   }
@@ -214,6 +228,29 @@ absl::StatusOr<std::shared_ptr<RandomAccessFile>> PayloadStore::Reader(
   std::shared_ptr<RandomAccessFile> shared = std::move(file);
   readers_[segment] = shared;
   return shared;
+}
+
+std::vector<PayloadStore::SegmentInfo> PayloadStore::Segments() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<SegmentInfo> out;
+  for (const auto& [number, size] : sizes_) {
+    // The newest number is kept, so that no number is used twice.
+    out.push_back({number, size, number != sizes_.rbegin()->first});
+  }
+  return out;
+}
+
+absl::Status PayloadStore::Remove(uint64_t segment) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (sizes_.empty() || segment == sizes_.rbegin()->first)
+      return absl::FailedPreconditionError("the newest segment stays");
+    sizes_.erase(segment);
+    // Reads under way keep the file open until they are done.
+    readers_.erase(segment);
+  }
+  RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(segment)));
+  return file_system_->SyncDirectory(options_.directory);
 }
 
 bool PayloadStore::Contains(const v1::ChunkRow& row) {

@@ -71,6 +71,17 @@ class PayloadStore {
   // The chunk's bytes, checked against its CRC (DATA_LOSS).
   absl::Status Read(const v1::ChunkRow& row, std::string* out);
 
+  struct SegmentInfo {
+    uint64_t number = 0;
+    uint64_t size_bytes = 0;
+    // Nothing is appended to it any more.
+    bool closed = false;
+  };
+  std::vector<SegmentInfo> Segments();
+  std::string SegmentPath(uint64_t segment) const;
+  // Deletes a closed segment that no row points into.
+  absl::Status Remove(uint64_t segment);
+
   // True if the row lies inside an existing segment.
   bool Contains(const v1::ChunkRow& row);
 
@@ -78,7 +89,6 @@ class PayloadStore {
   PayloadStore(const Options& options, FileSystem* file_system)
       : options_(options), file_system_(file_system) {}
 
-  std::string SegmentPath(uint64_t segment) const;
   absl::Status Recover();
   absl::StatusOr<uint64_t> ValidBytes(const std::string& path, uint64_t size);
   absl::Status NextSegment();
@@ -94,13 +104,18 @@ class PayloadStore {
   }
   void Break(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
-    if (broken_.ok()) broken_ = status;
+    if (!broken_.ok()) return;
+    // More room does not mend what is unknown: never a reason to try again.
+    broken_ = absl::IsResourceExhausted(status)
+                  ? absl::DataLossError(status.message())
+                  : status;
   }
 
   // Writer side: one thread at a time.
   uint64_t segment_ = 0;
   uint64_t size_ = 0;
 
+  absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Mutex mutex_;
   // The newest segment; a Sync may hold on to an older one for a moment. Set
   // by the writer.

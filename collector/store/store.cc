@@ -10,20 +10,25 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "collector/store/backup.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
-#include "collector/store/payload_refs.h"
+#include "collector/store/maintenance.h"
 #include "collector/store/payload_store.h"
+#include "collector/store/step_counts.h"
+#include "collector/store/upgrade.h"
+#include "collector/store/verify.h"
 #include "common/crc32c.h"
+#include "common/dedup_window.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr char kSchemaVersion[] = "1";
 // How much may be written between two looks at the free space.
 constexpr uint64_t kFreeSpaceCheckBytes = 16 << 20;
 // Digests known to be whole, kept to answer HasPayload without the index.
@@ -50,15 +55,6 @@ std::string DigestOf(const XXH3_state_t* state) {
           sizeof(canonical.digest)};
 }
 
-v1::LossCount* LossOf(v1::LossReason reason, v1::StepRow* step) {
-  for (v1::LossCount& known : *step->mutable_losses()) {
-    if (known.reason() == reason) return &known;
-  }
-  v1::LossCount* const count = step->add_losses();
-  count->set_reason(reason);
-  return count;
-}
-
 template <typename M>
 absl::StatusOr<std::optional<M>> GetMessage(Index* index,
                                             absl::string_view key) {
@@ -70,7 +66,7 @@ absl::StatusOr<std::optional<M>> GetMessage(Index* index,
   return std::optional<M>(std::move(message));
 }
 
-class StoreImpl : public Store {
+class StoreImpl : public Store, private StoreHooks {
  public:
   StoreImpl(const StoreOptions& options, FileSystem* file_system,
             const Clock* clock, std::unique_ptr<FileLock> lock,
@@ -113,8 +109,35 @@ class StoreImpl : public Store {
                         const v1::PlanSpec& plan) override;
   absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& run) override;
+  absl::Status NoteLostFrames(const v1::Identity& identity,
+                              uint64_t through_sequence) override;
+  absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  absl::StatusOr<v1::VerifyReport> Verify(
+      const v1::VerifyRequest& request,
+      const std::function<absl::Status(const v1::VerifyReport&)>& progress)
+      override;
+  absl::StatusOr<v1::DeleteReport> Delete(
+      const DeleteOptions& options) override;
+  absl::StatusOr<int64_t> KeepFromStep(
+      const std::string& run,
+      const absl::flat_hash_set<uint64_t>& live) override;
+  absl::StatusOr<GarbageReport> CollectGarbage(
+      const absl::flat_hash_set<uint64_t>& live_incarnations) override;
+  absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
+                                          bool copy) override;
+  StoreTotals Totals() override;
 
  private:
+  Index* index() override { return index_.get(); }
+  PayloadStore* payloads() override { return payloads_.get(); }
+  absl::Status Exclusive(const std::function<absl::Status()>& fn) override;
+  void ForgetPayload(const std::string& payload_key) override;
+  void ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) override;
+  bool OfferedLately(const std::string& payload_key) override;
+  absl::StatusOr<v1::DeleteReport> DeleteRun(const std::string& name);
+
   // What one Commit is about to do; applied to the caches once it is written.
   struct Work {
     std::unique_ptr<IndexBatch> batch;
@@ -168,16 +191,25 @@ class StoreImpl : public Store {
   std::map<StepId, v1::StepRow> steps_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, Partial> partials_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<std::string> whole_ ABSL_GUARDED_BY(mutex_);
+  // Whole payloads that were offered again, and when: deletion spares them.
+  absl::flat_hash_map<std::string, int64_t> touched_ ABSL_GUARDED_BY(mutex_);
+
+  // Records lost since the store was opened, by LossReason.
+  std::map<int, uint64_t> lost_records_ ABSL_GUARDED_BY(mutex_);
+
+  // One job at a time; taken before mutex_.
+  absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
 };
 
 absl::Status StoreImpl::Initialise() {
   absl::MutexLock lock(&mutex_);
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> schema,
                       index_->Get(keys::kSchema));
-  if (schema.has_value() && *schema != kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(options_.data_dir, " has format version ", *schema,
-                     "; this rankprobed reads version ", kSchemaVersion));
+  if (const absl::Status status =
+          BringUpToDate(index_.get(), schema.value_or(""));
+      !status.ok()) {
+    return absl::Status(
+        status.code(), absl::StrCat(options_.data_dir, ": ", status.message()));
   }
   RP_RETURN_IF_ERROR(
       index_->Scan("r", [this](absl::string_view key, absl::string_view value) {
@@ -190,6 +222,15 @@ absl::Status StoreImpl::Initialise() {
         runs_[std::string(key.substr(1))] = std::move(row);
         return absl::OkStatus();
       }));
+  // The number of a run that was deleted is not used again.
+  RP_RETURN_IF_ERROR(
+      index_->Scan("t", [this](absl::string_view, absl::string_view value) {
+        mutex_.AssertHeld();
+        v1::RunTombstone row;
+        if (row.ParseFromArray(value.data(), static_cast<int>(value.size())))
+          last_run_id_ = std::max(last_run_id_, row.run().id());
+        return absl::OkStatus();
+      }));
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> clean,
                       index_->Get(keys::kClean));
   recovery_.torn_bytes_dropped = payloads_->recovery().torn_bytes_dropped;
@@ -197,7 +238,6 @@ absl::Status StoreImpl::Initialise() {
   if (schema.has_value() && !clean.has_value())
     RP_RETURN_IF_ERROR(RemoveDanglingChunks());
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(keys::kSchema, kSchemaVersion);
   batch->Delete(keys::kClean);
   return index_->Write(std::move(batch), /*sync=*/true);
 }
@@ -317,7 +357,10 @@ absl::StatusOr<Partial*> StoreImpl::LoadPartial(uint32_t run,
   Partial partial;
   partial.hash.reset(XXH3_createState());
   XXH3_128bits_reset(partial.hash.get());
-  if (chunk.offset_bytes() > 0) {
+  RP_ASSIGN_OR_RETURN(
+      const std::optional<std::string> first,
+      index_->Get(keys::Chunk(run, chunk.digest(), chunk.length_bytes(), 0)));
+  if (first.has_value()) {
     // After a restart: hash again what is already there.
     RP_RETURN_IF_ERROR(index_->Scan(prefix, [&](absl::string_view key,
                                                 absl::string_view value) {
@@ -352,32 +395,52 @@ absl::Status StoreImpl::AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
   }
   RP_ASSIGN_OR_RETURN(const bool whole,
                       IsWhole(run->id(), chunk.digest(), chunk.length_bytes()));
-  if (whole) return absl::OkStatus();
+  if (whole) {
+    // Somebody is about to refer to it.
+    touched_[keys::Payload(run->id(), chunk.digest(), chunk.length_bytes())] =
+        run->updated_unix_ns();
+    return absl::OkStatus();
+  }
   RP_ASSIGN_OR_RETURN(Partial* const partial, LoadPartial(run->id(), chunk));
-  // A piece that is already there, or one whose forerunner was lost: in the
-  // second case the payload stays incomplete and the export lists it.
-  if (chunk.offset_bytes() != partial->next_offset) return absl::OkStatus();
-  XXH3_128bits_update(partial->hash.get(), chunk.data().data(), size);
-  partial->next_offset += size;
+  // Its forerunner was lost: the payload stays incomplete and the ledger says
+  // so.
+  if (chunk.offset_bytes() > partial->next_offset) return absl::OkStatus();
+  // Another rank may have cut the same payload elsewhere: the new bytes count.
+  const uint64_t known = partial->next_offset - chunk.offset_bytes();
+  if (known >= size) return absl::OkStatus();
+  const absl::string_view fresh = absl::string_view(chunk.data()).substr(known);
+  XXH3_128bits_update(partial->hash.get(), fresh.data(), fresh.size());
   ChunkToAppend append;
   append.run = run->id();
   append.digest = chunk.digest();
   append.payload_length = chunk.length_bytes();
-  append.offset = chunk.offset_bytes();
-  append.data = chunk.data();
-  append.crc32c = chunk.crc32c();
+  append.offset = partial->next_offset;
+  append.data = fresh;
+  append.crc32c = known == 0 ? chunk.crc32c() : Crc32c(fresh);
   work->chunks.push_back(append);
-  work->chunk_keys.push_back(keys::Chunk(
-      run->id(), chunk.digest(), chunk.length_bytes(), chunk.offset_bytes()));
+  work->chunk_keys.push_back(keys::Chunk(run->id(), chunk.digest(),
+                                         chunk.length_bytes(), append.offset));
+  partial->next_offset += fresh.size();
   if (partial->next_offset == chunk.length_bytes()) {
     v1::PayloadRow row;
     row.set_corrupt(DigestOf(partial->hash.get()) != chunk.digest());
     const std::string key =
         keys::Payload(run->id(), chunk.digest(), chunk.length_bytes());
     work->batch->Put(key, row.SerializeAsString());
-    partials_.erase(
-        keys::ChunkPrefix(run->id(), chunk.digest(), chunk.length_bytes()));
-    if (!row.corrupt()) {
+    const std::string prefix =
+        keys::ChunkPrefix(run->id(), chunk.digest(), chunk.length_bytes());
+    partials_.erase(prefix);
+    if (row.corrupt()) {
+      // Bytes of another digest make way for the right ones.
+      for (std::string& pending : work->chunk_keys) {
+        if (absl::StartsWith(pending, prefix)) pending.clear();
+      }
+      RP_RETURN_IF_ERROR(
+          index_->Scan(prefix, [&](absl::string_view old, absl::string_view) {
+            work->batch->Delete(old);
+            return absl::OkStatus();
+          }));
+    } else {
       whole_.insert(key);
       run->set_stored_payload_bytes(run->stored_payload_bytes() +
                                     chunk.length_bytes());
@@ -393,52 +456,28 @@ absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
     return absl::InvalidArgumentError("a record batch has a negative step");
   const StepId id(run->id(), records.step(), incarnation);
   RP_ASSIGN_OR_RETURN(v1::StepRow* const step, LoadStep(id));
+  if (step->deleted_unix_ns() != 0) {
+    // Latecomers of a deleted step are counted, not kept.
+    step->set_rank_records(step->rank_records() +
+                           static_cast<uint64_t>(records.records_size()));
+    work->steps.insert(id);
+    return absl::OkStatus();
+  }
   for (const v1::Record& record : records.records()) {
-    step->set_records(step->records() + 1);
-    if (record.order() < kFirstAddedOrder)
-      step->set_rank_records(step->rank_records() + 1);
-    switch (record.body_case()) {
-      case v1::Record::kCall: {
-        step->set_call_phases(step->call_phases() + 1);
-        uint64_t count = 0, bytes = 0;
-        ForEachTensor(record.call(), [&](const v1::TensorSummary& tensor) {
-          if (!tensor.has_payload()) return;
-          ++count;
-          if (tensor.payload().lost() != v1::LOSS_REASON_UNSPECIFIED) {
-            v1::LossCount* const lost = LossOf(tensor.payload().lost(), step);
-            lost->set_referred_payloads(lost->referred_payloads() + 1);
-          }
-          bytes += tensor.payload().length_bytes();
-        });
-        step->set_payloads(step->payloads() + count);
-        run->set_offered_payload_bytes(run->offered_payload_bytes() + bytes);
-        break;
-      }
-      case v1::Record::kStepBegin:
-        step->set_begun(true);
-        break;
-      case v1::Record::kStepEnd:
-        *step->mutable_end() = record.step_end();
-        step->set_end_order(record.order());
-        break;
-      case v1::Record::kLoss:
-        if (record.loss().reason() == v1::LOSS_REASON_FILTERED) {
-          step->set_gate_filtered(step->gate_filtered() +
-                                  record.loss().records());
-          break;
-        }
-        if (record.loss().records() + record.loss().payloads() > 0) {
-          v1::LossCount* const lost = LossOf(record.loss().reason(), step);
-          lost->set_records(lost->records() + record.loss().records());
-          lost->set_payloads(lost->payloads() + record.loss().payloads());
-        }
-        step->set_lost_records(step->lost_records() + record.loss().records());
-        step->set_lost_payloads(step->lost_payloads() +
-                                record.loss().payloads());
-        break;
-      default:
-        break;
-    }
+    if (record.has_loss())
+      lost_records_[record.loss().reason()] += record.loss().records();
+    CountRecord(
+        record,
+        [&](const v1::PayloadRef& payload) {
+          run->set_offered_payload_bytes(run->offered_payload_bytes() +
+                                         payload.length_bytes());
+          if (payload.digest().size() != 16) return;
+          work->batch->Put(keys::Reference(run->id(), payload.digest(),
+                                           payload.length_bytes(),
+                                           records.step(), incarnation),
+                           "");
+        },
+        step);
     work->batch->Put(
         keys::Record(run->id(), records.step(), incarnation, record.order()),
         record.SerializeAsString());
@@ -494,6 +533,8 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
         RP_RETURN_IF_ERROR(AddChunk(run, f.frame->chunk(), &work));
       }
       row->set_committed_sequence(sequence);
+      row->set_updated_unix_ns(now);
+      if (f.frame->has_batch()) row->set_last_step(f.frame->batch().step());
       work.incarnations.insert({run->id(), f.identity->incarnation()});
       work.runs.insert(f.identity->run());
     }
@@ -509,11 +550,14 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
         payloads_->Append(work.chunks);
     if (!rows.ok()) {
       DropCaches();
+      bytes_since_space_check_ = kFreeSpaceCheckBytes;
       if (!absl::IsResourceExhausted(rows.status())) sticky_ = rows.status();
       return rows.status();
     }
-    for (size_t i = 0; i < rows->size(); ++i)
+    for (size_t i = 0; i < rows->size(); ++i) {
+      if (work.chunk_keys[i].empty()) continue;
       work.batch->Put(work.chunk_keys[i], (*rows)[i].SerializeAsString());
+    }
   }
   for (const RunIncarnation& id : work.incarnations) {
     work.batch->Put(keys::Incarnation(id.first, id.second),
@@ -529,9 +573,14 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   if (const absl::Status status =
           index_->Write(std::move(work.batch), /*sync=*/false);
       !status.ok()) {
-    // LevelDB refuses all writes after a failed one.
-    sticky_ = status;
     DropCaches();
+    // Where there was no room nothing was written, and the index begins anew
+    // once there is.
+    if (absl::IsResourceExhausted(status)) {
+      bytes_since_space_check_ = kFreeSpaceCheckBytes;
+    } else {
+      sticky_ = status;
+    }
     return status;
   }
   return absl::OkStatus();
@@ -547,6 +596,9 @@ absl::Status StoreImpl::Sync() {
   if (status.ok()) status = index_->Write(index_->NewBatch(), /*sync=*/true);
   if (status.ok()) return status;
   absl::MutexLock lock(&mutex_);
+  // What a failed sync left behind cannot be known, whatever the reason.
+  if (absl::IsResourceExhausted(status))
+    status = absl::DataLossError(status.message());
   if (sticky_.ok()) sticky_ = status;
   return status;
 }
@@ -582,6 +634,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
     RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> step_infos,
                         ListSteps(name));
     for (const v1::StepInfo& step : step_infos) {
+      if (step.deleted()) continue;
       processes.insert(
           step.has_rank() ? absl::StrCat("rank", step.rank())
                           : absl::StrCat("proc", step.pid(), "@", step.host()));
@@ -645,7 +698,8 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
         }
         info.set_filtered_calls(row.end().filtered_calls() +
                                 row.gate_filtered());
-        info.set_complete(row.has_end() && row.begun() &&
+        info.set_deleted(row.deleted_unix_ns() != 0);
+        info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
                           row.call_phases() >= row.end().call_phases());
         return absl::OkStatus();
       }));
@@ -706,13 +760,242 @@ absl::Status StoreImpl::ReadPayload(
             keys::ParseChunkOffset(key) != at) {
           return absl::DataLossError("the chunks of a payload have a gap");
         }
-        RP_RETURN_IF_ERROR(payloads_->Read(row, &data));
+        if (const absl::Status read = payloads_->Read(row, &data); !read.ok()) {
+          // Moved to another segment since the scan began?
+          RP_ASSIGN_OR_RETURN(const std::optional<v1::ChunkRow> now,
+                              GetMessage<v1::ChunkRow>(index_.get(), key));
+          if (!now.has_value())
+            return absl::NotFoundError("the payload was deleted");
+          if (now->SerializeAsString() == row.SerializeAsString()) return read;
+          RP_RETURN_IF_ERROR(payloads_->Read(*now, &data));
+        }
         at += data.size();
         return callback(data);
       }));
   if (at != length_bytes)
     return absl::DataLossError("the chunks of a payload end early");
   return absl::OkStatus();
+}
+
+absl::Status StoreImpl::NoteLostFrames(const v1::Identity& identity,
+                                       uint64_t through_sequence) {
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(sticky_);
+  RP_ASSIGN_OR_RETURN(v1::RunRow* const run,
+                      LoadRun(identity.run(), /*create=*/true));
+  RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
+                      LoadIncarnation(run->id(), identity));
+  if (through_sequence <= row->committed_sequence()) return absl::OkStatus();
+  row->set_lost_frames(row->lost_frames() + through_sequence -
+                       row->committed_sequence());
+  row->set_committed_sequence(through_sequence);
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
+             row->SerializeAsString());
+  return index_->Write(std::move(batch), /*sync=*/false);
+}
+
+absl::Status StoreImpl::ForEachIncarnation(
+    const std::string& run,
+    const std::function<void(const v1::IncarnationRow&)>& callback) {
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(run, /*create=*/false));
+    id = row->id();
+  }
+  return index_->Scan(
+      keys::IncarnationPrefix(id),
+      [&](absl::string_view, absl::string_view value) -> absl::Status {
+        v1::IncarnationRow row;
+        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())))
+          return absl::DataLossError(
+              "the row of an incarnation cannot be read");
+        callback(row);
+        return absl::OkStatus();
+      });
+}
+
+absl::Status StoreImpl::Exclusive(const std::function<absl::Status()>& fn) {
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(sticky_);
+  absl::Status status = fn();
+  // No space leaves nothing behind and may pass; what else failed is unknown.
+  if (!status.ok() && !absl::IsResourceExhausted(status) &&
+      !absl::IsFailedPrecondition(status))
+    sticky_ = status;
+  return status;
+}
+
+void StoreImpl::ForgetPayload(const std::string& payload_key) {
+  mutex_.AssertHeld();
+  whole_.erase(payload_key);
+  std::string prefix = payload_key;
+  prefix[0] = 'k';
+  partials_.erase(prefix);
+}
+
+void StoreImpl::ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) {
+  mutex_.AssertHeld();
+  steps_.erase({run, step, incarnation});
+}
+
+bool StoreImpl::OfferedLately(const std::string& payload_key) {
+  mutex_.AssertHeld();
+  const auto it = touched_.find(payload_key);
+  std::string prefix = payload_key;
+  prefix[0] = 'k';
+  const int64_t since = absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
+  return (it != touched_.end() && it->second > since) ||
+         partials_.contains(prefix);
+}
+
+absl::StatusOr<v1::VerifyReport> StoreImpl::Verify(
+    const v1::VerifyRequest& request,
+    const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
+  return VerifyArchive(index_.get(), payloads_.get(), request, progress);
+}
+
+absl::StatusOr<int64_t> StoreImpl::KeepFromStep(
+    const std::string& run, const absl::flat_hash_set<uint64_t>& live) {
+  const int64_t since = absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
+  int64_t keep_from = INT64_MAX;
+  RP_RETURN_IF_ERROR(ForEachIncarnation(run, [&](const v1::IncarnationRow& r) {
+    if (live.contains(r.identity().incarnation()) ||
+        r.updated_unix_ns() > since)
+      keep_from = std::min(keep_from, r.last_step() - kCollectorKeepsSteps);
+  }));
+  return keep_from;
+}
+
+absl::StatusOr<v1::DeleteReport> StoreImpl::DeleteRun(const std::string& name) {
+  v1::DeleteReport report;
+  uint32_t id = 0;
+  RP_RETURN_IF_ERROR(Exclusive([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    const v1::RunRow row = runs_[name];
+    id = row.id();
+    v1::RunTombstone tombstone;
+    tombstone.set_deleted_unix_ns(absl::ToUnixNanos(clock_->Now()));
+    *tombstone.mutable_run() = row;
+    std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+    batch->Delete(keys::Run(name));
+    batch->Put(keys::DeletedRun(id), "");
+    batch->Put(keys::Tombstone(name), tombstone.SerializeAsString());
+    runs_.erase(name);
+    DropCaches();
+    return index_->Write(std::move(batch), /*sync=*/true);
+  }));
+  RP_RETURN_IF_ERROR(DeleteRunRows(this, id, &report));
+  return report;
+}
+
+absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
+    const DeleteOptions& options) {
+  absl::MutexLock lock(&maintenance_mutex_);
+  uint32_t id = 0;
+  {
+    absl::MutexLock run_lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(options.run, /*create=*/false));
+    id = row->id();
+  }
+  v1::DeleteReport report;
+  if (!options.steps.has_value()) {
+    bool live = false;
+    RP_RETURN_IF_ERROR(
+        ForEachIncarnation(options.run, [&](const v1::IncarnationRow& row) {
+          live = live || options.live_incarnations.contains(
+                             row.identity().incarnation());
+        }));
+    if (live) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("run \"", options.run,
+                       "\" has connected ranks; end them, or delete steps"));
+    }
+    RP_ASSIGN_OR_RETURN(report, DeleteRun(options.run));
+  } else {
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                        ListSteps(options.run));
+    std::vector<StepToDelete> steps;
+    for (const v1::StepInfo& step : all) {
+      if (!step.deleted() && options.steps->count(step.step()) > 0)
+        steps.push_back({step.step(), step.incarnation()});
+    }
+    if (steps.empty())
+      return absl::NotFoundError("none of these steps is in the archive");
+    RP_ASSIGN_OR_RETURN(const int64_t keep_from,
+                        KeepFromStep(options.run, options.live_incarnations));
+    RP_RETURN_IF_ERROR(DeleteSteps(this, id, steps, keep_from,
+                                   absl::ToUnixNanos(clock_->Now()), &report));
+    for (const char table : {'c', 'f', 'k'})
+      index_->Compact(keys::TableOfRun(table, id));
+  }
+  RP_ASSIGN_OR_RETURN(const CompactResult compacted,
+                      CompactSegments(this, {options_.min_live_share}));
+  report.set_file_bytes(compacted.bytes_removed);
+  return report;
+}
+
+absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
+    const absl::flat_hash_set<uint64_t>& live_incarnations) {
+  absl::MutexLock lock(&maintenance_mutex_);
+  RP_RETURN_IF_ERROR(ResumeDeletions(this));
+  std::map<std::string, uint32_t> runs;
+  {
+    absl::MutexLock run_lock(&mutex_);
+    for (const auto& [name, row] : runs_) runs[name] = row.id();
+    const int64_t since =
+        absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
+    absl::erase_if(touched_,
+                   [since](const auto& t) { return t.second <= since; });
+  }
+  GarbageReport report;
+  v1::DeleteReport freed;
+  for (const auto& [name, id] : runs) {
+    const absl::StatusOr<int64_t> keep_from =
+        KeepFromStep(name, live_incarnations);
+    // Only a run that nobody writes to any more has certain orphans.
+    if (!keep_from.ok() || *keep_from != INT64_MAX) continue;
+    RP_RETURN_IF_ERROR(FreeOrphans(this, id, &freed));
+  }
+  RP_ASSIGN_OR_RETURN(const CompactResult compacted,
+                      CompactSegments(this, {options_.min_live_share}));
+  report.orphans_freed = freed.payloads();
+  report.segments_removed = compacted.segments_removed;
+  report.bytes_removed = compacted.bytes_removed;
+  report.bytes_copied = compacted.bytes_copied;
+  report.live_bytes = compacted.live_bytes;
+  report.total_bytes = compacted.total_bytes;
+  return report;
+}
+
+StoreTotals StoreImpl::Totals() {
+  absl::MutexLock lock(&mutex_);
+  StoreTotals totals;
+  totals.runs = runs_.size();
+  for (const auto& [name, row] : runs_) {
+    totals.records += row.records();
+    totals.stored_payload_bytes += row.stored_payload_bytes();
+    totals.offered_payload_bytes += row.offered_payload_bytes();
+  }
+  for (const auto& [reason, count] : lost_records_) {
+    totals.lost_records[v1::LossReason_IsValid(reason)
+                            ? v1::LossReason_Name(
+                                  static_cast<v1::LossReason>(reason))
+                            : absl::StrCat(reason)] = count;
+  }
+  return totals;
+}
+
+absl::StatusOr<v1::BackupReport> StoreImpl::Backup(const std::string& directory,
+                                                   bool copy) {
+  // Nothing may be deleted or moved while it is copied.
+  absl::MutexLock lock(&maintenance_mutex_);
+  RP_RETURN_IF_ERROR(Sync());
+  return BackupArchive(index_.get(), payloads_.get(), file_system_, directory,
+                       copy);
 }
 
 absl::Status StoreImpl::SavePlan(const std::string& run,
@@ -742,7 +1025,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,
       std::unique_ptr<Index> index,
       OpenLevelDbIndex({absl::StrCat(options.data_dir, "/index"),
                         options.leveldb_write_buffer_bytes,
-                        options.leveldb_cache_bytes}));
+                        options.leveldb_cache_bytes, file_system}));
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<PayloadStore> payloads,
       PayloadStore::Open(

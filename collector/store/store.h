@@ -13,20 +13,25 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/file_system.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/control.pb.h"
+#include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
@@ -41,6 +46,38 @@ struct StoreOptions {
   uint64_t min_free_bytes = uint64_t{256} << 20;
   // Largest payload accepted.
   uint64_t max_payload_bytes = uint64_t{64} << 30;
+  // A segment is written anew when less than this share of it is live.
+  double min_live_share = 0.5;
+  // A rank that was silent for so long and is not connected is taken to be
+  // gone; one that comes back may find payloads deleted, which is a gap.
+  absl::Duration quiet_time = absl::Minutes(10);
+};
+
+struct DeleteOptions {
+  std::string run;
+  // Absent: the whole run.
+  std::optional<std::set<int64_t>> steps;
+  // Incarnations of connected ranks.
+  absl::flat_hash_set<uint64_t> live_incarnations;
+};
+
+struct StoreTotals {
+  uint64_t runs = 0;
+  uint64_t records = 0;
+  uint64_t stored_payload_bytes = 0;
+  uint64_t offered_payload_bytes = 0;
+  // By reason, as the ledger names it; since this process began.
+  std::map<std::string, uint64_t> lost_records;
+};
+
+struct GarbageReport {
+  uint64_t orphans_freed = 0;
+  uint64_t segments_removed = 0;
+  uint64_t bytes_removed = 0;
+  uint64_t bytes_copied = 0;
+  // Of all segments, before.
+  uint64_t live_bytes = 0;
+  uint64_t total_bytes = 0;
 };
 
 // One frame that passed admission, with the identity the collector stamped.
@@ -117,6 +154,35 @@ class Store {
                                 const v1::PlanSpec& plan) = 0;
   virtual absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& run) = 0;
+
+  // Frames up to `through_sequence` were committed, not synced, and went with
+  // the machine: counted, and the incarnation goes on behind them.
+  virtual absl::Status NoteLostFrames(const v1::Identity& identity,
+                                      uint64_t through_sequence) = 0;
+  virtual absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) = 0;
+
+  // Maintenance: one job at a time, others wait; ingest and reading go on.
+  virtual absl::StatusOr<v1::VerifyReport> Verify(
+      const v1::VerifyRequest& request,
+      const std::function<absl::Status(const v1::VerifyReport&)>& progress) = 0;
+  // NOT_FOUND; FAILED_PRECONDITION for a run with connected ranks.
+  virtual absl::StatusOr<v1::DeleteReport> Delete(
+      const DeleteOptions& options) = 0;
+  // Payloads that steps of the run from this one on refer to stay when the
+  // steps are deleted: a rank may take for granted that they are here.
+  virtual absl::StatusOr<int64_t> KeepFromStep(
+      const std::string& run,
+      const absl::flat_hash_set<uint64_t>& live_incarnations) = 0;
+  // Finishes deletions, frees what nothing refers to, rewrites segments.
+  virtual absl::StatusOr<GarbageReport> CollectGarbage(
+      const absl::flat_hash_set<uint64_t>& live_incarnations) = 0;
+  // A copy of the archive in a new directory. ALREADY_EXISTS.
+  // Sums over all runs; cheap.
+  virtual StoreTotals Totals() = 0;
+  virtual absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
+                                                  bool copy) = 0;
 };
 
 }  // namespace rankprobe

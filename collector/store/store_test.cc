@@ -123,6 +123,46 @@ TEST_F(StoreTest, PayloadsAreStoredOncePerRunAndWhole) {
   EXPECT_EQ((*store->ListRuns())[1].stored_payload_bytes(), data.size());
 }
 
+TEST_F(StoreTest, AnotherCutOfAPayloadAfterAReopen) {
+  const std::string data(2500000, 'q');
+  Frames first(MakeIdentity("run", 0, 1)), second(MakeIdentity("run", 1, 2));
+  first.AddPayload(data, 400000);
+  second.AddPayload(data, 1000000);
+  {
+    std::unique_ptr<Store> store = OpenStore();
+    ASSERT_TRUE(store->Commit(first.Range(0, 3)).ok());
+  }
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(second.All()).ok());
+  EXPECT_EQ(*Read(store.get(), "run", data), data);
+}
+
+// Bytes that are not what their digest says harm nobody who has the right ones.
+TEST_F(StoreTest, WrongBytesMakeWayForTheRightOnes) {
+  const std::string data(900000, 'q');
+  Frames liar(MakeIdentity("run", 0, 1)), honest(MakeIdentity("run", 1, 2));
+  liar.AddPayload(std::string(900000, 'x'), 300000);
+  for (size_t i = 0; i < liar.size(); ++i)
+    liar.frame(i).mutable_chunk()->set_digest(DigestOf(data));
+  honest.AddPayload(data, 400000);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(liar.All()).ok());
+  EXPECT_FALSE(store->HasPayload("run", DigestOf(data), data.size()));
+  ASSERT_TRUE(store->Commit(honest.All()).ok());
+  EXPECT_EQ(*Read(store.get(), "run", data), data);
+  // The same within one commit.
+  Frames other_liar(MakeIdentity("other", 0, 3));
+  Frames other_honest(MakeIdentity("other", 1, 4));
+  other_liar.AddPayload(std::string(900000, 'x'), 300000);
+  for (size_t i = 0; i < other_liar.size(); ++i)
+    other_liar.frame(i).mutable_chunk()->set_digest(DigestOf(data));
+  other_honest.AddPayload(data, 400000);
+  std::vector<FrameToStore> both = other_liar.All();
+  for (const FrameToStore& frame : other_honest.All()) both.push_back(frame);
+  ASSERT_TRUE(store->Commit(both).ok());
+  EXPECT_EQ(*Read(store.get(), "other", data), data);
+}
+
 TEST_F(StoreTest, APayloadGoesOnAfterAReopen) {
   const std::string data(2500000, 'q');
   Frames frames(MakeIdentity("run", 0, 1));

@@ -1,5 +1,6 @@
 """rankprobe.analysis and the analysis verbs: answers, bad input, runs of the archive."""
 
+import csv
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import pathlib
 import pickle
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -115,6 +117,44 @@ def test_json_output(tmp_path):
     done = cli("first-divergence", PLANTED, CNN, "--json", code=1)
     assert json.loads(done.stdout)["origins"][0]["from_outside"] is True
     assert json.loads(cli("graph_visualize", "-tp", CNN, "-o", tmp_path, "--json").stdout)["nodes"] == 43
+
+
+def test_acc_check(tmp_path):
+    torch = pytest.importorskip("torch")
+    x = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4, 8], "Max": 1.0, "Min": -1.0, "Mean": 0.0,
+         "Norm": 3.0, "requires_grad": True}
+    data = {f"{name}.forward": {"input_args": args, "input_kwargs": kwargs, "output": [x]} for name, args, kwargs in (
+        ("Torch.tanh.0", [x], {}), ("Functional.softmax.0", [x], {"dim": {"type": "int", "value": 1}}),
+        ("Functional.dropout.0", [x], {}), ("Torch.no_such_op.0", [x], {}), ("Module.a.A.forward.0", [x], {}))}
+    info = tmp_path / "dump.json"
+    info.write_text(json.dumps({"task": "statistics", "data": data}))
+    python = {"RANKPROBE_PYTHON": sys.executable}
+    done = subprocess.run([BIN, "acc_check", "-api_info", info, "-o", tmp_path / "out", "--json"], text=True,
+                          capture_output=True, timeout=120, env=os.environ | python)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["pass"], report["error"], report["SKIP"]) == (2, 0, 3)
+    with open(report["result"], newline="") as file:
+        rows = {row[0]: row for row in csv.reader(file)}
+    assert rows["Functional.softmax.0"][1:3] == ["pass", "pass"]
+    assert "reproducible" in rows["Functional.dropout.0"][3]
+    # Going on does not repeat what is there.
+    done = subprocess.run([BIN, "acc_check", "-api_info", info, "-o", tmp_path / "out", "-csv_path", report["result"],
+                           "--json"], text=True, capture_output=True, timeout=120, env=os.environ | python)
+    assert json.loads(done.stdout)["pass"] == 0
+
+    from rankprobe import acc_check
+
+    golden = torch.linspace(1, 2, 64, dtype=torch.float64)
+    assert acc_check.measure("relu", golden.float(), golden)["Status"] == "pass"
+    wrong = golden.float()
+    wrong[3] += 0.01
+    assert acc_check.measure("relu", wrong, golden)["Status"] == "error"
+    wrong[3] = math.nan
+    assert acc_check.measure("relu", wrong, golden)["Inf/Nan Err Ratio"] > 0
+    bad = subprocess.run([BIN, "acc_check", "-api_info", tmp_path / "none.json"], text=True, capture_output=True,
+                         timeout=120, env=os.environ | python)
+    assert bad.returncode == 2 and "none.json" in bad.stderr
 
 
 def test_runs_of_the_archive(collector, tmp_path):

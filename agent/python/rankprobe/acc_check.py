@@ -1,0 +1,365 @@
+"""Offline pre-check: runs the API calls of an L1 or mix dump again, in their own precision and in a higher one.
+
+    python -m rankprobe.acc_check -api_info step0/rank0/dump.json -o OUT [-csv_path RESULT.csv to go on]
+
+Inputs come from the .pt files of a tensor dump, else they are drawn between the recorded Min and Max. On a machine
+without an accelerator the check is that of the CPU kernel in float16, bfloat16 or float32 against float64.
+Writes accuracy_checking_result_{time}.csv (a line a call) and accuracy_checking_details_{time}.csv (a line an output).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import re
+import sys
+import time
+from typing import Any, Callable, Iterator
+
+import torch
+
+RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
+DETAIL_COLUMNS = ["API Name", "Dtype", "Reference Dtype", "Shape", "Standard", "Cosine", "Max Abs Err", "Max Rel Err",
+                  "Mean Rel Err", "RMSE", "Small Value Err Ratio", "Rel Err Ratio", "Inf/Nan Err Ratio", "Err Balance",
+                  "Max ULP", "Status", "Message"]
+# small value, absolute bound for small values, relative bound, relative bound where sums accumulate
+BOUNDS = {torch.float16: (2**-10, 2**-16, 2**-10, 2**-8), torch.bfloat16: (2**-10, 1e-16, 2**-8, 2**-7),
+          torch.float32: (2**-20, 2**-30, 2**-20, 2**-11)}
+ULP = {torch.float16: (10, -14), torch.bfloat16: (7, -126), torch.float32: (23, -126)}
+ACCUMULATING = re.compile(
+    r"(linear|matmul|mm|addm|baddbmm|bilinear|conv|sum|mean|norm|softmax|pool|einsum|dot|attention|cumsum|var|std|"
+    r"entropy|loss|lerp|prod|embedding|interpolate|gelu|silu|sigmoid|tanh|exp|log|pow|erf|sqrt|div|reciprocal|add|mul|sub)")
+RANDOM = re.compile(r"(dropout|rand|bernoulli|multinomial|normal_|uniform_|exponential_|geometric_|log_normal|empty|"
+                    r"rrelu|poisson|gumbel)")
+UNSUPPORTED = {"to", "type", "numpy", "item", "tolist", "data_ptr", "cuda", "npu", "cpu", "backward", "apply_"}
+NAME = re.compile(r"^(Functional|Tensor|Torch)\.([A-Za-z_][A-Za-z0-9_]*)\.(\d+)\.forward$")
+MAX_ELEMENTS = 1 << 28
+
+
+class Skip(Exception):
+    """The call cannot be checked; the text says why."""
+
+
+def resolve(prefix: str, op: str) -> Callable:
+    owners = {"Functional": [torch.nn.functional], "Tensor": [torch.Tensor], "Torch": [torch, torch.linalg]}[prefix]
+    for owner in owners:
+        if hasattr(owner, op):
+            return getattr(owner, op)
+    raise Skip(f"{prefix}.{op} is not in this PyTorch")
+
+
+class Inputs:
+    """Values of one call, made from their records."""
+
+    def __init__(self, data_dir: str | None, seed: int) -> None:
+        self.data_dir = data_dir
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def make(self, record: Any) -> Any:
+        if record is None:
+            return None
+        if isinstance(record, list):
+            return [self.make(item) for item in record]
+        kind = record.get("type") if isinstance(record, dict) else None
+        if not isinstance(kind, str):
+            if isinstance(record, dict) and record:
+                return {key: self.make(item) for key, item in record.items()}
+            raise Skip("an input was not recorded")
+        if kind == "torch.Tensor":
+            return self.tensor(record)
+        value = record.get("value")
+        if kind in ("int", "float", "bool", "str"):
+            return value
+        if kind == "slice":
+            return slice(*value)
+        if kind == "torch.Size":
+            return torch.Size(value)
+        if kind == "ellipsis":
+            return ...
+        if kind == "torch.dtype":
+            return getattr(torch, value.removeprefix("torch."))
+        if kind == "torch.device":
+            return torch.device("cpu")
+        if kind == "torch.memory_format":
+            return getattr(torch, record["format"])
+        raise Skip(f"an input of type {kind} cannot be made")
+
+    def tensor(self, record: dict) -> torch.Tensor:
+        name = record.get("data_name")
+        if self.data_dir and isinstance(name, str) and "/" not in name and name.endswith(".pt"):
+            path = os.path.join(self.data_dir, name)
+            if os.path.exists(path):
+                value = torch.load(path, map_location="cpu", weights_only=True)
+                if not isinstance(value, torch.Tensor):
+                    raise Skip(f"{name} holds no tensor")
+                return value.requires_grad_(bool(record.get("requires_grad")) and value.is_floating_point())
+        dtype = getattr(torch, str(record.get("dtype", "")).removeprefix("torch."), None)
+        shape = record.get("shape")
+        if not isinstance(dtype, torch.dtype) or not isinstance(shape, list):
+            raise Skip("a tensor without dtype or shape")
+        if math.prod(shape) > MAX_ELEMENTS:
+            raise Skip(f"a tensor of {math.prod(shape)} elements is too large")
+        value = self.draw(dtype, shape, record.get("Min"), record.get("Max"))
+        return value.requires_grad_(bool(record.get("requires_grad")) and value.is_floating_point())
+
+    def draw(self, dtype: torch.dtype, shape: list[int], low: Any, high: Any) -> torch.Tensor:
+        if dtype == torch.bool:
+            return torch.rand(shape, generator=self.generator) < 0.5
+        if low is None or high is None:
+            if math.prod(shape) == 0:
+                return torch.empty(shape, dtype=dtype)
+            raise Skip("a tensor without Min and Max")
+        if dtype.is_complex:
+            raise Skip(f"dtype {dtype}")
+        if not dtype.is_floating_point:
+            return torch.randint(int(low), int(high) + 1, shape, generator=self.generator).to(dtype)
+        if math.isnan(high):
+            return torch.full(shape, math.nan, dtype=dtype)
+        inner = [0.0 if math.isinf(x) else float(x) for x in (low, high)]
+        unit = torch.rand(shape, generator=self.generator, dtype=torch.float64)
+        value = (inner[0] + (inner[1] - inner[0]) * unit).to(dtype)
+        if value.numel():  # what the recorded tensor had is there
+            value.view(-1)[0], value.view(-1)[-1] = low, high
+        return value
+
+
+def convert(value: Any, dtype: torch.dtype) -> Any:
+    """A copy of a structure with its floating tensors in `dtype`, gradients required as before."""
+    if isinstance(value, torch.Tensor):
+        grad = value.requires_grad
+        copy = value.detach().clone()
+        copy = copy.to(dtype) if copy.is_floating_point() else copy
+        return copy.requires_grad_(grad)
+    if isinstance(value, (list, tuple)):
+        return [convert(v, dtype) for v in value]
+    if isinstance(value, dict):
+        return {k: convert(v, dtype) for k, v in value.items()}
+    return dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+def execute(function: Callable, args: list, kwargs: dict, dtype: torch.dtype | None) -> tuple[list, list, str]:
+    """Outputs and gradients of the leaves; `dtype` None: as recorded."""
+    if dtype is not None:
+        args, kwargs = convert(args, dtype), convert(kwargs, dtype)
+    leaves = [t for t in tensors([args, kwargs]) if t.requires_grad]
+    # An operator in place must not write into a leaf.
+    args = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    outputs = list(tensors(function(*args, **kwargs)))
+    roots = [o for o in outputs if o.requires_grad and o.is_floating_point()]
+    if not leaves or not roots:
+        return [o.detach() for o in outputs], [], "no input requires a gradient"
+    # Ones would cancel in a softmax or a norm; both runs draw the same.
+    generator = torch.Generator().manual_seed(1)
+    seeds = [torch.rand(r.shape, generator=generator, dtype=torch.float32).to(r.dtype) for r in roots]
+    grads = torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
+    return [o.detach() for o in outputs], [g for g in grads if g is not None], ""
+
+
+def measure(op: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, Any]:
+    """One detail line of an output against its reference."""
+    row: dict[str, Any] = dict.fromkeys(DETAIL_COLUMNS, "")
+    row.update({"Dtype": str(value.dtype), "Reference Dtype": str(golden.dtype), "Shape": list(value.shape),
+                "Status": "pass"})
+    if value.shape != golden.shape:
+        return row | {"Status": "error", "Message": f"shape {list(value.shape)} against {list(golden.shape)}"}
+    if value.dtype not in BOUNDS:
+        if value.dtype == torch.float64 or value.dtype.is_complex:
+            return row | {"Status": "SKIP", "Message": f"nothing here is more precise than {value.dtype}"}
+        wrong = int((value != golden).sum()) / max(1, value.numel())
+        return row | {"Standard": "binary", "Rel Err Ratio": wrong, "Status": "error" if wrong else "pass"}
+    if value.numel() == 0:
+        return row | {"Standard": "absolute", "Message": "empty"}
+    small_limit, atol, rtol, accumulated = BOUNDS[value.dtype]
+    bound = accumulated if ACCUMULATING.search(op) else rtol
+    n, g = value.double().view(-1), golden.double().view(-1)
+    special = ~(torch.isfinite(n) & torch.isfinite(g))
+    # A reference beyond the range of the dtype is an infinity in it.
+    limit = torch.finfo(value.dtype).max
+    clipped = torch.where(g.abs() > limit, torch.sign(g) * math.inf, g)
+    special_wrong = special & ~((n == clipped) | (torch.isnan(n) & torch.isnan(g)))
+    n, g = n[~special], g[~special]
+    d = (n - g).abs()
+    small = g.abs() <= small_limit
+    relative = d / (g.abs() + (2**-8 if value.dtype == torch.bfloat16 else torch.finfo(torch.float64).eps))
+    normal = relative[~small]
+    mantissa, least = ULP[value.dtype]
+    exponent = torch.clamp(torch.floor(torch.log2(g.abs().clamp_min(1e-300))), min=least)
+    ulp = (d * torch.pow(torch.tensor(2.0, dtype=torch.float64), mantissa - exponent))[~small]
+
+    def top(t: torch.Tensor) -> float:
+        return float(t.max()) if t.numel() else 0.0
+
+    def share(mask: torch.Tensor, of: int) -> float:
+        return float(mask.sum()) / of if of else 0.0
+
+    scale = float(g.abs().max()) if g.numel() else 0.0
+    # Sums that cancel are judged by the size of what was summed.
+    small_bound = max(atol, bound * scale) if bound == accumulated else atol
+    normal_wrong = (normal > bound) & (d[~small] > bound * scale) if bound == accumulated else normal > bound
+    small_wrong = d[small] > small_bound
+    norms = float(n.norm() * g.norm())
+    row.update({"Standard": "accumulative" if bound == accumulated else "absolute",
+                "Cosine": float(n.dot(g)) / norms if norms else 1.0, "Max Abs Err": top(d), "Max Rel Err": top(normal),
+                "Mean Rel Err": float(normal.mean()) if normal.numel() else 0.0,
+                "RMSE": float(d[~small].square().mean().sqrt()) if normal.numel() else 0.0,
+                "Small Value Err Ratio": share(small_wrong, int(small.sum())),
+                "Rel Err Ratio": share(normal_wrong, normal.numel()),
+                "Inf/Nan Err Ratio": share(special_wrong, value.numel()),
+                "Err Balance": abs(int((n > g).sum()) - int((n < g).sum())) / max(1, n.numel()), "Max ULP": top(ulp)})
+    if row["Small Value Err Ratio"] or row["Rel Err Ratio"] or row["Inf/Nan Err Ratio"]:
+        row["Status"] = "error"
+    return row
+
+
+def verdict(rows: list[dict[str, Any]]) -> str:
+    states = {row["Status"] for row in rows}
+    return "error" if "error" in states else "pass" if "pass" in states else "SKIP"
+
+
+def check(name: str, record: dict, data_dir: str | None, seed: int) -> tuple[list[Any], list[dict[str, Any]], Any]:
+    """(result line, detail lines, inputs) of one forward entry."""
+    match = NAME.match(name)
+    try:
+        if match is None:
+            raise Skip("not a call of torch, torch.Tensor or torch.nn.functional")
+        prefix, op = match.group(1), match.group(2)
+        if RANDOM.search(op) or op in UNSUPPORTED:
+            raise Skip(f"{op} has no reproducible result to check")
+        if "input_args" not in record:
+            raise Skip("its inputs were filtered out")
+        inputs = Inputs(data_dir, seed)
+        args = inputs.make(record["input_args"])
+        kwargs = {key: inputs.make(value) for key, value in (record.get("input_kwargs") or {}).items()}
+        function = resolve(prefix, op)
+        state = torch.random.get_rng_state()
+        outputs, grads, why = execute(function, convert_same(args), convert_same(kwargs), None)
+        torch.random.set_rng_state(state)
+        golden, golden_grads, _ = execute(function, args, kwargs, torch.float64)
+        if not outputs:
+            raise Skip("it returns no tensor")
+        details = []
+        for kind, ours, theirs in (("forward.output", outputs, golden), ("backward.output", grads, golden_grads)):
+            for index, (a, b) in enumerate(zip(ours, theirs)):
+                details.append(measure(op, a, b) | {"API Name": f"{name.removesuffix('.forward')}.{kind}.{index}"})
+        forward = verdict(details[:len(outputs)])
+        backward = verdict(details[len(outputs):]) if grads else "SKIP"
+        return [name.removesuffix(".forward"), forward, backward, why if not grads else ""], details, (args, kwargs)
+    except Skip as reason:
+        return [name.removesuffix(".forward"), "SKIP", "SKIP", str(reason)], [], None
+    except Exception as fault:  # of the operator: a wrong argument, no kernel for the dtype
+        text = " ".join(str(fault).split())[:300]
+        return [name.removesuffix(".forward"), "SKIP", "SKIP", f"{type(fault).__name__}: {text}"], [], None
+
+
+def convert_same(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, list):
+        return [convert_same(v) for v in value]
+    if isinstance(value, dict):
+        return {k: convert_same(v) for k, v in value.items()}
+    return value
+
+
+def read_info(path: str) -> dict:
+    try:
+        with open(path, encoding="utf-8") as file:
+            info = json.load(file)
+        if not isinstance(info["data"], dict):
+            raise ValueError("data is no object")
+        return info
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        sys.stderr.write(f"rankprobe: {path}: is no dump.json ({' '.join(str(fault).split())})\n")
+        sys.exit(2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="rankprobe acc_check", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-api_info", "--api_info_file", required=True)
+    parser.add_argument("-o", "--out_path", default="./output")
+    parser.add_argument("-csv_path", "--result_csv_path", help="a result csv to go on with")
+    parser.add_argument("-save_error_data", action="store_true")
+    parser.add_argument("-f", "--filter_api", action="store_true", help="one call for each op and signature")
+    parser.add_argument("--white_list", nargs="*", default=[])
+    parser.add_argument("--black_list", nargs="*", default=[])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    info = read_info(args.api_info_file)
+    directory = os.path.dirname(os.path.abspath(args.api_info_file))
+    data_dir = os.path.join(directory, "dump_tensor_data") if info.get("task") == "tensor" else None
+    os.makedirs(args.out_path, exist_ok=True)
+    done: set[str] = set()
+    if args.result_csv_path:
+        try:
+            with open(args.result_csv_path, newline="", encoding="utf-8") as file:
+                rows = list(csv.reader(file))
+        except OSError as fault:
+            sys.stderr.write(f"rankprobe: {fault}\n")
+            return 2
+        if not rows or rows[0] != RESULT_COLUMNS:
+            sys.stderr.write(f"rankprobe: {args.result_csv_path}: is no result of acc_check\n")
+            return 2
+        done = {row[0] for row in rows[1:] if row}
+        result_path = args.result_csv_path
+    else:
+        result_path = os.path.join(args.out_path, f"accuracy_checking_result_{time.strftime('%Y%m%d%H%M%S')}.csv")
+    detail_path = result_path.replace("_result_", "_details_")
+    fresh = not args.result_csv_path
+    counts = {"pass": 0, "error": 0, "SKIP": 0}
+    seen: set[str] = set()
+    with open(result_path, "w" if fresh else "a", newline="", encoding="utf-8") as results, \
+            open(detail_path, "w" if fresh else "a", newline="", encoding="utf-8") as details:
+        result_writer, detail_writer = csv.writer(results), csv.DictWriter(details, DETAIL_COLUMNS)
+        if fresh:
+            result_writer.writerow(RESULT_COLUMNS)
+            detail_writer.writeheader()
+        for name, record in info["data"].items():
+            if not name.endswith(".forward") or not isinstance(record, dict) or name.removesuffix(".forward") in done:
+                continue
+            op = name.split(".")[1] if name.count(".") >= 2 else name
+            if (args.white_list and op not in args.white_list) or op in args.black_list:
+                continue
+            if args.filter_api:
+                signature = op + json.dumps([record.get("input_args"), record.get("input_kwargs")],
+                                            default=str).translate(str.maketrans("", "", "0123456789."))
+                if signature in seen:
+                    continue
+                seen.add(signature)
+            result, lines, inputs = check(name, record, data_dir, args.seed)
+            result_writer.writerow(result)
+            for line in lines:
+                detail_writer.writerow(line)
+            results.flush()
+            details.flush()
+            worst = "error" if "error" in result[1:3] else result[1]
+            counts[worst] += 1
+            if worst == "error" and args.save_error_data:
+                error_dir = os.path.join(args.out_path, "error_data")
+                os.makedirs(error_dir, exist_ok=True)
+                for index, tensor in enumerate(tensors(inputs)):
+                    torch.save(tensor.detach(), os.path.join(error_dir, f"{name}.input.{index}.pt"))
+    if args.json:
+        print(json.dumps({"result": result_path, "details": detail_path, **counts}))
+    else:
+        print(f"{result_path}: {counts['pass']} pass, {counts['error']} error, {counts['SKIP']} skipped")
+    return 1 if counts["error"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

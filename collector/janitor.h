@@ -1,0 +1,56 @@
+// The thread that applies retention and gives space back, now and then.
+// Ownership: one per server; store, clock, logger and what `live` asks outlive
+// it. Failure: logged; the next round tries again.
+#ifndef RANKPROBE_COLLECTOR_JANITOR_H_
+#define RANKPROBE_COLLECTOR_JANITOR_H_
+
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collector/logger.h"
+#include "collector/store/retention.h"
+#include "collector/store/store.h"
+#include "common/clock.h"
+
+namespace rankprobe {
+
+class Janitor {
+ public:
+  struct Options {
+    RetentionOptions retention;
+    absl::Duration interval = absl::Minutes(1);
+  };
+
+  Janitor(const Options& options, Store* store, const Clock* clock,
+          const Logger* logger,
+          std::function<absl::flat_hash_set<uint64_t>()> live);
+  ~Janitor();
+
+  void Start();
+  // Waits for the round under way.
+  void Stop();
+  // What the last round found; zeros before the first.
+  GarbageReport last_garbage() const;
+
+ private:
+  void Run();
+  void Round();
+
+  const Options options_;
+  Store* const store_;
+  const Clock* const clock_;
+  const Logger* const logger_;
+  const std::function<absl::flat_hash_set<uint64_t>()> live_;
+  mutable absl::Mutex mutex_;
+  GarbageReport last_garbage_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_JANITOR_H_

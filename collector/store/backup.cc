@@ -1,0 +1,115 @@
+#include "collector/store/backup.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kCopyBytes = 1 << 20;
+constexpr size_t kRowsPerBatch = 5000;
+
+absl::StatusOr<uint64_t> CopyIndex(Index* from, FileSystem* file_system,
+                                   const std::string& directory) {
+  IndexOptions options;
+  options.directory = directory;
+  options.write_buffer_bytes = 4 << 20;
+  options.cache_bytes = 1 << 20;
+  options.file_system = file_system;
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<Index> to,
+                      OpenLevelDbIndex(options));
+  std::unique_ptr<IndexBatch> batch = to->NewBatch();
+  uint64_t rows = 0;
+  RP_RETURN_IF_ERROR(from->Scan(
+      "", [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        batch->Put(key, value);
+        if (++rows % kRowsPerBatch != 0) return absl::OkStatus();
+        return to->Write(std::exchange(batch, to->NewBatch()), /*sync=*/false);
+      }));
+  RP_RETURN_IF_ERROR(to->Write(std::move(batch), /*sync=*/true));
+  return rows;
+}
+
+absl::Status CopyFile(FileSystem* file_system, const std::string& from,
+                      const std::string& to, uint64_t size) {
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> in,
+                      file_system->OpenForRead(from));
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> out,
+      file_system->OpenForWrite(to, FileSystem::OpenMode::kCreateNew));
+  std::string data;
+  for (uint64_t at = 0; at < size; at += data.size()) {
+    data.resize(std::min<uint64_t>(kCopyBytes, size - at));
+    RP_RETURN_IF_ERROR(in->Read(at, absl::MakeSpan(data)));
+    RP_RETURN_IF_ERROR(out->Append(absl::string_view(data)));
+  }
+  RP_RETURN_IF_ERROR(out->Sync());
+  return out->Close();
+}
+
+std::string Parent(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos || slash == 0 ? "/" : path.substr(0, slash);
+}
+
+absl::StatusOr<v1::BackupReport> Fill(Index* index, PayloadStore* payloads,
+                                      FileSystem* file_system,
+                                      const std::string& directory, bool copy) {
+  v1::BackupReport report;
+  const std::string segments = directory + "/segments";
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(segments));
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory + "/index"));
+  // The index first: every byte that a snapshot points at is in a segment by
+  // then.
+  RP_ASSIGN_OR_RETURN(const uint64_t rows,
+                      CopyIndex(index, file_system, directory + "/index"));
+  report.set_index_rows(rows);
+  for (const PayloadStore::SegmentInfo& segment : payloads->Segments()) {
+    const std::string from = payloads->SegmentPath(segment.number);
+    const std::string to = absl::StrCat(segments, from.substr(from.rfind('/')));
+    // An open segment is still written to: it cannot be shared.
+    if (!copy && segment.closed && file_system->Link(from, to).ok()) {
+      report.set_linked(report.linked() + 1);
+    } else {
+      RP_RETURN_IF_ERROR(CopyFile(file_system, from, to, segment.size_bytes));
+    }
+    report.set_segments(report.segments() + 1);
+    report.set_segment_bytes(report.segment_bytes() + segment.size_bytes);
+  }
+  RP_RETURN_IF_ERROR(file_system->SyncDirectory(segments));
+  RP_RETURN_IF_ERROR(file_system->SyncDirectory(directory + "/index"));
+  RP_RETURN_IF_ERROR(file_system->SyncDirectory(directory));
+  return report;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::BackupReport> BackupArchive(Index* index,
+                                               PayloadStore* payloads,
+                                               FileSystem* file_system,
+                                               const std::string& directory,
+                                               bool copy) {
+  if (file_system->Exists(directory)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(directory, " exists; a backup goes into a new directory"));
+  }
+  const std::string temporary = directory + ".tmp";
+  // What a backup that was cut short left behind.
+  if (file_system->Exists(temporary))
+    RP_RETURN_IF_ERROR(file_system->DeleteTree(temporary));
+  absl::StatusOr<v1::BackupReport> report =
+      Fill(index, payloads, file_system, temporary, copy);
+  if (report.ok()) {
+    absl::Status placed = file_system->Rename(temporary, directory);
+    if (placed.ok()) placed = file_system->SyncDirectory(Parent(directory));
+    if (!placed.ok()) report = placed;
+  }
+  if (!report.ok()) file_system->DeleteTree(temporary).IgnoreError();
+  return report;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,283 @@
+// The store over a file system that fails at each of its calls in turn, forgets
+// what was not synced, and fills up.
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collector/store/store.h"
+#include "collector/testing/frames.h"
+#include "common/testing/fault_file_system.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::DigestOf;
+using testing::FaultFileSystem;
+using testing::FaultKind;
+using testing::Frames;
+using testing::MakeIdentity;
+
+constexpr int64_t kSteps = 8;
+
+std::string PayloadOf(int64_t step) {
+  std::mt19937_64 random(static_cast<uint64_t>(step) + 7);
+  std::string data(9000 + static_cast<size_t>(step) * 700, '\0');
+  for (char& c : data) c = static_cast<char>(random());
+  return data;
+}
+
+// Frames of kSteps steps, each with one payload in three chunks and one call
+// that refers to it.
+Frames MakeFrames() {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const std::string data = PayloadOf(step);
+    frames.AddPayload(data, 4000);
+    v1::RecordBatch* const batch = frames.AddBatch(step);
+    v1::Record* const record = batch->add_records();
+    record->mutable_call()->set_entry(absl::StrCat("e", step));
+    v1::PayloadRef* const payload = record->mutable_call()
+                                        ->mutable_output()
+                                        ->add_items()
+                                        ->mutable_tensor()
+                                        ->mutable_payload();
+    payload->set_digest(DigestOf(data));
+    payload->set_length_bytes(data.size());
+    v1::Record* const end = batch->add_records();
+    end->set_order(1);
+    end->mutable_step_end()->set_call_phases(1);
+    end->mutable_step_end()->set_payloads(1);
+  }
+  return frames;
+}
+
+class StoreFaultTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Store>> Open() {
+    StoreOptions options;
+    options.data_dir = "/d";
+    options.min_free_bytes = 0;
+    options.segment_bytes = 10000;
+    options.leveldb_write_buffer_bytes = 64 << 10;
+    options.leveldb_cache_bytes = 1 << 20;
+    return Store::Open(options, &fs_, &clock_);
+  }
+
+  // What the caller was told.
+  struct Acked {
+    uint64_t committed = 0;
+    uint64_t synced = 0;
+    bool deleted = false;
+    // The error came from a write that was to be acked, not from cleaning up,
+    // which may be tried again.
+    bool writing = true;
+  };
+
+  // Writes all frames, syncs now and then, deletes a step, compacts.
+  absl::Status Work(Store* store, Acked* acked) {
+    const std::vector<FrameToStore> all = frames_.All();
+    for (size_t i = acked->committed; i < all.size(); ++i) {
+      if (const absl::Status s = store->Commit({all[i]}); !s.ok()) return s;
+      acked->committed = i + 1;
+      if (i % 5 == 4) {
+        if (const absl::Status s = store->Sync(); !s.ok()) return s;
+        acked->synced = acked->committed;
+      }
+    }
+    clock_.Advance(absl::Hours(1));
+    acked->writing = false;
+    if (!acked->deleted) {
+      const auto report =
+          store->Delete({"run", std::set<int64_t>{0, 2, 3}, {}});
+      // Done the first time round, as far as the steps go.
+      if (!report.ok() && !absl::IsNotFound(report.status()))
+        return report.status();
+      acked->deleted = true;
+    }
+    const auto garbage = store->CollectGarbage({});
+    if (!garbage.ok()) return garbage.status();
+    acked->writing = true;
+    if (const absl::Status s = store->Sync(); !s.ok()) return s;
+    acked->synced = acked->committed;
+    return absl::OkStatus();
+  }
+
+  // Everything up to `sequence` is there, bit by bit, or deleted.
+  void ExpectHas(Store* store, uint64_t sequence, bool may_be_deleted) {
+    const auto resume = store->OpenIncarnation(frames_.identity());
+    ASSERT_TRUE(resume.ok()) << resume.status();
+    EXPECT_GE(*resume, sequence);
+    EXPECT_LE(*resume, frames_.size());
+    std::set<int64_t> deleted;
+    const auto steps = store->ListSteps("run");
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    for (const v1::StepInfo& step : *steps) {
+      if (step.deleted()) deleted.insert(step.step());
+    }
+    if (!may_be_deleted) EXPECT_TRUE(deleted.empty());
+    uint64_t at = 0;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const std::string data = PayloadOf(step);
+      at += (data.size() + 3999) / 4000 + 1;
+      if (at > sequence || deleted.count(step) > 0) continue;
+      StepKey key;
+      key.run = "run";
+      key.step = step;
+      key.incarnation = 1;
+      int records = 0;
+      EXPECT_TRUE(store
+                      ->ForEachRecord(key,
+                                      [&](const v1::Record& record) {
+                                        records += record.has_call() ? 1 : 0;
+                                        return absl::OkStatus();
+                                      })
+                      .ok());
+      EXPECT_EQ(records, 1) << "step " << step;
+      std::string out;
+      const absl::Status read = store->ReadPayload(
+          "run", DigestOf(data), data.size(), [&](absl::string_view piece) {
+            out.append(piece.data(), piece.size());
+            return absl::OkStatus();
+          });
+      EXPECT_TRUE(read.ok()) << "step " << step << ": " << read;
+      EXPECT_EQ(out, data) << "step " << step;
+    }
+  }
+  void ExpectSound(Store* store) {
+    v1::VerifyRequest request;
+    request.set_read_data(true);
+    const auto report = store->Verify(request, {});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->fault_count(), 0u) << report->DebugString();
+  }
+
+  uint64_t CallsOfWork() {
+    Acked acked;
+    auto store = Open();
+    EXPECT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE(Work(store->get(), &acked).ok());
+    store->reset();
+    return fs_.calls();
+  }
+
+  FaultFileSystem fs_;
+  ManualClock clock_;
+  const Frames frames_ = MakeFrames();
+};
+
+// The rest of one test: a fresh world with the fault at one call.
+class OneFault : public StoreFaultTest {
+ public:
+  void TestBody() override {}
+  void Run(uint64_t call, FaultKind kind, FaultFileSystem::Unsynced unsynced) {
+    fs_.FailCall(call, kind);
+    Acked acked;
+    absl::Status status;
+    {
+      auto store = Open();
+      status = store.status();
+      if (store.ok()) {
+        status = Work(store->get(), &acked);
+        if (!status.ok() && !absl::IsResourceExhausted(status) &&
+            acked.writing) {
+          EXPECT_FALSE((*store)->Sync().ok())
+              << "a failed store must stay failed";
+        }
+        if (absl::IsResourceExhausted(status)) {
+          // Room again: the same store goes on.
+          const absl::Status again = Work(store->get(), &acked);
+          EXPECT_TRUE(again.ok()) << again;
+          ExpectHas(store->get(), frames_.size(), true);
+          ExpectSound(store->get());
+        }
+      }
+    }
+    if (kind == FaultKind::kCrash) {
+      fs_.CrashAndRestart(unsynced);
+    } else {
+      fs_.FailCall(0, FaultKind::kNone);
+    }
+    auto store = Open();
+    ASSERT_TRUE(store.ok()) << store.status();
+    ExpectHas(store->get(),
+              kind == FaultKind::kCrash ? acked.synced : acked.committed, true);
+    ExpectSound(store->get());
+    // And everything can be finished.
+    const auto resume = (*store)->OpenIncarnation(frames_.identity());
+    ASSERT_TRUE(resume.ok());
+    acked.committed = *resume;
+    const absl::Status rest = Work(store->get(), &acked);
+    EXPECT_TRUE(rest.ok()) << rest;
+    ExpectSound(store->get());
+  }
+};
+
+struct Sweep {
+  const char* name;
+  FaultKind kind;
+  FaultFileSystem::Unsynced unsynced;
+};
+
+class FaultSweep : public StoreFaultTest,
+                   public ::testing::WithParamInterface<Sweep> {};
+
+TEST_P(FaultSweep, EveryCallInTurn) {
+  const uint64_t calls = CallsOfWork();
+  ASSERT_GT(calls, 100u);
+  for (uint64_t call = 1; call <= calls; ++call) {
+    OneFault one;
+    one.Run(call, GetParam().kind, GetParam().unsynced);
+    if (HasFailure()) {
+      FAIL() << GetParam().name << " at call " << call << " of " << calls;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, FaultSweep,
+    ::testing::Values(Sweep{"IoError", FaultKind::kIoError,
+                            FaultFileSystem::Unsynced::kDropped},
+                      Sweep{"NoSpace", FaultKind::kNoSpace,
+                            FaultFileSystem::Unsynced::kDropped},
+                      Sweep{"ShortWrite", FaultKind::kShortWrite,
+                            FaultFileSystem::Unsynced::kDropped},
+                      Sweep{"TornRename", FaultKind::kTornRename,
+                            FaultFileSystem::Unsynced::kDropped},
+                      Sweep{"CrashDropped", FaultKind::kCrash,
+                            FaultFileSystem::Unsynced::kDropped},
+                      Sweep{"CrashHalfKept", FaultKind::kCrash,
+                            FaultFileSystem::Unsynced::kHalfKept}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// The disk fills up in the middle and is cleared: no restart, nothing lost.
+TEST_F(StoreFaultTest, AFullDiskIsWaitedOut) {
+  auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<FrameToStore> all = frames_.All();
+  ASSERT_TRUE((*store)->Commit({all[0]}).ok());
+  for (size_t i = 1; i < all.size(); ++i) {
+    // Room for a part of what the next frame needs, another part each time.
+    fs_.SetCapacity(fs_.used_bytes() + i * 137 % 4300);
+    absl::Status status = (*store)->Commit({all[i]});
+    for (int tries = 0; !status.ok() && tries < 3; ++tries) {
+      EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+      status = (*store)->Commit({all[i]});
+    }
+    fs_.SetCapacity(UINT64_MAX);
+    if (!status.ok()) status = (*store)->Commit({all[i]});
+    ASSERT_TRUE(status.ok()) << "frame " << i << ": " << status;
+  }
+  ExpectHas(store->get(), all.size(), false);
+  ExpectSound(store->get());
+  store->reset();
+  store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  ExpectHas(store->get(), all.size(), false);
+  ExpectSound(store->get());
+}
+
+}  // namespace
+}  // namespace rankprobe

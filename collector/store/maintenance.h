@@ -1,0 +1,88 @@
+// Deletion and the return of space, while ingest goes on.
+//
+// A deletion is written down first (table d), so that one cut short by a crash
+// is finished at the next open. Payloads go when no step refers to them any
+// more (table f). Bytes come back when segments with few live chunks are
+// written anew; chunks are copied and synced before the index points at them
+// and before the old file goes.
+//
+// Threads: one maintenance job at a time (the caller's lock); the commit path
+// goes on between the short critical sections.
+// Failure: the first error; what was done stays done, the rest can be resumed.
+#ifndef RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_
+#define RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collector/store/index.h"
+#include "collector/store/payload_store.h"
+#include "rankprobe/v1/archive.pb.h"
+
+namespace rankprobe {
+
+// What maintenance needs of the store it works on.
+class StoreHooks {
+ public:
+  virtual ~StoreHooks() = default;
+  virtual Index* index() = 0;
+  virtual PayloadStore* payloads() = 0;
+  // Runs `fn` with the commit path standing still; the store's sticky error
+  // comes first, and an error of `fn` that a write may have left half done is
+  // made sticky.
+  virtual absl::Status Exclusive(const std::function<absl::Status()>& fn) = 0;
+  // Inside Exclusive: drop what is cached of a payload (key of table p) or of a
+  // step.
+  virtual void ForgetPayload(const std::string& payload_key) = 0;
+  virtual void ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) = 0;
+  // Inside Exclusive: a rank has offered these bytes a short while ago.
+  virtual bool OfferedLately(const std::string& payload_key) = 0;
+};
+
+struct StepToDelete {
+  int64_t step = 0;
+  uint64_t incarnation = 0;
+};
+
+// Deletes the records of the steps and the payloads that only they refer to.
+// Payloads that a step at or above `keep_from_step` referred to stay.
+absl::Status DeleteSteps(StoreHooks* store, uint32_t run,
+                         const std::vector<StepToDelete>& steps,
+                         int64_t keep_from_step, int64_t now_unix_ns,
+                         v1::DeleteReport* report);
+
+// Deletes all rows of a run whose RunRow is gone.
+absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
+                           v1::DeleteReport* report);
+
+// Frees payloads of the run that nothing refers to.
+absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
+                         v1::DeleteReport* report);
+
+// Finishes deletions that a crash cut short.
+absl::Status ResumeDeletions(StoreHooks* store);
+
+struct CompactOptions {
+  // A segment is written anew when less than this share of it is live.
+  double live_share = 0.5;
+};
+struct CompactResult {
+  uint64_t segments_removed = 0;
+  uint64_t bytes_removed = 0;
+  uint64_t bytes_copied = 0;
+  // Of all segments, before.
+  uint64_t live_bytes = 0;
+  uint64_t total_bytes = 0;
+};
+absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
+                                              const CompactOptions& options);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_

@@ -1,0 +1,72 @@
+#include "collector/store/step_counts.h"
+
+#include "collector/store/payload_refs.h"
+#include "collector/store/store.h"
+
+namespace rankprobe {
+namespace {
+
+v1::LossCount* LossOf(v1::LossReason reason, v1::StepRow* step) {
+  for (v1::LossCount& known : *step->mutable_losses()) {
+    if (known.reason() == reason) return &known;
+  }
+  v1::LossCount* const count = step->add_losses();
+  count->set_reason(reason);
+  return count;
+}
+
+void CountCall(const v1::CallPhase& call,
+               const std::function<void(const v1::PayloadRef&)>& on_payload,
+               v1::StepRow* step) {
+  step->set_call_phases(step->call_phases() + 1);
+  ForEachTensor(call, [&](const v1::TensorSummary& tensor) {
+    if (!tensor.has_payload()) return;
+    const v1::PayloadRef& payload = tensor.payload();
+    step->set_payloads(step->payloads() + 1);
+    if (payload.lost() != v1::LOSS_REASON_UNSPECIFIED) {
+      v1::LossCount* const lost = LossOf(payload.lost(), step);
+      lost->set_referred_payloads(lost->referred_payloads() + 1);
+    }
+    on_payload(payload);
+  });
+}
+
+void CountLossEvent(const v1::LossEvent& loss, v1::StepRow* step) {
+  if (loss.reason() == v1::LOSS_REASON_FILTERED) {
+    step->set_gate_filtered(step->gate_filtered() + loss.records());
+    return;
+  }
+  step->set_lost_records(step->lost_records() + loss.records());
+  step->set_lost_payloads(step->lost_payloads() + loss.payloads());
+  if (loss.records() + loss.payloads() == 0) return;
+  v1::LossCount* const lost = LossOf(loss.reason(), step);
+  lost->set_records(lost->records() + loss.records());
+  lost->set_payloads(lost->payloads() + loss.payloads());
+}
+
+}  // namespace
+
+void CountRecord(const v1::Record& record,
+                 const std::function<void(const v1::PayloadRef&)>& on_payload,
+                 v1::StepRow* step) {
+  step->set_records(step->records() + 1);
+  if (record.order() < kFirstAddedOrder)
+    step->set_rank_records(step->rank_records() + 1);
+  switch (record.body_case()) {
+    case v1::Record::kCall:
+      return CountCall(record.call(), on_payload, step);
+    case v1::Record::kStepBegin:
+      step->set_begun(true);
+      return;
+    case v1::Record::kStepEnd:
+      *step->mutable_end() = record.step_end();
+      step->set_end_order(record.order());
+      return;
+    case v1::Record::kLoss:
+      return CountLossEvent(record.loss(), step);
+    default:
+      return;
+  }
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,21 @@
+// What one record adds to the counts of its step. Pure functions; the commit
+// path and the upgrade of older archives share them.
+#ifndef RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
+#define RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
+
+#include <functional>
+
+#include "rankprobe/v1/store.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// `on_payload` is called for each payload the record refers to, lost ones
+// included.
+void CountRecord(const v1::Record& record,
+                 const std::function<void(const v1::PayloadRef&)>& on_payload,
+                 v1::StepRow* step);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_

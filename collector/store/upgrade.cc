@@ -1,0 +1,103 @@
+#include "collector/store/upgrade.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/store/keys.h"
+#include "collector/store/step_counts.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kRowsPerBatch = 5000;
+
+// Counts every step anew and writes down which payloads it refers to.
+class ReferenceBuilder {
+ public:
+  explicit ReferenceBuilder(Index* index)
+      : index_(index), batch_(index->NewBatch()) {}
+
+  absl::Status Run() {
+    RP_RETURN_IF_ERROR(index_->Scan(
+        "c",
+        [this](absl::string_view key, absl::string_view value) -> absl::Status {
+          const std::optional<uint32_t> run = keys::ParseRun(key);
+          const std::optional<keys::StepParts> place = keys::ParseStep(key);
+          v1::Record record;
+          if (!run.has_value() || !place.has_value() ||
+              !record.ParseFromArray(value.data(),
+                                     static_cast<int>(value.size()))) {
+            return absl::DataLossError("a record cannot be read");
+          }
+          return Add(*run, *place, record);
+        }));
+    RP_RETURN_IF_ERROR(FinishStep());
+    return index_->Write(std::move(batch_), /*sync=*/true);
+  }
+
+ private:
+  absl::Status Add(uint32_t run, const keys::StepParts& place,
+                   const v1::Record& record) {
+    const std::string key = keys::Step(run, place.step, place.incarnation);
+    if (key != step_key_) {
+      RP_RETURN_IF_ERROR(FinishStep());
+      step_key_ = key;
+      RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
+                          index_->Get(key));
+      v1::StepRow old;
+      if (bytes.has_value() && !old.ParseFromString(*bytes))
+        return absl::DataLossError("the row of a step cannot be read");
+      row_.Clear();
+      row_.set_updated_unix_ns(old.updated_unix_ns());
+    }
+    CountRecord(
+        record,
+        [&](const v1::PayloadRef& payload) {
+          if (payload.digest().size() != 16) return;
+          batch_->Put(
+              keys::Reference(run, payload.digest(), payload.length_bytes(),
+                              place.step, place.incarnation),
+              "");
+          ++rows_;
+        },
+        &row_);
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishStep() {
+    if (step_key_.empty()) return absl::OkStatus();
+    batch_->Put(step_key_, row_.SerializeAsString());
+    if (++rows_ < kRowsPerBatch) return absl::OkStatus();
+    rows_ = 0;
+    return index_->Write(std::exchange(batch_, index_->NewBatch()),
+                         /*sync=*/false);
+  }
+
+  Index* const index_;
+  std::unique_ptr<IndexBatch> batch_;
+  size_t rows_ = 0;
+  std::string step_key_;
+  v1::StepRow row_;
+};
+
+}  // namespace
+
+absl::Status BringUpToDate(Index* index, absl::string_view version) {
+  if (version == kSchemaVersion) return absl::OkStatus();
+  if (version == "1") {
+    RP_RETURN_IF_ERROR(ReferenceBuilder(index).Run());
+  } else if (!version.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "format version ", version,
+        " is not known; this rankprobed reads versions 1 to ", kSchemaVersion));
+  }
+  std::unique_ptr<IndexBatch> batch = index->NewBatch();
+  batch->Put(keys::kSchema, kSchemaVersion);
+  return index->Write(std::move(batch), /*sync=*/true);
+}
+
+}  // namespace rankprobe

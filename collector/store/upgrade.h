@@ -1,0 +1,26 @@
+// Format versions of the index and the way from older ones to this one.
+//
+// Rule: a collector opens its own version and every older one, which it brings
+// up to date once, at open; it refuses a newer one and changes nothing. An
+// upgrade may be cut short at any point and is done again from the start: each
+// step writes the same rows again.
+//   1  first
+//   2  references to payloads (table f), losses by reason in StepRow
+#ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
+#define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "collector/store/index.h"
+
+namespace rankprobe {
+
+inline constexpr char kSchemaVersion[] = "2";
+
+// FAILED_PRECONDITION for a version that is not known here. `version` is empty
+// for a new archive.
+absl::Status BringUpToDate(Index* index, absl::string_view version);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_UPGRADE_H_

@@ -1,0 +1,312 @@
+#include "collector/store/verify.h"
+
+#include <xxhash.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "collector/store/keys.h"
+#include "collector/store/payload_refs.h"
+#include "common/status_macros.h"
+#include "rankprobe/v1/store.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr int kMaxFaultTexts = 100;
+constexpr uint64_t kRowsPerProgress = 100000;
+
+struct HashDeleter {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+class Verifier {
+ public:
+  Verifier(Index* index, PayloadStore* payloads,
+           const v1::VerifyRequest& request,
+           const std::function<absl::Status(const v1::VerifyReport&)>& progress)
+      : index_(index),
+        payloads_(payloads),
+        request_(request),
+        progress_(progress) {}
+
+  absl::StatusOr<v1::VerifyReport> Run() {
+    RP_RETURN_IF_ERROR(Runs());
+    RP_RETURN_IF_ERROR(Rows<v1::IncarnationRow>("i", "an incarnation"));
+    RP_RETURN_IF_ERROR(Rows<v1::StepRow>("s", "a step"));
+    RP_RETURN_IF_ERROR(Records());
+    RP_RETURN_IF_ERROR(References());
+    RP_RETURN_IF_ERROR(Payloads());
+    RP_RETURN_IF_ERROR(Partials());
+    report_.set_finished(true);
+    return report_;
+  }
+
+ private:
+  void Fault(const std::string& text) {
+    report_.set_fault_count(report_.fault_count() + 1);
+    if (report_.faults_size() < kMaxFaultTexts) report_.add_faults(text);
+  }
+
+  absl::Status Row() {
+    report_.set_rows(report_.rows() + 1);
+    if (progress_ && report_.rows() % kRowsPerProgress == 0)
+      return progress_(report_);
+    return absl::OkStatus();
+  }
+
+  template <typename M>
+  static bool Parse(absl::string_view value, M* message) {
+    return message->ParseFromArray(value.data(),
+                                   static_cast<int>(value.size()));
+  }
+
+  std::string RunText(uint32_t run) const {
+    const auto it = runs_.find(run);
+    return it == runs_.end() ? absl::StrCat("run number ", run)
+                             : absl::StrCat("run ", it->second);
+  }
+  std::string PayloadText(const keys::PayloadParts& payload) const {
+    return absl::StrCat(RunText(payload.run), ", payload ",
+                        absl::BytesToHexString(payload.digest), " of ",
+                        payload.length, " bytes");
+  }
+
+  absl::Status Runs() {
+    return index_->Scan("r",
+                        [&](absl::string_view key, absl::string_view value) {
+                          v1::RunRow row;
+                          if (Parse(value, &row)) {
+                            runs_[row.id()] = std::string(key.substr(1));
+                          } else {
+                            Fault(absl::StrCat("the row of run ", key.substr(1),
+                                               " cannot be read"));
+                          }
+                          return Row();
+                        });
+  }
+
+  // A row that no run owns is the rest of a deletion under way, or a fault.
+  absl::StatusOr<bool> Owned(absl::string_view key) {
+    const std::optional<uint32_t> run = keys::ParseRun(key);
+    if (run.has_value() && runs_.count(*run) > 0) return true;
+    RP_ASSIGN_OR_RETURN(const auto row, index_->Get(key));
+    if (!row.has_value() || !run.has_value()) return false;
+    RP_ASSIGN_OR_RETURN(const auto deleted,
+                        index_->Get(keys::DeletedRun(*run)));
+    if (deleted.has_value()) return false;
+    // A run that began after the runs were listed.
+    return *run > (runs_.empty() ? 0 : runs_.rbegin()->first);
+  }
+
+  template <typename M>
+  absl::Status Rows(absl::string_view table, absl::string_view what) {
+    return index_->Scan(
+        table,
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          M row;
+          if (!Parse(value, &row)) {
+            Fault(absl::StrCat("the row of ", what, " of ",
+                               RunText(keys::ParseRun(key).value_or(0)),
+                               " cannot be read"));
+          }
+          return Row();
+        });
+  }
+
+  absl::Status Records() {
+    return index_->Scan(
+        "c",
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          report_.set_records(report_.records() + 1);
+          RP_RETURN_IF_ERROR(Row());
+          const std::optional<uint32_t> run = keys::ParseRun(key);
+          const std::optional<keys::StepParts> place = keys::ParseStep(key);
+          v1::Record record;
+          if (!run.has_value() || !place.has_value() ||
+              !Parse(value, &record)) {
+            Fault(absl::StrCat("a record of ", RunText(run.value_or(0)),
+                               " cannot be read"));
+            return absl::OkStatus();
+          }
+          absl::Status status;
+          ForEachTensor(record.call(), [&](const v1::TensorSummary& tensor) {
+            if (status.ok() && tensor.payload().digest().size() == 16)
+              status = Reference(key, *run, *place, record, tensor.payload());
+          });
+          return status;
+        });
+  }
+
+  absl::Status Reference(absl::string_view record_key, uint32_t run,
+                         const keys::StepParts& place, const v1::Record& record,
+                         const v1::PayloadRef& payload) {
+    RP_ASSIGN_OR_RETURN(const auto row,
+                        index_->Get(keys::Payload(run, payload.digest(),
+                                                  payload.length_bytes())));
+    RP_ASSIGN_OR_RETURN(const auto reference,
+                        index_->Get(keys::Reference(
+                            run, payload.digest(), payload.length_bytes(),
+                            place.step, place.incarnation)));
+    if (row.has_value() && reference.has_value()) return absl::OkStatus();
+    // Gone meanwhile?
+    RP_ASSIGN_OR_RETURN(const auto still, index_->Get(record_key));
+    if (!still.has_value()) return absl::OkStatus();
+    if (!row.has_value())
+      report_.set_missing_payloads(report_.missing_payloads() + 1);
+    if (!reference.has_value()) {
+      Fault(absl::StrCat(RunText(run), ", step ", place.step, ", ",
+                         record.call().entry(),
+                         ": its reference to a payload is not counted"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status References() {
+    return index_->Scan(
+        "f", [&](absl::string_view key, absl::string_view) -> absl::Status {
+          RP_RETURN_IF_ERROR(Row());
+          const std::optional<keys::PayloadParts> payload =
+              keys::ParsePayload(key);
+          if (!payload.has_value()) {
+            Fault("a reference has a damaged key");
+            return absl::OkStatus();
+          }
+          RP_ASSIGN_OR_RETURN(const bool owned, Owned(key));
+          if (owned) return absl::OkStatus();
+          RP_ASSIGN_OR_RETURN(const auto still, index_->Get(key));
+          RP_ASSIGN_OR_RETURN(const auto deleted,
+                              index_->Get(keys::DeletedRun(payload->run)));
+          if (still.has_value() && !deleted.has_value())
+            Fault(absl::StrCat(PayloadText(*payload),
+                               ": a reference of a run that is not there"));
+          return absl::OkStatus();
+        });
+  }
+
+  bool Chosen(const keys::PayloadParts& payload) const {
+    if (!request_.read_data()) return false;
+    if (request_.subset_percent() == 0 || request_.subset_percent() >= 100)
+      return true;
+    return static_cast<unsigned char>(payload.digest[0]) * 100u / 256u <
+           request_.subset_percent();
+  }
+
+  absl::Status Payloads() {
+    return index_->Scan(
+        "p",
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          report_.set_payloads(report_.payloads() + 1);
+          RP_RETURN_IF_ERROR(Row());
+          const std::optional<keys::PayloadParts> payload =
+              keys::ParsePayload(key);
+          v1::PayloadRow row;
+          if (!payload.has_value() || !Parse(value, &row)) {
+            Fault("the row of a payload cannot be read");
+            return absl::OkStatus();
+          }
+          if (row.corrupt()) {
+            Fault(absl::StrCat(PayloadText(*payload),
+                               ": came with bytes of another digest"));
+            return absl::OkStatus();
+          }
+          std::string fault;
+          RP_ASSIGN_OR_RETURN(fault, CheckPayload(*payload));
+          if (fault.empty()) return absl::OkStatus();
+          // Moved or deleted while we looked: look again.
+          RP_ASSIGN_OR_RETURN(fault, CheckPayload(*payload));
+          RP_ASSIGN_OR_RETURN(const auto still, index_->Get(key));
+          if (!fault.empty() && still.has_value())
+            Fault(absl::StrCat(PayloadText(*payload), ": ", fault));
+          return absl::OkStatus();
+        });
+  }
+
+  // What is wrong with it; empty if nothing.
+  absl::StatusOr<std::string> CheckPayload(const keys::PayloadParts& payload) {
+    std::string fault;
+    uint64_t at = 0;
+    const bool read = Chosen(payload);
+    std::unique_ptr<XXH3_state_t, HashDeleter> hash;
+    if (read) {
+      hash.reset(XXH3_createState());
+      XXH3_128bits_reset(hash.get());
+    }
+    std::string data;
+    RP_RETURN_IF_ERROR(index_->Scan(
+        keys::ChunkPrefix(payload.run, payload.digest, payload.length),
+        [&](absl::string_view key, absl::string_view value) {
+          v1::ChunkRow row;
+          if (!fault.empty()) return absl::OkStatus();
+          if (!Parse(value, &row)) {
+            fault = "the row of a chunk cannot be read";
+          } else if (keys::ParseChunkOffset(key) != at) {
+            fault = absl::StrCat("its chunks have a gap at ", at);
+          } else if (!payloads_->Contains(row)) {
+            fault = absl::StrCat("its chunk at ", at, " points beyond segment ",
+                                 row.segment());
+          } else if (read) {
+            if (const absl::Status status = payloads_->Read(row, &data);
+                !status.ok()) {
+              fault = std::string(status.message());
+            } else {
+              XXH3_128bits_update(hash.get(), data.data(), data.size());
+              report_.set_payload_bytes_read(report_.payload_bytes_read() +
+                                             data.size());
+            }
+          }
+          at += row.length_bytes();
+          return absl::OkStatus();
+        }));
+    if (fault.empty() && at != payload.length)
+      fault = absl::StrCat("its chunks hold ", at, " bytes");
+    if (fault.empty() && read) {
+      XXH128_canonical_t canonical;
+      XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash.get()));
+      if (payload.digest !=
+          absl::string_view(reinterpret_cast<const char*>(canonical.digest),
+                            sizeof(canonical.digest)))
+        fault = "its bytes do not have its digest";
+    }
+    return fault;
+  }
+
+  absl::Status Partials() {
+    std::string last;
+    return index_->Scan(
+        "k", [&](absl::string_view key, absl::string_view) -> absl::Status {
+          RP_RETURN_IF_ERROR(Row());
+          std::string payload(key.substr(0, key.size() - 8));
+          payload[0] = 'p';
+          if (payload == last) return absl::OkStatus();
+          last = payload;
+          RP_ASSIGN_OR_RETURN(const auto row, index_->Get(payload));
+          if (!row.has_value())
+            report_.set_partial_payloads(report_.partial_payloads() + 1);
+          return absl::OkStatus();
+        });
+  }
+
+  Index* const index_;
+  PayloadStore* const payloads_;
+  const v1::VerifyRequest& request_;
+  const std::function<absl::Status(const v1::VerifyReport&)>& progress_;
+  v1::VerifyReport report_;
+  std::map<uint32_t, std::string> runs_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::VerifyReport> VerifyArchive(
+    Index* index, PayloadStore* payloads, const v1::VerifyRequest& request,
+    const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
+  return Verifier(index, payloads, request, progress).Run();
+}
+
+}  // namespace rankprobe

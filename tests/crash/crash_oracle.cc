@@ -1,0 +1,329 @@
+// The crash oracle: real agents and a real collector, killed and cut off at
+// random; afterwards the archive must hold every acked item, once and bit by
+// bit.
+//
+//   crash_oracle --collector-binary bin/rankprobed [--rounds 15] [--agents 3]
+//                [--seed N] [--directory DIR]
+//
+// Each round does one of: kill -9 of the collector, of an agent, of both; cut,
+// half-cut or stall all connections. The seed is printed; the same seed makes
+// the same choices. Exit code 0: clean.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/crash/checker.h"
+#include "tests/crash/proxy.h"
+#include "tests/crash/workload.h"
+
+extern char** environ;
+
+namespace rankprobe::crash {
+namespace {
+
+struct Flags {
+  std::string collector_binary, directory;
+  int rounds = 15;
+  int agents = 3;
+  uint64_t seed = 0;
+  // The agent's side.
+  bool agent = false, spool = false;
+  std::string collector, state, spool_directory;
+  int64_t rank = 0, life = 0;
+};
+
+class Process {
+ public:
+  Process() = default;
+  ~Process() { Kill(); }
+  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+  Process& operator=(Process&& other) noexcept {
+    Kill();
+    pid_ = std::exchange(other.pid_, 0);
+    return *this;
+  }
+
+  bool Start(const std::vector<std::string>& command, const std::string& log) {
+    std::vector<char*> argv;
+    argv.reserve(command.size() + 1);
+    for (const std::string& word : command)
+      argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0640);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    const int rc =
+        ::posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (rc != 0) pid_ = 0;
+    return rc == 0;
+  }
+  void Kill() {
+    if (pid_ == 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  // The exit code after SIGTERM, -1 if it had to be killed.
+  int Terminate(absl::Duration patience) {
+    if (pid_ == 0) return -1;
+    ::kill(pid_, SIGTERM);
+    const absl::Time deadline = absl::Now() + patience;
+    int status = 0;
+    while (::waitpid(pid_, &status, WNOHANG) == 0) {
+      if (absl::Now() > deadline) {
+        Kill();
+        return -1;
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  bool Running() {
+    if (pid_ == 0) return false;
+    if (::waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+    pid_ = 0;
+    return false;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+class Oracle {
+ public:
+  Oracle(const Flags& flags, const std::string& self)
+      : flags_(flags), self_(self), random_(flags.seed) {}
+
+  int Run() {
+    if (!StartCollector()) return Give("the collector does not start");
+    proxy_ = std::make_unique<Proxy>(port_);
+    checker_ = std::make_unique<Checker>(absl::StrCat("127.0.0.1:", port_),
+                                         flags_.seed);
+    agents_.resize(static_cast<size_t>(flags_.agents));
+    lives_.resize(agents_.size(), 0);
+    for (size_t rank = 0; rank < agents_.size(); ++rank) StartAgent(rank);
+    for (int round = 1; round <= flags_.rounds; ++round) {
+      absl::SleepFor(absl::Milliseconds(Pick(50, 400)));
+      if (!Disturb()) return Give("the collector does not come back");
+      for (size_t rank = 0; rank < agents_.size(); ++rank) {
+        if (!agents_[rank].Running())
+          return Give(absl::StrCat("agent ", rank, " ended by itself"));
+      }
+      if (round % 10 != 0) continue;
+      checker_->Check(States());
+      if (round % 50 == 0) checker_->Verify();
+      std::printf("round %d: %llu steps checked, %zu faults\n", round,
+                  static_cast<unsigned long long>(checker_->steps_checked()),
+                  checker_->faults().size());
+      std::fflush(stdout);
+      if (!checker_->faults().empty()) return Give("the archive is wrong");
+    }
+    int bad = 0;
+    for (Process& agent : agents_)
+      bad += agent.Terminate(absl::Seconds(90)) == 0 ? 0 : 1;
+    checker_->Check(States());
+    checker_->Verify();
+    if (bad > 0)
+      return Give(absl::StrCat(bad, " agents could not deliver what they had"));
+    if (!checker_->faults().empty()) return Give("the archive is wrong");
+    if (collector_.Terminate(absl::Seconds(60)) != 0)
+      return Give("the collector did not end cleanly");
+    std::printf(
+        "clean: %d rounds, %llu acked steps, %d collector kills, %d agent "
+        "kills, %d cuts (seed %llu)\n",
+        flags_.rounds,
+        static_cast<unsigned long long>(checker_->steps_checked()),
+        collector_kills_, agent_kills_, cuts_,
+        static_cast<unsigned long long>(flags_.seed));
+    return checker_->steps_checked() > 0 ? 0 : Give("nothing was recorded");
+  }
+
+ private:
+  int Give(const std::string& what) {
+    std::printf("FAILED: %s (seed %llu, files in %s)\n", what.c_str(),
+                static_cast<unsigned long long>(flags_.seed),
+                flags_.directory.c_str());
+    if (checker_ != nullptr) {
+      for (const std::string& fault : checker_->faults())
+        std::printf("  %s\n", fault.c_str());
+    }
+    return 1;
+  }
+
+  int Pick(int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random_);
+  }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(flags_.directory, "/", name);
+  }
+  std::vector<std::string> States() const {
+    std::vector<std::string> states;
+    for (size_t rank = 0; rank < agents_.size(); ++rank)
+      states.push_back(Path(absl::StrCat("state", rank)));
+    return states;
+  }
+
+  bool StartCollector() {
+    std::filesystem::remove(Path("port"));
+    // Small segments and batches: many boundaries to die at.
+    if (!collector_.Start(
+            {flags_.collector_binary, "--listen",
+             absl::StrCat("127.0.0.1:", port_), "--data-dir", Path("data"),
+             "--port-file", Path("port"), "--segment-bytes", "4194304",
+             "--min-free-bytes", "0", "--commit-batch-bytes", "1048576",
+             "--sync-interval-ms", "100", "--janitor-seconds", "1",
+             "--log-level", "warning"},
+            Path("collector.log")))
+      return false;
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (absl::Now() < deadline && collector_.Running()) {
+      std::ifstream file(Path("port"));
+      int port = 0;
+      if (file >> port && port > 0) {
+        port_ = port;
+        return true;
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }
+
+  void StartAgent(size_t rank) {
+    std::vector<std::string> command = {
+        self_,         "--agent",
+        "--collector", absl::StrCat("127.0.0.1:", proxy_->port()),
+        "--rank",      absl::StrCat(rank),
+        "--life",      absl::StrCat(lives_[rank]++),
+        "--state",     Path(absl::StrCat("state", rank)),
+        "--seed",      absl::StrCat(flags_.seed)};
+    if (flags_.spool) {
+      command.push_back("--spool-directory");
+      command.push_back(Path(absl::StrCat("spool", rank)));
+    }
+    agents_[rank].Start(command, Path("agents.log"));
+  }
+
+  bool KillCollector() {
+    ++collector_kills_;
+    collector_.Kill();
+    absl::SleepFor(absl::Milliseconds(Pick(0, 300)));
+    return StartCollector();
+  }
+  void KillAgent() {
+    ++agent_kills_;
+    const auto rank =
+        static_cast<size_t>(Pick(0, static_cast<int>(agents_.size()) - 1));
+    agents_[rank].Kill();
+    StartAgent(rank);
+  }
+
+  bool Disturb() {
+    switch (Pick(0, 6)) {
+      case 0:
+      case 1:
+        return KillCollector();
+      case 2:
+        KillAgent();
+        return true;
+      case 3:
+        collector_.Kill();
+        KillAgent();
+        return KillCollector();
+      case 4:
+        proxy_->Cut();
+        break;
+      case 5:
+        proxy_->Truncate();
+        break;
+      default:
+        proxy_->Stall(absl::Milliseconds(Pick(50, 500)));
+    }
+    ++cuts_;
+    return true;
+  }
+
+  const Flags& flags_;
+  const std::string self_;
+  std::mt19937_64 random_;
+  int port_ = 0;
+  Process collector_;
+  std::unique_ptr<Proxy> proxy_;
+  std::unique_ptr<Checker> checker_;
+  std::vector<Process> agents_;
+  std::vector<int64_t> lives_;
+  int collector_kills_ = 0, agent_kills_ = 0, cuts_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(
+      "Kills and cuts off agents and collector at random and checks "
+      "that nothing acked is lost.");
+  app.add_option("--collector-binary", flags.collector_binary, "rankprobed");
+  app.add_option("--directory", flags.directory, "for all files; a new one");
+  app.add_option("--rounds", flags.rounds, "disturbances (15)");
+  app.add_option("--agents", flags.agents, "ranks (3)");
+  app.add_option("--seed", flags.seed, "0: a new one");
+  app.add_flag("--spool", flags.spool, "agents keep a spool");
+  app.add_flag("--agent", flags.agent, "(internal) be an agent");
+  app.add_option("--collector", flags.collector, "(internal)");
+  app.add_option("--state", flags.state, "(internal)");
+  app.add_option("--spool-directory", flags.spool_directory, "(internal)");
+  app.add_option("--rank", flags.rank, "(internal)");
+  app.add_option("--life", flags.life, "(internal)");
+  CLI11_PARSE(app, argc, argv);
+  if (flags.agent) {
+    return RunAgent(flags.collector, flags.seed, flags.rank, flags.life,
+                    flags.state, flags.spool_directory);
+  }
+  if (flags.seed == 0) flags.seed = std::random_device()() | 1u;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(flags.seed));
+  std::fflush(stdout);
+  bool made = false;
+  if (flags.directory.empty()) {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "rankprobe_oracleXXXXXX")
+            .string();
+    if (::mkdtemp(pattern.data()) == nullptr) return 2;
+    flags.directory = pattern;
+    made = true;
+  }
+  const int code =
+      Oracle(flags, std::filesystem::read_symlink("/proc/self/exe").string())
+          .Run();
+  // What failed is left to be looked at.
+  if (code == 0 && made) std::filesystem::remove_all(flags.directory);
+  return code;
+}
+
+}  // namespace
+}  // namespace rankprobe::crash
+
+int main(int argc, char** argv) {
+  try {
+    return rankprobe::crash::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "crash_oracle: %s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,113 @@
+// The disk fills up in the middle of a run: the training side never waits, the
+// ledger names what was shed, and ingest goes on by itself once there is room.
+#include <cstring>
+#include <random>
+
+#include "collector/archive/ledger.h"
+#include "gtest/gtest.h"
+#include "tests/crash/server_fixture.h"
+#include "tests/crash/workload.h"
+
+namespace rankprobe::crash {
+namespace {
+
+class DiskFullTest : public ServerTest {
+ protected:
+  // A step of five records and one payload of 64 KiB; counts what was shed.
+  void Step(Session* session, int64_t step) {
+    std::string data(64 << 10, '\0');
+    std::mt19937_64 random(static_cast<uint64_t>(step));
+    for (char& c : data) c = static_cast<char>(random());
+    Payload payload = MakePayload(std::move(data));
+    v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
+    std::unique_ptr<PayloadBuffer> buffer =
+        session->ReservePayload(payload.data.size(), &reason);
+    if (buffer != nullptr) {
+      std::memcpy(buffer->data(), payload.data.data(), payload.data.size());
+      session->SubmitPayload(payload.digest, std::move(buffer));
+    }
+    for (uint64_t order = 0; order < 5; ++order) {
+      auto records = std::make_unique<RecordBuffer>();
+      records->batch()->set_step(step);
+      v1::Record* const record = records->Add();
+      record->set_order(order);
+      if (order == 0) {
+        record->mutable_step_begin();
+      } else if (order < 4) {
+        v1::CallPhase* const call = record->mutable_call();
+        call->set_entry(absl::StrCat("Torch.op.", order, ".forward"));
+        v1::PayloadRef* const ref = call->mutable_output()
+                                        ->add_items()
+                                        ->mutable_tensor()
+                                        ->mutable_payload();
+        ref->set_length_bytes(payload.data.size());
+        if (reason == v1::LOSS_REASON_UNSPECIFIED) {
+          ref->set_digest(payload.digest.data(), 16);
+        } else {
+          ref->set_lost(reason);
+        }
+      } else {
+        record->mutable_step_end()->set_call_phases(3);
+        record->mutable_step_end()->set_payloads(3);
+      }
+      submitted_ += 1;
+      shed_ += session->SubmitRecords(std::move(records)) ? 0 : 1;
+    }
+  }
+
+  uint64_t submitted_ = 0, shed_ = 0;
+};
+
+TEST_F(DiskFullTest, TrainingGoesOnAndIngestResumesByItself) {
+  std::unique_ptr<Session> session =
+      Connect(0, 1 << 20, OverflowPolicy::kDropNewest);
+  int64_t step = 0;
+  for (; step < 5; ++step) Step(session.get(), step);
+  ASSERT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(20)).ok());
+  EXPECT_EQ(shed_, 0u);
+
+  fs_.SetCapacity(fs_.used_bytes() + (200 << 10));
+  const int64_t began = clock_.MonotonicNanos();
+  for (; step < 400; ++step) Step(session.get(), step);
+  const absl::Duration took =
+      absl::Nanoseconds(clock_.MonotonicNanos() - began);
+  EXPECT_LT(took, absl::Seconds(20)) << "nothing waits for the disk";
+  EXPECT_GT(shed_, 0u);
+  const SessionStats full = session->GetStats();
+  EXPECT_LE(full.queue_peak_bytes, uint64_t{1} << 20);
+  EXPECT_TRUE(full.connected) << "a full disk is no reason to part";
+
+  fs_.SetCapacity(UINT64_MAX);
+  ASSERT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(60)).ok());
+  for (; step < 405; ++step) Step(session.get(), step);
+  ASSERT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(20)).ok());
+
+  // Every record is stored or a named loss.
+  uint64_t stored = 0, lost = 0;
+  const auto steps = store_->ListSteps("run");
+  ASSERT_TRUE(steps.ok());
+  for (const v1::StepInfo& info : *steps) {
+    const auto ledger = AccountStep(store_, "run", info);
+    ASSERT_TRUE(ledger.ok()) << ledger.status();
+    stored += ledger->stored_records();
+    for (const v1::LedgerGap& gap : ledger->gaps()) {
+      EXPECT_NE(gap.reason(), "NOT_STORED") << ledger->DebugString();
+      if (gap.reason() != "NOT_RECEIVED") lost += gap.records();
+    }
+    if (info.step() >= 400) {
+      EXPECT_EQ(ledger->state(), v1::StepLedger::STATE_WHOLE)
+          << ledger->DebugString();
+    }
+  }
+  EXPECT_EQ(stored, submitted_ - shed_);
+  EXPECT_EQ(lost, shed_);
+  v1::VerifyRequest request;
+  request.set_read_data(true);
+  const auto report = store_->Verify(request, {});
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->fault_count(), 0u) << report->DebugString();
+  EXPECT_EQ(report->missing_payloads(), 0u);
+}
+
+}  // namespace
+}  // namespace rankprobe::crash

@@ -1,0 +1,108 @@
+#include "tests/crash/proxy.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace rankprobe::crash {
+namespace {
+
+constexpr int kPollMs = 20;
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+bool SendAll(int fd, const char* data, ssize_t size) {
+  while (size > 0) {
+    const ssize_t n = ::send(fd, data, static_cast<size_t>(size), MSG_NOSIGNAL);
+    if (n <= 0) return false;
+    data += n;
+    size -= n;
+  }
+  return true;
+}
+
+}  // namespace
+
+Proxy::Proxy(int target_port) : target_port_(target_port) {
+  listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = Loopback(0);
+  socklen_t size = sizeof(address);
+  if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::listen(listener_, 64) != 0 ||
+      ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) !=
+          0)
+    std::abort();
+  port_ = ntohs(address.sin_port);
+  acceptor_ = std::thread([this] { Accept(); });
+}
+
+Proxy::~Proxy() {
+  stopping_ = true;
+  acceptor_.join();
+  std::vector<std::thread> connections;
+  {
+    absl::MutexLock lock(&mutex_);
+    connections = std::move(connections_);
+  }
+  for (std::thread& connection : connections) connection.join();
+  ::close(listener_);
+}
+
+void Proxy::Stall(absl::Duration duration) {
+  stalled_until_ns_ =
+      absl::GetCurrentTimeNanos() + absl::ToInt64Nanoseconds(duration);
+}
+
+void Proxy::Accept() {
+  while (!stopping_) {
+    pollfd poll_fd{listener_, POLLIN, 0};
+    if (::poll(&poll_fd, 1, kPollMs) <= 0) continue;
+    const int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (client < 0) continue;
+    absl::MutexLock lock(&mutex_);
+    connections_.emplace_back([this, client] { Serve(client); });
+  }
+}
+
+void Proxy::Serve(int client) {
+  const uint64_t cuts = cuts_, truncations = truncations_;
+  const int target = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in address = Loopback(target_port_);
+  std::array<char, 64 << 10> data;
+  bool open = ::connect(target, reinterpret_cast<const sockaddr*>(&address),
+                        sizeof(address)) == 0;
+  while (open && !stopping_ && cuts == cuts_) {
+    if (absl::GetCurrentTimeNanos() < stalled_until_ns_) {
+      absl::SleepFor(absl::Milliseconds(kPollMs));
+      continue;
+    }
+    pollfd poll_fds[] = {{client, POLLIN, 0}, {target, POLLIN, 0}};
+    if (::poll(poll_fds, 2, kPollMs) < 0) break;
+    for (int side = 0; side < 2 && open; ++side) {
+      if (poll_fds[side].revents == 0) continue;
+      const ssize_t n = ::recv(poll_fds[side].fd, data.data(), data.size(), 0);
+      const bool truncate = truncations != truncations_;
+      open = n > 0 &&
+             SendAll(poll_fds[1 - side].fd, data.data(), truncate ? n / 2 : n);
+      if (truncate) open = false;
+    }
+  }
+  ::close(client);
+  ::close(target);
+}
+
+}  // namespace rankprobe::crash

@@ -1,0 +1,38 @@
+// What the crash oracle's agents record: a pure function of (seed, rank, step),
+// so that the checker knows every byte that must be in the archive.
+#ifndef RANKPROBE_TESTS_CRASH_WORKLOAD_H_
+#define RANKPROBE_TESTS_CRASH_WORKLOAD_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rankprobe::crash {
+
+inline constexpr char kRun[] = "oracle";
+// Steps of one life of a rank begin at a multiple of this.
+inline constexpr int64_t kStepsPerLife = 1000000;
+inline constexpr int kCallsPerStep = 12;
+
+struct Payload {
+  std::string data;
+  std::array<uint8_t, 16> digest{};
+};
+
+Payload MakePayload(std::string data);
+
+// One that all ranks and steps share for a while, one of several chunks, one
+// small one.
+std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step);
+
+// Runs as one rank until SIGTERM: exit code 0 when all that was recorded is
+// committed. `state_path` gets a line "P <step>" before a step is submitted and
+// "A <step>" once its flush has returned.
+int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
+             int64_t life, const std::string& state_path,
+             const std::string& spool_directory);
+
+}  // namespace rankprobe::crash
+
+#endif  // RANKPROBE_TESTS_CRASH_WORKLOAD_H_
