@@ -17,7 +17,7 @@
 namespace rankprobe {
 namespace {
 
-std::string Text(grpc::string_ref text) {
+std::string Text(const grpc::string_ref& text) {
   return std::string(text.data(), text.size());
 }
 

@@ -134,6 +134,11 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     it = agents_.erase(it);
   }
   Run* const run = LoadRun(identity.run());
+  // Nobody will hear of that session again.
+  if (!admission.replaced_session.empty()) {
+    for (auto& op : run->switches) op->OnLost(admission.replaced_session);
+    ForgetFinished(run);
+  }
   const std::optional<int64_t> rank =
       identity.has_rank() ? std::optional<int64_t>(identity.rank())
                           : std::nullopt;
@@ -246,7 +251,8 @@ void ControlPlane::Disconnected(const std::string& session,
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
   told.set_detail(it->second.farewell ? "the process has ended" : reason);
   Tell(std::move(told));
-  for (auto& op : explains_) op->waiting.erase(it->second.identity.incarnation());
+  for (auto& op : explains_)
+    op->waiting.erase(it->second.identity.incarnation());
   Run* const run = LoadRun(it->second.identity.run());
   for (auto& op : run->switches) op->OnLost(session);
   ForgetFinished(run);
@@ -278,8 +284,8 @@ bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
   return plan != nullptr && plan->Admits(rank, step);
 }
 
-std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(
-    const std::string& run, uint64_t epoch) const {
+std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(const std::string& run,
+                                                         uint64_t epoch) const {
   absl::MutexLock lock(&mutex_);
   const auto it = runs_.find(run);
   return it == runs_.end() ? nullptr : it->second.plans.ByEpoch(epoch);
@@ -356,7 +362,10 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
   actions.next_epoch = [run] { return run->plans.NextEpoch(); };
   actions.look = [this](const std::string& session) {
     mutex_.AssertHeld();
-    const Agent& agent = agents_[session];
+    const auto it = agents_.find(session);
+    // Replaced by a later session of its process.
+    if (it == agents_.end()) return SwitchOperation::Participant();
+    const Agent& agent = it->second;
     return SwitchOperation::Participant{agent.identity, agent.step,
                                         agent.step_ns};
   };

@@ -336,6 +336,31 @@ TEST_F(ControlPlaneTest, HostileHellosAreRefused) {
       StatusCode::kInvalidArgument);
 }
 
+// The new session of a process takes the place of the old one while a switch
+// still asks for it.
+TEST_F(ControlPlaneTest, AReconnectDuringASwitchLeavesNoGhostAndIsTold) {
+  FakeRank ranks[2], again;
+  for (int r = 0; r < 2; ++r) {
+    Join(r, &ranks[r]);
+    BeginStep(&ranks[r], 3);
+  }
+  Enable();
+  Join(1, &again);
+  // Rank 0 has passed the step: the collector looks at everybody anew.
+  BeginStep(&ranks[0], 50);
+  while (!ranks[0].inbox.empty()) Deliver(&ranks[0]);
+  for (int64_t step = 51; step < 60; ++step) {
+    BeginStep(&ranks[0], step);
+    while (!ranks[0].inbox.empty()) Deliver(&ranks[0]);
+  }
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  ASSERT_EQ((*result_)->ranks_size(), 2);
+  EXPECT_EQ((*result_)->ranks(0).state(), v1::RankSwitch::STATE_APPLIED);
+  EXPECT_EQ((*result_)->ranks(1).state(), v1::RankSwitch::STATE_LOST);
+  EXPECT_EQ(control_->ListAgents("").agents_size(), 2);
+  control_->Shutdown();  // says goodbye to everybody there is
+}
+
 // Whatever the order of messages and steps: a rank that is reported as applied
 // did so on the announced step and under the announced epoch.
 TEST_F(ControlPlaneTest, ReportedSwitchesHappenedAsReported) {

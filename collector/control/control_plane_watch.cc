@@ -49,14 +49,14 @@ void ControlPlane::LoadWatch(const std::string& name, Run* run) {
       return;
     }
   }
-  if (options_.default_watch.has_value()) run->watch.Set(*options_.default_watch);
+  if (options_.default_watch.has_value())
+    run->watch.Set(*options_.default_watch);
 }
 
 void ControlPlane::SendToRun(const std::string& run,
                              const v1::Directive& directive) {
   for (auto& [session, agent] : agents_) {
-    if (agent.connected && agent.identity.run() == run)
-      agent.sender(directive);
+    if (agent.connected && agent.identity.run() == run) agent.sender(directive);
   }
 }
 
@@ -77,8 +77,8 @@ absl::StatusOr<uint64_t> ControlPlane::SetTriggers(
 }
 
 uint64_t ControlPlane::CountConnected(const std::string& run) const {
-  return static_cast<uint64_t>(std::count_if(
-      agents_.begin(), agents_.end(), [&run](const auto& agent) {
+  return static_cast<uint64_t>(
+      std::count_if(agents_.begin(), agents_.end(), [&run](const auto& agent) {
         return agent.second.connected && agent.second.identity.run() == run;
       }));
 }
@@ -217,8 +217,7 @@ void ControlPlane::Act(Run* run, const RunWatch::Fired& fired) {
   options.set_timeout_ms(kTriggerSwitchTimeoutMs);
   const bool one = fired.rule.only_fired_rank() && fired.identity.has_rank();
   if (one) options.add_ranks(fired.identity.rank());
-  const bool raise =
-      fired.rule.raise_to() != v1::TriggerRule::EVIDENCE_NONE;
+  const bool raise = fired.rule.raise_to() != v1::TriggerRule::EVIDENCE_NONE;
   if (raise && DumpingNow(*run)) {
     add("an operator's dump is on and stays as it is");
   } else if (raise) {

@@ -69,9 +69,8 @@ absl::Status EventLog::Load(const std::string& path) {
 }
 
 absl::Status EventLog::OpenFile() {
-  RP_ASSIGN_OR_RETURN(file_,
-                      file_system_->OpenForWrite(
-                          options_.path, FileSystem::OpenMode::kAppend));
+  RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForWrite(
+                                 options_.path, FileSystem::OpenMode::kAppend));
   RP_ASSIGN_OR_RETURN(file_bytes_, file_system_->FileSize(options_.path));
   return absl::OkStatus();
 }
@@ -80,8 +79,8 @@ absl::Status EventLog::Write(const v1::Event& event) {
   if (file_bytes_ > options_.max_file_bytes) {
     RP_RETURN_IF_ERROR(file_->Close());
     file_.reset();
-    RP_RETURN_IF_ERROR(file_system_->Rename(options_.path,
-                                            absl::StrCat(options_.path, ".1")));
+    RP_RETURN_IF_ERROR(
+        file_system_->Rename(options_.path, absl::StrCat(options_.path, ".1")));
     RP_RETURN_IF_ERROR(OpenFile());
   }
   const std::string bytes = event.SerializeAsString();
@@ -105,8 +104,8 @@ uint64_t EventLog::Append(v1::Event event) {
   return id;
 }
 
-std::vector<v1::Event> EventLog::List(const std::string& run,
-                                      uint64_t after_id, size_t limit) const {
+std::vector<v1::Event> EventLog::List(const std::string& run, uint64_t after_id,
+                                      size_t limit) const {
   absl::MutexLock lock(&mutex_);
   std::vector<v1::Event> found;
   for (auto it = events_.rbegin();

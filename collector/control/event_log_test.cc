@@ -24,8 +24,8 @@ class EventLogTest : public testing::TempDirTest {
   void SetUp() override {
     TempDirTest::SetUp();
     file_system_ = NewPosixFileSystem();
-    options_.path = absl::StrCat(::testing::TempDir(), "/events_",
-                                 ::getpid(), ".log");
+    options_.path =
+        absl::StrCat(::testing::TempDir(), "/events_", ::getpid(), ".log");
     for (const std::string& path : {options_.path, options_.path + ".1"})
       file_system_->Delete(path).IgnoreError();
   }

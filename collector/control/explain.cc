@@ -67,10 +67,10 @@ class Explainer {
     } else if (target < first) {
       Stage("enabled", false, absl::StrCat("dumping begins at step ", first));
     } else if (spec.for_steps() > 0 && target >= first + spec.for_steps()) {
-      Stage("enabled", false,
-            absl::StrCat("dumping was on for ", spec.for_steps(),
-                         " steps, from ", first, " to ",
-                         first + spec.for_steps() - 1));
+      Stage(
+          "enabled", false,
+          absl::StrCat("dumping was on for ", spec.for_steps(), " steps, from ",
+                       first, " to ", first + spec.for_steps() - 1));
     } else {
       Stage("enabled", true,
             absl::StrCat("dumping is on from step ", first,
@@ -89,11 +89,11 @@ class Explainer {
         plan.ranks.all()
             ? "all ranks"
             : absl::StrCat("ranks ", absl::StrJoin(plan.ranks.values(), ","));
-    Stage("rank", plan.WantsRank(rank),
-          rank.has_value()
-              ? absl::StrCat("rank ", *rank, "; the plan wants ", ranks)
-              : absl::StrCat("the process has no rank; the plan wants ",
-                             ranks));
+    Stage(
+        "rank", plan.WantsRank(rank),
+        rank.has_value()
+            ? absl::StrCat("rank ", *rank, "; the plan wants ", ranks)
+            : absl::StrCat("the process has no rank; the plan wants ", ranks));
     const std::string steps =
         plan.steps.all()
             ? "all steps"
@@ -124,8 +124,8 @@ class Explainer {
       call.set_stage(std::string(VerdictName(verdict)));
     std::string reason = VerdictReason(plan, verdict, entry);
     if (by_name && PlanHasWindows(plan)) {
-      absl::StrAppend(&reason,
-                      "; by its name alone: windows hang on the order of calls");
+      absl::StrAppend(
+          &reason, "; by its name alone: windows hang on the order of calls");
     }
     call.set_reason(std::move(reason));
   }
@@ -203,12 +203,11 @@ std::string VerdictReason(const Plan& plan, Verdict verdict,
     case Verdict::kKeep:
       return "kept";
     case Verdict::kLevel:
-      return absl::StrCat("level ", std::string(LevelName(plan.level)),
-                          plan.level == Level::kL0
-                              ? " records modules, not API calls"
-                          : plan.level == Level::kL1
-                              ? " records API calls, not modules"
-                              : " records what save() is given");
+      return absl::StrCat(
+          "level ", std::string(LevelName(plan.level)),
+          plan.level == Level::kL0   ? " records modules, not API calls"
+          : plan.level == Level::kL1 ? " records API calls, not modules"
+                                     : " records what save() is given");
     case Verdict::kScope:
       return absl::StrCat("not between ", absl::StrJoin(plan.scope, " and "));
     case Verdict::kList:
@@ -218,9 +217,8 @@ std::string VerdictReason(const Plan& plan, Verdict verdict,
       return absl::StrCat("below risk_level ",
                           std::string(RiskLevelName(plan.risk_level)));
     case Verdict::kDataMode:
-      return IsBackwardEntry(entry)
-                 ? "data_mode has no backward in it"
-                 : "data_mode leaves nothing of it";
+      return IsBackwardEntry(entry) ? "data_mode has no backward in it"
+                                    : "data_mode leaves nothing of it";
   }
   return "";
 }

@@ -56,14 +56,14 @@ TEST_F(ExplainTest, EachStageThatStopsARankIsNamed) {
   facts_.silent_ms = 3000;
   EXPECT_THAT(Stage(Explain(), "connected").reason(), HasSubstr("3 s ago"));
   facts_.connected = true;
-  EXPECT_FALSE(
-      ExplainRank(question_, nullptr, facts_).stages(1).passes());
+  EXPECT_FALSE(ExplainRank(question_, nullptr, facts_).stages(1).passes());
   EXPECT_TRUE(Stage(Explain(), "enabled").passes());
   spec_.set_enabled(false);
   EXPECT_FALSE(Stage(Explain(), "enabled").passes());
   spec_.set_enabled(true);
   spec_.set_effective_at_step(11);
-  EXPECT_THAT(Stage(Explain(), "enabled").reason(), HasSubstr("begins at step 11"));
+  EXPECT_THAT(Stage(Explain(), "enabled").reason(),
+              HasSubstr("begins at step 11"));
   spec_.set_effective_at_step(5);
   spec_.set_for_steps(3);
   EXPECT_THAT(Stage(Explain(), "enabled").reason(), HasSubstr("from 5 to 7"));
@@ -111,8 +111,7 @@ TEST_F(ExplainTest, EachCallHasItsVerdictInOrder) {
 
 TEST_F(ExplainTest, WithoutCallsANameIsJudgedAlone) {
   question_.call = "Torch.relu.0.forward";
-  spec_.set_config_json(
-      R"({"dump_path": "d", "level": "L0"})");
+  spec_.set_config_json(R"({"dump_path": "d", "level": "L0"})");
   const v1::RankExplanation rank = Explain();
   EXPECT_FALSE(Stage(rank, "hooked").passes());
   ASSERT_EQ(rank.calls_size(), 1);

@@ -34,9 +34,9 @@ std::vector<RunWatch::Fired> RunWatch::OnReplica(
     const v1::Identity& identity, const v1::ReplicaDigest& replica,
     size_t ranks) {
   std::vector<Fired> all;
-  const auto rule = std::find_if(
-      spec_.rules().begin(), spec_.rules().end(),
-      [](const v1::TriggerRule& r) { return r.has_replica(); });
+  const auto rule =
+      std::find_if(spec_.rules().begin(), spec_.rules().end(),
+                   [](const v1::TriggerRule& r) { return r.has_replica(); });
   if (rule == spec_.rules().end()) return all;
   auto& step = replicas_[replica.step()];
   step[identity.incarnation()] = {identity, replica.digest()};
@@ -57,7 +57,8 @@ std::vector<RunWatch::Fired> RunWatch::OnReplica(
           {*rule, r.identity, replica.step(), "",
            absl::StrCat("digest ", absl::Hex(r.digest, absl::kZeroPad16),
                         ", that of ", most->second, " of ", step.size(),
-                        " ranks is ", absl::Hex(most->first, absl::kZeroPad16))});
+                        " ranks is ",
+                        absl::Hex(most->first, absl::kZeroPad16))});
     }
   }
   replicas_.erase(replicas_.begin(), replicas_.upper_bound(replica.step()));
@@ -69,12 +70,12 @@ std::vector<RunWatch::Fired> RunWatch::CheckSilence(
   std::vector<Fired> all;
   for (const v1::TriggerRule& rule : spec_.rules()) {
     if (!rule.has_silence()) continue;
-    const absl::Duration limit =
-        absl::Milliseconds(rule.silence().after_ms());
+    const absl::Duration limit = absl::Milliseconds(rule.silence().after_ms());
     // When all wait for one, it is one of those that are furthest behind.
     int64_t behind = INT64_MAX;
     for (const Rank& rank : ranks) {
-      if (!rank.farewell && rank.step >= 0) behind = std::min(behind, rank.step);
+      if (!rank.farewell && rank.step >= 0)
+        behind = std::min(behind, rank.step);
     }
     for (const Rank& rank : ranks) {
       if (rank.farewell || rank.step < 0 || now - rank.moved < limit ||
@@ -104,10 +105,9 @@ bool RunWatch::TakeTurn(const v1::TriggerRule& rule, absl::Time now,
     return false;
   }
   if (now < turn.rests_until) {
-    *why = absl::StrCat(
-        "the rule rests for another ",
-        absl::FormatDuration(
-            absl::Ceil(turn.rests_until - now, absl::Milliseconds(1))));
+    *why = absl::StrCat("the rule rests for another ",
+                        absl::FormatDuration(absl::Ceil(
+                            turn.rests_until - now, absl::Milliseconds(1))));
     return false;
   }
   ++turn.fires;

@@ -45,8 +45,7 @@ class WatchTest : public testing::TempDirTest {
     events_ = *EventLog::Open({}, nullptr, &clock_);
     ControlPlane::Options options;
     options.events = events_.get();
-    control_ =
-        std::make_unique<ControlPlane>(options, store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
   }
 
   void Join(int64_t rank, Rank* fake) {
@@ -55,9 +54,8 @@ class WatchTest : public testing::TempDirTest {
     hello.set_protocol(1);
     hello.set_step(-1);
     hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
-    auto admission = control_->Admit(hello, [fake](const v1::Directive& d) {
-      fake->inbox.push_back(d);
-    });
+    auto admission = control_->Admit(
+        hello, [fake](const v1::Directive& d) { fake->inbox.push_back(d); });
     ASSERT_TRUE(admission.ok()) << admission.status();
     fake->welcome = admission->welcome;
     fake->session = admission->welcome.session_id();
@@ -146,7 +144,8 @@ TEST_F(WatchTest, AFiredRuleShipsEveryFlightRecorderAndRaisesTheLevelOnce) {
   ASSERT_THAT(fired, SizeIs(2));
   EXPECT_EQ(fired[0].entry(), "Module.bad");
   EXPECT_EQ(fired[0].identity().rank(), 1);
-  EXPECT_THAT(fired[0].outcome(), HasSubstr("tensors at level mix for 3 steps"));
+  EXPECT_THAT(fired[0].outcome(),
+              HasSubstr("tensors at level mix for 3 steps"));
   EXPECT_THAT(fired[1].outcome(), HasSubstr("nothing more"));
 }
 
