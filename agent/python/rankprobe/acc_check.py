@@ -300,6 +300,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # small tensors: a pool costs more than it gives
     info = read_info(args.api_info_file)
     directory = os.path.dirname(os.path.abspath(args.api_info_file))
     data_dir = os.path.join(directory, "dump_tensor_data") if info.get("task") == "tensor" else None
