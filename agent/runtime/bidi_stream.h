@@ -31,13 +31,17 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
 
   // After the stub has bound this reactor.
   void Start() {
+    // Writes are started outside of gRPC's callbacks: without a hold the call
+    // could end, and its memory go, between CanWrite and Write.
+    this->AddHold();
+    held_ = true;
     this->StartRead(&incoming_);
     this->StartCall();
   }
 
   bool CanWrite() const {
     absl::MutexLock lock(&mutex_);
-    return !writing_ && !done_ && !write_failed_;
+    return held_ && !writing_ && !write_failed_ && !read_ended_;
   }
 
   // Needs CanWrite().
@@ -58,10 +62,16 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     return true;
   }
 
-  bool done() const {
-    absl::MutexLock lock(&mutex_);
-    return done_;
+  // The other side has ended the stream, or it has failed.
+  bool done() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!read_ended_) return done_;
+    }
+    Finish();
+    return true;
   }
+  // Of a stream that is done.
   grpc::Status status() const {
     absl::MutexLock lock(&mutex_);
     return status_;
@@ -70,13 +80,26 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   // Ends the stream and waits until gRPC is done with it.
   void Close() {
     context_.TryCancel();
+    Finish();
+  }
+
+ private:
+  // Lets go of the call; nothing is started on it any more.
+  void Finish() {
+    if (std::exchange(held_, false)) this->RemoveHold();
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));
   }
 
- private:
   void OnReadDone(bool ok) override {
-    if (!ok) return;
+    if (!ok) {
+      {
+        absl::MutexLock lock(&mutex_);
+        read_ended_ = true;
+      }
+      wake_();
+      return;
+    }
     {
       absl::MutexLock lock(&mutex_);
       read_.push_back(std::move(incoming_));
@@ -103,12 +126,15 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   }
 
   const std::function<void()> wake_;
+  // Of the driving thread.
+  bool held_ = false;
   grpc::ClientContext context_;
   Request outgoing_;
   Response incoming_;
   mutable absl::Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool read_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<Response> read_ ABSL_GUARDED_BY(mutex_);

@@ -115,6 +115,7 @@ TEST_F(SpoolTest, ATornFrameEndsIt) {
 }
 
 TEST_F(SpoolTest, FilesThatAreNoSpoolAreLeftAlone) {
+  ASSERT_TRUE(fs_.CreateDirectories("/spool").ok());
   { auto lock = *fs_.Lock("/spool/0000000000000009.lock"); }
   auto file = *fs_.OpenForWrite("/spool/0000000000000009.lock",
                                 FileSystem::OpenMode::kTruncate);
