@@ -48,9 +48,9 @@ const char* KindText(v1::Event::Kind kind) {
 
 // "12:03:04 rank 1 step 7 trigger nan: Module.x output 0: Max NaN -> ..."
 std::string EventLine(const v1::Event& event) {
-  std::string line = absl::FormatTime(
-      "%H:%M:%S", absl::FromUnixNanos(event.time_unix_ns()),
-      absl::LocalTimeZone());
+  std::string line =
+      absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(event.time_unix_ns()),
+                       absl::LocalTimeZone());
   absl::StrAppend(&line, " ", event.run());
   if (event.has_identity()) absl::StrAppend(&line, " ", Who(event.identity()));
   if (event.step() >= 0) absl::StrAppend(&line, " step ", event.step());
@@ -86,13 +86,12 @@ void PrintRank(const v1::RankExplanation& rank) {
               static_cast<unsigned long long>(rank.calls_size()),
               static_cast<unsigned long long>(captured));
   for (const v1::CallExplanation& call : rank.calls()) {
-    std::printf("    %s %s%s%s\n", call.captured() ? "yes" : "NO ",
-                call.entry().c_str(),
-                call.with_payload() ? " (with tensors)" : "",
-                call.captured()
-                    ? ""
-                    : absl::StrCat(": ", call.stage(), ": ", call.reason())
-                          .c_str());
+    std::printf(
+        "    %s %s%s%s\n", call.captured() ? "yes" : "NO ",
+        call.entry().c_str(), call.with_payload() ? " (with tensors)" : "",
+        call.captured()
+            ? ""
+            : absl::StrCat(": ", call.stage(), ": ", call.reason()).c_str());
   }
 }
 
@@ -244,26 +243,25 @@ class Top {
       connected += agent.connected() ? 1 : 0;
       dumping += agent.dumping() ? 1 : 0;
       rate += shown;
-      table.Add(
-          {agent.identity().run(),
-           agent.identity().has_rank()
-               ? absl::StrCat(agent.identity().rank())
-               : absl::StrCat("proc", agent.identity().pid()),
-           agent.identity().host(), absl::StrCat(agent.step()),
-           absl::StrCat(agent.lag_steps()),
-           agent.step_ns() > 0
-               ? absl::StrFormat("%.1f",
-                                 static_cast<double>(agent.step_ns()) / 1e6)
-               : "-",
-           !agent.connected() ? "gone"
-           : agent.dumping()  ? "on"
-                              : "off",
-           absl::StrCat(HumanBytes(shown), "/s"),
-           HumanBytes(agent.received_bytes()),
-           HumanBytes(agent.pending_bytes()),
-           absl::StrCat(agent.lost_records() + agent.lost_payloads()),
-           absl::StrFormat("%.1f s",
-                           static_cast<double>(agent.silent_ms()) / 1000)});
+      table.Add({agent.identity().run(),
+                 agent.identity().has_rank()
+                     ? absl::StrCat(agent.identity().rank())
+                     : absl::StrCat("proc", agent.identity().pid()),
+                 agent.identity().host(), absl::StrCat(agent.step()),
+                 absl::StrCat(agent.lag_steps()),
+                 agent.step_ns() > 0
+                     ? absl::StrFormat(
+                           "%.1f", static_cast<double>(agent.step_ns()) / 1e6)
+                     : "-",
+                 !agent.connected() ? "gone"
+                 : agent.dumping()  ? "on"
+                                    : "off",
+                 absl::StrCat(HumanBytes(shown), "/s"),
+                 HumanBytes(agent.received_bytes()),
+                 HumanBytes(agent.pending_bytes()),
+                 absl::StrCat(agent.lost_records() + agent.lost_payloads()),
+                 absl::StrFormat(
+                     "%.1f s", static_cast<double>(agent.silent_ms()) / 1000)});
     }
     drawn_ = true;
     std::string text;
@@ -389,8 +387,9 @@ void AddWatchVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   AddRun(explain, &question->run);
   explain->add_option("--rank", question->rank, "only this rank")
       ->check(CLI::NonNegativeNumber);
-  explain->add_option("--step", question->step,
-                      "in this step; the next one if left out")
+  explain
+      ->add_option("--step", question->step,
+                   "in this step; the next one if left out")
       ->check(CLI::NonNegativeNumber);
   explain->add_option("--call", question->call,
                       "only calls with this in their name");
@@ -421,8 +420,8 @@ void AddWatchVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   auto flags = std::make_shared<WatchFlags>();
   CLI::App* const watch =
       app->add_subcommand("watch", "events as they come; --json for programs");
-  CLI::App* const top = app->add_subcommand(
-      "top", "ranks, steps, rates, lag and events, live");
+  CLI::App* const top =
+      app->add_subcommand("top", "ranks, steps, rates, lag and events, live");
   for (CLI::App* const verb : {watch, top}) {
     AddGlobals(verb, globals);
     verb->add_option("--run", flags->run, "only this run");

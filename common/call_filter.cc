@@ -127,8 +127,7 @@ Verdict CallFilter::CouldKeep(absl::string_view entry, bool is_module) const {
 Verdict CallFilter::CouldKeepParametersGrad() const {
   if (plan_->level == Level::kL1 || plan_->level == Level::kDebug)
     return Verdict::kLevel;
-  return plan_->data_mode.parameters_grad ? Verdict::kKeep
-                                          : Verdict::kDataMode;
+  return plan_->data_mode.parameters_grad ? Verdict::kKeep : Verdict::kDataMode;
 }
 
 bool CallFilter::WantsPayload(absl::string_view entry) const {

@@ -37,8 +37,8 @@ void RecordGate::Replay(const v1::CallTrace& untrusted) {
 
 Verdict RecordGate::CheckSections(const v1::CallPhase& call) const {
   const DataMode& mode = plan_->data_mode;
-  if (!mode.input && (call.has_input_args() || call.has_input_kwargs() ||
-                      call.has_input()))
+  if (!mode.input &&
+      (call.has_input_args() || call.has_input_kwargs() || call.has_input()))
     return Verdict::kDataMode;
   if (!mode.output && call.has_output()) return Verdict::kDataMode;
   return Verdict::kKeep;

@@ -23,7 +23,9 @@ class RandomStep {
   }
 
  private:
-  int Pick(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+  int Pick(int n) {
+    return static_cast<int>(random_() % static_cast<unsigned>(n));
+  }
 
   void Add(v1::CallTrace::Kind kind, const std::string& entry) {
     items_.emplace_back();

@@ -157,9 +157,8 @@ std::string FlightConfigJson(const v1::FlightSpec& flight) {
 
 std::string RaisedConfigJson(const v1::TriggerRule& rule) {
   const std::string level = rule.level().empty() ? "mix" : rule.level();
-  const bool tensors =
-      rule.raise_to() == v1::TriggerRule::EVIDENCE_TENSORS ||
-      rule.raise_to() == v1::TriggerRule::EVIDENCE_UNSPECIFIED;
+  const bool tensors = rule.raise_to() == v1::TriggerRule::EVIDENCE_TENSORS ||
+                       rule.raise_to() == v1::TriggerRule::EVIDENCE_UNSPECIFIED;
   const bool digest = rule.raise_to() == v1::TriggerRule::EVIDENCE_DIGEST;
   return absl::StrCat(
       R"({"task": ")", tensors ? "tensor" : "statistics",

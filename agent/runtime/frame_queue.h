@@ -123,8 +123,7 @@ class FrameQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits by policy; false when the bytes are shed.
   bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
-               bool may_wait = true)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+               bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Encode(Frame frame, EncodedFrame* out);

@@ -22,7 +22,8 @@ using Visit = absl::FunctionRef<void(const char*, int, const v1::TensorStats&)>;
 void VisitTensors(const v1::Value& value, const char* section, int index,
                   Visit visit) {
   if (value.has_tensor()) {
-    if (value.tensor().has_stats()) visit(section, index, value.tensor().stats());
+    if (value.tensor().has_stats())
+      visit(section, index, value.tensor().stats());
   } else if (value.has_list()) {
     for (const v1::Value& item : value.list().items())
       VisitTensors(item, section, index, visit);
@@ -121,8 +122,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
     ++place;
     History* history = nullptr;
     double norm = 0;
-    if (watches_norms_ && stats.has_norm_f() &&
-        std::isfinite(stats.norm_f())) {
+    if (watches_norms_ && stats.has_norm_f() && std::isfinite(stats.norm_f())) {
       norm = stats.norm_f();
       const std::string key =
           absl::StrCat(phase.entry(), " ", section, " ", place);
@@ -138,8 +138,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
         continue;
       std::string detail;
       if (rule.rule.has_non_finite()) {
-        const auto found =
-            NonFinite(stats, rule.rule.non_finite().nan_only());
+        const auto found = NonFinite(stats, rule.rule.non_finite().nan_only());
         if (!found.has_value() || Resting(rule)) continue;
         detail = absl::StrCat(section, " ", index, ": ", *found);
       } else if (rule.rule.has_norm_jump() && history != nullptr &&
@@ -165,8 +164,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
   return all;
 }
 
-std::vector<v1::TriggerFired> TriggerEngine::OnLoss(int64_t step,
-                                                    double loss) {
+std::vector<v1::TriggerFired> TriggerEngine::OnLoss(int64_t step, double loss) {
   std::vector<v1::TriggerFired> all;
   for (Rule& rule : rules_) {
     if (!rule.rule.has_loss()) continue;

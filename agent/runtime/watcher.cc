@@ -22,16 +22,17 @@ void Watcher::Configure(const v1::WatchSpec& untrusted) {
   std::shared_ptr<const Plan> plan;
   if (spec.flight().steps() > 0) {
     auto config = ParseConfig(FlightConfigJson(spec.flight()), {});
-    if (config.ok()) plan = std::make_shared<const Plan>(std::move(config->plan));
+    if (config.ok())
+      plan = std::make_shared<const Plan>(std::move(config->plan));
   }
   absl::MutexLock lock(&mutex_);
   flight_plan_ = std::move(plan);
   ring_.SetLimits(spec.flight().steps(), spec.flight().max_bytes());
   triggers_.Configure(spec);
   budget_.Configure(spec.budget());
-  active_.store(spec.rules_size() > 0 || budget_.limited() ||
-                    budget_.level() > 0,
-                std::memory_order_relaxed);
+  active_.store(
+      spec.rules_size() > 0 || budget_.limited() || budget_.level() > 0,
+      std::memory_order_relaxed);
   spec_ = std::move(spec);
 }
 

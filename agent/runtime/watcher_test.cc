@@ -26,10 +26,8 @@ class WatcherTest : public ::testing::Test {
                              double norm = 1) {
     v1::CallPhase phase;
     phase.set_entry(entry);
-    v1::TensorStats* stats = phase.mutable_output()
-                                 ->add_items()
-                                 ->mutable_tensor()
-                                 ->mutable_stats();
+    v1::TensorStats* stats =
+        phase.mutable_output()->add_items()->mutable_tensor()->mutable_stats();
     stats->set_max_f(max);
     stats->set_min_f(0);
     stats->set_norm_f(norm);

@@ -33,8 +33,9 @@ class EventLog {
     uint64_t max_file_bytes = 64 << 20;
   };
 
-  static absl::StatusOr<std::unique_ptr<EventLog>> Open(
-      const Options& options, FileSystem* file_system, const Clock* clock);
+  static absl::StatusOr<std::unique_ptr<EventLog>> Open(const Options& options,
+                                                        FileSystem* file_system,
+                                                        const Clock* clock);
 
   // Gives the event its id and time; returns the id.
   uint64_t Append(v1::Event event);
