@@ -26,7 +26,7 @@ class PtReaderTest : public ::testing::Test {
   PtTensor Make(v1::DType dtype, const std::vector<int64_t>& shape,
                 const std::vector<T>& values) {
     std::string bytes(values.size() * sizeof(T), '\0');
-    std::memcpy(bytes.data(), values.data(), bytes.size());
+    if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
     PtWriter writer("x", dtype, shape, bytes.size());
     writer.AddData(bytes);
     const std::string path =

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/step_range.h"
 
 namespace rankprobe {
 
@@ -47,6 +48,8 @@ v1::PlanPrepared PlanGate::Prepare(const v1::PlanSpec& spec) {
   answer.set_current_step(step_);
   if (!parsed.ok()) {
     answer.set_reason(std::string(parsed.status().message()));
+  } else if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
+    answer.set_reason("the plan's steps are out of range");
   } else if (spec.epoch() <= current_.epoch) {
     answer.set_reason(
         absl::StrCat("epoch ", current_.epoch, " is in force already"));
@@ -93,7 +96,9 @@ void PlanGate::Abort(uint64_t epoch) {
 
 void PlanGate::Adopt(const v1::PlanSpec& spec) {
   absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
-  if (!parsed.ok()) return;
+  if (!parsed.ok() || !IsStep(spec.effective_at_step()) ||
+      !IsStep(spec.for_steps()))
+    return;
   absl::MutexLock lock(&mutex_);
   if (spec.epoch() <= current_.epoch ||
       (next_.has_value() && next_->epoch == spec.epoch() && next_->committed))

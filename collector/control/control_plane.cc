@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/step_range.h"
 
 namespace rankprobe {
 namespace {
@@ -166,7 +167,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   Agent& agent = agents_[session];
   agent.identity = identity;
   agent.sender = std::move(sender);
-  agent.step = hello.step();
+  agent.step = ReportedStep(hello.step());
   agent.epoch = hello.plan_epoch();
   agent.framework_version = hello.framework_version();
   agent.last_heard = clock_->Now();
@@ -194,19 +195,22 @@ void ControlPlane::OnEvent(const std::string& session,
   Run* const run = LoadRun(agent.identity.run());
   switch (event.event_case()) {
     case v1::AgentEvent::kProgress:
-      if (agent.step != event.progress().step())
+      if (const int64_t step = ReportedStep(event.progress().step());
+          agent.step != step) {
         agent.last_moved = agent.last_heard;
-      agent.step = event.progress().step();
+        agent.step = step;
+      }
       agent.dumping = event.progress().dumping();
       if (event.progress().last_step_ns() > 0)
         agent.step_ns = event.progress().last_step_ns();
       break;
     case v1::AgentEvent::kPrepared:
-      agent.step = std::max(agent.step, event.prepared().current_step());
+      agent.step =
+          std::max(agent.step, ReportedStep(event.prepared().current_step()));
       for (auto& op : run->switches) op->OnPrepared(session, event.prepared());
       break;
     case v1::AgentEvent::kApplied:
-      agent.step = std::max(agent.step, event.applied().step());
+      agent.step = std::max(agent.step, ReportedStep(event.applied().step()));
       agent.epoch = event.applied().epoch();
       for (auto& op : run->switches) op->OnApplied(session, event.applied());
       break;
@@ -325,9 +329,9 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
     return done(
         absl::AbortedError("another switch of this run is in progress"));
   }
-  if (options.at_step() < 0 || options.for_steps() < 0) {
+  if (!IsStep(options.at_step()) || !IsStep(options.for_steps())) {
     return done(absl::InvalidArgumentError(
-        "at_step and for_steps must not be negative"));
+        absl::StrCat("at_step and for_steps must be 0 .. ", kMaxStep)));
   }
   std::vector<std::string> sessions;
   const std::vector<int64_t> ranks(options.ranks().begin(),

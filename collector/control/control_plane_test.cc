@@ -288,6 +288,26 @@ TEST_F(ControlPlaneTest, BadRequestsChangeNothing) {
   EXPECT_FALSE(control_->GetConfig("run")->enabled());
 }
 
+TEST_F(ControlPlaneTest, StepsOutOfRange) {
+  FakeRank rank;
+  Join(0, &rank);
+  v1::SwitchOptions options;
+  options.set_at_step(INT64_MAX);
+  Enable(options);
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
+  options.Clear();
+  options.set_for_steps(-1);
+  Enable(options);
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
+  // A rank that claims to be at the end of time has no step left to switch at.
+  BeginStep(&rank, INT64_MAX);
+  Enable();
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
+  BeginStep(&rank, INT64_MIN);
+  Enable();
+  EXPECT_FALSE(result_.has_value()) << "waits for the rank's answer";
+}
+
 TEST_F(ControlPlaneTest, TwoOperatorsAtOnce) {
   FakeRank rank;
   Join(0, &rank);

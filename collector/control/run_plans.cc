@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "common/step_range.h"
 
 namespace rankprobe {
 namespace {
@@ -23,6 +24,11 @@ bool CompiledPlan::Admits(std::optional<int64_t> rank, int64_t step) const {
 
 absl::StatusOr<std::shared_ptr<const CompiledPlan>> RunPlans::Compile(
     const v1::PlanSpec& spec) {
+  if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a plan takes effect at step ", spec.effective_at_step(), " for ",
+        spec.for_steps(), " steps; 0 .. ", kMaxStep, " are legal"));
+  }
   RP_ASSIGN_OR_RETURN(ConfigResult parsed, ParseConfig(spec.config_json(), {}));
   auto compiled = std::make_shared<CompiledPlan>();
   compiled->spec = spec;

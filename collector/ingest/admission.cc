@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/store/payload_refs.h"
 #include "common/status_macros.h"
+#include "common/step_range.h"
 
 namespace rankprobe {
 namespace {
@@ -97,8 +98,11 @@ absl::Status CheckFrame(const v1::UploadFrame& frame,
     return absl::InvalidArgumentError("the upload is open already");
   if (frame.has_chunk()) return CheckChunk(frame.chunk());
   if (frame.has_batch()) {
-    if (frame.batch().step() < 0)
-      return absl::InvalidArgumentError("a record batch has a negative step");
+    if (!IsStep(frame.batch().step())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a record batch is of step ", frame.batch().step(),
+                       "; 0 .. ", kMaxStep, " are legal"));
+    }
     for (const v1::Record& record : frame.batch().records())
       RP_RETURN_IF_ERROR(CheckRecord(record));
   }

@@ -58,6 +58,8 @@ TEST(AdmissionTest, ChunksStayInsideTheirPayload) {
 TEST(AdmissionTest, RecordsAreSane) {
   EXPECT_TRUE(
       Refused([](v1::UploadFrame* f) { f->mutable_batch()->set_step(-1); }));
+  EXPECT_TRUE(Refused(
+      [](v1::UploadFrame* f) { f->mutable_batch()->set_step(INT64_MAX); }));
   EXPECT_TRUE(
       Refused([](v1::UploadFrame* f) { f->mutable_batch()->add_records(); }));
   EXPECT_TRUE(Refused([](v1::UploadFrame* f) { Call(f)->set_entry(""); }));
