@@ -1027,9 +1027,9 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,
                         options.leveldb_cache_bytes, file_system}));
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<PayloadStore> payloads,
-      PayloadStore::Open(
-          {absl::StrCat(options.data_dir, "/segments"), options.segment_bytes},
-          file_system));
+      PayloadStore::Open({absl::StrCat(options.data_dir, "/segments"),
+                          options.segment_bytes, options.compress_payloads},
+                         file_system));
   auto store =
       std::make_unique<StoreImpl>(options, file_system, clock, std::move(lock),
                                   std::move(index), std::move(payloads));
