@@ -274,7 +274,7 @@ class GraphBuilder {
     for (size_t i = 0; i < seen.size(); ++i) {
       if (seen[i]) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          dump_.directory(), "/construct.json: ", graph_.nodes_[i].id,
+          dump_.directory(), "/construct.json: ", OneLine(graph_.nodes_[i].id),
           " is its own ancestor"));
     }
     return absl::OkStatus();

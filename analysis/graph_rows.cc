@@ -173,6 +173,8 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
       return key == "type" || key == "group_ranks" || key == "group_id" ||
              key == "data_name";
     });
+    // Metrics of a group say nothing, unless the group is another.
+    if (pair != nullptr && pair->verdict == Verdict::kPass) return;
   }
   const std::string* const max = fields->Find("Max");
   if (max != nullptr && *max == "null") {
