@@ -96,6 +96,72 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
     assert "not of one kind" in cli("compare", "-tp", DDP, "-gp", CNN, "-o", out, code=2).stderr
 
 
+def refused(out, *words):
+    """Exit code 2, one line, nothing left in `out`; the line."""
+    done = cli(*words, "-o", out, code=2)
+    assert done.stderr.count("\n") == 1 and done.stdout == "", (words, done)
+    assert not out.exists() or not list(out.iterdir()), words
+    return done.stderr
+
+
+def test_bad_mappings_and_flags(tmp_path):
+    out = tmp_path / "out"
+    shapes = {"text": "just words", "list": "- 1\n- 2\n", "deep": "a: {b: {c: d}}", "broken": "a: [", "number": "7"}
+    for name, text in shapes.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+        for verb, flag in (("compare", "-cm"), ("compare", "-dm"), ("compare", "-am"), ("compare", "-lm"),
+                           ("graph_visualize", "-lm")):
+            line = refused(out, verb, "-tp", PLANTED, "-gp", CNN, flag, tmp_path / f"{name}.yaml")
+            assert f"{name}.yaml: " in line, (flag, line)
+    assert "none.yaml" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-am", tmp_path / "none.yaml")
+    assert "-lm and -dm" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-lm", "-fm")
+    for words in (["compare", "-tp", PLANTED, "-gp", CNN, "--nonsense"], ["graph_visualize", "-gp", CNN],
+                  ["graph_visualize", "-tp", CNN, "-lm"]):
+        refused(out, *words)
+
+
+def test_bad_trees(tmp_path):
+    out = tmp_path / "out"
+
+    def tree(name, *ranks, source=CNN):
+        for rank in ranks:
+            shutil.copytree(source, tmp_path / name / rank)
+        return tmp_path / name
+
+    one, other = tree("one", "rank0", "rank1"), tree("other", "rank2", "rank3")
+    for verb in ("compare", "graph_visualize"):
+        line = refused(out, verb, "-tp", one, "-gp", other)
+        assert str(one) in line and str(other) in line
+    half = tree("half", "rank0", "rank1")
+    (half / "rank1" / "dump.json").write_text('{"task": "statistics", "data": {"Torch.a')
+    for words in (["compare", "-tp", half, "-gp", one], ["graph_visualize", "-tp", half],
+                  ["graph_visualize", "-tp", one, "-gp", half]):
+        assert "half/rank1/dump.json: " in refused(out, *words)
+    hollow = tree("hollow", "rank0")
+    (hollow / "rank0" / "construct.json").write_text("{}")
+    assert "hollow/rank0/construct.json" in refused(out, "graph_visualize", "-tp", hollow)
+    mixed = tree("mixed", "rank0")
+    (mixed / "step3").mkdir()
+    assert "mixed" in refused(out, "compare", "-tp", mixed, "-gp", one)
+
+
+def test_the_older_input_path(tmp_path):
+    file = tmp_path / "compare.json"
+    out = tmp_path / "out"
+    bad = ['{"npu_path": 3}', "{}", "[]", '{"npu_path": "x", "more": 1}', "{", '{"npu_path": "x", "bench_path": null}']
+    for text in bad:
+        file.write_text(text)
+        assert "compare.json: " in refused(out, "graph_visualize", "--input_path", file)
+    assert "none.json" in refused(out, "graph_visualize", "--input_path", tmp_path / "none.json")
+    refused(out, "graph_visualize", "--input_path", file, "-tp", CNN)
+    file.write_text(json.dumps({"npu_path": str(PLANTED), "bench_path": str(CNN), "is_print_compare_log": True}))
+    done = cli("graph_visualize", "--input_path", file, "-o", out, "--json")
+    assert pathlib.Path(json.loads(done.stdout)["file"]).name.startswith("compare_")
+    file.write_text(json.dumps({"npu_path": str(PLANTED)}))
+    done = cli("graph_visualize", "--input_path", file, "-o", out, "--json")
+    assert pathlib.Path(json.loads(done.stdout)["file"]).name.startswith("build_")
+
+
 def test_a_pickle_bomb_is_refused(tmp_path):
     source = GOLDEN / "analysis" / "dumps" / "mlp_tensor"
     target = tmp_path / "bomb"
