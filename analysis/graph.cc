@@ -404,6 +404,16 @@ absl::StatusOr<Graph> Graph::Build(const DumpReader& dump) {
   return GraphBuilder(dump).Run();
 }
 
+Graph Graph::FromNodes(std::vector<GraphNode> nodes, int64_t micro_step_count) {
+  Graph graph;
+  graph.nodes_ = std::move(nodes);
+  graph.micro_step_count_ = micro_step_count;
+  for (size_t i = 0; i < graph.nodes_.size(); ++i) {
+    graph.by_id_.try_emplace(graph.nodes_[i].id, static_cast<int32_t>(i));
+  }
+  return graph;
+}
+
 int32_t Graph::Find(absl::string_view id) const {
   const auto it = by_id_.find(id);
   return it == by_id_.end() ? -1 : it->second;

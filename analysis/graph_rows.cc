@@ -153,6 +153,11 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
       }
     }
   }
+  if (row.merged_stats) {
+    for (size_t i = 0; i < kStatNames.size(); ++i) {
+      fields->Set(kStatNames[i], ValueText(row.stats[i]));
+    }
+  }
   if (show_md5) {
     fields->Set("md5", StringText(row.md5));
   } else {

@@ -16,8 +16,11 @@
 #include "analysis/graph_match.h"
 #include "analysis/graph_rows.h"
 #include "analysis/layer_mapping.h"
+#include "analysis/merge.h"
+#include "analysis/node_rows.h"
 #include "analysis/overflow_levels.h"
 #include "analysis/vis_db.h"
+#include "analysis/vis_texts.h"
 #include "common/json_text.h"
 #include "common/names.h"
 #include "common/status_macros.h"
@@ -44,46 +47,6 @@ std::string JsonNumbers(const std::vector<int64_t>& numbers) {
   return absl::StrCat("[", absl::StrJoin(numbers, ", "), "]");
 }
 
-std::string NodeColors(DumpMode mode) {
-  if (mode == DumpMode::kStructure) {
-    return R"({"#C7C7C7": {"value": [], )"
-           R"("description": "No node of the other side matches", )"
-           R"("accuracy_level": "unmatched node"}})";
-  }
-  constexpr char kText[] =
-      "Error of the inputs and outputs of this node; the redder, the further "
-      "the target is from the benchmark";
-  return absl::StrCat(
-      R"({"#FFFCF3": {"value": [0, 0.3], "description": ")", kText,
-      R"(", "accuracy_level": "pass"}, "#FFDC7F": {"value": [0.3, 0.6], )",
-      R"("description": ")", kText,
-      R"(", "accuracy_level": "warning"}, "#FF704D": {"value": [0.6, 1], )",
-      R"("description": ")", kText,
-      R"(", "accuracy_level": "error"}, "#C7C7C7": {"value": [], )",
-      R"("description": "No node of the other side matches", )",
-      R"("accuracy_level": "unmatched node"}})");
-}
-
-std::string ToolTip(DumpMode mode) {
-  if (mode == DumpMode::kMd5) {
-    return R"({"md5": "CRC-32 of the data: equal data has equal checksums"})";
-  }
-  if (mode == DumpMode::kStatistics) {
-    return R"({"Max diff": "target maximum less the benchmark's", )"
-           R"("Min diff": "target minimum less the benchmark's", )"
-           R"("Mean diff": "target mean less the benchmark's", )"
-           R"("L2norm diff": "target L2 norm less the benchmark's"})";
-  }
-  return R"({"One Thousandth Err Ratio": )"
-         R"("share of elements with a relative error below 1/1000", )"
-         R"("Five Thousandths Err Ratio": )"
-         R"("share of elements with a relative error below 5/1000", )"
-         R"("EucDist": "length of the difference of the two tensors", )"
-         R"("Cosine": "cosine of the angle between the two tensors", )"
-         R"("MaxAbsErr": "largest absolute difference", )"
-         R"("MaxRelativeErr": "largest relative difference"})";
-}
-
 // The op decides: what it returns is not defined by what it was given.
 bool HasNoDefinedOutput(absl::string_view id) {
   static const auto* const kOps = new std::set<absl::string_view>{
@@ -98,10 +61,14 @@ double PrecisionIndex(Verdict verdict) {
                                         : 0;
 }
 
-// One graph with the dump it came from.
+using Dumps = std::vector<std::unique_ptr<DumpReader>>;
+
+// One graph with the dump it came from, or the dumps of the ranks that were
+// merged into it.
 struct Side {
   DumpPlace place;
-  std::unique_ptr<DumpReader> dump;
+  std::shared_ptr<const Dumps> dumps;
+  const DumpReader* dump = nullptr;  // the first
   Graph graph;
   absl::string_view source;  // "NPU" or "Bench"
 };
@@ -131,7 +98,7 @@ class Writer {
       RP_RETURN_IF_ERROR(WriteNode(side, other, judge, node, order++));
     }
     result_->nodes += order;
-    AddCommunication(side);
+    if (!options_.target_layout.has_value()) AddCommunication(side);
     for (const auto& [text, id] : stack_ids_) {
       RP_RETURN_IF_ERROR(db_->AddStack(id, text));
     }
@@ -185,6 +152,9 @@ class Writer {
     out.stack_id = StackIdOf(side, node);
     out.source = side.source;
     out.data_dir = side.dump->data_dir();
+    if (node.merged != nullptr && !node.merged->notes.empty()) {
+      out.merge_info = JsonList(node.merged->notes);
+    }
     out.step = side.place.step;
     out.rank = side.place.rank;
     out.input = out.output = "{}";
@@ -219,13 +189,14 @@ class Writer {
   // Nodes with equal stacks share one row of tb_stack.
   std::string StackIdOf(const Side& side, const GraphNode& node) {
     const int64_t key = node.stack.has_value()
-                            ? static_cast<int64_t>(*node.stack)
+                            ? (int64_t{node.dump} << 32) + *node.stack
                             : (node.stack_missing ? -2 : -1);
     const auto known = by_stack_.find(key);
     if (known != by_stack_.end()) return known->second;
     std::string text = "[]";
     if (node.stack.has_value()) {
-      text = JsonList(side.dump->stacks()[*node.stack]);
+      const DumpReader& dump = *(*side.dumps)[static_cast<size_t>(node.dump)];
+      text = JsonList(dump.stacks()[*node.stack]);
     } else if (node.stack_missing) {
       text = JsonList(std::vector<std::string>{kMissingStack});
     }
@@ -238,11 +209,18 @@ class Writer {
   absl::Status FillValues(const Side& side, const Side* other, int32_t index,
                           VisNode* out) {
     const GraphNode& node = side.graph.nodes()[static_cast<size_t>(index)];
-    if (!node.entry.has_value()) return absl::OkStatus();
-    RP_RETURN_IF_ERROR(side.dump->Read(*node.entry, &record_));
-    RP_RETURN_IF_ERROR(ReadRowsInRecordOrder(node.id, &record_, &rows_));
-    if (options_.overflow_check) {
-      out->overflow_level = OverflowLevel(node.id, record_.root());
+    if (!node.entry.has_value() && node.merged == nullptr) {
+      return absl::OkStatus();
+    }
+    RP_RETURN_IF_ERROR(ReadNodeRows(*side.dumps, node, &records_, &rows_));
+    if (options_.overflow_check && node.entry.has_value()) {
+      const JsonDocument* record = &records_.own;
+      if (node.merged != nullptr) {
+        RP_RETURN_IF_ERROR((*side.dumps)[static_cast<size_t>(node.dump)]->Read(
+            *node.entry, &record_));
+        record = &record_;
+      }
+      out->overflow_level = OverflowLevel(node.id, record->root());
       levels_[static_cast<size_t>(index)] = out->overflow_level;
     }
     pairs_.clear();
@@ -266,12 +244,8 @@ class Writer {
   absl::Status JudgeNode(const Side& side, const Side& other,
                          const GraphNode& node, const GraphNode& partner,
                          int32_t index) {
-    partner_rows_.clear();
-    if (partner.entry.has_value()) {
-      RP_RETURN_IF_ERROR(other.dump->Read(*partner.entry, &partner_record_));
-      RP_RETURN_IF_ERROR(
-          ReadRowsInRecordOrder(partner.id, &partner_record_, &partner_rows_));
-    }
+    RP_RETURN_IF_ERROR(
+        ReadNodeRows(*other.dumps, partner, &partner_records_, &partner_rows_));
     constexpr size_t kStates = 5;
     std::array<std::vector<const Row*>, kStates> by_state;
     for (const Row& row : partner_rows_) {
@@ -297,6 +271,7 @@ class Writer {
     }
     VerdictOptions verdict_options;
     verdict_options.mode = side.dump->mode();
+    verdict_options.merged = options_.target_layout.has_value();
     Verdict verdict =
         JudgeEntry(node.id, verdict_options, absl::MakeSpan(pairs_));
     if (!any) {
@@ -377,7 +352,8 @@ class Writer {
   std::vector<std::optional<double>> precision_;
   std::vector<absl::string_view> levels_;
   JsonDocument record_;
-  JsonDocument partner_record_;
+  NodeRecords records_;
+  NodeRecords partner_records_;
   std::vector<Row> rows_;
   std::vector<Row> partner_rows_;
   std::vector<RowPair> pairs_;
@@ -392,10 +368,43 @@ absl::StatusOr<Side> OpenSide(FileSystem* file_system, const DumpPlace& place,
   Side side;
   side.place = place;
   side.source = source;
-  RP_ASSIGN_OR_RETURN(side.dump,
+  auto dumps = std::make_shared<Dumps>(1);
+  RP_ASSIGN_OR_RETURN((*dumps)[0],
                       DumpReader::Open(file_system, place.directory, open));
+  side.dump = (*dumps)[0].get();
+  side.dumps = std::move(dumps);
   RP_ASSIGN_OR_RETURN(side.graph, Graph::Build(*side.dump));
   return side;
+}
+
+// One side for each graph that the ranks of a step merge into.
+absl::StatusOr<std::vector<Side>> OpenMerged(FileSystem* file_system,
+                                             const ParallelLayout& layout,
+                                             const std::vector<DumpPlace>& step,
+                                             absl::string_view source,
+                                             int64_t* micro_steps) {
+  DumpReader::Options open;
+  open.construct = true;
+  std::vector<std::pair<int64_t, std::unique_ptr<DumpReader>>> ranks;
+  for (const DumpPlace& place : step) {
+    RP_ASSIGN_OR_RETURN(auto dump,
+                        DumpReader::Open(file_system, place.directory, open));
+    ranks.emplace_back(place.rank, std::move(dump));
+  }
+  RP_ASSIGN_OR_RETURN(MergedGraphs merged,
+                      MergeRanks(layout, std::move(ranks)));
+  const auto dumps = std::make_shared<const Dumps>(std::move(merged.dumps));
+  std::vector<Side> sides;
+  for (MergedGraph& graph : merged.graphs) {
+    Side& side = sides.emplace_back();
+    side.place = step[static_cast<size_t>(graph.rank)];
+    side.dumps = dumps;
+    side.dump = (*dumps)[static_cast<size_t>(graph.rank)].get();
+    side.graph = std::move(graph.graph);
+    side.source = source;
+    *micro_steps = std::max(*micro_steps, graph.micro_steps);
+  }
+  return sides;
 }
 
 class Visualizer {
@@ -411,6 +420,7 @@ class Visualizer {
       return absl::InvalidArgumentError(absl::StrCat(
           target.path, ": a debug.json has no graph; use compare"));
     }
+    if (options_.target_layout.has_value()) return RunMerged(target, path);
     RP_RETURN_IF_ERROR(FindPairs(target));
     std::set<int64_t> steps;
     std::set<int64_t> ranks;
@@ -418,11 +428,7 @@ class Visualizer {
       steps.insert(n.step);
       ranks.insert(n.rank);
     }
-    if (!options_.layer_mapping.empty() && options_.layer_mapping != "auto") {
-      absl::StatusOr<LayerRules> rules = ReadLayerRules(options_.layer_mapping);
-      RP_RETURN_IF_ERROR(rules.status());
-      rules_ = *std::move(rules);
-    }
+    RP_RETURN_IF_ERROR(ReadRules());
     // All input is opened before any output is made.
     RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
     Writer writer(file_system_, options_, db_.get(), &result_);
@@ -436,6 +442,22 @@ class Visualizer {
       }
       if (progress_) progress_(i + 1, pairs_.size());
     }
+    return Finish(steps, ranks);
+  }
+
+ private:
+  absl::Status ReadRules() {
+    if (options_.layer_mapping.empty() || options_.layer_mapping == "auto") {
+      return absl::OkStatus();
+    }
+    absl::StatusOr<LayerRules> rules = ReadLayerRules(options_.layer_mapping);
+    RP_RETURN_IF_ERROR(rules.status());
+    rules_ = *std::move(rules);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<VisualizeResult> Finish(const std::set<int64_t>& steps,
+                                         const std::set<int64_t>& ranks) {
     config_.overflow_check = options_.overflow_check;
     config_.ranks = JsonNumbers({ranks.begin(), ranks.end()});
     config_.steps = JsonNumbers({steps.begin(), steps.end()});
@@ -444,7 +466,111 @@ class Visualizer {
     return result_;
   }
 
- private:
+  // The ranks of each step, 0, 1, .. as the layout says.
+  static absl::StatusOr<std::map<int64_t, std::vector<DumpPlace>>> PlacesOf(
+      const DumpLayout& dump, const ParallelLayout& layout) {
+    RP_RETURN_IF_ERROR(CheckLayout(layout, dump.path));
+    std::map<int64_t, std::vector<DumpPlace>> steps;
+    for (const DumpPlace& place : dump.places) {
+      steps[place.step].push_back(place);
+    }
+    for (const auto& [step, places] : steps) {
+      bool whole = static_cast<int64_t>(places.size()) == layout.ranks;
+      for (size_t i = 0; whole && i < places.size(); ++i) {
+        whole = places[i].rank == static_cast<int64_t>(i);
+      }
+      if (whole) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(dump.path, ": --rank_size ", layout.ranks,
+                       " needs rank0 to rank", layout.ranks - 1, "; step ",
+                       step, " has ", places.size(), " directories of ranks"));
+    }
+    return steps;
+  }
+
+  absl::StatusOr<VisualizeResult> RunMerged(const DumpLayout& target,
+                                            const std::string& path) {
+    RP_ASSIGN_OR_RETURN(const auto steps,
+                        PlacesOf(target, *options_.target_layout));
+    std::map<int64_t, std::vector<DumpPlace>> golden_steps;
+    config_.compare = !options_.golden.empty();
+    if (config_.compare) {
+      RP_ASSIGN_OR_RETURN(const DumpLayout golden,
+                          FindDumps(file_system_, options_.golden));
+      if ((golden.kind == DumpLayout::Kind::kSteps) !=
+          (target.kind == DumpLayout::Kind::kSteps)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(target.path, " and ", golden.path,
+                         ": only one of them is a directory of steps"));
+      }
+      RP_ASSIGN_OR_RETURN(golden_steps,
+                          PlacesOf(golden, *options_.golden_layout));
+      if (golden.kind != DumpLayout::Kind::kSteps) {
+        auto only = golden_steps.extract(golden_steps.begin());
+        only.key() = steps.begin()->first;
+        golden_steps.insert(std::move(only));
+      }
+    } else {
+      config_.node_colors = "null";
+    }
+    RP_RETURN_IF_ERROR(ReadRules());
+    RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
+    Writer writer(file_system_, options_, db_.get(), &result_);
+    std::set<int64_t> done;
+    std::set<int64_t> ranks;
+    size_t number = 0;
+    for (const auto& [step, places] : steps) {
+      const auto golden = golden_steps.find(step);
+      if (config_.compare && golden == golden_steps.end()) {
+        result_.unpaired.push_back(absl::StrCat(target.path, " step ", step));
+        continue;
+      }
+      RP_RETURN_IF_ERROR(
+          WriteMerged(places, config_.compare ? &golden->second : nullptr,
+                      &writer, &ranks));
+      done.insert(step);
+      if (progress_) progress_(++number, steps.size());
+    }
+    if (done.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          target.path, " and ", options_.golden, ": no step is in both"));
+    }
+    return Finish(done, ranks);
+  }
+
+  absl::Status WriteMerged(const std::vector<DumpPlace>& places,
+                           const std::vector<DumpPlace>* golden_places,
+                           Writer* writer, std::set<int64_t>* ranks) {
+    RP_ASSIGN_OR_RETURN(std::vector<Side> targets,
+                        OpenMerged(file_system_, *options_.target_layout,
+                                   places, "NPU", &config_.micro_steps));
+    if (golden_places == nullptr) {
+      for (const Side& side : targets) {
+        ranks->insert(side.place.rank);
+        RP_RETURN_IF_ERROR(writer->Write(side, nullptr, false));
+      }
+      return absl::OkStatus();
+    }
+    int64_t ignored = 1;
+    RP_ASSIGN_OR_RETURN(std::vector<Side> goldens,
+                        OpenMerged(file_system_, *options_.golden_layout,
+                                   *golden_places, "Bench", &ignored));
+    if (targets.size() != goldens.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.target, " and ", options_.golden,
+                       ": their data parallel sizes differ (", targets.size(),
+                       ", ", goldens.size(), ")"));
+    }
+    for (size_t i = 0; i < targets.size(); ++i) {
+      // The view pairs graphs by rank and step.
+      goldens[i].place.rank = targets[i].place.rank;
+      ranks->insert(targets[i].place.rank);
+      RP_RETURN_IF_ERROR(
+          WriteCompared(&targets[i], &goldens[i], /*fuzzy=*/true, writer));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status FindPairs(const DumpLayout& target) {
     if (options_.golden.empty()) {
       for (const DumpPlace& place : target.places) {
@@ -469,7 +595,14 @@ class Visualizer {
       return writer->Write(target, nullptr, false);
     }
     RP_ASSIGN_OR_RETURN(Side golden, OpenSide(file_system_, b, "Bench"));
-    golden.place.step = n.step;
+    return WriteCompared(&target, &golden, options_.fuzzy, writer);
+  }
+
+  absl::Status WriteCompared(Side* target_side, Side* golden_side, bool fuzzy,
+                             Writer* writer) {
+    Side& target = *target_side;
+    Side& golden = *golden_side;
+    golden.place.step = target.place.step;
     RP_RETURN_IF_ERROR(CheckComparable(*target.dump, *golden.dump));
     config_.task = std::string(DumpModeName(target.dump->mode()));
     config_.tool_tip = ToolTip(target.dump->mode());
@@ -477,7 +610,7 @@ class Visualizer {
     if (!options_.layer_mapping.empty()) {
       MatchMapped(MapLayers(rules_, *target.dump, *golden.dump), &target.graph,
                   &golden.graph);
-    } else if (options_.fuzzy) {
+    } else if (fuzzy) {
       MatchFuzzyGraphs(&target.graph, &golden.graph);
     } else if (target.dump->framework() != golden.dump->framework()) {
       return absl::InvalidArgumentError(

@@ -17,6 +17,11 @@ namespace rankprobe {
 namespace {
 
 struct GraphFlags {
+  std::vector<int64_t> rank_size;
+  std::vector<int64_t> tensor;
+  std::vector<int64_t> pipeline;
+  std::vector<int64_t> virtual_pipeline;
+  std::vector<std::string> order;
   std::string input_path;
   std::string target;
   std::string golden;
@@ -70,6 +75,40 @@ absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
   return absl::OkStatus();
 }
 
+// --rank_size and its kin: one value for each side.
+absl::Status ReadLayouts(const GraphFlags& flags,
+                         analysis::VisualizeOptions* options) {
+  const bool any = !flags.rank_size.empty() || !flags.tensor.empty() ||
+                   !flags.pipeline.empty() || !flags.virtual_pipeline.empty() ||
+                   !flags.order.empty();
+  if (!any) return absl::OkStatus();
+  const size_t sides = flags.golden.empty() ? 1 : 2;
+  const auto check = [sides](const char* name, size_t count, bool optional) {
+    if (count == sides || (optional && count == 0)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", sides, sides == 1 ? " value" : " values",
+                     " needed to merge the ranks of ",
+                     sides == 1 ? "a dump" : "two dumps", ", got ", count));
+  };
+  RP_RETURN_IF_ERROR(check("--rank_size", flags.rank_size.size(), false));
+  RP_RETURN_IF_ERROR(check("--tp", flags.tensor.size(), false));
+  RP_RETURN_IF_ERROR(check("--pp", flags.pipeline.size(), false));
+  RP_RETURN_IF_ERROR(check("--vpp", flags.virtual_pipeline.size(), true));
+  RP_RETURN_IF_ERROR(check("--order", flags.order.size(), true));
+  for (size_t i = 0; i < sides; ++i) {
+    analysis::ParallelLayout& layout =
+        (i == 0 ? options->target_layout : options->golden_layout).emplace();
+    layout.ranks = flags.rank_size[i];
+    layout.tensor = flags.tensor[i];
+    layout.pipeline = flags.pipeline[i];
+    if (!flags.virtual_pipeline.empty()) {
+      layout.virtual_pipeline = flags.virtual_pipeline[i];
+    }
+    if (!flags.order.empty()) layout.order = flags.order[i];
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   analysis::VisualizeOptions options;
@@ -80,6 +119,7 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
     return absl::InvalidArgumentError(
         "--target_path (-tp) or --input_path is needed");
   }
+  RP_RETURN_IF_ERROR(ReadLayouts(flags, &options));
   RP_ASSIGN_OR_RETURN(
       const DumpInput target,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -165,6 +205,20 @@ void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
                  "-tensor_log: accepted; results are in the database");
   verb->add_flag("--is_print_progress_log", flags->progress_log,
                  "-progress_log: accepted; progress shows on a terminal");
+  verb->add_option("--rank_size", flags->rank_size,
+                   "merge the ranks of a parallel layout: how many there are; "
+                   "one value, or two when comparing")
+      ->expected(1, 2);
+  verb->add_option("--tp", flags->tensor, "tensor parallel size")
+      ->expected(1, 2);
+  verb->add_option("--pp", flags->pipeline, "pipeline parallel size")
+      ->expected(1, 2);
+  verb->add_option("--vpp", flags->virtual_pipeline,
+                   "virtual pipeline size [1]")
+      ->expected(1, 2);
+  verb->add_option("--order", flags->order,
+                   "order of the dimensions [tp-cp-ep-dp-pp]")
+      ->expected(1, 2);
   verb->callback([invocation, flags, layers] {
     flags->has_layer_mapping = layers->count() > 0;
     invocation->run = [flags](const Globals& g, int*) {
