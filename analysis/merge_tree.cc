@@ -207,9 +207,18 @@ void MergeApiCollections(MergePool* pool, std::vector<MergeTree>* trees,
     if (absl::StartsWith(node->id(), kAllRanks)) {
       // Merged before, within the pipelines.
       for (size_t i = 1; i < group.size(); ++i) {
-        MergeNode* const other = (*trees)[group[i]].Find(node->id());
+        const MergeTree& tree = (*trees)[group[i]];
+        MergeNode* const other = tree.Find(node->id());
         if (other == nullptr || other == node) continue;
-        for (MergeNode* const child : other->children) adopt(child, node);
+        for (MergeNode* const child : other->children) {
+          // The first of its pipeline kept the names of its calls.
+          if (child->rank == tree.rank) {
+            for (MergeNode* const call : child->children) {
+              call->node.id = WithRank(call->id(), tree.rank);
+            }
+          }
+          adopt(child, node);
+        }
       }
       continue;
     }

@@ -14,8 +14,8 @@ LAYERS = 4
 
 
 class Rank:
-    def __init__(self, tp: int, pp: int, dp: int, vpp: int, rank: int) -> None:
-        self.tp, self.pp, self.vpp, self.rank = tp, pp, vpp, rank
+    def __init__(self, tp: int, pp: int, dp: int, vpp: int, rank: int, loose: bool) -> None:
+        self.loose, self.tp, self.pp, self.vpp, self.rank = loose, tp, pp, vpp, rank
         self.tp_rank, self.dp_rank, self.pp_rank = rank % tp, rank // tp % dp, rank // (tp * dp)
         self.tp_group = [rank - self.tp_rank + i for i in range(tp)]
         self.stride = tp * dp
@@ -110,15 +110,17 @@ class Rank:
     def write(self, directory: pathlib.Path) -> None:
         before, after = self.rank - self.stride, self.rank + self.stride
         what = self.tensor("wire", self.pp_rank, whole=True)
-        self.call("Torch.ones", None, [], [what])
-        self.call("Torch.zeros", None, [], [what])
+        if self.loose:
+            self.call("Torch.ones", None, [], [what])
+            self.call("Torch.zeros", None, [], [what])
         for chunk in range(self.vpp):
             if self.pp_rank > 0:
                 self.send(before, what, True)
             self.chunk(chunk, "forward")
             if self.pp_rank < self.pp - 1:
                 self.send(after, what, False)
-                self.call("Torch.neg", None, [what], [what])
+                if self.loose:
+                    self.call("Torch.neg", None, [what], [what])
         for chunk in reversed(range(self.vpp)):
             self.chunk(chunk, "backward")
             if self.pp_rank > 0:
@@ -130,9 +132,10 @@ class Rank:
             (directory / f"{name}.json").write_text(json.dumps(value, indent=1))
 
 
-def write(directory: pathlib.Path, tp: int, pp: int, dp: int = 1, vpp: int = 1) -> pathlib.Path:
+def write(directory: pathlib.Path, tp: int, pp: int, dp: int = 1, vpp: int = 1, loose: bool = True) -> pathlib.Path:
+    """`loose`: with several calls between the modules, which make collections."""
     for rank in range(tp * pp * dp):
-        Rank(tp, pp, dp, vpp, rank).write(directory / f"rank{rank}")
+        Rank(tp, pp, dp, vpp, rank, loose).write(directory / f"rank{rank}")
     return directory
 
 

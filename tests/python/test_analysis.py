@@ -7,6 +7,7 @@ import os
 import pathlib
 import pickle
 import shutil
+import sqlite3
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ import rankprobe
 import rankprobe.analysis as analysis
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "interop"))
 GOLDEN = ROOT / "tests" / "golden"
 BIN = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release")) / "bin" / "rankprobe"
 PLANTED = GOLDEN / "analysis" / "dumps" / "cnn_stat_planted"
@@ -175,6 +177,68 @@ def test_a_pickle_bomb_is_refused(tmp_path):
     assert victim.name in done.stderr and "system" in done.stderr
     assert not os.path.exists("/tmp/rankprobe_bomb")
     assert not list((tmp_path / "out").iterdir())
+
+
+def merged(tmp_path, *words):
+    """The nodes of a merged graph: name to row."""
+    done = cli("graph_visualize", *words, "-o", tmp_path / "merged", "--json")
+    db = sqlite3.connect(json.loads(done.stdout)["file"])
+    db.row_factory = sqlite3.Row
+    return {(row["rank"], row["data_source"], row["node_name"]): row for row in db.execute("select * from tb_nodes")}
+
+
+def test_parallel_layouts_merge(tmp_path):
+    import layouts
+
+    one = layouts.write(tmp_path / "one", 1, 1)
+    four = layouts.write(tmp_path / "four", 2, 2)
+    chunks = layouts.write(tmp_path / "chunks", 1, 2, 1, 2)
+    whole = {n for _, _, n in merged(tmp_path, "-tp", one, "--rank_size", 1, "--tp", 1, "--pp", 1)}
+    modules = {n for n in whole if n.startswith("Module.")}
+    assert len(modules) == 29
+    for dump, sizes in ((four, (4, 2, 2, 1)), (chunks, (2, 1, 2, 2))):
+        words = [w for pair in zip(("--rank_size", "--tp", "--pp", "--vpp"), sizes) for w in pair]
+        names = {n for _, _, n in merged(tmp_path, "-tp", dump, *words)}
+        lost = {"Module.0.module.output_layer.OutputLayer.forward.0"} if dump == chunks else set()
+        assert {n for n in names if n.startswith("Module.")} >= modules - lost, modules - names
+    # A weight that two ranks share out: the second layer of the second stage is the model's last.
+    rows = merged(tmp_path, "-tp", four, "--rank_size", 4, "--tp", 2, "--pp", 2)
+    name = "Module.0.module.decoder.layers.3.mlp.fc1.ColumnParallelLinear.forward.0"
+    weight = json.loads(rows[0, "NPU", name]["input_data"])[f"{name}.parameters.weight"]
+    parts = [json.loads((four / rank / "dump.json").read_text())["data"][name.replace("layers.3", "layers.1")]
+             ["parameters"]["weight"] for rank in ("rank2", "rank3")]
+    assert float(weight["Max"]) == pytest.approx(max(p["Max"] for p in parts), rel=1e-6)
+    assert float(weight["Mean"]) == pytest.approx(sum(p["Mean"] for p in parts) / 2, rel=1e-6)
+    assert float(weight["Norm"]) == pytest.approx(sum(p["Norm"] ** 2 for p in parts) ** 0.5, rel=1e-6)
+    assert "ranks [2, 3]" in rows[0, "NPU", name]["parallel_merge_info"]
+    # Replicas stay apart, and none of their calls is lost.
+    eight = layouts.write(tmp_path / "eight", 2, 2, 2)
+    rows = merged(tmp_path, "-tp", eight, "--rank_size", 8, "--tp", 2, "--pp", 2)
+    assert {rank for rank, _, _ in rows} == {0, 2}
+    assert (0, "NPU", "Torch.ones.0.forward") in rows and (0, "NPU", "Torch.ones_rank1.0.forward") in rows
+    both = merged(tmp_path, "-tp", four, "-gp", one, "--rank_size", 4, 1, "--tp", 2, 1, "--pp", 2, 1)
+    assert all(json.loads(row["matched_node_link"]) for (_, side, node), row in both.items()
+               if side == "Bench" and node.startswith("Module."))
+
+
+def test_bad_parallel_layouts(tmp_path):
+    import layouts
+
+    out = tmp_path / "out"
+    four = layouts.write(tmp_path / "four", 2, 2)
+    for words, what in (((4, 3, 1), "multiple"), ((3, 1, 3), "rank0 to rank2"), ((4, 0, 1), "--tp"), ((8, 2, 2), "rank7"),
+                        ((4, 2, 2, "tp-dp"), "lacks pp"), ((4, 2, 2, "tp-qp-pp"), "'qp'"),
+                        ((4, 2, 2, "tp-ep-pp-dp"), "neighbours")):
+        flags = [w for pair in zip(("--rank_size", "--tp", "--pp", "--order"), words) for w in pair]
+        assert what in refused(out, "graph_visualize", "-tp", four, *flags)
+    flags = ["--rank_size", 4, "--tp", 2]
+    assert "--pp" in refused(out, "graph_visualize", "-tp", four, *flags)
+    assert "--vpp 2" in refused(out, "graph_visualize", "-tp", four, "--rank_size", 4, "--tp", 4, "--pp", 1, "--vpp", 2)
+    assert "2 values" in refused(out, "graph_visualize", "-tp", four, "-gp", four, *flags, "--pp", 2)
+    assert "parallel sizes differ" in refused(out, "graph_visualize", "-tp", four, "-gp", four, "--rank_size", 4, 4,
+                                              "--tp", 2, 2, "--pp", 2, 1)
+    assert "statistics" in refused(out, "graph_visualize", "-tp", GOLDEN / "analysis" / "dumps" / "mlp_tensor",
+                                   "--rank_size", 1, "--tp", 1, "--pp", 1)
 
 
 def test_json_output(tmp_path):
