@@ -10,10 +10,13 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 
+import harness
 import rankprobe
 import rankprobe.analysis as analysis
 
@@ -303,3 +306,78 @@ def test_runs_of_the_archive(collector, tmp_path):
     cli("first-divergence", "run:good", "run:good@0", "--collector", collector.address, code=2)
     cli("first-divergence", "run:good@0", "run:good@0", "--collector", collector.address)
     cli("first-divergence", "run:none", "run:good", "--collector", collector.address, code=4)
+
+
+class LiveRuns(threading.Thread):
+    """Runs that step on until told to end; `mul` of a run multiplies by its factor."""
+
+    def __init__(self, collector, **factors):
+        super().__init__()
+        config = json.dumps({"task": "statistics", "dump_path": "./dump", "rank": [], "step": [], "level": "L1",
+                             "statistics": {"summary_mode": "statistics"}})
+        self.sessions = {run: rankprobe.Session(collector.address, run=run, rank=0, config_json=config)
+                         for run in factors}
+        for session in self.sessions.values():
+            session.wait_connected(20)
+        self.factors, self.ended, self.steps, self.error = factors, threading.Event(), 0, None
+
+    def run(self):
+        try:
+            while not self.ended.is_set():
+                for run, session in self.sessions.items():
+                    x = np.full((4, 4), 1 + self.steps % 7, np.float32)
+                    session.start()
+                    session.call("Torch", "add", [x], [x + 1])
+                    session.call("Torch", "mul", [x + 1], [(x + 1) * self.factors[run]])
+                    session.stop()
+                    session.step()
+                self.steps += 1
+                self.ended.wait(0.02)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.error = error
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join(30)
+        for session in self.sessions.values():
+            session.close()
+        assert self.error is None
+
+
+def test_first_divergence_records_its_calls_again(collector, tmp_path):
+    def exported(run):
+        """Steps to calls."""
+        out = tmp_path / f"{run}{time.monotonic_ns()}"
+        collector.cli("export", "--run", run, "-o", out, check=False)
+        return {int(d.name[4:]): list(harness.load_dump(d / "rank0")["data"]) for d in out.glob("step*")}
+
+    words = ["--collector", collector.address, "--json", "--wait", "20"]
+    with LiveRuns(collector, bad=1.5, good=1.0):
+        for run in ("bad", "good"):
+            harness.wait_for(lambda: len(exported(run)) > 2, 20, f"steps of {run}")
+        before = collector.json("config", "get", "--run", "bad")
+        done = cli("first-divergence", "run:bad@0", "run:good@0", "--live", *words, code=1)
+        answer = json.loads(done.stdout)
+        assert [o["call"] for o in answer["origins"]] == ["Torch.mul.0.forward"]
+        captured = answer["captured"]
+        step = captured["step"]
+        assert captured["target"] == f"run:bad@{step}" and step > 1
+        # The same call, now by its elements, and only that call.
+        (origin,) = captured["report"]["origins"]
+        assert (origin["call"], origin["step"]) == ("Torch.mul.0.forward", step)
+        assert captured["report"]["calls_compared"] == 1
+        for run in ("bad", "good"):
+            assert exported(run)[step] == ["Torch.mul.0.forward"]
+        # Then on as before.
+        after = collector.json("config", "get", "--run", "bad")
+        assert json.loads(after["config_json"]) == json.loads(before["config_json"])
+        assert after["enabled"] == before["enabled"]
+        harness.wait_for(lambda: any(s > step and len(calls) == 2 for s, calls in exported("bad").items()), 20,
+                         "statistics again")
+    done = cli("first-divergence", "run:bad@0", "run:good@0", "--live", *words, code=5)
+    assert "bad" in done.stderr and "no rank of it is connected" in done.stderr
+    assert "run:NAME" in cli("first-divergence", PLANTED, CNN, "--live", code=2).stderr
