@@ -1,3 +1,6 @@
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
 #include <string>
 #include <vector>
 
