@@ -150,7 +150,7 @@ class Writer {
     out.micro_step = node.micro_step.value_or(0);
     out.matched_link = MatchedLink(node, other);
     out.stack_id = StackIdOf(side, node);
-    out.source = side.source;
+    out.source = std::string(side.source);
     out.data_dir = side.dump->data_dir();
     if (node.merged != nullptr && !node.merged->notes.empty()) {
       out.merge_info = JsonList(node.merged->notes);
@@ -169,7 +169,7 @@ class Writer {
     }
     out.precision_index = precision_[static_cast<size_t>(index)];
     if (judge) Count(node, out.precision_index);
-    return db_->AddNode(out);
+    return db_->AddNode(std::move(out));
   }
 
   void Count(const GraphNode& node, std::optional<double> precision) {
@@ -220,8 +220,9 @@ class Writer {
             *node.entry, &record_));
         record = &record_;
       }
-      out->overflow_level = OverflowLevel(node.id, record->root());
-      levels_[static_cast<size_t>(index)] = out->overflow_level;
+      levels_[static_cast<size_t>(index)] =
+          OverflowLevel(node.id, record->root());
+      out->overflow_level = std::string(levels_[static_cast<size_t>(index)]);
     }
     pairs_.clear();
     const GraphNode* partner =

@@ -290,6 +290,34 @@ def test_acc_check(tmp_path):
     assert bad.returncode == 2 and "none.json" in bad.stderr
 
 
+def test_acc_check_of_a_run(collector, tmp_path):
+    pytest.importorskip("torch")
+    config = json.dumps({"task": "tensor", "dump_path": "./dump", "rank": [], "step": [], "level": "L1", "tensor": {}})
+    session = rankprobe.Session(collector.address, run="api", rank=0, config_json=config)
+    for _ in range(2):
+        session.start()
+        x = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
+        session.call("Torch", "tanh", [x], [np.tanh(x)])
+        session.stop()
+        session.step()
+    session.close()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+
+    def acc_check(name):
+        return subprocess.run([BIN, "--collector", collector.address, "acc_check", "-api_info", name, "-o",
+                               tmp_path / "out", "--json"], text=True, capture_output=True, timeout=120,
+                              env=os.environ | {"RANKPROBE_PYTHON": sys.executable, "TMPDIR": str(temporary)})
+
+    done = acc_check("run:api@1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["pass"] == 1
+    assert not list(temporary.iterdir()), "the streamed dump goes"
+    done = acc_check("run:api")
+    assert done.returncode == 2 and "several steps" in done.stderr and done.stderr.count("\n") == 1
+    assert acc_check("run:none@0").returncode == 4
+
+
 def test_runs_of_the_archive(collector, tmp_path):
     config = json.dumps({"task": "statistics", "dump_path": "./dump", "rank": [], "step": [], "level": "L1",
                          "statistics": {}})
