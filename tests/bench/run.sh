@@ -4,7 +4,7 @@
 # From a bare clone on Debian 12; about four minutes after the build.
 #   ./tests/bench/run.sh                       everything
 #   ./tests/bench/run.sh --only store,ingest   some of: kernels, agent, store,
-#                                              ingest, steps, export, ranks
+#                                              ingest, steps, dedup, export, ranks
 #   ./tests/bench/run.sh --only analysis       beside msprobe (RANKPROBE_MSPROBE, or that of
 #                                              the interop stage); about ten minutes
 set -euo pipefail
