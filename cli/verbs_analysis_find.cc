@@ -320,7 +320,8 @@ void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   CLI::App* const acc_check = app->add_subcommand(
       "acc_check",
       "run the API calls of a dump again, in their own precision and a higher "
-      "one (needs Python with torch; -api_info takes run:NAME[@STEP] too, with --collector before the verb; --help of the worker: acc_check -- -h)");
+      "one (needs Python with torch; -api_info takes run:NAME[@STEP] too, with "
+      "--collector before the verb; --help of the worker: acc_check -- -h)");
   AddGlobals(acc_check, globals);
   acc_check->prefix_command();
   acc_check->callback([invocation, acc_check] {

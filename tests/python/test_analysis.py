@@ -214,6 +214,14 @@ def test_parallel_layouts_merge(tmp_path):
     assert float(weight["Mean"]) == pytest.approx(sum(p["Mean"] for p in parts) / 2, rel=1e-6)
     assert float(weight["Norm"]) == pytest.approx(sum(p["Norm"] ** 2 for p in parts) ** 0.5, rel=1e-6)
     assert "ranks [2, 3]" in rows[0, "NPU", name]["parallel_merge_info"]
+    # A NaN that one of the ranks has is in the whole.
+    path = four / "rank3" / "dump.json"
+    dump = json.loads(path.read_text())
+    dump["data"][name.replace("layers.3", "layers.1")]["parameters"]["weight"].update(Max=math.nan, Min=math.nan)
+    path.write_text(json.dumps(dump))
+    rows = merged(tmp_path, "-tp", four, "--rank_size", 4, "--tp", 2, "--pp", 2)
+    weight = json.loads(rows[0, "NPU", name]["input_data"])[f"{name}.parameters.weight"]
+    assert weight["Max"] == weight["Min"] == "nan"
     # Replicas stay apart, and none of their calls is lost.
     eight = layouts.write(tmp_path / "eight", 2, 2, 2)
     rows = merged(tmp_path, "-tp", eight, "--rank_size", 8, "--tp", 2, "--pp", 2)
