@@ -116,6 +116,26 @@ CommCall ReadCommCall(absl::string_view entry, const JsonValue& record) {
   return call;
 }
 
+std::vector<CommCall> ReadCommBatch(const JsonValue& record) {
+  std::vector<CommCall> batch;
+  const JsonValue* const args = record.Find("input_args");
+  const absl::Span<const JsonValue> lists =
+      args == nullptr ? absl::Span<const JsonValue>() : args->items();
+  for (const JsonValue& list : lists) {
+    for (const JsonValue& item : list.items()) {
+      const JsonValue* const op = item.Find("op");
+      const auto peer = IntValue(item.Find("peer"));
+      const JsonValue* const group = item.Find("group_id");
+      if (op == nullptr || !op->is_string() || !peer.has_value()) continue;
+      CommCall& call = batch.emplace_back();
+      call.op = std::string(op->text);
+      call.peer = *peer;
+      if (group != nullptr) call.group_id = std::string(group->text);
+    }
+  }
+  return batch;
+}
+
 void CommLinks::Add(int64_t rank, absl::string_view node,
                     const JsonValue& record) {
   const CommCall facts = ReadCommCall(node, record);
@@ -131,20 +151,7 @@ void CommLinks::Add(int64_t rank, absl::string_view node,
     call.group_ranks = world_;
   }
   if (call.op == "batch_isend_irecv") {
-    const JsonValue* const args = record.Find("input_args");
-    const absl::Span<const JsonValue> lists =
-        args == nullptr ? absl::Span<const JsonValue>() : args->items();
-    for (const JsonValue& list : lists) {
-      for (const JsonValue& item : list.items()) {
-        const JsonValue* const op = item.Find("op");
-        const auto peer = IntValue(item.Find("peer"));
-        const JsonValue* const group = item.Find("group_id");
-        if (op == nullptr || !op->is_string() || !peer.has_value()) continue;
-        call.batch.push_back(
-            {std::string(op->text), *peer,
-             group == nullptr ? "" : std::string(group->text)});
-      }
-    }
+    call.batch = ReadCommBatch(record);
   }
   MakeKeys(&call);
   const size_t index = calls_.size();
@@ -158,10 +165,10 @@ void CommLinks::MakeKeys(Call* call) {
     return ++counts_[{call->rank, family}];
   };
   if (call->op == "batch_isend_irecv") {
-    for (const Call::Item& item : call->batch) {
+    for (const CommCall& item : call->batch) {
       const int64_t k =
-          next(absl::StrCat("batch\t", item.op, item.peer, item.group_id));
-      call->keys.push_back(PeerKey(absl::StrCat("batch ", item.op), item.peer,
+          next(absl::StrCat("batch\t", item.op, *item.peer, item.group_id));
+      call->keys.push_back(PeerKey(absl::StrCat("batch ", item.op), *item.peer,
                                    item.group_id, k));
     }
     return;
@@ -210,14 +217,14 @@ void CommLinks::MatchPointToPoint(Call* call) {
 
 void CommLinks::MatchBatch(Call* call) {
   for (size_t i = 0; i < call->batch.size(); ++i) {
-    const Call::Item& item = call->batch[i];
+    const CommCall& item = call->batch[i];
     const OpRule* const rule = RuleOf(item.op);
     if (rule == nullptr || rule->partner.empty()) continue;
     const std::string& key = call->keys[i];
     const int64_t k = std::stoll(key.substr(key.rfind('\t') + 1));
     const Call* const other =
-        Lookup(item.peer, PeerKey(absl::StrCat("batch ", rule->partner),
-                                  call->rank, item.group_id, k));
+        Lookup(*item.peer, PeerKey(absl::StrCat("batch ", rule->partner),
+                                   call->rank, item.group_id, k));
     if (other == nullptr) continue;
     call->links.push_back({rule->kind, {{other->rank, other->node}}});
   }

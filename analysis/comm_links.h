@@ -30,6 +30,17 @@ struct CommLink {
   std::vector<CommPeer> peers;  // by rank
 };
 
+// Facts about one call, for other searches through communication.
+struct CommCall {
+  std::string op;
+  std::optional<int64_t> peer;
+  std::vector<int64_t> group_ranks;
+  std::string group_id;
+};
+CommCall ReadCommCall(absl::string_view entry, const JsonValue& record);
+// The sends and receives in a batch_isend_irecv.
+std::vector<CommCall> ReadCommBatch(const JsonValue& record);
+
 class CommLinks {
  public:
   CommLinks() = default;
@@ -57,12 +68,7 @@ class CommLinks {
     std::vector<int64_t> group_ranks;
     std::string group_id;
     std::vector<std::string> keys;  // one, or one for each call of a batch
-    struct Item {
-      std::string op;
-      int64_t peer = 0;
-      std::string group_id;
-    };
-    std::vector<Item> batch;
+    std::vector<CommCall> batch;    // all with a peer
     std::vector<CommLink> links;
   };
 
@@ -80,15 +86,6 @@ class CommLinks {
 };
 
 bool IsCommunication(absl::string_view entry);
-
-// Facts about one call, for other searches through communication.
-struct CommCall {
-  std::string op;
-  std::optional<int64_t> peer;
-  std::vector<int64_t> group_ranks;
-  std::string group_id;
-};
-CommCall ReadCommCall(absl::string_view entry, const JsonValue& record);
 
 }  // namespace rankprobe::analysis
 

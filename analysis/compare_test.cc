@@ -77,7 +77,8 @@ bool SameCell(const std::string& column, const std::string& ours,
 class CompareTest : public ::testing::Test {
  protected:
   std::unique_ptr<DumpReader> Open(const std::string& directory) {
-    auto reader = DumpReader::Open(file_system_.get(), directory, {});
+    auto reader =
+        DumpReader::Open(file_system_.get(), directory, reader_options_);
     EXPECT_TRUE(reader.ok()) << reader.status();
     return reader.ok() ? *std::move(reader) : nullptr;
   }
@@ -120,6 +121,7 @@ class CompareTest : public ::testing::Test {
 
   std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
   TempDir dir_;
+  DumpReader::Options reader_options_;
   CompareCounts counts_;
   int tables_ = 0;
 };
@@ -202,6 +204,80 @@ TEST_F(CompareTest, CellMappingRenamesModules) {
   options.cells = {{"fc1.Dense", "fc1.Linear"}};
   Compare(dir_.path() + "/a", dir_.path() + "/b", options);
   EXPECT_EQ(counts_.unmatched, 0);
+}
+
+TEST_F(CompareTest, ApiMappingRenamesCalls) {
+  dir_.Write("a/dump.json", kTwoCalls);
+  dir_.Write("b/dump.json",
+             absl::StrReplaceAll(kTwoCalls, {{"Torch.mul", "Tensor.mul"}}));
+  MatchOptions options;
+  options.apis = *ReadApiRules(dir_.Write("am.yaml", "Torch.mul: Tensor.mul"));
+  const Table rows =
+      ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", options));
+  EXPECT_EQ(counts_.unmatched, 0);
+  EXPECT_EQ(rows[2][1], "Tensor.mul.3.forward.output.0");
+}
+
+TEST_F(CompareTest, ApiMappingMovesPlaces) {
+  constexpr char kTwoInputs[] =
+      R"({"task":"statistics","level":"L1","data":{
+ "Torch.sub.0.forward":{"input_args":[{"type":"int","value":1},
+   {"type":"int","value":2},{"type":"int","value":3}],"input_kwargs":{},
+   "output":[]}}})";
+  dir_.Write("a/dump.json", kTwoInputs);
+  dir_.Write("b/dump.json",
+             absl::StrReplaceAll(kTwoInputs, {{"Torch.sub", "Tensor.rsub"}}));
+  MatchOptions options;
+  options.apis = *ReadApiRules(
+      dir_.Write("am.yaml",
+                 "- {ms_api: Torch.sub, pt_api: Tensor.rsub, ms_args: [0, 1],"
+                 " pt_args: [1, 0]}"));
+  const Table rows =
+      ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", options));
+  ASSERT_EQ(rows.size(), 4);
+  EXPECT_EQ(rows[1][1], "Tensor.rsub.0.forward.input.1");
+  EXPECT_EQ(rows[2][1], "Tensor.rsub.0.forward.input.0");
+  EXPECT_EQ(rows[3][1], "N/A");  // its section does not list it
+}
+
+TEST_F(CompareTest, ApiMappingOfTheWrongShapeIsOneLine) {
+  for (const char* const text :
+       {"- 1", "a: [1]", "just text", "- {ms_api: a, pt_api: b, ms_args: [1]}",
+        "- {ms_api: a}", "{"}) {
+    const auto rules = ReadApiRules(dir_.Write("am.yaml", text));
+    ASSERT_FALSE(rules.ok()) << text;
+    EXPECT_THAT(rules.status().message(), HasSubstr("am.yaml: "));
+    EXPECT_THAT(rules.status().message(), ::testing::Not(HasSubstr("\n")));
+  }
+}
+
+TEST_F(CompareTest, LayerMappingPairsRenamedLayers) {
+  constexpr char kLayer[] = R"({"task":"statistics","level":"mix","data":{
+ "Functional.relu.0.forward":{"input_args":[{"type":"int","value":1}],
+   "input_kwargs":{},"output":[]},
+ "Module.a.ReLU.forward.0":{"input_args":[{"type":"int","value":1}],
+   "input_kwargs":{},"output":[]},
+ "Module.a.ReLU.parameters_grad":{"w":[{"type":"int","value":1}]}}})";
+  constexpr char kConstruct[] =
+      R"({"Functional.relu.0.forward":"Module.a.ReLU.forward.0",
+          "Module.a.ReLU.forward.0":null})";
+  dir_.Write("a/dump.json", kLayer);
+  dir_.Write("a/construct.json", kConstruct);
+  dir_.Write("b/dump.json",
+             absl::StrReplaceAll(kLayer, {{"Module.a", "Module.x.y"}}));
+  dir_.Write("b/construct.json",
+             absl::StrReplaceAll(kConstruct, {{"Module.a", "Module.x.y"}}));
+  reader_options_.construct = true;
+  MatchOptions options;
+  options.layers.emplace();
+  Compare(dir_.path() + "/a", dir_.path() + "/b", options);
+  EXPECT_EQ(counts_.unmatched, 3);
+  *options.layers =
+      *ReadLayerRules(dir_.Write("lm.yaml", "TopLayer: {a: x.y}"));
+  const Table rows =
+      ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", options));
+  EXPECT_EQ(counts_.unmatched, 0);
+  EXPECT_EQ(rows[2][1], "Module.x.y.ReLU.forward.0.input.0");
 }
 
 TEST_F(CompareTest, TasksMustAgree) {

@@ -56,9 +56,10 @@ absl::Status DumpReader::InFile(const std::string& path,
                                 const absl::Status& status) const {
   if (status.ok()) return status;
   if (absl::StrContains(status.message(), path)) {
-    return absl::InvalidArgumentError(status.message());
+    return absl::InvalidArgumentError(OneLine(status.message()));
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", OneLine(status.message())));
 }
 
 absl::Status DumpReader::Load(Options options) {
@@ -211,8 +212,9 @@ absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
   absl::Status status =
       text.ok() ? record->Parse(*std::move(text)) : text.status();
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path_, ": entry ", name(index), ": ", status.message()));
+  return absl::InvalidArgumentError(absl::StrCat(path_, ": entry ",
+                                                 OneLine(name(index)), ": ",
+                                                 OneLine(status.message())));
 }
 
 absl::Status DumpReader::LoadStacks() {

@@ -185,13 +185,58 @@ absl::StatusOr<NameMap> ReadNameMap(const std::string& path) {
   return out;
 }
 
+namespace {
+
+// The golden entry of each target entry by layer mapping; gradients of
+// parameters, which construct.json does not list, follow their module.
+std::vector<int64_t> MatchLayers(const LayerRules& rules,
+                                 const DumpReader& target,
+                                 const DumpReader& golden) {
+  const absl::flat_hash_map<std::string, std::string> names =
+      MapLayers(rules, target, golden);
+  absl::flat_hash_map<std::string, std::string> modules;
+  for (const auto& [from, to] : names) {
+    const absl::string_view module = ModuleOfEntry(from);
+    const absl::string_view partner = ModuleOfEntry(to);
+    if (!module.empty() && !partner.empty()) {
+      modules.try_emplace(std::string(module), partner);
+    }
+  }
+  std::vector<int64_t> out(target.size(), -1);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const std::string name(target.name(i));
+    std::string wanted = name;
+    if (const auto it = names.find(name); it != names.end()) {
+      wanted = it->second;
+    } else if (const auto module =
+                   modules.find(std::string(ModuleOfEntry(name)));
+               module != modules.end()) {
+      wanted = absl::StrCat(module->second, name.substr(module->first.size()));
+    }
+    if (const auto index = golden.Find(wanted); index.has_value()) {
+      out[i] = static_cast<int64_t>(*index);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 EntryMatch EntryMatch::Make(const DumpReader& target, const DumpReader& golden,
                             const MatchOptions& options) {
   EntryMatch match;
+  if (options.layers.has_value()) {
+    match.golden_ = MatchLayers(*options.layers, target, golden);
+    return match;
+  }
   std::vector<std::string> n = NamesOf(target);
   std::vector<std::string> b = NamesOf(golden);
   for (std::string& name : n) {
     if (!options.cells.empty()) name = MapCell(name, options.cells);
+    if (const ApiRule* const rule = FindApiRule(options.apis, name);
+        rule != nullptr) {
+      name = RenamedEntry(*rule, name);
+    }
   }
   if (options.fuzzy) {
     match.golden_ = MatchFuzzy(n, b);
@@ -262,9 +307,16 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view golden_entry) {
     return absl::StartsWith(name, entry) ? name.substr(entry.size()) : name;
   };
   absl::flat_hash_map<absl::string_view, const Row*> by_suffix;
+  const ApiRule* const rule = FindApiRule(options_->apis, entry_);
+  std::optional<std::string> renamed;
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const Row& row = target_rows_[i];
-    const absl::string_view wanted = suffix(row.name, entry_);
+    absl::string_view wanted = suffix(row.name, entry_);
+    if (rule != nullptr) {
+      renamed = RenamedPlace(*rule, wanted);
+      if (!renamed.has_value()) continue;
+      wanted = *renamed;
+    }
     const Row* partner = nullptr;
     // Equal calls have equal rows in equal places.
     if (i < golden_rows_.size() &&
@@ -279,7 +331,8 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view golden_entry) {
       const auto it = by_suffix.find(wanted);
       if (it != by_suffix.end()) partner = it->second;
     }
-    if (partner != nullptr && DtypesArePartners(row, *partner)) {
+    if (partner != nullptr &&
+        (options_->layers.has_value() || DtypesArePartners(row, *partner))) {
       pairs_[i].benchmark = partner;
     }
   }

@@ -10,7 +10,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "analysis/api_mapping.h"
 #include "analysis/dump_reader.h"
+#include "analysis/layer_mapping.h"
 #include "analysis/verdict.h"
 
 namespace rankprobe::analysis {
@@ -22,6 +24,10 @@ struct MatchOptions {
   bool fuzzy = false;
   NameMap cells;  // "fc1.Dense" -> "fc1.Linear": parts of module names
   NameMap rows;   // whole row names; the dtype is not checked then
+  ApiRules apis;
+  // Layers by scope and rules: the readers need construct.json, and the dtype
+  // is not checked.
+  std::optional<LayerRules> layers;
 };
 
 // A YAML file of `name: name` lines. INVALID_ARGUMENT naming file and reason.

@@ -274,7 +274,7 @@ class GraphBuilder {
     for (size_t i = 0; i < seen.size(); ++i) {
       if (seen[i]) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          dump_.directory(), "/construct.json: ", graph_.nodes_[i].id,
+          dump_.directory(), "/construct.json: ", OneLine(graph_.nodes_[i].id),
           " is its own ancestor"));
     }
     return absl::OkStatus();
@@ -402,6 +402,16 @@ class GraphBuilder {
 
 absl::StatusOr<Graph> Graph::Build(const DumpReader& dump) {
   return GraphBuilder(dump).Run();
+}
+
+Graph Graph::FromNodes(std::vector<GraphNode> nodes, int64_t micro_step_count) {
+  Graph graph;
+  graph.nodes_ = std::move(nodes);
+  graph.micro_step_count_ = micro_step_count;
+  for (size_t i = 0; i < graph.nodes_.size(); ++i) {
+    graph.by_id_.try_emplace(graph.nodes_[i].id, static_cast<int32_t>(i));
+  }
+  return graph;
 }
 
 int32_t Graph::Find(absl::string_view id) const {

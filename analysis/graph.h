@@ -4,7 +4,9 @@
 #ifndef RANKPROBE_ANALYSIS_GRAPH_H_
 #define RANKPROBE_ANALYSIS_GRAPH_H_
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,22 +21,54 @@ namespace rankprobe::analysis {
 enum class NodeKind { kModule = 0, kApi = 1, kCollection = 9 };
 NodeKind NodeKindOf(absl::string_view id);
 
+// A record of one of the dumps that a graph was made from.
+struct NodeSource {
+  int32_t dump = 0;
+  std::optional<size_t> entry;
+};
+
+// A number that stands in for a recorded one.
+struct MergedNumber {
+  bool is_int = false;
+  double value = 0;
+  std::string text;  // of an integer
+};
+
+// What merging the ranks of a parallel layout changed in a node.
+struct MergedValues {
+  // Where the rows of one side come from, when not from the node's record.
+  std::optional<NodeSource> input;
+  std::optional<NodeSource> output;
+  struct Stats {
+    std::string place;  // ".input.0"
+    std::array<std::optional<MergedNumber>, 4> numbers;
+  };
+  std::vector<Stats> stats;
+  std::vector<std::string> notes;
+};
+
 struct GraphNode {
   std::string id;
   NodeKind kind = NodeKind::kModule;
   int32_t parent = -1;
   std::vector<int32_t> children;
   std::optional<int64_t> micro_step;
+  int32_t dump = 0;             // of the dumps of a merged graph
   std::optional<size_t> entry;  // its record in the dump
   std::optional<uint32_t> stack;
   bool stack_missing = false;  // a backward node without its forward node
   int32_t match = -1;          // in the other graph
+  std::shared_ptr<MergedValues> merged;
 };
 
 class Graph {
  public:
   // `dump` was opened with construct.json. INVALID_ARGUMENT for a cycle.
   static absl::StatusOr<Graph> Build(const DumpReader& dump);
+  // Of nodes whose links are set, the root first.
+  static Graph FromNodes(std::vector<GraphNode> nodes,
+                         int64_t micro_step_count);
+  int64_t micro_step_count() const { return micro_step_count_; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
   std::vector<GraphNode>& nodes() { return nodes_; }

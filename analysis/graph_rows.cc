@@ -153,6 +153,11 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
       }
     }
   }
+  if (row.merged_stats) {
+    for (size_t i = 0; i < kStatNames.size(); ++i) {
+      fields->Set(kStatNames[i], ValueText(row.stats[i]));
+    }
+  }
   if (show_md5) {
     fields->Set("md5", StringText(row.md5));
   } else {
@@ -173,6 +178,8 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
       return key == "type" || key == "group_ranks" || key == "group_id" ||
              key == "data_name";
     });
+    // Metrics of a group say nothing, unless the group is another.
+    if (pair != nullptr && pair->verdict == Verdict::kPass) return;
   }
   const std::string* const max = fields->Find("Max");
   if (max != nullptr && *max == "null") {

@@ -442,4 +442,22 @@ std::string PythonText(const JsonValue& value) {
   return out;
 }
 
+std::string OneLine(absl::string_view text) {
+  constexpr size_t kLongest = 1000;
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out.push_back(c);
+      continue;
+    }
+    out.append("\\x");
+    out.push_back(kHex[byte >> 4]);
+    out.push_back(kHex[byte & 15]);
+  }
+  if (text.size() > kLongest) out.append("..");
+  return out;
+}
+
 }  // namespace rankprobe::analysis

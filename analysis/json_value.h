@@ -94,6 +94,10 @@ std::string PythonText(const JsonValue& value);
 // repr(text) of Python for a str.
 void AppendPythonQuoted(absl::string_view text, std::string* out);
 
+// Text of a file for a message of one line: control characters are escaped, a
+// long text is cut.
+std::string OneLine(absl::string_view text);
+
 }  // namespace rankprobe::analysis
 
 #endif  // RANKPROBE_ANALYSIS_JSON_VALUE_H_

@@ -30,6 +30,8 @@ struct Row {
   bool derived = false;
   // The statistics are the value itself.
   bool derived_stats = false;
+  // The statistics are those of several ranks, not the record's.
+  bool merged_stats = false;
   absl::string_view dtype;
   absl::string_view shape;
   std::array<JsonValue, 4> stats;

@@ -63,6 +63,9 @@ CREATE INDEX index6 ON tb_nodes (step, rank, modified, matched_node_link);
 CREATE INDEX index7 ON tb_nodes (is_distributed);
 )";
 
+constexpr size_t kBatchNodes = 128;
+constexpr size_t kMostBatches = 4;
+
 // The file is not ours until it is finished, so it needs no journal.
 constexpr char kPragmas[] =
     "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; "
@@ -93,6 +96,13 @@ VisDb::~VisDb() {
 }
 
 void VisDb::Close() {
+  if (inserter_.joinable()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      closing_ = true;
+    }
+    inserter_.join();
+  }
   for (sqlite3_stmt** statement :
        {&insert_node_, &insert_stack_, &update_links_}) {
     sqlite3_finalize(*statement);
@@ -144,11 +154,67 @@ absl::Status VisDb::Open() {
               &insert_node_));
   RP_RETURN_IF_ERROR(
       prepare("INSERT INTO tb_stack VALUES (?,?)", &insert_stack_));
-  return prepare("UPDATE tb_nodes SET matched_distributed = ? WHERE id = ?",
-                 &update_links_);
+  RP_RETURN_IF_ERROR(
+      prepare("UPDATE tb_nodes SET matched_distributed = ? WHERE id = ?",
+              &update_links_));
+  inserter_ = std::thread([this] { InsertBatches(); });
+  return absl::OkStatus();
 }
 
-absl::Status VisDb::AddNode(const VisNode& node) {
+absl::Status VisDb::AddNode(VisNode node) {
+  batch_.push_back(std::move(node));
+  return batch_.size() < kBatchNodes ? absl::OkStatus() : HandOver();
+}
+
+absl::Status VisDb::HandOver() {
+  absl::MutexLock lock(&mutex_);
+  const auto has_room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return queue_.size() < kMostBatches;
+  };
+  mutex_.Await(absl::Condition(&has_room));
+  if (!batch_.empty()) queue_.push_back(std::move(batch_));
+  batch_.clear();
+  return inserted_;
+}
+
+absl::Status VisDb::Drain() {
+  RP_RETURN_IF_ERROR(HandOver());
+  absl::MutexLock lock(&mutex_);
+  const auto is_done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return queue_.empty() && !inserting_;
+  };
+  mutex_.Await(absl::Condition(&is_done));
+  return inserted_;
+}
+
+void VisDb::InsertBatches() {
+  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !queue_.empty() || closing_;
+  };
+  for (;;) {
+    std::vector<VisNode> batch;
+    bool failed = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&has_work));
+      if (queue_.empty()) return;
+      batch = std::move(queue_.front());
+      queue_.pop_front();
+      inserting_ = true;
+      failed = !inserted_.ok() || closing_;
+    }
+    absl::Status status;
+    for (const VisNode& node : batch) {
+      if (failed || !status.ok()) break;
+      status = Insert(node);
+    }
+    absl::MutexLock lock(&mutex_);
+    inserting_ = false;
+    inserted_.Update(status);
+  }
+}
+
+absl::Status VisDb::Insert(const VisNode& node) {
   sqlite3_stmt* const s = insert_node_;
   const std::string kind = absl::StrCat(node.kind);
   Bind(s, 1, node.id);
@@ -180,6 +246,7 @@ absl::Status VisDb::AddNode(const VisNode& node) {
 }
 
 absl::Status VisDb::AddStack(const std::string& id, const std::string& frames) {
+  RP_RETURN_IF_ERROR(Drain());
   Bind(insert_stack_, 1, id);
   Bind(insert_stack_, 2, frames);
   return Step(insert_stack_);
@@ -187,12 +254,14 @@ absl::Status VisDb::AddStack(const std::string& id, const std::string& frames) {
 
 absl::Status VisDb::SetDistributed(const std::string& node_id,
                                    const std::string& links) {
+  RP_RETURN_IF_ERROR(Drain());
   Bind(update_links_, 1, links);
   Bind(update_links_, 2, node_id);
   return Step(update_links_);
 }
 
 absl::Status VisDb::SetConfig(const VisConfig& config) {
+  RP_RETURN_IF_ERROR(Drain());
   sqlite3_stmt* s = nullptr;
   if (sqlite3_prepare_v2(db_,
                          "INSERT INTO tb_config VALUES ('1',?,?,?,?,?,?,?,?)",
@@ -217,6 +286,7 @@ absl::Status VisDb::SetConfig(const VisConfig& config) {
 }
 
 absl::Status VisDb::Finish() {
+  RP_RETURN_IF_ERROR(Drain());
   RP_RETURN_IF_ERROR(Run(kIndexes));
   RP_RETURN_IF_ERROR(Run("COMMIT"));
   Close();

@@ -1,17 +1,21 @@
 // The .vis.db file that the graph view opens: tb_nodes, tb_stack, tb_config
 // (docs/analysis.md, "Graph database"). It is written under a temporary name
-// and appears when Finish succeeds. Not thread-safe.
+// and appears when Finish succeeds. Used by one thread.
 #ifndef RANKPROBE_ANALYSIS_VIS_DB_H_
 #define RANKPROBE_ANALYSIS_VIS_DB_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "common/file_system.h"
 
 struct sqlite3;
@@ -23,20 +27,20 @@ struct VisNode {
   std::string id;
   std::string graph_id;
   int64_t order = 0;
-  absl::string_view name;
+  std::string name;
   int kind = 0;
-  absl::string_view parent;
+  std::string parent;
   std::string children;  // JSON or empty
   std::optional<double> precision_index;
-  absl::string_view overflow_level;  // empty: none
+  std::string overflow_level;  // empty: none
   int64_t micro_step = 0;
   std::string matched_link;  // JSON
   std::string stack_id;
   std::string merge_info;  // JSON or empty
   std::string input;
   std::string output;
-  absl::string_view source;    // "NPU" or "Bench"
-  absl::string_view data_dir;  // empty: none
+  std::string source;    // "NPU" or "Bench"
+  std::string data_dir;  // empty: none
   int64_t step = 0;
   int64_t rank = 0;
 };
@@ -60,7 +64,9 @@ class VisDb {
   VisDb& operator=(const VisDb&) = delete;
   ~VisDb();
 
-  absl::Status AddNode(const VisNode& node);
+  // Nodes are inserted by a thread of the object's own, so a fault may show at
+  // a later call.
+  absl::Status AddNode(VisNode node);
   absl::Status AddStack(const std::string& id, const std::string& frames);
   absl::Status SetDistributed(const std::string& node_id,
                               const std::string& links);
@@ -75,6 +81,11 @@ class VisDb {
   absl::Status Step(sqlite3_stmt* statement);
   absl::Status Fault() const;
   void Close();
+  absl::Status Insert(const VisNode& node);
+  void InsertBatches();
+  absl::Status HandOver();
+  // All nodes are inserted and the thread waits: statements may be used here.
+  absl::Status Drain();
 
   FileSystem* const file_system_;
   const std::string path_;
@@ -84,6 +95,14 @@ class VisDb {
   sqlite3_stmt* insert_stack_ = nullptr;
   sqlite3_stmt* update_links_ = nullptr;
   bool finished_ = false;
+
+  std::vector<VisNode> batch_;  // not handed over yet
+  absl::Mutex mutex_;
+  std::deque<std::vector<VisNode>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool inserting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status inserted_ ABSL_GUARDED_BY(mutex_);
+  std::thread inserter_;
 };
 
 }  // namespace rankprobe::analysis

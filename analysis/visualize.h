@@ -3,11 +3,13 @@
 #ifndef RANKPROBE_ANALYSIS_VISUALIZE_H_
 #define RANKPROBE_ANALYSIS_VISUALIZE_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "analysis/compare.h"
+#include "analysis/parallel_groups.h"
 #include "common/file_system.h"
 
 namespace rankprobe::analysis {
@@ -17,6 +19,10 @@ struct VisualizeOptions {
   std::string golden;  // empty: build
   bool overflow_check = false;
   bool fuzzy = false;
+  // Merge the ranks of each side into a graph for each data parallel replica;
+  // set for all sides or for none.
+  std::optional<ParallelLayout> target_layout;
+  std::optional<ParallelLayout> golden_layout;
   // Layer mapping: "auto" or a YAML file; empty: none.
   std::string layer_mapping;
 };

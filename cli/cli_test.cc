@@ -1,8 +1,12 @@
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
 #include <string>
 #include <vector>
 
 #include "cli/exit_codes.h"
 #include "cli/export_files.h"
+#include "cli/live_capture.h"
 #include "cli/output.h"
 #include "cli/ranges.h"
 #include "gmock/gmock.h"
@@ -78,6 +82,43 @@ TEST(ExitCodeTest, EveryKindHasItsCode) {
   EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 3);
   EXPECT_EQ(ExitCodeOf(absl::NotFoundError("")), 4);
   EXPECT_EQ(ExitCodeOf(absl::AbortedError("")), 5);
+}
+
+TEST(CaptureConfigTest, RecordsTheCallsWithTheirTensors) {
+  const auto config = CaptureConfig(
+      R"({"task":"statistics","level":"mix","dump_path":"/d","step":[3,4],)"
+      R"("rank":[1],"risk_level":"ALL","statistics":{"list":["conv"]}})",
+      {"Torch.mul.3.forward"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  google::protobuf::Struct parsed;
+  ASSERT_TRUE(
+      google::protobuf::util::JsonStringToMessage(*config, &parsed).ok());
+  const auto& fields = parsed.fields();
+  EXPECT_EQ(fields.at("task").string_value(), "tensor");
+  EXPECT_EQ(fields.at("level").string_value(), "L1");
+  EXPECT_EQ(fields.at("dump_path").string_value(), "/d");
+  EXPECT_EQ(fields.at("risk_level").string_value(), "ALL");
+  EXPECT_EQ(fields.at("step").list_value().values_size(), 0);
+  EXPECT_EQ(fields.at("rank").list_value().values_size(), 0);
+  EXPECT_FALSE(fields.contains("statistics"));
+  const auto& list =
+      fields.at("tensor").struct_value().fields().at("list").list_value();
+  ASSERT_EQ(list.values_size(), 1);
+  EXPECT_EQ(list.values(0).string_value(), "Torch.mul.3.forward");
+}
+
+TEST(CaptureConfigTest, LevelFollowsTheCalls) {
+  const auto level = [](const std::vector<std::string>& calls) {
+    google::protobuf::Struct parsed;
+    const auto config = CaptureConfig("", calls);
+    EXPECT_TRUE(config.ok());
+    EXPECT_TRUE(
+        google::protobuf::util::JsonStringToMessage(*config, &parsed).ok());
+    return parsed.fields().at("level").string_value();
+  };
+  EXPECT_EQ(level({"Module.a.A.forward.0"}), "L0");
+  EXPECT_EQ(level({"Module.a.A.forward.0", "Torch.mul.0.forward"}), "mix");
+  EXPECT_FALSE(CaptureConfig("[1]", {"Torch.mul.0.forward"}).ok());
 }
 
 }  // namespace

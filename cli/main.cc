@@ -40,6 +40,7 @@ int Main(int argc, char** argv) {
   AddExportVerb(&app, &globals, &invocation);
   AddAnalysisVerbs(&app, &globals, &invocation);
   AddFindVerbs(&app, &globals, &invocation);
+  AddDivergenceVerb(&app, &globals, &invocation);
   AddGraphVerb(&app, &globals, &invocation);
   try {
     std::vector<std::string> arguments = ArgumentsOf(argc, argv);

@@ -26,6 +26,7 @@ void AddWatchVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddExportVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation);
+void AddDivergenceVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation);
 
 // --json and --collector are legal after the verb too.

@@ -30,6 +30,9 @@ struct CompareFlags {
   std::string output = "./output";
   std::string cell_mapping;
   std::string data_mapping;
+  std::string api_mapping;
+  std::string layer_mapping;
+  bool has_layer_mapping = false;
   bool fuzzy = false;
   bool xlsx = false;
   bool diff_analyze = false;
@@ -155,10 +158,30 @@ class DiffFiles {
   std::vector<std::pair<std::string, std::string>> texts_;
 };
 
-absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+// The files of the mapping flags.
+absl::StatusOr<analysis::MatchOptions> ReadMappings(const CompareFlags& flags) {
   analysis::MatchOptions options;
   options.fuzzy = flags.fuzzy;
+  const int given = (flags.has_layer_mapping ? 1 : 0) +
+                    (flags.cell_mapping.empty() ? 0 : 1) +
+                    (flags.data_mapping.empty() ? 0 : 1) +
+                    (flags.api_mapping.empty() ? 0 : 1) + (flags.fuzzy ? 1 : 0);
+  if (given > 1 && (flags.has_layer_mapping || !flags.data_mapping.empty())) {
+    return absl::InvalidArgumentError(
+        "-lm and -dm say by themselves what belongs together: give no other "
+        "mapping and no -fm");
+  }
+  if (flags.has_layer_mapping) {
+    options.layers.emplace();
+    if (!flags.layer_mapping.empty()) {
+      RP_ASSIGN_OR_RETURN(*options.layers,
+                          analysis::ReadLayerRules(flags.layer_mapping));
+    }
+  }
+  if (!flags.api_mapping.empty()) {
+    RP_ASSIGN_OR_RETURN(options.apis,
+                        analysis::ReadApiRules(flags.api_mapping));
+  }
   if (!flags.cell_mapping.empty()) {
     RP_ASSIGN_OR_RETURN(options.cells,
                         analysis::ReadNameMap(flags.cell_mapping));
@@ -167,6 +190,13 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     RP_ASSIGN_OR_RETURN(options.rows,
                         analysis::ReadNameMap(flags.data_mapping));
   }
+  return options;
+}
+
+absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  RP_ASSIGN_OR_RETURN(const analysis::MatchOptions options,
+                      ReadMappings(flags));
   RP_ASSIGN_OR_RETURN(
       const DumpInput target_input,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -179,6 +209,10 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   RP_ASSIGN_OR_RETURN(
       const DumpLayout golden,
       analysis::FindDumps(file_system.get(), golden_input.path()));
+  if (target.debug && options.layers.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(target.path, ": a debug.json has no layers to map (-lm)"));
+  }
   std::vector<std::string> unpaired;
   RP_ASSIGN_OR_RETURN(const auto pairs,
                       analysis::PairDumps(target, golden, &unpaired));
@@ -193,6 +227,7 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     const auto& [n, b] = pairs[i];
     DumpReader::Options open;
     open.debug = target.debug;
+    open.construct = options.layers.has_value();
     RP_ASSIGN_OR_RETURN(auto target_dump,
                         DumpReader::Open(file_system.get(), n.directory, open));
     RP_ASSIGN_OR_RETURN(const auto golden_dump,
@@ -257,7 +292,14 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
                    "-cm: yaml of module names, target: golden");
   verb->add_option("--data_mapping", flags->data_mapping,
                    "-dm: yaml of row names, target: golden");
-  verb->callback([invocation, flags] {
+  verb->add_option("--api_mapping", flags->api_mapping,
+                   "-am: yaml of API names, target: golden");
+  CLI::Option* const layers =
+      verb->add_option("--layer_mapping", flags->layer_mapping,
+                       "-lm [FILE]: match layers of other names")
+          ->expected(0, 1);
+  verb->callback([invocation, flags, layers] {
+    flags->has_layer_mapping = layers->count() > 0;
     invocation->run = [flags](const Globals& g, int*) {
       return Compare(g, *flags);
     };

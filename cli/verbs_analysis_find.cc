@@ -1,19 +1,19 @@
-// overflow_check, first-divergence, replicas.
+// overflow_check, replicas, acc_check.
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "analysis/divergence.h"
 #include "analysis/dump_layout.h"
 #include "analysis/first_nodes.h"
 #include "analysis/replicas.h"
@@ -29,7 +29,6 @@ namespace rankprobe {
 namespace {
 
 using analysis::CommLinks;
-using analysis::Divergence;
 using analysis::DumpLayout;
 using analysis::DumpReader;
 
@@ -138,167 +137,6 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   return absl::OkStatus();
 }
 
-// ---- first-divergence
-
-struct DivergenceFlags {
-  std::string target;
-  std::string golden;
-  std::string tolerance = "auto";
-  std::string noise;
-  bool fuzzy = false;
-};
-
-std::string Verdict(const Divergence& d) {
-  std::string out = absl::StrFormat("relative difference %.3g", d.difference);
-  if (d.tolerance > 0) {
-    absl::StrAppendFormat(&out, ", %.3g times the tolerance of %.3g",
-                          d.difference / d.tolerance, d.tolerance);
-  }
-  if (d.noise.has_value() && *d.noise > 0) {
-    absl::StrAppendFormat(&out, ", %.3g times the noise floor",
-                          d.difference / *d.noise);
-  }
-  return out;
-}
-
-std::string OriginJson(const Divergence& d) {
-  std::string stack;
-  for (const std::string& frame : d.stack) {
-    absl::StrAppend(&stack, stack.empty() ? "" : ",", Quoted(frame));
-  }
-  const auto number = [](double value) {
-    return std::isfinite(value) ? absl::StrFormat("%.17g", value)
-                                : std::string("\"inf\"");
-  };
-  return absl::StrCat(
-      "{\"step\":", d.step, ",\"rank\":", d.rank, ",\"call\":", Quoted(d.call),
-      ",\"from_outside\":", d.from_outside ? "true" : "false",
-      ",\"golden_call\":", Quoted(d.golden_call), ",\"row\":", Quoted(d.row),
-      ",\"target\":", Quoted(d.target_values),
-      ",\"golden\":", Quoted(d.golden_values),
-      ",\"difference\":", number(d.difference),
-      ",\"tolerance\":", number(d.tolerance), ",\"noise\":",
-      d.noise.has_value() ? number(*d.noise) : std::string("null"),
-      ",\"inputs_matched\":", d.inputs_matched,
-      ",\"inputs_unknown\":", d.inputs_unknown, ",\"stack\":[", stack, "]}");
-}
-
-void PrintDivergenceJson(const analysis::DivergenceReport& report) {
-  std::string origins;
-  for (const Divergence& d : report.origins) {
-    absl::StrAppend(&origins, origins.empty() ? "" : ",", OriginJson(d));
-  }
-  std::string carried;
-  for (const auto& c : report.carried) {
-    absl::StrAppend(&carried, carried.empty() ? "" : ",", "{\"step\":", c.step,
-                    ",\"rank\":", c.rank, ",\"call\":", Quoted(c.call),
-                    ",\"from_rank\":", c.from_rank, "}");
-  }
-  std::string examples;
-  for (const std::string& text : report.unseen.examples) {
-    absl::StrAppend(&examples, examples.empty() ? "" : ",", Quoted(text));
-  }
-  const analysis::Unseen& u = report.unseen;
-  std::printf(
-      "%s\n",
-      absl::StrCat("{\"origins\":[", origins, "],\"carried\":[", carried,
-                   "],\"calls_compared\":", report.calls_compared,
-                   ",\"calls_differing\":", report.calls_differing,
-                   ",\"unseen\":{\"only_in_target\":", u.only_in_target,
-                   ",\"only_in_golden\":", u.only_in_golden,
-                   ",\"rows_without_partner\":", u.rows_without_partner,
-                   ",\"rows_without_values\":", u.rows_without_values,
-                   ",\"lost\":", u.lost, ",\"examples\":[", examples, "]}}")
-          .c_str());
-}
-
-void PrintDivergence(const analysis::DivergenceReport& report) {
-  for (const Divergence& d : report.origins) {
-    std::printf("step %lld rank %lld: %s\n", static_cast<long long>(d.step),
-                static_cast<long long>(d.rank), d.call.c_str());
-    std::printf("  %s %s\n", d.row.c_str(), Verdict(d).c_str());
-    if (d.from_outside) {
-      std::printf(
-          "  no recorded call made this input differ: it came in from "
-          "outside (a weight, a batch)\n");
-    } else {
-      std::printf("  its inputs match (%lld rows",
-                  static_cast<long long>(d.inputs_matched));
-      if (d.inputs_unknown > 0) {
-        std::printf("; %lld more could not be compared",
-                    static_cast<long long>(d.inputs_unknown));
-      }
-      std::printf(")\n");
-    }
-    std::printf("  target: %s\n  golden: %s\n", d.target_values.c_str(),
-                d.golden_values.c_str());
-    for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
-      std::string frame = d.stack[i];
-      for (char& c : frame) c = c == '\n' ? ' ' : c;
-      std::printf("  at %s\n", frame.c_str());
-    }
-  }
-  for (const auto& c : report.carried) {
-    std::printf("step %lld rank %lld: %s brings in what differs on rank %lld\n",
-                static_cast<long long>(c.step), static_cast<long long>(c.rank),
-                c.call.c_str(), static_cast<long long>(c.from_rank));
-  }
-  const analysis::Unseen& u = report.unseen;
-  if (report.origins.empty() && report.carried.empty()) {
-    std::printf("No difference in the %lld calls that both sides recorded%s.\n",
-                static_cast<long long>(report.calls_compared),
-                report.calls_differing > 0 ? " that began in one of them" : "");
-  }
-  if (!u.Any()) return;
-  std::printf(
-      "Not seen: %lld calls of the target only, %lld of the golden side only, "
-      "%lld rows without a partner, %lld without values, %lld lost\n",
-      static_cast<long long>(u.only_in_target),
-      static_cast<long long>(u.only_in_golden),
-      static_cast<long long>(u.rows_without_partner),
-      static_cast<long long>(u.rows_without_values),
-      static_cast<long long>(u.lost));
-  for (const std::string& text : u.examples)
-    std::printf("  %s\n", text.c_str());
-}
-
-absl::Status FirstDivergence(const Globals& globals,
-                             const DivergenceFlags& flags, int* exit_code) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
-  analysis::Tolerance tolerance;
-  tolerance.noise = flags.noise;
-  if (flags.tolerance != "auto") {
-    double value = 0;
-    if (!absl::SimpleAtod(flags.tolerance, &value) || !(value >= 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--tolerance ", flags.tolerance, ": expected auto or a number >= 0"));
-    }
-    tolerance.fixed = value;
-  }
-  analysis::MatchOptions match;
-  match.fuzzy = flags.fuzzy;
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput target,
-      DumpInput::Open(file_system.get(), globals, flags.target));
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput golden,
-      DumpInput::Open(file_system.get(), globals, flags.golden));
-  RP_ASSIGN_OR_RETURN(
-      const analysis::DivergenceReport report,
-      analysis::FindDivergence(file_system.get(), target.path(), golden.path(),
-                               match, tolerance));
-  if (!report.origins.empty() || !report.carried.empty() ||
-      report.calls_differing > 0 || report.unseen.Any()) {
-    *exit_code = kPartial;
-  }
-  if (globals.json) {
-    PrintDivergenceJson(report);
-  } else {
-    PrintDivergence(report);
-  }
-  return absl::OkStatus();
-}
-
 // ---- replicas
 
 struct ReplicaFlags {
@@ -386,27 +224,77 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
 // ---- acc_check
 
 // PyTorch's kernels are run by a Python worker, so the verb becomes it.
+// The dump.json of a run of the archive, of one step and rank.
+absl::StatusOr<std::string> OnlyDump(FileSystem* file_system,
+                                     const std::string& name,
+                                     const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout,
+                      analysis::FindDumps(file_system, path));
+  if (layout.places.size() == 1) {
+    return layout.places[0].directory + "/dump.json";
+  }
+  if (layout.Steps().size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": has several steps; name one: ", name, "@", layout.Steps()[0]));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": has ", layout.places.size(),
+                   " ranks; export it and name the dump.json of one of them"));
+}
+
+// Ends with the worker's exit status.
+absl::StatusOr<int> RunWorker(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (const std::string& word : words) {
+    pointers.push_back(const_cast<char*>(word.c_str()));
+  }
+  pointers.push_back(nullptr);
+  pid_t pid = 0;
+  const int fault = ::posix_spawnp(&pid, pointers[0], nullptr, nullptr,
+                                   pointers.data(), environ);
+  if (fault != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        words[0], ": ", std::strerror(fault),
+        " (acc_check needs Python with torch; RANKPROBE_PYTHON names it)"));
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) {
+      return absl::InternalError(
+          absl::StrCat("waitpid: ", std::strerror(errno)));
+    }
+  }
+  // As shells say it.
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 absl::Status AccCheck(const Globals& globals,
-                      const std::vector<std::string>& arguments) {
+                      const std::vector<std::string>& arguments,
+                      int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   const char* const chosen = std::getenv("RANKPROBE_PYTHON");
-  const std::string python =
-      chosen == nullptr || *chosen == '\0' ? "python3" : chosen;
-  std::vector<std::string> words = {python, "-m", "rankprobe.acc_check"};
+  std::vector<std::string> words = {
+      chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
+      "rankprobe.acc_check"};
+  std::vector<DumpInput> inputs;  // kept until the worker has ended
   for (const std::string& argument : arguments) {
+    if (absl::StartsWith(argument, "run:")) {
+      RP_ASSIGN_OR_RETURN(DumpInput input, DumpInput::Open(file_system.get(),
+                                                           globals, argument));
+      RP_ASSIGN_OR_RETURN(words.emplace_back(),
+                          OnlyDump(file_system.get(), argument, input.path()));
+      inputs.push_back(std::move(input));
+      continue;
+    }
     // Spelt as the worker spells them.
     words.push_back(argument == "--result_csv_path"   ? "-csv_path"
                     : argument == "--save_error_data" ? "-save_error_data"
                                                       : argument);
   }
   if (globals.json) words.emplace_back("--json");
-  std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(python.c_str(), pointers.data());
-  return absl::InvalidArgumentError(absl::StrCat(
-      python, ": ", std::strerror(errno),
-      " (acc_check needs Python with torch; RANKPROBE_PYTHON names it)"));
+  RP_ASSIGN_OR_RETURN(*exit_code, RunWorker(words));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -429,39 +317,17 @@ void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
     };
   });
 
-  CLI::App* const divergence = app->add_subcommand(
-      "first-divergence",
-      "the first calls whose outputs differ while their inputs match");
-  AddGlobals(divergence, globals);
-  auto flags = std::make_shared<DivergenceFlags>();
-  divergence->add_option("target", flags->target, "the dump in question")
-      ->required();
-  divergence->add_option("golden", flags->golden, "the dump to compare with")
-      ->required();
-  divergence->add_option("--tolerance", flags->tolerance,
-                         "auto (from dtype and sum lengths), or a relative "
-                         "difference");
-  divergence->add_option("--noise", flags->noise,
-                         "a dump that repeats the golden one: its distance is "
-                         "the noise floor");
-  divergence->add_flag("--fuzzy_match", flags->fuzzy,
-                       "-fm: match calls in order, whatever their numbers");
-  divergence->callback([invocation, flags] {
-    invocation->run = [flags](const Globals& g, int* code) {
-      return FirstDivergence(g, *flags, code);
-    };
-  });
-
   CLI::App* const acc_check = app->add_subcommand(
       "acc_check",
       "run the API calls of a dump again, in their own precision and a higher "
-      "one (needs Python with torch; --help of the worker: acc_check -- -h)");
+      "one (needs Python with torch; -api_info takes run:NAME[@STEP] too, with "
+      "--collector before the verb; --help of the worker: acc_check -- -h)");
   AddGlobals(acc_check, globals);
   acc_check->prefix_command();
   acc_check->callback([invocation, acc_check] {
     const std::vector<std::string> rest = acc_check->remaining();
-    invocation->run = [rest](const Globals& g, int*) {
-      return AccCheck(g, rest);
+    invocation->run = [rest](const Globals& g, int* code) {
+      return AccCheck(g, rest, code);
     };
   });
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/dump_layout.h"
+#include "analysis/json_value.h"
 #include "analysis/visualize.h"
 #include "cli/analysis_flags.h"
 #include "cli/dump_input.h"
@@ -16,6 +17,12 @@ namespace rankprobe {
 namespace {
 
 struct GraphFlags {
+  std::vector<int64_t> rank_size;
+  std::vector<int64_t> tensor;
+  std::vector<int64_t> pipeline;
+  std::vector<int64_t> virtual_pipeline;
+  std::vector<std::string> order;
+  std::string input_path;
   std::string target;
   std::string golden;
   std::string output;
@@ -27,9 +34,92 @@ struct GraphFlags {
   bool progress_log = false;
 };
 
-absl::Status GraphVisualize(const Globals& globals, const GraphFlags& flags) {
+// The older form of the flags: {"npu_path": .., "bench_path": ..,
+// "is_print_compare_log": ..}.
+absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
+  const std::string& path = flags->input_path;
+  const auto bad = [&path](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", analysis::OneLine(what)));
+  };
+  constexpr uint64_t kLargest = 1 << 20;
+  if (!file_system->Exists(path)) return bad("does not exist");
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
+  if (size > kLargest) return bad("larger than 1 MiB");
+  RP_ASSIGN_OR_RETURN(const auto file, file_system->OpenForRead(path));
+  std::string text(size, '\0');
+  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
+  analysis::JsonDocument document;
+  if (const absl::Status parsed = document.Parse(std::move(text));
+      !parsed.ok()) {
+    return bad(parsed.message());
+  }
+  if (!document.root().is_object()) return bad("expected an object");
+  for (const analysis::JsonMember& member : document.root().fields()) {
+    if (member.key == "is_print_compare_log") {
+      if (!member.value.is_bool()) return bad("is_print_compare_log: no bool");
+      continue;
+    }
+    if (member.key != "npu_path" && member.key != "bench_path") {
+      return bad(absl::StrCat("unknown key ", member.key,
+                              "; known: npu_path, bench_path, "
+                              "is_print_compare_log"));
+    }
+    if (!member.value.is_string()) {
+      return bad(absl::StrCat(member.key, ": no string"));
+    }
+    (member.key == "npu_path" ? flags->target : flags->golden) =
+        std::string(member.value.text);
+  }
+  if (flags->target.empty()) return bad("npu_path is missing");
+  return absl::OkStatus();
+}
+
+// --rank_size and its kin: one value for each side.
+absl::Status ReadLayouts(const GraphFlags& flags,
+                         analysis::VisualizeOptions* options) {
+  const bool any = !flags.rank_size.empty() || !flags.tensor.empty() ||
+                   !flags.pipeline.empty() || !flags.virtual_pipeline.empty() ||
+                   !flags.order.empty();
+  if (!any) return absl::OkStatus();
+  const size_t sides = flags.golden.empty() ? 1 : 2;
+  const auto check = [sides](const char* name, size_t count, bool optional) {
+    if (count == sides || (optional && count == 0)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", sides, sides == 1 ? " value" : " values",
+                     " needed to merge the ranks of ",
+                     sides == 1 ? "a dump" : "two dumps", ", got ", count));
+  };
+  RP_RETURN_IF_ERROR(check("--rank_size", flags.rank_size.size(), false));
+  RP_RETURN_IF_ERROR(check("--tp", flags.tensor.size(), false));
+  RP_RETURN_IF_ERROR(check("--pp", flags.pipeline.size(), false));
+  RP_RETURN_IF_ERROR(check("--vpp", flags.virtual_pipeline.size(), true));
+  RP_RETURN_IF_ERROR(check("--order", flags.order.size(), true));
+  for (size_t i = 0; i < sides; ++i) {
+    analysis::ParallelLayout& layout =
+        (i == 0 ? options->target_layout : options->golden_layout).emplace();
+    layout.ranks = flags.rank_size[i];
+    layout.tensor = flags.tensor[i];
+    layout.pipeline = flags.pipeline[i];
+    if (!flags.virtual_pipeline.empty()) {
+      layout.virtual_pipeline = flags.virtual_pipeline[i];
+    }
+    if (!flags.order.empty()) layout.order = flags.order[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   analysis::VisualizeOptions options;
+  if (!flags.input_path.empty()) {
+    RP_RETURN_IF_ERROR(ReadInputPath(file_system.get(), &flags));
+  }
+  if (flags.target.empty()) {
+    return absl::InvalidArgumentError(
+        "--target_path (-tp) or --input_path is needed");
+  }
+  RP_RETURN_IF_ERROR(ReadLayouts(flags, &options));
   RP_ASSIGN_OR_RETURN(
       const DumpInput target,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -92,10 +182,14 @@ void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
   AddGlobals(verb, globals);
   auto flags = std::make_shared<GraphFlags>();
   verb->add_option("--target_path", flags->target,
-                   "-tp: a rank, step or dump directory, or run:NAME[@STEP]")
-      ->required();
+                   "-tp: a rank, step or dump directory, or run:NAME[@STEP]");
   verb->add_option("--golden_path", flags->golden,
                    "-gp: the dump to compare with");
+  verb->add_option("--input_path", flags->input_path,
+                   "the older form of -tp and -gp: a compare.json with "
+                   "npu_path, bench_path, is_print_compare_log")
+      ->excludes("--target_path")
+      ->excludes("--golden_path");
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the database")
       ->required();
@@ -111,6 +205,20 @@ void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
                  "-tensor_log: accepted; results are in the database");
   verb->add_flag("--is_print_progress_log", flags->progress_log,
                  "-progress_log: accepted; progress shows on a terminal");
+  verb->add_option("--rank_size", flags->rank_size,
+                   "merge the ranks of a parallel layout: how many there are; "
+                   "one value, or two when comparing")
+      ->expected(1, 2);
+  verb->add_option("--tp", flags->tensor, "tensor parallel size")
+      ->expected(1, 2);
+  verb->add_option("--pp", flags->pipeline, "pipeline parallel size")
+      ->expected(1, 2);
+  verb->add_option("--vpp", flags->virtual_pipeline,
+                   "virtual pipeline size [1]")
+      ->expected(1, 2);
+  verb->add_option("--order", flags->order,
+                   "order of the dimensions [tp-cp-ep-dp-pp]")
+      ->expected(1, 2);
   verb->callback([invocation, flags, layers] {
     flags->has_layer_mapping = layers->count() > 0;
     invocation->run = [flags](const Globals& g, int*) {

@@ -3,7 +3,7 @@
 
     analysis_peer.py --rankprobe BIN --msprobe BIN [--ranks 8] [--calls 5000] [--tensor-mib 0]
 
-Prints `name value limit`: how many times faster, and peak memory in MiB. Both run on the same files, one after the
+Prints `name value limit met|missed`: how many times faster, and peak memory. run.sh --only analysis does the same. Both run on the same files, one after the
 other; ratios count, not seconds. With --tensor-mib a compare of real data of that size runs as well (needs torch).
 """
 import argparse
@@ -77,41 +77,61 @@ def write_tensors(directory, mib, noise):
 
 
 def run(command):
+    """Seconds, seconds of CPU of all its processes, and peak MiB of the largest."""
     before = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     if status != 0:
-        sys.exit(f"failed: {' '.join(command)}")
-    return time.monotonic() - before, usage.ru_maxrss / 1024
+        raise RuntimeError(f"failed: {' '.join(map(str, command))}")
+    return time.monotonic() - before, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def measure(table, rankprobe, msprobe, root, ranks=8, calls=5000, tensor_mib=0, python=None):
+    """Adds the figures to a budgets.Table. `msprobe` None: ours alone, without ratios."""
+    for side in ("n", "b"):
+        for rank in range(ranks):
+            write_rank(f"{root}/{side}/rank{rank}", calls, rank, side == "n")
+    jobs = [("graph_build", ["graph_visualize", "-tp", f"{root}/n"]),
+            ("graph_compare", ["graph_visualize", "-tp", f"{root}/n", "-gp", f"{root}/b"]),
+            ("table_compare", ["compare", "-tp", f"{root}/n", "-gp", f"{root}/b"])]
+    if tensor_mib:
+        for side in ("n", "b"):
+            subprocess.run([python or sys.executable, os.path.abspath(__file__), "--write-tensors", f"{root}/t{side}",
+                            "--tensor-mib", str(tensor_mib), *(["--noise"] if side == "n" else [])], check=True)
+        jobs.append(("tensor_compare", ["compare", "-tp", f"{root}/tn/dump.json", "-gp", f"{root}/tb/dump.json"]))
+    for name, arguments in jobs:
+        ours, cpu, memory = run([rankprobe, *arguments, "-o", f"{root}/ours"])
+        table.info(f"analysis_{name}", ours, "s")
+        table.at_most(f"analysis_{name}_peak", memory, 1024, "MiB")
+        if msprobe is None:
+            table.failed(f"analysis_{name}_speedup", "no msprobe: set RANKPROBE_MSPROBE or run the interop stage first")
+            continue
+        peer, peer_cpu, peer_memory = run([msprobe, *arguments, "-o", f"{root}/peer"])
+        table.at_least(f"analysis_{name}_speedup", peer / ours, 20, "x")
+        table.info(f"analysis_{name}_cpu_speedup", peer_cpu / cpu, "x")
+        table.info(f"analysis_{name}_peer", peer, "s")
+        table.info(f"analysis_{name}_peer_peak", peer_memory, "MiB")
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rankprobe", required=True)
-    parser.add_argument("--msprobe", required=True)
+    from budgets import Table
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rankprobe")
+    parser.add_argument("--msprobe")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--tensor-mib", type=int, default=0)
+    parser.add_argument("--write-tensors", help="only make a dump of real data there")
+    parser.add_argument("--noise", action="store_true")
     args = parser.parse_args()
+    if args.write_tensors:
+        write_tensors(args.write_tensors, args.tensor_mib, args.noise)
+        return
     root = tempfile.mkdtemp(prefix="rankprobe_analysis_bench_")
     try:
-        for side in ("n", "b"):
-            for rank in range(args.ranks):
-                write_rank(f"{root}/{side}/rank{rank}", args.calls, rank, side == "n")
-        jobs = [("graph_build", ["graph_visualize", "-tp", f"{root}/n"]),
-                ("graph_compare", ["graph_visualize", "-tp", f"{root}/n", "-gp", f"{root}/b"]),
-                ("table_compare", ["compare", "-tp", f"{root}/n", "-gp", f"{root}/b"])]
-        if args.tensor_mib:
-            for side in ("n", "b"):
-                write_tensors(f"{root}/t{side}", args.tensor_mib, side == "n")
-            jobs.append(("tensor_compare", ["compare", "-tp", f"{root}/tn/dump.json", "-gp", f"{root}/tb/dump.json"]))
-        for name, arguments in jobs:
-            ours, memory = run([args.rankprobe, *arguments, "-o", f"{root}/ours"])
-            peer, peer_memory = run([args.msprobe, *arguments, "-o", f"{root}/peer"])
-            print(f"analysis_{name}_speedup {peer / ours:.1f} >=20")
-            print(f"analysis_{name}_peak_mib {memory:.0f} <=1024")
-            print(f"# {name}: {ours:.2f} s against {peer:.2f} s; peer peak {peer_memory:.0f} MiB in one process",
-                  flush=True)
+        measure(Table(), args.rankprobe, args.msprobe, root, args.ranks, args.calls, args.tensor_mib)
     finally:
         shutil.rmtree(root)
 

@@ -29,6 +29,7 @@ from typing import Callable, Iterator
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 
+import analysis_peer  # noqa: E402
 import micro  # noqa: E402
 from budgets import Table  # noqa: E402
 from harness import BIN, BUILD, Collector, Job, config, wait_for  # noqa: E402
@@ -279,14 +280,27 @@ def ranks(table: Table, scratch: Scratch, count: int = 1024, step_ms: int = 100)
     table.at_most("ranks_1024_switch", statistics.median(times), 1.0, "s")
 
 
+def analysis(table: Table, scratch: Scratch) -> None:
+    """Beside msprobe where there is one; several minutes, nearly all of them msprobe's."""
+    python = BUILD.parent / "venv-interop" / "bin" / "python"
+    peer = pathlib.Path(os.environ.get("RANKPROBE_MSPROBE", python.with_name("msprobe")))
+    directory = scratch / "analysis"
+    directory.mkdir()
+    try:
+        analysis_peer.measure(table, BIN / "rankprobe", peer if peer.exists() else None, directory,
+                              tensor_mib=2048 if peer.exists() else 0, python=peer.with_name("python"))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = "kernels,agent,store,ingest,steps,dedup,export,ranks"
-    parser.add_argument("--only", default=parts, help="parts to measure")
+    parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe")
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
     flags = parser.parse_args()
     wanted = flags.only.split(",")
-    unknown = set(wanted) - set(parts.split(","))
+    unknown = set(wanted) - {*parts.split(","), "analysis"}
     if unknown:
         parser.error(f"no part named {', '.join(sorted(unknown))}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -317,6 +331,7 @@ def main() -> int:
         "dedup": lambda: dedup(table, scratch, flags.rounds),
         "export": lambda: export(table, scratch, flags.rounds),
         "ranks": lambda: ranks(table, scratch),
+        "analysis": lambda: analysis(table, scratch),
     }
     try:
         for part in wanted:

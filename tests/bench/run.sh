@@ -5,10 +5,12 @@
 #   ./tests/bench/run.sh                       everything
 #   ./tests/bench/run.sh --only store,ingest   some of: kernels, agent, store,
 #                                              ingest, steps, dedup, export, ranks
+#   ./tests/bench/run.sh --only analysis       beside msprobe (RANKPROBE_MSPROBE, or that of
+#                                              the interop stage); about ten minutes
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 case ${1:-} in
-  -h | --help) sed -n '2,7p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,9p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 install_packages
 build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \

@@ -1,6 +1,6 @@
 // Files that exist in memory only, to read from. For fuzzing; not thread-safe.
-#ifndef RANKPROBE_ANALYSIS_FUZZ_MEMORY_FILES_H_
-#define RANKPROBE_ANALYSIS_FUZZ_MEMORY_FILES_H_
+#ifndef RANKPROBE_TESTS_FUZZ_MEMORY_FILES_H_
+#define RANKPROBE_TESTS_FUZZ_MEMORY_FILES_H_
 
 #include <cstring>
 #include <map>
@@ -48,6 +48,10 @@ class MemoryFiles : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override {
     return ReadOnly();
   }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    return ReadOnly();
+  }
+  absl::Status SyncFile(const std::string& path) override { return ReadOnly(); }
   absl::Status Delete(const std::string& path) override { return ReadOnly(); }
   absl::Status DeleteTree(const std::string& directory) override {
     return ReadOnly();
@@ -92,4 +96,4 @@ class MemoryFiles : public FileSystem {
 
 }  // namespace rankprobe::analysis
 
-#endif  // RANKPROBE_ANALYSIS_FUZZ_MEMORY_FILES_H_
+#endif  // RANKPROBE_TESTS_FUZZ_MEMORY_FILES_H_

@@ -1,0 +1,328 @@
+// first-divergence.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "analysis/divergence.h"
+#include "cli/analysis_flags.h"
+#include "cli/dump_input.h"
+#include "cli/exit_codes.h"
+#include "cli/live_capture.h"
+#include "cli/verbs.h"
+#include "common/json_text.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+using analysis::Divergence;
+
+std::string Quoted(absl::string_view text) {
+  std::string out;
+  AppendJsonString(text, &out);
+  return out;
+}
+
+struct DivergenceFlags {
+  std::string target;
+  std::string golden;
+  std::string tolerance = "auto";
+  std::string noise;
+  bool fuzzy = false;
+  bool live = false;
+  double wait_seconds = 60;
+};
+
+std::string Verdict(const Divergence& d) {
+  std::string out = absl::StrFormat("relative difference %.3g", d.difference);
+  if (d.tolerance > 0) {
+    absl::StrAppendFormat(&out, ", %.3g times the tolerance of %.3g",
+                          d.difference / d.tolerance, d.tolerance);
+  }
+  if (d.noise.has_value() && *d.noise > 0) {
+    absl::StrAppendFormat(&out, ", %.3g times the noise floor",
+                          d.difference / *d.noise);
+  }
+  return out;
+}
+
+std::string OriginJson(const Divergence& d) {
+  std::string stack;
+  for (const std::string& frame : d.stack) {
+    absl::StrAppend(&stack, stack.empty() ? "" : ",", Quoted(frame));
+  }
+  const auto number = [](double value) {
+    return std::isfinite(value) ? absl::StrFormat("%.17g", value)
+                                : std::string("\"inf\"");
+  };
+  return absl::StrCat(
+      "{\"step\":", d.step, ",\"rank\":", d.rank, ",\"call\":", Quoted(d.call),
+      ",\"from_outside\":", d.from_outside ? "true" : "false",
+      ",\"golden_call\":", Quoted(d.golden_call), ",\"row\":", Quoted(d.row),
+      ",\"target\":", Quoted(d.target_values),
+      ",\"golden\":", Quoted(d.golden_values),
+      ",\"difference\":", number(d.difference),
+      ",\"tolerance\":", number(d.tolerance), ",\"noise\":",
+      d.noise.has_value() ? number(*d.noise) : std::string("null"),
+      ",\"inputs_matched\":", d.inputs_matched,
+      ",\"inputs_unknown\":", d.inputs_unknown, ",\"stack\":[", stack, "]}");
+}
+
+std::string DivergenceJson(const analysis::DivergenceReport& report) {
+  std::string origins;
+  for (const Divergence& d : report.origins) {
+    absl::StrAppend(&origins, origins.empty() ? "" : ",", OriginJson(d));
+  }
+  std::string carried;
+  for (const auto& c : report.carried) {
+    absl::StrAppend(&carried, carried.empty() ? "" : ",", "{\"step\":", c.step,
+                    ",\"rank\":", c.rank, ",\"call\":", Quoted(c.call),
+                    ",\"from_rank\":", c.from_rank, "}");
+  }
+  std::string examples;
+  for (const std::string& text : report.unseen.examples) {
+    absl::StrAppend(&examples, examples.empty() ? "" : ",", Quoted(text));
+  }
+  const analysis::Unseen& u = report.unseen;
+  return absl::StrCat("{\"origins\":[", origins, "],\"carried\":[", carried,
+                      "],\"calls_compared\":", report.calls_compared,
+                      ",\"calls_differing\":", report.calls_differing,
+                      ",\"unseen\":{\"only_in_target\":", u.only_in_target,
+                      ",\"only_in_golden\":", u.only_in_golden,
+                      ",\"rows_without_partner\":", u.rows_without_partner,
+                      ",\"rows_without_values\":", u.rows_without_values,
+                      ",\"lost\":", u.lost, ",\"examples\":[", examples, "]}}");
+}
+
+void PrintDivergence(const analysis::DivergenceReport& report) {
+  for (const Divergence& d : report.origins) {
+    std::printf("step %lld rank %lld: %s\n", static_cast<long long>(d.step),
+                static_cast<long long>(d.rank), d.call.c_str());
+    std::printf("  %s %s\n", d.row.c_str(), Verdict(d).c_str());
+    if (d.from_outside) {
+      std::printf(
+          "  no recorded call made this input differ: it came in from "
+          "outside (a weight, a batch)\n");
+    } else {
+      std::printf("  its inputs match (%lld rows",
+                  static_cast<long long>(d.inputs_matched));
+      if (d.inputs_unknown > 0) {
+        std::printf("; %lld more could not be compared",
+                    static_cast<long long>(d.inputs_unknown));
+      }
+      std::printf(")\n");
+    }
+    std::printf("  target: %s\n  golden: %s\n", d.target_values.c_str(),
+                d.golden_values.c_str());
+    for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
+      std::string frame = d.stack[i];
+      for (char& c : frame) c = c == '\n' ? ' ' : c;
+      std::printf("  at %s\n", frame.c_str());
+    }
+  }
+  for (const auto& c : report.carried) {
+    std::printf("step %lld rank %lld: %s brings in what differs on rank %lld\n",
+                static_cast<long long>(c.step), static_cast<long long>(c.rank),
+                c.call.c_str(), static_cast<long long>(c.from_rank));
+  }
+  const analysis::Unseen& u = report.unseen;
+  if (report.origins.empty() && report.carried.empty()) {
+    std::printf("No difference in the %lld calls that both sides recorded%s.\n",
+                static_cast<long long>(report.calls_compared),
+                report.calls_differing > 0 ? " that began in one of them" : "");
+  }
+  if (!u.Any()) return;
+  std::printf(
+      "Not seen: %lld calls of the target only, %lld of the golden side only, "
+      "%lld rows without a partner, %lld without values, %lld lost\n",
+      static_cast<long long>(u.only_in_target),
+      static_cast<long long>(u.only_in_golden),
+      static_cast<long long>(u.rows_without_partner),
+      static_cast<long long>(u.rows_without_values),
+      static_cast<long long>(u.lost));
+  for (const std::string& text : u.examples)
+    std::printf("  %s\n", text.c_str());
+}
+
+absl::StatusOr<analysis::Tolerance> ToleranceOf(const DivergenceFlags& flags) {
+  analysis::Tolerance tolerance;
+  tolerance.noise = flags.noise;
+  if (flags.tolerance == "auto") return tolerance;
+  double value = 0;
+  if (!absl::SimpleAtod(flags.tolerance, &value) || !(value >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tolerance ", flags.tolerance, ": expected auto or a number >= 0"));
+  }
+  tolerance.fixed = value;
+  return tolerance;
+}
+
+absl::StatusOr<analysis::DivergenceReport> Report(
+    FileSystem* file_system, const Globals& globals, const std::string& target,
+    const std::string& golden, const DivergenceFlags& flags,
+    const analysis::Tolerance& tolerance) {
+  analysis::MatchOptions match;
+  match.fuzzy = flags.fuzzy;
+  RP_ASSIGN_OR_RETURN(const DumpInput n,
+                      DumpInput::Open(file_system, globals, target));
+  RP_ASSIGN_OR_RETURN(const DumpInput b,
+                      DumpInput::Open(file_system, globals, golden));
+  return analysis::FindDivergence(file_system, n.path(), b.path(), match,
+                                  tolerance);
+}
+
+// "run:NAME@STEP" -> NAME; empty for a path.
+std::string RunOf(absl::string_view input) {
+  if (!absl::ConsumePrefix(&input, "run:")) return "";
+  return std::string(input.substr(0, input.rfind('@')));
+}
+
+struct Captured {
+  int64_t step = -1;  // none: nothing differed
+  std::string target;
+  // Absent when the golden side is not in progress.
+  std::optional<analysis::DivergenceReport> report;
+};
+
+// The calls that a report names, recorded again in full on the next step that
+// all runs in progress can reach.
+absl::StatusOr<Captured> CaptureOrigins(
+    FileSystem* file_system, const Globals& globals,
+    const DivergenceFlags& flags, analysis::Tolerance tolerance,
+    const analysis::DivergenceReport& report) {
+  Captured captured;
+  LiveRun target{RunOf(flags.target), {}};
+  LiveRun golden{RunOf(flags.golden), {}};
+  for (const Divergence& d : report.origins) {
+    const auto add = [](const std::string& call, LiveRun* run) {
+      if (call.empty() || std::find(run->calls.begin(), run->calls.end(),
+                                    call) != run->calls.end()) {
+        return;
+      }
+      run->calls.push_back(call);
+    };
+    add(d.call, &target);
+    add(d.golden_call, &golden);
+  }
+  if (target.calls.empty()) return captured;
+  const Client client(globals);
+  std::vector<LiveRun> runs = {target};
+  bool both = !golden.run.empty() && golden.run != target.run;
+  if (both) {
+    RP_ASSIGN_OR_RETURN(both, IsLive(client, golden.run));
+  }
+  if (both) runs.push_back(golden);
+  RP_ASSIGN_OR_RETURN(captured.step,
+                      CaptureCalls(client, runs, flags.wait_seconds));
+  captured.target = absl::StrCat("run:", target.run, "@", captured.step);
+  if (!both) return captured;
+  tolerance.noise.clear();  // measured on other steps
+  RP_ASSIGN_OR_RETURN(
+      captured.report,
+      Report(file_system, globals, captured.target,
+             absl::StrCat("run:", golden.run, "@", captured.step), flags,
+             tolerance));
+  // One step's directory does not say which it is.
+  for (Divergence& d : captured.report->origins) d.step = captured.step;
+  for (auto& c : captured.report->carried) c.step = captured.step;
+  return captured;
+}
+
+void PrintCaptured(const Captured& captured) {
+  if (captured.step < 0) {
+    std::printf("No call to record again.\n");
+    return;
+  }
+  std::printf("\nRecorded in full: %s\n", captured.target.c_str());
+  if (captured.report.has_value()) {
+    PrintDivergence(*captured.report);
+  } else {
+    std::printf(
+        "The golden side is no run in progress, so there is nothing to lay "
+        "beside it.\n");
+  }
+}
+
+absl::Status FirstDivergence(const Globals& globals,
+                             const DivergenceFlags& flags, int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
+  if (flags.live && RunOf(flags.target).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--live records calls of a run in progress; ",
+                     flags.target, " is no run:NAME"));
+  }
+  RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
+                      Report(file_system.get(), globals, flags.target,
+                             flags.golden, flags, tolerance));
+  if (!report.origins.empty() || !report.carried.empty() ||
+      report.calls_differing > 0 || report.unseen.Any()) {
+    *exit_code = kPartial;
+  }
+  if (!globals.json) PrintDivergence(report);
+  Captured captured;
+  if (flags.live) {
+    std::fflush(stdout);
+    RP_ASSIGN_OR_RETURN(captured, CaptureOrigins(file_system.get(), globals,
+                                                 flags, tolerance, report));
+  }
+  if (!globals.json) {
+    if (flags.live) PrintCaptured(captured);
+    return absl::OkStatus();
+  }
+  std::string json = DivergenceJson(report);
+  if (captured.step >= 0) {
+    json.pop_back();
+    absl::StrAppend(&json, ",\"captured\":{\"step\":", captured.step,
+                    ",\"target\":", Quoted(captured.target), ",\"report\":",
+                    captured.report.has_value()
+                        ? DivergenceJson(*captured.report)
+                        : std::string("null"),
+                    "}}");
+  }
+  std::printf("%s\n", json.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDivergenceVerb(CLI::App* app, Globals* globals,
+                       Invocation* invocation) {
+  CLI::App* const divergence = app->add_subcommand(
+      "first-divergence",
+      "the first calls whose outputs differ while their inputs match");
+  AddGlobals(divergence, globals);
+  auto flags = std::make_shared<DivergenceFlags>();
+  divergence->add_option("target", flags->target, "the dump in question")
+      ->required();
+  divergence->add_option("golden", flags->golden, "the dump to compare with")
+      ->required();
+  divergence->add_option("--tolerance", flags->tolerance,
+                         "auto (from dtype and sum lengths), or a relative "
+                         "difference");
+  divergence->add_option("--noise", flags->noise,
+                         "a dump that repeats the golden one: its distance is "
+                         "the noise floor");
+  divergence->add_flag("--fuzzy_match", flags->fuzzy,
+                       "-fm: match calls in order, whatever their numbers");
+  divergence->add_flag("--live", flags->live,
+                       "ask the collector to record the calls that are found "
+                       "again, with their tensors, on the next step");
+  divergence
+      ->add_option("--wait", flags->wait_seconds,
+                   "seconds to wait for that step")
+      ->check(CLI::Range(0.1, 3600.0));
+  divergence->callback([invocation, flags] {
+    invocation->run = [flags](const Globals& g, int* code) {
+      return FirstDivergence(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe
