@@ -10,17 +10,16 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 import db_diff
+import peer
 import plant
 import table_diff
 
 ROOT = pathlib.Path(__file__).parents[2]
 DUMPS = ROOT / "tests" / "golden" / "dumps"
-MSPROBE = pathlib.Path(sys.executable).parent / "msprobe"
 RANKPROBE = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release")) / "bin" / "rankprobe"
 
 
@@ -43,9 +42,10 @@ def only(directory: pathlib.Path, pattern: str = "*") -> str:
 
 def run_both(directory: pathlib.Path, *arguments: object) -> tuple[str, str]:
     words = [str(a) for a in arguments]
-    for tool, name in ((RANKPROBE, "ours"), (MSPROBE, "peer")):
-        done = subprocess.run([tool, *words, "-o", directory / name], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    done = subprocess.run([RANKPROBE, *words, "-o", directory / "ours"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    status, text = peer.run(*words, "-o", directory / "peer", directory=directory)
+    assert status == 0, text[-4000:]
     return only(directory / "ours"), only(directory / "peer")
 
 
@@ -55,24 +55,24 @@ def test_compare(name: str, swap: bool, tmp_path: pathlib.Path) -> None:
     pair = [planted(name, tmp_path), rank_dir(name)]
     if swap:
         pair.reverse()
-    ours, peer = run_both(tmp_path, "compare", "-tp", pair[0] / "dump.json", "-gp", pair[1] / "dump.json")
-    assert table_diff.diff(ours, peer) == []
+    ours, theirs = run_both(tmp_path, "compare", "-tp", pair[0] / "dump.json", "-gp", pair[1] / "dump.json")
+    assert table_diff.diff(ours, theirs) == []
 
 
 @pytest.mark.parametrize("name", ["cnn_stat_mix", "cnn_stat_L0", "weird_stat_mix", "cnn_structure"])
 def test_build(name: str, tmp_path: pathlib.Path) -> None:
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", rank_dir(name), "-oc")
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", rank_dir(name), "-oc")
+    assert db_diff.diff(ours, theirs)[0] == []
 
 
 @pytest.mark.parametrize("flags", [[], ["-oc"], ["-lm"]])
 @pytest.mark.parametrize("name", ["cnn_stat_mix", "cnn_md5_mix"])
 def test_graph_compare(name: str, flags: list[str], tmp_path: pathlib.Path) -> None:
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", planted(name, tmp_path), "-gp", rank_dir(name), *flags)
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", planted(name, tmp_path), "-gp", rank_dir(name), *flags)
+    assert db_diff.diff(ours, theirs)[0] == []
 
 
 def test_ranks(tmp_path: pathlib.Path) -> None:
     step = rank_dir("ddp_stat_mix").parent
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", step, "-gp", step)
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", step, "-gp", step)
+    assert db_diff.diff(ours, theirs)[0] == []
