@@ -66,6 +66,7 @@ py::dict PlanDict(const Plan& plan) {
   out["parameters_grad"] = plan.data_mode.parameters_grad;
   out["async_dump"] = plan.async_dump;
   out["extra_info"] = plan.extra_info;
+  out["auto_export"] = plan.auto_export;
   if (plan.dump_enable.has_value()) out["dump_enable"] = *plan.dump_enable;
   return out;
 }
