@@ -109,6 +109,7 @@ void RegisterCapture(py::module_& m) {
       .def("save_gradient", &Capture::SaveGradient, py::arg("saved"),
            py::arg("path"), py::arg("gradient"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
+      .def("report_fault", &Capture::ReportFault, py::arg("what"))
       .def_property_readonly("faults", &Capture::faults);
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),

@@ -78,6 +78,15 @@ def _hooked(value: Any, setup: Callable[[tuple], Any]) -> Any:
     return _replaced(value, iter(hooked))
 
 
+def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
+    """function(*args); a fault of ours becomes None and a report."""
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001 - the model must not notice
+        capture.report_fault(f"{where}: {error!r}")
+        return None
+
+
 class _NodeBackward:
     """Backward of one module call by PyTorch's own BackwardHook (>= 2.0)."""
 
@@ -86,10 +95,10 @@ class _NodeBackward:
         self._hook = torch_hooks.BackwardHook(module, [self._end], [self._begin])
 
     def _begin(self, module: Any, grad_output: Any) -> None:
-        self._capture.begin_module_backward(self._call)
+        _guarded(self._capture, "module backward", self._capture.begin_module_backward, self._call)
 
     def _end(self, module: Any, grad_input: Any, grad_output: Any) -> None:
-        self._capture.module_backward(self._call, grad_input, grad_output)
+        _guarded(self._capture, "module backward", self._capture.module_backward, self._call, grad_input, grad_output)
         self._hook = None  # a cycle that holds gradients
 
     def inputs(self, args: tuple) -> tuple:
@@ -259,22 +268,22 @@ class ModuleHooks:
             if not capture.active:
                 stack.append((module, None, None))
                 return None
-            call = capture.begin_module(name, args, kwargs or None)
-            backward = None
-            changed = None
-            if call is not None:
-                if self.parameters_grad:
-                    self._watch_parameters(name, module)
-                if full and self.backward and torch.is_grad_enabled():
-                    capture.enter_quiet()
-                    try:
-                        backward = _Backward(capture, call, module)
-                        changed = backward.inputs(args)
-                    except Exception as error:  # noqa: BLE001 - the model must not notice
-                        self._warn(f"{name}: no backward hook: {error}")
-                        backward = changed = None
-                    finally:
-                        capture.leave_quiet()
+            call = backward = changed = None
+            try:
+                call = capture.begin_module(name, args, kwargs or None)
+                if call is not None:
+                    if self.parameters_grad:
+                        self._watch_parameters(name, module)
+                    if full and self.backward and torch.is_grad_enabled():
+                        capture.enter_quiet()
+                        try:
+                            backward = _Backward(capture, call, module)
+                            changed = backward.inputs(args)
+                        finally:
+                            capture.leave_quiet()
+            except Exception as error:  # noqa: BLE001 - the model must not notice
+                capture.report_fault(f"{name} before its forward: {error!r}")
+                backward = changed = None
             stack.append((module, call, backward))
             return None if changed is None else (changed, kwargs)
 
@@ -298,23 +307,25 @@ class ModuleHooks:
             if output is None and sys.exc_info()[0] is not None:
                 capture.abandon_module(call)
                 return None
-            capture.end_module(call, output, dict(module.named_parameters(recurse=False)) if call.kept else {})
-            if backward is None:
-                return None
-            capture.enter_quiet()
             try:
-                return backward.outputs(output)
-            except Exception as error:  # noqa: BLE001
-                self._warn(f"{call.name}: no backward hook: {error}")
+                capture.end_module(call, output, dict(module.named_parameters(recurse=False)) if call.kept else {})
+                if backward is None:
+                    return None
+                capture.enter_quiet()
+                try:
+                    return backward.outputs(output)
+                finally:
+                    capture.leave_quiet()
+            except Exception as error:  # noqa: BLE001 - the model must not notice
+                capture.report_fault(f"{call.name} after its forward: {error!r}")
                 return None
-            finally:
-                capture.leave_quiet()
 
         return rankprobe_post
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
         for name, parameter in module._parameters.items():
-            if parameter is None or not parameter.requires_grad:
+            # torch.func puts computed tensors in place of parameters.
+            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
             key = (id(module), name)
             known = self._parameters.get(key)
@@ -337,14 +348,16 @@ class ModuleHooks:
     def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
         capture = self._capture
 
-        def rankprobe_gradient(*_: Any) -> None:
-            if not capture.enabled or not self.parameters_grad:
-                return
+        def record() -> None:
             gradient = getattr(parameter, "main_grad", None)
             if gradient is None:
                 gradient = parameter.grad
             if gradient is not None:
                 capture.parameter_gradient(module_name, name, gradient)
+
+        def rankprobe_gradient(*_: Any) -> None:
+            if capture.enabled and self.parameters_grad:
+                _guarded(capture, "parameter gradient", record)
 
         return rankprobe_gradient
 
