@@ -120,7 +120,7 @@ def test_two_ranks_without_a_name(tmp_path: pathlib.Path, request, remote: bool)
                    "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     if remote:
         environment["RANKPROBE_COLLECTOR"] = request.getfixturevalue("collector").address
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port",
                            str(_free_port()), str(tmp_path / "train.py"), str(config)], env=environment,
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]

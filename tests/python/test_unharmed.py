@@ -264,7 +264,9 @@ def test_functional_call_with_tensors_that_are_no_leaves(dump) -> None:
     assert net[0].weight.grad is not None
     assert debugger._capture.faults == 0
     data = dump.data()
-    assert "Module.0.Linear.forward.0" in data and not any("parameters_grad" in name for name in data)
+    assert "Module.0.Linear.forward.0" in data
+    if torch.__version__ >= "2":  # before, the original parameters stay in place beside the computed ones
+        assert not any("parameters_grad" in name for name in data)
 
 
 def test_deepcopy_and_state_of_a_hooked_model(dump) -> None:
