@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
 from typing import Any, Callable, Iterator, Optional
 
 import torch
-from torch.utils import hooks as torch_hooks
+from torch.nn.modules._functions import BackwardHookFunction
 
 _MAX_DEPTH = 350
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
     torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
 _SET_CREATION_META = getattr(torch._C._autograd, "_set_creation_meta", None)
-# PyTorch says so of each module whose inputs need no gradient: no news to us.
-warnings.filterwarnings("ignore", message="Full backward hook is firing")
 _HAS_POST_ACCUMULATE = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
 
@@ -69,13 +66,15 @@ def _hooked(value: Any, setup: Callable[[tuple], Any]) -> Any:
     if not tensors:
         setup(())
         return value
-    hooked = setup(tuple(tensors))
-    if _SET_CREATION_META is not None:
-        for tensor in hooked:
-            # In-place edits of what a backward hook returned stay legal.
-            if tensor._is_view():
-                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
-    return _replaced(value, iter(hooked))
+    return _replaced(value, iter(setup(tuple(tensors))))
+
+
+def _parameters(module: torch.nn.Module) -> dict:
+    """Its own parameters by name, each once."""
+    found = {name: p for name, p in module._parameters.items() if p is not None}
+    if len(found) > 1 and len(set(map(id, found.values()))) < len(found):
+        return dict(module.named_parameters(recurse=False))
+    return found
 
 
 def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
@@ -88,24 +87,61 @@ def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
 
 
 class _NodeBackward:
-    """Backward of one module call by PyTorch's own BackwardHook (>= 2.0)."""
+    """Backward of one module call by two of PyTorch's own BackwardHookFunction
+    nodes (>= 2.0): one that its outputs pass, one that its inputs pass."""
+
+    __slots__ = ("_capture", "_call", "_grad_outputs", "_has_inputs")
 
     def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
         self._capture, self._call = capture, call
-        self._hook = torch_hooks.BackwardHook(module, [self._end], [self._begin])
+        self._grad_outputs: Optional[tuple] = None
+        self._has_inputs = False
 
-    def _begin(self, module: Any, grad_output: Any) -> None:
-        _guarded(self._capture, "module backward", self._capture.begin_module_backward, self._call)
+    def _on_outputs(self, _: Any, grad_outputs: tuple) -> None:
+        capture = self._capture
+        try:
+            capture.begin_module_backward(self._call)
+            if self._has_inputs:
+                self._grad_outputs = grad_outputs
+            else:
+                capture.module_backward(self._call, (), grad_outputs)
+        except Exception as error:  # noqa: BLE001 - the model must not notice
+            capture.report_fault(f"module backward: {error!r}")
 
-    def _end(self, module: Any, grad_input: Any, grad_output: Any) -> None:
-        _guarded(self._capture, "module backward", self._capture.module_backward, self._call, grad_input, grad_output)
-        self._hook = None  # a cycle that holds gradients
+    def _on_inputs(self, grad_inputs: tuple, _: Any) -> None:
+        # None: a gradient that came to the inputs without passing the outputs.
+        grad_outputs, self._grad_outputs = self._grad_outputs, None
+        if grad_outputs is None:
+            return
+        try:
+            self._capture.module_backward(self._call, grad_inputs, grad_outputs)
+        except Exception as error:  # noqa: BLE001 - the model must not notice
+            self._capture.report_fault(f"module backward: {error!r}")
 
     def inputs(self, args: tuple) -> tuple:
-        return _hooked(args, self._hook.setup_input_hook)
+        return self._passed(args, self._on_inputs)
 
     def outputs(self, output: Any) -> Any:
-        return _hooked(output, self._hook.setup_output_hook)
+        return self._passed(output, self._on_outputs)
+
+    def _passed(self, value: Any, hook: Callable) -> Any:
+        """`value` with its differentiable tensors passed through a node with `hook`."""
+        tensors = _differentiable(value, []) if torch.is_grad_enabled() else []
+        if not tensors:
+            return value
+        passed = BackwardHookFunction.apply(*tensors)
+        node = next((t.grad_fn for t in passed
+                     if t.grad_fn is not None and t.grad_fn.name() == "BackwardHookFunctionBackward"), None)
+        if node is None:
+            return value
+        node.register_hook(hook)
+        for tensor in passed:
+            # In-place edits of what a backward hook returned stay legal.
+            if tensor._is_view():
+                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
+        if hook == self._on_inputs:
+            self._has_inputs = True
+        return _replaced(value, iter(passed))
 
 
 class _TensorBackward:
@@ -272,15 +308,15 @@ class ModuleHooks:
             try:
                 call = capture.begin_module(name, args, kwargs or None)
                 if call is not None:
-                    if self.parameters_grad:
-                        self._watch_parameters(name, module)
-                    if full and self.backward and torch.is_grad_enabled():
-                        capture.enter_quiet()
-                        try:
+                    capture.enter_quiet()  # what we ask of tensors is no call of the user's
+                    try:
+                        if self.parameters_grad:
+                            self._watch_parameters(name, module)
+                        if full and self.backward and torch.is_grad_enabled():
                             backward = _Backward(capture, call, module)
                             changed = backward.inputs(args)
-                        finally:
-                            capture.leave_quiet()
+                    finally:
+                        capture.leave_quiet()
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 capture.report_fault(f"{name} before its forward: {error!r}")
                 backward = changed = None
@@ -308,7 +344,7 @@ class ModuleHooks:
                 capture.abandon_module(call)
                 return None
             try:
-                capture.end_module(call, output, dict(module.named_parameters(recurse=False)) if call.kept else {})
+                capture.end_module(call, output, _parameters(module) if call.kept else {})
                 if backward is None:
                     return None
                 capture.enter_quiet()
