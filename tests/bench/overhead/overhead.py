@@ -2,9 +2,9 @@
 """What recording adds to a training step: plain, msprobe, rankprobe.
 
     overhead.py [--models transformer,cnn] [--levels L0,L1,mix] [--rounds N]
-                [--steps N] [--tasks statistics] [--tools msprobe,rankprobe]
+                [--steps N] [--tasks statistics,md5,tensor] [--tools msprobe,rankprobe]
 
-One worker process for each (tool, level) stays alive; the driver lets them run
+Needs a Python with PyTorch, rankprobe and (for its column) msprobe. One worker process for each (tool, level) stays alive; the driver lets them run
 a few steps each in turn, so that drift of the machine hits all alike. Prints
 `name value limit` lines, a table, and the floor: bytes of distinct tensors of
 a step over the read bandwidth of this machine, measured in the same run.
@@ -119,9 +119,8 @@ def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> No
 
 
 def typical(times: list) -> tuple[float, float]:
-    """(wall, CPU of the training thread) seconds of a step: the lower quartiles,
-    which neighbours on the machine disturb least."""
-    return tuple(statistics.quantiles([t[i] for t in times], n=4)[0] for i in (0, 1))
+    """(wall, CPU of the training thread) seconds of a step: medians."""
+    return tuple(statistics.median(t[i] for t in times) for i in (0, 1))
 
 
 def distinct_bytes(model_name: str) -> int:
@@ -190,6 +189,10 @@ def main() -> int:
         worker(tool, level, task, model, json.loads(extra))
         return 0
 
+    import torch
+
+    print(f"conditions load {' '.join(f'{v:.2f}' for v in os.getloadavg())}, {os.cpu_count()} CPUs, PyTorch "
+          f"{torch.__version__}, one thread, {arguments.rounds} x {arguments.steps} steps of each in turn, medians")
     bandwidth = read_bandwidth()
     print(f"read_bandwidth_gb_s {bandwidth / 1e9:.2f} -")
     failed = False
@@ -225,6 +228,7 @@ def main() -> int:
         plain, plain_cpu = typical(times[0])
         count = distinct_bytes(model)
         floor = count / bandwidth
+        print(f"load after {model} {os.getloadavg()[0]:.2f}")
         print(f"{model}_plain_ms {1e3 * plain:.2f} -")
         print(f"{model}_distinct_mb {count / 1e6:.1f} -")
         print(f"{model}_floor_added_ms {1e3 * floor:.2f} -")
@@ -250,7 +254,22 @@ def main() -> int:
                   f"times_less {times_less:.1f} {limit or '-'} cpu {1e3 * other[1]:.2f} {1e3 * cpu:.2f} "
                   f"times_less {other[1] / max(cpu, 1e-6):.1f}")
             print(f"{model}_{level}_{kind}_added_over_floor {wall / floor:.2f} 1.50 cpu {cpu / floor:.2f}")
+        table(model, plain, names, times)
     return 1 if failed else 0
+
+
+def table(model: str, plain: float, names: list, times: dict) -> None:
+    """The same as a table: step time over plain, added milliseconds."""
+    tools = sorted({n[0] for n in names[1:] if not n[0].endswith("off")})
+    rows: dict = {}
+    for index, (tool, level, task, extra) in enumerate(names[1:], 1):
+        if tool in tools:
+            rows.setdefault((extra.get("summary_mode", task), level), {})[tool] = typical(times[index])[0]
+    print("\n| " + model + " | " + " | ".join(tools) + " |\n| --- |" + " --- |" * len(tools))
+    for (kind, level), row in rows.items():
+        cells = " | ".join(f"{row[t] / plain:.2f} x (+{1e3 * (row[t] - plain):.1f} ms)" for t in tools)
+        print(f"| {kind}, {level} | {cells} |")
+    print(flush=True)
 
 
 if __name__ == "__main__":
