@@ -267,7 +267,7 @@ def table(model: str, plain: float, names: list, times: dict) -> None:
             rows.setdefault((extra.get("summary_mode", task), level), {})[tool] = typical(times[index])[0]
     print("\n| " + model + " | " + " | ".join(tools) + " |\n| --- |" + " --- |" * len(tools))
     for (kind, level), row in rows.items():
-        cells = " | ".join(f"{row[t] / plain:.2f} x (+{1e3 * (row[t] - plain):.1f} ms)" for t in tools)
+        cells = " | ".join(f"{row[t] / plain:.2f} x ({1e3 * (row[t] - plain):+.1f} ms)" for t in tools)
         print(f"| {kind}, {level} | {cells} |")
     print(flush=True)
 
