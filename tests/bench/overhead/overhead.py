@@ -118,9 +118,15 @@ def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> No
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def typical(times: list) -> tuple[float, float]:
+def typical(rounds: list) -> tuple[float, float]:
     """(wall, CPU of the training thread) seconds of a step: medians."""
-    return tuple(statistics.median(t[i] for t in times) for i in (0, 1))
+    return tuple(statistics.median(t[i] for times in rounds for t in times) for i in (0, 1))
+
+
+def added_to(plain: list, rounds: list) -> tuple[float, float]:
+    """The same of what was added: the median over the rounds of the difference
+    to the plain steps beside it."""
+    return tuple(statistics.median(typical([a])[i] - typical([b])[i] for a, b in zip(rounds, plain)) for i in (0, 1))
 
 
 def distinct_bytes(model_name: str) -> int:
@@ -221,7 +227,7 @@ def main() -> int:
             turn(process, 2)  # warm
         for _ in range(arguments.rounds):
             for index, process in enumerate(processes):
-                times.setdefault(index, []).extend(turn(process, arguments.steps))
+                times.setdefault(index, []).append(turn(process, arguments.steps))
         for process in processes:
             process.stdin.close()
             process.wait(timeout=120)
@@ -234,15 +240,16 @@ def main() -> int:
         print(f"{model}_floor_added_ms {1e3 * floor:.2f} -")
         added = {}
         for index, (tool, level, task, extra) in enumerate(names[1:], 1):
-            wall, cpu = typical(times[index])
+            wall, cpu = added_to(times[0], times[index])
             kind = extra.get("summary_mode", task)
-            added[tool, level, kind] = (wall - plain, cpu - plain_cpu)
+            added[tool, level, kind] = (wall, cpu)
             limit = "-"
             if tool == "rankprobe" and kind == "statistics":
                 limit = f"{limits[level]:.2f}"
             elif tool == "rankprobe-off":
                 limit = "1.01"
-            print(f"{model}_{tool}_{level}_{kind}_ratio {wall / plain:.3f} {limit} cpu {cpu / plain_cpu:.3f}")
+            print(f"{model}_{tool}_{level}_{kind}_ratio {1 + wall / plain:.3f} {limit} "
+                  f"cpu {1 + cpu / plain_cpu:.3f}")
         for (tool, level, kind), (wall, cpu) in added.items():
             other = added.get(("msprobe", level, kind))
             if tool != "rankprobe" or other is None:
@@ -254,21 +261,22 @@ def main() -> int:
                   f"times_less {times_less:.1f} {limit or '-'} cpu {1e3 * other[1]:.2f} {1e3 * cpu:.2f} "
                   f"times_less {other[1] / max(cpu, 1e-6):.1f}")
             print(f"{model}_{level}_{kind}_added_over_floor {wall / floor:.2f} 1.50 cpu {cpu / floor:.2f}")
-        table(model, plain, names, times)
+        table(model, plain, plain_cpu, added)
     return 1 if failed else 0
 
 
-def table(model: str, plain: float, names: list, times: dict) -> None:
-    """The same as a table: step time over plain, added milliseconds."""
-    tools = sorted({n[0] for n in names[1:] if not n[0].endswith("off")})
-    rows: dict = {}
-    for index, (tool, level, task, extra) in enumerate(names[1:], 1):
-        if tool in tools:
-            rows.setdefault((extra.get("summary_mode", task), level), {})[tool] = typical(times[index])[0]
-    print("\n| " + model + " | " + " | ".join(tools) + " |\n| --- |" + " --- |" * len(tools))
-    for (kind, level), row in rows.items():
-        cells = " | ".join(f"{row[t] / plain:.2f} x ({1e3 * (row[t] - plain):+.1f} ms)" for t in tools)
-        print(f"| {kind}, {level} | {cells} |")
+def table(model: str, plain: float, plain_cpu: float, added: dict) -> None:
+    """The same as a table: ratio to plain and added milliseconds, of wall time
+    and of the training thread's CPU time."""
+    tools = [t for t in ("msprobe", "rankprobe") if any(key[0] == t for key in added)]
+    print(f"\n| {model}, {1e3 * plain:.0f} ms plain | " + " | ".join(f"{t} | {t}, CPU" for t in tools)
+          + " |\n| --- |" + " --- |" * 2 * len(tools))
+    for level, kind in dict.fromkeys(key[1:] for key in added if key[0] in tools):
+        cells = []
+        for tool in tools:
+            wall, cpu = added[tool, level, kind]
+            cells += [f"{1 + wall / plain:.2f} x ({1e3 * wall:+.1f})", f"{1 + cpu / plain_cpu:.2f} x ({1e3 * cpu:+.1f})"]
+        print(f"| {kind}, {level} | {' | '.join(cells)} |")
     print(flush=True)
 
 

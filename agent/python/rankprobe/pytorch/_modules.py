@@ -360,14 +360,14 @@ class ModuleHooks:
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
         for name, parameter in module._parameters.items():
+            key = (id(module), name)
+            known = self._parameters.get(key)
+            if _HAS_POST_ACCUMULATE and known is not None and known[0] is parameter:
+                continue
             # torch.func puts computed tensors in place of parameters.
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
-            key = (id(module), name)
-            known = self._parameters.get(key)
             if _HAS_POST_ACCUMULATE:
-                if known is not None and known[0] is parameter:
-                    continue
                 if known is not None:
                     known[1].remove()
                 handle = parameter.register_post_accumulate_grad_hook(
