@@ -282,3 +282,24 @@ def test_deepcopy_and_state_of_a_hooked_model(dump) -> None:
     twin = copy.deepcopy(net)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters()))
     assert not net.part._forward_hooks and not net.part._forward_pre_hooks
+
+
+def test_a_gradient_that_is_none_stays_none(dump) -> None:
+    """Zeros in its place would let weight decay and momentum move what nobody used."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple:
+            return self.used(x), self.unused(x)
+
+    net = nn.Sequential(Two())
+    debugger = dump.debugger(level="mix")
+    debugger.start(model=net)
+    net(torch.ones(2, 3))[0].sum().backward()
+    debugger.stop()
+    debugger.step()
+    assert net[0].unused.weight.grad is None and net[0].used.weight.grad is not None
+    assert dump.data()["Module.0.Two.backward.0"]["input"][1] is None

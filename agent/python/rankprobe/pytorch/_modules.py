@@ -97,7 +97,7 @@ class _NodeBackward:
         self._grad_outputs: Optional[tuple] = None
         self._has_inputs = False
 
-    def _on_outputs(self, _: Any, grad_outputs: tuple) -> None:
+    def _on_outputs(self, _: Any, grad_outputs: tuple) -> tuple:
         capture = self._capture
         try:
             capture.begin_module_backward(self._call)
@@ -107,6 +107,7 @@ class _NodeBackward:
                 capture.module_backward(self._call, (), grad_outputs)
         except Exception as error:  # noqa: BLE001 - the model must not notice
             capture.report_fault(f"module backward: {error!r}")
+        return grad_outputs  # the node would make zeros of a gradient that is None
 
     def _on_inputs(self, grad_inputs: tuple, _: Any) -> None:
         # None: a gradient that came to the inputs without passing the outputs.
@@ -149,7 +150,7 @@ class _TensorBackward:
 
     For PyTorch below 2.0, where BackwardHook makes in-place operations fail.
     Recorded when the gradient of every input has come, else when the backward
-    pass ends (an input that took no part, or was changed in place).
+    pass ends (an input or output that took no part, or was changed in place).
     """
 
     def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
@@ -195,7 +196,7 @@ class _TensorBackward:
             if not self._begun:
                 self._begun = True
                 self._capture.begin_module_backward(self._call)
-                if self._waiting:
+                if self._waiting or len(self._grad_outputs) > 1:
                     torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             if self._waiting == 0 and all(g is not None for g in self._grad_outputs):
                 self._finish()
