@@ -40,8 +40,10 @@ TEST(ExportFilesTest, NothingIsLeftOfABrokenExport) {
   ASSERT_NE(mkdtemp(root.data()), nullptr);
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   {
-    ExportFiles files(file_system.get(), root);
-    ASSERT_TRUE(files.Start().ok());
+    const auto opened = ExportFiles::Open(file_system.get(), root,
+                                          StagedTree::Leftovers::kDelete);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ExportFiles& files = **opened;
     v1::ExportEvent event;
     event.set_directory("step0/rank0");
     ASSERT_TRUE(files.OnEvent(event).ok());

@@ -64,20 +64,21 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                         ParseRanges(absl::StrCat("run:", run, "@"), step));
     request.mutable_steps()->Assign(steps.begin(), steps.end());
   }
-  ExportFiles files(file_system_, directory);
-  RP_RETURN_IF_ERROR(files.Start());
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<ExportFiles> files,
+                      ExportFiles::Open(file_system_, directory,
+                                        StagedTree::Leftovers::kDelete));
   const Client client(globals);
   grpc::ClientContext context;
   client.Prepare(&context, kLongestExportSeconds);
   const auto reader = client.archive->Export(&context, request);
   v1::ExportEvent event;
   absl::Status written;
-  while (written.ok() && reader->Read(&event)) written = files.OnEvent(event);
+  while (written.ok() && reader->Read(&event)) written = files->OnEvent(event);
   if (!written.ok()) context.TryCancel();
   const absl::Status status = client.ToStatus(reader->Finish());
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
-  RP_RETURN_IF_ERROR(files.Finish());
+  RP_RETURN_IF_ERROR(files->Finish());
   const std::string one_step = absl::StrCat(directory, "/step", step);
   path_ =
       !step.empty() && file_system_->Exists(one_step) ? one_step : directory;

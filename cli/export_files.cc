@@ -1,7 +1,5 @@
 #include "cli/export_files.h"
 
-#include <unistd.h>
-
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +7,13 @@
 #include "common/status_macros.h"
 
 namespace rankprobe {
+namespace {
+
+// The collector takes requests of 1 MiB.
+constexpr size_t kMaxOfferBytes = 900 << 10;
+constexpr size_t kOfferOverheadBytes = 32;
+
+}  // namespace
 
 bool IsSafeRelativePath(absl::string_view path) {
   if (path.empty() || path.size() > 4096) return false;
@@ -22,20 +27,28 @@ bool IsSafeRelativePath(absl::string_view path) {
   return true;
 }
 
-ExportFiles::ExportFiles(FileSystem* file_system, std::string directory)
-    : file_system_(file_system),
-      directory_(std::move(directory)),
-      temporary_(absl::StrCat(directory_, "/.rankprobe-export-", ::getpid())) {}
-
-ExportFiles::~ExportFiles() {
-  file_.reset();
-  if (file_system_->Exists(temporary_))
-    file_system_->DeleteTree(temporary_).IgnoreError();
+absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(
+    FileSystem* file_system, const std::string& directory,
+    StagedTree::Leftovers leftovers) {
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<StagedTree> tree,
+                      StagedTree::Open(file_system, directory, leftovers));
+  return std::unique_ptr<ExportFiles>(
+      new ExportFiles(file_system, std::move(tree)));
 }
 
-absl::Status ExportFiles::Start() {
-  RP_RETURN_IF_ERROR(file_system_->CreateDirectories(temporary_ + "/new"));
-  return file_system_->CreateDirectories(temporary_ + "/old");
+absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
+  RP_ASSIGN_OR_RETURN(const std::vector<StagedTree::File> files,
+                      tree_->ReusableFiles());
+  size_t bytes = 0;
+  for (const StagedTree::File& file : files) {
+    bytes += file.path.size() + kOfferOverheadBytes;
+    if (bytes > kMaxOfferBytes) break;
+    v1::ExportKeptFile* const kept = request->add_kept();
+    kept->set_path(file.path);
+    kept->set_length_bytes(file.length_bytes);
+    kept->set_xxh3(file.xxh3);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ExportFiles::CloseFile() {
@@ -59,12 +72,11 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
   switch (event.event_case()) {
     case v1::ExportEvent::kDirectory:
       RP_RETURN_IF_ERROR(checked(event.directory()));
-      return file_system_->CreateDirectories(
-          absl::StrCat(temporary_, "/new/", event.directory()));
+      return file_system_->CreateDirectories(tree_->PathOf(event.directory()));
     case v1::ExportEvent::kFileBegin: {
       RP_RETURN_IF_ERROR(CloseFile());
       RP_RETURN_IF_ERROR(checked(event.file_begin().path()));
-      path_ = absl::StrCat(temporary_, "/new/", event.file_begin().path());
+      path_ = tree_->PathOf(event.file_begin().path());
       missing_bytes_ = event.file_begin().length_bytes();
       RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForWrite(
                                      path_, FileSystem::OpenMode::kTruncate));
@@ -84,6 +96,16 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
       file_.reset();
       missing_bytes_ = 0;
       return file_system_->Delete(path_);
+    case v1::ExportEvent::kFileLink:
+      RP_RETURN_IF_ERROR(CloseFile());
+      RP_RETURN_IF_ERROR(checked(event.file_link().path()));
+      RP_RETURN_IF_ERROR(checked(event.file_link().existing()));
+      return tree_->Link(event.file_link().path(),
+                         event.file_link().existing());
+    case v1::ExportEvent::kFileKept:
+      RP_RETURN_IF_ERROR(CloseFile());
+      RP_RETURN_IF_ERROR(checked(event.file_kept()));
+      return tree_->Reuse(event.file_kept());
     default:
       return absl::OkStatus();
   }
@@ -91,30 +113,7 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
 
 absl::Status ExportFiles::Finish() {
   RP_RETURN_IF_ERROR(CloseFile());
-  const std::string fresh = temporary_ + "/new", old = temporary_ + "/old";
-  RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
-                      file_system_->List(fresh));
-  for (const std::string& step : steps) {
-    if (step == "manifest.json") continue;
-    RP_RETURN_IF_ERROR(
-        file_system_->CreateDirectories(absl::StrCat(directory_, "/", step)));
-    RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
-                        file_system_->List(absl::StrCat(fresh, "/", step)));
-    for (const std::string& rank : ranks) {
-      const std::string target = absl::StrCat(directory_, "/", step, "/", rank);
-      if (file_system_->Exists(target)) {
-        RP_RETURN_IF_ERROR(file_system_->Rename(
-            target, absl::StrCat(old, "/", step, "-", rank)));
-      }
-      RP_RETURN_IF_ERROR(file_system_->Rename(
-          absl::StrCat(fresh, "/", step, "/", rank), target));
-    }
-  }
-  if (file_system_->Exists(fresh + "/manifest.json")) {
-    RP_RETURN_IF_ERROR(file_system_->Rename(fresh + "/manifest.json",
-                                            directory_ + "/manifest.json"));
-  }
-  return file_system_->DeleteTree(temporary_);
+  return tree_->Publish();
 }
 
 }  // namespace rankprobe

@@ -8,6 +8,7 @@
 #include "cli/export_files.h"
 #include "cli/output.h"
 #include "cli/ranges.h"
+#include "cli/tar_files.h"
 #include "cli/verbs.h"
 #include "common/status_macros.h"
 
@@ -15,7 +16,8 @@ namespace rankprobe {
 namespace {
 
 struct ExportFlags {
-  std::string run, steps, ranks, output, server_directory;
+  std::string run, steps, ranks, output, server_directory, tar;
+  bool link = false, resume = false;
 };
 
 // An export may take long: it is the stream's silence that counts, and gRPC
@@ -24,11 +26,18 @@ constexpr double kLongestExportSeconds = 24 * 3600;
 
 absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     int* exit_code) {
-  if (flags.output.empty() == flags.server_directory.empty()) {
+  if (int{flags.output.empty()} + int{flags.server_directory.empty()} +
+          int{flags.tar.empty()} !=
+      2) {
     return absl::InvalidArgumentError(
-        "give either -o DIR (this machine) or --server-dir DIR (the "
-        "collector's)");
+        "give one of -o DIR (this machine), --server-dir DIR (the "
+        "collector's), --tar FILE (- for standard output)");
   }
+  if (flags.resume && !flags.tar.empty())
+    return absl::InvalidArgumentError("--resume cannot continue a --tar");
+  const bool to_stdout = flags.tar == "-";
+  if (to_stdout && globals.json)
+    return absl::InvalidArgumentError("--tar - and --json both want stdout");
   v1::ExportRequest request;
   request.set_run(flags.run);
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
@@ -38,12 +47,24 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   request.set_server_directory(flags.server_directory);
+  request.set_link(flags.link);
+  request.set_resume(flags.resume);
 
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   std::unique_ptr<ExportFiles> files;
   if (!flags.output.empty()) {
-    files = std::make_unique<ExportFiles>(file_system.get(), flags.output);
-    RP_RETURN_IF_ERROR(files->Start());
+    RP_ASSIGN_OR_RETURN(
+        files,
+        ExportFiles::Open(file_system.get(), flags.output,
+                          flags.resume ? StagedTree::Leftovers::kReuse
+                                       : StagedTree::Leftovers::kDelete));
+    if (flags.resume) RP_RETURN_IF_ERROR(files->Offer(&request));
+  }
+  std::unique_ptr<TarFiles> tar;
+  if (!flags.tar.empty()) {
+    if (to_stdout && ::isatty(STDOUT_FILENO) != 0)
+      return absl::InvalidArgumentError("a tar does not go to a terminal");
+    RP_ASSIGN_OR_RETURN(tar, TarFiles::Open(flags.tar));
   }
   const Client client(globals);
   grpc::ClientContext context;
@@ -61,6 +82,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     }
     if (event.has_done()) done = event.done();
     if (files != nullptr) written = files->OnEvent(event);
+    if (tar != nullptr) written = tar->OnEvent(event);
     if (!written.ok()) {
       context.TryCancel();
       break;
@@ -68,8 +90,18 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   }
   progress.Finish();
   const absl::Status status = client.ToStatus(reader->Finish());
+  // What came is good when it is the way here or the room that ran out.
+  if (files != nullptr && (absl::IsResourceExhausted(written) ||
+                           (written.ok() && absl::IsUnavailable(status)))) {
+    files->Keep();
+    std::fprintf(stderr, "what came so far is kept: --resume continues\n");
+  }
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
+  if (tar != nullptr) {
+    RP_RETURN_IF_ERROR(tar->Finish());
+    done.set_directory(flags.tar);
+  }
   if (files != nullptr) {
     RP_RETURN_IF_ERROR(files->Finish());
     done.set_directory(flags.output);
@@ -79,15 +111,17 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     std::printf("%s\n", ToJson(done).c_str());
     return absl::OkStatus();
   }
-  std::printf("dump.json is at %s/step*/ (%llu files, %s)\n",
-              done.directory().c_str(),
-              static_cast<unsigned long long>(done.files()),
-              HumanBytes(done.bytes()).c_str());
+  std::FILE* const out = to_stdout ? stderr : stdout;
+  std::fprintf(out, "dump.json is at %s/step*/ (%llu files, %s)\n",
+               done.directory().c_str(),
+               static_cast<unsigned long long>(done.files()),
+               HumanBytes(done.bytes()).c_str());
   if (*exit_code == kPartial) {
-    std::printf("%llu gaps and %llu incomplete steps: see %s/manifest.json\n",
-                static_cast<unsigned long long>(done.gaps()),
-                static_cast<unsigned long long>(done.incomplete_steps()),
-                done.directory().c_str());
+    std::fprintf(out,
+                 "%llu gaps and %llu incomplete steps: see %s/manifest.json\n",
+                 static_cast<unsigned long long>(done.gaps()),
+                 static_cast<unsigned long long>(done.incomplete_steps()),
+                 done.directory().c_str());
   }
   return absl::OkStatus();
 }
@@ -105,6 +139,14 @@ void AddExportVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
   verb->add_option("-o,--output", flags->output, "directory on this machine");
   verb->add_option("--server-dir", flags->server_directory,
                    "directory on the collector's machine");
+  verb->add_option("--tar", flags->tar,
+                   "a tar file on this machine, - for standard output");
+  verb->add_flag("--link", flags->link,
+                 "equal tensors become one file with several names (hard "
+                 "links): do not edit such files in place");
+  verb->add_flag("--resume", flags->resume,
+                 "take up what an interrupted export to the same directory "
+                 "left");
   verb->callback([invocation, flags] {
     invocation->run = [flags](const Globals& g, int* code) {
       return Export(g, *flags, code);

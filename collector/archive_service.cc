@@ -3,8 +3,11 @@
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -115,7 +118,12 @@ grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
 // An export whose files travel to the caller.
 class StreamSink : public ExportSink {
  public:
-  explicit StreamSink(StreamWriter<v1::ExportEvent>::Handle* out) : out_(out) {}
+  StreamSink(const v1::ExportRequest& request,
+             StreamWriter<v1::ExportEvent>::Handle* out)
+      : out_(out) {
+    for (const v1::ExportKeptFile& file : request.kept())
+      kept_[file.path()] = {file.length_bytes(), file.xxh3()};
+  }
 
   absl::Status BeginFile(const std::string& path,
                          uint64_t length_bytes) override {
@@ -145,9 +153,27 @@ class StreamSink : public ExportSink {
     event.set_directory(path);
     return out_->Write(std::move(event));
   }
+  absl::Status LinkFile(const std::string& path,
+                        const std::string& existing) override {
+    v1::ExportEvent event;
+    event.mutable_file_link()->set_path(path);
+    event.mutable_file_link()->set_existing(existing);
+    return out_->Write(std::move(event));
+  }
+  std::optional<KeptFile> FindKept(const std::string& path) override {
+    const auto it = kept_.find(path);
+    if (it == kept_.end()) return std::nullopt;
+    return it->second;
+  }
+  absl::Status UseKept(const std::string& path) override {
+    v1::ExportEvent event;
+    event.set_file_kept(path);
+    return out_->Write(std::move(event));
+  }
 
  private:
   StreamWriter<v1::ExportEvent>::Handle* const out_;
+  absl::flat_hash_map<std::string, KeptFile> kept_;
 };
 
 }  // namespace
@@ -356,9 +382,11 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
             *event.mutable_progress() = progress;
             return out->Write(std::move(event));
           };
+          options.link = request.link();
+          options.resume = request.resume();
           v1::ExportEvent event;
           if (request.server_directory().empty()) {
-            StreamSink sink(out);
+            StreamSink sink(request, out);
             RP_ASSIGN_OR_RETURN(*event.mutable_done(),
                                 ExportRun(store_, options, &sink));
           } else {

@@ -56,6 +56,7 @@ int Main(int argc, char** argv) {
   options.segment_bytes = config.segment_bytes;
   options.leveldb_cache_bytes = config.index_cache_bytes;
   options.min_free_bytes = config.min_free_bytes;
+  options.compress_payloads = config.compress_payloads;
   options.max_payload_bytes = config.max_payload_bytes;
   auto store = Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) {

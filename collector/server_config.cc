@@ -113,6 +113,8 @@ void ReadFile(const std::string& path, ServerConfig* config,
       faults->Add("metrics-port", text, "an integer 0..65535");
   }
   if (const auto v = reader.Bool("insecure")) config->insecure = *v;
+  if (const auto v = reader.Bool("compress-payloads"))
+    config->compress_payloads = *v;
   if (reader.Has("export-root"))
     config->export_roots = reader.StringList("export-root");
   for (const TextKey& key : kTexts) {
@@ -205,6 +207,10 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
                                              "allow listening beyond loopback "
                                              "without TLS or without tokens");
+  CLI::Option* const compress =
+      app.add_flag("--compress-payloads", flags.compress_payloads,
+                   "keep payload chunks that zstd makes at least a tenth "
+                   "smaller compressed");
   for (const TextKey& key : kTexts) {
     texts.push_back(app.add_option(absl::StrCat("--", key.name),
                                    flags.*key.field, key.help));
@@ -236,6 +242,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   if (log_level->count() > 0) config.log_level = flags.log_level;
   if (metrics_port->count() > 0) config.metrics_port = flags.metrics_port;
   if (insecure->count() > 0) config.insecure = flags.insecure;
+  if (compress->count() > 0) config.compress_payloads = flags.compress_payloads;
   for (size_t i = 0; i < std::size(kTexts); ++i) {
     if (texts[i]->count() > 0) config.*kTexts[i].field = flags.*kTexts[i].field;
   }

@@ -18,6 +18,7 @@ struct ServerConfig {
   std::string port_file;
   std::string log_level = "info";
   bool insecure = false;
+  bool compress_payloads = false;
   // PEM files; see collector/auth/server_credentials.h.
   std::string tls_cert;
   std::string tls_key;

@@ -102,7 +102,7 @@ alive() {
     kill -0 "$pid" 2>/dev/null || { tail -n 5 "$out"/logs/rank-*.log; die "a rank has died"; }
   done
 }
-steps_done() { wc -l <"$out/logs/steps-0.jsonl" 2>/dev/null || echo 0; }
+steps_done() { if [ -f "$out/logs/steps-0.jsonl" ]; then wc -l <"$out/logs/steps-0.jsonl"; else echo 0; fi; }
 steps_at_least() { alive; [ "$(steps_done)" -ge "$1" ]; }
 more_steps() { wait_until 240 steps_at_least $(($(steps_done) + $1)) || die "training is too slow"; }
 more_steps 12

@@ -15,7 +15,7 @@ uint64_t PayloadMemory::BlockBytes(uint64_t bytes) {
   if (bytes < kSmallBytes) return bytes;
   // Sixteen sizes between two powers of two: at most a sixteenth is wasted.
   const uint64_t step = std::bit_floor(bytes) / 16;
-  return (bytes + step - 1) / step * step;
+  return (bytes + step - 1) & ~(step - 1);
 }
 
 std::shared_ptr<char> PayloadMemory::Allocate(uint64_t bytes) {

@@ -1,13 +1,12 @@
 #include "collector/archive/directory_sink.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 
 absl::Status DirectorySink::BeginFile(const std::string& path,
                                       uint64_t length_bytes) {
-  path_ = absl::StrCat(root_, "/", path);
+  path_ = tree_->PathOf(path);
   RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForWrite(
                                  path_, FileSystem::OpenMode::kTruncate));
   return absl::OkStatus();
@@ -25,7 +24,13 @@ absl::Status DirectorySink::AbortFile() {
 }
 
 absl::Status DirectorySink::MakeDirectory(const std::string& path) {
-  return file_system_->CreateDirectories(absl::StrCat(root_, "/", path));
+  return file_system_->CreateDirectories(tree_->PathOf(path));
+}
+
+std::optional<KeptFile> DirectorySink::FindKept(const std::string& path) {
+  const auto file = tree_->Reusable(path);
+  if (!file.ok()) return std::nullopt;
+  return KeptFile{file->length_bytes, file->xxh3};
 }
 
 }  // namespace rankprobe

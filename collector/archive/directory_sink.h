@@ -1,18 +1,21 @@
-// An ExportSink over a local directory. Owned by one export, one thread.
+// An ExportSink over a staged tree that several sinks of one export share. One
+// thread each.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_DIRECTORY_SINK_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_DIRECTORY_SINK_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "collector/archive/export.h"
+#include "common/staged_tree.h"
 
 namespace rankprobe {
 
 class DirectorySink : public ExportSink {
  public:
-  DirectorySink(FileSystem* file_system, std::string root)
-      : file_system_(file_system), root_(std::move(root)) {}
+  DirectorySink(FileSystem* file_system, StagedTree* tree)
+      : file_system_(file_system), tree_(tree) {}
 
   absl::Status BeginFile(const std::string& path,
                          uint64_t length_bytes) override;
@@ -22,10 +25,18 @@ class DirectorySink : public ExportSink {
   absl::Status EndFile() override;
   absl::Status AbortFile() override;
   absl::Status MakeDirectory(const std::string& path) override;
+  absl::Status LinkFile(const std::string& path,
+                        const std::string& existing) override {
+    return tree_->Link(path, existing);
+  }
+  std::optional<KeptFile> FindKept(const std::string& path) override;
+  absl::Status UseKept(const std::string& path) override {
+    return tree_->Reuse(path);
+  }
 
  private:
   FileSystem* const file_system_;
-  const std::string root_;
+  StagedTree* const tree_;
   std::string path_;
   std::unique_ptr<WritableFile> file_;
 };

@@ -1,21 +1,23 @@
 #include "collector/archive/export.h"
 
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <set>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/archive/directory_sink.h"
@@ -65,6 +67,48 @@ class ProgressMeter {
   v1::ExportProgress progress_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Which file holds which tensor; shared by the threads of an export.
+class LinkTable {
+ public:
+  // Equal for tensors whose files are equal.
+  static std::string ContentOf(const v1::TensorSummary& tensor) {
+    return absl::StrCat(tensor.payload().digest(), tensor.dtype(), "(",
+                        absl::StrJoin(tensor.shape(), ","), ")");
+  }
+  std::optional<Manifest::File> Find(const std::string& content) {
+    absl::MutexLock lock(&mutex_);
+    const auto it = files_.find(content);
+    if (it == files_.end()) return std::nullopt;
+    return it->second;
+  }
+  void Add(const std::string& content, const Manifest::File& file) {
+    absl::MutexLock lock(&mutex_);
+    files_.emplace(content, file);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, Manifest::File> files_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+struct HashDeleter {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+// Bytes of a dense tensor of this dtype and shape; none if there can be no such
+// tensor.
+std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
+  uint64_t bytes = ElementSize(tensor.dtype());
+  for (const int64_t size : tensor.shape()) {
+    if (size < 0 ||
+        (size > 0 && bytes > (uint64_t{1} << 62) / static_cast<uint64_t>(size)))
+      return std::nullopt;
+    bytes *= static_cast<uint64_t>(size);
+  }
+  return bytes;
+}
+
 // The chosen steps, one process for each (step, directory): a complete one
 // beats an incomplete one, a newer one an older.
 absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
@@ -111,8 +155,12 @@ absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
 class StepExporter {
  public:
   StepExporter(Store* store, const ExportOptions& options, ExportSink* sink,
-               ProgressMeter* progress)
-      : store_(store), options_(options), sink_(sink), progress_(progress) {}
+               ProgressMeter* progress, LinkTable* links)
+      : store_(store),
+        options_(options),
+        sink_(sink),
+        progress_(progress),
+        links_(links) {}
 
   // What the steps so far wrote and what they miss; then begins anew.
   Manifest TakeManifest() {
@@ -135,9 +183,10 @@ class StepExporter {
     if (view.begin.has_payloads())
       RP_RETURN_IF_ERROR(sink_->MakeDirectory(data_directory));
 
+    const std::string& root = view.begin.dump_path();
     const std::string dump_data_dir = absl::StrCat(
-        view.begin.dump_path(),
-        absl::EndsWith(view.begin.dump_path(), "/") ? "" : "/", data_directory);
+        root, root.empty() || absl::EndsWith(root, "/") ? "" : "/",
+        data_directory);
     absl::flat_hash_set<const v1::TensorSummary*> unreadable;
     const HasPayloadFn has_payload = [&](const v1::TensorSummary& tensor) {
       return !unreadable.contains(&tensor) &&
@@ -199,65 +248,102 @@ class StepExporter {
     RP_RETURN_IF_ERROR(sink_->BeginFile(path, text.size()));
     RP_RETURN_IF_ERROR(sink_->Write(text));
     RP_RETURN_IF_ERROR(sink_->EndFile());
-    manifest_.AddFile(
-        {path, text.size(), XXH3_64bits(text.data(), text.size())});
-    return progress_->Done(path, text.size());
+    return Add({path, text.size(), XXH3_64bits(text.data(), text.size())});
   }
 
   // False if the payload cannot be read; the file is then gone.
   absl::StatusOr<bool> WritePayload(const std::string& path,
                                     const PayloadFile& file) {
     const v1::TensorSummary& tensor = *file.tensor;
+    if (DenseBytes(tensor) != tensor.payload().length_bytes()) return false;
     const std::vector<int64_t> shape(tensor.shape().begin(),
                                      tensor.shape().end());
-    uint64_t expected = ElementSize(tensor.dtype());
-    for (const int64_t size : shape) {
-      if (size < 0 || (size > 0 && expected > (uint64_t{1} << 62) /
-                                                  static_cast<uint64_t>(size)))
-        return false;
-      expected *= static_cast<uint64_t>(size);
+    const std::string content =
+        options_.link ? LinkTable::ContentOf(tensor) : std::string();
+    if (options_.link) {
+      if (const auto first = links_->Find(content); first.has_value()) {
+        RP_RETURN_IF_ERROR(sink_->LinkFile(path, first->path));
+        RP_RETURN_IF_ERROR(Add({path, first->bytes, first->xxh3}));
+        return true;
+      }
     }
-    if (expected != tensor.payload().length_bytes()) return false;
-    PtWriter writer(absl::StripSuffix(file.file_name, ".pt"), tensor.dtype(),
-                    shape, expected);
-    RP_RETURN_IF_ERROR(sink_->BeginFile(path, writer.FileBytes()));
-    XXH3_state_t* const hash = XXH3_createState();
-    XXH3_64bits_reset(hash);
-    const absl::Status written = [&]() -> absl::Status {
-      XXH3_64bits_update(hash, writer.prefix().data(), writer.prefix().size());
-      RP_RETURN_IF_ERROR(sink_->Write(writer.prefix()));
-      absl::Status sink_status;
-      const absl::Status read = store_->ReadPayload(
-          options_.run, tensor.payload().digest(), expected,
-          [&](absl::string_view data) {
-            writer.AddData(data);
-            XXH3_64bits_update(hash, data.data(), data.size());
-            return sink_status = sink_->Write(data);
-          });
-      if (!sink_status.ok()) return sink_status;
-      // The archive's own fault is told apart from the sink's.
-      if (!read.ok()) return absl::DataLossError(read.message());
-      const std::string suffix = writer.Suffix();
-      XXH3_64bits_update(hash, suffix.data(), suffix.size());
-      return sink_->Write(suffix);
-    }();
-    const uint64_t sum = XXH3_64bits_digest(hash);
-    XXH3_freeState(hash);
-    if (absl::IsDataLoss(written)) {
+    // The name inside the file is the file's own, unless it has several.
+    const absl::string_view stem =
+        options_.link ? "archive" : absl::StripSuffix(file.file_name, ".pt");
+    const auto new_writer = [&] {
+      return PtWriter(stem, tensor.dtype(), shape,
+                      tensor.payload().length_bytes());
+    };
+    PtWriter writer = new_writer();
+    Manifest::File entry{path, writer.FileBytes(), 0};
+    const std::optional<KeptFile> kept = sink_->FindKept(path);
+    if (kept.has_value() && kept->length_bytes == entry.bytes) {
+      PtWriter checker = new_writer();
+      const absl::StatusOr<uint64_t> sum = Produce(
+          tensor, &checker, [](absl::string_view) { return absl::OkStatus(); });
+      if (absl::IsDataLoss(sum.status())) return false;
+      RP_RETURN_IF_ERROR(sum.status());
+      if (*sum == kept->xxh3) {
+        RP_RETURN_IF_ERROR(sink_->UseKept(path));
+        entry.xxh3 = *sum;
+        if (options_.link) links_->Add(content, entry);
+        RP_RETURN_IF_ERROR(Add(std::move(entry)));
+        return true;
+      }
+    }
+    RP_RETURN_IF_ERROR(sink_->BeginFile(path, entry.bytes));
+    const absl::StatusOr<uint64_t> sum =
+        Produce(tensor, &writer,
+                [this](absl::string_view data) { return sink_->Write(data); });
+    if (absl::IsDataLoss(sum.status())) {
       RP_RETURN_IF_ERROR(sink_->AbortFile());
       return false;
     }
-    RP_RETURN_IF_ERROR(written);
+    RP_RETURN_IF_ERROR(sum.status());
     RP_RETURN_IF_ERROR(sink_->EndFile());
-    manifest_.AddFile({path, writer.FileBytes(), sum});
-    RP_RETURN_IF_ERROR(progress_->Done(path, writer.FileBytes()));
+    entry.xxh3 = *sum;
+    if (options_.link) links_->Add(content, entry);
+    RP_RETURN_IF_ERROR(Add(std::move(entry)));
     return true;
+  }
+
+  // Feeds the bytes of the .pt file to `write`; their XXH3, or DATA_LOSS when
+  // the archive cannot give them.
+  template <typename Write>
+  absl::StatusOr<uint64_t> Produce(const v1::TensorSummary& tensor,
+                                   PtWriter* writer, Write write) {
+    const std::unique_ptr<XXH3_state_t, HashDeleter> hash(XXH3_createState());
+    XXH3_64bits_reset(hash.get());
+    absl::Status write_status;
+    const auto put = [&](absl::string_view data) {
+      XXH3_64bits_update(hash.get(), data.data(), data.size());
+      return write_status = write(data);
+    };
+    RP_RETURN_IF_ERROR(put(writer->prefix()));
+    const absl::Status read = store_->ReadPayload(
+        options_.run, tensor.payload().digest(),
+        tensor.payload().length_bytes(), [&](absl::string_view data) {
+          writer->AddData(data);
+          return put(data);
+        });
+    // The archive's own fault is told apart from the sink's.
+    RP_RETURN_IF_ERROR(write_status);
+    if (!read.ok()) return absl::DataLossError(read.message());
+    RP_RETURN_IF_ERROR(put(writer->Suffix()));
+    return XXH3_64bits_digest(hash.get());
+  }
+
+  absl::Status Add(Manifest::File file) {
+    const absl::Status status = progress_->Done(file.path, file.bytes);
+    manifest_.AddFile(std::move(file));
+    return status;
   }
 
   Store* const store_;
   const ExportOptions& options_;
   ExportSink* const sink_;
   ProgressMeter* const progress_;
+  LinkTable* const links_;
   Manifest manifest_{options_.run};
 };
 
@@ -272,6 +358,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
         "run \"", options.run, "\" has nothing in the chosen steps and ranks"));
   }
   ProgressMeter progress(&options);
+  LinkTable links;
   for (const v1::StepInfo& step : steps) progress.Expect(3 + step.payloads());
   // In the order of the steps, whichever thread wrote them.
   std::vector<Manifest> written(steps.size(), Manifest(options.run));
@@ -280,7 +367,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   absl::Mutex mutex;
   absl::Status first_error;
   const auto work = [&](ExportSink* sink) {
-    StepExporter exporter(store, options, sink, &progress);
+    StepExporter exporter(store, options, sink, &progress, &links);
     for (size_t i = next++; i < steps.size() && !failed; i = next++) {
       const absl::Status status = exporter.ExportStep(steps[i]);
       written[i] = exporter.TakeManifest();
@@ -297,7 +384,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   for (std::thread& thread : threads) thread.join();
   RP_RETURN_IF_ERROR(first_error);
   for (const Manifest& part : written) manifest.Append(part);
-  StepExporter last(store, options, sinks[0], &progress);
+  StepExporter last(store, options, sinks[0], &progress, &links);
   RP_RETURN_IF_ERROR(last.WriteText("manifest.json", manifest.ToJson()));
   v1::ExportDone done;
   done.set_gaps(manifest.gap_count());
@@ -317,50 +404,27 @@ absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
 absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
     Store* store, const ExportOptions& options, FileSystem* file_system,
     const std::string& directory) {
-  RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory));
-  const std::string temporary =
-      absl::StrCat(directory, "/.rankprobe-export-", ::getpid());
-  if (file_system->Exists(temporary))
-    RP_RETURN_IF_ERROR(file_system->DeleteTree(temporary));
-  absl::StatusOr<v1::ExportDone> done =
-      [&]() -> absl::StatusOr<v1::ExportDone> {
-    const std::string fresh = temporary + "/new", old = temporary + "/old";
-    RP_RETURN_IF_ERROR(file_system->CreateDirectories(fresh));
-    RP_RETURN_IF_ERROR(file_system->CreateDirectories(old));
-    std::vector<std::unique_ptr<DirectorySink>> owned;
-    std::vector<ExportSink*> sinks;
-    for (int i = 0; i < std::max(options.threads, 1); ++i) {
-      owned.push_back(std::make_unique<DirectorySink>(file_system, fresh));
-      sinks.push_back(owned.back().get());
-    }
-    RP_ASSIGN_OR_RETURN(v1::ExportDone result, ExportTo(store, options, sinks));
-    RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
-                        file_system->List(fresh));
-    for (const std::string& step : steps) {
-      if (step == "manifest.json") continue;
-      RP_RETURN_IF_ERROR(
-          file_system->CreateDirectories(absl::StrCat(directory, "/", step)));
-      RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
-                          file_system->List(absl::StrCat(fresh, "/", step)));
-      for (const std::string& rank : ranks) {
-        const std::string target =
-            absl::StrCat(directory, "/", step, "/", rank);
-        if (file_system->Exists(target)) {
-          RP_RETURN_IF_ERROR(file_system->Rename(
-              target, absl::StrCat(old, "/", step, "-", rank)));
-        }
-        RP_RETURN_IF_ERROR(file_system->Rename(
-            absl::StrCat(fresh, "/", step, "/", rank), target));
-      }
-    }
-    RP_RETURN_IF_ERROR(file_system->Rename(fresh + "/manifest.json",
-                                           directory + "/manifest.json"));
-    result.set_directory(directory);
-    return result;
-  }();
-  const absl::Status cleaned = file_system->DeleteTree(temporary);
-  RP_RETURN_IF_ERROR(done.status());
-  RP_RETURN_IF_ERROR(cleaned);
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<StagedTree> tree,
+      StagedTree::Open(file_system, directory,
+                       options.resume ? StagedTree::Leftovers::kReuse
+                                      : StagedTree::Leftovers::kDelete));
+  std::vector<std::unique_ptr<DirectorySink>> owned;
+  std::vector<ExportSink*> sinks;
+  for (int i = 0; i < std::max(options.threads, 1); ++i) {
+    owned.push_back(std::make_unique<DirectorySink>(file_system, tree.get()));
+    sinks.push_back(owned.back().get());
+  }
+  absl::StatusOr<v1::ExportDone> done = ExportTo(store, options, sinks);
+  if (!done.ok()) {
+    // A caller who went away or a full disk: what is there is good.
+    if (absl::IsCancelled(done.status()) ||
+        absl::IsResourceExhausted(done.status()))
+      tree->Keep();
+    return done;
+  }
+  RP_RETURN_IF_ERROR(tree->Publish());
+  done->set_directory(directory);
   return done;
 }
 

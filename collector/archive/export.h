@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,6 +22,11 @@
 #include "common/plan.h"
 
 namespace rankprobe {
+
+struct KeptFile {
+  uint64_t length_bytes = 0;
+  uint64_t xxh3 = 0;
+};
 
 // Where exported files go. One file is open at a time.
 class ExportSink {
@@ -34,6 +40,13 @@ class ExportSink {
   // The open file turned out to be unreadable: it must not be seen.
   virtual absl::Status AbortFile() = 0;
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
+  // `path` is to be another name of the finished file `existing`.
+  virtual absl::Status LinkFile(const std::string& path,
+                                const std::string& existing) = 0;
+  // A file that an earlier attempt may have left: its length and XXH3, or none.
+  virtual std::optional<KeptFile> FindKept(const std::string& path) = 0;
+  // It is right, and need not be written.
+  virtual absl::Status UseKept(const std::string& path) = 0;
 };
 
 struct ExportOptions {
@@ -42,6 +55,10 @@ struct ExportOptions {
   IntSet ranks;
   // Ranks and steps written at once into a directory.
   int threads = 1;
+  // Payloads of equal bytes, dtype and shape become names of one file.
+  bool link = false;
+  // ExportRunToDirectory: take up what an interrupted export left there.
+  bool resume = false;
   // Called now and then, from one thread at a time; may be empty. A non-OK
   // status cancels the export.
   std::function<absl::Status(const v1::ExportProgress&)> progress;
@@ -52,9 +69,10 @@ absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
                                          const ExportOptions& options,
                                          ExportSink* sink);
 
-// Exports into `directory` through a temporary sibling that is renamed at the
-// end. Existing step directories of the same run are replaced one by one;
-// other content is left alone. Directories 0750, files 0640.
+// Exports into `directory` through a StagedTree. FAILED_PRECONDITION while
+// another export writes there. Existing step directories of the same run are
+// replaced one by one; other content is left alone. Directories 0750, files
+// 0640.
 absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
     Store* store, const ExportOptions& options, FileSystem* file_system,
     const std::string& directory);

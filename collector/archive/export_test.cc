@@ -7,6 +7,7 @@
 #include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
 #include "common/names.h"
+#include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rapidjson/document.h"
@@ -306,6 +307,94 @@ TEST_F(ExportTest, ThreadsChangeNothing) {
   }
   EXPECT_EQ(files, one->files());
   EXPECT_GE(files, 3u * 4u * 2u);
+}
+
+// Two calls with the same tensor as output and input.
+void AddSharedTensor(Frames* frames, const std::string& data) {
+  frames->AddPayload(data);
+  v1::RecordBatch* batch = frames->AddBatch(0);
+  Begin(batch, 0);
+  Payload(Phase(batch, 1, "Torch.add.0.forward", v1::CALL_KIND_API_FORWARD)
+              ->mutable_output(),
+          data);
+  Payload(Phase(batch, 2, "Torch.mul.0.forward", v1::CALL_KIND_API_FORWARD)
+              ->mutable_input_args(),
+          data);
+}
+
+TEST_F(ExportTest, EqualTensorsShareAFileWhenAsked) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  AddSharedTensor(&frames, "same bytes");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const std::string tensors = root_ + "/out/step0/rank0/dump_tensor_data/";
+  const std::string a = tensors + "Torch.add.0.forward.output.0.pt",
+                    b = tensors + "Torch.mul.0.forward.input.0.pt";
+  Export(store.get(), "run");
+  EXPECT_EQ(std::filesystem::hard_link_count(a), 1u);
+  ExportOptions options;
+  options.run = "run";
+  options.link = true;
+  const auto done = ExportRunToDirectory(store.get(), options,
+                                         file_system_.get(), root_ + "/out");
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(std::filesystem::hard_link_count(a), 2u);
+  EXPECT_EQ(ReadTextFile(a), ReadTextFile(b));
+  EXPECT_EQ(Manifest()["files"].Size(), done->files() - 1);
+}
+
+TEST_F(ExportTest, AnInterruptedExportIsTakenUpAndChecked) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  v1::RecordBatch* batch = nullptr;
+  for (const char* data : {"first", "second", "third"}) frames.AddPayload(data);
+  batch = frames.AddBatch(0);
+  Begin(batch, 0);
+  v1::CallPhase* const call =
+      Phase(batch, 1, "Torch.cat.0.forward", v1::CALL_KIND_API_FORWARD);
+  for (const char* data : {"first", "second", "third"})
+    Payload(call->mutable_input_args(), data);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  testing::FaultFileSystem disk;
+  int opened = 0;
+  disk.FailWhile([&opened](const std::string& op, const std::string&) {
+    opened += op == "OpenForWrite" ? 1 : 0;
+    return opened == 3 && op == "OpenForWrite" ? testing::FaultKind::kNoSpace
+                                               : testing::FaultKind::kNone;
+  });
+  ExportOptions options;
+  options.run = "run";
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      ExportRunToDirectory(store.get(), options, &disk, "/two").status()));
+  EXPECT_THAT(*disk.List("/two"), ::testing::ElementsAre(".rankprobe-export"));
+  // One of the two tensors that are there is not what it should be.
+  const std::string path =
+      "/step0/rank0/dump_tensor_data/Torch.cat.0.forward.input.1.pt";
+  const std::string spoilt = "/two/.rankprobe-export/new" + path;
+  const std::string junk(*disk.FileSize(spoilt), '?');
+  {
+    auto file = disk.OpenForWrite(spoilt, FileSystem::OpenMode::kTruncate);
+    ASSERT_TRUE((*file)->Append(junk).ok());
+    ASSERT_TRUE((*file)->Close().ok());
+  }
+  options.resume = true;
+  opened = 100;
+  const auto done = ExportRunToDirectory(store.get(), options, &disk, "/two");
+  ASSERT_TRUE(done.ok()) << done.status();
+  // Two of three tensors, dump.json, the manifest.
+  EXPECT_EQ(opened, 104);
+  EXPECT_THAT(*disk.List("/two"),
+              ::testing::ElementsAre("manifest.json", "step0"));
+
+  Export(store.get(), "run");
+  const auto same = [&](const std::string& name) {
+    std::string text(*disk.FileSize("/two" + name), '\0');
+    EXPECT_TRUE(
+        (*disk.OpenForRead("/two" + name))->Read(0, absl::MakeSpan(text)).ok());
+    return text == ReadTextFile(root_ + "/out" + name);
+  };
+  EXPECT_TRUE(same(path));
+  EXPECT_TRUE(same("/manifest.json"));
 }
 
 }  // namespace

@@ -167,8 +167,9 @@ class IndexEnv : public leveldb::EnvWrapper {
                               std::vector<std::string>* names) override {
     absl::StatusOr<std::vector<std::string>> listed =
         file_system_->List(directory);
-    if (listed.ok()) *names = *std::move(listed);
-    return ToLevelDb(listed.status());
+    if (!listed.ok()) return ToLevelDb(listed.status());
+    *names = *std::move(listed);
+    return leveldb::Status::OK();
   }
   leveldb::Status RemoveFile(const std::string& path) override {
     return ToLevelDb(file_system_->Delete(path));
@@ -201,8 +202,10 @@ class IndexEnv : public leveldb::EnvWrapper {
                            leveldb::FileLock** out) override {
     absl::StatusOr<std::unique_ptr<rankprobe::FileLock>> lock =
         file_system_->Lock(path);
-    *out = lock.ok() ? new Lock(*std::move(lock)) : nullptr;
-    return ToLevelDb(lock.status());
+    *out = nullptr;
+    if (!lock.ok()) return ToLevelDb(lock.status());
+    *out = new Lock(*std::move(lock));
+    return leveldb::Status::OK();
   }
   leveldb::Status UnlockFile(leveldb::FileLock* lock) override {
     delete lock;
@@ -231,10 +234,11 @@ class IndexEnv : public leveldb::EnvWrapper {
                                leveldb::WritableFile** out) {
     absl::StatusOr<std::unique_ptr<rankprobe::WritableFile>> file =
         file_system_->OpenForWrite(path, mode);
-    *out = file.ok() ? new BufferedFile(file_system_, path, *std::move(file),
-                                        &entries_dirty_)
-                     : nullptr;
-    return ToLevelDb(file.status());
+    *out = nullptr;
+    if (!file.ok()) return ToLevelDb(file.status());
+    *out =
+        new BufferedFile(file_system_, path, *std::move(file), &entries_dirty_);
+    return leveldb::Status::OK();
   }
 
   FileSystem* const file_system_;

@@ -326,8 +326,8 @@ absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
         });
   };
   RP_RETURN_IF_ERROR(scan([&](absl::string_view, const v1::ChunkRow& row) {
-    live[row.segment()] += row.length_bytes();
-    result.live_bytes += row.length_bytes();
+    live[row.segment()] += PayloadStore::StoredBytes(row);
+    result.live_bytes += PayloadStore::StoredBytes(row);
   }));
   std::set<uint64_t> victims;
   for (const PayloadStore::SegmentInfo& segment : segments) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/store.h"
+#include "collector/store/upgrade.h"
 #include "collector/testing/frames.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -329,20 +330,41 @@ TEST_F(SchemaTest, AnArchiveOfVersion1IsBroughtUpToDate) {
   EXPECT_TRUE(step.complete());
 }
 
+TEST_F(SchemaTest, AnArchiveOfVersion2IsBroughtUpToDate) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  AddStep(&frames, 0, {});
+  {
+    std::unique_ptr<Store> store = Open();
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  {
+    const std::unique_ptr<Index> index = OpenIndex();
+    std::unique_ptr<IndexBatch> batch = index->NewBatch();
+    batch->Put(keys::kSchema, "2");
+    ASSERT_TRUE(index->Write(std::move(batch), true).ok());
+  }
+  {
+    std::unique_ptr<Store> store = Open();
+    ExpectSound(store.get());
+    EXPECT_EQ(store->ListSteps("run")->size(), 1u);
+  }
+  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), kSchemaVersion);
+}
+
 TEST_F(SchemaTest, ANewerVersionIsRefusedAndLeftAlone) {
   { std::unique_ptr<Store> store = Open(); }
   {
     const std::unique_ptr<Index> index = OpenIndex();
     std::unique_ptr<IndexBatch> batch = index->NewBatch();
-    batch->Put(keys::kSchema, "3");
+    batch->Put(keys::kSchema, "4");
     ASSERT_TRUE(index->Write(std::move(batch), true).ok());
   }
   StoreOptions options;
   options.data_dir = root_ + "/data";
   const auto store = Store::Open(options, file_system_.get(), &clock_);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(store.status().message()), HasSubstr("version 3"));
-  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), "3");
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("version 4"));
+  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), "4");
 }
 
 TEST_F(MaintenanceTest, FramesLostWithTheMachineAreCountedOnce) {

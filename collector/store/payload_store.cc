@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -153,19 +154,29 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
     }
     std::vector<Header> headers;
     std::vector<absl::string_view> pieces;
+    std::deque<std::string> packed;
     headers.reserve(chunks.size() - next);
     uint64_t bytes = 0;
     size_t end = next;
     for (; end < chunks.size() && size_ + bytes < options_.segment_bytes;
          ++end) {
-      const ChunkToAppend& chunk = chunks[end];
+      ChunkToAppend chunk = chunks[end];
+      v1::ChunkRow& row = rows[end];
+      row.set_length_bytes(chunk.data.size());
+      if (options_.compress) {
+        if (packer_.Pack(chunk.data, &packed.emplace_back())) {
+          chunk.data = packed.back();
+          chunk.crc32c = Crc32c(chunk.data);
+          row.set_compressed_bytes(chunk.data.size());
+        } else {
+          packed.pop_back();
+        }
+      }
       headers.push_back(MakeHeader(chunk));
       pieces.emplace_back(headers.back().data(), kHeaderBytes);
       pieces.push_back(chunk.data);
-      v1::ChunkRow& row = rows[end];
       row.set_segment(segment_);
       row.set_offset_bytes(size_ + bytes + kHeaderBytes);
-      row.set_length_bytes(chunk.data.size());
       row.set_crc32c(chunk.crc32c);
       bytes += kHeaderBytes + chunk.data.size();
     }
@@ -256,24 +267,33 @@ absl::Status PayloadStore::Remove(uint64_t segment) {
 bool PayloadStore::Contains(const v1::ChunkRow& row) {
   absl::MutexLock lock(&mutex_);
   const auto it = sizes_.find(row.segment());
-  return it != sizes_.end() && row.length_bytes() <= it->second &&
-         row.offset_bytes() <= it->second - row.length_bytes();
+  const uint64_t bytes = StoredBytes(row);
+  return it != sizes_.end() && bytes <= it->second &&
+         row.offset_bytes() <= it->second - bytes;
 }
 
 absl::Status PayloadStore::Read(const v1::ChunkRow& row, std::string* out) {
   if (!Contains(row)) {
     return absl::DataLossError(absl::StrCat(
         "segment ", row.segment(), " does not hold bytes ", row.offset_bytes(),
-        " to ", row.offset_bytes() + row.length_bytes()));
+        " to ", row.offset_bytes() + StoredBytes(row)));
   }
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<RandomAccessFile> file,
                       Reader(row.segment()));
-  out->resize(row.length_bytes());
-  RP_RETURN_IF_ERROR(file->Read(row.offset_bytes(), absl::MakeSpan(*out)));
-  if (Crc32c(*out) != row.crc32c()) {
+  std::string packed;
+  std::string* const stored = row.compressed_bytes() > 0 ? &packed : out;
+  stored->resize(StoredBytes(row));
+  RP_RETURN_IF_ERROR(file->Read(row.offset_bytes(), absl::MakeSpan(*stored)));
+  if (Crc32c(*stored) != row.crc32c()) {
     return absl::DataLossError(absl::StrCat(SegmentPath(row.segment()),
                                             ": checksum error in the chunk at ",
                                             row.offset_bytes()));
+  }
+  if (stored == out) return absl::OkStatus();
+  if (!Unpack(packed, row.length_bytes(), out)) {
+    return absl::DataLossError(
+        absl::StrCat(SegmentPath(row.segment()), ": the chunk at ",
+                     row.offset_bytes(), " cannot be decompressed"));
   }
   return absl::OkStatus();
 }

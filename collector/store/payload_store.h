@@ -29,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "collector/store/chunk_packer.h"
 #include "common/file_system.h"
 #include "rankprobe/v1/store.pb.h"
 
@@ -48,6 +49,8 @@ class PayloadStore {
   struct Options {
     std::string directory;
     uint64_t segment_bytes = 0;
+    // Chunks that zstd makes at least a tenth smaller are kept so.
+    bool compress = false;
   };
   struct Recovery {
     uint64_t torn_bytes_dropped = 0;
@@ -67,6 +70,12 @@ class PayloadStore {
 
   // What was appended before the call survives a crash of the machine.
   absl::Status Sync();
+
+  // Bytes of the chunk in its segment.
+  static uint64_t StoredBytes(const v1::ChunkRow& row) {
+    return row.compressed_bytes() > 0 ? row.compressed_bytes()
+                                      : row.length_bytes();
+  }
 
   // The chunk's bytes, checked against its CRC (DATA_LOSS).
   absl::Status Read(const v1::ChunkRow& row, std::string* out);
@@ -112,6 +121,7 @@ class PayloadStore {
   }
 
   // Writer side: one thread at a time.
+  ChunkPacker packer_;
   uint64_t segment_ = 0;
   uint64_t size_ = 0;
 

@@ -1,5 +1,9 @@
 #include "collector/store/payload_store.h"
 
+#include <random>
+#include <string>
+#include <vector>
+
 #include "absl/strings/escaping.h"
 #include "collector/store/keys.h"
 #include "collector/testing/frames.h"
@@ -10,9 +14,10 @@ namespace {
 
 class PayloadStoreTest : public testing::TempDirTest {
  protected:
-  std::unique_ptr<PayloadStore> Open(uint64_t segment_bytes) {
-    auto store = PayloadStore::Open({root_ + "/segments", segment_bytes},
-                                    file_system_.get());
+  std::unique_ptr<PayloadStore> Open(uint64_t segment_bytes,
+                                     bool compress = false) {
+    auto store = PayloadStore::Open(
+        {root_ + "/segments", segment_bytes, compress}, file_system_.get());
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
   }
@@ -39,6 +44,38 @@ TEST_F(PayloadStoreTest, RollsOverToNewSegments) {
     EXPECT_EQ(out, data[i]);
   }
   ASSERT_TRUE(store->Sync().ok());
+}
+
+TEST_F(PayloadStoreTest, CompressesWhatBecomesSmaller) {
+  const std::string digest(16, 'd');
+  const std::string zeros(1 << 20, '\0');
+  std::string noise(1 << 20, '\0');
+  std::mt19937 random(7);
+  for (char& c : noise) c = static_cast<char>(random());
+  std::vector<v1::ChunkRow> rows;
+  {
+    std::unique_ptr<PayloadStore> store = Open(uint64_t{1} << 30, true);
+    const std::vector<ChunkToAppend> chunks = {
+        Chunk(zeros, digest), Chunk(noise, digest), Chunk("abc", digest)};
+    rows = *store->Append(chunks);
+  }
+  EXPECT_GT(rows[0].compressed_bytes(), 0u);
+  EXPECT_LT(rows[0].compressed_bytes(), zeros.size() / 100);
+  EXPECT_EQ(rows[1].compressed_bytes(), 0u);
+  EXPECT_EQ(rows[2].compressed_bytes(), 0u);
+  // Any store reads them, whether it compresses or not.
+  std::unique_ptr<PayloadStore> store = Open(uint64_t{1} << 30);
+  EXPECT_EQ(store->recovery().torn_bytes_dropped, 0u);
+  std::string out;
+  ASSERT_TRUE(store->Read(rows[0], &out).ok());
+  EXPECT_TRUE(out == zeros);
+  ASSERT_TRUE(store->Read(rows[1], &out).ok());
+  EXPECT_TRUE(out == noise);
+  ASSERT_TRUE(store->Read(rows[2], &out).ok());
+  EXPECT_EQ(out, "abc");
+  // A row that promises another length is not believed, however large.
+  rows[0].set_length_bytes(uint64_t{1} << 60);
+  EXPECT_EQ(store->Read(rows[0], &out).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(PayloadStoreTest, RowsBeyondTheEndAreDataLoss) {

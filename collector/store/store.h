@@ -44,6 +44,8 @@ struct StoreOptions {
   uint64_t leveldb_cache_bytes = 64 << 20;
   // Refuse writes (RESOURCE_EXHAUSTED, not sticky) below this much free disk.
   uint64_t min_free_bytes = uint64_t{256} << 20;
+  // Payload chunks that zstd makes at least a tenth smaller are kept so.
+  bool compress_payloads = false;
   // Largest payload accepted.
   uint64_t max_payload_bytes = uint64_t{64} << 30;
   // A segment is written anew when less than this share of it is live.

@@ -6,6 +6,7 @@
 // step writes the same rows again.
 //   1  first
 //   2  references to payloads (table f), losses by reason in StepRow
+//   3  chunks may be compressed (ChunkRow.compressed_bytes)
 #ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 #define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 
@@ -15,7 +16,7 @@
 
 namespace rankprobe {
 
-inline constexpr char kSchemaVersion[] = "2";
+inline constexpr char kSchemaVersion[] = "3";
 
 // FAILED_PRECONDITION for a version that is not known here. `version` is empty
 // for a new archive.

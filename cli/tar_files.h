@@ -1,0 +1,52 @@
+// Files of a streamed export as a tar (pax) to a file or standard output, as
+// they come. Paths from the collector are not trusted. Not thread-safe.
+// Failure: a tar cannot take anything back. A payload that turns out to be
+// unreadable ends it with DATA_LOSS; a tar file (not standard output) that was
+// not finished is deleted.
+#ifndef RANKPROBE_CLI_TAR_FILES_H_
+#define RANKPROBE_CLI_TAR_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rankprobe/v1/archive.pb.h"
+
+struct archive;
+
+namespace rankprobe {
+
+class TarFiles {
+ public:
+  // "-" is standard output.
+  static absl::StatusOr<std::unique_ptr<TarFiles>> Open(
+      const std::string& path);
+  ~TarFiles();
+
+  absl::Status OnEvent(const v1::ExportEvent& untrusted);
+  absl::Status Finish();
+
+ private:
+  struct Close {
+    void operator()(archive* tar) const;
+  };
+  TarFiles(std::string path, std::unique_ptr<archive, Close> tar)
+      : path_(std::move(path)), tar_(std::move(tar)) {}
+  // `link_target` empty for a file of its own.
+  absl::Status Header(const std::string& path, unsigned type,
+                      uint64_t length_bytes, const std::string& link_target);
+  absl::Status EndFile();
+  absl::Status Error() const;
+
+  const std::string path_;
+  std::unique_ptr<archive, Close> tar_;
+  std::string file_;
+  uint64_t missing_bytes_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_TAR_FILES_H_

@@ -1,0 +1,196 @@
+// How the Store is made. Its methods are in store_commit.cc (what agents send),
+// store_read.cc (queries), store_upkeep.cc (maintenance), store.cc (opening).
+// Only these files include this.
+#ifndef RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
+#define RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
+
+#include <xxhash.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/store/index.h"
+#include "collector/store/maintenance.h"
+#include "collector/store/payload_store.h"
+#include "collector/store/store.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+
+// How much may be written between two looks at the free space.
+inline constexpr uint64_t kFreeSpaceCheckBytes = 16 << 20;
+
+using RunIncarnation = std::pair<uint32_t, uint64_t>;
+using StepId =
+    std::tuple<uint32_t, int64_t, uint64_t>;  // run, step, incarnation
+
+struct HashDeleter {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+// A payload of which some chunks are there.
+struct Partial {
+  uint64_t next_offset = 0;
+  std::unique_ptr<XXH3_state_t, HashDeleter> hash;
+};
+
+template <typename M>
+absl::StatusOr<std::optional<M>> GetMessage(Index* index,
+                                            absl::string_view key) {
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, index->Get(key));
+  if (!bytes.has_value()) return std::optional<M>();
+  M message;
+  if (!message.ParseFromString(*bytes))
+    return absl::DataLossError("a value of the index cannot be read");
+  return std::optional<M>(std::move(message));
+}
+
+class StoreImpl : public Store, private StoreHooks {
+ public:
+  StoreImpl(const StoreOptions& options, FileSystem* file_system,
+            const Clock* clock, std::unique_ptr<FileLock> lock,
+            std::unique_ptr<Index> index,
+            std::unique_ptr<PayloadStore> payloads)
+      : options_(options),
+        file_system_(file_system),
+        clock_(clock),
+        lock_(std::move(lock)),
+        index_(std::move(index)),
+        payloads_(std::move(payloads)) {}
+
+  ~StoreImpl() override {
+    absl::MutexLock lock(&mutex_);
+    if (!sticky_.ok() || !payloads_->Sync().ok()) return;
+    std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+    batch->Put(keys::kClean, "1");
+    index_->Write(std::move(batch), /*sync=*/true).IgnoreError();
+  }
+
+  absl::Status Initialise();
+
+  RecoveryReport recovery() const override { return recovery_; }
+  absl::StatusOr<uint64_t> OpenIncarnation(
+      const v1::Identity& identity) override;
+  absl::Status Commit(absl::Span<const FrameToStore> frames) override;
+  absl::Status Sync() override;
+  bool HasPayload(const std::string& run, absl::string_view digest,
+                  uint64_t length_bytes) override;
+  absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
+      const std::string& run) override;
+  absl::Status ForEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(const v1::Record&)>& callback) override;
+  absl::Status ReadPayload(
+      const std::string& run, absl::string_view digest, uint64_t length_bytes,
+      const std::function<absl::Status(absl::string_view)>& callback) override;
+  absl::Status SavePlan(const std::string& run,
+                        const v1::PlanSpec& plan) override;
+  absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
+      const std::string& run) override;
+  absl::Status NoteLostFrames(const v1::Identity& identity,
+                              uint64_t through_sequence) override;
+  absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  absl::StatusOr<v1::VerifyReport> Verify(
+      const v1::VerifyRequest& request,
+      const std::function<absl::Status(const v1::VerifyReport&)>& progress)
+      override;
+  absl::StatusOr<v1::DeleteReport> Delete(
+      const DeleteOptions& options) override;
+  absl::StatusOr<int64_t> KeepFromStep(
+      const std::string& run,
+      const absl::flat_hash_set<uint64_t>& live) override;
+  absl::StatusOr<GarbageReport> CollectGarbage(
+      const absl::flat_hash_set<uint64_t>& live_incarnations) override;
+  absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
+                                          bool copy) override;
+  StoreTotals Totals() override;
+
+ private:
+  Index* index() override { return index_.get(); }
+  PayloadStore* payloads() override { return payloads_.get(); }
+  absl::Status Exclusive(const std::function<absl::Status()>& fn) override;
+  void ForgetPayload(const std::string& payload_key) override;
+  void ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) override;
+  bool OfferedLately(const std::string& payload_key) override;
+  absl::StatusOr<v1::DeleteReport> DeleteRun(const std::string& name);
+
+  // What one Commit is about to do; applied to the caches once it is written.
+  struct Work {
+    std::unique_ptr<IndexBatch> batch;
+    std::vector<ChunkToAppend> chunks;
+    std::vector<std::string> chunk_keys;
+    std::set<RunIncarnation> incarnations;
+    std::set<StepId> steps;
+    std::set<std::string> runs;
+    uint64_t bytes = 0;
+  };
+
+  absl::StatusOr<v1::RunRow*> LoadRun(const std::string& run, bool create)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::IncarnationRow*> LoadIncarnation(
+      uint32_t run, const v1::Identity& identity)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::StepRow*> LoadStep(const StepId& id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddBatch(const std::string& run_name, v1::RunRow* run,
+                        uint64_t incarnation, const v1::RecordBatch& records,
+                        Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
+                        Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Partial*> LoadPartial(uint32_t run,
+                                       const v1::PayloadChunk& chunk)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> IsWhole(uint32_t run, absl::string_view digest,
+                               uint64_t length)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSpace(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets what was cached, so that it is read again from what is written.
+  void DropCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemoveDanglingChunks();
+
+  const StoreOptions options_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
+  const std::unique_ptr<FileLock> lock_;
+  const std::unique_ptr<Index> index_;
+  const std::unique_ptr<PayloadStore> payloads_;
+  RecoveryReport recovery_;
+
+  absl::Mutex mutex_;
+  absl::Status sticky_ ABSL_GUARDED_BY(mutex_);
+  uint64_t bytes_since_space_check_ ABSL_GUARDED_BY(mutex_) =
+      kFreeSpaceCheckBytes;
+  uint32_t last_run_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, v1::RunRow> runs_ ABSL_GUARDED_BY(mutex_);
+  std::map<RunIncarnation, v1::IncarnationRow> incarnations_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<StepId, v1::StepRow> steps_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Partial> partials_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<std::string> whole_ ABSL_GUARDED_BY(mutex_);
+  // Whole payloads that were offered again, and when: deletion spares them.
+  absl::flat_hash_map<std::string, int64_t> touched_ ABSL_GUARDED_BY(mutex_);
+
+  // Records lost since the store was opened, by LossReason.
+  std::map<int, uint64_t> lost_records_ ABSL_GUARDED_BY(mutex_);
+
+  // One job at a time; taken before mutex_.
+  absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_

@@ -1,0 +1,229 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/store/keys.h"
+#include "collector/store/step_counts.h"
+#include "collector/store/store_impl.h"
+
+namespace rankprobe {
+
+bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
+                           uint64_t length_bytes) {
+  if (digest.size() != 16) return false;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<v1::RunRow*> row = LoadRun(run, /*create=*/false);
+  if (!row.ok()) return false;
+  const absl::StatusOr<bool> whole =
+      IsWhole((*row)->id(), digest, length_bytes);
+  return whole.ok() && *whole;
+}
+
+absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
+  std::map<std::string, v1::RunRow> runs;
+  {
+    absl::MutexLock lock(&mutex_);
+    runs = runs_;
+  }
+  std::vector<v1::RunInfo> out;
+  for (const auto& [name, row] : runs) {
+    v1::RunInfo& info = out.emplace_back();
+    info.set_run(name);
+    info.set_created_unix_ns(row.created_unix_ns());
+    info.set_updated_unix_ns(row.updated_unix_ns());
+    info.set_records(row.records());
+    info.set_stored_payload_bytes(row.stored_payload_bytes());
+    info.set_offered_payload_bytes(row.offered_payload_bytes());
+    std::set<std::string> processes;
+    std::set<int64_t> steps;
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> step_infos,
+                        ListSteps(name));
+    for (const v1::StepInfo& step : step_infos) {
+      if (step.deleted()) continue;
+      processes.insert(
+          step.has_rank() ? absl::StrCat("rank", step.rank())
+                          : absl::StrCat("proc", step.pid(), "@", step.host()));
+      steps.insert(step.step());
+    }
+    info.set_ranks(processes.size());
+    info.set_steps(steps.size());
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
+    const std::string& run) {
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(run, /*create=*/false));
+    id = row->id();
+  }
+  std::map<uint64_t, v1::Identity> identities;
+  RP_RETURN_IF_ERROR(index_->Scan(
+      keys::IncarnationPrefix(id),
+      [&](absl::string_view, absl::string_view value) -> absl::Status {
+        v1::IncarnationRow row;
+        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
+          return absl::DataLossError(
+              "the row of an incarnation cannot be read");
+        }
+        identities[row.identity().incarnation()] = row.identity();
+        return absl::OkStatus();
+      }));
+  std::vector<v1::StepInfo> out;
+  RP_RETURN_IF_ERROR(index_->Scan(
+      keys::StepPrefix(id),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        v1::StepRow row;
+        const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+        if (!parts.has_value() ||
+            !row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
+          return absl::DataLossError("the row of a step cannot be read");
+        }
+        const v1::Identity& identity = identities[parts->incarnation];
+        v1::StepInfo& info = out.emplace_back();
+        info.set_step(parts->step);
+        if (identity.has_rank()) info.set_rank(identity.rank());
+        info.set_pid(identity.pid());
+        info.set_host(identity.host());
+        info.set_incarnation(parts->incarnation);
+        info.set_records(row.records());
+        info.set_payloads(row.payloads());
+        info.set_updated_unix_ns(row.updated_unix_ns());
+        info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
+                      std::max(row.lost_payloads(), row.end().lost_payloads()));
+        *info.mutable_losses() = row.losses();
+        info.set_stored_records(row.rank_records());
+        if (row.has_end()) {
+          // A rank numbers its records densely and its end is the last.
+          info.set_expected_records(row.end_order() + 1);
+          info.set_expected_payloads(row.end().payloads());
+        }
+        info.set_filtered_calls(row.end().filtered_calls() +
+                                row.gate_filtered());
+        info.set_deleted(row.deleted_unix_ns() != 0);
+        info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
+                          row.call_phases() >= row.end().call_phases());
+        return absl::OkStatus();
+      }));
+  std::stable_sort(
+      out.begin(), out.end(), [](const v1::StepInfo& a, const v1::StepInfo& b) {
+        const auto rank = [](const v1::StepInfo& s) {
+          return s.has_rank() ? s.rank() : INT64_MAX;
+        };
+        return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
+               std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+      });
+  return out;
+}
+
+absl::Status StoreImpl::ForEachRecord(
+    const StepKey& key,
+    const std::function<absl::Status(const v1::Record&)>& callback) {
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(key.run, /*create=*/false));
+    id = row->id();
+  }
+  v1::Record record;
+  return index_->Scan(
+      keys::RecordPrefix(id, key.step, key.incarnation),
+      [&](absl::string_view, absl::string_view value) -> absl::Status {
+        if (!record.ParseFromArray(value.data(),
+                                   static_cast<int>(value.size()))) {
+          return absl::DataLossError("a record cannot be read");
+        }
+        return callback(record);
+      });
+}
+
+absl::Status StoreImpl::ReadPayload(
+    const std::string& run, absl::string_view digest, uint64_t length_bytes,
+    const std::function<absl::Status(absl::string_view)>& callback) {
+  if (length_bytes == 0) return absl::OkStatus();
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(run, /*create=*/false));
+    id = row->id();
+    RP_ASSIGN_OR_RETURN(const bool whole, IsWhole(id, digest, length_bytes));
+    if (!whole)
+      return absl::NotFoundError("the payload is not whole in the archive");
+  }
+  uint64_t at = 0;
+  std::string data;
+  RP_RETURN_IF_ERROR(index_->Scan(
+      keys::ChunkPrefix(id, digest, length_bytes),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        v1::ChunkRow row;
+        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
+            keys::ParseChunkOffset(key) != at) {
+          return absl::DataLossError("the chunks of a payload have a gap");
+        }
+        if (const absl::Status read = payloads_->Read(row, &data); !read.ok()) {
+          // Moved to another segment since the scan began?
+          RP_ASSIGN_OR_RETURN(const std::optional<v1::ChunkRow> now,
+                              GetMessage<v1::ChunkRow>(index_.get(), key));
+          if (!now.has_value())
+            return absl::NotFoundError("the payload was deleted");
+          if (now->SerializeAsString() == row.SerializeAsString()) return read;
+          RP_RETURN_IF_ERROR(payloads_->Read(*now, &data));
+        }
+        at += data.size();
+        return callback(data);
+      }));
+  if (at != length_bytes)
+    return absl::DataLossError("the chunks of a payload end early");
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::ForEachIncarnation(
+    const std::string& run,
+    const std::function<void(const v1::IncarnationRow&)>& callback) {
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(run, /*create=*/false));
+    id = row->id();
+  }
+  return index_->Scan(
+      keys::IncarnationPrefix(id),
+      [&](absl::string_view, absl::string_view value) -> absl::Status {
+        v1::IncarnationRow row;
+        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())))
+          return absl::DataLossError(
+              "the row of an incarnation cannot be read");
+        callback(row);
+        return absl::OkStatus();
+      });
+}
+
+StoreTotals StoreImpl::Totals() {
+  absl::MutexLock lock(&mutex_);
+  StoreTotals totals;
+  totals.runs = runs_.size();
+  for (const auto& [name, row] : runs_) {
+    totals.records += row.records();
+    totals.stored_payload_bytes += row.stored_payload_bytes();
+    totals.offered_payload_bytes += row.offered_payload_bytes();
+  }
+  for (const auto& [reason, count] : lost_records_) {
+    totals.lost_records[v1::LossReason_IsValid(reason)
+                            ? v1::LossReason_Name(
+                                  static_cast<v1::LossReason>(reason))
+                            : absl::StrCat(reason)] = count;
+  }
+  return totals;
+}
+
+absl::StatusOr<std::optional<v1::PlanSpec>> StoreImpl::LoadPlan(
+    const std::string& run) {
+  return GetMessage<v1::PlanSpec>(index_.get(), keys::Plan(run));
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/store/backup.h"
+#include "collector/store/keys.h"
+#include "collector/store/store_impl.h"
+#include "collector/store/verify.h"
+#include "common/dedup_window.h"
+
+namespace rankprobe {
+
+absl::Status StoreImpl::Exclusive(const std::function<absl::Status()>& fn) {
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(sticky_);
+  absl::Status status = fn();
+  // No space leaves nothing behind and may pass; what else failed is unknown.
+  if (!status.ok() && !absl::IsResourceExhausted(status) &&
+      !absl::IsFailedPrecondition(status))
+    sticky_ = status;
+  return status;
+}
+
+void StoreImpl::ForgetPayload(const std::string& payload_key) {
+  mutex_.AssertHeld();
+  whole_.erase(payload_key);
+  std::string prefix = payload_key;
+  prefix[0] = 'k';
+  partials_.erase(prefix);
+}
+
+void StoreImpl::ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) {
+  mutex_.AssertHeld();
+  steps_.erase({run, step, incarnation});
+}
+
+bool StoreImpl::OfferedLately(const std::string& payload_key) {
+  mutex_.AssertHeld();
+  const auto it = touched_.find(payload_key);
+  std::string prefix = payload_key;
+  prefix[0] = 'k';
+  const int64_t since = absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
+  return (it != touched_.end() && it->second > since) ||
+         partials_.contains(prefix);
+}
+
+absl::StatusOr<v1::VerifyReport> StoreImpl::Verify(
+    const v1::VerifyRequest& request,
+    const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
+  return VerifyArchive(index_.get(), payloads_.get(), request, progress);
+}
+
+absl::StatusOr<int64_t> StoreImpl::KeepFromStep(
+    const std::string& run, const absl::flat_hash_set<uint64_t>& live) {
+  const int64_t since = absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
+  int64_t keep_from = INT64_MAX;
+  RP_RETURN_IF_ERROR(ForEachIncarnation(run, [&](const v1::IncarnationRow& r) {
+    if (live.contains(r.identity().incarnation()) ||
+        r.updated_unix_ns() > since)
+      keep_from = std::min(keep_from, r.last_step() - kCollectorKeepsSteps);
+  }));
+  return keep_from;
+}
+
+absl::StatusOr<v1::DeleteReport> StoreImpl::DeleteRun(const std::string& name) {
+  v1::DeleteReport report;
+  uint32_t id = 0;
+  RP_RETURN_IF_ERROR(Exclusive([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    const v1::RunRow row = runs_[name];
+    id = row.id();
+    v1::RunTombstone tombstone;
+    tombstone.set_deleted_unix_ns(absl::ToUnixNanos(clock_->Now()));
+    *tombstone.mutable_run() = row;
+    std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+    batch->Delete(keys::Run(name));
+    batch->Put(keys::DeletedRun(id), "");
+    batch->Put(keys::Tombstone(name), tombstone.SerializeAsString());
+    runs_.erase(name);
+    DropCaches();
+    return index_->Write(std::move(batch), /*sync=*/true);
+  }));
+  RP_RETURN_IF_ERROR(DeleteRunRows(this, id, &report));
+  return report;
+}
+
+absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
+    const DeleteOptions& options) {
+  absl::MutexLock lock(&maintenance_mutex_);
+  uint32_t id = 0;
+  {
+    absl::MutexLock run_lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(options.run, /*create=*/false));
+    id = row->id();
+  }
+  v1::DeleteReport report;
+  if (!options.steps.has_value()) {
+    bool live = false;
+    RP_RETURN_IF_ERROR(
+        ForEachIncarnation(options.run, [&](const v1::IncarnationRow& row) {
+          live = live || options.live_incarnations.contains(
+                             row.identity().incarnation());
+        }));
+    if (live) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("run \"", options.run,
+                       "\" has connected ranks; end them, or delete steps"));
+    }
+    RP_ASSIGN_OR_RETURN(report, DeleteRun(options.run));
+  } else {
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                        ListSteps(options.run));
+    std::vector<StepToDelete> steps;
+    for (const v1::StepInfo& step : all) {
+      if (!step.deleted() && options.steps->count(step.step()) > 0)
+        steps.push_back({step.step(), step.incarnation()});
+    }
+    if (steps.empty())
+      return absl::NotFoundError("none of these steps is in the archive");
+    RP_ASSIGN_OR_RETURN(const int64_t keep_from,
+                        KeepFromStep(options.run, options.live_incarnations));
+    RP_RETURN_IF_ERROR(DeleteSteps(this, id, steps, keep_from,
+                                   absl::ToUnixNanos(clock_->Now()), &report));
+    for (const char table : {'c', 'f', 'k'})
+      index_->Compact(keys::TableOfRun(table, id));
+  }
+  RP_ASSIGN_OR_RETURN(const CompactResult compacted,
+                      CompactSegments(this, {options_.min_live_share}));
+  report.set_file_bytes(compacted.bytes_removed);
+  return report;
+}
+
+absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
+    const absl::flat_hash_set<uint64_t>& live_incarnations) {
+  absl::MutexLock lock(&maintenance_mutex_);
+  RP_RETURN_IF_ERROR(ResumeDeletions(this));
+  std::map<std::string, uint32_t> runs;
+  {
+    absl::MutexLock run_lock(&mutex_);
+    for (const auto& [name, row] : runs_) runs[name] = row.id();
+    const int64_t since =
+        absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
+    absl::erase_if(touched_,
+                   [since](const auto& t) { return t.second <= since; });
+  }
+  GarbageReport report;
+  v1::DeleteReport freed;
+  for (const auto& [name, id] : runs) {
+    const absl::StatusOr<int64_t> keep_from =
+        KeepFromStep(name, live_incarnations);
+    // Only a run that nobody writes to any more has certain orphans.
+    if (!keep_from.ok() || *keep_from != INT64_MAX) continue;
+    RP_RETURN_IF_ERROR(FreeOrphans(this, id, &freed));
+  }
+  RP_ASSIGN_OR_RETURN(const CompactResult compacted,
+                      CompactSegments(this, {options_.min_live_share}));
+  report.orphans_freed = freed.payloads();
+  report.segments_removed = compacted.segments_removed;
+  report.bytes_removed = compacted.bytes_removed;
+  report.bytes_copied = compacted.bytes_copied;
+  report.live_bytes = compacted.live_bytes;
+  report.total_bytes = compacted.total_bytes;
+  return report;
+}
+
+absl::StatusOr<v1::BackupReport> StoreImpl::Backup(const std::string& directory,
+                                                   bool copy) {
+  // Nothing may be deleted or moved while it is copied.
+  absl::MutexLock lock(&maintenance_mutex_);
+  RP_RETURN_IF_ERROR(Sync());
+  return BackupArchive(index_.get(), payloads_.get(), file_system_, directory,
+                       copy);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,205 @@
+#include "common/staged_tree.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr char kTensors[] = "/dump_tensor_data";
+constexpr uint64_t kReadBytes = 1 << 20;
+
+struct HashDeleter {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+// Calls fn with the file's bytes, piece by piece.
+template <typename Fn>
+absl::Status ReadAll(FileSystem* file_system, const std::string& path,
+                     uint64_t size, Fn fn) {
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                      file_system->OpenForRead(path));
+  std::string data(std::min(size, kReadBytes), '\0');
+  for (uint64_t at = 0; at < size; at += data.size()) {
+    data.resize(std::min(kReadBytes, size - at));
+    RP_RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(data)));
+    RP_RETURN_IF_ERROR(fn(data));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StagedTree::StagedTree(FileSystem* file_system, std::string directory)
+    : file_system_(file_system),
+      directory_(std::move(directory)),
+      temporary_(directory_ + "/.rankprobe-export") {}
+
+absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
+    FileSystem* file_system, std::string directory, Leftovers leftovers) {
+  std::unique_ptr<StagedTree> tree(
+      new StagedTree(file_system, std::move(directory)));
+  tree->made_ = !file_system->Exists(tree->directory_);
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(tree->temporary_));
+  auto lock = file_system->Lock(tree->temporary_ + "/lock");
+  if (!lock.ok()) {
+    tree->keep_ = true;  // it is someone else's
+    if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
+    return absl::FailedPreconditionError(
+        absl::StrCat("another export is writing to ", tree->directory_, ": ",
+                     lock.status().message()));
+  }
+  tree->lock_ = *std::move(lock);
+  RP_RETURN_IF_ERROR(tree->Start(leftovers));
+  return tree;
+}
+
+StagedTree::~StagedTree() {
+  if (!keep_ && file_system_->Exists(temporary_))
+    file_system_->DeleteTree(temporary_).IgnoreError();
+  if (made_ && !keep_) {
+    const auto left = file_system_->List(directory_);
+    if (left.ok() && left->empty())
+      file_system_->DeleteTree(directory_).IgnoreError();
+  }
+}
+
+std::string StagedTree::PathOf(const std::string& path) const {
+  return absl::StrCat(temporary_, "/new/", path);
+}
+
+std::string StagedTree::KeptPath(const std::string& path) const {
+  return absl::StrCat(temporary_, "/kept/", path);
+}
+
+template <typename Fn>
+absl::Status StagedTree::ForEachPt(const std::string& root, Fn fn) {
+  if (!file_system_->Exists(root)) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                      file_system_->List(root));
+  for (const std::string& step : steps) {
+    if (!absl::StartsWith(step, "step")) continue;
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
+                        file_system_->List(absl::StrCat(root, "/", step)));
+    for (const std::string& rank : ranks) {
+      const std::string directory = absl::StrCat(step, "/", rank, kTensors);
+      const std::string absolute = absl::StrCat(root, "/", directory);
+      if (!file_system_->Exists(absolute)) continue;
+      RP_ASSIGN_OR_RETURN(const std::vector<std::string> files,
+                          file_system_->List(absolute));
+      for (const std::string& file : files) {
+        if (absl::EndsWith(file, ".pt"))
+          RP_RETURN_IF_ERROR(fn(absl::StrCat(directory, "/", file)));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StagedTree::Start(Leftovers leftovers) {
+  const std::string fresh = temporary_ + "/new", old = temporary_ + "/old",
+                    kept = temporary_ + "/kept";
+  if (leftovers == Leftovers::kReuse) {
+    // Two attempts may have been cut short: the files of the last one count.
+    RP_RETURN_IF_ERROR(
+        ForEachPt(fresh, [&](const std::string& path) -> absl::Status {
+          const std::string target = KeptPath(path);
+          RP_RETURN_IF_ERROR(file_system_->CreateDirectories(
+              target.substr(0, target.rfind('/'))));
+          return file_system_->Rename(PathOf(path), target);
+        }));
+  } else if (file_system_->Exists(kept)) {
+    RP_RETURN_IF_ERROR(file_system_->DeleteTree(kept));
+  }
+  if (file_system_->Exists(fresh))
+    RP_RETURN_IF_ERROR(file_system_->DeleteTree(fresh));
+  RP_RETURN_IF_ERROR(file_system_->CreateDirectories(fresh));
+  return file_system_->CreateDirectories(old);
+}
+
+absl::Status StagedTree::Link(const std::string& path,
+                              const std::string& existing) {
+  const std::string from = PathOf(existing), to = PathOf(path);
+  if (file_system_->Link(from, to).ok()) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(from));
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system_->OpenForWrite(to, FileSystem::OpenMode::kTruncate));
+  RP_RETURN_IF_ERROR(
+      ReadAll(file_system_, from, size,
+              [&file](const std::string& data) { return file->Append(data); }));
+  return file->Close();
+}
+
+absl::StatusOr<std::vector<StagedTree::File>> StagedTree::ReusableFiles() {
+  std::vector<File> files;
+  RP_RETURN_IF_ERROR(ForEachPt(
+      temporary_ + "/kept", [&](const std::string& path) -> absl::Status {
+        RP_ASSIGN_OR_RETURN(files.emplace_back(), Reusable(path));
+        return absl::OkStatus();
+      }));
+  std::stable_sort(files.begin(), files.end(),
+                   [](const File& a, const File& b) {
+                     return a.length_bytes > b.length_bytes;
+                   });
+  return files;
+}
+
+absl::StatusOr<StagedTree::File> StagedTree::Reusable(const std::string& path) {
+  const std::string kept = KeptPath(path);
+  if (!file_system_->Exists(kept))
+    return absl::NotFoundError("no earlier attempt wrote it");
+  File file{path, 0, 0};
+  RP_ASSIGN_OR_RETURN(file.length_bytes, file_system_->FileSize(kept));
+  const std::unique_ptr<XXH3_state_t, HashDeleter> hash(XXH3_createState());
+  XXH3_64bits_reset(hash.get());
+  RP_RETURN_IF_ERROR(ReadAll(
+      file_system_, kept, file.length_bytes, [&hash](const std::string& data) {
+        XXH3_64bits_update(hash.get(), data.data(), data.size());
+        return absl::OkStatus();
+      }));
+  file.xxh3 = XXH3_64bits_digest(hash.get());
+  return file;
+}
+
+absl::Status StagedTree::Reuse(const std::string& path) {
+  return file_system_->Rename(KeptPath(path), PathOf(path));
+}
+
+absl::Status StagedTree::Publish() {
+  const std::string fresh = temporary_ + "/new", old = temporary_ + "/old";
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                      file_system_->List(fresh));
+  for (const std::string& step : steps) {
+    if (step == "manifest.json") continue;
+    RP_RETURN_IF_ERROR(
+        file_system_->CreateDirectories(absl::StrCat(directory_, "/", step)));
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
+                        file_system_->List(absl::StrCat(fresh, "/", step)));
+    for (const std::string& rank : ranks) {
+      const std::string target = absl::StrCat(directory_, "/", step, "/", rank);
+      if (file_system_->Exists(target)) {
+        RP_RETURN_IF_ERROR(file_system_->Rename(
+            target, absl::StrCat(old, "/", step, "-", rank)));
+      }
+      RP_RETURN_IF_ERROR(file_system_->Rename(
+          absl::StrCat(fresh, "/", step, "/", rank), target));
+    }
+  }
+  if (file_system_->Exists(fresh + "/manifest.json")) {
+    RP_RETURN_IF_ERROR(file_system_->Rename(fresh + "/manifest.json",
+                                            directory_ + "/manifest.json"));
+  }
+  keep_ = true;  // nothing is left to delete after this
+  return file_system_->DeleteTree(temporary_);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,74 @@
+// An exported tree while it is written: everything lies in
+// DIR/.rankprobe-export/new until Publish moves whole rank directories to their
+// place, so that DIR never shows half an export.
+//
+// Owned by one export. Threads: PathOf and Reuse from any, the rest from one.
+// Failure: what is not published is deleted when the object goes, unless Keep
+// was called; a killed process leaves it too. A later Open with kReuse takes
+// the files of such an attempt up again.
+#ifndef RANKPROBE_COMMON_STAGED_TREE_H_
+#define RANKPROBE_COMMON_STAGED_TREE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/file_system.h"
+
+namespace rankprobe {
+
+class StagedTree {
+ public:
+  enum class Leftovers { kDelete, kReuse };
+  struct File {
+    std::string path;  // relative
+    uint64_t length_bytes = 0;
+    uint64_t xxh3 = 0;
+  };
+
+  // FAILED_PRECONDITION while another export writes to the directory.
+  static absl::StatusOr<std::unique_ptr<StagedTree>> Open(
+      FileSystem* file_system, std::string directory, Leftovers leftovers);
+  ~StagedTree();
+
+  // Where a file of the tree is being written.
+  std::string PathOf(const std::string& path) const;
+  // `path` becomes a second name of the finished file `existing`, or a copy
+  // where the file system has no such thing.
+  absl::Status Link(const std::string& path, const std::string& existing);
+
+  // .pt files of an earlier attempt, the largest first.
+  absl::StatusOr<std::vector<File>> ReusableFiles();
+  // Length and checksum of such a file; NOT_FOUND.
+  absl::StatusOr<File> Reusable(const std::string& path);
+  // Puts it into this tree.
+  absl::Status Reuse(const std::string& path);
+
+  // Leaves for a later attempt what is not published.
+  void Keep() { keep_ = true; }
+  // Replaces the directories DIR/step{N}/{rank} and DIR/manifest.json.
+  absl::Status Publish();
+
+ private:
+  StagedTree(FileSystem* file_system, std::string directory);
+  absl::Status Start(Leftovers leftovers);
+  std::string KeptPath(const std::string& path) const;
+  // Calls fn with the relative path of every .pt file below `root`.
+  template <typename Fn>
+  absl::Status ForEachPt(const std::string& root, Fn fn);
+
+  FileSystem* const file_system_;
+  const std::string directory_;
+  const std::string temporary_;
+  std::unique_ptr<FileLock> lock_;
+  bool keep_ = false;
+  // The directory is ours, and goes if nothing comes of it.
+  bool made_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_STAGED_TREE_H_

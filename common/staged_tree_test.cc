@@ -1,0 +1,138 @@
+#include "common/staged_tree.h"
+
+#include <xxhash.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Leftovers = StagedTree::Leftovers;
+
+constexpr char kA[] = "step0/rank0/dump_tensor_data/a.pt";
+constexpr char kB[] = "step0/rank0/dump_tensor_data/b.pt";
+
+class StagedTreeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = ::testing::TempDir() + "treeXXXXXX";
+    ASSERT_NE(mkdtemp(root_.data()), nullptr);
+  }
+  void TearDown() override { EXPECT_TRUE(fs_->DeleteTree(root_).ok()); }
+
+  std::unique_ptr<StagedTree> Open(Leftovers leftovers) {
+    auto tree = StagedTree::Open(fs_.get(), root_, leftovers);
+    EXPECT_TRUE(tree.ok()) << tree.status();
+    return *std::move(tree);
+  }
+  void Write(const std::string& path, const std::string& text) {
+    ASSERT_TRUE(fs_->CreateDirectories(path.substr(0, path.rfind('/'))).ok());
+    auto file = fs_->OpenForWrite(path, FileSystem::OpenMode::kTruncate);
+    ASSERT_TRUE(file.ok() && (*file)->Append(text).ok());
+    ASSERT_TRUE((*file)->Close().ok());
+  }
+  std::string Read(const std::string& path) {
+    const auto size = fs_->FileSize(path);
+    if (!size.ok()) return std::string(size.status().message());
+    std::string text(*size, '\0');
+    EXPECT_TRUE((*fs_->OpenForRead(path))->Read(0, absl::MakeSpan(text)).ok());
+    return text;
+  }
+
+  const std::unique_ptr<FileSystem> fs_ = NewPosixFileSystem();
+  std::string root_;
+};
+
+TEST_F(StagedTreeTest, PublishReplacesRanksAndLeavesTheRest) {
+  Write(root_ + "/step0/rank0/old.json", "old");
+  Write(root_ + "/step0/rank1/dump.json", "other rank");
+  Write(root_ + "/notes.txt", "mine");
+  const auto tree = Open(Leftovers::kDelete);
+  Write(tree->PathOf(kA), "a");
+  Write(tree->PathOf("manifest.json"), "{}");
+  EXPECT_THAT(*fs_->List(root_ + "/step0/rank0"), ElementsAre("old.json"));
+  ASSERT_TRUE(tree->Publish().ok());
+  EXPECT_THAT(*fs_->List(root_),
+              ElementsAre("manifest.json", "notes.txt", "step0"));
+  EXPECT_THAT(*fs_->List(root_ + "/step0/rank0"),
+              ElementsAre("dump_tensor_data"));
+  EXPECT_EQ(Read(root_ + "/step0/rank1/dump.json"), "other rank");
+}
+
+TEST_F(StagedTreeTest, OneExportAtATime) {
+  const auto first = Open(Leftovers::kDelete);
+  Write(first->PathOf(kA), "a");
+  const auto second = StagedTree::Open(fs_.get(), root_, Leftovers::kDelete);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("another export is writing to " + root_));
+  EXPECT_EQ(Read(first->PathOf(kA)), "a") << "the first is not disturbed";
+}
+
+TEST_F(StagedTreeTest, NothingStaysUnlessKept) {
+  Open(Leftovers::kDelete).reset();
+  EXPECT_THAT(*fs_->List(root_), ElementsAre());
+  StagedTree::Open(fs_.get(), root_ + "/made", Leftovers::kDelete)
+      .value()
+      .reset();
+  EXPECT_THAT(*fs_->List(root_), ElementsAre());
+}
+
+TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {
+  {
+    const auto tree = Open(Leftovers::kDelete);
+    Write(tree->PathOf(kA), "aa");
+    tree->Keep();
+  }
+  {
+    // Interrupted again, before anything was taken over.
+    const auto tree = Open(Leftovers::kReuse);
+    Write(tree->PathOf(kB), "b");
+    tree->Keep();
+  }
+  const auto tree = Open(Leftovers::kReuse);
+  const auto files = tree->ReusableFiles();
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_EQ(files->size(), 2u);
+  EXPECT_EQ((*files)[0].path, kA);
+  EXPECT_EQ((*files)[0].length_bytes, 2u);
+  EXPECT_EQ((*files)[0].xxh3, XXH3_64bits("aa", 2));
+  EXPECT_TRUE(absl::IsNotFound(tree->Reusable("step0/rank0/c.pt").status()));
+  Write(tree->PathOf("step0/rank0/dump_tensor_data/c.pt"), "c");
+  ASSERT_TRUE(tree->Reuse(kA).ok());
+  ASSERT_TRUE(tree->Publish().ok());
+  // What nobody asked for again is not published.
+  EXPECT_THAT(*fs_->List(root_ + "/step0/rank0/dump_tensor_data"),
+              ElementsAre("a.pt", "c.pt"));
+  EXPECT_THAT(*fs_->List(root_), ElementsAre("step0"));
+}
+
+TEST_F(StagedTreeTest, WithoutReuseLeftoversGo) {
+  {
+    const auto tree = Open(Leftovers::kDelete);
+    Write(tree->PathOf(kA), "a");
+    tree->Keep();
+  }
+  const auto tree = Open(Leftovers::kDelete);
+  EXPECT_TRUE(tree->ReusableFiles()->empty());
+  EXPECT_FALSE(fs_->Exists(tree->PathOf(kA)));
+}
+
+TEST_F(StagedTreeTest, LinksShareTheirBytes) {
+  const auto tree = Open(Leftovers::kDelete);
+  Write(tree->PathOf(kA), "abc");
+  ASSERT_TRUE(tree->Link(kB, kA).ok());
+  ASSERT_TRUE(tree->Publish().ok());
+  EXPECT_EQ(Read(root_ + "/" + kB), "abc");
+  EXPECT_EQ(std::filesystem::hard_link_count(root_ + "/" + kA), 2u);
+}
+
+}  // namespace
+}  // namespace rankprobe
