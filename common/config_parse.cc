@@ -137,6 +137,7 @@ class Parser {
     }
     plan_.async_dump = top_.Bool("async_dump").value_or(false);
     plan_.extra_info = top_.Bool("extra_info").value_or(true);
+    plan_.auto_export = top_.Bool("auto_export").value_or(false);
     plan_.dump_enable = top_.Bool("dump_enable");
     if (const auto i = top_.OneOf("precision", kPrecisions))
       plan_.precision = static_cast<Precision>(*i);

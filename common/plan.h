@@ -67,6 +67,8 @@ struct Plan {
   RiskLevel risk_level = RiskLevel::kFocus;
   bool async_dump = false;
   bool extra_info = true;
+  // A front end with a collector elsewhere fetches each step into dump_path.
+  bool auto_export = false;
   // Absent: static. Present: the initial state of the dynamic switch.
   std::optional<bool> dump_enable;
   std::string bench_path;

@@ -15,7 +15,7 @@ namespace {
 // is left for the end of the step has to be waited for.
 constexpr size_t kSubmitBytes = 512 << 10;
 constexpr size_t kMinSubmitBytes = 32 << 10;
-constexpr int64_t kSubmitIntervalNs = 6'000'000;
+constexpr int64_t kSubmitIntervalNs = 30'000'000;
 constexpr uint64_t kMaxFaultRecords = 100;
 
 }  // namespace

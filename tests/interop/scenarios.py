@@ -500,3 +500,57 @@ def ddp(probe: Any, config: str) -> None:
         debugger.stop()
         debugger.step()
     dist.destroy_process_group()
+
+
+class Tall(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+def _sharded_steps(probe: Any, config: str, shard: Callable[[nn.Module], nn.Module], steps: int = 2) -> None:
+    rank = int(os.environ["INTEROP_RANK"])
+    dist = _group(rank)
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)  # fills the buffers that sharding makes and shows before they are written
+    debugger = probe.PrecisionDebugger(config_path=config)
+    model = shard(nn.Sequential(Tall(), Tall()))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(rank)
+    for _ in range(steps):
+        debugger.start(model=model)
+        model(torch.randn(2, 4)).square().mean().backward()
+        debugger.stop()
+        optimizer.step()
+        optimizer.zero_grad()
+        debugger.step()
+    dist.destroy_process_group()
+
+
+@scenario(level="mix", ranks=2)
+def fsdp(probe: Any, config: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def shard(model: nn.Module) -> nn.Module:
+        for i in range(len(model)):
+            model[i] = FullyShardedDataParallel(model[i], device_id=torch.device("cpu"))
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+    _sharded_steps(probe, config, shard)
+
+
+@scenario(level="mix", ranks=2)
+def fully_shard(probe: Any, config: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard as shard_module
+
+    def shard(model: nn.Module) -> nn.Module:
+        mesh = init_device_mesh("cpu", (2,))
+        for part in model:
+            shard_module(part, mesh=mesh)
+        return shard_module(model, mesh=mesh)
+
+    _sharded_steps(probe, config, shard)

@@ -16,6 +16,7 @@ import sys
 
 import pytest
 
+import peer
 import scenarios
 import trees
 
@@ -64,25 +65,16 @@ def test_every_intended_difference_names_a_scenario_and_a_reason() -> None:
 def test_msprobe_compares_our_export(out: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
     """`msprobe compare` takes our tree beside its own and finds no difference."""
     paths = [next((out / name / tool / "dump" / "step0").iterdir()) / "dump.json" for tool in ("msprobe", "rankprobe")]
-    done = subprocess.run(
-        [sys.executable, "-m", "msprobe.msprobe", "compare", "-tp", str(paths[1]), "-gp", str(paths[0]),
-         "-o", str(tmp_path)], capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    if "No module named" in done.stdout + done.stderr:
-        pytest.skip("msprobe compare needs packages that are not installed: " + (done.stderr or done.stdout)[-200:])
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    status, text = peer.run("compare", "-tp", paths[1], "-gp", paths[0], "-o", tmp_path, directory=tmp_path)
+    assert status == 0, text[-4000:]
     tables = [p for p in tmp_path.rglob("*") if p.suffix in (".csv", ".xlsx")]
-    assert tables, done.stdout[-3000:]
+    assert tables, text[-3000:]
 
 
 @pytest.mark.parametrize("name", ["cnn_mix"])
 def test_msprobe_draws_our_export(out: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
     """`msprobe graph_visualize` builds a graph from our tree."""
     directory = next((out / name / "rankprobe" / "dump" / "step0").iterdir())
-    done = subprocess.run(
-        [sys.executable, "-m", "msprobe.msprobe", "graph_visualize", "-tp", str(directory), "-o", str(tmp_path)],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    if "No module named" in done.stdout + done.stderr:
-        pytest.skip("msprobe graph_visualize needs packages that are not installed: "
-                    + (done.stderr or done.stdout)[-200:])
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert list(tmp_path.rglob("*.vis.db")), done.stdout[-3000:]
+    status, text = peer.run("graph_visualize", "-tp", directory, "-o", tmp_path, directory=tmp_path)
+    assert status == 0, text[-4000:]
+    assert list(tmp_path.rglob("*.vis.db")), text[-3000:]

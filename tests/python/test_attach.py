@@ -7,9 +7,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
+import harness
 import rankprobe
 
 SCRIPT = '''
@@ -48,6 +50,35 @@ def test_records_steps_of_the_optimizer(tmp_path: pathlib.Path) -> None:
         data = json.loads((directory / "dump.json").read_text())["data"]
         assert {"Module.0.Linear.forward.0", "Functional.linear.1.forward",
                 "Module.2.Linear.parameters_grad.0"} <= set(data)
+
+
+LOOP = SCRIPT.replace("for _ in range(3):", "import os, time\nwhile not os.path.exists('stop'):\n    time.sleep(0.02)") \
+    .replace("print(", "pass #")
+
+
+def test_switched_on_from_outside(tmp_path: pathlib.Path) -> None:
+    """Idle, then two steps by the command that the process itself has told."""
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    log = tmp_path / "log"
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    with open(log, "w") as file:
+        process = subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--", sys.executable, str(script)],
+                                   cwd=tmp_path, env={**os.environ, "PYTHONPATH": package}, stdout=file, stderr=file)
+    try:
+        harness.wait_for(lambda: "switch with" in log.read_text(), 60, "the attached process")
+        words = log.read_text().split("switch with: rankprobe enable|disable ")[1].split("\n")[0].split()
+        time.sleep(0.3)
+        assert not list(tmp_path.glob("dump_path/step*"))
+        done = subprocess.run([harness.BIN / "rankprobe", "enable", "--for-steps", "2", *words], capture_output=True,
+                              text=True, timeout=60)
+        assert done.returncode == 0 and "1/1 ranks" in done.stdout, done.stdout + done.stderr
+        harness.wait_for(lambda: len(list(tmp_path.glob("dump_path/step*/*/dump.json"))) == 2, 60, log.read_text())
+    finally:
+        (tmp_path / "stop").touch()
+        assert process.wait(timeout=60) == 0
+    data = json.loads(next(tmp_path.glob("dump_path/step*/*/dump.json")).read_text())["data"]
+    assert {"Module.0.Linear.forward.0", "Functional.linear.1.backward"} <= set(data)
 
 
 def test_idle_changes_nothing_and_writes_nothing(tmp_path: pathlib.Path) -> None:

@@ -12,6 +12,6 @@ torch213_prefix=$("$torch213_python" -c 'import torch; print(torch.utils.cmake_p
 )
 run_ctest "$RANKPROBE_ROOT/build/torch213" -R Libtorch
 # The Python extension knows no PyTorch ABI: the same build serves both.
-build rankprobed rankprobe rankprobe_native
+build rankprobed rankprobe rankprobe_native rankprobe_analysis_native
 RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR PYTHONPATH=$RANKPROBE_BUILD_DIR/python \
   run_pytest "$torch213_python" "$RANKPROBE_ROOT/tests/python"

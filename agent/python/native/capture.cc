@@ -116,6 +116,11 @@ void Capture::Fault(const char* where) noexcept {
   recorder->ReportFault(what);
 }
 
+void Capture::ReportFault(const std::string& what) {
+  ++faults_;
+  if (recorder_ != nullptr) recorder_->ReportFault(what);
+}
+
 template <typename Fn>
 void Capture::Guarded(const char* where, Fn&& fn) noexcept {
   const SavedError saved;
@@ -461,6 +466,7 @@ void Capture::SaveGradient(const Recorder::SavedValue& value,
   if (recorder == nullptr) return;
   const QuietScope quiet(*this);
   Guarded("save gradient", [&] {
+    MaybeFail("save gradient");
     const PyValue read = reader_.Read(gradient.ptr());
     const py::gil_scoped_release release;
     recorder->SaveGradient(value, path,
@@ -482,6 +488,7 @@ void Capture::WorkDone(const py::object& work) {
   pending_.erase(at);
   Guarded("asynchronous outputs", [&] {
     tokens_.Clear();
+    MaybeFail("asynchronous outputs");
     PyValue outputs = reader_.Read(pending.args.get(), nullptr, 0, false);
     for (const int i : pending.ignored_outputs) {
       if (static_cast<size_t>(i) < outputs.items.size())

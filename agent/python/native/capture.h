@@ -111,6 +111,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Makes the next `count` of our own events fail, for tests.
   void InjectFaults(int count) { faults_to_inject_ = count; }
   uint64_t faults() const { return faults_; }
+  // A fault of ours that Python code has caught.
+  void ReportFault(const std::string& what);
 
   // Gives up the recorder; whoever uses it at that moment keeps it until then.
   std::shared_ptr<Recorder> Close() { return std::move(recorder_); }

@@ -66,6 +66,7 @@ py::dict PlanDict(const Plan& plan) {
   out["parameters_grad"] = plan.data_mode.parameters_grad;
   out["async_dump"] = plan.async_dump;
   out["extra_info"] = plan.extra_info;
+  out["auto_export"] = plan.auto_export;
   if (plan.dump_enable.has_value()) out["dump_enable"] = *plan.dump_enable;
   return out;
 }
@@ -108,6 +109,7 @@ void RegisterCapture(py::module_& m) {
       .def("save_gradient", &Capture::SaveGradient, py::arg("saved"),
            py::arg("path"), py::arg("gradient"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
+      .def("report_fault", &Capture::ReportFault, py::arg("what"))
       .def_property_readonly("faults", &Capture::faults);
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "agent/python/native/api_object.h"
 #include "agent/python/native/capture.h"
 #include "agent/python/native/collector_calls.h"
@@ -294,6 +295,8 @@ class PySession {
 
 PYBIND11_MODULE(_native, m) {
   using rankprobe::PySession;
+  // Debian's Abseil looks for cycles of locks at each lock.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   m.doc() =
       "The rankprobe recorder: sessions, steps and calls. See "
       "rankprobe.session.";

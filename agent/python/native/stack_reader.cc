@@ -37,6 +37,8 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
   const std::string function = Utf8(code->co_name);
   if (absl::StartsWith(file, skipped_directory_)) return &line;
   line.is_dispatch = function == "handle_torch_function";
+  line.is_op_call =
+      function == "__call__" && absl::EndsWith(file, "/torch/_ops.py");
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
   if (!source || source.get() == Py_None) {
@@ -62,6 +64,12 @@ const std::vector<std::string>& StackReader::Read(bool mode_active) {
     const Line* line = LineOf(code, raw);
     Py_DECREF(code);
     if (mode_active && line->is_dispatch) detour = 2;
+    // So do the functions below torch.ops, from one line to itself.
+    if (mode_active && line->is_op_call && !key_.empty() &&
+        key_.back() == line) {
+      frame = PyRef::Steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+      continue;
+    }
     if (detour > 0) {
       --detour;
     } else if (!line->dropped) {

@@ -37,6 +37,8 @@ class StackReader {
     bool dropped = false;
     // The function of PyTorch that calls torch function modes.
     bool is_dispatch = false;
+    // Where torch.ops calls the function behind a name.
+    bool is_op_call = false;
   };
   const Line* LineOf(PyCodeObject* code, PyFrameObject* frame);
 

@@ -51,6 +51,12 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         os.close(fd)
 
 
+def root_lock(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """One process of this machine at a time; not a file in a directory that is removed."""
+    name = f"rankprobe-{os.getuid()}-{zlib.crc32(os.fsencode(root)):08x}.lock"
+    return _locked(pathlib.Path(tempfile.gettempdir()) / name)
+
+
 class EmbeddedCollector:
     """This process' use of the collector of a dump_path.
 
@@ -71,9 +77,7 @@ class EmbeddedCollector:
     def _join(self, run: str) -> bool:
         """Uses the collector that is there, or starts one. False: try again."""
         self.root.mkdir(parents=True, exist_ok=True)
-        # Not in the directory that is removed.
-        name = f"rankprobe-{os.getuid()}-{zlib.crc32(os.fsencode(self.root)):08x}.lock"
-        with _locked(pathlib.Path(tempfile.gettempdir()) / name):
+        with root_lock(self.root):
             directory = self._base / "collector"
             users_path = directory / "users.lock"
             if (directory / "job.json").exists():

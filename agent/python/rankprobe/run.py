@@ -5,7 +5,7 @@
 Every Python process of COMMAND that imports PyTorch is attached: the model is
 found when its optimizer is made, a step ends with optimizer.step(), and the
 process registers with the collector and stays idle until it is switched on
-from outside (`rankprobe on`), unless --on says otherwise. The script is not
+from outside (`rankprobe enable`), unless --on says otherwise. The script is not
 changed. Exit status: that of COMMAND; 2 for bad usage.
 """
 

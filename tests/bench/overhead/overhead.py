@@ -2,9 +2,9 @@
 """What recording adds to a training step: plain, msprobe, rankprobe.
 
     overhead.py [--models transformer,cnn] [--levels L0,L1,mix] [--rounds N]
-                [--steps N] [--tasks statistics] [--tools msprobe,rankprobe]
+                [--steps N] [--tasks statistics,md5,tensor] [--tools msprobe,rankprobe]
 
-One worker process for each (tool, level) stays alive; the driver lets them run
+Needs a Python with PyTorch, rankprobe and (for its column) msprobe. One worker process for each (tool, level) stays alive; the driver lets them run
 a few steps each in turn, so that drift of the machine hits all alike. Prints
 `name value limit` lines, a table, and the floor: bytes of distinct tensors of
 a step over the read bandwidth of this machine, measured in the same run.
@@ -118,10 +118,15 @@ def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> No
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def typical(times: list) -> tuple[float, float]:
-    """(wall, CPU of the training thread) seconds of a step: the lower quartiles,
-    which neighbours on the machine disturb least."""
-    return tuple(statistics.quantiles([t[i] for t in times], n=4)[0] for i in (0, 1))
+def typical(rounds: list) -> tuple[float, float]:
+    """(wall, CPU of the training thread) seconds of a step: medians."""
+    return tuple(statistics.median(t[i] for times in rounds for t in times) for i in (0, 1))
+
+
+def added_to(plain: list, rounds: list) -> tuple[float, float]:
+    """The same of what was added: the median over the rounds of the difference
+    to the plain steps beside it."""
+    return tuple(statistics.median(typical([a])[i] - typical([b])[i] for a, b in zip(rounds, plain)) for i in (0, 1))
 
 
 def distinct_bytes(model_name: str) -> int:
@@ -190,6 +195,10 @@ def main() -> int:
         worker(tool, level, task, model, json.loads(extra))
         return 0
 
+    import torch
+
+    print(f"conditions load {' '.join(f'{v:.2f}' for v in os.getloadavg())}, {os.cpu_count()} CPUs, PyTorch "
+          f"{torch.__version__}, one thread, {arguments.rounds} x {arguments.steps} steps of each in turn, medians")
     bandwidth = read_bandwidth()
     print(f"read_bandwidth_gb_s {bandwidth / 1e9:.2f} -")
     failed = False
@@ -218,27 +227,29 @@ def main() -> int:
             turn(process, 2)  # warm
         for _ in range(arguments.rounds):
             for index, process in enumerate(processes):
-                times.setdefault(index, []).extend(turn(process, arguments.steps))
+                times.setdefault(index, []).append(turn(process, arguments.steps))
         for process in processes:
             process.stdin.close()
             process.wait(timeout=120)
         plain, plain_cpu = typical(times[0])
         count = distinct_bytes(model)
         floor = count / bandwidth
+        print(f"load after {model} {os.getloadavg()[0]:.2f}")
         print(f"{model}_plain_ms {1e3 * plain:.2f} -")
         print(f"{model}_distinct_mb {count / 1e6:.1f} -")
         print(f"{model}_floor_added_ms {1e3 * floor:.2f} -")
         added = {}
         for index, (tool, level, task, extra) in enumerate(names[1:], 1):
-            wall, cpu = typical(times[index])
+            wall, cpu = added_to(times[0], times[index])
             kind = extra.get("summary_mode", task)
-            added[tool, level, kind] = (wall - plain, cpu - plain_cpu)
+            added[tool, level, kind] = (wall, cpu)
             limit = "-"
             if tool == "rankprobe" and kind == "statistics":
                 limit = f"{limits[level]:.2f}"
             elif tool == "rankprobe-off":
                 limit = "1.01"
-            print(f"{model}_{tool}_{level}_{kind}_ratio {wall / plain:.3f} {limit} cpu {cpu / plain_cpu:.3f}")
+            print(f"{model}_{tool}_{level}_{kind}_ratio {1 + wall / plain:.3f} {limit} "
+                  f"cpu {1 + cpu / plain_cpu:.3f}")
         for (tool, level, kind), (wall, cpu) in added.items():
             other = added.get(("msprobe", level, kind))
             if tool != "rankprobe" or other is None:
@@ -250,7 +261,23 @@ def main() -> int:
                   f"times_less {times_less:.1f} {limit or '-'} cpu {1e3 * other[1]:.2f} {1e3 * cpu:.2f} "
                   f"times_less {other[1] / max(cpu, 1e-6):.1f}")
             print(f"{model}_{level}_{kind}_added_over_floor {wall / floor:.2f} 1.50 cpu {cpu / floor:.2f}")
+        table(model, plain, plain_cpu, added)
     return 1 if failed else 0
+
+
+def table(model: str, plain: float, plain_cpu: float, added: dict) -> None:
+    """The same as a table: ratio to plain and added milliseconds, of wall time
+    and of the training thread's CPU time."""
+    tools = [t for t in ("msprobe", "rankprobe") if any(key[0] == t for key in added)]
+    print(f"\n| {model}, {1e3 * plain:.0f} ms plain | " + " | ".join(f"{t} | {t}, CPU" for t in tools)
+          + " |\n| --- |" + " --- |" * 2 * len(tools))
+    for level, kind in dict.fromkeys(key[1:] for key in added if key[0] in tools):
+        cells = []
+        for tool in tools:
+            wall, cpu = added[tool, level, kind]
+            cells += [f"{1 + wall / plain:.2f} x ({1e3 * wall:+.1f})", f"{1 + cpu / plain_cpu:.2f} x ({1e3 * cpu:+.1f})"]
+        print(f"| {kind}, {level} | {' | '.join(cells)} |")
+    print(flush=True)
 
 
 if __name__ == "__main__":

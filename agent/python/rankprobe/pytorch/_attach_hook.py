@@ -29,7 +29,8 @@ def _say(text: str) -> None:
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
     """The outermost modules of this process that own any of `parameters`."""
     wanted = {id(p) for p in parameters}
-    modules = [m for m in gc.get_objects() if isinstance(m, torch.nn.Module)]
+    # By type: isinstance() would wake what only pretends to be something.
+    modules = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module)]
     inner = {id(child) for m in modules for child in m.children()}
     roots = [m for m in modules if id(m) not in inner and any(id(p) in wanted for p in m.parameters())]
     return sorted(roots, key=lambda m: -sum(1 for p in m.parameters() if id(p) in wanted))
@@ -70,7 +71,18 @@ class _Attachment:
         finally:
             os.unlink(path)
         self._optimizer, self._models = optimizer, models
+        self._tell()
         self._begin()
+
+    def _tell(self) -> None:
+        """How to switch recording on; one rank says it."""
+        if os.environ.get("RANK", "0") != "0" or not PrecisionDebugger._instance:
+            return
+        debugger = PrecisionDebugger._instance
+        state = "recording" if debugger._enabled else "idle"
+        where = debugger._embedded.address if debugger._embedded is not None else os.environ["RANKPROBE_COLLECTOR"]
+        _say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}; switch with: "
+             f"rankprobe enable|disable --collector {where} --run {debugger._run}")
 
     def _begin(self) -> None:
         PrecisionDebugger.start(model=self._models[0] if len(self._models) == 1 else self._models)

@@ -12,13 +12,16 @@ from rankprobe.pytorch._errors import InvalidParameterError
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "L1"}
 
 
-def check_arguments(config_path: Any, task: Any, dump_path: Any, level: Any, step: Any) -> None:
+def check_arguments(config_path: Any, task: Any, dump_path: Any, level: Any, step: Any,
+                    auto_export: Any = None) -> None:
     """Types of the constructor's arguments; their values are checked as config."""
     for name, value in (("config_path", config_path), ("task", task), ("dump_path", dump_path), ("level", level)):
         if value is not None and not isinstance(value, str):
             raise InvalidParameterError(f"{name} must be a str or None, not {type(value).__name__}")
     if step is not None and not isinstance(step, (list, tuple)):
         raise InvalidParameterError(f"step must be a list of int or str, or None, not {type(step).__name__}")
+    if auto_export is not None and not isinstance(auto_export, bool):
+        raise InvalidParameterError(f"auto_export must be a bool or None, not {type(auto_export).__name__}")
 
 
 def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
 from typing import Any, Callable, Iterator, Optional
 
 import torch
-from torch.utils import hooks as torch_hooks
+from torch.nn.modules._functions import BackwardHookFunction
 
 _MAX_DEPTH = 350
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
     torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
 _SET_CREATION_META = getattr(torch._C._autograd, "_set_creation_meta", None)
-# PyTorch says so of each module whose inputs need no gradient: no news to us.
-warnings.filterwarnings("ignore", message="Full backward hook is firing")
 _HAS_POST_ACCUMULATE = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
 
@@ -69,34 +66,83 @@ def _hooked(value: Any, setup: Callable[[tuple], Any]) -> Any:
     if not tensors:
         setup(())
         return value
-    hooked = setup(tuple(tensors))
-    if _SET_CREATION_META is not None:
-        for tensor in hooked:
-            # In-place edits of what a backward hook returned stay legal.
-            if tensor._is_view():
-                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
-    return _replaced(value, iter(hooked))
+    return _replaced(value, iter(setup(tuple(tensors))))
+
+
+def _parameters(module: torch.nn.Module) -> dict:
+    """Its own parameters by name, each once."""
+    found = {name: p for name, p in module._parameters.items() if p is not None}
+    if len(found) > 1 and len(set(map(id, found.values()))) < len(found):
+        return dict(module.named_parameters(recurse=False))
+    return found
+
+
+def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
+    """function(*args); a fault of ours becomes None and a report."""
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001 - the model must not notice
+        capture.report_fault(f"{where}: {error!r}")
+        return None
 
 
 class _NodeBackward:
-    """Backward of one module call by PyTorch's own BackwardHook (>= 2.0)."""
+    """Backward of one module call by two of PyTorch's own BackwardHookFunction
+    nodes (>= 2.0): one that its outputs pass, one that its inputs pass."""
+
+    __slots__ = ("_capture", "_call", "_grad_outputs", "_has_inputs")
 
     def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
         self._capture, self._call = capture, call
-        self._hook = torch_hooks.BackwardHook(module, [self._end], [self._begin])
+        self._grad_outputs: Optional[tuple] = None
+        self._has_inputs = False
 
-    def _begin(self, module: Any, grad_output: Any) -> None:
-        self._capture.begin_module_backward(self._call)
+    def _on_outputs(self, _: Any, grad_outputs: tuple) -> tuple:
+        capture = self._capture
+        try:
+            capture.begin_module_backward(self._call)
+            if self._has_inputs:
+                self._grad_outputs = grad_outputs
+            else:
+                capture.module_backward(self._call, (), grad_outputs)
+        except Exception as error:  # noqa: BLE001 - the model must not notice
+            capture.report_fault(f"module backward: {error!r}")
+        return grad_outputs  # the node would make zeros of a gradient that is None
 
-    def _end(self, module: Any, grad_input: Any, grad_output: Any) -> None:
-        self._capture.module_backward(self._call, grad_input, grad_output)
-        self._hook = None  # a cycle that holds gradients
+    def _on_inputs(self, grad_inputs: tuple, _: Any) -> None:
+        # None: a gradient that came to the inputs without passing the outputs.
+        grad_outputs, self._grad_outputs = self._grad_outputs, None
+        if grad_outputs is None:
+            return
+        try:
+            self._capture.module_backward(self._call, grad_inputs, grad_outputs)
+        except Exception as error:  # noqa: BLE001 - the model must not notice
+            self._capture.report_fault(f"module backward: {error!r}")
 
     def inputs(self, args: tuple) -> tuple:
-        return _hooked(args, self._hook.setup_input_hook)
+        return self._passed(args, self._on_inputs)
 
     def outputs(self, output: Any) -> Any:
-        return _hooked(output, self._hook.setup_output_hook)
+        return self._passed(output, self._on_outputs)
+
+    def _passed(self, value: Any, hook: Callable) -> Any:
+        """`value` with its differentiable tensors passed through a node with `hook`."""
+        tensors = _differentiable(value, []) if torch.is_grad_enabled() else []
+        if not tensors:
+            return value
+        passed = BackwardHookFunction.apply(*tensors)
+        node = next((t.grad_fn for t in passed
+                     if t.grad_fn is not None and t.grad_fn.name() == "BackwardHookFunctionBackward"), None)
+        if node is None:
+            return value
+        node.register_hook(hook)
+        for tensor in passed:
+            # In-place edits of what a backward hook returned stay legal.
+            if tensor._is_view():
+                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
+        if hook == self._on_inputs:
+            self._has_inputs = True
+        return _replaced(value, iter(passed))
 
 
 class _TensorBackward:
@@ -104,7 +150,7 @@ class _TensorBackward:
 
     For PyTorch below 2.0, where BackwardHook makes in-place operations fail.
     Recorded when the gradient of every input has come, else when the backward
-    pass ends (an input that took no part, or was changed in place).
+    pass ends (an input or output that took no part, or was changed in place).
     """
 
     def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
@@ -150,7 +196,7 @@ class _TensorBackward:
             if not self._begun:
                 self._begun = True
                 self._capture.begin_module_backward(self._call)
-                if self._waiting:
+                if self._waiting or len(self._grad_outputs) > 1:
                     torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             if self._waiting == 0 and all(g is not None for g in self._grad_outputs):
                 self._finish()
@@ -259,22 +305,22 @@ class ModuleHooks:
             if not capture.active:
                 stack.append((module, None, None))
                 return None
-            call = capture.begin_module(name, args, kwargs or None)
-            backward = None
-            changed = None
-            if call is not None:
-                if self.parameters_grad:
-                    self._watch_parameters(name, module)
-                if full and self.backward and torch.is_grad_enabled():
-                    capture.enter_quiet()
+            call = backward = changed = None
+            try:
+                call = capture.begin_module(name, args, kwargs or None)
+                if call is not None:
+                    capture.enter_quiet()  # what we ask of tensors is no call of the user's
                     try:
-                        backward = _Backward(capture, call, module)
-                        changed = backward.inputs(args)
-                    except Exception as error:  # noqa: BLE001 - the model must not notice
-                        self._warn(f"{name}: no backward hook: {error}")
-                        backward = changed = None
+                        if self.parameters_grad:
+                            self._watch_parameters(name, module)
+                        if full and self.backward and torch.is_grad_enabled():
+                            backward = _Backward(capture, call, module)
+                            changed = backward.inputs(args)
                     finally:
                         capture.leave_quiet()
+            except Exception as error:  # noqa: BLE001 - the model must not notice
+                capture.report_fault(f"{name} before its forward: {error!r}")
+                backward = changed = None
             stack.append((module, call, backward))
             return None if changed is None else (changed, kwargs)
 
@@ -298,29 +344,31 @@ class ModuleHooks:
             if output is None and sys.exc_info()[0] is not None:
                 capture.abandon_module(call)
                 return None
-            capture.end_module(call, output, dict(module.named_parameters(recurse=False)) if call.kept else {})
-            if backward is None:
-                return None
-            capture.enter_quiet()
             try:
-                return backward.outputs(output)
-            except Exception as error:  # noqa: BLE001
-                self._warn(f"{call.name}: no backward hook: {error}")
+                capture.end_module(call, output, _parameters(module) if call.kept else {})
+                if backward is None:
+                    return None
+                capture.enter_quiet()
+                try:
+                    return backward.outputs(output)
+                finally:
+                    capture.leave_quiet()
+            except Exception as error:  # noqa: BLE001 - the model must not notice
+                capture.report_fault(f"{call.name} after its forward: {error!r}")
                 return None
-            finally:
-                capture.leave_quiet()
 
         return rankprobe_post
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
         for name, parameter in module._parameters.items():
-            if parameter is None or not parameter.requires_grad:
-                continue
             key = (id(module), name)
             known = self._parameters.get(key)
+            if _HAS_POST_ACCUMULATE and known is not None and known[0] is parameter:
+                continue
+            # torch.func puts computed tensors in place of parameters.
+            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+                continue
             if _HAS_POST_ACCUMULATE:
-                if known is not None and known[0] is parameter:
-                    continue
                 if known is not None:
                     known[1].remove()
                 handle = parameter.register_post_accumulate_grad_hook(
@@ -337,14 +385,16 @@ class ModuleHooks:
     def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
         capture = self._capture
 
-        def rankprobe_gradient(*_: Any) -> None:
-            if not capture.enabled or not self.parameters_grad:
-                return
+        def record() -> None:
             gradient = getattr(parameter, "main_grad", None)
             if gradient is None:
                 gradient = parameter.grad
             if gradient is not None:
                 capture.parameter_gradient(module_name, name, gradient)
+
+        def rankprobe_gradient(*_: Any) -> None:
+            if capture.enabled and self.parameters_grad:
+                _guarded(capture, "parameter gradient", record)
 
         return rankprobe_gradient
 

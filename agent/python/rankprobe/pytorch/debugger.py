@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import os
 import pathlib
+import socket
 import threading
 import time
 import warnings
@@ -19,6 +19,7 @@ from rankprobe.pytorch import _config
 from rankprobe.pytorch._apis import Apis, optimizer_scopes
 from rankprobe.pytorch._bindings import bindings
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
+from rankprobe.pytorch._exports import Exports
 from rankprobe.pytorch._modules import ModuleHooks
 from rankprobe.pytorch._saving import check_saved, gradient_leaves, skeleton
 
@@ -37,6 +38,22 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _run_name() -> str:
+    """RANKPROBE_RUN, torchrun's id, else a name that all ranks of a launcher share."""
+    run = os.environ.get("RANKPROBE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        return run
+    launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
+        _warn("several machines and no name for the run: set RANKPROBE_RUN alike on all, or torchrun's --rdzv-id")
+    try:
+        with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = str(int(time.time()))
+    return f"{socket.gethostname()}-{launcher}-{started}"
+
+
 def _check_torch_compile() -> None:
     """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
     dynamo = getattr(torch, "_dynamo", None)
@@ -52,6 +69,8 @@ class PrecisionDebugger:
 
     config_path: config.json; None: statistics of level L1.
     task, dump_path, level, step: beat the file, also when it changes later.
+    auto_export: with a collector elsewhere, fetch the tree of each step into
+    dump_path when it has ended (else `rankprobe export` does it on demand).
 
     The first instance of a process counts; another construction returns to it
     without a change. Its methods can be called on the class. Where records go:
@@ -72,13 +91,14 @@ class PrecisionDebugger:
 
     def __init__(self, config_path: Optional[str] = None, task: Optional[str] = None,
                  dump_path: Optional[str] = None, level: Optional[str] = None,
-                 step: Optional[Sequence[Union[int, str]]] = None) -> None:
+                 step: Optional[Sequence[Union[int, str]]] = None, auto_export: Optional[bool] = None) -> None:
         with self._lock:
             if PrecisionDebugger._instance is not None:
                 return
-            _config.check_arguments(config_path, task, dump_path, level, step)
+            _config.check_arguments(config_path, task, dump_path, level, step, auto_export)
             self._config_path = config_path
-            self._overrides = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+            self._overrides = {"task": task, "dump_path": dump_path, "level": level, "step": step,
+                               "auto_export": auto_export}
             self._text = _config.merged_text(config_path, self._overrides)
             self._plan, notes = _config.parse(self._text)
             for note in notes:
@@ -93,6 +113,8 @@ class PrecisionDebugger:
             self._tokens = 0
             self._dumped_module: Optional[tuple[torch.nn.Module, list[Any]]] = None
             self._rank_sent: Optional[int] = None
+            # What the records are filed under.
+            self._filed_rank: Optional[int] = None
             self._applied = False
             self._failed_closed = False
             self._polled = time.monotonic()
@@ -102,8 +124,7 @@ class PrecisionDebugger:
             self._embedded: Optional[EmbeddedCollector] = None
             self._calls: Any = None
             self._dirty_steps: set[int] = set()
-            self._exporter: Optional[concurrent.futures.ThreadPoolExecutor] = None
-            self._exporting: Optional[concurrent.futures.Future] = None
+            self._exports: Optional[Exports] = None
             self._scopes: list[Callable[[], None]] = []
             self._open_session()
             self._capture = self._session.capture(bindings(), _PACKAGE)
@@ -201,6 +222,8 @@ class PrecisionDebugger:
             return
         # Tells the collector step and rank, and takes the plan it has for them:
         # also what is off here may be switched on from there.
+        if self._filed_rank is None:
+            self._filed_rank = rank
         self._session.start(rank)
         recording = self._session.recording
         if not recording and not self._enabled:
@@ -383,56 +406,42 @@ class PrecisionDebugger:
 
     def _open_session(self) -> None:
         address = os.environ.get("RANKPROBE_COLLECTOR", "")
-        run = os.environ.get("RANKPROBE_RUN", "")
+        run = _run_name()
         if not address:
-            default = os.environ.get("TORCHELASTIC_RUN_ID") or f"local-{os.getpid()}-{time.time_ns():x}"
-            self._embedded = EmbeddedCollector(self._plan["dump_path"], run or default)
+            self._embedded = EmbeddedCollector(self._plan["dump_path"], run)
             address, run = self._embedded.address, self._embedded.run
             self._calls = _native.CollectorCalls(address)
-        rank = self._environment_rank()
+        rank = self._filed_rank = self._environment_rank()
         self._session = _native.Session(address, run=run, rank=rank, config_json=self._text,
                                         framework=f"pytorch {torch.__version__}")
         if self._embedded is not None:
             self._session.wait_connected(30.0)
         self._run = run
+        if self._embedded is not None or self._plan["auto_export"]:
+            self._exports = Exports(self._session, run, self._plan["dump_path"], self._embedded, self._calls,
+                                    lambda: self._filed_rank, _warn)
 
     @staticmethod
     def _environment_rank() -> Optional[int]:
         dist = torch.distributed
         if dist.is_available() and dist.is_initialized():
             return dist.get_rank()
-        return None
+        rank = os.environ.get("RANK", "")
+        return int(rank) if rank.isdecimal() else None
 
     def _export(self, step: int) -> None:
         """Has the tree of `step` written, beside the training of the next one."""
-        if self._embedded is None or step not in self._dirty_steps:
+        if self._exports is None or step not in self._dirty_steps:
             return
         self._dirty_steps.discard(step)
-        self._await_export()
-        if self._exporter is None:
-            self._exporter = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
-        self._exporting = self._exporter.submit(self._export_now, step)
-
-    def _export_now(self, step: int) -> None:
-        assert self._embedded is not None
-        try:
-            self._session.flush(60.0)
-            with self._embedded.exporting():
-                self._calls.export(self._run, step, str(self._embedded.root))
-        except Exception as error:  # noqa: BLE001 - the training goes on
-            self._embedded.keep()
-            _warn(f"step {step} was not exported to {self._embedded.root}, its archive is kept in "
-                  f"{self._embedded.directory}: {error}")
-
-    def _await_export(self) -> None:
-        if self._exporting is not None:
-            concurrent.futures.wait([self._exporting])
-            self._exporting = None
+        self._exports.begin(step)
 
     @classmethod
     def wait_exported(cls) -> None:
         """Waits until the tree of the last step() lies in dump_path."""
-        cls._get("wait_exported")._await_export()
+        exports = cls._get("wait_exported")._exports
+        if exports is not None:
+            exports.wait()
 
     # --- dump_enable: the config file as a switch
 
@@ -507,12 +516,11 @@ class PrecisionDebugger:
         if self._dirty_steps:
             self._session.stop()
             step = self._current_step()
-            self._await_export()
-            if step in self._dirty_steps and self._embedded is not None:
-                self._export_now(step)  # no thread can be started at exit
-        self._await_export()
-        if self._exporter is not None:
-            self._exporter.shutdown()
+            if step in self._dirty_steps and self._exports is not None:
+                self._exports.wait()
+                self._exports.now(step)  # no thread can be started at exit
+        if self._exports is not None:
+            self._exports.close()
         self._closed = True
         self._apis.remove()
         self._modules.remove()

@@ -1,0 +1,33 @@
+"""Console scripts: `rankprobe` and `rankprobed`, the programs of this package.
+
+`rankprobe run -- COMMAND` is rankprobe.run; all else is the native program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from rankprobe.embedded import find_binary
+
+
+def _become(name: str) -> NoReturn:
+    try:
+        path = find_binary(name)
+    except FileNotFoundError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(127)
+    os.execv(path, [name, *sys.argv[1:]])
+
+
+def rankprobe() -> NoReturn:
+    if sys.argv[1:2] == ["run"]:
+        from rankprobe.run import main
+
+        sys.exit(main(sys.argv[2:]))
+    _become("rankprobe")
+
+
+def rankprobed() -> NoReturn:
+    _become("rankprobed")

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# What recording adds to a PyTorch training step: plain, msprobe, rankprobe at
+# each level, beside the time to read the distinct tensors once. One command
+# from a bare clone; arguments go to overhead.py:
+#   ./tests/bench/overhead/run.sh
+#   ./tests/bench/overhead/run.sh --tasks statistics,md5,tensor --rounds 10
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
+source "$RANKPROBE_ROOT/tests/lib/venv.sh"
+install_packages
+make_venv "$RANKPROBE_ROOT/build/venv-interop" torch==2.13.0 numpy pandas openpyxl tqdm rich pytest mindstudio-probe==26.2.0
+build rankprobed rankprobe rankprobe_native
+PYTHONPATH=$RANKPROBE_BUILD_DIR/python exec "$RANKPROBE_ROOT/build/venv-interop/bin/python" \
+  "$RANKPROBE_ROOT/tests/bench/overhead/overhead.py" "$@"

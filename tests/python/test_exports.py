@@ -1,0 +1,132 @@
+"""auto_export, the manifest of dump_path, names of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import rankprobe
+from rankprobe.pytorch import InvalidParameterError, PrecisionDebugger
+from rankprobe.pytorch._exports import merge_manifests
+
+SCRIPT = '''
+import os, sys
+import torch
+import torch.distributed as dist
+from rankprobe.pytorch import PrecisionDebugger
+dist.init_process_group("gloo")
+debugger = PrecisionDebugger(config_path=sys.argv[1])
+for _ in range(2):
+    debugger.start()
+    torch.relu(torch.ones(3) * dist.get_rank())
+    debugger.stop()
+    debugger.step()
+'''
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _steps(count: int) -> None:
+    for _ in range(count):
+        PrecisionDebugger.start()
+        torch.relu(torch.ones(3))
+        PrecisionDebugger.stop()
+        PrecisionDebugger.step()
+
+
+def _paths(directory: pathlib.Path) -> list[str]:
+    return sorted(f["path"] for f in json.loads((directory / "manifest.json").read_text())["files"])
+
+
+def _there(directory: pathlib.Path) -> list[str]:
+    return sorted(str(p.relative_to(directory)) for p in directory.glob("step*/*/*"))
+
+
+@pytest.mark.parametrize("auto_export", [None, True])
+def test_remote_collector(dump, collector, monkeypatch, auto_export) -> None:
+    """A collector elsewhere: the tree comes when asked, and only then."""
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_RUN", "remote")
+    monkeypatch.setenv("RANKPROBE_BIN_DIR", str(pathlib.Path(os.environ["RANKPROBE_BUILD_DIR"]) / "bin"))
+    debugger = dump.debugger(task="tensor", **({} if auto_export is None else {"auto_export": auto_export}))
+    _steps(2)
+    debugger.close()
+    if auto_export is None:
+        assert not dump.path.exists()
+        return
+    assert len(_there(dump.path)) == 8  # per step dump, stack, construct; dump_tensor_data
+    assert [p.name for p in sorted(dump.path.iterdir())] == ["manifest.json", "step0", "step1"]
+    assert {p.split("/")[0] for p in _paths(dump.path)} == {"step0", "step1"}
+    tensors = list(dump.path.glob("step1/*/dump_tensor_data/*.pt"))
+    assert len(tensors) == 2 and all(torch.load(t).tolist() == [1.0, 1.0, 1.0] for t in tensors)
+
+
+def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, monkeypatch) -> None:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setattr("rankprobe.pytorch._exports.find_binary", lambda name: "/bin/false")
+    debugger = dump.debugger(auto_export=True)
+    with pytest.warns(RuntimeWarning, match="step 0 was not exported"):
+        _steps(1)
+        debugger.wait_exported()
+
+
+def test_bad_auto_export(tmp_path: pathlib.Path, dump) -> None:
+    with pytest.raises(InvalidParameterError, match="auto_export"):
+        PrecisionDebugger(dump_path=str(tmp_path), auto_export="yes")
+    with pytest.raises(InvalidParameterError, match="auto_export"):
+        dump.debugger(auto_export="yes")
+
+
+def test_manifest_speaks_of_all_steps(dump) -> None:
+    debugger = dump.debugger()
+    _steps(3)
+    debugger.close()
+    assert _paths(dump.path) == _there(dump.path)
+    assert {p.split("/")[0] for p in _paths(dump.path)} == {"step0", "step1", "step2"}
+
+
+def test_own_places_win_and_others_are_kept() -> None:
+    def part(step: int, rank: int, size: int) -> dict:
+        return {"run": "r", "files": [{"path": f"step{step}/rank{rank}/dump.json", "bytes": size}],
+                "gaps": [], "ledger": [{"step": step, "rank": f"rank{rank}", "stored_records": size}]}
+
+    theirs = part(0, 1, 5)
+    both = {key: part(0, 0, 7)[key] + part(0, 1, 1)[key] for key in ("files", "gaps", "ledger")}
+    merged = merge_manifests([theirs, both, part(1, 0, 8)], "rank0")
+    assert [(f["path"], f["bytes"]) for f in merged["files"]] == [
+        ("step0/rank0/dump.json", 7), ("step0/rank1/dump.json", 5), ("step1/rank0/dump.json", 8)]
+    assert [e["stored_records"] for e in merged["ledger"]] == [7, 5, 8] and merged["run"] == "r"
+
+
+@pytest.mark.skipif(torch.__version__ < "2", reason="torchrun of PyTorch 1.13 does not start on Python 3.11")
+@pytest.mark.parametrize("remote", [False, True])
+def test_two_ranks_without_a_name(tmp_path: pathlib.Path, request, remote: bool) -> None:
+    """torchrun names no run: its ranks are one run all the same, in one tree."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"task": "statistics", "level": "L1", "dump_path": str(tmp_path / "dump"), "rank": [],
+                                  "step": [], "auto_export": remote}))
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(rankprobe.__file__).parents[1]),
+                   "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    if remote:
+        environment["RANKPROBE_COLLECTOR"] = request.getfixturevalue("collector").address
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port",
+                           str(_free_port()), str(tmp_path / "train.py"), str(config)], env=environment,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    dump = tmp_path / "dump"
+    assert sorted(str(p.relative_to(dump)) for p in dump.glob("step*/*")) == [
+        "step0/rank0", "step0/rank1", "step1/rank0", "step1/rank1"]
+    assert _paths(dump) == _there(dump)
+    assert not [p for p in dump.iterdir() if p.name.startswith(".")]
