@@ -205,29 +205,41 @@ class _Ranks:
             return []
         return [json.loads(line) for line in self.logs[rank].read_text().splitlines()]
 
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
     def end(self) -> None:
         self.stop_file.touch()
         for process in self.processes:
             assert process.wait(timeout=60) == 0
 
 
-def test_ranks_share_one_budget_and_a_run_is_a_bench(collector, tmp_path: pathlib.Path) -> None:
+def _events(collector: harness.Collector, kind: str) -> list[dict]:
+    return [event for event in collector.json("events", "--run", "new")["events"] if event["kind"] == kind]
+
+
+def test_ranks_share_one_budget_and_a_run_is_a_bench(collector, tmp_path: pathlib.Path, request) -> None:
     base = _Ranks(tmp_path / "base", collector, "good", {"summary_mode": "md5"}, [[], []])
-    harness.wait_for(lambda: all(len(base.steps(rank)) >= 12 for rank in (0, 1)), 60, "the bench run")
+    request.addfinalizer(base.kill)
+    harness.wait_for(lambda: all(len(base.steps(rank)) >= 5 for rank in (0, 1)), 60, "the bench run")
     base.end()
 
     # Rank 0 differs in steps 1 and 3, rank 1 in step 2 only: three together.
     section = {"summary_mode": "md5", "bench_path": "run:good", "diff_nums": 3}
     job = _Ranks(tmp_path / "job", collector, "new", section, [[1, 3], [2]])
+    request.addfinalizer(job.kill)
     harness.wait_for(lambda: all(job.steps(rank)[-1:] and not job.steps(rank)[-1][1] for rank in (0, 1)), 60,
                      "all ranks to be switched off")
-    events = [event for event in collector.json("events", "--run", "new") if event["kind"] == "difference"]
+    events = _events(collector, "KIND_DIFFERENCE")
     job.end()
-    assert sorted((event["rank"], event["step"]) for event in events) == [(0, 1), (0, 3), (1, 2)]
+    assert sorted((int(event["identity"]["rank"]), int(event["step"])) for event in events) == [
+        (0, 1), (0, 3), (1, 2)]
     assert {event["entry"] for event in events} == {"Functional.dropout.0.forward"}
     assert sorted(event["outcome"] for event in events) == [f"difference {i} of 3" for i in (1, 2, 3)]
-    switched = [event for event in collector.json("events", "--run", "new") if event["kind"] == "switched"]
-    assert "diff_nums reached" in switched[-1]["detail"]
+    assert "diff_nums reached" in _events(collector, "KIND_SWITCHED")[-1]["detail"]
     # On until then, off ever after, at the same step on both ranks.
     first_off = set()
     for rank in (0, 1):
@@ -238,7 +250,7 @@ def test_ranks_share_one_budget_and_a_run_is_a_bench(collector, tmp_path: pathli
     assert min(first_off) > 3
 
     out = tmp_path / "export"
-    collector.cli("export", "--run", "new", "--out", out)
+    collector.cli("export", "--run", "new", "--output", out)
     saved = sorted(str(path.relative_to(out)) for path in out.rglob("*.pt"))
     assert saved == sorted(f"step{step}/rank{rank}/dump_tensor_data/Functional.dropout.0.forward.{side}.0.pt"
                            for rank, step in ((0, 1), (0, 3), (1, 2)) for side in ("input", "output"))
