@@ -15,7 +15,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import conftest
 import harness
 from rankprobe.pytorch import InvalidParameterError, PrecisionDebugger
 
@@ -74,12 +73,15 @@ def _record(directory: pathlib.Path, train: Callable[[Any, int], None], variant:
             **section: Any) -> pathlib.Path:
     """The dump_path of one run of `train`."""
     directory.mkdir()
-    dump = conftest.Dump(directory)
-    debugger = dump.debugger(task=task, section={"summary_mode": "md5", **section})
+    config = directory / "config.json"
+    config.write_text(json.dumps({
+        "task": task, "dump_path": str(directory / "dump"), "rank": [], "step": [], "level": "L1",
+        "risk_level": "ALL", task: {"summary_mode": "md5", **section}}))
+    debugger = PrecisionDebugger(config_path=str(config))
     train(debugger, variant)
     PrecisionDebugger.wait_exported()
     debugger.close()
-    return dump.path
+    return directory / "dump"
 
 
 def _names(value: Any, keys: set[tuple[str, ...]]) -> Any:
