@@ -48,6 +48,11 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
+    if (app.get_subcommands().empty() && !app.remaining().empty()) {
+      std::fprintf(stderr, "rankprobe: there is no verb %s (see --help)\n",
+                   app.remaining().front().c_str());
+      return kBadUsage;
+    }
     std::fprintf(
         stderr, "rankprobe: %s (see --help)\n",
         absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());

@@ -7,6 +7,15 @@ function(_rankprobe_common target)
   target_compile_options(${target} PRIVATE ${RANKPROBE_WARNINGS})
 endfunction()
 
+# Executables only; the functions of the shim come before the library's.
+function(_rankprobe_sanitized target)
+  if(RANKPROBE_SANITIZER STREQUAL "thread")
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/tsan_absl_mutex.cc)
+    target_link_libraries(${target} PRIVATE absl::synchronization ${CMAKE_DL_LIBS})
+    target_link_options(${target} PRIVATE -rdynamic)
+  endif()
+endfunction()
+
 function(rankprobe_library name)
   cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${A_SRCS})
@@ -19,6 +28,7 @@ function(rankprobe_binary name)
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE ${A_DEPS})
   _rankprobe_common(${name})
+  _rankprobe_sanitized(${name})
 endfunction()
 
 # One executable per room keeps link time down: list all x_test.cc of a
@@ -31,6 +41,7 @@ function(rankprobe_test name)
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   _rankprobe_common(${name})
+  _rankprobe_sanitized(${name})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
 endfunction()
 

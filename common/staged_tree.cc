@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
     FileSystem* file_system, std::string directory, Leftovers leftovers) {
   std::unique_ptr<StagedTree> tree(
       new StagedTree(file_system, std::move(directory)));
+  tree->made_ = !file_system->Exists(tree->directory_);
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(tree->temporary_));
   auto lock = file_system->Lock(tree->temporary_ + "/lock");
   if (!lock.ok()) {
@@ -64,6 +65,11 @@ absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
 StagedTree::~StagedTree() {
   if (!keep_ && file_system_->Exists(temporary_))
     file_system_->DeleteTree(temporary_).IgnoreError();
+  if (made_ && !keep_) {
+    const auto left = file_system_->List(directory_);
+    if (left.ok() && left->empty())
+      file_system_->DeleteTree(directory_).IgnoreError();
+  }
 }
 
 std::string StagedTree::PathOf(const std::string& path) const {

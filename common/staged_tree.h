@@ -65,6 +65,8 @@ class StagedTree {
   const std::string temporary_;
   std::unique_ptr<FileLock> lock_;
   bool keep_ = false;
+  // The directory is ours, and goes if nothing comes of it.
+  bool made_ = false;
 };
 
 }  // namespace rankprobe

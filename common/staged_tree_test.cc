@@ -79,6 +79,10 @@ TEST_F(StagedTreeTest, OneExportAtATime) {
 TEST_F(StagedTreeTest, NothingStaysUnlessKept) {
   Open(Leftovers::kDelete).reset();
   EXPECT_THAT(*fs_->List(root_), ElementsAre());
+  StagedTree::Open(fs_.get(), root_ + "/made", Leftovers::kDelete)
+      .value()
+      .reset();
+  EXPECT_THAT(*fs_->List(root_), ElementsAre());
 }
 
 TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {

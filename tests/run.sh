@@ -2,7 +2,7 @@
 # All tests of rankprobe, from a bare clone on Debian 12:
 #   ./tests/run.sh            everything
 #   ./tests/run.sh --quick    without the stages that need PyPI
-#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, torch213, interop
+#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, torch213, interop, tsan (tsan only so)
 # Each stage prints its own output; the last line is 'N passed, N failed, N skipped'.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/common.sh"

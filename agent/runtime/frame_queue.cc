@@ -153,7 +153,7 @@ bool FrameQueue::KnowsPayload(const Digest& digest,
 bool FrameQueue::Knows(const Digest& digest) const {
   const auto it = known_.find(digest);
   // After a while the collector may have dropped the bytes by retention.
-  return it != known_.end() &&
+  return options_.remember && it != known_.end() &&
          newest_step_ - it->second <= kAgentRemembersSteps;
 }
 
@@ -433,6 +433,7 @@ void FrameQueue::Ack(const v1::UploadAck& ack) {
   synced_ = std::max(synced_, ack.synced());
   DropCommitted(committed_);
   for (const std::string& have : ack.have_digests()) {
+    if (!options_.remember) break;
     if (have.size() != 16) continue;
     // Frames not yet sent become empty: their numbers must still come.
     for (size_t i = next_frame_; i < frames_.size(); ++i) {

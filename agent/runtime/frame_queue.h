@@ -47,6 +47,8 @@ class FrameQueue {
     absl::Duration block_deadline;
     // NextUnspooled is used: frames are made as soon as there is something.
     bool spooled = false;
+    // Whether equal payloads are sent once.
+    bool remember = true;
   };
   using Digest = std::array<uint8_t, 16>;
 

@@ -78,6 +78,7 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
                      " is not one of block, stats_only, drop_newest"));
   }
   options.spool_directory = text("RANKPROBE_SPOOL");
+  options.remember_payloads = text("RANKPROBE_RESEND").empty();
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> spool_mb,
                       Number(environment, "RANKPROBE_SPOOL_MB", 1));
   if (spool_mb.has_value())

@@ -5,6 +5,8 @@
 //   RANK, WORLD_SIZE     as torchrun sets them
 //   RANKPROBE_QUEUE_MB   byte budget of the agent, MiB
 //   RANKPROBE_POLICY     block, stats_only or drop_newest
+//   RANKPROBE_SPOOL      directory that keeps frames until they are committed
+//   RANKPROBE_RESEND     set: equal payloads are sent again, for measurements
 //   RANKPROBE_TLS_*, RANKPROBE_TOKEN_FILE: common/channel_security.h
 #ifndef RANKPROBE_AGENT_RUNTIME_OPTIONS_H_
 #define RANKPROBE_AGENT_RUNTIME_OPTIONS_H_

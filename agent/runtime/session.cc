@@ -79,7 +79,7 @@ class SessionImpl final : public Session {
         identity_(options_.identity),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
                 options_.policy, options_.block_deadline,
-                !options_.spool_directory.empty()},
+                !options_.spool_directory.empty(), options_.remember_payloads},
                clock, [this] { Wake(); }),
         watcher_(clock,
                  [this](v1::AgentEvent event) { Emit(std::move(event)); }),

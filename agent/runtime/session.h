@@ -47,6 +47,9 @@ struct SessionOptions {
   OverflowPolicy policy = OverflowPolicy::kBlock;
   absl::Duration block_deadline = absl::Seconds(10);
   uint64_t max_payload_bytes = uint64_t{4} << 30;
+  // Payloads that the collector was sent lately are not sent again. False only
+  // to measure what that saves.
+  bool remember_payloads = true;
   absl::Duration reconnect_min = absl::Milliseconds(100);
   absl::Duration reconnect_max = absl::Seconds(5);
   // Frames are kept here too until they are committed, so that they outlive the

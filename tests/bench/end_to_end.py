@@ -4,7 +4,7 @@
 Prints `name value limit met|missed` a line. Everything that is compared is run
 in turn, and medians of the ratios are taken, because machines are shared.
 
-  end_to_end.py [--only kernels,agent,store,ingest,steps,export,ranks] [--rounds N]
+  end_to_end.py [--only kernels,agent,store,ingest,steps,dedup,export,ranks] [--rounds N]
 
 Binaries come from RANKPROBE_BUILD_DIR/bin; files go under RANKPROBE_BENCH_DIR
 (default: the build directory), which should be on the disk to be measured.
@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 
 import micro  # noqa: E402
 from budgets import Table  # noqa: E402
-from harness import BIN, BUILD, Collector, config, wait_for  # noqa: E402
+from harness import BIN, BUILD, Collector, Job, config, wait_for  # noqa: E402
 
 # The transformer that msprobe was measured with: 4 blocks, width 192, 4 x 96.
 MODEL = ("--batch=4", "--length=96", "--width=192", "--heads=4", "--blocks=4", "--threads=1")
@@ -183,6 +183,32 @@ def steps(table: Table, scratch: Scratch, rounds: int, read_bandwidth: float) ->
                paired(times, "statistics_mix", "thread_seconds", difference) / floor, "x")
 
 
+def dedup(table: Table, scratch: Scratch, rounds: int, ranks: int = 2) -> None:
+    """Data-parallel training, task tensor at level mix in every step, with and without sending equal bytes once."""
+    seconds: dict[str, list[float]] = {"once": [], "again": []}
+    with collector(scratch) as daemon:
+        for i in range(rounds):
+            for way in seconds:
+                run = f"{way}{i}"
+                directory = scratch / run
+                directory.mkdir()
+                if way == "again":
+                    os.environ["RANKPROBE_RESEND"] = "1"
+                job = Job(directory, daemon.address, run, modes()["tensor_mix"], world_size=ranks,
+                          steps=WARM_UP_STEPS + 4, extra=MODEL)
+                os.environ.pop("RANKPROBE_RESEND", None)
+                for rank in job.ranks:
+                    rank.process.wait(timeout=180)
+                seconds[way].append(statistics.median(s["seconds"] for s in job.ranks[0].steps()[WARM_UP_STEPS:]))
+        runs = {r["run"]: r for r in daemon.json("runs")["runs"]}
+    stored, offered = (statistics.median(int(runs[f"once{i}"][f"{what}_payload_bytes"]) for i in range(rounds))
+                       for what in ("stored", "offered"))
+    table.info("tensor_mix_2_ranks_offered_a_step", offered / (WARM_UP_STEPS + 4) / 1e6, "MB")
+    table.info("tensor_mix_2_ranks_stored_of_offered", stored / offered)
+    table.info("tensor_mix_2_ranks_step_of_sending_all", statistics.median(
+        once / again for once, again in zip(seconds["once"], seconds["again"])), "x")
+
+
 def tree_size(tree: pathlib.Path) -> tuple[int, int]:
     files = [path for path in tree.rglob("*") if path.is_file()]
     return len(files), sum(path.stat().st_size for path in files)
@@ -255,7 +281,7 @@ def ranks(table: Table, scratch: Scratch, count: int = 1024, step_ms: int = 100)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = "kernels,agent,store,ingest,steps,export,ranks"
+    parts = "kernels,agent,store,ingest,steps,dedup,export,ranks"
     parser.add_argument("--only", default=parts, help="parts to measure")
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
     flags = parser.parse_args()
@@ -288,6 +314,7 @@ def main() -> int:
         "store": lambda: micro.store(table, BIN),
         "ingest": lambda: ingest(table, scratch, flags.rounds),
         "steps": measure_steps,
+        "dedup": lambda: dedup(table, scratch, flags.rounds),
         "export": lambda: export(table, scratch, flags.rounds),
         "ranks": lambda: ranks(table, scratch),
     }

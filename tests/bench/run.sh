@@ -4,7 +4,7 @@
 # From a bare clone on Debian 12; about four minutes after the build.
 #   ./tests/bench/run.sh                       everything
 #   ./tests/bench/run.sh --only store,ingest   some of: kernels, agent, store,
-#                                              ingest, steps, export, ranks
+#                                              ingest, steps, dedup, export, ranks
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 case ${1:-} in

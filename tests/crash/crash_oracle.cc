@@ -6,14 +6,17 @@
 //                [--seed N] [--directory DIR]
 //
 // Each round does one of: kill -9 of the collector, of an agent, of both; cut,
-// half-cut or stall all connections. The seed is printed; the same seed makes
-// the same choices. Exit code 0: clean.
+// half-cut or stall all connections. After --chapter rounds everything begins
+// anew in an empty directory with the next seed, so that a long run stays
+// small. The seed of each chapter is printed; the same seed makes the same
+// choices. Exit code 0: clean.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -39,12 +42,18 @@ namespace {
 struct Flags {
   std::string collector_binary, directory;
   int rounds = 15;
+  int chapter = 25;
   int agents = 3;
   uint64_t seed = 0;
   // The agent's side.
   bool agent = false, spool = false;
   std::string collector, state, spool_directory;
   int64_t rank = 0, life = 0;
+};
+
+struct Totals {
+  uint64_t steps = 0;
+  int collector_kills = 0, agent_kills = 0, cuts = 0;
 };
 
 class Process {
@@ -110,8 +119,8 @@ class Process {
 
 class Oracle {
  public:
-  Oracle(const Flags& flags, const std::string& self)
-      : flags_(flags), self_(self), random_(flags.seed) {}
+  Oracle(const Flags& flags, const std::string& self, Totals* totals)
+      : flags_(flags), self_(self), random_(flags.seed), totals_(totals) {}
 
   int Run() {
     if (!StartCollector()) return Give("the collector does not start");
@@ -147,13 +156,12 @@ class Oracle {
     if (!checker_->faults().empty()) return Give("the archive is wrong");
     if (collector_.Terminate(absl::Seconds(60)) != 0)
       return Give("the collector did not end cleanly");
-    std::printf(
-        "clean: %d rounds, %llu acked steps, %d collector kills, %d agent "
-        "kills, %d cuts (seed %llu)\n",
-        flags_.rounds,
-        static_cast<unsigned long long>(checker_->steps_checked()),
-        collector_kills_, agent_kills_, cuts_,
-        static_cast<unsigned long long>(flags_.seed));
+    std::printf("chapter clean: %d rounds, %llu acked steps (seed %llu)\n",
+                flags_.rounds,
+                static_cast<unsigned long long>(checker_->steps_checked()),
+                static_cast<unsigned long long>(flags_.seed));
+    std::fflush(stdout);
+    totals_->steps += checker_->steps_checked();
     return checker_->steps_checked() > 0 ? 0 : Give("nothing was recorded");
   }
 
@@ -224,13 +232,13 @@ class Oracle {
   }
 
   bool KillCollector() {
-    ++collector_kills_;
+    ++totals_->collector_kills;
     collector_.Kill();
     absl::SleepFor(absl::Milliseconds(Pick(0, 300)));
     return StartCollector();
   }
   void KillAgent() {
-    ++agent_kills_;
+    ++totals_->agent_kills;
     const auto rank =
         static_cast<size_t>(Pick(0, static_cast<int>(agents_.size()) - 1));
     agents_[rank].Kill();
@@ -258,7 +266,7 @@ class Oracle {
       default:
         proxy_->Stall(absl::Milliseconds(Pick(50, 500)));
     }
-    ++cuts_;
+    ++totals_->cuts;
     return true;
   }
 
@@ -271,7 +279,7 @@ class Oracle {
   std::unique_ptr<Checker> checker_;
   std::vector<Process> agents_;
   std::vector<int64_t> lives_;
-  int collector_kills_ = 0, agent_kills_ = 0, cuts_ = 0;
+  Totals* const totals_;
 };
 
 int Main(int argc, char** argv) {
@@ -282,6 +290,8 @@ int Main(int argc, char** argv) {
   app.add_option("--collector-binary", flags.collector_binary, "rankprobed");
   app.add_option("--directory", flags.directory, "for all files; a new one");
   app.add_option("--rounds", flags.rounds, "disturbances (15)");
+  app.add_option("--chapter", flags.chapter,
+                 "rounds until everything begins anew (25)");
   app.add_option("--agents", flags.agents, "ranks (3)");
   app.add_option("--seed", flags.seed, "0: a new one");
   app.add_flag("--spool", flags.spool, "agents keep a spool");
@@ -308,12 +318,30 @@ int Main(int argc, char** argv) {
     flags.directory = pattern;
     made = true;
   }
-  const int code =
-      Oracle(flags, std::filesystem::read_symlink("/proc/self/exe").string())
-          .Run();
-  // What failed is left to be looked at.
-  if (code == 0 && made) std::filesystem::remove_all(flags.directory);
-  return code;
+  const std::string self =
+      std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string directory = flags.directory;
+  Totals totals;
+  for (int done = 0, chapter = 0; done < flags.rounds; ++chapter) {
+    Flags part = flags;
+    part.rounds = std::min(flags.rounds - done, std::max(flags.chapter, 1));
+    part.seed = flags.seed + static_cast<uint64_t>(chapter);
+    part.directory = absl::StrCat(directory, "/chapter", chapter);
+    std::filesystem::create_directories(part.directory);
+    // What failed is left to be looked at.
+    if (const int code = Oracle(part, self, &totals).Run(); code != 0)
+      return code;
+    std::filesystem::remove_all(part.directory);
+    done += part.rounds;
+  }
+  if (made) std::filesystem::remove_all(directory);
+  std::printf(
+      "clean: %d rounds, %llu acked steps, %d collector kills, %d agent kills, "
+      "%d cuts (seed %llu)\n",
+      flags.rounds, static_cast<unsigned long long>(totals.steps),
+      totals.collector_kills, totals.agent_kills, totals.cuts,
+      static_cast<unsigned long long>(flags.seed));
+  return 0;
 }
 
 }  // namespace

@@ -111,7 +111,10 @@ std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step) {
   std::vector<Payload> payloads;
   payloads.push_back(Make(seed ^ (s / 7 * 1000003), 300000));
   const uint64_t own = seed ^ (r * 7919 + s * 104729 + 1);
-  payloads.push_back(Make(own, (200 << 10) + own % (1 << 20) * 2));
+  // One in eight takes several chunks.
+  const uint64_t size = own % 8 == 0 ? (1 << 20) + own % (1 << 20) * 2
+                                     : (40 << 10) + own % (1 << 18);
+  payloads.push_back(Make(own, size));
   payloads.push_back(Make(own + 1, 64 + own % 512 * 8));
   return payloads;
 }
@@ -146,7 +149,8 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
       return 2;
     // Every other step waits for its ack; the one before it is covered too.
     if (step % 2 == 0) {
-      absl::SleepFor(absl::Milliseconds(2));
+      // A step takes its time: hours of this must fit on a disk.
+      absl::SleepFor(absl::Milliseconds(30));
       continue;
     }
     absl::Status flushed;
