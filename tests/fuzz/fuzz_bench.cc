@@ -1,4 +1,4 @@
-// Any bytes as the dump.json of a bench: an index of it, or a fault and nothing.
+// Any bytes as the dump.json of a bench: an index of it, or a fault, no more.
 #include <cstdint>
 #include <cstdlib>
 
