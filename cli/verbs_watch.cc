@@ -41,6 +41,10 @@ const char* KindText(v1::Event::Kind kind) {
       return "switched";
     case v1::Event::KIND_FLIGHT_SHIPPED:
       return "flight";
+    case v1::Event::KIND_DIFFERENCE:
+      return "difference";
+    case v1::Event::KIND_ERROR:
+      return "error";
     default:
       return "event";
   }

@@ -56,7 +56,7 @@ class ServerImpl final : public Server {
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_(AgentOptions(&ingest_metrics_), &control_,
+        agent_service_(AgentOptions(&ingest_metrics_, &pool_), &control_,
                        commits_.get(), store_.get()),
         control_service_(&control_, logger),
         archive_service_(
@@ -152,9 +152,13 @@ class ServerImpl final : public Server {
     options.credit_bytes = config.credit_bytes;
     return options;
   }
-  static AgentService::Options AgentOptions(IngestMetrics* metrics) {
+  static AgentService::Options AgentOptions(IngestMetrics* metrics,
+                                            WorkerPool* pool) {
     AgentService::Options options;
     options.metrics = metrics;
+    options.run = [pool](std::function<void()> task) {
+      return pool->Run(std::move(task));
+    };
     return options;
   }
   static CommitQueue::Options CommitOptions(const ServerConfig& config,

@@ -177,6 +177,12 @@ class Parser {
       if (reader.OneOf("file_format", kFormats))
         Ignored(name, "file_format", "for MindSpore L2 only");
       plan_.bench_path = reader.String("bench_path").value_or("");
+      constexpr size_t kMaxRunName = 255;
+      if (absl::StartsWith(plan_.bench_path, "run:") &&
+          (plan_.BenchRun().empty() || plan_.BenchRun().size() > kMaxRunName)) {
+        reader.Fault("bench_path", absl::StrCat("\"", plan_.bench_path, "\""),
+                     "a dump directory or run:NAME, 1 to 255 bytes of name");
+      }
       if (const rapidjson::Value* v = reader.Get("diff_nums")) {
         if (v->IsInt64() && (v->GetInt64() == -1 || v->GetInt64() > 0)) {
           plan_.diff_nums = v->GetInt64();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/strip.h"
+
 namespace rankprobe {
 
 IntSet::IntSet(std::vector<int64_t> values) : values_(std::move(values)) {
@@ -34,6 +36,16 @@ bool Plan::HasPayloads() const {
   return task == Task::kTensor ||
          (task == Task::kStatistics && !tensor_list.empty() &&
           level != Level::kDebug);
+}
+
+bool Plan::ComparesWithBench() const {
+  return task == Task::kTensor && level != Level::kDebug &&
+         summary_mode == SummaryMode::kMd5 && !bench_path.empty();
+}
+
+std::string Plan::BenchRun() const {
+  absl::string_view path = bench_path;
+  return absl::ConsumePrefix(&path, "run:") ? std::string(path) : "";
 }
 
 absl::string_view TaskName(Task task) {

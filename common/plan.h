@@ -71,6 +71,7 @@ struct Plan {
   bool auto_export = false;
   // Absent: static. Present: the initial state of the dynamic switch.
   std::optional<bool> dump_enable;
+  // A dump directory, or "run:NAME" for a run in the archive; empty: none.
   std::string bench_path;
   int64_t diff_nums = 1;  // -1 = unlimited
   std::vector<SliceSpec> slices;
@@ -82,6 +83,10 @@ struct Plan {
   bool FinishedBefore(int64_t step) const;
   // dump_tensor_data exists: task tensor, or statistics with a tensor_list.
   bool HasPayloads() const;
+  // Forwards are compared with the bench; tensors are kept of differences only.
+  bool ComparesWithBench() const;
+  // The NAME of "run:NAME"; empty when the bench is a directory or absent.
+  std::string BenchRun() const;
 };
 
 absl::string_view TaskName(Task task);

@@ -205,6 +205,28 @@ TEST(ConfigTest, AsyncCombinations) {
       HasSubstr("md5"));
 }
 
+TEST(ConfigTest, ABenchIsADirectoryOrARun) {
+  const auto plan_of = [](const std::string& bench, const std::string& mode) {
+    const auto config = ParseConfig(
+        R"({"task": "tensor", "dump_path": "d", "tensor": {"summary_mode": ")" +
+            mode + R"(", "bench_path": ")" + bench + R"("}})",
+        {});
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->plan;
+  };
+  EXPECT_EQ(plan_of("run:good", "md5").BenchRun(), "good");
+  EXPECT_EQ(plan_of("/dumps/run:x", "md5").BenchRun(), "");
+  EXPECT_TRUE(plan_of("/dumps", "md5").ComparesWithBench());
+  EXPECT_FALSE(plan_of("/dumps", "statistics").ComparesWithBench());
+  EXPECT_FALSE(plan_of("", "md5").ComparesWithBench());
+  for (const std::string& name : {std::string(), std::string(256, 'x')}) {
+    EXPECT_THAT(ErrorOf(R"({"task": "tensor", "dump_path": "d", "tensor": {)"
+                        R"("summary_mode": "md5", "bench_path": "run:)" +
+                        name + "\"}}"),
+                HasSubstr("tensor.bench_path"));
+  }
+}
+
 TEST(ConfigTest, UnknownKeysWarn) {
   const auto result = ParseConfig(
       R"({"dump_path": "d", "keep_all_ranks": 1, "statistics": {"frobnicate": 2}})",

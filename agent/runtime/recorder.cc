@@ -49,18 +49,29 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
     options.config_json = std::string(DefaultConfigJson());
   RP_ASSIGN_OR_RETURN(ConfigResult config,
                       ParseConfig(options.config_json, options.overrides));
+  std::unique_ptr<FileSystem> own;
+  if (options.file_system == nullptr) {
+    own = NewPosixFileSystem();
+    options.file_system = own.get();
+  }
+  RP_RETURN_IF_ERROR(CheckBenchPath(config.plan, options.file_system));
   auto plan = std::make_shared<const Plan>(std::move(config.plan));
-  return std::unique_ptr<Recorder>(new Recorder(
-      std::move(options), std::move(session), clock, std::move(plan)));
+  return std::unique_ptr<Recorder>(
+      new Recorder(std::move(options), std::move(session), clock,
+                   std::move(own), std::move(plan)));
 }
 
 Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
-                   const Clock* clock, std::shared_ptr<const Plan> local_plan)
+                   const Clock* clock,
+                   std::unique_ptr<FileSystem> own_file_system,
+                   std::shared_ptr<const Plan> local_plan)
     : options_(std::move(options)),
       clock_(clock),
       session_(std::move(session)),
       watcher_(session_ == nullptr ? nullptr : session_->watcher()),
-      tensors_(session_.get()) {
+      own_file_system_(std::move(own_file_system)),
+      tensors_(session_.get()),
+      bench_(session_.get(), options_.file_system, clock) {
   if (session_ != nullptr)
     session_->SetLocalPlan(local_plan, local_plan->dump_enable.value_or(true));
   absl::MutexLock lock(&mutex_);
@@ -118,15 +129,17 @@ void Recorder::Start(std::optional<int64_t> rank) {
   const int64_t step = init_step_ + loop_;
   AdoptPlan(session_->BeginStep(step));
   if (watcher_ != nullptr) watcher_->BeginStep(step);
+  bench_.NotePlan(*plan_, plan_epoch_);
   bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
-                !plan_->FinishedBefore(step) && plan_->WantsStep(step) &&
-                plan_->WantsRank(rank_);
+                !bench_.spent() && !plan_->FinishedBefore(step) &&
+                plan_->WantsStep(step) && plan_->WantsRank(rank_);
   if (!wanted && watcher_ != nullptr &&
       !(plan_enabled_ && plan_->level == Level::kDebug)) {
     StartFlight();
     wanted = flight_;
   }
   if (wanted) BeginStepRecords();
+  if (wanted && !flight_) BeginBench(step);
   recording_.store(wanted, std::memory_order_relaxed);
 }
 
@@ -136,6 +149,28 @@ void Recorder::StartFlight() {
   if (plan == nullptr || (step_begun_ && !flight_)) return;
   flight_ = true;
   AdoptPlan({plan, /*epoch=*/0, /*enabled=*/true});
+}
+
+void Recorder::BeginBench(int64_t step) {
+  const absl::Status status = bench_.BeginStep(*plan_, step, rank_);
+  if (status.ok()) return;
+  const std::string what = absl::StrCat(
+      "step ", step,
+      " is not compared with the bench: ", absl::string_view(status.message()));
+  AddError(what);
+  if (bench_fault_epoch_ == plan_epoch_) return;
+  bench_fault_epoch_ = plan_epoch_;
+  v1::AgentEvent event;
+  event.mutable_error()->set_step(step);
+  event.mutable_error()->set_message(what);
+  session_->SendEvent(std::move(event));
+}
+
+void Recorder::StopIfSpent() {
+  if (!bench_.spent() || !bench_.active()) return;
+  recording_.store(false, std::memory_order_relaxed);
+  // Calls that are still open, and all gradients, are of no interest any more.
+  ++generation_;
 }
 
 void Recorder::BeginStepRecords() {
@@ -203,6 +238,7 @@ void Recorder::Step() {
   module_edges_.clear();
   stacks_.clear();
   tensors_.BeginStep();
+  bench_.EndStep();
   if (filter_ != nullptr) filter_->BeginStep();
 }
 
@@ -239,7 +275,7 @@ void Recorder::Submit() {
 }
 
 void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
-                        const BuildFn& build) {
+                        const BuildFn& build, BenchComparer::Phase phase) {
   AddTrace();
   const bool watched = watcher_ != nullptr && watcher_->active();
   const bool timed = watched && watcher_->timed();
@@ -250,7 +286,15 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
   call->set_entry(entry);
   call->set_kind(kind);
   CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
-  build(builder, call);
+  if (bench_.active()) {
+    tensors_.BeginBench(bench_.Begin(phase, entry, tensors_.held_bytes()));
+    build(builder, call);
+    tensors_.EndBench();
+    std::unique_ptr<HeldPayloads> held;
+    if (bench_.End(phase, call, &held)) tensors_.SendHeld(held.get(), call);
+  } else {
+    build(builder, call);
+  }
   ++counts_.call_phases;
   if (watched) {
     watcher_->OnPhase(*call);
@@ -369,7 +413,7 @@ void Recorder::Inputs(const RecordedCall& call, const BuildFn& build) {
   AddPhase(
       call.forward_entry,
       call.is_module ? v1::CALL_KIND_MODULE_FORWARD : v1::CALL_KIND_API_FORWARD,
-      build);
+      build, BenchComparer::Phase::kInputs);
 }
 
 bool Recorder::PopStack(const std::string& entry) {
@@ -412,7 +456,9 @@ void Recorder::LateOutputs(const RecordedCall& call, const BuildFn& build) {
   if (call.step_generation != generation_ || !step_begun_ ||
       !plan_->data_mode.output)
     return;
-  AddPhase(call.forward_entry, v1::CALL_KIND_API_FORWARD, build);
+  AddPhase(call.forward_entry, v1::CALL_KIND_API_FORWARD, build,
+           BenchComparer::Phase::kOutputs);
+  StopIfSpent();
 }
 
 void Recorder::BeginModuleBackward(const RecordedCall& call) {
@@ -433,19 +479,24 @@ void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
     AddPhase(call.forward_entry,
              call.is_module ? v1::CALL_KIND_MODULE_FORWARD
                             : v1::CALL_KIND_API_FORWARD,
-             build);
+             build,
+             call.outputs_late ? BenchComparer::Phase::kOther
+                               : BenchComparer::Phase::kOutputs);
   }
   if (Edges()) {
     if (!call.is_module && plan_->level == Level::kMix)
       AddEdge(call.forward_entry, Parent());
     FlushModuleEdges();
   }
+  StopIfSpent();
 }
 
 void Recorder::Abandon(const RecordedCall& call) {
   if (call.forward_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
-  if (call.step_generation == generation_ && call.is_module) EndModule(call);
+  if (call.step_generation != generation_) return;
+  bench_.Abandon(call.forward_entry);
+  if (call.is_module) EndModule(call);
 }
 
 bool Recorder::WantsBackward(const RecordedCall& call) const {
@@ -504,7 +555,7 @@ void Recorder::ParameterGradient(absl::string_view module,
                                  const BuildValueFn& build) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
-  if (!step_begun_ ||
+  if (!step_begun_ || (bench_.active() && bench_.spent()) ||
       AskFilter(v1::CallTrace::KIND_PARAMETERS_GRAD, module) !=
           Verdict::kKeep ||
       plan_->task == Task::kStructure)
@@ -631,6 +682,10 @@ void Recorder::ReportFault(absl::string_view what) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (++faults_ > kMaxFaultRecords || !step_begun_) return;
+  AddError(what);
+}
+
+void Recorder::AddError(absl::string_view what) {
   v1::ErrorEvent* error = AddRecord()->mutable_error();
   error->set_time_unix_ns(absl::ToUnixNanos(clock_->Now()));
   error->set_message(std::string(what));

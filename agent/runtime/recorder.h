@@ -38,6 +38,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "agent/runtime/bench_comparer.h"
 #include "agent/runtime/session.h"
 #include "agent/runtime/tensor_recorder.h"
 #include "agent/runtime/watcher.h"
@@ -60,6 +61,8 @@ struct RecordedCall {
   bool stack_wanted = false;
   // A module recorded at a level that has none.
   bool forced = false;
+  // Set before Outputs: they come once more, with LateOutputs, and count then.
+  bool outputs_late = false;
   // The step it was made in; gradients that come later than that are dropped.
   uint64_t step_generation = 0;
 };
@@ -94,13 +97,17 @@ struct RecorderOptions {
   std::optional<int64_t> rank;
   // How long Stop() waits for the collector.
   absl::Duration stop_deadline = absl::Seconds(10);
+  // Where the dump directory of a bench is; outlives the recorder. Null: the
+  // machine's.
+  FileSystem* file_system = nullptr;
 };
 
 class Recorder {
  public:
   using BuildFn = std::function<void(CallBuilder&, v1::CallPhase*)>;
 
-  // INVALID_ARGUMENT for a bad config. `session` may be null: nothing is sent
+  // INVALID_ARGUMENT for a bad config, and for a bench directory that is not
+  // there. `session` may be null: nothing is sent
   // then and nothing recorded.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(
       RecorderOptions options, std::unique_ptr<Session> session,
@@ -188,7 +195,8 @@ class Recorder {
 
  private:
   Recorder(RecorderOptions options, std::unique_ptr<Session> session,
-           const Clock* clock, std::shared_ptr<const Plan> local_plan);
+           const Clock* clock, std::unique_ptr<FileSystem> own_file_system,
+           std::shared_ptr<const Plan> local_plan);
 
   struct StepCounts {
     uint64_t call_phases = 0;
@@ -208,7 +216,13 @@ class Recorder {
   void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPhase(const std::string& entry, v1::CallKind kind,
-                const BuildFn& build) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                const BuildFn& build,
+                BenchComparer::Phase phase = BenchComparer::Phase::kOther)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginBench(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As many differences from the bench as were wanted: the step ends here.
+  void StopIfSpent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddError(absl::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddEdge(const std::string& entry,
                const std::optional<std::string>& parent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -236,7 +250,12 @@ class Recorder {
   const std::unique_ptr<Session> session_;
   // The session's; null when it has none.
   Watcher* const watcher_;
+  const std::unique_ptr<FileSystem> own_file_system_;
   TensorRecorder tensors_ ABSL_GUARDED_BY(mutex_);
+  // Behind the tensors: what it holds is counted there.
+  BenchComparer bench_ ABSL_GUARDED_BY(mutex_);
+  // The plan of which a bench that could not be had was told.
+  std::optional<uint64_t> bench_fault_epoch_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ ABSL_GUARDED_BY(mutex_);
   uint64_t plan_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool plan_enabled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -244,7 +263,8 @@ class Recorder {
   std::optional<int64_t> rank_ ABSL_GUARDED_BY(mutex_);
   int64_t init_step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t loop_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Changes with each Step(): ties gradients to the step of their forward.
+  // Changes with each Step(), and when a step is cut short: ties gradients to
+  // the step of their forward.
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool step_begun_ ABSL_GUARDED_BY(mutex_) = false;
   // The step goes to the flight recorder.

@@ -202,6 +202,33 @@ class SessionImpl final : public Session {
     return queue_.Flush(level, deadline);
   }
 
+  void SendEvent(v1::AgentEvent event) override {
+    if (!Forked()) Emit(std::move(event));
+  }
+
+  // The queue keeps the other half to send with.
+  uint64_t HoldLimitBytes() const override {
+    return options_.queue_budget_bytes / 2;
+  }
+
+  absl::Status FetchBench(
+      const v1::BenchRequest& request, absl::Duration deadline,
+      const std::function<absl::Status(const v1::BenchChunk&)>& add) override {
+    if (Forked())
+      return absl::FailedPreconditionError(
+          "the session belongs to the parent process");
+    grpc::ClientContext context;
+    AddToken(options_.security, &context);
+    context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+    const auto reader = stub_->GetBench(&context, request);
+    absl::Status status;
+    for (v1::BenchChunk chunk; status.ok() && reader->Read(&chunk);)
+      status = add(chunk);
+    if (!status.ok()) context.TryCancel();
+    const grpc::Status end = reader->Finish();
+    return status.ok() ? FromGrpc(end) : status;
+  }
+
   Watcher* watcher() override { return Forked() ? nullptr : &watcher_; }
 
   SessionStats GetStats() const override {

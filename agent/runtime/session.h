@@ -162,6 +162,21 @@ class Session {
 
   virtual SessionStats GetStats() const = 0;
 
+  // [training] Queues an event for the collector. Bounded; may be dropped.
+  virtual void SendEvent(v1::AgentEvent event) {}
+
+  // Bytes of payload reservations that may be held back at a time.
+  virtual uint64_t HoldLimitBytes() const { return UINT64_MAX; }
+
+  // Asks the collector for a bench, in pieces. Waits for the network, at most
+  // until the deadline. NOT_FOUND, DEADLINE_EXCEEDED, UNAVAILABLE, and the
+  // error of `add`, which ends it.
+  virtual absl::Status FetchBench(
+      const v1::BenchRequest& request, absl::Duration deadline,
+      const std::function<absl::Status(const v1::BenchChunk&)>& add) {
+    return absl::UnimplementedError("no collector to have a bench from");
+  }
+
   // Flight recorder, triggers and budgets of this process; null: none.
   virtual Watcher* watcher() { return nullptr; }
 };

@@ -55,6 +55,9 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
       request.checksum = ChecksumMode::kXor64;
   }
   const uint64_t bytes = PayloadBytes(view);
+  const bool named =
+      want_payload && bench_ && view.data != nullptr && bytes > 0;
+  want_payload = want_payload && !bench_;
   Known uncached;
   const Known* known = &uncached;
   if (tensor.identity.storage == nullptr || view.data == nullptr ||
@@ -89,6 +92,10 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   }
   out->set_degraded(known->lost_to_budget ? std::max(degraded_, uint32_t{1})
                                           : degraded_);
+  if (named) {
+    out->set_name_without_payload(true);
+    if (held_ != nullptr) Hold(view, out);
+  }
   if (!want_payload || !known->has_payload) return;
   ++payloads_;
   out->mutable_payload()->set_length_bytes(bytes);
@@ -99,6 +106,60 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     out->mutable_payload()->set_digest(known->summary.digest.data(),
                                        known->summary.digest.size());
   }
+}
+
+// The bytes as they are now: the call may write into its arguments.
+void TensorRecorder::Hold(const TensorView& view, v1::TensorSummary* out) {
+  HeldPayloads::Item item;
+  item.length_bytes = PayloadBytes(view);
+  if (degraded_ > 0 || (fits_ != nullptr && !fits_(item.length_bytes))) {
+    item.lost_to_budget = true;
+    item.lost = v1::LOSS_REASON_AGENT_BUDGET;
+  } else if (const uint64_t limit = session_->HoldLimitBytes();
+             held_bytes_ > limit || item.length_bytes > limit - held_bytes_) {
+    // Waiting would not help: what takes the room is held here.
+    item.lost = v1::LOSS_REASON_AGENT_BUDGET;
+  } else {
+    item.buffer = session_->ReservePayload(item.length_bytes, &item.lost);
+  }
+  if (item.buffer != nullptr) {
+    SummaryRequest copy;
+    copy.statistics = false;
+    copy.copy_to = item.buffer->data();
+    Summarize(view, copy);
+  }
+  held_->Add(std::move(item), out);
+}
+
+void TensorRecorder::SendHeld(HeldPayloads* held, v1::CallPhase* phase) {
+  ForEachTensor(phase, [&](v1::TensorSummary* tensor) {
+    HeldPayloads::Item* const item = held->Of(*tensor);
+    if (item == nullptr) return;
+    v1::PayloadRef* const payload = tensor->mutable_payload();
+    payload->Clear();
+    payload->set_length_bytes(item->length_bytes);
+    ++payloads_;
+    if (item->buffer == nullptr) {
+      ++lost_payloads_;
+      payload->set_lost(item->lost);
+      if (item->lost_to_budget)
+        tensor->set_degraded(std::max(tensor->degraded(), uint32_t{1}));
+      return;
+    }
+    SummaryRequest request;
+    request.statistics = false;
+    request.digest = true;
+    const auto length = static_cast<int64_t>(item->length_bytes);
+    const int64_t stride = 1;
+    const Summary summary = Summarize(
+        {item->buffer->data(), v1::DTYPE_UINT8, {&length, 1}, {&stride, 1}},
+        request);
+    payload->set_digest(summary.digest.data(), summary.digest.size());
+    payload_bytes_ += item->length_bytes;
+    std::unique_ptr<PayloadBuffer> buffer = held->Take(item);
+    if (!session_->KnowsPayload(summary.digest, item->length_bytes))
+      session_->SubmitPayload(summary.digest, std::move(buffer));
+  });
 }
 
 TensorRecorder::Known TensorRecorder::Summarise(const TensorView& view,

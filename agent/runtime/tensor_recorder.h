@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "agent/runtime/held_payloads.h"
 #include "agent/runtime/session.h"
 #include "common/plan.h"
 #include "common/strided_layout.h"
@@ -41,6 +42,20 @@ class TensorRecorder {
   void BeginStep() { cache_.clear(); }
   void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
               v1::TensorSummary* out);
+
+  // Bench mode, until EndBench: tensors carry their data_name, and their bytes
+  // go to `held` (null: nowhere) instead of to the session.
+  void BeginBench(HeldPayloads* held) {
+    bench_ = true;
+    held_ = held;
+  }
+  void EndBench() {
+    bench_ = false;
+    held_ = nullptr;
+  }
+  // Sends what the tokens in the phase stand for.
+  void SendHeld(HeldPayloads* held, v1::CallPhase* phase);
+  uint64_t* held_bytes() { return &held_bytes_; }
 
   // Since the last BeginCount.
   uint64_t payloads() const { return payloads_; }
@@ -95,7 +110,12 @@ class TensorRecorder {
   Known Summarise(const TensorView& view, const SummaryRequest& request,
                   bool want_payload);
 
+  void Hold(const TensorView& view, v1::TensorSummary* out);
+
   Session* const session_;
+  bool bench_ = false;
+  HeldPayloads* held_ = nullptr;
+  uint64_t held_bytes_ = 0;
   uint64_t payloads_ = 0;
   uint64_t lost_payloads_ = 0;
   uint64_t payload_bytes_ = 0;

@@ -196,15 +196,13 @@ class DumpWriter {
 
   void DataName(const v1::TensorSummary& tensor, const std::string& path) {
     const std::string file_name = EscapeFileName(path, ".pt");
-    if (tensor.name_without_payload()) {
-      Text("data_name", file_name);
-      return;
-    }
+    const bool named = tensor.name_without_payload();
+    if (named) Text("data_name", file_name);
     if (!tensor.has_payload()) return;
     const bool there = tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
                        has_payload_(tensor);
     (there ? files_ : missing_)->push_back({file_name, entry_, &tensor});
-    if (there) Text("data_name", file_name);
+    if (there && !named) Text("data_name", file_name);
   }
 
   // Key order differs by mode: with statistics the checksum comes last; in xor

@@ -491,6 +491,7 @@ void ControlPlane::Tick() {
   for (auto& [name, run] : runs_) {
     for (auto& op : run.switches) op->Tick(now);
     ForgetFinished(&run);
+    EndSpentPlans(&run);
   }
   for (auto it = agents_.begin(); it != agents_.end();) {
     const bool forget =

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "collector/control/bench_budget.h"
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
 #include "collector/control/run_plans.h"
@@ -120,6 +121,7 @@ class ControlPlane {
     RunWatch watch;
     RunPlans plans;
     std::list<std::unique_ptr<SwitchOperation>> switches;
+    BenchBudget bench;
   };
 
   Run* LoadRun(const std::string& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -145,6 +147,12 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Act(Run* run, const RunWatch::Fired& fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnDifference(const Agent& agent, Run* run,
+                    const v1::BenchDifference& untrusted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Switches plans off whose diff_nums is reached, as soon as nothing else is
+  // being switched.
+  void EndSpentPlans(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool DumpingNow(const Run& run) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static std::string OperatorConfig(const Run& run);
   void NoteRunBytes(const v1::Identity& identity, uint64_t bytes)

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
 #include "common/status_macros.h"
+#include "common/step_range.h"
 #include "common/watch_spec.h"
 
 namespace rankprobe {
@@ -155,6 +156,16 @@ void ControlPlane::OnWatchEvent(Agent* agent, Run* run,
       told.set_outcome(event.budget().degraded() >= 2
                            ? "checksums only"
                            : "statistics instead of tensors");
+      Tell(std::move(told));
+      break;
+    }
+    case v1::AgentEvent::kDifference:
+      OnDifference(*agent, run, event.difference());
+      break;
+    case v1::AgentEvent::kError: {
+      v1::Event told = EventOf(v1::Event::KIND_ERROR, *agent);
+      told.set_step(ReportedStep(event.error().step()));
+      told.set_detail(event.error().message().substr(0, 1024));
       Tell(std::move(told));
       break;
     }

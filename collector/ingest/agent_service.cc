@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "collector/ingest/admission.h"
+#include "collector/ingest/bench_source.h"
 #include "collector/ingest/server_stream.h"
 
 namespace rankprobe {
@@ -141,7 +142,50 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
   uint64_t next_sequence_ = 1;
 };
 
+// Sends pieces that are there already. gRPC keeps it until it is finished.
+class BenchStream : public grpc::ServerWriteReactor<v1::BenchChunk> {
+ public:
+  void Answer(absl::StatusOr<std::vector<v1::BenchChunk>> chunks) {
+    if (!chunks.ok()) return End(chunks.status());
+    chunks_ = *std::move(chunks);
+    Next();
+  }
+  void End(const absl::Status& status) {
+    Finish(grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                        std::string(status.message())));
+  }
+
+ private:
+  void Next() {
+    if (next_ == chunks_.size()) return End(absl::OkStatus());
+    StartWrite(&chunks_[next_++]);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the agent has gone"));
+    Next();
+  }
+  void OnDone() override { delete this; }
+
+  std::vector<v1::BenchChunk> chunks_;
+  size_t next_ = 0;
+};
+
 }  // namespace
+
+grpc::ServerWriteReactor<v1::BenchChunk>* AgentService::GetBench(
+    grpc::CallbackServerContext* context, const v1::BenchRequest* request) {
+  auto* const stream = new BenchStream();
+  auto work = [store = store_, stream, request = *request] {
+    stream->Answer(ReadBench(store, request));
+  };
+  if (options_.run == nullptr) {
+    work();
+  } else if (!options_.run(std::move(work))) {
+    stream->End(
+        absl::ResourceExhaustedError("too many calls are waiting; try again"));
+  }
+  return stream;
+}
 
 grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
     grpc::CallbackServerContext* context) {

@@ -5,6 +5,8 @@
 #ifndef RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
 #define RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
 
+#include <functional>
+
 #include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
@@ -18,6 +20,8 @@ class AgentService : public v1::AgentService::CallbackService {
     size_t max_queued_directives = 1024;
     // May be null; outlives the service.
     IngestMetrics* metrics = nullptr;
+    // Runs what waits for the disk elsewhere; false: no room. Null: in place.
+    std::function<bool(std::function<void()>)> run;
   };
 
   AgentService(const Options& options, ControlPlane* control,
@@ -31,6 +35,9 @@ class AgentService : public v1::AgentService::CallbackService {
       grpc::CallbackServerContext* context) override;
   grpc::ServerBidiReactor<v1::UploadFrame, v1::UploadAck>* Upload(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::BenchChunk>* GetBench(
+      grpc::CallbackServerContext* context,
+      const v1::BenchRequest* request) override;
 
  private:
   const Options options_;

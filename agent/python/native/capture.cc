@@ -227,17 +227,20 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
           outputs.items[static_cast<size_t>(i)] = PyValue();
       }
     }
-    {
-      const py::gil_scoped_release release;
-      recorder->Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-        FillList(builder, outputs.items, phase->mutable_output());
-      });
-    }
     PyObject* work = result;
     if (PyList_CheckExact(result) && PyList_GET_SIZE(result) > 0)
       work = PyList_GET_ITEM(result, PyList_GET_SIZE(result) - 1);
-    if (spec.distributed && call.kept &&
-        torch_.IsInstance(work, torch_.work_type)) {
+    const bool late = spec.distributed && call.kept &&
+                      torch_.IsInstance(work, torch_.work_type);
+    {
+      RecordedCall ended = call;
+      ended.outputs_late = late;
+      const py::gil_scoped_release release;
+      recorder->Outputs(ended, [&](CallBuilder& builder, v1::CallPhase* phase) {
+        FillList(builder, outputs.items, phase->mutable_output());
+      });
+    }
+    if (late) {
       const PyRef all =
           PyRef::Steal(PyTuple_New(count + KeywordCount(keywords)));
       for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {

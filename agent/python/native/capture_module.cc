@@ -7,6 +7,7 @@
 #include "agent/python/native/api_object.h"
 #include "agent/python/native/capture.h"
 #include "agent/python/native/plan_dict.h"
+#include "agent/runtime/bench_reference.h"
 
 namespace py = pybind11;
 
@@ -16,8 +17,11 @@ namespace {
 // {"plan": {..}, "warnings": [..]}; ValueError listing every fault.
 py::dict ParseConfigDict(const std::string& config_json) {
   auto config = ParseConfig(config_json, {});
-  if (!config.ok())
-    throw py::value_error(std::string(config.status().message()));
+  absl::Status status = config.status();
+  // Said before anything is started, as the recorder would say it.
+  if (status.ok())
+    status = CheckBenchPath(config->plan, NewPosixFileSystem().get());
+  if (!status.ok()) throw py::value_error(std::string(status.message()));
   py::dict out;
   out["plan"] = PlanDict(config->plan);
   out["warnings"] = config->warnings;

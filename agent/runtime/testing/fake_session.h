@@ -21,8 +21,13 @@ struct Received {
   std::vector<Entry> records;
   std::map<std::string, std::string> payloads;  // by digest
   std::vector<int64_t> steps_begun;
+  std::vector<v1::AgentEvent> events;
+  int bench_asked = 0;
   // What the session answers.
   bool shed_payloads = false;
+  uint64_t hold_limit_bytes = UINT64_MAX;
+  v1::BenchChunk bench;
+  absl::Status bench_status;
   ActivePlan remote;
 
   // Entries with records of `kind` in their order, each named once.
@@ -89,6 +94,20 @@ class FakeSession : public Session {
     return absl::OkStatus();
   }
   SessionStats GetStats() const override { return {}; }
+  void SendEvent(v1::AgentEvent event) override {
+    received_->events.push_back(std::move(event));
+  }
+  uint64_t HoldLimitBytes() const override {
+    return received_->hold_limit_bytes;
+  }
+  absl::Status FetchBench(
+      const v1::BenchRequest&, absl::Duration,
+      const std::function<absl::Status(const v1::BenchChunk&)>& add) override {
+    ++received_->bench_asked;
+    if (const absl::Status status = add(received_->bench); !status.ok())
+      return status;
+    return received_->bench_status;
+  }
 
  private:
   class Buffer : public PayloadBuffer {

@@ -1,0 +1,23 @@
+#include "collector/control/bench_budget.h"
+
+namespace rankprobe {
+
+int64_t BenchBudget::Add(uint64_t epoch, const Plan& plan) {
+  const int64_t count = ++counts_[epoch];
+  // Epochs only grow: the lowest is of no plan in force.
+  if (counts_.size() > kMaxEpochs) counts_.erase(counts_.begin());
+  if (plan.ComparesWithBench() && plan.diff_nums == count) tries_[epoch] = 0;
+  return count;
+}
+
+std::optional<uint64_t> BenchBudget::TakeSpent() {
+  if (tries_.empty()) return std::nullopt;
+  const auto it = tries_.begin();
+  const uint64_t epoch = it->first;
+  if (++it->second >= kMaxTries) tries_.erase(it);
+  return epoch;
+}
+
+void BenchBudget::Forget(uint64_t epoch) { tries_.erase(epoch); }
+
+}  // namespace rankprobe
