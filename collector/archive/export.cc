@@ -184,9 +184,9 @@ class StepExporter {
       RP_RETURN_IF_ERROR(sink_->MakeDirectory(data_directory));
 
     const std::string& root = view.begin.dump_path();
-    const std::string dump_data_dir = absl::StrCat(
-        root, root.empty() || absl::EndsWith(root, "/") ? "" : "/",
-        data_directory);
+    const std::string dump_data_dir =
+        absl::StrCat(root, root.empty() || absl::EndsWith(root, "/") ? "" : "/",
+                     data_directory);
     absl::flat_hash_set<const v1::TensorSummary*> unreadable;
     const HasPayloadFn has_payload = [&](const v1::TensorSummary& tensor) {
       return !unreadable.contains(&tensor) &&
