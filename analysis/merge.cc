@@ -94,8 +94,9 @@ class Merger {
 
   absl::StatusOr<MergedGraphs> Run(
       std::vector<std::pair<int64_t, std::unique_ptr<DumpReader>>> ranks) {
-    for (auto& [rank, dump] : ranks) {
-      RP_ASSIGN_OR_RETURN(MergeTree tree, pool_.Add(rank, std::move(dump)));
+    for (std::pair<int64_t, std::unique_ptr<DumpReader>>& dump : ranks) {
+      RP_ASSIGN_OR_RETURN(MergeTree tree,
+                          pool_.Add(dump.first, std::move(dump.second)));
       trees_.push_back(std::move(tree));
     }
     GroupFinder groups(pool_, trees_, layout_);
@@ -125,6 +126,7 @@ class Merger {
   }
   std::vector<MergeTree*> TreesOf(const std::vector<int64_t>& ranks) {
     std::vector<MergeTree*> out;
+    out.reserve(ranks.size());
     for (const int64_t rank : ranks) {
       out.push_back(&trees_[static_cast<size_t>(rank)]);
     }

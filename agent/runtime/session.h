@@ -163,7 +163,7 @@ class Session {
   virtual SessionStats GetStats() const = 0;
 
   // [training] Queues an event for the collector. Bounded; may be dropped.
-  virtual void SendEvent(v1::AgentEvent event) {}
+  virtual void SendEvent(v1::AgentEvent event) = 0;
 
   // Bytes of payload reservations that may be held back at a time.
   virtual uint64_t HoldLimitBytes() const { return UINT64_MAX; }
