@@ -41,6 +41,7 @@ class NullSession : public Session {
   absl::Status Flush(v1::Durability, absl::Duration) override {
     return absl::OkStatus();
   }
+  void SendEvent(v1::AgentEvent) override {}
   SessionStats GetStats() const override { return {}; }
 
  private:
