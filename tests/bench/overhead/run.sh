@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 install_packages
-make_venv "$RANKPROBE_ROOT/build/venv-interop" torch==2.13.0 numpy pandas openpyxl tqdm rich pytest mindstudio-probe==26.2.0
+make_venv "$RANKPROBE_ROOT/build/venv-interop" "${INTEROP_REQUIREMENTS[@]}"
 build rankprobed rankprobe rankprobe_native
 PYTHONPATH=$RANKPROBE_BUILD_DIR/python exec "$RANKPROBE_ROOT/build/venv-interop/bin/python" \
   "$RANKPROBE_ROOT/tests/bench/overhead/overhead.py" "$@"
