@@ -1,5 +1,5 @@
-// The Recorder's calls: APIs, modules, gradients, stacks and saved values. Steps
-// and records are in recorder.cc.
+// The Recorder's calls: APIs, modules, gradients, stacks and saved values.
+// Steps and records are in recorder.cc.
 #include <algorithm>
 #include <utility>
 
