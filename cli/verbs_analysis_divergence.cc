@@ -23,12 +23,6 @@ namespace {
 
 using analysis::Divergence;
 
-std::string Quoted(absl::string_view text) {
-  std::string out;
-  AppendJsonString(text, &out);
-  return out;
-}
-
 struct DivergenceFlags {
   std::string target;
   std::string golden;
@@ -55,18 +49,20 @@ std::string Verdict(const Divergence& d) {
 std::string OriginJson(const Divergence& d) {
   std::string stack;
   for (const std::string& frame : d.stack) {
-    absl::StrAppend(&stack, stack.empty() ? "" : ",", Quoted(frame));
+    absl::StrAppend(&stack, stack.empty() ? "" : ",", JsonString(frame));
   }
   const auto number = [](double value) {
     return std::isfinite(value) ? absl::StrFormat("%.17g", value)
                                 : std::string("\"inf\"");
   };
   return absl::StrCat(
-      "{\"step\":", d.step, ",\"rank\":", d.rank, ",\"call\":", Quoted(d.call),
+      "{\"step\":", d.step, ",\"rank\":", d.rank,
+      ",\"call\":", JsonString(d.call),
       ",\"from_outside\":", d.from_outside ? "true" : "false",
-      ",\"golden_call\":", Quoted(d.golden_call), ",\"row\":", Quoted(d.row),
-      ",\"target\":", Quoted(d.target_values),
-      ",\"golden\":", Quoted(d.golden_values),
+      ",\"golden_call\":", JsonString(d.golden_call),
+      ",\"row\":", JsonString(d.row),
+      ",\"target\":", JsonString(d.target_values),
+      ",\"golden\":", JsonString(d.golden_values),
       ",\"difference\":", number(d.difference),
       ",\"tolerance\":", number(d.tolerance), ",\"noise\":",
       d.noise.has_value() ? number(*d.noise) : std::string("null"),
@@ -82,12 +78,12 @@ std::string DivergenceJson(const analysis::DivergenceReport& report) {
   std::string carried;
   for (const auto& c : report.carried) {
     absl::StrAppend(&carried, carried.empty() ? "" : ",", "{\"step\":", c.step,
-                    ",\"rank\":", c.rank, ",\"call\":", Quoted(c.call),
+                    ",\"rank\":", c.rank, ",\"call\":", JsonString(c.call),
                     ",\"from_rank\":", c.from_rank, "}");
   }
   std::string examples;
   for (const std::string& text : report.unseen.examples) {
-    absl::StrAppend(&examples, examples.empty() ? "" : ",", Quoted(text));
+    absl::StrAppend(&examples, examples.empty() ? "" : ",", JsonString(text));
   }
   const analysis::Unseen& u = report.unseen;
   return absl::StrCat("{\"origins\":[", origins, "],\"carried\":[", carried,
@@ -280,7 +276,7 @@ absl::Status FirstDivergence(const Globals& globals,
   if (captured.step >= 0) {
     json.pop_back();
     absl::StrAppend(&json, ",\"captured\":{\"step\":", captured.step,
-                    ",\"target\":", Quoted(captured.target), ",\"report\":",
+                    ",\"target\":", JsonString(captured.target), ",\"report\":",
                     captured.report.has_value()
                         ? DivergenceJson(*captured.report)
                         : std::string("null"),

@@ -32,12 +32,6 @@ using analysis::CommLinks;
 using analysis::DumpLayout;
 using analysis::DumpReader;
 
-std::string Quoted(absl::string_view text) {
-  std::string out;
-  AppendJsonString(text, &out);
-  return out;
-}
-
 // ---- overflow_check
 
 struct OverflowFlags {
@@ -121,7 +115,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
       const absl::string_view name = rank.dump->name(node.entry);
       if (globals.json) {
         absl::StrAppend(&json, json.empty() ? "" : ",", "{\"rank\":", node.rank,
-                        ",\"call\":", Quoted(name), "}");
+                        ",\"call\":", JsonString(name), "}");
       } else {
         std::printf("rank %lld: %s\n", static_cast<long long>(node.rank),
                     std::string(name).c_str());
@@ -129,7 +123,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
     }
   }
   if (globals.json) {
-    std::printf("{\"file\":%s,\"found\":[%s]}\n", Quoted(path).c_str(),
+    std::printf("{\"file\":%s,\"found\":[%s]}\n", JsonString(path).c_str(),
                 json.c_str());
   } else {
     std::printf("details: %s\n", path.c_str());
@@ -182,11 +176,11 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
       for (const auto& [ranks, content] : d.values) {
         absl::StrAppend(&values, values.empty() ? "" : ",", "{\"ranks\":[",
                         absl::StrJoin(ranks, ","),
-                        "],\"content\":", Quoted(content), "}");
+                        "],\"content\":", JsonString(content), "}");
       }
       absl::StrAppend(&json, json.empty() ? "" : ",", "{\"kind\":\"",
                       analysis::ReplicaKindName(d.kind), "\",\"step\":", d.step,
-                      ",\"row\":", Quoted(d.row), ",\"values\":[", values,
+                      ",\"row\":", JsonString(d.row), ",\"values\":[", values,
                       "]}");
       continue;
     }

@@ -122,7 +122,7 @@ class StreamSink : public ExportSink {
              StreamWriter<v1::ExportEvent>::Handle* out)
       : out_(out) {
     for (const v1::ExportKeptFile& file : request.kept())
-      kept_[file.path()] = {file.length_bytes(), file.xxh3()};
+      kept_[{file.path(), file.length_bytes()}] = file.xxh3();
   }
 
   absl::Status BeginFile(const std::string& path,
@@ -160,8 +160,9 @@ class StreamSink : public ExportSink {
     event.mutable_file_link()->set_existing(existing);
     return out_->Write(std::move(event));
   }
-  std::optional<KeptFile> FindKept(const std::string& path) override {
-    const auto it = kept_.find(path);
+  std::optional<uint64_t> FindKept(const std::string& path,
+                                   uint64_t length_bytes) override {
+    const auto it = kept_.find({path, length_bytes});
     if (it == kept_.end()) return std::nullopt;
     return it->second;
   }
@@ -173,7 +174,8 @@ class StreamSink : public ExportSink {
 
  private:
   StreamWriter<v1::ExportEvent>::Handle* const out_;
-  absl::flat_hash_map<std::string, KeptFile> kept_;
+  // By path and length.
+  absl::flat_hash_map<std::pair<std::string, uint64_t>, uint64_t> kept_;
 };
 
 }  // namespace

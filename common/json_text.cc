@@ -103,6 +103,12 @@ void AppendPythonFloat(double value, std::string* out) {
   }
 }
 
+std::string JsonString(absl::string_view text) {
+  std::string out;
+  AppendJsonString(text, &out);
+  return out;
+}
+
 void AppendJsonString(absl::string_view text, std::string* out) {
   out->push_back('"');
   for (size_t i = 0; i < text.size();) {

@@ -17,6 +17,7 @@ namespace rankprobe {
 void AppendPythonFloat(double value, std::string* out);
 // Appends a quoted string; invalid UTF-8 becomes \ufffd.
 void AppendJsonString(absl::string_view text, std::string* out);
+std::string JsonString(absl::string_view text);
 
 class JsonTextWriter {
  public:

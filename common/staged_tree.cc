@@ -1,7 +1,5 @@
 #include "common/staged_tree.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/content_hash.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -16,10 +15,6 @@ namespace {
 
 constexpr char kTensors[] = "/dump_tensor_data";
 constexpr uint64_t kReadBytes = 1 << 20;
-
-struct HashDeleter {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
 
 // Calls fn with the file's bytes, piece by piece.
 template <typename Fn>
@@ -107,7 +102,8 @@ absl::Status StagedTree::ForEachPt(const std::string& root, Fn fn) {
 absl::Status StagedTree::Start(Leftovers leftovers) {
   const std::string fresh = temporary_ + "/new", old = temporary_ + "/old",
                     kept = temporary_ + "/kept";
-  if (leftovers == Leftovers::kReuse) {
+  reuse_ = leftovers == Leftovers::kReuse;
+  if (reuse_) {
     // Two attempts may have been cut short: the files of the last one count.
     RP_RETURN_IF_ERROR(
         ForEachPt(fresh, [&](const std::string& path) -> absl::Status {
@@ -143,7 +139,11 @@ absl::StatusOr<std::vector<StagedTree::File>> StagedTree::ReusableFiles() {
   std::vector<File> files;
   RP_RETURN_IF_ERROR(ForEachPt(
       temporary_ + "/kept", [&](const std::string& path) -> absl::Status {
-        RP_ASSIGN_OR_RETURN(files.emplace_back(), Reusable(path));
+        File file{path, 0, 0};
+        RP_ASSIGN_OR_RETURN(file.length_bytes,
+                            file_system_->FileSize(KeptPath(path)));
+        RP_ASSIGN_OR_RETURN(file.xxh3, HashKept(path, file.length_bytes));
+        files.push_back(std::move(file));
         return absl::OkStatus();
       }));
   std::stable_sort(files.begin(), files.end(),
@@ -153,21 +153,24 @@ absl::StatusOr<std::vector<StagedTree::File>> StagedTree::ReusableFiles() {
   return files;
 }
 
-absl::StatusOr<StagedTree::File> StagedTree::Reusable(const std::string& path) {
-  const std::string kept = KeptPath(path);
-  if (!file_system_->Exists(kept))
-    return absl::NotFoundError("no earlier attempt wrote it");
-  File file{path, 0, 0};
-  RP_ASSIGN_OR_RETURN(file.length_bytes, file_system_->FileSize(kept));
-  const std::unique_ptr<XXH3_state_t, HashDeleter> hash(XXH3_createState());
-  XXH3_64bits_reset(hash.get());
-  RP_RETURN_IF_ERROR(ReadAll(
-      file_system_, kept, file.length_bytes, [&hash](const std::string& data) {
-        XXH3_64bits_update(hash.get(), data.data(), data.size());
-        return absl::OkStatus();
-      }));
-  file.xxh3 = XXH3_64bits_digest(hash.get());
-  return file;
+std::optional<uint64_t> StagedTree::ReusableXxh3(const std::string& path,
+                                                 uint64_t length_bytes) {
+  if (!reuse_) return std::nullopt;
+  const auto size = file_system_->FileSize(KeptPath(path));
+  if (!size.ok() || *size != length_bytes) return std::nullopt;
+  const absl::StatusOr<uint64_t> xxh3 = HashKept(path, length_bytes);
+  return xxh3.ok() ? std::optional<uint64_t>(*xxh3) : std::nullopt;
+}
+
+absl::StatusOr<uint64_t> StagedTree::HashKept(const std::string& path,
+                                              uint64_t length_bytes) {
+  FileHash hash;
+  RP_RETURN_IF_ERROR(ReadAll(file_system_, KeptPath(path), length_bytes,
+                             [&hash](const std::string& data) {
+                               hash.Add(data);
+                               return absl::OkStatus();
+                             }));
+  return hash.Digest();
 }
 
 absl::Status StagedTree::Reuse(const std::string& path) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,9 @@ class StagedTree {
 
   // .pt files of an earlier attempt, the largest first.
   absl::StatusOr<std::vector<File>> ReusableFiles();
-  // Length and checksum of such a file; NOT_FOUND.
-  absl::StatusOr<File> Reusable(const std::string& path);
+  // XXH3 of such a file, if there is one of this length.
+  std::optional<uint64_t> ReusableXxh3(const std::string& path,
+                                       uint64_t length_bytes);
   // Puts it into this tree.
   absl::Status Reuse(const std::string& path);
 
@@ -56,6 +58,8 @@ class StagedTree {
   StagedTree(FileSystem* file_system, std::string directory);
   absl::Status Start(Leftovers leftovers);
   std::string KeptPath(const std::string& path) const;
+  absl::StatusOr<uint64_t> HashKept(const std::string& path,
+                                    uint64_t length_bytes);
   // Calls fn with the relative path of every .pt file below `root`.
   template <typename Fn>
   absl::Status ForEachPt(const std::string& root, Fn fn);
@@ -64,6 +68,8 @@ class StagedTree {
   const std::string directory_;
   const std::string temporary_;
   std::unique_ptr<FileLock> lock_;
+  // There may be files of an earlier attempt.
+  bool reuse_ = false;
   bool keep_ = false;
   // The directory is ours, and goes if nothing comes of it.
   bool made_ = false;

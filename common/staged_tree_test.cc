@@ -104,7 +104,9 @@ TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {
   EXPECT_EQ((*files)[0].path, kA);
   EXPECT_EQ((*files)[0].length_bytes, 2u);
   EXPECT_EQ((*files)[0].xxh3, XXH3_64bits("aa", 2));
-  EXPECT_TRUE(absl::IsNotFound(tree->Reusable("step0/rank0/c.pt").status()));
+  EXPECT_EQ(tree->ReusableXxh3(kA, 2), XXH3_64bits("aa", 2));
+  EXPECT_EQ(tree->ReusableXxh3(kA, 3), std::nullopt);
+  EXPECT_EQ(tree->ReusableXxh3("step0/rank0/c.pt", 2), std::nullopt);
   Write(tree->PathOf("step0/rank0/dump_tensor_data/c.pt"), "c");
   ASSERT_TRUE(tree->Reuse(kA).ok());
   ASSERT_TRUE(tree->Publish().ok());

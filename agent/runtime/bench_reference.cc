@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/runtime/bench_json.h"
+#include "common/bench_tensor.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -51,11 +52,6 @@ bool SameShape(const v1::TensorSummary& tensor,
                const std::vector<int64_t>& shape) {
   return std::equal(tensor.shape().begin(), tensor.shape().end(), shape.begin(),
                     shape.end());
-}
-
-bool IsCompared(const v1::Value& value) {
-  return value.has_tensor() && !value.tensor().numpy() &&
-         value.tensor().type().empty();
 }
 
 }  // namespace
@@ -141,7 +137,7 @@ bool BenchReference::InputsMatch(absl::string_view name,
   if (entry == nullptr) return false;
   size_t met = 0;
   for (int i = 0; i < inputs.items_size(); ++i) {
-    if (!IsCompared(inputs.items(i))) continue;
+    if (!IsBenchTensor(inputs.items(i))) continue;
     const v1::TensorSummary& tensor = inputs.items(i).tensor();
     const auto it = std::find_if(
         entry->inputs.begin(), entry->inputs.end(), [&](const Tensor& t) {
@@ -162,7 +158,7 @@ std::optional<std::string> BenchReference::Difference(
   if (entry == nullptr) return std::nullopt;
   for (const Tensor& bench : entry->outputs) {
     if (bench.position >= static_cast<uint32_t>(outputs.items_size()) ||
-        !IsCompared(outputs.items(static_cast<int>(bench.position))))
+        !IsBenchTensor(outputs.items(static_cast<int>(bench.position))))
       continue;
     const v1::TensorSummary& tensor =
         outputs.items(static_cast<int>(bench.position)).tensor();

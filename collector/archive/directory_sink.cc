@@ -27,10 +27,4 @@ absl::Status DirectorySink::MakeDirectory(const std::string& path) {
   return file_system_->CreateDirectories(tree_->PathOf(path));
 }
 
-std::optional<KeptFile> DirectorySink::FindKept(const std::string& path) {
-  const auto file = tree_->Reusable(path);
-  if (!file.ok()) return std::nullopt;
-  return KeptFile{file->length_bytes, file->xxh3};
-}
-
 }  // namespace rankprobe

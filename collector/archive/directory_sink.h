@@ -29,7 +29,10 @@ class DirectorySink : public ExportSink {
                         const std::string& existing) override {
     return tree_->Link(path, existing);
   }
-  std::optional<KeptFile> FindKept(const std::string& path) override;
+  std::optional<uint64_t> FindKept(const std::string& path,
+                                   uint64_t length_bytes) override {
+    return tree_->ReusableXxh3(path, length_bytes);
+  }
   absl::Status UseKept(const std::string& path) override {
     return tree_->Reuse(path);
   }

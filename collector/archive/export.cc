@@ -26,6 +26,7 @@
 #include "collector/archive/manifest.h"
 #include "collector/archive/pt_writer.h"
 #include "collector/archive/step_view.h"
+#include "common/content_hash.h"
 #include "common/dtype.h"
 #include "common/status_macros.h"
 
@@ -90,10 +91,6 @@ class LinkTable {
   absl::Mutex mutex_;
   absl::flat_hash_map<std::string, Manifest::File> files_
       ABSL_GUARDED_BY(mutex_);
-};
-
-struct HashDeleter {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
 
 // Bytes of a dense tensor of this dtype and shape; none if there can be no such
@@ -276,14 +273,14 @@ class StepExporter {
     };
     PtWriter writer = new_writer();
     Manifest::File entry{path, writer.FileBytes(), 0};
-    const std::optional<KeptFile> kept = sink_->FindKept(path);
-    if (kept.has_value() && kept->length_bytes == entry.bytes) {
+    const std::optional<uint64_t> kept = sink_->FindKept(path, entry.bytes);
+    if (kept.has_value()) {
       PtWriter checker = new_writer();
       const absl::StatusOr<uint64_t> sum = Produce(
           tensor, &checker, [](absl::string_view) { return absl::OkStatus(); });
       if (absl::IsDataLoss(sum.status())) return false;
       RP_RETURN_IF_ERROR(sum.status());
-      if (*sum == kept->xxh3) {
+      if (*sum == *kept) {
         RP_RETURN_IF_ERROR(sink_->UseKept(path));
         entry.xxh3 = *sum;
         if (options_.link) links_->Add(content, entry);
@@ -312,11 +309,10 @@ class StepExporter {
   template <typename Write>
   absl::StatusOr<uint64_t> Produce(const v1::TensorSummary& tensor,
                                    PtWriter* writer, Write write) {
-    const std::unique_ptr<XXH3_state_t, HashDeleter> hash(XXH3_createState());
-    XXH3_64bits_reset(hash.get());
+    FileHash hash;
     absl::Status write_status;
     const auto put = [&](absl::string_view data) {
-      XXH3_64bits_update(hash.get(), data.data(), data.size());
+      hash.Add(data);
       return write_status = write(data);
     };
     RP_RETURN_IF_ERROR(put(writer->prefix()));
@@ -330,7 +326,7 @@ class StepExporter {
     RP_RETURN_IF_ERROR(write_status);
     if (!read.ok()) return absl::DataLossError(read.message());
     RP_RETURN_IF_ERROR(put(writer->Suffix()));
-    return XXH3_64bits_digest(hash.get());
+    return hash.Digest();
   }
 
   absl::Status Add(Manifest::File file) {

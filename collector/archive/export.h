@@ -23,11 +23,6 @@
 
 namespace rankprobe {
 
-struct KeptFile {
-  uint64_t length_bytes = 0;
-  uint64_t xxh3 = 0;
-};
-
 // Where exported files go. One file is open at a time.
 class ExportSink {
  public:
@@ -43,8 +38,9 @@ class ExportSink {
   // `path` is to be another name of the finished file `existing`.
   virtual absl::Status LinkFile(const std::string& path,
                                 const std::string& existing) = 0;
-  // A file that an earlier attempt may have left: its length and XXH3, or none.
-  virtual std::optional<KeptFile> FindKept(const std::string& path) = 0;
+  // XXH3 of a file of this length that an earlier attempt left, if any.
+  virtual std::optional<uint64_t> FindKept(const std::string& path,
+                                           uint64_t length_bytes) = 0;
   // It is right, and need not be written.
   virtual absl::Status UseKept(const std::string& path) = 0;
 };

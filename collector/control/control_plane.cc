@@ -140,9 +140,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     for (auto& op : run->switches) op->OnLost(admission.replaced_session);
     ForgetFinished(run);
   }
-  const std::optional<int64_t> rank =
-      identity.has_rank() ? std::optional<int64_t>(identity.rank())
-                          : std::nullopt;
+  const std::optional<int64_t> rank = RankOf(identity);
   if (run->plans.ForAll() == nullptr && !hello.config_json().empty()) {
     v1::PlanSpec spec;
     spec.set_config_json(hello.config_json());
@@ -275,9 +273,7 @@ bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
                           uint64_t epoch) const {
   absl::MutexLock lock(&mutex_);
   const auto it = runs_.find(identity.run());
-  const std::optional<int64_t> rank =
-      identity.has_rank() ? std::optional<int64_t>(identity.rank())
-                          : std::nullopt;
+  const std::optional<int64_t> rank = RankOf(identity);
   if (epoch == 0) {
     // The agent's own plan, in force until it has heard of the run's.
     return true;

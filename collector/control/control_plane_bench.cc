@@ -12,11 +12,6 @@ namespace {
 constexpr uint32_t kSwitchTimeoutMs = 10000;
 constexpr char kCause[] = "diff_nums reached";
 
-std::optional<int64_t> RankOf(const v1::Identity& identity) {
-  return identity.has_rank() ? std::optional<int64_t>(identity.rank())
-                             : std::nullopt;
-}
-
 }  // namespace
 
 void ControlPlane::OnDifference(const Agent& agent, Run* run,

@@ -385,9 +385,7 @@ v1::ExplainResponse ControlPlane::Answer(const ExplainOperation& op) {
     facts.degrade = run->watch.degrade();
     const auto report = op.reports.find(agent.identity.incarnation());
     if (report != op.reports.end()) facts.report = report->second;
-    const auto rank = agent.identity.has_rank()
-                          ? std::optional<int64_t>(agent.identity.rank())
-                          : std::nullopt;
+    const auto rank = RankOf(agent.identity);
     *response.add_ranks() = ExplainRank(
         question,
         op.hypothetical != nullptr ? op.hypothetical : run->plans.ForRank(rank),

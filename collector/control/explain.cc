@@ -82,9 +82,7 @@ class Explainer {
 
   void ExplainFilters() {
     const Plan& plan = plan_->plan;
-    const auto rank = facts_.identity.has_rank()
-                          ? std::optional<int64_t>(facts_.identity.rank())
-                          : std::nullopt;
+    const auto rank = RankOf(facts_.identity);
     const std::string ranks =
         plan.ranks.all()
             ? "all ranks"

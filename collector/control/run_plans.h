@@ -18,6 +18,11 @@
 
 namespace rankprobe {
 
+inline std::optional<int64_t> RankOf(const v1::Identity& identity) {
+  return identity.has_rank() ? std::optional<int64_t>(identity.rank())
+                             : std::nullopt;
+}
+
 // A plan with what the gate needs; immutable.
 struct CompiledPlan {
   v1::PlanSpec spec;

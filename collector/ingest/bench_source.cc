@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bench_tensor.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
 
@@ -20,10 +21,8 @@ bool IsForward(const v1::CallPhase& call) {
 void AddTensors(const v1::ValueList& values, bool output,
                 v1::BenchEntry* entry) {
   for (int i = 0; i < values.items_size(); ++i) {
+    if (!IsBenchTensor(values.items(i))) continue;
     const v1::TensorSummary& tensor = values.items(i).tensor();
-    if (!values.items(i).has_tensor() || tensor.numpy() ||
-        !tensor.type().empty())
-      continue;
     v1::BenchTensor* const added = entry->add_tensors();
     added->set_output(output);
     added->set_position(static_cast<uint32_t>(i));

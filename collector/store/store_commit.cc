@@ -14,13 +14,6 @@ namespace {
 // Digests known to be whole, kept to answer HasPayload without the index.
 constexpr size_t kMaxKnownPayloads = 1 << 20;
 
-std::string DigestOf(const XXH3_state_t* state) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-  return {reinterpret_cast<const char*>(canonical.digest),
-          sizeof(canonical.digest)};
-}
-
 }  // namespace
 
 absl::StatusOr<uint64_t> StoreImpl::OpenIncarnation(
@@ -74,8 +67,6 @@ absl::StatusOr<Partial*> StoreImpl::LoadPartial(uint32_t run,
   const auto it = partials_.find(prefix);
   if (it != partials_.end()) return &it->second;
   Partial partial;
-  partial.hash.reset(XXH3_createState());
-  XXH3_128bits_reset(partial.hash.get());
   RP_ASSIGN_OR_RETURN(
       const std::optional<std::string> first,
       index_->Get(keys::Chunk(run, chunk.digest(), chunk.length_bytes(), 0)));
@@ -91,7 +82,7 @@ absl::StatusOr<Partial*> StoreImpl::LoadPartial(uint32_t run,
         return absl::OkStatus();
       std::string data;
       RP_RETURN_IF_ERROR(payloads_->Read(row, &data));
-      XXH3_128bits_update(partial.hash.get(), data.data(), data.size());
+      partial.hash.Add(data);
       partial.next_offset += data.size();
       return absl::OkStatus();
     }));
@@ -128,7 +119,7 @@ absl::Status StoreImpl::AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
   const uint64_t known = partial->next_offset - chunk.offset_bytes();
   if (known >= size) return absl::OkStatus();
   const absl::string_view fresh = absl::string_view(chunk.data()).substr(known);
-  XXH3_128bits_update(partial->hash.get(), fresh.data(), fresh.size());
+  partial->hash.Add(fresh);
   ChunkToAppend append;
   append.run = run->id();
   append.digest = chunk.digest();
@@ -142,7 +133,7 @@ absl::Status StoreImpl::AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
   partial->next_offset += fresh.size();
   if (partial->next_offset == chunk.length_bytes()) {
     v1::PayloadRow row;
-    row.set_corrupt(DigestOf(partial->hash.get()) != chunk.digest());
+    row.set_corrupt(partial->hash.Digest() != chunk.digest());
     const std::string key =
         keys::Payload(run->id(), chunk.digest(), chunk.length_bytes());
     work->batch->Put(key, row.SerializeAsString());

@@ -4,8 +4,6 @@
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 
-#include <xxhash.h>
-
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,6 +22,7 @@
 #include "collector/store/maintenance.h"
 #include "collector/store/payload_store.h"
 #include "collector/store/store.h"
+#include "common/content_hash.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -35,14 +34,10 @@ using RunIncarnation = std::pair<uint32_t, uint64_t>;
 using StepId =
     std::tuple<uint32_t, int64_t, uint64_t>;  // run, step, incarnation
 
-struct HashDeleter {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
 // A payload of which some chunks are there.
 struct Partial {
   uint64_t next_offset = 0;
-  std::unique_ptr<XXH3_state_t, HashDeleter> hash;
+  PayloadHash hash;
 };
 
 template <typename M>

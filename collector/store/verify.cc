@@ -1,7 +1,5 @@
 #include "collector/store/verify.h"
 
-#include <xxhash.h>
-
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/payload_refs.h"
+#include "common/content_hash.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
@@ -21,10 +20,6 @@ namespace {
 
 constexpr int kMaxFaultTexts = 100;
 constexpr uint64_t kRowsPerProgress = 100000;
-
-struct HashDeleter {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
 
 class Verifier {
  public:
@@ -233,11 +228,8 @@ class Verifier {
     std::string fault;
     uint64_t at = 0;
     const bool read = Chosen(payload);
-    std::unique_ptr<XXH3_state_t, HashDeleter> hash;
-    if (read) {
-      hash.reset(XXH3_createState());
-      XXH3_128bits_reset(hash.get());
-    }
+    std::optional<PayloadHash> hash;
+    if (read) hash.emplace();
     std::string data;
     RP_RETURN_IF_ERROR(index_->Scan(
         keys::ChunkPrefix(payload.run, payload.digest, payload.length),
@@ -256,7 +248,7 @@ class Verifier {
                 !status.ok()) {
               fault = std::string(status.message());
             } else {
-              XXH3_128bits_update(hash.get(), data.data(), data.size());
+              hash->Add(data);
               report_.set_payload_bytes_read(report_.payload_bytes_read() +
                                              data.size());
             }
@@ -266,14 +258,8 @@ class Verifier {
         }));
     if (fault.empty() && at != payload.length)
       fault = absl::StrCat("its chunks hold ", at, " bytes");
-    if (fault.empty() && read) {
-      XXH128_canonical_t canonical;
-      XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash.get()));
-      if (payload.digest !=
-          absl::string_view(reinterpret_cast<const char*>(canonical.digest),
-                            sizeof(canonical.digest)))
-        fault = "its bytes do not have its digest";
-    }
+    if (fault.empty() && read && payload.digest != hash->Digest())
+      fault = "its bytes do not have its digest";
     return fault;
   }
 

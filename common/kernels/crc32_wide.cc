@@ -18,11 +18,9 @@ constexpr uint32_t PowerOfX(int n) {
 // Factors that move the low and the high half of 128 bits forward by `kBits`.
 // One bit up: a product of reflected numbers is a bit short.
 template <int kBits>
-constexpr long long kLow = static_cast<long long>(uint64_t{PowerOfX(kBits + 32)}
-                                                  << 1);
+constexpr int64_t kLow = int64_t{PowerOfX(kBits + 32)} * 2;
 template <int kBits>
-constexpr long long kHigh =
-    static_cast<long long>(uint64_t{PowerOfX(kBits - 32)} << 1);
+constexpr int64_t kHigh = int64_t{PowerOfX(kBits - 32)} * 2;
 // Well-known constants of folding by 512 bits.
 static_assert(kLow<512> == 0x154442bd4 && kHigh<512> == 0x1c6e41596);
 

@@ -12,17 +12,14 @@ import pathlib
 import shutil
 import sqlite3
 import subprocess
-import sys
-import traceback
 
 import pytest
-import torch
 import yaml
 from msprobe.core.compare.layer_mapping import generate_data_mapping_by_layer_mapping
-from msprobe.msprobe import main as msprobe_main
 
 import db_diff
 import layouts
+import peer
 import plant
 import table_diff
 
@@ -49,27 +46,9 @@ def only(directory: pathlib.Path, pattern: str = "*") -> str:
 
 
 def run_msprobe(words: list[str]) -> None:
-    """In a fork of this process: its imports take longer than its work."""
-    log = pathlib.Path(words[-1]).parent / "peer.log"
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            os.dup2(out, 1)
-            os.dup2(out, 2)
-            torch.set_num_threads(1)
-            sys.argv = ["msprobe", *words]
-            msprobe_main()
-            status = 0
-        except SystemExit as done:
-            status = int(done.code or 0)
-        except BaseException:  # noqa: BLE001 - told in the log
-            traceback.print_exc(file=open(2, "w", closefd=False))
-        sys.stdout.flush()
-        os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status == 0, log.read_text()[-3000:]
+    directory = pathlib.Path(words[-1]).parent
+    status, text = peer.run(*words, directory=directory)
+    assert status == 0, text[-3000:]
 
 
 def run_ours(words: list[str]) -> None:
@@ -90,27 +69,27 @@ def test_compare(name: str, swap: bool, tmp_path: pathlib.Path) -> None:
     pair = [planted(name, tmp_path), rank_dir(name)]
     if swap:
         pair.reverse()
-    ours, peer = run_both(tmp_path, "compare", "-tp", pair[0] / "dump.json", "-gp", pair[1] / "dump.json")
-    assert table_diff.diff(ours, peer) == []
+    ours, theirs = run_both(tmp_path, "compare", "-tp", pair[0] / "dump.json", "-gp", pair[1] / "dump.json")
+    assert table_diff.diff(ours, theirs) == []
 
 
 @pytest.mark.parametrize("name", ["cnn_stat_mix", "cnn_stat_L0", "weird_stat_mix", "cnn_structure"])
 def test_build(name: str, tmp_path: pathlib.Path) -> None:
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", rank_dir(name), "-oc")
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", rank_dir(name), "-oc")
+    assert db_diff.diff(ours, theirs)[0] == []
 
 
 @pytest.mark.parametrize("name,flags", [("cnn_stat_mix", []), ("cnn_stat_mix", ["-oc"]), ("cnn_stat_mix", ["-lm"]),
                                         ("cnn_md5_mix", [])])
 def test_graph_compare(name: str, flags: list[str], tmp_path: pathlib.Path) -> None:
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", planted(name, tmp_path), "-gp", rank_dir(name), *flags)
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", planted(name, tmp_path), "-gp", rank_dir(name), *flags)
+    assert db_diff.diff(ours, theirs)[0] == []
 
 
 def test_ranks(tmp_path: pathlib.Path) -> None:
     step = rank_dir("ddp_stat_mix").parent
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", step, "-gp", step)
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", step, "-gp", step)
+    assert db_diff.diff(ours, theirs)[0] == []
 
 
 RENAMED = {"Module.conv1.": "Module.stem.", "Module.fc.": "Module.top.head."}
@@ -133,8 +112,8 @@ def test_layer_mapping(tmp_path: pathlib.Path) -> None:
     target, golden = planted("cnn_stat_mix", tmp_path), renamed("cnn_stat_mix", tmp_path)
     rules = tmp_path / "rules.yaml"
     rules.write_text(yaml.safe_dump(RULES))
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", target, "-gp", golden, "-lm", rules)
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", target, "-gp", golden, "-lm", rules)
+    assert db_diff.diff(ours, theirs)[0] == []
     assert '"Module.top.head.Linear.forward.0"' in "".join(
         link for link, in sqlite3.connect(ours).execute("select matched_node_link from tb_nodes"))
 
@@ -161,16 +140,16 @@ def test_data_mapping(tmp_path: pathlib.Path) -> None:
     rows.write_text("Functional.conv2d.0.forward.input.0: Module.conv1.Conv2d.forward.0.input.0\n"
                     "Functional.relu.0.forward.output.0: Functional.relu.0.forward.input.0\n")
     paths = ["-tp", directory / "dump.json", "-gp", directory / "dump.json"]
-    ours, peer = run_both(tmp_path, "compare", *paths, "-dm", rows)
-    assert table_diff.diff(ours, peer) == []
+    ours, theirs = run_both(tmp_path, "compare", *paths, "-dm", rows)
+    assert table_diff.diff(ours, theirs) == []
 
 
 def test_cell_mapping(tmp_path: pathlib.Path) -> None:
     target, golden = planted("cnn_stat_mix", tmp_path), renamed("cnn_stat_mix", tmp_path)
     cells = tmp_path / "cells.yaml"
     cells.write_text("conv1.Conv2d: stem.Conv2d\nfc: top.head\n")
-    ours, peer = run_both(tmp_path, "compare", "-tp", target / "dump.json", "-gp", golden / "dump.json", "-cm", cells)
-    assert table_diff.diff(ours, peer) == []
+    ours, theirs = run_both(tmp_path, "compare", "-tp", target / "dump.json", "-gp", golden / "dump.json", "-cm", cells)
+    assert table_diff.diff(ours, theirs) == []
 
 
 
@@ -186,13 +165,13 @@ def sizes(*layouts_: tuple[int, int, int, int]) -> list[object]:
 def test_merged_build(layout: tuple[int, int, int, int], tmp_path: pathlib.Path) -> None:
     # With dp, msprobe loses the calls between modules of the second pipeline, whose names meet the first's.
     dump = layouts.write(tmp_path / "dump", *layout, loose=layout[2] == 1)
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", dump, *sizes(layout))
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", dump, *sizes(layout))
+    assert db_diff.diff(ours, theirs)[0] == []
 
 
 def test_merged_compare(tmp_path: pathlib.Path) -> None:
     layout, golden_layout = (2, 2, 1, 1), (1, 2, 1, 1)
     target = layouts.write(tmp_path / "target", *layout)
     golden = layouts.write(tmp_path / "golden", *golden_layout)
-    ours, peer = run_both(tmp_path, "graph_visualize", "-tp", target, "-gp", golden, *sizes(layout, golden_layout))
-    assert db_diff.diff(ours, peer)[0] == []
+    ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", target, "-gp", golden, *sizes(layout, golden_layout))
+    assert db_diff.diff(ours, theirs)[0] == []
