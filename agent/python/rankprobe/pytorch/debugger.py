@@ -17,7 +17,7 @@ from rankprobe import _native
 from rankprobe.embedded import EmbeddedCollector
 from rankprobe.pytorch import _config
 from rankprobe.pytorch._apis import Apis, optimizer_scopes
-from rankprobe.pytorch._bindings import bindings
+from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._exports import Exports
 from rankprobe.pytorch._modules import ModuleHooks
@@ -127,7 +127,7 @@ class PrecisionDebugger:
             self._exports: Optional[Exports] = None
             self._scopes: list[Callable[[], None]] = []
             self._open_session()
-            self._capture = self._session.capture(bindings(), _PACKAGE)
+            self._capture = make_capture(self._session, _PACKAGE)
             self._apis = Apis(self._capture)
             self._modules = ModuleHooks(self._capture, _warn)
             self._modules.on_root_begin = self._on_root_begin
