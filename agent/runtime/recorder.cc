@@ -385,9 +385,12 @@ std::optional<std::string> Recorder::Parent() {
   return stack.back();
 }
 
+bool Recorder::WantsLoss() const {
+  return !Forked() && watcher_ != nullptr && watcher_->active();
+}
+
 void Recorder::ReportLoss(double loss) {
-  if (Forked() || watcher_ == nullptr || !watcher_->active()) return;
-  watcher_->OnLoss(loss);
+  if (WantsLoss()) watcher_->OnLoss(loss);
 }
 
 bool Recorder::WantsReplica() const {

@@ -194,6 +194,7 @@ class Recorder {
 
   // --- For triggers; sent only when a rule asks. The loss of this step, and a
   // replica that all ranks should hold alike (the parameters, say).
+  bool WantsLoss() const;
   void ReportLoss(double loss);
   bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);

@@ -108,6 +108,12 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void SaveGradient(const Recorder::SavedValue& value, const std::string& path,
                     const pybind11::object& gradient);
 
+  // --- For triggers. Tensors on devices are waited for.
+  bool WantsLoss() const;
+  void ReportLoss(double loss);
+  bool WantsReplica() const;
+  void ReportReplica(const pybind11::list& tensors);
+
   void BeginStep();
   // Waits for what devices were asked, and fills it in. Before Stop and Step.
   void FinishDevices() noexcept;

@@ -1,5 +1,7 @@
-// Capture's modules, gradients and saved values; APIs are in capture.cc.
+// Capture's modules, gradients, saved values and reports; APIs are in
+// capture.cc.
 #include <utility>
+#include <vector>
 
 #include "agent/python/native/capture.h"
 
@@ -170,6 +172,39 @@ void Capture::SaveGradient(const Recorder::SavedValue& value,
                            [&](CallBuilder& builder, v1::Value* out) {
                              Fill(builder, read, out);
                            });
+  });
+}
+
+bool Capture::WantsLoss() const {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  return recorder != nullptr && recorder->WantsLoss();
+}
+
+void Capture::ReportLoss(double loss) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder != nullptr) recorder->ReportLoss(loss);
+}
+
+bool Capture::WantsReplica() const {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  return recorder != nullptr && recorder->WantsReplica();
+}
+
+void Capture::ReportReplica(const py::list& tensors) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr || !recorder->WantsReplica()) return;
+  const QuietScope quiet(*this);
+  Guarded("replica", [&] {
+    MaybeFail("replica");
+    const PyValue read =
+        reader_.Read(tensors.ptr(), {false, RecordedCall::Needs::kNow});
+    std::vector<TensorInfo> infos;
+    for (const PyValue& value : read.items) {
+      if (value.kind == PyValue::Kind::kTensor && !value.tensor->no_data)
+        infos.push_back(value.tensor->Info());
+    }
+    const py::gil_scoped_release release;
+    recorder->ReportReplica(infos);
   });
 }
 

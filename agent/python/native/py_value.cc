@@ -410,21 +410,25 @@ void FillTensor(CallBuilder& builder, const PyTensorView& tensor,
     out->set_requires_grad(tensor.requires_grad);
     builder.NoData(out);
   } else {
-    TensorInfo info;
-    info.view.data = reinterpret_cast<const void*>(tensor.address);
-    info.view.dtype = tensor.dtype;
-    info.view.sizes = tensor.shape;
-    info.view.strides = tensor.strides;
-    info.requires_grad = tensor.requires_grad;
-    info.identity = tensor.identity;
-    info.arrival = tensor.arrival;
-    info.slot = tensor.slot;
-    builder.Tensor(info, out);
+    builder.Tensor(tensor.Info(), out);
   }
   if (tensor.summary != nullptr) out->MergeFrom(*tensor.summary);
 }
 
 }  // namespace
+
+TensorInfo PyTensorView::Info() const {
+  TensorInfo info;
+  info.view.data = reinterpret_cast<const void*>(address);
+  info.view.dtype = dtype;
+  info.view.sizes = shape;
+  info.view.strides = strides;
+  info.requires_grad = requires_grad;
+  info.identity = identity;
+  info.arrival = arrival;
+  info.slot = slot;
+  return info;
+}
 
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out) {
   switch (value.kind) {

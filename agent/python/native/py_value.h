@@ -32,6 +32,9 @@ struct PyTensorView {
   uint64_t slot = 0;
   // Set for what is not a plain torch.Tensor; its fields beat those above.
   std::unique_ptr<v1::TensorSummary> summary;
+
+  // Points into this.
+  TensorInfo Info() const;
 };
 
 struct PyValue {
