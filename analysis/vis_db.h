@@ -71,7 +71,7 @@ class VisDb {
   absl::Status SetDistributed(const std::string& node_id,
                               const std::string& links);
   absl::Status SetConfig(const VisConfig& config);
-  // Makes the indexes and gives the file its name.
+  // Gives the file its name.
   absl::Status Finish();
 
  private:
