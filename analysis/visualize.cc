@@ -1,6 +1,7 @@
 #include "analysis/visualize.h"
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,6 +31,7 @@ absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
                                    absl::string_view source) {
   DumpReader::Options open;
   open.construct = true;
+  open.keep_text = true;
   GraphSide side;
   side.place = place;
   side.source = source;
@@ -40,6 +42,22 @@ absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
   side.dumps = std::move(dumps);
   RP_ASSIGN_OR_RETURN(side.graph, Graph::Build(*side.dump));
   return side;
+}
+
+// Both sides of a rank; only the target in a build.
+struct OpenPair {
+  GraphSide target;
+  std::optional<GraphSide> golden;
+};
+
+absl::StatusOr<OpenPair> OpenBoth(FileSystem* file_system, const DumpPlace& n,
+                                  const DumpPlace* b) {
+  OpenPair pair;
+  RP_ASSIGN_OR_RETURN(pair.target, OpenSide(file_system, n, "NPU"));
+  if (b != nullptr) {
+    RP_ASSIGN_OR_RETURN(pair.golden, OpenSide(file_system, *b, "Bench"));
+  }
+  return pair;
 }
 
 // One side for each graph that the ranks of a step merge into.
@@ -97,9 +115,12 @@ class Visualizer {
     RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
     const std::unique_ptr<GraphWriter> writer =
         NewGraphWriter(file_system_, options_, db_.get(), &result_);
+    // A rank is written while the next one is read.
+    std::future<absl::StatusOr<OpenPair>> next = StartOpening(0);
     for (size_t i = 0; i < pairs_.size(); ++i) {
-      RP_RETURN_IF_ERROR(
-          WritePair(pairs_[i].first, pairs_[i].second, writer.get()));
+      RP_ASSIGN_OR_RETURN(OpenPair pair, next.get());
+      if (i + 1 < pairs_.size()) next = StartOpening(i + 1);
+      RP_RETURN_IF_ERROR(WritePair(&pair, writer.get()));
       const bool last_of_step =
           i + 1 == pairs_.size() ||
           pairs_[i + 1].first.step != pairs_[i].first.step;
@@ -253,16 +274,23 @@ class Visualizer {
     return absl::OkStatus();
   }
 
-  absl::Status WritePair(const DumpPlace& n, const DumpPlace& b,
-                         GraphWriter* writer) {
-    RP_ASSIGN_OR_RETURN(GraphSide target, OpenSide(file_system_, n, "NPU"));
-    if (!config_.compare) {
+  std::future<absl::StatusOr<OpenPair>> StartOpening(size_t index) const {
+    return std::async(std::launch::async,
+                      [file_system = file_system_, &pair = pairs_[index],
+                       compare = config_.compare] {
+                        return OpenBoth(file_system, pair.first,
+                                        compare ? &pair.second : nullptr);
+                      });
+  }
+
+  absl::Status WritePair(OpenPair* pair, GraphWriter* writer) {
+    GraphSide& target = pair->target;
+    if (!pair->golden.has_value()) {
       config_.micro_steps =
           std::max(config_.micro_steps, target.graph.AssignMicroSteps(nullptr));
       return writer->Write(target, nullptr, false);
     }
-    RP_ASSIGN_OR_RETURN(GraphSide golden, OpenSide(file_system_, b, "Bench"));
-    return WriteCompared(&target, &golden, options_.fuzzy, writer);
+    return WriteCompared(&target, &*pair->golden, options_.fuzzy, writer);
   }
 
   absl::Status WriteCompared(GraphSide* target_side, GraphSide* golden_side,
