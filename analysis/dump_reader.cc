@@ -79,8 +79,7 @@ absl::Status DumpReader::Load(Options options) {
 absl::Status DumpReader::ParseSlice(uint64_t begin, uint64_t end,
                                     JsonDocument* document) const {
   if (!text_.empty()) {
-    return document->ParseView(
-        absl::string_view(text_).substr(begin, end - begin));
+    return document->ParseView(text_.substr(begin, end - begin));
   }
   if (end - begin > kMaxSliceBytes) {
     return absl::InvalidArgumentError(
@@ -95,8 +94,9 @@ absl::Status DumpReader::LoadIndex() {
   RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForRead(path_));
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path_));
   if (keep_text_ && size <= kMaxKeptBytes) {
-    text_.resize(size);
-    RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(text_)));
+    kept_ = std::make_unique_for_overwrite<char[]>(size);
+    RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(kept_.get(), size)));
+    text_ = absl::string_view(kept_.get(), size);
   }
   JsonStream stream =
       text_.empty() ? JsonStream(file_.get(), size) : JsonStream(text_);

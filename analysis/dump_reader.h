@@ -102,7 +102,9 @@ class DumpReader {
   std::string path_;
   std::unique_ptr<RandomAccessFile> file_;
   const bool keep_text_;
-  std::string text_;  // the whole file, or empty
+  // The whole file, or empty.
+  std::unique_ptr<char[]> kept_;
+  absl::string_view text_;
   std::string task_;
   std::string level_;
   std::string framework_;

@@ -96,6 +96,7 @@ class Visualizer {
       : file_system_(file_system), options_(options), progress_(progress) {}
 
   absl::StatusOr<VisualizeResult> Run(const std::string& path) {
+    RP_RETURN_IF_ERROR(CheckOptions());
     RP_ASSIGN_OR_RETURN(const DumpLayout target,
                         FindDumps(file_system_, options_.target));
     if (target.debug) {
@@ -133,6 +134,20 @@ class Visualizer {
   }
 
  private:
+  absl::Status CheckOptions() const {
+    const bool compare = !options_.golden.empty();
+    if (!compare && !options_.layer_mapping.empty()) {
+      return absl::InvalidArgumentError(
+          "a layer mapping (-lm) needs a golden dump (-gp)");
+    }
+    const bool merge = options_.target_layout.has_value();
+    if (options_.golden_layout.has_value() != (merge && compare)) {
+      return absl::InvalidArgumentError(
+          "a parallel layout is needed for each side, or for none");
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ReadRules() {
     if (options_.layer_mapping.empty() || options_.layer_mapping == "auto") {
       return absl::OkStatus();
