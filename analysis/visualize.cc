@@ -15,6 +15,7 @@
 #include "analysis/graph_writer.h"
 #include "analysis/layer_mapping.h"
 #include "analysis/merge.h"
+#include "analysis/merged_dump.h"
 #include "analysis/vis_db.h"
 #include "analysis/vis_texts.h"
 #include "common/status_macros.h"
@@ -145,6 +146,10 @@ class Visualizer {
       return absl::InvalidArgumentError(
           "a parallel layout is needed for each side, or for none");
     }
+    if (options_.merged_as_dump && (!merge || compare)) {
+      return absl::InvalidArgumentError(
+          "a dump can only be made of the merged ranks of one dump");
+    }
     return absl::OkStatus();
   }
 
@@ -216,9 +221,14 @@ class Visualizer {
       config_.node_colors = "null";
     }
     RP_RETURN_IF_ERROR(ReadRules());
-    RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
-    const std::unique_ptr<GraphWriter> writer =
-        NewGraphWriter(file_system_, options_, db_.get(), &result_);
+    MergedDumpWriter dump_writer(file_system_, path, &result_);
+    std::unique_ptr<GraphWriter> db_writer;
+    if (!options_.merged_as_dump) {
+      RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
+      db_writer = NewGraphWriter(file_system_, options_, db_.get(), &result_);
+    }
+    GraphWriter* const writer =
+        options_.merged_as_dump ? &dump_writer : db_writer.get();
     std::set<int64_t> done;
     std::set<int64_t> ranks;
     size_t number = 0;
@@ -228,15 +238,18 @@ class Visualizer {
         result_.unpaired.push_back(absl::StrCat(target.path, " step ", step));
         continue;
       }
-      RP_RETURN_IF_ERROR(
-          WriteMerged(places, config_.compare ? &golden->second : nullptr,
-                      writer.get(), &ranks));
+      RP_RETURN_IF_ERROR(WriteMerged(
+          places, config_.compare ? &golden->second : nullptr, writer, &ranks));
       done.insert(step);
       if (progress_) progress_(++number, steps.size());
     }
     if (done.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           target.path, " and ", options_.golden, ": no step is in both"));
+    }
+    if (options_.merged_as_dump) {
+      RP_RETURN_IF_ERROR(dump_writer.Finish());
+      return result_;
     }
     return Finish(done, ranks);
   }

@@ -228,7 +228,8 @@ std::string Graph(const std::string& path, const std::string& target,
                   const std::string& golden, bool overflow_check, bool fuzzy,
                   const std::string& layer_mapping,
                   const std::optional<LayoutTuple>& target_layout,
-                  const std::optional<LayoutTuple>& golden_layout) {
+                  const std::optional<LayoutTuple>& golden_layout,
+                  bool merged_as_dump) {
   const py::gil_scoped_release unlocked;
   VisualizeOptions options;
   options.target = target;
@@ -238,6 +239,7 @@ std::string Graph(const std::string& path, const std::string& target,
   options.layer_mapping = layer_mapping;
   options.target_layout = LayoutOf(target_layout);
   options.golden_layout = LayoutOf(golden_layout);
+  options.merged_as_dump = merged_as_dump;
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   OrThrow(Visualize(files.get(), options, path, nullptr));
   return path;
@@ -261,5 +263,6 @@ PYBIND11_MODULE(_analysis, module) {
              py::arg("golden") = "", py::arg("overflow_check") = false,
              py::arg("fuzzy") = false, py::arg("layer_mapping") = "",
              py::arg("target_layout") = py::none(),
-             py::arg("golden_layout") = py::none());
+             py::arg("golden_layout") = py::none(),
+             py::arg("merged_as_dump") = false);
 }

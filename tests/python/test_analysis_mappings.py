@@ -131,3 +131,47 @@ def test_what_does_not_go_together(tmp_path, renamed):
         with pytest.raises(ValueError, match=match):
             call()
         assert not path.exists()
+
+
+def nodes(path):
+    return {row[:2]: row[2:] for row in sqlite3.connect(path).execute(
+        "select rank, node_name, node_order, node_type, up_node, sub_nodes, micro_step_id, input_data, output_data from tb_nodes")}
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 1, 1), (1, 2, 1, 2), (2, 2, 2, 1)])
+def test_merged_ranks_as_a_dump(tmp_path, sizes):
+    """--file_type json: the dump it makes has the graph that --file_type db makes."""
+    import layouts
+
+    tp, pp, dp, vpp = sizes
+    source = layouts.write(tmp_path / "source", *sizes)
+    flags = ["--rank_size", tp * pp * dp, "--tp", tp, "--pp", pp, "--vpp", vpp]
+    out = tmp_path / "out"
+    verb("graph_visualize", "-tp", source, "-o", out, *flags, "--file_type", "json")
+    assert sorted(p.name for p in out.iterdir()) == ["step0"]
+    ranks = sorted((out / "step0").iterdir())
+    assert len(ranks) == dp
+    direct = verb("graph_visualize", "-tp", source, "-o", tmp_path / "db", *flags)["file"]
+    again = verb("graph_visualize", "-tp", out, "-o", tmp_path / "again")["file"]
+    assert nodes(again) == nodes(direct)
+    notes = [json.loads(text) for text, in sqlite3.connect(direct).execute(
+        "select parallel_merge_info from tb_nodes where parallel_merge_info != ''")]
+    written = [json.loads((rank / "dump.json").read_text()) for rank in ranks]
+    assert all(dump["is_merged"] is True for dump in written)
+    assert sorted(map(str, notes)) == sorted(
+        str(entry["parallel_merge_info"]) for dump in written for entry in dump["data"].values()
+        if "parallel_merge_info" in entry)
+    stacks = [text for text, in sqlite3.connect(again).execute("select stack_info from tb_stack")]
+    assert set(stacks) == {text for text, in sqlite3.connect(direct).execute("select stack_info from tb_stack")}
+    # It is never written over, and what fails leaves nothing.
+    before = (ranks[0] / "dump.json").read_bytes()
+    done = subprocess.run([BIN, "graph_visualize", "-tp", source, "-o", out, *map(str, flags), "--file_type", "json"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "is there already" in done.stderr
+    assert (ranks[0] / "dump.json").read_bytes() == before and sorted(p.name for p in out.iterdir()) == ["step0"]
+    for words in (["--file_type", "json"], ["--file_type", "xml"], ["--file_type", "json", "-gp", source]):
+        done = subprocess.run([BIN, "graph_visualize", "-tp", source, "-o", tmp_path / "bad", *map(str, words)],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    with pytest.raises(ValueError, match="merged ranks"):
+        analysis.graph(tmp_path, source, merged_as_dump=True)

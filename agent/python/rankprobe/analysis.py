@@ -80,12 +80,14 @@ def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: boo
 
 def graph(path: Path, target: Path, golden: Path = "", *, overflow_check: bool = False, fuzzy: bool = False,
           layer_mapping: Path | bool = False, layout: Layout | None = None,
-          golden_layout: Layout | None = None) -> str:
+          golden_layout: Layout | None = None, merged_as_dump: bool = False) -> str:
     """Writes the .vis.db of `rankprobe graph_visualize` to `path`, and returns it.
 
     `layer_mapping` (-lm) matches layers of other names, by scope alone when True. `layout` merges the ranks of each
-    step into one graph for each data parallel replica; with a golden dump both sides need theirs.
+    step into one graph for each data parallel replica; with a golden dump both sides need theirs. With `merged_as_dump`
+    (--file_type json) the merged graph becomes a dump, step{S}/rank{R} in the existing directory `path`.
     """
     layers = "auto" if layer_mapping is True else "" if layer_mapping is False else os.fspath(layer_mapping)
     sides = [side and dataclasses.astuple(side) for side in (layout, golden_layout)]
-    return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(golden), overflow_check, fuzzy, layers, *sides)
+    return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(golden), overflow_check, fuzzy, layers, *sides,
+                           merged_as_dump)
