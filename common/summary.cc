@@ -193,6 +193,22 @@ void AddComplex(const char* data, size_t count, FloatStats* stats) {
   }
 }
 
+// Mean and norm in the type that the precision asks for; double has none
+// at the low one.
+Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,
+                           double min, double mean, double norm) {
+  Statistics s;
+  s.max = StatValue::Float(max);
+  s.min = StatValue::Float(min);
+  const bool high = precision == Precision::kHigh;
+  if (dtype == v1::DTYPE_FLOAT64 && !high) return s;
+  const v1::DType result =
+      high && dtype != v1::DTYPE_FLOAT64 ? v1::DTYPE_FLOAT32 : dtype;
+  s.mean = StatValue::Float(RoundTo(result, mean));
+  s.norm = StatValue::Float(RoundTo(result, norm));
+  return s;
+}
+
 // Accumulates one tensor block by block.
 class Accumulator {
  public:
@@ -251,22 +267,13 @@ class Accumulator {
           if (max == 0) max = zero;
           if (min == 0) min = zero;
         }
-        s.max = StatValue::Float(max);
-        s.min = StatValue::Float(min);
-        if (dtype_ != v1::DTYPE_FLOAT64 ||
-            request_.precision == Precision::kHigh) {
-          const v1::DType result = request_.precision == Precision::kHigh &&
-                                           dtype_ != v1::DTYPE_FLOAT64
-                                       ? v1::DTYPE_FLOAT32
-                                       : dtype_;
-          s.mean = StatValue::Float(RoundTo(result, floats_.sum / n));
-          // Squares are summed in float by PyTorch: beyond its range the norm
-          // is infinite there, and so it is here.
-          const double squares = dtype_ == v1::DTYPE_FLOAT64
-                                     ? floats_.sum_squares
-                                     : static_cast<float>(floats_.sum_squares);
-          s.norm = StatValue::Float(RoundTo(result, std::sqrt(squares)));
-        }
+        // Squares are summed in float by PyTorch: beyond its range the norm
+        // is infinite there, and so it is here.
+        const double squares = dtype_ == v1::DTYPE_FLOAT64
+                                   ? floats_.sum_squares
+                                   : static_cast<float>(floats_.sum_squares);
+        s = FloatStatistics(dtype_, request_.precision, max, min,
+                            floats_.sum / n, std::sqrt(squares));
         break;
       }
       case Family::kInt:
@@ -474,6 +481,34 @@ Summary Summarize(const TensorView& view, const SummaryRequest& request) {
   });
   if (scalar_statistics) summary.statistics = ScalarStatistics(view);
   return summary;
+}
+
+Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
+                               Precision precision,
+                               const ReducedNumbers& numbers) {
+  const Family family = FamilyOf(dtype);
+  Statistics s;
+  switch (family) {
+    case Family::kFloat: {
+      std::array<double, 4> v;
+      std::memcpy(v.data(), numbers.words.data(), sizeof(v));
+      // Adding makes a negative zero positive.
+      s = FloatStatistics(dtype, precision, v[0] + 0.0, v[1] + 0.0, v[2], v[3]);
+      break;
+    }
+    case Family::kInt:
+      s.max = StatValue::Int(static_cast<int64_t>(numbers.words[0]));
+      s.min = StatValue::Int(static_cast<int64_t>(numbers.words[1]));
+      break;
+    case Family::kBool:
+      s.max = StatValue::Bool(numbers.words[0] != 0);
+      s.min = StatValue::Bool(numbers.words[1] != 0);
+      return s;
+    default:
+      return s;
+  }
+  if (zero_dimensional) s.min = s.mean = s.norm = s.max;
+  return s;
 }
 
 void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out) {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "agent/runtime/session.h"
+#include "common/call_values.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
@@ -63,12 +63,11 @@ class HeldPayloads {
   std::vector<Item> items_;
 };
 
-// All tensors of a phase, nested ones too.
-void ForEachTensor(v1::CallPhase* phase,
-                   absl::FunctionRef<void(v1::TensorSummary*)> visit);
-
 // Takes the tokens out: names stay, bytes do not come.
-void DropPayloads(v1::CallPhase* phase);
+inline void DropPayloads(v1::CallPhase* phase) {
+  ForEachTensor(phase,
+                [](v1::TensorSummary* tensor) { tensor->clear_payload(); });
+}
 
 }  // namespace rankprobe
 

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <optional>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/call_values.h"
 
 namespace rankprobe {
 namespace {
@@ -16,39 +16,23 @@ constexpr size_t kMaxHistories = 65536;
 // Weight of the newest value in a norm's running mean.
 constexpr double kNewest = 0.2;
 
-// The section of the call, the tensor's place in it, its statistics.
-using Visit = absl::FunctionRef<void(const char*, int, const v1::TensorStats&)>;
-
-void VisitTensors(const v1::Value& value, const char* section, int index,
-                  Visit visit) {
-  if (value.has_tensor()) {
-    if (value.tensor().has_stats())
-      visit(section, index, value.tensor().stats());
-  } else if (value.has_list()) {
-    for (const v1::Value& item : value.list().items())
-      VisitTensors(item, section, index, visit);
-  } else if (value.has_map()) {
-    for (const v1::NamedValue& item : value.map().items())
-      VisitTensors(item.value(), section, index, visit);
+const char* SectionName(CallSection section) {
+  switch (section) {
+    case CallSection::kInputArgs:
+      return "input";
+    case CallSection::kInputKwargs:
+      return "keyword";
+    case CallSection::kOutput:
+      return "output";
+    case CallSection::kParameters:
+      return "parameter";
+    case CallSection::kInput:
+    case CallSection::kGradients:
+      return "gradient";
+    case CallSection::kDebug:
+      break;
   }
-}
-
-void VisitPhase(const v1::CallPhase& phase, Visit visit) {
-  const auto list = [&](const char* section, const v1::ValueList& values) {
-    for (int i = 0; i < values.items_size(); ++i)
-      VisitTensors(values.items(i), section, i, visit);
-  };
-  const auto map = [&](const char* section, const v1::ValueMap& values) {
-    for (int i = 0; i < values.items_size(); ++i)
-      VisitTensors(values.items(i).value(), section, i, visit);
-  };
-  if (phase.has_input_args()) list("input", phase.input_args());
-  if (phase.has_input_kwargs()) map("keyword", phase.input_kwargs());
-  if (phase.has_output()) list("output", phase.output());
-  if (phase.has_parameters()) map("parameter", phase.parameters());
-  if (phase.has_input()) list("gradient", phase.input());
-  if (phase.has_gradients()) map("gradient", phase.gradients());
-  if (phase.has_debug()) VisitTensors(phase.debug(), "value", 0, visit);
+  return "value";
 }
 
 // What is not a number in a tensor, if anything.
@@ -117,8 +101,11 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
   std::vector<v1::TriggerFired> all;
   if (!watches_tensors_) return all;
   int place = 0;
-  VisitPhase(phase, [&](const char* section, int index,
-                        const v1::TensorStats& stats) {
+  ForEachPlacedTensor(phase, [&](TensorPlace at,
+                                 const v1::TensorSummary& tensor) {
+    if (!tensor.has_stats()) return;
+    const v1::TensorStats& stats = tensor.stats();
+    const char* const section = SectionName(at.section);
     ++place;
     History* history = nullptr;
     double norm = 0;
@@ -140,13 +127,13 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
       if (rule.rule.has_non_finite()) {
         const auto found = NonFinite(stats, rule.rule.non_finite().nan_only());
         if (!found.has_value() || Resting(rule)) continue;
-        detail = absl::StrCat(section, " ", index, ": ", *found);
+        detail = absl::StrCat(section, " ", at.index, ": ", *found);
       } else if (rule.rule.has_norm_jump() && history != nullptr &&
                  history->count >= rule.rule.norm_jump().warmup() &&
                  norm > rule.rule.norm_jump().factor() * history->mean &&
                  history->mean > 0) {
         if (Resting(rule)) continue;
-        detail = absl::StrCat(section, " ", index, ": Norm ", norm, ", ",
+        detail = absl::StrCat(section, " ", at.index, ": Norm ", norm, ", ",
                               norm / history->mean, " times its mean of ",
                               history->mean);
       } else {

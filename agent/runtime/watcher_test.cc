@@ -96,6 +96,26 @@ TEST_F(WatcherTest, InfinitiesCanBeFineAndEntriesChosen) {
   EXPECT_THAT(events_, SizeIs(1));
 }
 
+TEST_F(WatcherTest, TensorsOfPointToPointOperationsAreLookedAt) {
+  v1::WatchSpec spec;
+  AddRule(&spec, "nan")->mutable_non_finite();
+  watcher_.Configure(spec);
+  watcher_.BeginStep(7);
+  v1::CallPhase phase;
+  phase.set_entry("Distributed.batch_isend_irecv.0.forward");
+  v1::ValueList* operations =
+      phase.mutable_input_args()->add_items()->mutable_list();
+  operations->add_items()->mutable_p2p()->mutable_tensor()->mutable_stats();
+  operations->add_items()
+      ->mutable_p2p()
+      ->mutable_tensor()
+      ->mutable_stats()
+      ->set_max_f(kNan);
+  watcher_.OnPhase(phase);
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(events_[0].fired().detail(), "input 0: Max NaN");
+}
+
 TEST_F(WatcherTest, ANormJumpsAgainstItsOwnHistory) {
   v1::WatchSpec spec;
   v1::TriggerRule* rule = AddRule(&spec, "jump");

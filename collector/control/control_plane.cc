@@ -21,11 +21,6 @@ std::string Describe(const v1::Identity& identity) {
                       " (incarnation ", absl::Hex(identity.incarnation()), ")");
 }
 
-// Plans of single ranks are kept beside the run's own.
-std::string PlanKey(const std::string& run, int64_t rank) {
-  return absl::StrCat(run, std::string(1, '\0'), rank);
-}
-
 absl::Status CheckHello(const v1::Hello& hello) {
   const v1::Identity& id = hello.identity();
   if (hello.protocol() != kProtocol) {
@@ -303,136 +298,6 @@ void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,
   NoteRunBytes(it->second.identity, bytes);
 }
 
-absl::Status ControlPlane::SavePlan(const std::string& run,
-                                    const v1::PlanSpec& spec,
-                                    const std::vector<int64_t>& ranks) {
-  if (ranks.empty()) return store_->SavePlan(run, spec);
-  for (const int64_t rank : ranks)
-    RP_RETURN_IF_ERROR(store_->SavePlan(PlanKey(run, rank), spec));
-  return absl::OkStatus();
-}
-
-void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
-                          uint64_t expected_epoch,
-                          const v1::SwitchOptions& options, SwitchDone done) {
-  Run* const run = LoadRun(run_name);
-  if (expected_epoch != 0 && expected_epoch != run->plans.last_epoch()) {
-    return done(absl::AbortedError(
-        absl::StrCat("the run is at epoch ", run->plans.last_epoch(), ", not ",
-                     expected_epoch, ": someone else has changed it")));
-  }
-  if (!run->switches.empty()) {
-    return done(
-        absl::AbortedError("another switch of this run is in progress"));
-  }
-  if (!IsStep(options.at_step()) || !IsStep(options.for_steps())) {
-    return done(absl::InvalidArgumentError(
-        absl::StrCat("at_step and for_steps must be 0 .. ", kMaxStep)));
-  }
-  std::vector<std::string> sessions;
-  const std::vector<int64_t> ranks(options.ranks().begin(),
-                                   options.ranks().end());
-  int64_t furthest = -1;
-  for (const auto& [session, agent] : agents_) {
-    if (!agent.connected || agent.identity.run() != run_name) continue;
-    if (!ranks.empty() && (!agent.identity.has_rank() ||
-                           std::find(ranks.begin(), ranks.end(),
-                                     agent.identity.rank()) == ranks.end())) {
-      continue;
-    }
-    sessions.push_back(session);
-    furthest = std::max(furthest, agent.step);
-  }
-  if (!ranks.empty() && sessions.empty()) {
-    return done(absl::NotFoundError("none of the chosen ranks is connected"));
-  }
-  if (options.has_at_step() && options.at_step() <= furthest) {
-    return done(absl::FailedPreconditionError(
-        absl::StrCat("step ", options.at_step(),
-                     " has passed: a rank is in step ", furthest)));
-  }
-  SwitchOperation::Actions actions;
-  actions.send = [this](const std::string& session,
-                        const v1::Directive& directive) {
-    mutex_.AssertHeld();
-    const auto it = agents_.find(session);
-    if (it != agents_.end() && it->second.connected)
-      it->second.sender(directive);
-  };
-  actions.next_epoch = [run] { return run->plans.NextEpoch(); };
-  actions.look = [this](const std::string& session) {
-    mutex_.AssertHeld();
-    const auto it = agents_.find(session);
-    // Replaced by a later session of its process.
-    if (it == agents_.end()) return SwitchOperation::Participant();
-    const Agent& agent = it->second;
-    return SwitchOperation::Participant{agent.identity, agent.step,
-                                        agent.step_ns};
-  };
-  actions.agree =
-      [this, run, run_name,
-       ranks](const std::shared_ptr<const CompiledPlan>& plan) -> absl::Status {
-    mutex_.AssertHeld();
-    RP_RETURN_IF_ERROR(SavePlan(run_name, plan->spec, ranks));
-    run->plans.Set(plan, ranks);
-    return absl::OkStatus();
-  };
-  spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
-  run->switches.push_back(std::make_unique<SwitchOperation>(
-      SwitchOperation::Request{std::move(spec), options}, sessions,
-      std::move(actions), clock_->Now(), std::move(done)));
-  run->switches.back()->Start();
-  ForgetFinished(run);
-}
-
-void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
-                                 SwitchDone done) {
-  if (const absl::Status status = CheckRunName(request.run()); !status.ok())
-    return done(status);
-  absl::MutexLock lock(&mutex_);
-  Run* const run = LoadRun(request.run());
-  v1::PlanSpec spec;
-  spec.set_enabled(request.enable());
-  if (!request.config_json().empty()) {
-    spec.set_config_json(request.config_json());
-  } else if (run->plans.ForAll() != nullptr) {
-    // What a trigger recorded with is its own affair.
-    spec.set_config_json(OperatorConfig(*run));
-  } else {
-    spec.set_config_json(std::string(DefaultConfigJson()));
-  }
-  Switch(request.run(), std::move(spec), request.expected_epoch(),
-         request.options(), std::move(done));
-}
-
-void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
-                             SwitchDone done) {
-  if (const absl::Status status = CheckRunName(request.run()); !status.ok())
-    return done(status);
-  absl::MutexLock lock(&mutex_);
-  Run* const run = LoadRun(request.run());
-  v1::PlanSpec spec;
-  spec.set_config_json(request.config_json());
-  spec.set_enabled(run->plans.ForAll() != nullptr &&
-                   run->plans.ForAll()->spec.enabled());
-  Switch(request.run(), std::move(spec), request.expected_epoch(),
-         request.options(), std::move(done));
-}
-
-absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
-    const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  const Run* const run = LoadRun(name);
-  if (run->plans.ForAll() == nullptr)
-    return absl::NotFoundError(absl::StrCat("run \"", name, "\" has no plan"));
-  v1::GetConfigResponse response;
-  response.set_epoch(run->plans.ForAll()->spec.epoch());
-  response.set_enabled(run->plans.ForAll()->spec.enabled());
-  response.set_config_json(OperatorConfig(*run));
-  response.set_effective_at_step(run->plans.ForAll()->spec.effective_at_step());
-  return response;
-}
-
 v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
   absl::MutexLock lock(&mutex_);
   std::map<std::string, int64_t> furthest;
@@ -471,12 +336,6 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
                                      b.identity().pid());
             });
   return response;
-}
-
-void ControlPlane::ForgetFinished(Run* run) {
-  run->switches.remove_if([](const std::unique_ptr<SwitchOperation>& op) {
-    return op->finished();
-  });
 }
 
 void ControlPlane::Tick() {

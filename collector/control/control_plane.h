@@ -131,6 +131,8 @@ class ControlPlane {
   void Switch(const std::string& run, v1::PlanSpec spec,
               uint64_t expected_epoch, const v1::SwitchOptions& options,
               SwitchDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Plans of single ranks are kept beside the run's own.
+  static std::string PlanKey(const std::string& run, int64_t rank);
   absl::Status SavePlan(const std::string& run, const v1::PlanSpec& spec,
                         const std::vector<int64_t>& ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -207,6 +207,47 @@ TEST_F(ControlPlaneTest, NoCommitThatWouldComeTooLate) {
   EXPECT_EQ(ranks[0].applied_at, ranks[1].applied_at);
 }
 
+TEST_F(ControlPlaneTest, ACommitThatIsLateForAllMeansALaterStep) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  for (FakeRank& rank : ranks) BeginStep(&rank, 10);
+  Enable();
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  ASSERT_TRUE(ranks[0].prepared.has_value());
+  const int64_t first = ranks[0].prepared->effective_at_step();
+  // Before the collector hears of it and before the commit is there.
+  for (FakeRank& rank : ranks) rank.step = first;
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  for (int i = 0; i < 2; ++i) {
+    for (FakeRank& rank : ranks) Deliver(&rank);
+  }
+  for (int64_t step = first + 1; step < first + 10; ++step) {
+    for (FakeRank& rank : ranks) BeginStep(&rank, step);
+  }
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->attempts(), 2u);
+  EXPECT_GT((*result_)->effective_at_step(), first);
+  for (const FakeRank& rank : ranks)
+    EXPECT_EQ(rank.applied_at, (*result_)->effective_at_step());
+}
+
+TEST_F(ControlPlaneTest, ACommitThatIsLateForSomeIsToldAsThat) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
+  for (FakeRank& rank : ranks) BeginStep(&rank, 10);
+  Enable();
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  ASSERT_TRUE(ranks[0].prepared.has_value());
+  const int64_t first = ranks[0].prepared->effective_at_step();
+  ranks[0].step = first;
+  for (FakeRank& rank : ranks) Deliver(&rank);
+  BeginStep(&ranks[1], first);
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->attempts(), 1u);
+  EXPECT_EQ((*result_)->summary(), absl::StrCat("1/2 ranks at step ", first));
+  EXPECT_EQ((*result_)->ranks(0).state(), v1::RankSwitch::STATE_REFUSED);
+}
+
 TEST_F(ControlPlaneTest, SilenceCallsTheSwitchOff) {
   FakeRank ranks[2];
   for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);

@@ -100,7 +100,12 @@ void SwitchOperation::OnPrepared(const std::string& session,
     if (!prepared.accepted()) {
       rank.state = v1::RankSwitch::STATE_REFUSED;
       rank.reason = prepared.reason();
-      FinishIfAllSettled();
+      if (CommitCameTooLate()) {
+        committed_ = false;
+        Prepare();
+      } else {
+        FinishIfAllSettled();
+      }
     }
     return;
   }
@@ -177,6 +182,17 @@ void SwitchOperation::OnLost(const std::string& session) {
   } else {
     CommitIfAllPrepared();
   }
+}
+
+// For everybody, so that nothing has changed and a later step may do.
+bool SwitchOperation::CommitCameTooLate() const {
+  bool any = false;
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_LOST) continue;
+    if (rank.state != v1::RankSwitch::STATE_REFUSED) return false;
+    any = true;
+  }
+  return any && !request_.options.has_at_step() && attempts_ < kMaxAttempts;
 }
 
 void SwitchOperation::FinishIfAllSettled() {

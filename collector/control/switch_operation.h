@@ -72,6 +72,7 @@ class SwitchOperation {
 
   void Prepare();
   void CommitIfAllPrepared();
+  bool CommitCameTooLate() const;
   void FinishIfAllSettled();
   void Abort();
   int64_t FurthestStep() const;

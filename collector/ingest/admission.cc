@@ -1,7 +1,7 @@
 #include "collector/ingest/admission.h"
 
 #include "absl/strings/str_cat.h"
-#include "collector/store/payload_refs.h"
+#include "common/call_values.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
 

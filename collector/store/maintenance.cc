@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "collector/store/payload_refs.h"
+#include "common/call_values.h"
 #include "common/status_macros.h"
 #include "rankprobe/v1/store.pb.h"
 

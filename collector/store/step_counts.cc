@@ -1,7 +1,7 @@
 #include "collector/store/step_counts.h"
 
-#include "collector/store/payload_refs.h"
 #include "collector/store/store.h"
+#include "common/call_values.h"
 
 namespace rankprobe {
 namespace {
