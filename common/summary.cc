@@ -217,37 +217,19 @@ class Accumulator {
         dtype_(view.dtype),
         size_(ElementSize(view.dtype)),
         family_(request.statistics ? FamilyOf(view.dtype) : Family::kNone),
+        f32_crc32_(family_ == Family::kFloat &&
+                   view.dtype == v1::DTYPE_FLOAT32 &&
+                   request.checksum == ChecksumMode::kCrc32),
         out_(static_cast<char*>(request.copy_to)) {
     if (request.digest) kernels_.digest_init(digest_state_);
   }
 
   void Block(const char* data, size_t bytes) {
     const size_t count = bytes / size_;
-    switch (family_) {
-      case Family::kFloat:
-        AddFloats(data, count);
-        break;
-      case Family::kInt:
-        AddInts(kernels_, dtype_, data, count,
-                request_.precision == Precision::kHigh, &ints_);
-        break;
-      case Family::kBool:
-        kernels_.u8(data, count, &ints_);
-        break;
-      case Family::kComplex:
-        if (dtype_ == v1::DTYPE_COMPLEX64) {
-          AddComplex<float>(data, count, &floats_);
-        } else {
-          AddComplex<double>(data, count, &floats_);
-        }
-        break;
-      case Family::kNone:
-        break;
-    }
-    if (request_.checksum == ChecksumMode::kCrc32) {
-      crc32_ = kernels::Crc32(crc32_, data, bytes);
-    } else if (request_.checksum == ChecksumMode::kXor64) {
-      xor64_ ^= kernels_.xor64(data, bytes);
+    if (f32_crc32_) {
+      crc32_ = kernels::F32Crc32(crc32_, data, count, &floats_);
+    } else {
+      FirstPasses(data, bytes, count);
     }
     if (request_.digest) kernels_.digest_update(digest_state_, data, bytes);
     if (out_ != nullptr) {
@@ -328,6 +310,35 @@ class Accumulator {
   }
 
  private:
+  void FirstPasses(const char* data, size_t bytes, size_t count) {
+    switch (family_) {
+      case Family::kFloat:
+        AddFloats(data, count);
+        break;
+      case Family::kInt:
+        AddInts(kernels_, dtype_, data, count,
+                request_.precision == Precision::kHigh, &ints_);
+        break;
+      case Family::kBool:
+        kernels_.u8(data, count, &ints_);
+        break;
+      case Family::kComplex:
+        if (dtype_ == v1::DTYPE_COMPLEX64) {
+          AddComplex<float>(data, count, &floats_);
+        } else {
+          AddComplex<double>(data, count, &floats_);
+        }
+        break;
+      case Family::kNone:
+        break;
+    }
+    if (request_.checksum == ChecksumMode::kCrc32) {
+      crc32_ = kernels::Crc32(crc32_, data, bytes);
+    } else if (request_.checksum == ChecksumMode::kXor64) {
+      xor64_ ^= kernels_.xor64(data, bytes);
+    }
+  }
+
   void AddFloats(const char* data, size_t count) {
     switch (dtype_) {
       case v1::DTYPE_FLOAT32:
@@ -349,6 +360,7 @@ class Accumulator {
   const v1::DType dtype_;
   const size_t size_;
   const Family family_;
+  const bool f32_crc32_;
   char* out_;
   FloatStats floats_;
   IntStats ints_;
