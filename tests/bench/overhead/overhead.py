@@ -254,7 +254,7 @@ def main() -> int:
     parser.add_argument("--cases", default="L0,L1,mix,L1+md5,L1+tensor")
     parser.add_argument("--tools", default="msprobe,rankprobe")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3)  # the export of a step runs beside the next
     parser.add_argument("--malloc", choices=("steady", "default"), default="steady")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
