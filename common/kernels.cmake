@@ -1,5 +1,5 @@
 set(RP_COMMON_KERNEL_SRCS
-  dtype.cc strided_layout.cc summary.cc kernels/dispatch.cc
+  dtype.cc strided_layout.cc statistics_rules.cc summary.cc kernels/dispatch.cc
   kernels/crc32.cc kernels/crc32_wide.cc
   kernels/kernels_baseline.cc kernels/kernels_avx2.cc kernels/kernels_avx512.cc)
 set(RP_COMMON_KERNEL_TESTS kernels/crc32_test.cc strided_layout_test.cc summary_test.cc)
