@@ -49,6 +49,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   request.set_server_directory(flags.server_directory);
   request.set_link(flags.link);
   request.set_resume(flags.resume);
+  request.set_takes_files(true);
 
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   std::unique_ptr<ExportFiles> files;

@@ -156,26 +156,36 @@ absl::Status StoreImpl::ReadPayload(
   }
   uint64_t at = 0;
   std::string data;
-  RP_RETURN_IF_ERROR(index_->Scan(
-      keys::ChunkPrefix(id, digest, length_bytes),
-      [&](absl::string_view key, absl::string_view value) -> absl::Status {
-        v1::ChunkRow row;
-        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
-            keys::ParseChunkOffset(key) != at) {
-          return absl::DataLossError("the chunks of a payload have a gap");
-        }
-        if (const absl::Status read = payloads_->Read(row, &data); !read.ok()) {
-          // Moved to another segment since the scan began?
-          RP_ASSIGN_OR_RETURN(const std::optional<v1::ChunkRow> now,
-                              GetMessage<v1::ChunkRow>(index_.get(), key));
-          if (!now.has_value())
-            return absl::NotFoundError("the payload was deleted");
-          if (now->SerializeAsString() == row.SerializeAsString()) return read;
-          RP_RETURN_IF_ERROR(payloads_->Read(*now, &data));
-        }
-        at += data.size();
-        return callback(data);
-      }));
+  const auto read_chunk = [&](absl::string_view key,
+                              absl::string_view value) -> absl::Status {
+    v1::ChunkRow row;
+    if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
+        keys::ParseChunkOffset(key) != at) {
+      return absl::DataLossError("the chunks of a payload have a gap");
+    }
+    if (const absl::Status read = payloads_->Read(row, &data); !read.ok()) {
+      // Moved to another segment since the scan began?
+      RP_ASSIGN_OR_RETURN(const std::optional<v1::ChunkRow> now,
+                          GetMessage<v1::ChunkRow>(index_.get(), key));
+      if (!now.has_value())
+        return absl::NotFoundError("the payload was deleted");
+      if (now->SerializeAsString() == row.SerializeAsString()) return read;
+      RP_RETURN_IF_ERROR(payloads_->Read(*now, &data));
+    }
+    at += data.size();
+    return callback(data);
+  };
+  // Most payloads are one chunk: looking it up costs a fraction of a scan.
+  const std::string first = keys::Chunk(id, digest, length_bytes, 0);
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> row, index_->Get(first));
+  if (row.has_value()) RP_RETURN_IF_ERROR(read_chunk(first, *row));
+  if (at < length_bytes) {
+    RP_RETURN_IF_ERROR(index_->Scan(
+        keys::ChunkPrefix(id, digest, length_bytes),
+        [&](absl::string_view key, absl::string_view value) {
+          return key == first ? absl::OkStatus() : read_chunk(key, value);
+        }));
+  }
   if (at != length_bytes)
     return absl::DataLossError("the chunks of a payload end early");
   return absl::OkStatus();
