@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,9 +47,10 @@ TarFiles::~TarFiles() {
 absl::Status TarFiles::Error() const {
   const int error = archive_errno(tar_.get());
   const char* const text = archive_error_string(tar_.get());
-  const std::string message =
-      absl::StrCat(path_ == "-" ? "standard output" : path_, ": ",
-                   text == nullptr ? "cannot be written" : text);
+  const std::string message = absl::StrCat(
+      path_ == "-" ? "standard output" : path_, ": ",
+      text == nullptr ? "cannot be written" : text, error > 0 ? ": " : "",
+      error > 0 ? std::strerror(error) : "");
   return error == ENOSPC || error == EDQUOT
              ? absl::ResourceExhaustedError(message)
              : absl::FailedPreconditionError(message);
