@@ -15,6 +15,7 @@ namespace rankprobe::analysis {
 namespace {
 
 constexpr uint64_t kMaxSliceBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxKeptBytes = uint64_t{32} << 20;
 
 absl::string_view Parent(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
@@ -42,7 +43,8 @@ DumpReader::DumpReader(FileSystem* file_system, std::string directory,
                        Options options)
     : file_system_(file_system),
       directory_(std::move(directory)),
-      debug_(options.debug) {}
+      debug_(options.debug),
+      keep_text_(options.keep_text) {}
 
 absl::StatusOr<std::unique_ptr<DumpReader>> DumpReader::Open(
     FileSystem* file_system, const std::string& directory, Options options) {
@@ -74,21 +76,30 @@ absl::Status DumpReader::Load(Options options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> DumpReader::ReadSlice(uint64_t begin,
-                                                  uint64_t end) const {
+absl::Status DumpReader::ParseSlice(uint64_t begin, uint64_t end,
+                                    JsonDocument* document) const {
+  if (!text_.empty()) {
+    return document->ParseView(text_.substr(begin, end - begin));
+  }
   if (end - begin > kMaxSliceBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a record of over 1 GiB at byte ", begin));
   }
   std::string text(end - begin, '\0');
   RP_RETURN_IF_ERROR(file_->Read(begin, absl::MakeSpan(text)));
-  return text;
+  return document->Parse(std::move(text));
 }
 
 absl::Status DumpReader::LoadIndex() {
   RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForRead(path_));
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path_));
-  JsonStream stream(file_.get(), size);
+  if (keep_text_ && size <= kMaxKeptBytes) {
+    kept_ = std::make_unique_for_overwrite<char[]>(size);
+    RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(kept_.get(), size)));
+    text_ = absl::string_view(kept_.get(), size);
+  }
+  JsonStream stream =
+      text_.empty() ? JsonStream(file_.get(), size) : JsonStream(text_);
   std::string dump_data_dir;
   bool has_task = false;
   bool has_data = false;
@@ -111,9 +122,8 @@ absl::Status DumpReader::LoadIndex() {
           key != "dump_data_dir") {
         continue;
       }
-      RP_ASSIGN_OR_RETURN(std::string text, ReadSlice(begin, end));
       JsonDocument document;
-      RP_RETURN_IF_ERROR(document.Parse(std::move(text)));
+      RP_RETURN_IF_ERROR(ParseSlice(begin, end, &document));
       const JsonValue& value = document.root();
       if (value.is_null()) continue;
       if (!value.is_string()) {
@@ -208,9 +218,7 @@ std::optional<size_t> DumpReader::Find(absl::string_view name) const {
 
 absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
   const Entry& entry = entries_[index];
-  absl::StatusOr<std::string> text = ReadSlice(entry.begin, entry.end);
-  absl::Status status =
-      text.ok() ? record->Parse(*std::move(text)) : text.status();
+  const absl::Status status = ParseSlice(entry.begin, entry.end, record);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(path_, ": entry ",
                                                  OneLine(name(index)), ": ",

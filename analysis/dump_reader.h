@@ -37,6 +37,9 @@ class DumpReader {
   struct Options {
     bool debug = false;      // debug.json in place of dump.json
     bool construct = false;  // construct.json is needed and must not be empty
+    // A file of up to 32 MiB stays in memory; records read from it point into
+    // the reader. For those who read every record.
+    bool keep_text = false;
   };
   // `directory` holds the files. stack.json may be absent.
   static absl::StatusOr<std::unique_ptr<DumpReader>> Open(
@@ -90,13 +93,18 @@ class DumpReader {
   absl::Status ResolveDataDir(const std::string& dump_data_dir);
   absl::Status InFile(const std::string& path,
                       const absl::Status& status) const;
-  absl::StatusOr<std::string> ReadSlice(uint64_t begin, uint64_t end) const;
+  absl::Status ParseSlice(uint64_t begin, uint64_t end,
+                          JsonDocument* document) const;
 
   FileSystem* const file_system_;
   const std::string directory_;
   const bool debug_;
   std::string path_;
   std::unique_ptr<RandomAccessFile> file_;
+  const bool keep_text_;
+  // The whole file, or empty.
+  std::unique_ptr<char[]> kept_;
+  absl::string_view text_;
   std::string task_;
   std::string level_;
   std::string framework_;

@@ -27,8 +27,26 @@ class DumpReaderTest : public ::testing::Test {
     DumpReader::Options options;
     options.construct = !construct.empty();
     auto reader = DumpReader::Open(file_system_.get(), dir_.path(), options);
-    if (reader.ok()) reader_ = *std::move(reader);
-    return reader.status();
+    options.keep_text = true;
+    const auto kept =
+        DumpReader::Open(file_system_.get(), dir_.path(), options);
+    EXPECT_EQ(kept.status(), reader.status());
+    if (!reader.ok() || !kept.ok()) return reader.status();
+    reader_ = *std::move(reader);
+    ExpectSame(**kept);
+    return absl::OkStatus();
+  }
+  // A file read through the window and one in memory.
+  void ExpectSame(const DumpReader& kept) {
+    EXPECT_EQ(kept.mode(), reader_->mode());
+    ASSERT_EQ(kept.size(), reader_->size());
+    for (size_t i = 0; i < kept.size(); ++i) {
+      EXPECT_EQ(kept.name(i), reader_->name(i));
+      JsonDocument a;
+      JsonDocument b;
+      EXPECT_EQ(kept.Read(i, &a), reader_->Read(i, &b));
+      EXPECT_EQ(PythonText(a.root()), PythonText(b.root()));
+    }
   }
   void ExpectBad(const absl::Status& status, const std::string& file,
                  const std::string& why) {

@@ -1,18 +1,13 @@
 #include "analysis/graph.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "analysis/rows.h"
 #include "common/status_macros.h"
 
@@ -20,140 +15,8 @@ namespace rankprobe::analysis {
 namespace {
 
 constexpr absl::string_view kRoot = "DefaultModel";
-constexpr absl::string_view kCollection = "Apis_Between_Modules";
-
-bool IsDigits(absl::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
-}
-
-// Splits "X.forward.3" into X, "forward" and "3"; an API "X.3.forward" has no
-// number behind.
-struct Direction {
-  absl::string_view head;
-  absl::string_view direction;  // empty: no direction
-  absl::string_view number;     // of a module
-};
-
-Direction DirectionOf(absl::string_view id) {
-  for (const absl::string_view direction : {"forward", "backward"}) {
-    absl::string_view head = id;
-    if (absl::ConsumeSuffix(&head, direction) &&
-        absl::ConsumeSuffix(&head, ".")) {
-      return {head, direction, ""};
-    }
-  }
-  const size_t last = id.rfind('.');
-  if (last == absl::string_view::npos || !IsDigits(id.substr(last + 1))) {
-    return {};
-  }
-  for (const absl::string_view direction : {"forward", "backward"}) {
-    absl::string_view head = id.substr(0, last);
-    if (absl::ConsumeSuffix(&head, direction) &&
-        absl::ConsumeSuffix(&head, ".")) {
-      return {head, direction, id.substr(last + 1)};
-    }
-  }
-  return {};
-}
-
-std::string WithDirection(absl::string_view id, absl::string_view direction) {
-  const Direction at = DirectionOf(id);
-  if (at.direction.empty()) return "";
-  std::string out = absl::StrCat(at.head, ".", direction);
-  if (!at.number.empty()) absl::StrAppend(&out, ".", at.number);
-  return out;
-}
-
-struct Frame {
-  std::string file;
-  std::string function;
-};
-
-std::vector<Frame> ParseFrames(const std::vector<std::string>& stack) {
-  std::vector<Frame> frames;
-  for (const std::string& text : stack) {
-    absl::string_view rest = absl::StripAsciiWhitespace(text);
-    absl::ConsumePrefix(&rest, "File ");
-    const size_t line = rest.find(", line ");
-    const size_t in = rest.find(", in ");
-    if (in == absl::string_view::npos) continue;
-    absl::string_view function = rest.substr(in + 5);
-    function = function.substr(0, function.find(','));
-    frames.push_back(
-        {std::string(absl::StripAsciiWhitespace(rest.substr(0, line))),
-         std::string(absl::StripAsciiWhitespace(function))});
-  }
-  return frames;
-}
-
-// Was the call made by the recomputation of an activation checkpoint?
-bool IsRecompute(const std::vector<std::string>* stack) {
-  if (stack == nullptr) return false;
-  const std::vector<Frame> frames = ParseFrames(*stack);
-  for (const Frame& frame : frames) {
-    if (frame.function == "recompute_fn" &&
-        absl::EndsWith(frame.file, "torch/utils/checkpoint.py")) {
-      return true;
-    }
-  }
-  for (size_t i = 0; i < frames.size(); ++i) {
-    const bool backward =
-        frames[i].function == "backward" ||
-        (frames[i].function == "checkpoint_function_backward" &&
-         absl::StrContains(frames[i].file, "megatron"));
-    if (!backward) continue;
-    for (size_t j = i + 1; j <= i + 2 && j < frames.size(); ++j) {
-      if (absl::EndsWith(frames[j].file, "torch/autograd/function.py")) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-// A module at the root of a model has a short name; a longer one was torn off
-// its parent.
-bool IsTornOff(absl::string_view id) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(id, '.');
-  if (parts.size() > 7) return true;
-  if (parts.size() == 7) return !(IsDigits(parts[1]) && IsDigits(parts[3]));
-  return parts.size() == 6 && !IsDigits(parts[1]);
-}
 
 }  // namespace
-
-NodeKind NodeKindOf(absl::string_view id) {
-  static const auto* const kApis = new std::set<absl::string_view>{
-      "Tensor", "Torch",     "Functional",    "NPU", "VF",
-      "Aten",   "Mint",      "Primitive",     "Jit", "Distributed",
-      "Triton", "MindSpeed", "MintFunctional"};
-  if (absl::StartsWith(id, kCollection)) return NodeKind::kCollection;
-  const size_t dot = id.find('.');
-  if (dot == absl::string_view::npos) return NodeKind::kModule;
-  if (kApis->contains(id.substr(0, dot))) return NodeKind::kApi;
-  if (absl::StartsWith(id, "Module.") || absl::StartsWith(id, "Cell.")) {
-    return NodeKind::kModule;
-  }
-  // A custom API, "my_ops.compute.0.forward".
-  const Direction at = DirectionOf(id);
-  const size_t number = at.head.rfind('.');
-  return !at.direction.empty() && at.number.empty() &&
-                 number != absl::string_view::npos &&
-                 IsDigits(at.head.substr(number + 1))
-             ? NodeKind::kApi
-             : NodeKind::kModule;
-}
-
-bool IsBackwardNode(absl::string_view id) {
-  return DirectionOf(id).direction == "backward";
-}
-
-std::string TwinOf(absl::string_view id) {
-  const Direction at = DirectionOf(id);
-  if (at.direction.empty()) return "";
-  return WithDirection(id, at.direction == "forward" ? "backward" : "forward");
-}
 
 class GraphBuilder {
  public:
@@ -220,7 +83,7 @@ class GraphBuilder {
     GraphNode& out = At(node);
     out.stack = dump_.StackId(out.id);
     if (out.stack.has_value() && !dump_.stacks()[*out.stack].empty()) return;
-    const Direction at = DirectionOf(out.id);
+    const NodeDirection at = DirectionOf(out.id);
     if (at.direction != "backward") return;
     // A module is called from one place, however often.
     const std::string forward = at.number.empty()
@@ -240,7 +103,7 @@ class GraphBuilder {
   // forward twin implies.
   std::string ParentOf(const ConstructEdge& edge) const {
     const std::string stated = edge.parent.value_or("");
-    const Direction at = DirectionOf(edge.child);
+    const NodeDirection at = DirectionOf(edge.child);
     if (at.direction != "backward") return stated;
     const auto twin = parents_.find(WithDirection(edge.child, "forward"));
     const auto twin_parent = [&]() -> std::string {
@@ -287,7 +150,7 @@ class GraphBuilder {
     absl::flat_hash_set<std::string> pairs;
     for (const int32_t child : At(0).children) {
       const GraphNode& node = At(child);
-      const Direction at = DirectionOf(node.id);
+      const NodeDirection at = DirectionOf(node.id);
       if (node.kind != NodeKind::kModule || at.number.empty()) continue;
       if (!IsRecompute(dump_.Stack(WithDirection(node.id, "forward"))))
         continue;
@@ -304,7 +167,7 @@ class GraphBuilder {
     absl::flat_hash_map<std::string, std::vector<int32_t>> originals;
     for (size_t i = 1; i < graph_.nodes_.size(); ++i) {
       const GraphNode& node = graph_.nodes_[i];
-      const Direction at = DirectionOf(node.id);
+      const NodeDirection at = DirectionOf(node.id);
       if (node.kind == NodeKind::kModule && at.direction == "forward" &&
           !at.number.empty() && node.parent > 0) {
         originals[std::string(at.head)].push_back(static_cast<int32_t>(i));
@@ -312,7 +175,7 @@ class GraphBuilder {
     }
     absl::flat_hash_map<std::string, size_t> used;
     for (const int32_t child : moved) {
-      const Direction at = DirectionOf(At(child).id);
+      const NodeDirection at = DirectionOf(At(child).id);
       const std::vector<int32_t>& candidates = originals[std::string(at.head)];
       size_t& next = used[absl::StrCat(at.head, "\n", at.direction)];
       if (next >= candidates.size()) continue;
@@ -340,9 +203,9 @@ class GraphBuilder {
         after.push_back(before[i++]);
         continue;
       }
-      std::string id = absl::StrCat(kCollection, ".", number++);
+      std::string id = absl::StrCat(kApiCollection, ".", number++);
       while (graph_.Find(id) >= 0) {
-        id = absl::StrCat(kCollection, ".", number++);
+        id = absl::StrCat(kApiCollection, ".", number++);
       }
       const int32_t node = Create(std::move(id), NodeKind::kCollection);
       At(node).parent = 0;
@@ -372,7 +235,7 @@ class GraphBuilder {
     }
     absl::flat_hash_map<std::string, int64_t> last;
     for (const GraphNode& node : graph_.nodes_) {
-      const Direction at = DirectionOf(node.id);
+      const NodeDirection at = DirectionOf(node.id);
       int64_t number = 0;
       if (at.direction != "backward" || at.number.empty() ||
           !absl::SimpleAtoi(at.number, &number)) {

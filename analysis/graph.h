@@ -14,12 +14,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "analysis/dump_reader.h"
+#include "analysis/node_names.h"
 
 namespace rankprobe::analysis {
-
-// The numbers are those of the node_type column.
-enum class NodeKind { kModule = 0, kApi = 1, kCollection = 9 };
-NodeKind NodeKindOf(absl::string_view id);
 
 // A record of one of the dumps that a graph was made from.
 struct NodeSource {
@@ -91,12 +88,6 @@ class Graph {
   absl::flat_hash_map<std::string, int32_t> by_id_;
   int64_t micro_step_count_ = 0;  // of Megatron
 };
-
-// "Module.a.B.backward.3" or "Torch.mul.3.backward".
-bool IsBackwardNode(absl::string_view id);
-// The forward twin of a backward node and the other way round; empty if the
-// node is neither.
-std::string TwinOf(absl::string_view id);
 
 }  // namespace rankprobe::analysis
 

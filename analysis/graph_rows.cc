@@ -1,5 +1,8 @@
 #include "analysis/graph_rows.h"
 
+#include <array>
+#include <cstring>
+#include <memory_resource>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -30,40 +33,60 @@ std::string ShortDecimals(std::string text) {
   return absl::StrFormat("%.6f%s", value, percent ? "%" : "");
 }
 
-std::string StringText(absl::string_view text) {
-  if (text == " ") return "null";
-  if (text.find_first_of("'N.") == absl::string_view::npos) {
-    return std::string(text);
-  }
-  return ShortDecimals(
-      absl::StrReplaceAll(text, {{"'", ""}, {"None", "null"}}));
-}
-
-std::string ValueText(const JsonValue& value) {
-  if (value.is_null()) return "null";
-  if (value.is_string()) return StringText(value.text);
-  return PythonText(value);
-}
-
+// The fields of one row. Texts are views: of the dump, or kept here.
 class Fields {
  public:
-  void Clear() { fields_.clear(); }
-  void Set(absl::string_view key, std::string text) {
+  void Clear() {
+    fields_.clear();
+    kept_.release();
+  }
+  absl::string_view Keep(absl::string_view text) {
+    if (text.empty()) return {};
+    char* const copy = static_cast<char*>(kept_.allocate(text.size(), 1));
+    std::memcpy(copy, text.data(), text.size());
+    return {copy, text.size()};
+  }
+  void SetKept(absl::string_view key, absl::string_view text) {
+    Set(key, Keep(text));
+  }
+  void SetValue(absl::string_view key, const JsonValue& value) {
+    if (value.is_null()) {
+      Set(key, "null");
+    } else if (value.is_string()) {
+      SetString(key, value.text);
+    } else {
+      scratch_.clear();
+      AppendPythonText(value, &scratch_);
+      SetKept(key, scratch_);
+    }
+  }
+  void SetString(absl::string_view key, absl::string_view text) {
+    if (text == " ") {
+      Set(key, "null");
+    } else if (!MayChange(text)) {
+      Set(key, text);
+    } else {
+      SetKept(key, ShortDecimals(absl::StrReplaceAll(
+                       text, {{"'", ""}, {"None", "null"}})));
+    }
+  }
+  // `text` outlives the row.
+  void Set(absl::string_view key, absl::string_view text) {
     for (auto& field : fields_) {
       if (field.first == key) {
-        field.second = std::move(text);
+        field.second = text;
         return;
       }
     }
-    fields_.emplace_back(key, std::move(text));
+    fields_.emplace_back(key, text);
   }
   void SetMissing(absl::string_view key, absl::string_view text) {
-    if (Find(key) == nullptr) fields_.emplace_back(key, std::string(text));
+    if (Find(key) == nullptr) fields_.emplace_back(key, text);
   }
   void Erase(absl::string_view key) {
     std::erase_if(fields_, [key](const auto& f) { return f.first == key; });
   }
-  const std::string* Find(absl::string_view key) const {
+  const absl::string_view* Find(absl::string_view key) const {
     for (const auto& field : fields_) {
       if (field.first == key) return &field.second;
     }
@@ -87,17 +110,31 @@ class Fields {
   }
 
  private:
-  std::vector<std::pair<absl::string_view, std::string>> fields_;
+  // A quote, a word None, or a number with a point.
+  static bool MayChange(absl::string_view text) {
+    bool digits = true;
+    for (const char c : text) {
+      if (c == '\'' || c == 'N' || (c == '.' && digits)) return true;
+      digits = digits && absl::ascii_isdigit(c);
+    }
+    return false;
+  }
+
+  std::vector<std::pair<absl::string_view, absl::string_view>> fields_;
+  std::array<char, 4096> first_kept_;
+  std::pmr::monotonic_buffer_resource kept_{first_kept_.data(),
+                                            first_kept_.size()};
+  std::string scratch_;
 };
 
 void AddMetrics(DumpMode mode, const RowPair& pair, Fields* fields) {
-  const std::string consistent =
+  const absl::string_view consistent =
       pair.requires_grad_consistent ? "True" : "False";
-  const std::string result(VerdictName(pair.verdict));
+  const absl::string_view result = VerdictName(pair.verdict);
   if (mode == DumpMode::kMd5) {
     fields->Set("Result", result);
     fields->Set("Requires_grad Consistent", consistent);
-    fields->Set("Err_message", pair.MessagesText());
+    fields->SetKept("Err_message", pair.MessagesText());
     return;
   }
   if (mode == DumpMode::kTensor) {
@@ -115,18 +152,27 @@ void AddMetrics(DumpMode mode, const RowPair& pair, Fields* fields) {
       const bool equal =
           pair.stats[i].relative == "0" && pair.target->stats[i].is_number();
       const bool real = pair.target->stats[i].kind == JsonValue::Kind::kFloat;
-      fields->Set(kDiff[i], equal && real ? "0.0" : pair.stats[i].difference);
+      fields->Set(kDiff[i], equal && real
+                                ? "0.0"
+                                : absl::string_view(pair.stats[i].difference));
     }
     for (size_t i = 0; i < 4; ++i) {
       const bool equal =
           pair.stats[i].relative == "0" && pair.target->stats[i].is_number();
-      fields->Set(kRelative[i],
-                  equal ? "0.0%" : ShortDecimals(pair.stats[i].relative));
+      if (equal) {
+        fields->Set(kRelative[i], "0.0%");
+      } else {
+        fields->SetKept(kRelative[i], ShortDecimals(pair.stats[i].relative));
+      }
     }
   }
   fields->Set("Requires_grad Consistent", consistent);
   fields->Set("Result", result);
-  fields->Set("Err_message", pair.MessagesText());
+  if (pair.messages.empty()) {
+    fields->Set("Err_message", "[]");
+  } else {
+    fields->SetKept("Err_message", pair.MessagesText());
+  }
 }
 
 void FillFields(absl::string_view node, const Row& row, DumpMode mode,
@@ -137,29 +183,29 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
     return;
   }
   for (const JsonMember& member : row.record->fields()) {
-    fields->Set(member.key, ValueText(member.value));
+    fields->SetValue(member.key, member.value);
   }
-  fields->Set("data_name", StringText(row.data_name));
+  fields->SetString("data_name", row.data_name);
   fields->SetMissing("requires_grad", "null");
   for (const absl::string_view stat : kStatNames) {
     fields->SetMissing(stat, "null");
   }
   if (row.derived) {
-    fields->Set("dtype", StringText(row.dtype));
-    fields->Set("shape", StringText(row.shape));
+    fields->SetString("dtype", row.dtype);
+    fields->SetString("shape", row.shape);
     if (row.derived_stats) {
       for (size_t i = 0; i < kStatNames.size(); ++i) {
-        fields->Set(kStatNames[i], ValueText(row.stats[i]));
+        fields->SetValue(kStatNames[i], row.stats[i]);
       }
     }
   }
   if (row.merged_stats) {
     for (size_t i = 0; i < kStatNames.size(); ++i) {
-      fields->Set(kStatNames[i], ValueText(row.stats[i]));
+      fields->SetValue(kStatNames[i], row.stats[i]);
     }
   }
   if (show_md5) {
-    fields->Set("md5", StringText(row.md5));
+    fields->SetString("md5", row.md5);
   } else {
     fields->Erase("md5");
   }
@@ -169,10 +215,10 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
          {"class_type", "op", "peer", "tag", "group_id"}) {
       if (batch && key != "class_type") continue;
       const JsonValue* const value = row.p2p->Find(key);
-      fields->Set(key, value == nullptr ? "null" : ValueText(*value));
+      fields->SetValue(key, value == nullptr ? JsonValue() : *value);
     }
   }
-  const std::string* const type = fields->Find("type");
+  const absl::string_view* const type = fields->Find("type");
   if (type != nullptr && *type == "torch.ProcessGroup") {
     fields->Retain([](absl::string_view key) {
       return key == "type" || key == "group_ranks" || key == "group_id" ||
@@ -181,7 +227,7 @@ void FillFields(absl::string_view node, const Row& row, DumpMode mode,
     // Metrics of a group say nothing, unless the group is another.
     if (pair != nullptr && pair->verdict == Verdict::kPass) return;
   }
-  const std::string* const max = fields->Find("Max");
+  const absl::string_view* const max = fields->Find("Max");
   if (max != nullptr && *max == "null") {
     fields->Clear();
     fields->Set("value", "null");

@@ -32,19 +32,21 @@ bool EndsLiteral(char c) {
 JsonStream::JsonStream(const RandomAccessFile* file, uint64_t size)
     : file_(file), size_(size) {}
 
+JsonStream::JsonStream(absl::string_view text)
+    : file_(nullptr), size_(text.size()), window_(text) {}
+
 bool JsonStream::Fill() {
   if (at_ < window_.size()) return true;
   window_offset_ += window_.size();
   at_ = 0;
   const uint64_t length =
       std::min(kWindowBytes, size_ - std::min(size_, window_offset_));
-  window_.resize(length);
+  window_ = {};
   if (length == 0) return false;
-  read_status_ = file_->Read(window_offset_, absl::MakeSpan(window_));
-  if (!read_status_.ok()) {
-    window_.clear();
-    return false;
-  }
+  buffer_.resize(length);
+  read_status_ = file_->Read(window_offset_, absl::MakeSpan(buffer_));
+  if (!read_status_.ok()) return false;
+  window_ = buffer_;
   return true;
 }
 
@@ -59,12 +61,14 @@ absl::Status JsonStream::EndFault() const {
 }
 
 char JsonStream::Peek() {
-  while (Fill()) {
-    while (at_ < window_.size()) {
-      if (!IsSpace(window_[at_])) return window_[at_];
-      ++at_;
-    }
-  }
+  do {
+    const char* const begin = window_.data();
+    const char* const end = begin + window_.size();
+    const char* c = begin + at_;
+    while (c != end && IsSpace(*c)) ++c;
+    at_ = static_cast<size_t>(c - begin);
+    if (c != end) return *c;
+  } while (Fill());
   return 0;
 }
 
@@ -112,6 +116,17 @@ absl::Status JsonStream::ReadString(std::string* out) {
 
 // at_ is behind the opening quote.
 absl::Status JsonStream::SkipString() {
+  const absl::string_view rest = window_.substr(at_);
+  size_t plain = 0;
+  while (plain < rest.size() && rest[plain] != '"' && rest[plain] != '\\') {
+    ++plain;
+  }
+  if (plain < rest.size() && rest[plain] == '"') {
+    at_ += plain + 1;
+    if (rest.substr(0, plain) == "md5" && Peek() == ':') saw_md5_ = true;
+    return absl::OkStatus();
+  }
+  // With escapes, or over the end of the window.
   uint64_t length = 0;
   std::array<char, 4> head{};
   while (true) {
@@ -166,7 +181,10 @@ absl::Status JsonStream::SkipValue(uint64_t* begin, uint64_t* end) {
         break;
       default:
         ++at_;
-        while (Fill() && !EndsLiteral(window_[at_])) ++at_;
+        while (at_ < window_.size() || Fill()) {
+          if (EndsLiteral(window_[at_])) break;
+          ++at_;
+        }
         if (!read_status_.ok()) return read_status_;
         break;
     }

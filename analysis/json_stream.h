@@ -19,6 +19,8 @@ class JsonStream {
  public:
   // `size` is the file's length when it was opened.
   JsonStream(const RandomAccessFile* file, uint64_t size);
+  // A text in memory, which outlives the stream.
+  explicit JsonStream(absl::string_view text);
 
   // The next byte that is no space; 0 at the end of the file.
   char Peek();
@@ -42,7 +44,8 @@ class JsonStream {
   const RandomAccessFile* const file_;
   const uint64_t size_;
   absl::Status read_status_;
-  std::string window_;
+  std::string buffer_;
+  absl::string_view window_;  // of buffer_ or of the text
   uint64_t window_offset_ = 0;
   size_t at_ = 0;
   bool saw_md5_ = false;

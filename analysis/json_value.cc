@@ -42,9 +42,9 @@ class JsonParser {
  public:
   explicit JsonParser(JsonDocument* document)
       : document_(document),
-        begin_(document->text_.data()),
+        begin_(document->view_.data()),
         at_(begin_),
-        end_(begin_ + document->text_.size()) {}
+        end_(begin_ + document->view_.size()) {}
 
   absl::Status Run() {
     absl::Status status = Value(0, &document_->root_);
@@ -146,8 +146,10 @@ class JsonParser {
     }
     out->kind = integer ? JsonValue::Kind::kInt : JsonValue::Kind::kFloat;
     out->text = absl::string_view(start, static_cast<size_t>(at_ - start));
-    // Out of range gives infinity or zero, as Python reads it.
-    absl::from_chars(start, at_, out->number);
+    if (std::from_chars(start, at_, out->number).ec != std::errc()) {
+      // Out of range gives infinity or zero, as Python reads it.
+      absl::from_chars(start, at_, out->number);
+    }
     return absl::OkStatus();
   }
 
@@ -327,11 +329,16 @@ const JsonValue* JsonValue::Find(absl::string_view key) const {
 }
 
 absl::Status JsonDocument::Parse(std::string text) {
+  text_ = std::move(text);
+  return ParseView(text_);
+}
+
+absl::Status JsonDocument::ParseView(absl::string_view text) {
   root_ = JsonValue();
   arena_.release();
   value_stack_.clear();
   member_stack_.clear();
-  text_ = std::move(text);
+  view_ = text;
   absl::Status status = JsonParser(this).Run();
   if (!status.ok()) root_ = JsonValue();
   return status;

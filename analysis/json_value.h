@@ -74,6 +74,8 @@ class JsonDocument {
   // INVALID_ARGUMENT with the byte offset of the fault. Frees the tree parsed
   // before. The text is kept.
   absl::Status Parse(std::string text);
+  // The same of a text that outlives the tree.
+  absl::Status ParseView(absl::string_view text);
   const JsonValue& root() const { return root_; }
   // Room for derived text that lives as long as the tree.
   absl::string_view Keep(absl::string_view text);
@@ -81,6 +83,7 @@ class JsonDocument {
  private:
   friend class JsonParser;
   std::string text_;
+  absl::string_view view_;
   std::pmr::monotonic_buffer_resource arena_;
   JsonValue root_;
   // Scratch of the parser, kept for its capacity.

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "common/file_system.h"
 
 struct sqlite3;
@@ -71,7 +72,7 @@ class VisDb {
   absl::Status SetDistributed(const std::string& node_id,
                               const std::string& links);
   absl::Status SetConfig(const VisConfig& config);
-  // Makes the indexes and gives the file its name.
+  // Gives the file its name.
   absl::Status Finish();
 
  private:
@@ -81,7 +82,10 @@ class VisDb {
   absl::Status Step(sqlite3_stmt* statement);
   absl::Status Fault() const;
   void Close();
-  absl::Status Insert(const VisNode& node);
+  absl::Status Insert(absl::Span<const VisNode> nodes);
+  // Parameters base + 1 and on of `statement`, which must step before the node
+  // goes.
+  static void BindRow(sqlite3_stmt* statement, int base, const VisNode& node);
   void InsertBatches();
   absl::Status HandOver();
   // All nodes are inserted and the thread waits: statements may be used here.
@@ -92,6 +96,7 @@ class VisDb {
   const std::string temporary_;
   sqlite3* db_ = nullptr;
   sqlite3_stmt* insert_node_ = nullptr;
+  sqlite3_stmt* insert_nodes_ = nullptr;
   sqlite3_stmt* insert_stack_ = nullptr;
   sqlite3_stmt* update_links_ = nullptr;
   bool finished_ = false;

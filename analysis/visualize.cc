@@ -1,6 +1,7 @@
 #include "analysis/visualize.h"
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +15,7 @@
 #include "analysis/graph_writer.h"
 #include "analysis/layer_mapping.h"
 #include "analysis/merge.h"
+#include "analysis/merged_dump.h"
 #include "analysis/vis_db.h"
 #include "analysis/vis_texts.h"
 #include "common/status_macros.h"
@@ -30,6 +32,7 @@ absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
                                    absl::string_view source) {
   DumpReader::Options open;
   open.construct = true;
+  open.keep_text = true;
   GraphSide side;
   side.place = place;
   side.source = source;
@@ -40,6 +43,22 @@ absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
   side.dumps = std::move(dumps);
   RP_ASSIGN_OR_RETURN(side.graph, Graph::Build(*side.dump));
   return side;
+}
+
+// Both sides of a rank; only the target in a build.
+struct OpenPair {
+  GraphSide target;
+  std::optional<GraphSide> golden;
+};
+
+absl::StatusOr<OpenPair> OpenBoth(FileSystem* file_system, const DumpPlace& n,
+                                  const DumpPlace* b) {
+  OpenPair pair;
+  RP_ASSIGN_OR_RETURN(pair.target, OpenSide(file_system, n, "NPU"));
+  if (b != nullptr) {
+    RP_ASSIGN_OR_RETURN(pair.golden, OpenSide(file_system, *b, "Bench"));
+  }
+  return pair;
 }
 
 // One side for each graph that the ranks of a step merge into.
@@ -78,6 +97,7 @@ class Visualizer {
       : file_system_(file_system), options_(options), progress_(progress) {}
 
   absl::StatusOr<VisualizeResult> Run(const std::string& path) {
+    RP_RETURN_IF_ERROR(CheckOptions());
     RP_ASSIGN_OR_RETURN(const DumpLayout target,
                         FindDumps(file_system_, options_.target));
     if (target.debug) {
@@ -97,9 +117,12 @@ class Visualizer {
     RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
     const std::unique_ptr<GraphWriter> writer =
         NewGraphWriter(file_system_, options_, db_.get(), &result_);
+    // A rank is written while the next one is read.
+    std::future<absl::StatusOr<OpenPair>> next = StartOpening(0);
     for (size_t i = 0; i < pairs_.size(); ++i) {
-      RP_RETURN_IF_ERROR(
-          WritePair(pairs_[i].first, pairs_[i].second, writer.get()));
+      RP_ASSIGN_OR_RETURN(OpenPair pair, next.get());
+      if (i + 1 < pairs_.size()) next = StartOpening(i + 1);
+      RP_RETURN_IF_ERROR(WritePair(&pair, writer.get()));
       const bool last_of_step =
           i + 1 == pairs_.size() ||
           pairs_[i + 1].first.step != pairs_[i].first.step;
@@ -112,6 +135,24 @@ class Visualizer {
   }
 
  private:
+  absl::Status CheckOptions() const {
+    const bool compare = !options_.golden.empty();
+    if (!compare && !options_.layer_mapping.empty()) {
+      return absl::InvalidArgumentError(
+          "a layer mapping (-lm) needs a golden dump (-gp)");
+    }
+    const bool merge = options_.target_layout.has_value();
+    if (options_.golden_layout.has_value() != (merge && compare)) {
+      return absl::InvalidArgumentError(
+          "a parallel layout is needed for each side, or for none");
+    }
+    if (options_.merged_as_dump && (!merge || compare)) {
+      return absl::InvalidArgumentError(
+          "a dump can only be made of the merged ranks of one dump");
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ReadRules() {
     if (options_.layer_mapping.empty() || options_.layer_mapping == "auto") {
       return absl::OkStatus();
@@ -180,9 +221,14 @@ class Visualizer {
       config_.node_colors = "null";
     }
     RP_RETURN_IF_ERROR(ReadRules());
-    RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
-    const std::unique_ptr<GraphWriter> writer =
-        NewGraphWriter(file_system_, options_, db_.get(), &result_);
+    MergedDumpWriter dump_writer(file_system_, path, &result_);
+    std::unique_ptr<GraphWriter> db_writer;
+    if (!options_.merged_as_dump) {
+      RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
+      db_writer = NewGraphWriter(file_system_, options_, db_.get(), &result_);
+    }
+    GraphWriter* const writer =
+        options_.merged_as_dump ? &dump_writer : db_writer.get();
     std::set<int64_t> done;
     std::set<int64_t> ranks;
     size_t number = 0;
@@ -192,15 +238,18 @@ class Visualizer {
         result_.unpaired.push_back(absl::StrCat(target.path, " step ", step));
         continue;
       }
-      RP_RETURN_IF_ERROR(
-          WriteMerged(places, config_.compare ? &golden->second : nullptr,
-                      writer.get(), &ranks));
+      RP_RETURN_IF_ERROR(WriteMerged(
+          places, config_.compare ? &golden->second : nullptr, writer, &ranks));
       done.insert(step);
       if (progress_) progress_(++number, steps.size());
     }
     if (done.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           target.path, " and ", options_.golden, ": no step is in both"));
+    }
+    if (options_.merged_as_dump) {
+      RP_RETURN_IF_ERROR(dump_writer.Finish());
+      return result_;
     }
     return Finish(done, ranks);
   }
@@ -253,16 +302,23 @@ class Visualizer {
     return absl::OkStatus();
   }
 
-  absl::Status WritePair(const DumpPlace& n, const DumpPlace& b,
-                         GraphWriter* writer) {
-    RP_ASSIGN_OR_RETURN(GraphSide target, OpenSide(file_system_, n, "NPU"));
-    if (!config_.compare) {
+  std::future<absl::StatusOr<OpenPair>> StartOpening(size_t index) const {
+    return std::async(std::launch::async,
+                      [file_system = file_system_, &pair = pairs_[index],
+                       compare = config_.compare] {
+                        return OpenBoth(file_system, pair.first,
+                                        compare ? &pair.second : nullptr);
+                      });
+  }
+
+  absl::Status WritePair(OpenPair* pair, GraphWriter* writer) {
+    GraphSide& target = pair->target;
+    if (!pair->golden.has_value()) {
       config_.micro_steps =
           std::max(config_.micro_steps, target.graph.AssignMicroSteps(nullptr));
       return writer->Write(target, nullptr, false);
     }
-    RP_ASSIGN_OR_RETURN(GraphSide golden, OpenSide(file_system_, b, "Bench"));
-    return WriteCompared(&target, &golden, options_.fuzzy, writer);
+    return WriteCompared(&target, &*pair->golden, options_.fuzzy, writer);
   }
 
   absl::Status WriteCompared(GraphSide* target_side, GraphSide* golden_side,

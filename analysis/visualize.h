@@ -23,6 +23,8 @@ struct VisualizeOptions {
   // set for all sides or for none.
   std::optional<ParallelLayout> target_layout;
   std::optional<ParallelLayout> golden_layout;
+  // The merged graphs become dumps in the directory that `path` names.
+  bool merged_as_dump = false;
   // Layer mapping: "auto" or a YAML file; empty: none.
   std::string layer_mapping;
 };
@@ -36,7 +38,7 @@ struct VisualizeResult {
   std::vector<std::string> warnings;
 };
 
-// Writes `path`, or nothing. INVALID_ARGUMENT in one line for bad input.
+// Writes `path` (of merged dumps: step{S}/rank{R} in it), or nothing. INVALID_ARGUMENT in one line for bad input.
 absl::StatusOr<VisualizeResult> Visualize(FileSystem* file_system,
                                           const VisualizeOptions& options,
                                           const std::string& path,

@@ -8,6 +8,7 @@
 #include "analysis/compare.h"
 #include "analysis/diff_analyze.h"
 #include "analysis/dump_layout.h"
+#include "analysis/mapping_files.h"
 #include "cli/analysis_flags.h"
 #include "cli/dump_input.h"
 #include "cli/exit_codes.h"
@@ -30,10 +31,8 @@ struct CompareFlags {
   std::string output = "./output";
   std::string cell_mapping;
   std::string data_mapping;
-  std::string api_mapping;
   std::string layer_mapping;
-  bool has_layer_mapping = false;
-  bool fuzzy = false;
+  analysis::MappingFiles mappings;
   bool xlsx = false;
   bool diff_analyze = false;
 };
@@ -158,45 +157,10 @@ class DiffFiles {
   std::vector<std::pair<std::string, std::string>> texts_;
 };
 
-// The files of the mapping flags.
-absl::StatusOr<analysis::MatchOptions> ReadMappings(const CompareFlags& flags) {
-  analysis::MatchOptions options;
-  options.fuzzy = flags.fuzzy;
-  const int given = (flags.has_layer_mapping ? 1 : 0) +
-                    (flags.cell_mapping.empty() ? 0 : 1) +
-                    (flags.data_mapping.empty() ? 0 : 1) +
-                    (flags.api_mapping.empty() ? 0 : 1) + (flags.fuzzy ? 1 : 0);
-  if (given > 1 && (flags.has_layer_mapping || !flags.data_mapping.empty())) {
-    return absl::InvalidArgumentError(
-        "-lm and -dm say by themselves what belongs together: give no other "
-        "mapping and no -fm");
-  }
-  if (flags.has_layer_mapping) {
-    options.layers.emplace();
-    if (!flags.layer_mapping.empty()) {
-      RP_ASSIGN_OR_RETURN(*options.layers,
-                          analysis::ReadLayerRules(flags.layer_mapping));
-    }
-  }
-  if (!flags.api_mapping.empty()) {
-    RP_ASSIGN_OR_RETURN(options.apis,
-                        analysis::ReadApiRules(flags.api_mapping));
-  }
-  if (!flags.cell_mapping.empty()) {
-    RP_ASSIGN_OR_RETURN(options.cells,
-                        analysis::ReadNameMap(flags.cell_mapping));
-  }
-  if (!flags.data_mapping.empty()) {
-    RP_ASSIGN_OR_RETURN(options.rows,
-                        analysis::ReadNameMap(flags.data_mapping));
-  }
-  return options;
-}
-
 absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   RP_ASSIGN_OR_RETURN(const analysis::MatchOptions options,
-                      ReadMappings(flags));
+                      analysis::ReadMappings(flags.mappings));
   RP_ASSIGN_OR_RETURN(
       const DumpInput target_input,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -209,10 +173,7 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   RP_ASSIGN_OR_RETURN(
       const DumpLayout golden,
       analysis::FindDumps(file_system.get(), golden_input.path()));
-  if (target.debug && options.layers.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(target.path, ": a debug.json has no layers to map (-lm)"));
-  }
+  RP_RETURN_IF_ERROR(analysis::CheckMappings(target, options));
   std::vector<std::string> unpaired;
   RP_ASSIGN_OR_RETURN(const auto pairs,
                       analysis::PairDumps(target, golden, &unpaired));
@@ -283,7 +244,7 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the results");
   verb->add_flag("--xlsx", flags->xlsx, "a workbook in place of csv");
-  verb->add_flag("--fuzzy_match", flags->fuzzy,
+  verb->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                  "-fm: match calls in order, whatever their numbers");
   verb->add_flag(
       "--diff_analyze", flags->diff_analyze,
@@ -292,14 +253,16 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
                    "-cm: yaml of module names, target: golden");
   verb->add_option("--data_mapping", flags->data_mapping,
                    "-dm: yaml of row names, target: golden");
-  verb->add_option("--api_mapping", flags->api_mapping,
+  verb->add_option("--api_mapping", flags->mappings.apis,
                    "-am: yaml of API names, target: golden");
   CLI::Option* const layers =
       verb->add_option("--layer_mapping", flags->layer_mapping,
                        "-lm [FILE]: match layers of other names")
           ->expected(0, 1);
   verb->callback([invocation, flags, layers] {
-    flags->has_layer_mapping = layers->count() > 0;
+    flags->mappings.cells = flags->cell_mapping;
+    flags->mappings.data = flags->data_mapping;
+    if (layers->count() > 0) flags->mappings.layers = flags->layer_mapping;
     invocation->run = [flags](const Globals& g, int*) {
       return Compare(g, *flags);
     };

@@ -27,6 +27,7 @@ struct GraphFlags {
   std::string golden;
   std::string output;
   std::string layer_mapping;
+  std::string file_type = "db";
   bool has_layer_mapping = false;
   bool overflow_check = false;
   bool fuzzy = false;
@@ -120,6 +121,13 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
         "--target_path (-tp) or --input_path is needed");
   }
   RP_RETURN_IF_ERROR(ReadLayouts(flags, &options));
+  options.merged_as_dump = flags.file_type == "json";
+  if (options.merged_as_dump &&
+      (!options.target_layout.has_value() || !flags.golden.empty())) {
+    return absl::InvalidArgumentError(
+        "--file_type json is for the merged ranks of one dump: give "
+        "--rank_size, --tp and --pp, and no -gp");
+  }
   RP_ASSIGN_OR_RETURN(
       const DumpInput target,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -141,10 +149,13 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
   RP_ASSIGN_OR_RETURN(const std::string output,
                       PrepareOutput(file_system.get(), flags.output));
   const std::string path =
-      ResultPath(file_system.get(), output,
-                 absl::StrCat(flags.golden.empty() ? "build_" : "compare_",
-                              analysis::TimestampText(SystemClock().Now())),
-                 ".vis.db");
+      options.merged_as_dump
+          ? output
+          : ResultPath(
+                file_system.get(), output,
+                absl::StrCat(flags.golden.empty() ? "build_" : "compare_",
+                             analysis::TimestampText(SystemClock().Now())),
+                ".vis.db");
   RP_ASSIGN_OR_RETURN(const analysis::VisualizeResult result,
                       analysis::Visualize(file_system.get(), options, path,
                                           MakeProgress(globals.json, "ranks")));
@@ -219,6 +230,10 @@ void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
   verb->add_option("--order", flags->order,
                    "order of the dimensions [tp-cp-ep-dp-pp]")
       ->expected(1, 2);
+  verb->add_option("--file_type", flags->file_type,
+                   "db, or json: the merged ranks as a dump, "
+                   "step{S}/rank{R} in the output directory [db]")
+      ->check(CLI::IsMember({"db", "json"}));
   verb->callback([invocation, flags, layers] {
     flags->has_layer_mapping = layers->count() > 0;
     invocation->run = [flags](const Globals& g, int*) {

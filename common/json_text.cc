@@ -9,6 +9,16 @@
 namespace rankprobe {
 namespace {
 
+// Bytes that JSON text holds as they are.
+constexpr std::array<bool, 256> MakePlain() {
+  std::array<bool, 256> table{};
+  for (size_t c = 0x20; c <= 0x7e; ++c) table[c] = c != '"' && c != '\\';
+  return table;
+}
+constexpr std::array<bool, 256> kIsPlain = MakePlain();
+
+bool IsPlain(char c) { return kIsPlain[static_cast<unsigned char>(c)]; }
+
 constexpr char kHex[] = "0123456789abcdef";
 
 void AppendUnicode(uint32_t unit, std::string* out) {
@@ -81,8 +91,11 @@ void AppendPythonFloat(double value, std::string* out) {
   int exponent = 0;
   std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1),
                   text.data() + text.size(), exponent);
-  std::string digits(1, text[0]);
-  if (e > 2) digits.append(text.data() + 2, e - 2);
+  // The digits without their point.
+  if (e > 2)
+    buffer[static_cast<size_t>(text.data() - buffer.data()) + 1] = text[0];
+  const absl::string_view digits =
+      e > 2 ? text.substr(1, e - 1) : text.substr(0, 1);
   const int count = static_cast<int>(digits.size());
   if (exponent < -4 || exponent >= 16) {
     out->push_back(digits[0]);
@@ -90,13 +103,13 @@ void AppendPythonFloat(double value, std::string* out) {
     absl::StrAppend(out, "e", exponent < 0 ? "-" : "+",
                     std::abs(exponent) < 10 ? "0" : "", std::abs(exponent));
   } else if (exponent < 0) {
-    absl::StrAppend(out, "0.",
-                    std::string(static_cast<size_t>(-exponent - 1), '0'),
-                    digits);
+    out->append("0.");
+    out->append(static_cast<size_t>(-exponent - 1), '0');
+    out->append(digits.data(), digits.size());
   } else if (exponent + 1 >= count) {
-    absl::StrAppend(out, digits,
-                    std::string(static_cast<size_t>(exponent + 1 - count), '0'),
-                    ".0");
+    out->append(digits.data(), digits.size());
+    out->append(static_cast<size_t>(exponent + 1 - count), '0');
+    out->append(".0");
   } else {
     absl::StrAppend(out, digits.substr(0, static_cast<size_t>(exponent) + 1),
                     ".", digits.substr(static_cast<size_t>(exponent) + 1));
@@ -112,14 +125,9 @@ std::string JsonString(absl::string_view text) {
 void AppendJsonString(absl::string_view text, std::string* out) {
   out->push_back('"');
   for (size_t i = 0; i < text.size();) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x20 && c <= 0x7e && c != '"' && c != '\\') {
+    if (IsPlain(text[i])) {
       size_t end = i + 1;
-      while (end < text.size()) {
-        const unsigned char d = static_cast<unsigned char>(text[end]);
-        if (d < 0x20 || d > 0x7e || d == '"' || d == '\\') break;
-        ++end;
-      }
+      while (end < text.size() && IsPlain(text[end])) ++end;
       out->append(text.data() + i, end - i);
       i = end;
       continue;

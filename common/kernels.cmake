@@ -10,4 +10,4 @@ set_source_files_properties(kernels/kernels_avx2.cc PROPERTIES COMPILE_OPTIONS
 set_source_files_properties(kernels/kernels_avx512.cc PROPERTIES COMPILE_OPTIONS
   "${_kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx2;-mfma;-mf16c;-mbmi2;-mprefer-vector-width=512")
 set_source_files_properties(kernels/crc32_wide.cc PROPERTIES COMPILE_OPTIONS
-  "-O3;-mavx512f;-mavx512vl;-mpclmul;-mvpclmulqdq")
+  "-O3;-mavx512f;-mavx512vl;-mfma;-mpclmul;-mvpclmulqdq")

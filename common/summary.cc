@@ -193,6 +193,22 @@ void AddComplex(const char* data, size_t count, FloatStats* stats) {
   }
 }
 
+// Mean and norm in the type that the precision asks for; double has none
+// at the low one.
+Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,
+                           double min, double mean, double norm) {
+  Statistics s;
+  s.max = StatValue::Float(max);
+  s.min = StatValue::Float(min);
+  const bool high = precision == Precision::kHigh;
+  if (dtype == v1::DTYPE_FLOAT64 && !high) return s;
+  const v1::DType result =
+      high && dtype != v1::DTYPE_FLOAT64 ? v1::DTYPE_FLOAT32 : dtype;
+  s.mean = StatValue::Float(RoundTo(result, mean));
+  s.norm = StatValue::Float(RoundTo(result, norm));
+  return s;
+}
+
 // Accumulates one tensor block by block.
 class Accumulator {
  public:
@@ -201,37 +217,19 @@ class Accumulator {
         dtype_(view.dtype),
         size_(ElementSize(view.dtype)),
         family_(request.statistics ? FamilyOf(view.dtype) : Family::kNone),
+        f32_crc32_(family_ == Family::kFloat &&
+                   view.dtype == v1::DTYPE_FLOAT32 &&
+                   request.checksum == ChecksumMode::kCrc32),
         out_(static_cast<char*>(request.copy_to)) {
     if (request.digest) kernels_.digest_init(digest_state_);
   }
 
   void Block(const char* data, size_t bytes) {
     const size_t count = bytes / size_;
-    switch (family_) {
-      case Family::kFloat:
-        AddFloats(data, count);
-        break;
-      case Family::kInt:
-        AddInts(kernels_, dtype_, data, count,
-                request_.precision == Precision::kHigh, &ints_);
-        break;
-      case Family::kBool:
-        kernels_.u8(data, count, &ints_);
-        break;
-      case Family::kComplex:
-        if (dtype_ == v1::DTYPE_COMPLEX64) {
-          AddComplex<float>(data, count, &floats_);
-        } else {
-          AddComplex<double>(data, count, &floats_);
-        }
-        break;
-      case Family::kNone:
-        break;
-    }
-    if (request_.checksum == ChecksumMode::kCrc32) {
-      crc32_ = kernels::Crc32(crc32_, data, bytes);
-    } else if (request_.checksum == ChecksumMode::kXor64) {
-      xor64_ ^= kernels_.xor64(data, bytes);
+    if (f32_crc32_) {
+      crc32_ = kernels::F32Crc32(crc32_, data, count, &floats_);
+    } else {
+      FirstPasses(data, bytes, count);
     }
     if (request_.digest) kernels_.digest_update(digest_state_, data, bytes);
     if (out_ != nullptr) {
@@ -269,22 +267,13 @@ class Accumulator {
           if (max == 0) max = zero;
           if (min == 0) min = zero;
         }
-        s.max = StatValue::Float(max);
-        s.min = StatValue::Float(min);
-        if (dtype_ != v1::DTYPE_FLOAT64 ||
-            request_.precision == Precision::kHigh) {
-          const v1::DType result = request_.precision == Precision::kHigh &&
-                                           dtype_ != v1::DTYPE_FLOAT64
-                                       ? v1::DTYPE_FLOAT32
-                                       : dtype_;
-          s.mean = StatValue::Float(RoundTo(result, floats_.sum / n));
-          // Squares are summed in float by PyTorch: beyond its range the norm
-          // is infinite there, and so it is here.
-          const double squares = dtype_ == v1::DTYPE_FLOAT64
-                                     ? floats_.sum_squares
-                                     : static_cast<float>(floats_.sum_squares);
-          s.norm = StatValue::Float(RoundTo(result, std::sqrt(squares)));
-        }
+        // Squares are summed in float by PyTorch: beyond its range the norm
+        // is infinite there, and so it is here.
+        const double squares = dtype_ == v1::DTYPE_FLOAT64
+                                   ? floats_.sum_squares
+                                   : static_cast<float>(floats_.sum_squares);
+        s = FloatStatistics(dtype_, request_.precision, max, min,
+                            floats_.sum / n, std::sqrt(squares));
         break;
       }
       case Family::kInt:
@@ -321,6 +310,35 @@ class Accumulator {
   }
 
  private:
+  void FirstPasses(const char* data, size_t bytes, size_t count) {
+    switch (family_) {
+      case Family::kFloat:
+        AddFloats(data, count);
+        break;
+      case Family::kInt:
+        AddInts(kernels_, dtype_, data, count,
+                request_.precision == Precision::kHigh, &ints_);
+        break;
+      case Family::kBool:
+        kernels_.u8(data, count, &ints_);
+        break;
+      case Family::kComplex:
+        if (dtype_ == v1::DTYPE_COMPLEX64) {
+          AddComplex<float>(data, count, &floats_);
+        } else {
+          AddComplex<double>(data, count, &floats_);
+        }
+        break;
+      case Family::kNone:
+        break;
+    }
+    if (request_.checksum == ChecksumMode::kCrc32) {
+      crc32_ = kernels::Crc32(crc32_, data, bytes);
+    } else if (request_.checksum == ChecksumMode::kXor64) {
+      xor64_ ^= kernels_.xor64(data, bytes);
+    }
+  }
+
   void AddFloats(const char* data, size_t count) {
     switch (dtype_) {
       case v1::DTYPE_FLOAT32:
@@ -342,6 +360,7 @@ class Accumulator {
   const v1::DType dtype_;
   const size_t size_;
   const Family family_;
+  const bool f32_crc32_;
   char* out_;
   FloatStats floats_;
   IntStats ints_;
@@ -462,6 +481,34 @@ Summary Summarize(const TensorView& view, const SummaryRequest& request) {
   });
   if (scalar_statistics) summary.statistics = ScalarStatistics(view);
   return summary;
+}
+
+Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
+                               Precision precision,
+                               const ReducedNumbers& numbers) {
+  const Family family = FamilyOf(dtype);
+  Statistics s;
+  switch (family) {
+    case Family::kFloat: {
+      std::array<double, 4> v;
+      std::memcpy(v.data(), numbers.words.data(), sizeof(v));
+      // Adding makes a negative zero positive.
+      s = FloatStatistics(dtype, precision, v[0] + 0.0, v[1] + 0.0, v[2], v[3]);
+      break;
+    }
+    case Family::kInt:
+      s.max = StatValue::Int(static_cast<int64_t>(numbers.words[0]));
+      s.min = StatValue::Int(static_cast<int64_t>(numbers.words[1]));
+      break;
+    case Family::kBool:
+      s.max = StatValue::Bool(numbers.words[0] != 0);
+      s.min = StatValue::Bool(numbers.words[1] != 0);
+      return s;
+    default:
+      return s;
+  }
+  if (zero_dimensional) s.min = s.mean = s.norm = s.max;
+  return s;
 }
 
 void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out) {

@@ -66,6 +66,19 @@ bool SummaryNeedsOrder(const SummaryRequest& request);
 
 Summary Summarize(const TensorView& view, const SummaryRequest& request);
 
+// What a device reduced a tensor of at least one element to. Floating dtypes:
+// the bits of doubles, maximum, minimum, mean, norm; others (bool: 0 and 1):
+// the int64 maximum and minimum.
+struct ReducedNumbers {
+  std::array<uint64_t, 4> words;
+};
+
+// The statistics that Summarize would give (zero extremes are positive). A
+// 0-dimensional tensor's value is its maximum. `dtype`: not complex.
+Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
+                               Precision precision,
+                               const ReducedNumbers& numbers);
+
 // Writes `statistics` into `out`; null values stay unset.
 void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out);
 

@@ -175,6 +175,52 @@ TEST(SummaryTest, OtherTypes) {
 
 // Every table gives the same extremes and checksums, and the same sums up to
 // their rounding, at sizes around the vector width and at odd addresses.
+template <typename T>
+std::string Text(const T& statistics) {
+  v1::TensorStats out;
+  StatisticsToProto(statistics, &out);
+  return out.SerializeAsString();
+}
+
+ReducedNumbers Words(double max, double min, double mean, double norm) {
+  ReducedNumbers out;
+  const double v[] = {max, min, mean, norm};
+  std::memcpy(out.words.data(), v, sizeof(v));
+  return out;
+}
+
+TEST(SummaryTest, WhatADeviceReducedHasTheSameStatistics) {
+  const auto same = [](const TensorView& view, const ReducedNumbers& numbers,
+                       Precision precision = Precision::kLow) {
+    return Text(Sum(view, ChecksumMode::kNone, precision).statistics) ==
+           Text(StatisticsOfReduced(view.dtype, view.sizes.empty(), precision,
+                                    numbers));
+  };
+  const double mean = 2.5 / 3, norm = std::sqrt(1 + 4 + 2.25);
+  Tensor<float> f32(v1::DTYPE_FLOAT32, {3}, {1, -2, 3.5});
+  const ReducedNumbers wide = Words(3.5, -2, mean, std::sqrt(1 + 4 + 12.25));
+  EXPECT_TRUE(same(f32.view, wide));
+  EXPECT_FALSE(same(f32.view, Words(3.5, -2, mean, norm)));
+  // Rounded to their own type, or to float at the high precision.
+  Tensor<uint16_t> bf16(v1::DTYPE_BFLOAT16, {3}, {0x3f80, 0xc000, 0x4060});
+  EXPECT_TRUE(same(bf16.view, wide));
+  EXPECT_TRUE(same(bf16.view, wide, Precision::kHigh));
+  Tensor<double> f64(v1::DTYPE_FLOAT64, {3}, {1, -2, 3.5});
+  EXPECT_TRUE(same(f64.view, wide)) << "no mean and norm";
+  EXPECT_TRUE(same(f64.view, wide, Precision::kHigh));
+  Tensor<float> nan(v1::DTYPE_FLOAT32, {2}, {1, kNan});
+  EXPECT_TRUE(same(nan.view, Words(kNan, kNan, kNan, kNan)));
+  Tensor<float> scalar(v1::DTYPE_FLOAT32, {}, {-4});
+  EXPECT_TRUE(same(scalar.view, Words(-4, 0, 0, 0)));
+  Tensor<int64_t> i64(v1::DTYPE_INT64, {2}, {INT64_MAX, -7});
+  EXPECT_TRUE(same(i64.view, {{uint64_t{INT64_MAX}, uint64_t(-7), 0, 0}}));
+  Tensor<uint8_t> flags(v1::DTYPE_BOOL, {2}, {1, 0});
+  EXPECT_TRUE(same(flags.view, {{1, 0, 0, 0}}));
+  // Zeros that a device may give with either sign.
+  Tensor<float> zero(v1::DTYPE_FLOAT32, {2}, {0, 0});
+  EXPECT_TRUE(same(zero.view, Words(-0.0, -0.0, 0, 0)));
+}
+
 TEST(SummaryTest, InstructionSetsAgree) {
   std::mt19937 random(11);
   std::vector<char> bytes(9000);

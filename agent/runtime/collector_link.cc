@@ -275,10 +275,8 @@ bool CollectorLink::RunConnection() {
       v1::AgentEvent event;
       if (NextEvent(&event, &next_metrics)) control.Write(std::move(event));
     }
-    if (EncodedFrame frame; upload != nullptr && upload->CanWrite() &&
-                            absl::Now() >= hold_until &&
-                            queue_->NextFrame(credit, &frame))
-      upload->Write(ToByteBuffer(std::move(frame)));
+    if (upload != nullptr && upload->CanWrite() && absl::Now() >= hold_until)
+      SendNext(credit, upload.get());
     if (!outbox_->Wait(absl::Milliseconds(500))) {
       if (welcomed && control.CanWrite()) SayGoodbye(&control);
       break;
@@ -287,6 +285,16 @@ bool CollectorLink::RunConnection() {
   if (upload != nullptr) upload->Close();
   control.Close();
   return welcomed;
+}
+
+void CollectorLink::SendNext(uint64_t credit, UploadStream* upload) {
+  v1::UploadFrame offers;
+  if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
+    const grpc::Slice bytes(offers.SerializeAsString());
+    upload->Write(grpc::ByteBuffer(&bytes, 1));
+  } else if (queue_->NextFrame(credit, &frame)) {
+    upload->Write(ToByteBuffer(std::move(frame)));
+  }
 }
 
 void CollectorLink::SayGoodbye(ControlStream* control) {
@@ -304,6 +312,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   watcher_->SetRunLevel(welcome.degrade());
   if (welcome.has_watch()) watcher_->Configure(welcome.watch());
   *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
+  queue_->UseOffers(welcome.takes_offers());
   queue_->Resume(welcome.resume_after_sequence());
   auto upload = std::make_unique<UploadStream>([this] { outbox_->Wake(); });
   AddToken(options_.security, upload->context());

@@ -72,6 +72,7 @@ class CollectorLink {
                                           uint64_t* credit);
   void OnDirective(const v1::Directive& directive);
   bool NextEvent(v1::AgentEvent* event, absl::Time* next_metrics);
+  void SendNext(uint64_t credit, UploadStream* upload);
   void SayGoodbye(ControlStream* control);
   void ShipFlight();
   void OpenSpool();

@@ -6,37 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/crc32c.h"
 #include "common/dedup_window.h"
-#include "google/protobuf/io/coded_stream.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr uint64_t kMaxFrameBytes = 1 << 20;
-// Room in a frame for everything but the payload's or records' own bytes.
-constexpr uint64_t kFrameOverhead = 256;
-constexpr uint64_t kChunkBytes = kMaxFrameBytes - kFrameOverhead;
 constexpr size_t kMaxKnownDigests = 1 << 20;
 // Orders of records that the queue itself adds to a step: behind all others.
 constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
-
-using google::protobuf::io::CodedOutputStream;
-
-// Fields of UploadFrame and RecordBatch by hand: the bytes they hold are not
-// copied into messages first.
-constexpr uint32_t kSequenceTag = 1 << 3, kBatchTag = 3 << 3 | 2,
-                   kChunkTag = 4 << 3 | 2;
-constexpr uint32_t kStepTag = 1 << 3, kRecordTag = 2 << 3 | 2;
-constexpr uint32_t kDataTag = 4 << 3 | 2;
-
-void AppendVarint(uint64_t value, std::string* out) {
-  uint8_t bytes[10];
-  const uint8_t* const end =
-      CodedOutputStream::WriteVarint64ToArray(value, bytes);
-  out->append(reinterpret_cast<const char*>(bytes),
-              static_cast<size_t>(end - bytes));
-}
 
 }  // namespace
 
@@ -57,6 +34,10 @@ class FrameQueue::Buffer : public PayloadBuffer {
   const uint64_t size_;
   std::shared_ptr<char> memory_;
 };
+
+uint64_t FrameQueue::PayloadSize(const PayloadItem& item) {
+  return item.payload->size();
+}
 
 FrameQueue::FrameQueue(const Options& options, const Clock* clock,
                        std::function<void()> wake)
@@ -188,7 +169,7 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
     absl::MutexLock lock(&mutex_);
     const uint64_t acked =
         level == v1::DURABILITY_SYNCED ? synced_ : committed_;
-    if (items_.empty() && !encoding_ && losses_.empty() &&
+    if (items_.empty() && waiting_.empty() && !encoding_ && losses_.empty() &&
         acked >= last_sequence_)
       return absl::OkStatus();
     items_.push_back(marker);
@@ -220,35 +201,6 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
       "; they stay queued"));
 }
 
-std::deque<FrameQueue::Frame> FrameQueue::EncodeRecords(const Batch& batch) {
-  std::deque<Frame> frames;
-  std::string bytes;
-  const auto finish = [&] {
-    Frame& frame = frames.emplace_back();
-    frame.wire_bytes = bytes.size() + kFrameOverhead;
-    frame.records = std::make_shared<const std::string>(std::move(bytes));
-    bytes.clear();
-  };
-  for (const auto& buffer : batch.buffers) {
-    for (const v1::Record& record : buffer->batch()->records()) {
-      const size_t size = record.ByteSizeLong();
-      if (!bytes.empty() && bytes.size() + size + 8 > kChunkBytes) finish();
-      if (bytes.empty()) {
-        bytes.push_back(static_cast<char>(kStepTag));
-        AppendVarint(static_cast<uint64_t>(batch.step), &bytes);
-      }
-      bytes.push_back(static_cast<char>(kRecordTag));
-      AppendVarint(size, &bytes);
-      const size_t at = bytes.size();
-      bytes.resize(at + size);
-      record.SerializeWithCachedSizesToArray(
-          reinterpret_cast<uint8_t*>(bytes.data()) + at);
-    }
-  }
-  if (!bytes.empty()) finish();
-  return frames;
-}
-
 void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
   const uint64_t size = item.payload->size();
   for (uint64_t offset = 0; offset < size; offset += kChunkBytes) {
@@ -260,6 +212,13 @@ void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
     frame.length = std::min(kChunkBytes, size - offset);
     frame.wire_bytes = frame.length + kFrameOverhead;
   }
+}
+
+void FrameQueue::AddRecordsFrame(std::string batch) {
+  Frame& frame = frames_.emplace_back();
+  frame.sequence = ++last_sequence_;
+  frame.wire_bytes = batch.size() + kFrameOverhead;
+  frame.records = std::make_shared<const std::string>(std::move(batch));
 }
 
 void FrameQueue::AddLosses() {
@@ -275,11 +234,7 @@ void FrameQueue::AddLosses() {
         reason == v1::LOSS_REASON_AGENT_DEADLINE
             ? "the agent's byte budget stayed full for its block deadline"
             : "the agent's byte budget was full");
-    Frame& frame = frames_.emplace_back();
-    frame.sequence = ++last_sequence_;
-    frame.wire_bytes = kFrameOverhead;
-    frame.records =
-        std::make_shared<const std::string>(batch.SerializeAsString());
+    AddRecordsFrame(batch.SerializeAsString());
   }
   losses_.clear();
 }
@@ -289,9 +244,16 @@ void FrameQueue::MakeFrames() {
   const auto ahead = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return frames_.size() - (options_.spooled ? next_spooled_ : next_frame_);
   };
+  PlaceWaiting();
   while (!items_.empty() && ahead() < 4) {
-    Item item = std::move(items_.front());
-    items_.pop_front();
+    if (const auto* payload = std::get_if<PayloadItem>(&items_.front());
+        payload != nullptr && MustAsk(*payload))
+      break;
+    // A barrier stands behind what came before it.
+    if (std::holds_alternative<std::shared_ptr<FlushMarker>>(items_.front()) &&
+        !waiting_.empty())
+      break;
+    Item item = PopItem();
     if (auto* records = std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
       Batch batch;
       uint64_t budget = 0;
@@ -304,27 +266,24 @@ void FrameQueue::MakeFrames() {
         records = std::get_if<std::unique_ptr<RecordBuffer>>(&items_.front());
         if (records == nullptr || (*records)->batch()->step() != batch.step)
           break;
-        item = std::move(items_.front());
-        items_.pop_front();
+        item = PopItem();
         records = &std::get<std::unique_ptr<RecordBuffer>>(item);
       }
       encoding_ = true;
       mutex_.Unlock();
-      std::deque<Frame> frames = EncodeRecords(batch);
+      std::vector<std::string> pieces =
+          EncodeRecords(batch.step, batch.buffers);
       batch.buffers.clear();
       mutex_.Lock();
       encoding_ = false;
-      if (frames.empty()) {
+      for (std::string& piece : pieces) AddRecordsFrame(std::move(piece));
+      if (pieces.empty()) {
         used_bytes_ -= budget;
-        continue;
-      }
-      frames.back().budget_bytes = budget;
-      for (Frame& frame : frames) {
-        frame.sequence = ++last_sequence_;
-        frames_.push_back(std::move(frame));
+      } else {
+        frames_.back().budget_bytes = budget;
       }
     } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
-      AddPayloadFrames(*payload);
+      PlacePayload(std::move(*payload));
     } else {
       auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
       if (!losses_.empty()) AddLosses();
@@ -365,31 +324,18 @@ bool FrameQueue::NextUnspooled(EncodedFrame* out) {
 }
 
 void FrameQueue::Encode(Frame frame, EncodedFrame* out) {
-  out->sequence = frame.sequence;
-  out->head.assign(1, static_cast<char>(kSequenceTag));
-  AppendVarint(frame.sequence, &out->head);
-  out->tail = {};
-  out->tail_owner.reset();
   if (frame.records != nullptr) {
-    out->head.push_back(static_cast<char>(kBatchTag));
-    AppendVarint(frame.records->size(), &out->head);
-    out->tail = *frame.records;
-    out->tail_owner = std::move(frame.records);
+    EncodeBatch(frame.sequence, std::move(frame.records), out);
   } else if (frame.payload != nullptr) {
     // Outside the lock: checksums are the bulk of the work.
-    out->tail = {frame.payload->data() + frame.offset, frame.length};
-    out->tail_owner = frame.payload->memory();
-    v1::PayloadChunk chunk;
-    chunk.set_digest(frame.digest.data(), frame.digest.size());
-    chunk.set_length_bytes(frame.payload->size());
-    chunk.set_offset_bytes(frame.offset);
-    chunk.set_crc32c(Crc32c(out->tail));
-    std::string fields = chunk.SerializeAsString();
-    fields.push_back(static_cast<char>(kDataTag));
-    AppendVarint(frame.length, &fields);
-    out->head.push_back(static_cast<char>(kChunkTag));
-    AppendVarint(fields.size() + frame.length, &out->head);
-    out->head += fields;
+    EncodeChunk(frame.sequence,
+                {&frame.digest,
+                 frame.payload->size(),
+                 frame.offset,
+                 {frame.payload->data() + frame.offset, frame.length}},
+                frame.payload->memory(), out);
+  } else {
+    EncodeEmpty(frame.sequence, out);
   }
 }
 
@@ -418,6 +364,8 @@ void FrameQueue::Resume(uint64_t sequence) {
   if (sequence < committed_) known_.clear();
   committed_ = std::max(committed_, sequence);
   DropCommitted(sequence);
+  // Another collector, perhaps: it is asked again.
+  ForgetOffers();
   next_frame_ = 0;
   in_flight_bytes_ = 0;
 }
@@ -432,6 +380,7 @@ void FrameQueue::Ack(const v1::UploadAck& ack) {
   committed_ = std::max(committed_, ack.committed());
   synced_ = std::max(synced_, ack.synced());
   DropCommitted(committed_);
+  TakeAnswers(ack);
   for (const std::string& have : ack.have_digests()) {
     if (!options_.remember) break;
     if (have.size() != 16) continue;

@@ -24,19 +24,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "agent/runtime/frame_encoding.h"
 #include "agent/runtime/payload_memory.h"
 #include "agent/runtime/session.h"
 
 namespace rankprobe {
-
-// An UploadFrame as bytes: `head`, then `tail`, which is not copied.
-struct EncodedFrame {
-  uint64_t sequence = 0;
-  std::string head;
-  absl::string_view tail;
-  // Keeps the tail's memory; may outlive the queue.
-  std::shared_ptr<const void> tail_owner;
-};
 
 class FrameQueue {
  public:
@@ -69,6 +61,12 @@ class FrameQueue {
   bool HasRoomFor(uint64_t bytes) const;
   absl::Status Flush(v1::Durability level, absl::Duration deadline);
 
+  // From now on payloads are offered before they are sent, and equal bytes of
+  // several ranks cross the wire once. Not for a spooled queue.
+  void UseOffers(bool use);
+  // What is to be offered before anything else is sent; false: nothing.
+  bool NextOffers(v1::PayloadOffers* offers);
+
   // The next frame to send within `credit_bytes` of unacknowledged bytes; false
   // when there is none.
   bool NextFrame(uint64_t credit_bytes, EncodedFrame* frame);
@@ -95,6 +93,7 @@ class FrameQueue {
     Digest digest;
     std::shared_ptr<Buffer> payload;
   };
+  static uint64_t PayloadSize(const PayloadItem& item);
   struct FlushMarker {
     uint64_t sequence = 0;
     bool placed = false;
@@ -120,6 +119,27 @@ class FrameQueue {
     std::vector<std::unique_ptr<RecordBuffer>> buffers;
   };
 
+  // What the collector says of a payload that was offered.
+  struct Offer {
+    enum class State : uint8_t { kAsked, kWanted, kComing, kHave };
+    State state = State::kAsked;
+    int64_t since_ns = 0;
+    uint64_t length = 0;
+  };
+
+  // Takes the first item out.
+  Item PopItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeAnswers(const v1::UploadAck& ack)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the first item, a payload, must wait for the collector's answer.
+  bool MustAsk(const PayloadItem& item) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes frames of it, or puts it aside.
+  void PlacePayload(PayloadItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those put aside that are there by now, wanted after all, or too old.
+  void PlaceWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetOffers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   bool Knows(const Digest& digest) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom(uint64_t bytes, uint64_t limit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,7 +149,7 @@ class FrameQueue {
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Encode(Frame frame, EncodedFrame* out);
-  static std::deque<Frame> EncodeRecords(const Batch& batch);
+  void AddRecordsFrame(std::string batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,6 +166,15 @@ class FrameQueue {
   // After a deadline passed: no more waiting until half of the budget is free.
   bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  bool use_offers_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<Digest, Offer> offers_ ABSL_GUARDED_BY(mutex_);
+  // Index into items_ of the first that is not offered yet.
+  size_t next_offer_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of items offered and still in items_.
+  uint64_t offered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Payloads that another rank sends.
+  std::deque<PayloadItem> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   // Records are neither in items_ nor in frames_ at the moment.
   bool encoding_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Frame> frames_ ABSL_GUARDED_BY(mutex_);

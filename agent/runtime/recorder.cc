@@ -1,6 +1,7 @@
 #include "agent/runtime/recorder.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,11 +21,7 @@ constexpr uint64_t kMaxFaultRecords = 100;
 
 }  // namespace
 
-void CallBuilder::NoData(v1::TensorSummary* out) {
-  if (plan_->summary_mode != SummaryMode::kXor) out->mutable_stats();
-  if (plan_->summary_mode != SummaryMode::kStatistics)
-    out->mutable_checksum()->set_null(true);
-}
+void CallBuilder::NoData(v1::TensorSummary* out) { SetNoData(*plan_, out); }
 void CallBuilder::Int(int64_t value, v1::Value* out) {
   out->mutable_scalar()->set_type("int");
   out->mutable_scalar()->set_i(value);
@@ -115,6 +112,7 @@ void Recorder::AdoptPlan(const ActivePlan& active) {
   plan_epoch_ = active.epoch;
   if (active.plan == nullptr || (active.plan == plan_ && filter_ != nullptr))
     return;
+  if (tensors_.HasDeferred()) deferred_plans_.push_back(std::move(plan_));
   plan_ = active.plan;
   filter_ = std::make_unique<CallFilter>(plan_.get());
 }
@@ -252,7 +250,9 @@ v1::Record* Recorder::AddRecord() {
   return record;
 }
 
+// What is deferred bounds itself: the front end resolves it in time.
 void Recorder::SubmitIfDue() {
+  if (tensors_.HasDeferred()) return;
   const size_t bytes = buffer_->ApproxBytes();
   if (bytes < kMinSubmitBytes) return;
   const int64_t now = clock_->MonotonicNanos();
@@ -263,6 +263,7 @@ void Recorder::SubmitIfDue() {
 
 void Recorder::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
+  Resolve({0, std::numeric_limits<uint64_t>::max(), {}});
   if (flight_ && watcher_ != nullptr) {
     watcher_->KeepFlight(std::move(buffer_));
     buffer_.reset();
@@ -272,6 +273,25 @@ void Recorder::Submit() {
   if (!session_->SubmitRecords(std::move(buffer_)))
     counts_.lost_records += records;
   buffer_.reset();
+}
+
+void Recorder::ResolveDeferred(const DeferredResults& results) {
+  if (Forked()) return;
+  absl::MutexLock lock(&mutex_);
+  Resolve(results);
+  if (buffer_ != nullptr) SubmitIfDue();
+}
+
+void Recorder::Resolve(const DeferredResults& results) {
+  if (!tensors_.HasDeferred()) return;
+  const uint64_t payload_bytes = tensors_.payload_bytes();
+  tensors_.Resolve(results);
+  if (watcher_ != nullptr)
+    watcher_->AddCost(tensors_.payload_bytes() - payload_bytes, 0);
+  if (tensors_.HasDeferred()) return;
+  deferred_plans_.clear();
+  for (const v1::CallPhase* phase : deferred_phases_) watcher_->OnPhase(*phase);
+  deferred_phases_.clear();
 }
 
 void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
@@ -286,6 +306,7 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
   call->set_entry(entry);
   call->set_kind(kind);
   CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
+  const size_t deferred = tensors_.deferred();
   if (bench_.active()) {
     tensors_.BeginBench(bench_.Begin(phase, entry, tensors_.held_bytes()));
     build(builder, call);
@@ -297,7 +318,11 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
   }
   ++counts_.call_phases;
   if (watched) {
-    watcher_->OnPhase(*call);
+    if (tensors_.deferred() > deferred) {
+      deferred_phases_.push_back(call);
+    } else {
+      watcher_->OnPhase(*call);
+    }
     watcher_->AddCost(
         tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(),
         timed ? clock_->MonotonicNanos() - began_ns : 0);
@@ -360,9 +385,12 @@ std::optional<std::string> Recorder::Parent() {
   return stack.back();
 }
 
+bool Recorder::WantsLoss() const {
+  return !Forked() && watcher_ != nullptr && watcher_->active();
+}
+
 void Recorder::ReportLoss(double loss) {
-  if (Forked() || watcher_ == nullptr || !watcher_->active()) return;
-  watcher_->OnLoss(loss);
+  if (WantsLoss()) watcher_->OnLoss(loss);
 }
 
 bool Recorder::WantsReplica() const {

@@ -61,6 +61,13 @@ struct RecordedCall {
   bool stack_wanted = false;
   // A module recorded at a level that has none.
   bool forced = false;
+  // How a front end must read tensors that lie on a device.
+  enum class Needs : uint8_t {
+    kNumbers,  // statistics will do
+    kBytes,    // checksum or payload
+    kNow,      // the call is judged as soon as it ends
+  };
+  Needs needs = Needs::kNumbers;
   // Set before Outputs: they come once more, with LateOutputs, and count then.
   bool outputs_late = false;
   // The step it was made in; gradients that come later than that are dropped.
@@ -74,7 +81,10 @@ class CallBuilder {
       : tensors_(tensors), plan_(plan), want_payload_(want_payload) {}
 
   void Tensor(const TensorInfo& tensor, v1::Value* out) {
-    tensors_->Record(tensor, *plan_, want_payload_, out->mutable_tensor());
+    Tensor(tensor, out->mutable_tensor());
+  }
+  void Tensor(const TensorInfo& tensor, v1::TensorSummary* out) {
+    tensors_->Record(tensor, *plan_, want_payload_, out);
   }
   // Nulls for a tensor without bytes to read (meta, fake).
   void NoData(v1::TensorSummary* out);
@@ -184,9 +194,17 @@ class Recorder {
 
   // --- For triggers; sent only when a rule asks. The loss of this step, and a
   // replica that all ranks should hold alike (the parameters, say).
+  bool WantsLoss() const;
   void ReportLoss(double loss);
   bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);
+
+  // --- Tensors on devices, see Arrival. A front end that defers resolves
+  // before Stop and Step, and before what it holds grows too large: until then
+  // no record leaves. What it did not deliver is null.
+  void ResolveDeferred(const DeferredResults& results);
+  // How tensors are read that are no call's: saved values and gradients.
+  RecordedCall::Needs NeedsOfSaved() const;
 
   // The adapter caught a fault of its own.
   void ReportFault(absl::string_view what);
@@ -222,6 +240,10 @@ class Recorder {
   void BeginBench(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As many differences from the bench as were wanted: the step ends here.
   void StopIfSpent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Resolve(const DeferredResults& results)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RecordedCall::Needs NeedsOf(const RecordedCall& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddError(absl::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddEdge(const std::string& entry,
                const std::optional<std::string>& parent)
@@ -263,6 +285,11 @@ class Recorder {
   std::optional<int64_t> rank_ ABSL_GUARDED_BY(mutex_);
   int64_t init_step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t loop_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the buffer: phases that wait for numbers, and plans they were made
+  // under.
+  std::vector<const v1::CallPhase*> deferred_phases_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const Plan>> deferred_plans_
+      ABSL_GUARDED_BY(mutex_);
   // Changes with each Step(), and when a step is cut short: ties gradients to
   // the step of their forward.
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -26,8 +26,33 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
       verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
   call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
+  call.needs = NeedsOf(call);
   if (!call.stack_wanted) ++counts_.filtered;
   return call;
+}
+
+RecordedCall::Needs Recorder::NeedsOf(const RecordedCall& call) {
+  using Needs = RecordedCall::Needs;
+  if (bench_.active()) return Needs::kNow;
+  if (plan_->summary_mode != SummaryMode::kStatistics ||
+      plan_->precision == Precision::kHigh || !plan_->slices.empty() ||
+      plan_->task == Task::kTensor)
+    return Needs::kBytes;
+  return plan_->HasPayloads() && (filter_->WantsPayload(call.forward_entry) ||
+                                  filter_->WantsPayload(call.backward_entry))
+             ? Needs::kBytes
+             : Needs::kNumbers;
+}
+
+RecordedCall::Needs Recorder::NeedsOfSaved() const {
+  using Needs = RecordedCall::Needs;
+  absl::MutexLock lock(&mutex_);
+  if (bench_.active()) return Needs::kNow;
+  return plan_->summary_mode == SummaryMode::kStatistics &&
+                 plan_->precision == Precision::kLow && plan_->slices.empty() &&
+                 !plan_->HasPayloads()
+             ? Needs::kNumbers
+             : Needs::kBytes;
 }
 
 RecordedCall Recorder::BeginModule(absl::string_view module) {
@@ -51,6 +76,7 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
       verdict == Verdict::kKeep || verdict == Verdict::kDataMode || call.forced;
   call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
               plan_->task != Task::kStructure;
+  call.needs = NeedsOf(call);
   if (!call.stack_wanted) ++counts_.filtered;
   return call;
 }

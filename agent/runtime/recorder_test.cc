@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -267,6 +268,113 @@ TEST_F(RecorderTest, ATensorSeenTwiceUnchangedIsSummarisedOnce) {
   recorder->Step();
   recorder->Start();
   EXPECT_EQ(max_of(0), 100) << "the cache ends with the step";
+}
+
+// Tensors on a device, by slot; `bytes`: on their way to there.
+class DeferredTest : public RecorderTest {
+ protected:
+  void Device(Recorder* recorder, const char* op, uint64_t slot,
+              const std::vector<float>* bytes = nullptr) {
+    const RecordedCall call = recorder->BeginApi("Torch", op);
+    recorder->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+      TensorInfo info = Info(data_, sizes_, strides_);
+      info.view.data = bytes == nullptr ? nullptr : bytes->data();
+      info.arrival = bytes == nullptr ? Arrival::kNumbers : Arrival::kBytes;
+      info.slot = slot;
+      b.Tensor(info, p->mutable_output()->add_items());
+    });
+  }
+  static ReducedNumbers Max(double max) {
+    ReducedNumbers out{};
+    std::memcpy(out.words.data(), &max, sizeof(max));
+    return out;
+  }
+  const v1::TensorSummary& Output(const char* entry) {
+    return received_.Find(entry, true)->output().items(0).tensor();
+  }
+};
+
+TEST_F(DeferredTest, NumbersArriveBeforeTheRecordsLeave) {
+  auto recorder = Make(R"({"dump_path": "d", "level": "L1"})");
+  recorder->Start();
+  Device(recorder.get(), "relu", 5);
+  Api(recorder.get(), "add");
+  Device(recorder.get(), "relu", 6);
+  const std::vector<ReducedNumbers> numbers = {Max(50), Max(60)};
+  recorder->ResolveDeferred({5, 7, numbers});
+  recorder->Stop();
+  EXPECT_EQ(Output("Torch.relu.0.forward").stats().max_f(), 50);
+  EXPECT_EQ(Output("Torch.relu.1.forward").stats().max_f(), 60);
+  EXPECT_THAT(Output("Torch.relu.1.forward").shape(), ElementsAre(3));
+  EXPECT_EQ(Output("Torch.add.0.forward").stats().max_f(), 3);
+}
+
+TEST_F(DeferredTest, AnotherThreadsSlotsWaitOrAreLostButAreNeverMixedUp) {
+  auto recorder = Make(R"({"dump_path": "d", "level": "L1"})");
+  recorder->Start();
+  Device(recorder.get(), "ahead", 3);  // asked for after the delivery began
+  const std::vector<ReducedNumbers> first = {Max(10), Max(20)};
+  recorder->ResolveDeferred({1, 3, first});
+  const std::vector<float> gone = {1, 2, 3};
+  Device(recorder.get(), "late", 2);  // recorded after its delivery
+  Device(recorder.get(), "late", 1, &gone);
+  EXPECT_TRUE(received_.records.empty());
+  const std::vector<ReducedNumbers> second = {Max(30)};
+  recorder->ResolveDeferred({3, 4, second});
+  recorder->Stop();
+  EXPECT_EQ(Output("Torch.ahead.0.forward").stats().max_f(), 30);
+  EXPECT_FALSE(Output("Torch.late.0.forward").stats().has_max_f());
+  EXPECT_FALSE(Output("Torch.late.1.forward").stats().has_max_f());
+  EXPECT_TRUE(Output("Torch.late.1.forward").has_stats()) << "null, not absent";
+}
+
+TEST_F(DeferredTest, BytesAreSummarisedWhenTheyAreThere) {
+  auto recorder = Make(
+      R"({"task": "tensor", "dump_path": "d", "level": "L1", "tensor": {}})");
+  recorder->Start();
+  EXPECT_EQ(recorder->BeginApi("Torch", "x").needs,
+            RecordedCall::Needs::kBytes);
+  std::vector<float> host = {77, 77, 77};
+  Device(recorder.get(), "relu", 1, &host);
+  EXPECT_TRUE(received_.payloads.empty());
+  host = {1, 2, 9};
+  const std::vector<ReducedNumbers> numbers(1);
+  recorder->ResolveDeferred({1, 2, numbers});
+  recorder->Stop();
+  EXPECT_EQ(Output("Torch.relu.0.forward").stats().max_f(), 9);
+  ASSERT_EQ(received_.payloads.size(), 1u);
+  EXPECT_EQ(received_.payloads.begin()->second,
+            std::string(reinterpret_cast<const char*>(host.data()), 12));
+}
+
+TEST_F(DeferredTest, APayloadThatNeverArrivesIsCountedAsLost) {
+  auto recorder = Make(
+      R"({"task": "tensor", "dump_path": "d", "level": "L1", "tensor": {}})");
+  recorder->Start();
+  const std::vector<float> host = {1, 2, 3};
+  Device(recorder.get(), "relu", 1, &host);
+  recorder->ResolveDeferred({1, 2, {}});
+  recorder->Step();
+  EXPECT_EQ(Output("Torch.relu.0.forward").payload().lost(),
+            v1::LOSS_REASON_AGENT_FAULT);
+  EXPECT_EQ(received_.records.back().record.step_end().lost_payloads(), 1u);
+}
+
+TEST_F(DeferredTest, WhatNeverArrivesIsNullAndTheStepIsWhole) {
+  auto recorder = Make(
+      R"({"dump_path": "d", "level": "L1",
+          "statistics": {"summary_mode": "md5"}})");
+  recorder->Start();
+  const std::vector<float> host = {1, 2, 3};
+  Device(recorder.get(), "relu", 1, &host);
+  recorder->ResolveDeferred({1, 2, {}});  // the device failed
+  Device(recorder.get(), "relu", 2, &host);
+  recorder->Step();  // nobody asked
+  for (const char* entry : {"Torch.relu.0.forward", "Torch.relu.1.forward"}) {
+    EXPECT_TRUE(Output(entry).checksum().null());
+    EXPECT_FALSE(Output(entry).stats().has_max_f());
+  }
+  EXPECT_TRUE(received_.records.back().record.has_step_end());
 }
 
 TEST_F(RecorderTest, StructureKeepsEdgesAndNoValues) {

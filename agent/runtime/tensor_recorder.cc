@@ -30,8 +30,18 @@ void Slice(const SliceSpec& slice, std::vector<int64_t>* sizes,
 
 }  // namespace
 
+void SetNoData(const Plan& plan, v1::TensorSummary* out) {
+  if (plan.summary_mode != SummaryMode::kXor) out->mutable_stats();
+  if (plan.summary_mode != SummaryMode::kStatistics)
+    out->mutable_checksum()->set_null(true);
+}
+
 void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
                             bool want_payload, v1::TensorSummary* out) {
+  if (tensor.arrival != Arrival::kNow) {
+    Defer(tensor, plan, want_payload, out);
+    return;
+  }
   std::vector<int64_t> sizes;
   TensorView view = tensor.view;
   if (!plan.slices.empty()) {
@@ -106,6 +116,62 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     out->mutable_payload()->set_digest(known->summary.digest.data(),
                                        known->summary.digest.size());
   }
+}
+
+void TensorRecorder::Defer(const TensorInfo& tensor, const Plan& plan,
+                           bool want_payload, v1::TensorSummary* out) {
+  out->set_dtype(tensor.view.dtype);
+  out->mutable_shape()->Assign(tensor.view.sizes.begin(),
+                               tensor.view.sizes.end());
+  out->set_requires_grad(tensor.requires_grad);
+  deferred_.push_back({out,
+                       tensor,
+                       {tensor.view.sizes.begin(), tensor.view.sizes.end()},
+                       {tensor.view.strides.begin(), tensor.view.strides.end()},
+                       &plan,
+                       want_payload,
+                       degraded_});
+}
+
+void TensorRecorder::Resolve(const DeferredResults& results) {
+  const uint32_t degraded = degraded_;
+  std::vector<Deferred> all;
+  all.swap(deferred_);
+  for (Deferred& item : all) {
+    TensorInfo& tensor = item.tensor;
+    if (tensor.slot >= results.end) {
+      deferred_.push_back(std::move(item));
+      continue;
+    }
+    // One that was recorded only after its slot had been delivered is lost: its
+    // memory is gone.
+    const bool arrived =
+        tensor.slot >= results.first && !results.numbers.empty();
+    if (arrived && tensor.arrival == Arrival::kBytes) {
+      tensor.arrival = Arrival::kNow;
+      tensor.view.sizes = item.sizes;
+      tensor.view.strides = item.strides;
+      SetDegraded(item.degraded);
+      Record(tensor, *item.plan, item.want_payload, item.out);
+    } else if (arrived && !item.want_payload &&
+               item.plan->summary_mode == SummaryMode::kStatistics &&
+               item.plan->slices.empty()) {
+      StatisticsToProto(
+          StatisticsOfReduced(tensor.view.dtype, item.sizes.empty(),
+                              item.plan->precision,
+                              results.numbers[tensor.slot - results.first]),
+          item.out->mutable_stats());
+      // Its statistics cost less than a digest of its bytes.
+      item.out->set_degraded(std::min(item.degraded, uint32_t{1}));
+    } else {
+      SetNoData(*item.plan, item.out);
+      if (!item.want_payload) continue;
+      ++payloads_;
+      ++lost_payloads_;
+      item.out->mutable_payload()->set_lost(v1::LOSS_REASON_AGENT_FAULT);
+    }
+  }
+  SetDegraded(degraded);
 }
 
 // The bytes as they are now: the call may write into its arguments.

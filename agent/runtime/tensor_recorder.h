@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "agent/runtime/held_payloads.h"
 #include "agent/runtime/session.h"
 #include "common/plan.h"
@@ -28,11 +29,34 @@ struct TensorIdentity {
   uint64_t version = 0;
 };
 
+// How the numbers of a tensor come. A device is not waited for while training
+// runs: what it was asked for is delivered by Recorder::ResolveDeferred.
+enum class Arrival : uint8_t {
+  kNow,
+  // Reduced on the device; `view` has no memory.
+  kNumbers,
+  // On their way to the host memory of `view`, which stays until then.
+  kBytes,
+};
+
 struct TensorInfo {
   TensorView view;
   bool requires_grad = false;
   TensorIdentity identity;
+  Arrival arrival = Arrival::kNow;
+  // Of a deferred one; never used twice.
+  uint64_t slot = 0;
 };
+
+// What arrived for the slots from `first` to `end` (exclusive).
+struct DeferredResults {
+  uint64_t first = 0, end = 0;
+  // One per slot, those of kBytes unused; empty: nothing came, all is lost.
+  absl::Span<const ReducedNumbers> numbers;
+};
+
+// What stands in a record where there are no numbers.
+void SetNoData(const Plan& plan, v1::TensorSummary* out);
 
 class TensorRecorder {
  public:
@@ -42,6 +66,13 @@ class TensorRecorder {
   void BeginStep() { cache_.clear(); }
   void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
               v1::TensorSummary* out);
+
+  // --- Tensors of which the numbers have not arrived. Their summaries must
+  // stay where they are, and the plan with them, until Resolve.
+  bool HasDeferred() const { return !deferred_.empty(); }
+  size_t deferred() const { return deferred_.size(); }
+  // Fills those below `results.end`; with nulls where nothing came.
+  void Resolve(const DeferredResults& results);
 
   // Bench mode, until EndBench: tensors carry their data_name, and their bytes
   // go to `held` (null: nowhere) instead of to the session.
@@ -107,6 +138,18 @@ class TensorRecorder {
     bool lost_to_budget = false;
   };
 
+  struct Deferred {
+    v1::TensorSummary* out;
+    TensorInfo tensor;
+    // Behind the view of `tensor`.
+    std::vector<int64_t> sizes, strides;
+    const Plan* plan;
+    bool want_payload;
+    uint32_t degraded;
+  };
+
+  void Defer(const TensorInfo& tensor, const Plan& plan, bool want_payload,
+             v1::TensorSummary* out);
   Known Summarise(const TensorView& view, const SummaryRequest& request,
                   bool want_payload);
 
@@ -122,6 +165,7 @@ class TensorRecorder {
   uint32_t degraded_ = 0;
   std::function<bool(uint64_t)> fits_;
   absl::flat_hash_map<Key, Known> cache_;
+  std::vector<Deferred> deferred_;
 };
 
 }  // namespace rankprobe

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "analysis/divergence.h"
 #include "analysis/dump_layout.h"
 #include "analysis/first_nodes.h"
+#include "analysis/mapping_files.h"
 #include "analysis/replicas.h"
 #include "analysis/visualize.h"
 #include "common/status_macros.h"
@@ -53,18 +55,20 @@ T OrThrow(absl::StatusOr<T> value) {
 }
 
 absl::StatusOr<Table> CompareTables(const std::string& target,
-                                    const std::string& golden, bool fuzzy) {
+                                    const std::string& golden,
+                                    const MappingFiles& mappings) {
+  RP_ASSIGN_OR_RETURN(const MatchOptions options, ReadMappings(mappings));
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(files.get(), target));
   RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(files.get(), golden));
+  RP_RETURN_IF_ERROR(CheckMappings(n, options));
   std::vector<std::string> unpaired;
   RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(n, b, &unpaired));
-  MatchOptions options;
-  options.fuzzy = fuzzy;
   Table table;
   for (const auto& [target_place, golden_place] : pairs) {
     DumpReader::Options open;
     open.debug = n.debug;
+    open.construct = options.layers.has_value();
     RP_ASSIGN_OR_RETURN(
         const auto target_dump,
         DumpReader::Open(files.get(), target_place.directory, open));
@@ -103,11 +107,19 @@ absl::StatusOr<Table> CompareTables(const std::string& target,
 }
 
 py::dict Compare(const std::string& target, const std::string& golden,
-                 bool fuzzy) {
+                 bool fuzzy, const std::optional<std::string>& layers,
+                 const NameMapSource& cells, const NameMapSource& data,
+                 const std::string& apis) {
+  MappingFiles mappings;
+  mappings.fuzzy = fuzzy;
+  mappings.layers = layers;
+  mappings.cells = cells;
+  mappings.data = data;
+  mappings.apis = apis;
   absl::StatusOr<Table> table;
   {
     const py::gil_scoped_release unlocked;
-    table = CompareTables(target, golden, fuzzy);
+    table = CompareTables(target, golden, mappings);
   }
   const Table result = OrThrow(std::move(table));
   py::dict out;
@@ -200,9 +212,24 @@ py::list Replicas(const std::string& dump,
   return out;
 }
 
+// Ranks, tensor, pipeline and virtual pipeline sizes, and the order.
+using LayoutTuple = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string>;
+
+std::optional<ParallelLayout> LayoutOf(
+    const std::optional<LayoutTuple>& sizes) {
+  if (!sizes.has_value()) return std::nullopt;
+  ParallelLayout layout;
+  std::tie(layout.ranks, layout.tensor, layout.pipeline,
+           layout.virtual_pipeline, layout.order) = *sizes;
+  return layout;
+}
+
 std::string Graph(const std::string& path, const std::string& target,
                   const std::string& golden, bool overflow_check, bool fuzzy,
-                  const std::string& layer_mapping) {
+                  const std::string& layer_mapping,
+                  const std::optional<LayoutTuple>& target_layout,
+                  const std::optional<LayoutTuple>& golden_layout,
+                  bool merged_as_dump) {
   const py::gil_scoped_release unlocked;
   VisualizeOptions options;
   options.target = target;
@@ -210,6 +237,9 @@ std::string Graph(const std::string& path, const std::string& target,
   options.overflow_check = overflow_check;
   options.fuzzy = fuzzy;
   options.layer_mapping = layer_mapping;
+  options.target_layout = LayoutOf(target_layout);
+  options.golden_layout = LayoutOf(golden_layout);
+  options.merged_as_dump = merged_as_dump;
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   OrThrow(Visualize(files.get(), options, path, nullptr));
   return path;
@@ -221,7 +251,8 @@ std::string Graph(const std::string& path, const std::string& target,
 PYBIND11_MODULE(_analysis, module) {
   using namespace rankprobe::analysis;
   module.def("compare", &Compare, py::arg("target"), py::arg("golden"),
-             py::arg("fuzzy") = false);
+             py::arg("fuzzy") = false, py::arg("layers") = py::none(),
+             py::arg("cells") = "", py::arg("data") = "", py::arg("apis") = "");
   module.def("first_divergence", &FirstDivergence, py::arg("target"),
              py::arg("golden"), py::arg("tolerance") = py::none(),
              py::arg("noise") = "", py::arg("fuzzy") = false);
@@ -230,5 +261,8 @@ PYBIND11_MODULE(_analysis, module) {
              py::arg("gradients") = false);
   module.def("graph", &Graph, py::arg("path"), py::arg("target"),
              py::arg("golden") = "", py::arg("overflow_check") = false,
-             py::arg("fuzzy") = false, py::arg("layer_mapping") = "");
+             py::arg("fuzzy") = false, py::arg("layer_mapping") = "",
+             py::arg("target_layout") = py::none(),
+             py::arg("golden_layout") = py::none(),
+             py::arg("merged_as_dump") = false);
 }

@@ -169,6 +169,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   welcome.set_collector_version(options_.version);
   welcome.set_resume_after_sequence(committed);
   welcome.set_credit_bytes(options_.credit_bytes);
+  welcome.set_takes_offers(true);
   if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
     *welcome.mutable_plan() = plan->spec;
   if (run->watch.set()) *welcome.mutable_watch() = run->watch.spec();

@@ -13,6 +13,7 @@ constexpr int kMaxDepth = 400;
 constexpr int kMaxDimensions = 64;
 constexpr int kMaxStackFrames = 4096;
 constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 40;
+constexpr int kMaxOffers = 256;
 
 absl::Status CheckName(absl::string_view name, absl::string_view what) {
   if (name.empty() || name.size() > kMaxEntryBytes) {
@@ -83,10 +84,29 @@ absl::Status CheckChunk(const v1::PayloadChunk& chunk) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOffers(const v1::PayloadOffers& offers) {
+  if (offers.digests_size() == 0 || offers.digests_size() > kMaxOffers ||
+      offers.digests_size() != offers.length_bytes_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        offers.digests_size(), " payloads with ", offers.length_bytes_size(),
+        " lengths are offered; 1 to ", kMaxOffers, " are legal"));
+  }
+  for (const std::string& digest : offers.digests()) {
+    if (digest.size() != 16)
+      return absl::InvalidArgumentError("an offered digest is not 16 bytes");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckFrame(const v1::UploadFrame& frame,
                         uint64_t expected_sequence) {
+  if (frame.has_offers()) {
+    return frame.sequence() == 0
+               ? CheckOffers(frame.offers())
+               : absl::InvalidArgumentError("offers have a sequence number");
+  }
   if (frame.sequence() == 0)
     return absl::InvalidArgumentError("a frame has no sequence number");
   if (frame.sequence() > expected_sequence) {

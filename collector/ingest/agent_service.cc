@@ -11,6 +11,9 @@
 namespace rankprobe {
 namespace {
 
+// Beyond it acks queue up, and a peer that does not read them is cut off.
+constexpr int kMaxDigestsInAck = 4096;
+
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
  public:
   SessionStream(size_t max_queued, ControlPlane* control)
@@ -74,10 +77,11 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
       metrics_->accepted_bytes += untrusted->ByteSizeLong();
-      if (untrusted->sequence() < next_sequence_) ++metrics_->duplicate_frames;
+      if (!untrusted->has_offers() && untrusted->sequence() < next_sequence_)
+        ++metrics_->duplicate_frames;
     }
-    if (untrusted->sequence() == next_sequence_) {
-      ++next_sequence_;
+    if (untrusted->has_offers() || untrusted->sequence() == next_sequence_) {
+      if (!untrusted->has_offers()) ++next_sequence_;
       // What does not fit stays with the sender: gRPC's window is the limit.
       if (!commits_->Submit(upload_, std::move(*untrusted))) return;
     }
@@ -90,13 +94,20 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
 
   // Acks overtake each other: only the newest numbers count.
   bool Merge(v1::UploadAck* queued, const v1::UploadAck& next) override {
+    if (queued->have_digests_size() + queued->coming_digests_size() +
+            queued->wanted_digests_size() >
+        kMaxDigestsInAck)
+      return false;
     queued->set_received(std::max(queued->received(), next.received()));
     queued->set_committed(std::max(queued->committed(), next.committed()));
     queued->set_synced(std::max(queued->synced(), next.synced()));
     if (next.credit_bytes() > 0) queued->set_credit_bytes(next.credit_bytes());
-    queued->set_retry_after_ms(next.retry_after_ms());
-    for (const std::string& digest : next.have_digests())
-      queued->add_have_digests(digest);
+    // Only what answers offers says nothing of it.
+    if (next.received() > 0 || next.retry_after_ms() > 0)
+      queued->set_retry_after_ms(next.retry_after_ms());
+    queued->mutable_have_digests()->MergeFrom(next.have_digests());
+    queued->mutable_coming_digests()->MergeFrom(next.coming_digests());
+    queued->mutable_wanted_digests()->MergeFrom(next.wanted_digests());
     return true;
   }
 

@@ -68,12 +68,21 @@ uint64_t CommitQueue::Add(const std::string& session,
 }
 
 void CommitQueue::Remove(uint64_t upload) {
-  absl::MutexLock lock(&mutex_);
-  const auto it = uploads_.find(upload);
-  if (it == uploads_.end()) return;
-  // What has been received is still written; nobody hears of it.
-  it->second->removed = true;
-  if (it->second->frames.empty()) uploads_.erase(it);
+  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = uploads_.find(upload);
+    if (it == uploads_.end()) return;
+    for (const PayloadClaims::Heir& heir : claims_.Gone(upload)) {
+      const auto other = uploads_.find(heir.upload);
+      if (other != uploads_.end())
+        acks[other->second].add_wanted_digests(heir.digest);
+    }
+    // What has been received is still written; nobody hears of it.
+    it->second->removed = true;
+    if (it->second->frames.empty()) uploads_.erase(it);
+  }
+  for (const auto& [other, ack] : acks) other->listener.ack(ack);
 }
 
 bool CommitQueue::MayRead(const Upload& upload) const {
@@ -137,7 +146,8 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
       turn_ = it->first + 1;
       if (!upload.frames.empty()) {
         any = true;
-        taken.push_back({it->second, std::move(upload.frames.front())});
+        taken.push_back(
+            {it->first, it->second, std::move(upload.frames.front())});
         upload.frames.pop_front();
         bytes += taken.back().pending.bytes;
       }
@@ -225,6 +235,41 @@ void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
       absl::StrCat("outside the plan of epoch ", it->second.epoch));
 }
 
+void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
+  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  std::vector<Taken> rest;
+  for (Taken& t : *taken) {
+    if (!t.pending.frame.has_offers()) {
+      rest.push_back(std::move(t));
+      continue;
+    }
+    const v1::PayloadOffers& offers = t.pending.frame.offers();
+    const std::string& run = t.upload->identity.run();
+    v1::UploadAck& ack = acks[t.upload];
+    for (int i = 0; i < offers.digests_size(); ++i) {
+      const std::string& digest = offers.digests(i);
+      if (store_->KeepPayload(run, digest, offers.length_bytes(i))) {
+        ack.add_have_digests(digest);
+        continue;
+      }
+      absl::MutexLock lock(&mutex_);
+      if (t.upload->removed ||
+          claims_.Claim(run, digest, offers.length_bytes(i), t.id)) {
+        ack.add_wanted_digests(digest);
+      } else {
+        ack.add_coming_digests(digest);
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    pending_ -= std::min(pending_, t.pending.bytes);
+    t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
+    control_->NoteReceived(t.upload->session, 0,
+                           -static_cast<int64_t>(t.pending.bytes));
+  }
+  *taken = std::move(rest);
+  for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+}
+
 absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
   std::vector<FrameToStore> frames;
   frames.reserve(taken.size());
@@ -286,14 +331,21 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       ack.set_committed(t.upload->committed);
       ack.set_synced(t.upload->synced);
       ack.set_credit_bytes(credit);
+      if (!t.pending.frame.has_chunk()) continue;
+      const v1::PayloadChunk& chunk = t.pending.frame.chunk();
+      const std::string& run = t.upload->identity.run();
+      const bool last =
+          chunk.offset_bytes() + chunk.data().size() >= chunk.length_bytes();
+      if ((last && claims_.empty()) ||
+          !store_->KeepPayload(run, chunk.digest(), chunk.length_bytes()))
+        continue;
       // The rest of a payload that is whole need not come.
-      if (t.pending.frame.has_chunk()) {
-        const v1::PayloadChunk& chunk = t.pending.frame.chunk();
-        if (chunk.offset_bytes() + chunk.data().size() < chunk.length_bytes() &&
-            store_->HasPayload(t.upload->identity.run(), chunk.digest(),
-                               chunk.length_bytes())) {
-          ack.add_have_digests(chunk.digest());
-        }
+      if (!last) ack.add_have_digests(chunk.digest());
+      for (const uint64_t id :
+           claims_.Whole(run, chunk.digest(), chunk.length_bytes())) {
+        const auto other = uploads_.find(id);
+        if (other != uploads_.end())
+          acks[other->second].add_have_digests(chunk.digest());
       }
     }
     resumed = Unpause();
@@ -415,6 +467,7 @@ void CommitQueue::Run() {
       if (stopping) return;
       continue;
     }
+    AnswerOffers(&taken);
     for (Taken& t : taken) ApplyGate(t.upload.get(), &t.pending.frame);
     while (!taken.empty()) {
       const int64_t began = clock_->MonotonicNanos();

@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
 #include "collector/ingest/ingest_metrics.h"
+#include "collector/ingest/payload_claims.h"
 #include "collector/store/store.h"
 #include "common/record_gate.h"
 
@@ -61,8 +62,9 @@ class CommitQueue {
   uint64_t Add(const std::string& session, const v1::Identity& identity,
                uint64_t committed, const Listener& listener);
   void Remove(uint64_t upload);
-  // A checked frame of the upload. False: the upload, or all of them together,
-  // hold more than they should; read no more until `resume` is called.
+  // A checked frame of the upload; offers are answered in their turn. False:
+  // the upload, or all of them together, hold more than they should; read no
+  // more until `resume` is called.
   bool Submit(uint64_t upload, v1::UploadFrame frame);
 
   uint64_t pending_bytes() const;
@@ -93,11 +95,14 @@ class CommitQueue {
     bool removed = false;
   };
   struct Taken {
+    uint64_t id = 0;
     std::shared_ptr<Upload> upload;
     Pending pending;
   };
 
   void Run();
+  // Takes offers out and answers them.
+  void AnswerOffers(std::vector<Taken>* taken);
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces records outside the plan by a count of them.
   void BeginStepGate(Upload* upload, int64_t step, uint64_t epoch);
@@ -139,6 +144,7 @@ class CommitQueue {
   // Where the next turn begins.
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
+  PayloadClaims claims_ ABSL_GUARDED_BY(mutex_);
   std::thread sync_thread_;
   std::thread thread_;
 };

@@ -136,6 +136,10 @@ class Store {
   // The run holds all bytes of this payload.
   virtual bool HasPayload(const std::string& run, absl::string_view digest,
                           uint64_t length_bytes) = 0;
+  // The same for somebody who is about to refer to it: it is not freed before
+  // the quiet time has passed.
+  virtual bool KeepPayload(const std::string& run, absl::string_view digest,
+                           uint64_t length_bytes) = 0;
 
   virtual absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() = 0;
   // Sorted by step, rank, incarnation. NOT_FOUND for an unknown run.

@@ -18,6 +18,20 @@ bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
   return whole.ok() && *whole;
 }
 
+bool StoreImpl::KeepPayload(const std::string& run, absl::string_view digest,
+                            uint64_t length_bytes) {
+  if (digest.size() != 16) return false;
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<v1::RunRow*> row = LoadRun(run, /*create=*/false);
+  if (!row.ok()) return false;
+  const absl::StatusOr<bool> whole =
+      IsWhole((*row)->id(), digest, length_bytes);
+  if (!whole.ok() || !*whole) return false;
+  touched_[keys::Payload((*row)->id(), digest, length_bytes)] =
+      absl::ToUnixNanos(clock_->Now());
+  return true;
+}
+
 absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
   std::map<std::string, v1::RunRow> runs;
   {

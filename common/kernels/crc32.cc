@@ -4,10 +4,30 @@
 
 namespace rankprobe::kernels {
 
-uint32_t Crc32(uint32_t crc, const void* data, size_t bytes) {
+namespace {
+
+bool Wide() {
   static const bool wide = HasWideCrc32();
-  return wide ? WideCrc32(crc, data, bytes)
-              : libdeflate_crc32(crc, data, bytes);
+  return wide;
+}
+
+}  // namespace
+
+uint32_t Crc32(uint32_t crc, const void* data, size_t bytes) {
+  return Wide() ? WideCrc32(crc, data, bytes)
+                : libdeflate_crc32(crc, data, bytes);
+}
+
+uint32_t F32Crc32(uint32_t crc, const void* data, size_t count,
+                  FloatStats* stats) {
+  return Wide() ? WideF32Crc32(crc, data, count, stats)
+                : NarrowF32Crc32(crc, data, count, stats);
+}
+
+uint32_t NarrowF32Crc32(uint32_t crc, const void* data, size_t count,
+                        FloatStats* stats) {
+  BestKernels().f32(data, count, stats);
+  return libdeflate_crc32(crc, data, count * sizeof(float));
 }
 
 }  // namespace rankprobe::kernels

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Graph build, graph compare and table compare of one dump, ours against msprobe's.
 
-    analysis_peer.py --rankprobe BIN --msprobe BIN [--ranks 8] [--calls 5000] [--tensor-mib 0]
+    analysis_peer.py --rankprobe BIN --msprobe BIN [--ranks 8] [--calls 5000] [--tensor-mib 0] [--rounds 1] [--only JOB,..]
 
 Prints `name value limit met|missed`: how many times faster, and peak memory. run.sh --only analysis does the same. Both run on the same files, one after the
-other; ratios count, not seconds. With --tensor-mib a compare of real data of that size runs as well (needs torch).
+other in each round; medians and ratios count, not seconds. With --tensor-mib a compare of real data of that size runs as well (needs torch).
 """
 import argparse
 import json
@@ -12,6 +12,7 @@ import os
 import random
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,12 @@ def run(command):
     return time.monotonic() - before, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def measure(table, rankprobe, msprobe, root, ranks=8, calls=5000, tensor_mib=0, python=None):
+def median(runs):
+    """Of seconds, of CPU seconds; and the highest peak."""
+    return statistics.median(r[0] for r in runs), statistics.median(r[1] for r in runs), max(r[2] for r in runs)
+
+
+def measure(table, rankprobe, msprobe, root, ranks=8, calls=5000, tensor_mib=0, python=None, rounds=1, only=None):
     """Adds the figures to a budgets.Table. `msprobe` None: ours alone, without ratios."""
     for side in ("n", "b"):
         for rank in range(ranks):
@@ -101,16 +107,26 @@ def measure(table, rankprobe, msprobe, root, ranks=8, calls=5000, tensor_mib=0, 
                             "--tensor-mib", str(tensor_mib), *(["--noise"] if side == "n" else [])], check=True)
         jobs.append(("tensor_compare", ["compare", "-tp", f"{root}/tn/dump.json", "-gp", f"{root}/tb/dump.json"]))
     for name, arguments in jobs:
-        ours, cpu, memory = run([rankprobe, *arguments, "-o", f"{root}/ours"])
+        if only and name not in only:
+            continue
+        ours_runs, peer_runs = [], []
+        for _ in range(rounds):
+            for side, program, runs in (("ours", rankprobe, ours_runs), ("peer", msprobe, peer_runs)):
+                shutil.rmtree(f"{root}/{side}", ignore_errors=True)
+                if program is not None:
+                    runs.append(run([program, *arguments, "-o", f"{root}/{side}"]))
+        ours, cpu, memory = median(ours_runs)
         table.info(f"analysis_{name}", ours, "s")
+        table.info(f"analysis_{name}_cpu", cpu, "s")
         table.at_most(f"analysis_{name}_peak", memory, 1024, "MiB")
         if msprobe is None:
             table.failed(f"analysis_{name}_speedup", "no msprobe: set RANKPROBE_MSPROBE or run the interop stage first")
             continue
-        peer, peer_cpu, peer_memory = run([msprobe, *arguments, "-o", f"{root}/peer"])
+        peer, peer_cpu, peer_memory = median(peer_runs)
         table.at_least(f"analysis_{name}_speedup", peer / ours, 20, "x")
         table.info(f"analysis_{name}_cpu_speedup", peer_cpu / cpu, "x")
         table.info(f"analysis_{name}_peer", peer, "s")
+        table.info(f"analysis_{name}_peer_cpu", peer_cpu, "s")
         table.info(f"analysis_{name}_peer_peak", peer_memory, "MiB")
 
 
@@ -123,6 +139,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--tensor-mib", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", type=lambda names: names.split(","), help="graph_build, graph_compare, ..")
     parser.add_argument("--write-tensors", help="only make a dump of real data there")
     parser.add_argument("--noise", action="store_true")
     args = parser.parse_args()
@@ -131,7 +149,8 @@ def main():
         return
     root = tempfile.mkdtemp(prefix="rankprobe_analysis_bench_")
     try:
-        measure(Table(), args.rankprobe, args.msprobe, root, args.ranks, args.calls, args.tensor_mib)
+        measure(Table(), args.rankprobe, args.msprobe, root, args.ranks, args.calls, args.tensor_mib, rounds=args.rounds,
+                only=args.only)
     finally:
         shutil.rmtree(root)
 

@@ -6,9 +6,8 @@
 
 #include "absl/time/clock.h"
 #include "common/crc32c.h"
-#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "rankprobe/v1/agent.grpc.pb.h"
+#include "tests/crash/raw_agent.h"
 #include "tests/crash/server_fixture.h"
 
 namespace rankprobe::crash {
@@ -20,51 +19,6 @@ uint64_t ResidentBytes() {
   file >> total >> resident;
   return resident * 4096;
 }
-
-// A rank that speaks the protocol by hand.
-class RawAgent {
- public:
-  RawAgent(const std::string& address, int64_t rank)
-      : stub_(v1::AgentService::NewStub(
-            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
-    session_ = stub_->Session(&session_context_);
-    v1::AgentEvent event;
-    v1::Identity* const identity = event.mutable_hello()->mutable_identity();
-    identity->set_run("hostile");
-    identity->set_rank(rank);
-    identity->set_incarnation(1000 + static_cast<uint64_t>(rank));
-    event.mutable_hello()->set_protocol(1);
-    v1::Directive directive;
-    EXPECT_TRUE(session_->Write(event) && session_->Read(&directive));
-    upload_ = stub_->Upload(&upload_context_);
-    v1::UploadFrame open;
-    open.mutable_open()->set_session_id(directive.welcome().session_id());
-    EXPECT_TRUE(upload_->Write(open));
-    v1::UploadAck ack;
-    EXPECT_TRUE(upload_->Read(&ack));
-  }
-  ~RawAgent() {
-    session_context_.TryCancel();
-    upload_context_.TryCancel();
-  }
-  bool Send(const v1::UploadFrame& frame) { return upload_->Write(frame); }
-  // The status the collector ends the stream with.
-  grpc::Status End() {
-    v1::UploadAck ack;
-    while (upload_->Read(&ack)) {
-    }
-    return upload_->Finish();
-  }
-  void HalfClose() { upload_->WritesDone(); }
-
- private:
-  const std::unique_ptr<v1::AgentService::Stub> stub_;
-  grpc::ClientContext session_context_, upload_context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::AgentEvent, v1::Directive>>
-      session_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::UploadFrame, v1::UploadAck>>
-      upload_;
-};
 
 v1::UploadFrame Chunk(uint64_t sequence, uint64_t length, uint64_t offset,
                       const std::string& data) {
@@ -98,6 +52,20 @@ std::vector<Case> Cases() {
   Case digest{"short digest", {Chunk(1, 8, 0, "1234")}};
   digest.frames[0].mutable_chunk()->set_digest("d");
   cases.push_back(digest);
+  const auto offers = [&](const char* name, int digests, int lengths,
+                          size_t bytes, uint64_t sequence) {
+    Case c{name, {v1::UploadFrame()}};
+    c.frames[0].set_sequence(sequence);
+    v1::PayloadOffers* const out = c.frames[0].mutable_offers();
+    for (int i = 0; i < digests; ++i) out->add_digests(std::string(bytes, 'd'));
+    for (int i = 0; i < lengths; ++i) out->add_length_bytes(1);
+    cases.push_back(c);
+  };
+  offers("no offers", 0, 0, 16, 0);
+  offers("offers without lengths", 2, 1, 16, 0);
+  offers("offers of short digests", 1, 1, 15, 0);
+  offers("too many offers", 257, 257, 16, 0);
+  offers("offers with a number", 1, 1, 16, 1);
   Case step{"negative step", {v1::UploadFrame()}};
   step.frames[0].set_sequence(1);
   step.frames[0].mutable_batch()->set_step(-1);

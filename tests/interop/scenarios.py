@@ -2,95 +2,21 @@
 
 A scenario is a function (probe, config_path): `probe` is msprobe.pytorch or
 rankprobe.pytorch. Its config.json comes from @scenario. Everything is seeded
-and single-threaded, so both tools see the same numbers.
+and single-threaded, so both tools see the same numbers. Those of one process
+are here, those of several in scenarios_distributed.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-
-@dataclasses.dataclass
-class Scenario:
-    name: str
-    run: Callable[[Any, str], None]
-    config: dict
-    ranks: int = 1
-
-
-SCENARIOS: dict[str, Scenario] = {}
-
-
-def scenario(level: str = "mix", task: str = "statistics", ranks: int = 1, name: str = "", top: dict | None = None,
-             **section: Any) -> Callable:
-    """Registers a scenario; `section` are the fields of its task, `top` top-level ones."""
-
-    def register(function: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
-        fields = {"scope": [], "list": [], "data_mode": ["all"]}
-        if task == "statistics":
-            fields["summary_mode"] = "statistics"
-        config = {"task": task, "dump_path": "./dump", "rank": [], "step": [], "level": level, "risk_level": "ALL",
-                  **(top or {}), task: {**fields, **section}}
-        if task == "structure":
-            del config["structure"]
-        key = name or function.__name__
-        SCENARIOS[key] = Scenario(key, function, config, ranks)
-        return function
-
-    return register
-
-
-class Cnn(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 4, 3)
-        self.bn1 = nn.BatchNorm2d(4)
-        self.relu = nn.ReLU()
-        self.pool = nn.MaxPool2d(2)
-        self.fc = nn.Linear(36, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.pool(self.relu(self.bn1(self.conv1(x))))
-        return self.fc(x.flatten(1))
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.shape
-        q, k, v = self.qkv(self.norm1(x)).chunk(3, dim=-1)
-        q, k, v = (y.view(b, t, self.heads, c // self.heads).transpose(1, 2) for y in (q, k, v))
-        score = q @ k.transpose(-2, -1) / (c // self.heads) ** 0.5
-        score = score.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), float("-inf"))
-        y = (F.softmax(score, dim=-1) @ v).transpose(1, 2).contiguous().view(b, t, c)
-        x = x + self.proj(y)
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(17, 16)
-        self.blocks = nn.ModuleList([Block(16, 2) for _ in range(2)])
-        self.head = nn.Linear(16, 17)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
+import scenarios_distributed  # noqa: F401  (registers its scenarios)
+from scenario_models import Cnn, Transformer
+from scenario_registry import SCENARIOS, Scenario, scenario  # noqa: F401
 
 
 def cnn_steps(probe: Any, config: str, steps: int = 2, **start: Any) -> None:
@@ -433,124 +359,3 @@ def custom_api(probe: Any, config: str) -> None:
     Ops.fused(x)
     debugger.stop()
     debugger.step()
-
-
-def _group(rank: int) -> Any:
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['INTEROP_STORE']}", rank=rank, world_size=2)
-    return dist
-
-
-@scenario(level="mix", ranks=2)
-def collectives(probe: Any, config: str) -> None:
-    rank = int(os.environ["INTEROP_RANK"])
-    dist = _group(rank)
-    torch.manual_seed(rank)
-    model, debugger = nn.Sequential(nn.Linear(4, 4)), probe.PrecisionDebugger(config_path=config)
-    x = torch.randn(2, 4)
-    debugger.start(model=model)
-    dist.all_reduce(x)
-    dist.broadcast(x, src=0)
-    parts = [torch.zeros(2, 4) for _ in range(2)]
-    dist.all_gather(parts, x)
-    dist.reduce(x, dst=0, op=dist.ReduceOp.MAX)
-    if rank == 0:
-        dist.send(x, dst=1)
-    else:
-        dist.recv(x, src=0)
-    dist.barrier()
-    model(x).sum().backward()
-    debugger.stop()
-    debugger.step()
-    dist.destroy_process_group()
-
-
-@scenario(level="L1", ranks=2)
-def collectives_async(probe: Any, config: str) -> None:
-    rank = int(os.environ["INTEROP_RANK"])
-    dist = _group(rank)
-    torch.manual_seed(rank)
-    debugger = probe.PrecisionDebugger(config_path=config)
-    x = torch.randn(2, 4)
-    debugger.start()
-    dist.all_reduce(x, async_op=True).wait()
-    work = dist.isend(x, dst=1) if rank == 0 else dist.irecv(x, src=0)
-    work.wait()
-    out = torch.zeros(2, 4)
-    other = 1 - rank
-    for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, out, other)]):
-        request.wait()
-    debugger.stop()
-    debugger.step()
-    dist.destroy_process_group()
-
-
-@scenario(level="mix", ranks=2)
-def ddp(probe: Any, config: str) -> None:
-    rank = int(os.environ["INTEROP_RANK"])
-    dist = _group(rank)
-    torch.manual_seed(0)
-    model = nn.parallel.DistributedDataParallel(Cnn())
-    debugger = probe.PrecisionDebugger(config_path=config)
-    torch.manual_seed(rank)
-    for _ in range(2):
-        debugger.start(model=model)
-        F.cross_entropy(model(torch.randn(2, 3, 8, 8)), torch.tensor([1, 2])).backward()
-        debugger.stop()
-        debugger.step()
-    dist.destroy_process_group()
-
-
-class Tall(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.act, self.down = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.act(self.up(x)))
-
-
-def _sharded_steps(probe: Any, config: str, shard: Callable[[nn.Module], nn.Module], steps: int = 2) -> None:
-    rank = int(os.environ["INTEROP_RANK"])
-    dist = _group(rank)
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)  # fills the buffers that sharding makes and shows before they are written
-    debugger = probe.PrecisionDebugger(config_path=config)
-    model = shard(nn.Sequential(Tall(), Tall()))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    torch.manual_seed(rank)
-    for _ in range(steps):
-        debugger.start(model=model)
-        model(torch.randn(2, 4)).square().mean().backward()
-        debugger.stop()
-        optimizer.step()
-        optimizer.zero_grad()
-        debugger.step()
-    dist.destroy_process_group()
-
-
-@scenario(level="mix", ranks=2)
-def fsdp(probe: Any, config: str) -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    def shard(model: nn.Module) -> nn.Module:
-        for i in range(len(model)):
-            model[i] = FullyShardedDataParallel(model[i], device_id=torch.device("cpu"))
-        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-
-    _sharded_steps(probe, config, shard)
-
-
-@scenario(level="mix", ranks=2)
-def fully_shard(probe: Any, config: str) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard as shard_module
-
-    def shard(model: nn.Module) -> nn.Module:
-        mesh = init_device_mesh("cpu", (2,))
-        for part in model:
-            shard_module(part, mesh=mesh)
-        return shard_module(model, mesh=mesh)
-
-    _sharded_steps(probe, config, shard)

@@ -7,6 +7,7 @@ docs/analysis.md and are known to table_diff.py and db_diff.py. Not here:
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -167,6 +168,35 @@ def test_merged_build(layout: tuple[int, int, int, int], tmp_path: pathlib.Path)
     dump = layouts.write(tmp_path / "dump", *layout, loose=layout[2] == 1)
     ours, theirs = run_both(tmp_path, "graph_visualize", "-tp", dump, *sizes(layout))
     assert db_diff.diff(ours, theirs)[0] == []
+
+
+@pytest.mark.parametrize("layout", [(2, 2, 1, 1), (1, 2, 1, 2)])
+def test_merged_build_as_json(layout: tuple[int, int, int, int], tmp_path: pathlib.Path) -> None:
+    """Parents, stacks, and what went in and came out; msprobe's parameters in these files are those of one rank."""
+    dump = layouts.write(tmp_path / "dump", *layout)
+    words = [str(a) for a in ("graph_visualize", "-tp", dump, *sizes(layout), "--file_type", "json")]
+    run_ours([*words, "-o", str(tmp_path / "ours")])
+    run_msprobe([*words, "-o", str(tmp_path / "peer")])
+    ours, theirs = ({file.stem: json.loads(file.read_text()) for file in sorted((tmp_path / side).glob("step0/rank0/*.json"))}
+                    for side in ("ours", "peer"))
+    assert list(ours) == list(theirs) == ["construct", "dump", "stack"]
+    assert ours["construct"] == theirs["construct"] and list(ours["construct"]) == list(theirs["construct"])
+    data, expected = ours["dump"].pop("data"), theirs["dump"].pop("data")
+    assert ours["dump"] == theirs["dump"] | {"dump_data_dir": None}
+    assert list(data) == list(expected)
+    compared = 0
+    for name, entry in expected.items():
+        for section in ("input_args", "output"):
+            # Of a moved backward entry msprobe calls the inputs input_args; they are its input.
+            ours_section = data[name].get("input" if section == "input_args" and "input" in data[name] else section, [])
+            if section not in entry:
+                continue
+            for mine, item in zip(ours_section, entry[section], strict=True):
+                if isinstance(item, dict) and "Max" in item:
+                    compared += 1
+                    for stat in ("Max", "Min", "Mean", "Norm"):
+                        assert mine[stat] == pytest.approx(item[stat], rel=1e-6, nan_ok=True), (name, section, stat)
+    assert compared > 100
 
 
 def test_merged_compare(tmp_path: pathlib.Path) -> None:

@@ -298,6 +298,64 @@ def test_acc_check(tmp_path):
     assert bad.returncode == 2 and "none.json" in bad.stderr
 
 
+def test_acc_check_of_two_devices(tmp_path, monkeypatch, capsys):
+    """Details of one machine beside those of another: the same, then one that errs more, then bad files."""
+    pytest.importorskip("torch")
+    x = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [16, 32], "Max": 1.0, "Min": -1.0, "Mean": 0.0,
+         "Norm": 3.0, "requires_grad": True}
+    data = {f"{name}.forward": {"input_args": [x, x][:count], "input_kwargs": {}, "output": [x]}
+            for name, count in (("Torch.exp.0", 1), ("Torch.mul.0", 2), ("Torch.gt.0", 2))}
+    info = tmp_path / "dump.json"
+    info.write_text(json.dumps({"task": "statistics", "data": data}))
+
+    python = os.environ | {"RANKPROBE_PYTHON": sys.executable}
+    done = subprocess.run([BIN, "acc_check", "-api_info", info, "-o", tmp_path / "a", "--json"], text=True,
+                          capture_output=True, timeout=120, env=python)
+    details = pathlib.Path(json.loads(done.stdout)["details"])
+    done = subprocess.run([BIN, "acc_check", "--compare", details, details, "-o", tmp_path / "same", "--json"], text=True,
+                          capture_output=True, timeout=120, env=python)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) | {"result": "", "details": ""} == {"result": "", "details": "", "pass": 3, "error": 0,
+                                                                       "SKIP": 0}
+
+    def changed(column, value, row="Torch.exp.0.forward.output.0"):
+        with open(details, newline="") as file:
+            rows = list(csv.DictReader(file))
+        next(r for r in rows if r["API Name"] == row)[column] = value
+        with open(tmp_path / "changed.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        return tmp_path / "changed.csv"
+
+    from rankprobe import acc_check, acc_compare
+
+    def weighed(device, reference=details):
+        return {row[0]: row[1:] for row in acc_compare.compare(str(device), str(reference))[0]}
+
+    for column, value, fault in (("Max Rel Err", 0.001, "max_rel"), ("RMSE", 0.001, "rmse"),
+                                 ("Inf/Nan Err Ratio", 0.5, "special_share"), ("RMSE", "nan", "rmse")):
+        rows = weighed(changed(column, value))
+        assert rows["Torch.exp.0"] == ["error", "pass", fault] and rows["Torch.mul.0"][:2] == ["pass", "pass"]
+    # Far below what a reference's error counts as, more is no fault.
+    assert weighed(changed("RMSE", 1e-5))["Torch.exp.0"][0] == "pass"
+    assert weighed(changed("Rel Err Ratio", 0.1, "Torch.gt.0.forward.output.0"))["Torch.gt.0"][0] == "error"
+    assert weighed(changed("Status", "SKIP"))["Torch.exp.0"][0] == "SKIP"
+    assert weighed(changed("Dtype", "torch.float16"))["Torch.exp.0"][0] == "error"
+    fewer = tmp_path / "fewer.csv"
+    fewer.write_text("".join(line for line in details.read_text().splitlines(True) if "Torch.mul" not in line))
+    assert weighed(details, fewer)["Torch.mul.0"][:2] == ["SKIP", "SKIP"]
+    bad = tmp_path / "bad"
+    for pair in ((info, details), (details, tmp_path / "none.csv"), (changed("RMSE", "big"), details)):
+        monkeypatch.setattr(sys, "argv", ["acc_check", "--compare", *map(str, pair), "-o", str(bad)])
+        assert acc_check.main() == 2 and capsys.readouterr().err.count("\n") == 1
+    for words in (["--compare", "a", "b", "-api_info", "c"], []):
+        monkeypatch.setattr(sys, "argv", ["acc_check", *words])
+        with pytest.raises(SystemExit, match="2"):
+            acc_check.main()
+    assert not bad.exists()
+
+
 def test_acc_check_of_a_run(collector, tmp_path):
     pytest.importorskip("torch")
     config = json.dumps({"task": "tensor", "dump_path": "./dump", "rank": [], "step": [], "level": "L1", "tensor": {}})

@@ -81,6 +81,44 @@ def test_switched_on_from_outside(tmp_path: pathlib.Path) -> None:
     assert {"Module.0.Linear.forward.0", "Functional.linear.1.backward"} <= set(data)
 
 
+REPLICAS = LOOP.replace("    scheduler.step()", """
+    scheduler.step()
+    if os.environ["RANK"] == "2" and os.path.exists("corrupt"):
+        with torch.no_grad():
+            net[2].bias[1] += 1e-3""").replace("while not", """while not os.path.exists('go'):
+    time.sleep(0.02)
+while not""", 1)
+
+
+def test_a_replica_that_differs_is_found_without_a_word_in_the_script(tmp_path, collector) -> None:
+    """Three ranks train alike; one bit of one of them goes its own way."""
+    script = tmp_path / "train.py"
+    script.write_text(REPLICAS)
+    env = {**os.environ, "PYTHONPATH": str(pathlib.Path(rankprobe.__file__).parents[1]), "WORLD_SIZE": "3",
+           "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "replicas"}
+    ranks = [subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--", sys.executable, str(script)],
+                              cwd=tmp_path, env={**env, "RANK": str(rank)}) for rank in range(3)]
+    try:
+        harness.wait_for(lambda: sum(a["connected"] for a in collector.json("status")["agents"]) == 3, 60, "the ranks")
+        rules = tmp_path / "rules.json"
+        rules.write_text(json.dumps({"rules": [{"name": "alike", "replica": {}, "raise_to": "EVIDENCE_NONE"}]}))
+        collector.cli("triggers", "set", rules, "--run", "replicas")
+
+        def fired() -> list:
+            events = collector.json("events", "--run", "replicas")["events"]
+            return [e for e in events if "TRIGGER_FIRED" in json.dumps(e)]
+
+        (tmp_path / "go").touch()
+        time.sleep(0.5)
+        assert not fired()
+        (tmp_path / "corrupt").touch()
+        event = harness.wait_for(fired, 30, "the event")[0]
+        assert event["identity"]["rank"] == 2 and "of 3 ranks" in event["detail"], event
+    finally:
+        (tmp_path / "stop").touch()
+        assert [rank.wait(timeout=60) for rank in ranks] == [0, 0, 0]
+
+
 def test_idle_changes_nothing_and_writes_nothing(tmp_path: pathlib.Path) -> None:
     done = _run(tmp_path)
     assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr

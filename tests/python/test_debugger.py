@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from torch import relu as early_relu  # taken before any debugger exists
 
+import harness
 import pytest
 import torch
 import torch.nn as nn
@@ -293,3 +295,36 @@ def test_stand_ins_pickle_copy_and_script(dump) -> None:
 
 def _scripted(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x)
+
+
+def _fired(collector, run: str, rule: str) -> list:
+    events = collector.json("events", "--run", run)["events"]
+    return [e for e in events if "TRIGGER_FIRED" in json.dumps(e) and rule in json.dumps(e)]
+
+
+def test_losses_and_replicas_feed_the_trigger_rules(dump, collector, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_RUN", "rules")
+    monkeypatch.setenv("RANK", "0")
+    debugger = dump.debugger(level="L1", dump_enable=False)
+    debugger._session.wait_connected(30.0)
+    assert not debugger._capture.wants_replica
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"rules": [
+        {"name": "high", "loss": {"above": 5.0}, "raise_to": "EVIDENCE_NONE"},
+        {"name": "alike", "replica": {}, "raise_to": "EVIDENCE_NONE"}]}))
+    collector.cli("triggers", "set", rules, "--run", "rules")
+    harness.wait_for(lambda: debugger._capture.wants_replica, 20, "the rules")
+    net = Net()
+    for loss in (torch.tensor(1.0), 2, torch.tensor([[9.0]], requires_grad=True)):
+        PrecisionDebugger.start()
+        PrecisionDebugger.report_loss(loss)
+        PrecisionDebugger.report_replica(net)
+        PrecisionDebugger.report_replica([net.fc1.weight, net.fc2])
+        PrecisionDebugger.stop()
+        PrecisionDebugger.step()
+    with pytest.warns(RuntimeWarning, match="report_loss"):
+        PrecisionDebugger.report_loss(torch.ones(2))
+    fired = harness.wait_for(lambda: _fired(collector, "rules", "high"), 20, "the event")
+    assert len(fired) == 1 and int(fired[0]["step"]) == 2, fired
+    assert debugger._capture.faults == 0

@@ -30,19 +30,6 @@ bool Has(const std::vector<T>& list, const V& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-void FillList(CallBuilder& builder, const std::vector<PyValue>& values,
-              v1::ValueList* out) {
-  for (const PyValue& value : values) Fill(builder, value, out->add_items());
-}
-
-void FillMap(CallBuilder& builder, const PyValue& values, v1::ValueMap* out) {
-  for (size_t i = 0; i < values.items.size(); ++i) {
-    v1::NamedValue* item = out->add_items();
-    item->set_name(values.names[i]);
-    Fill(builder, values.items[i], item->mutable_value());
-  }
-}
-
 }  // namespace
 
 QuietScope::QuietScope(const Capture& capture) : capture_(capture) {
@@ -121,20 +108,6 @@ void Capture::ReportFault(const std::string& what) {
   if (recorder_ != nullptr) recorder_->ReportFault(what);
 }
 
-template <typename Fn>
-void Capture::Guarded(const char* where, Fn&& fn) noexcept {
-  const SavedError saved;
-  try {
-    fn();
-    if (PyErr_Occurred() != nullptr) Fault(where);
-  } catch (py::error_already_set& e) {
-    e.restore();
-    Fault(where);
-  } catch (const std::exception& e) {
-    Fault(absl::StrCat(where, ": ", e.what()).c_str());
-  }
-}
-
 void Capture::MaybeFail(const char* where) {
   if (faults_to_inject_ == 0) return;
   --faults_to_inject_;
@@ -143,8 +116,11 @@ void Capture::MaybeFail(const char* where) {
 
 void Capture::ForgetWritten(PyObject* const* args, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (const uintptr_t storage = reader_.Storage(args[i]); storage != 0)
+    if (const uintptr_t storage = reader_.Storage(args[i]); storage != 0) {
       tokens_.Forget(storage);
+    } else if (torch_.IsTensor(args[i])) {
+      tokens_.ForgetDevices();
+    }
   }
 }
 
@@ -157,21 +133,20 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
     call = recorder->BeginApi(spec.prefix, spec.op);
     MaybeFail("api inputs");
     if (call.kept) {
+      const ReadMode mode{!spec.distributed, call.needs};
       PyValue named;
       std::vector<PyValue> inputs(static_cast<size_t>(count));
       for (Py_ssize_t i = 0; i < count; ++i) {
         if (!Has(spec.ignored_inputs, i)) {
-          inputs[static_cast<size_t>(i)] =
-              reader_.Read(args[i], nullptr, 0, !spec.distributed);
+          inputs[static_cast<size_t>(i)] = reader_.Read(args[i], mode);
         }
       }
       for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
         const char* name = KeywordName(keywords, i);
         named.names.emplace_back(name);
-        named.items.push_back(
-            Has(spec.ignored_keywords, name)
-                ? PyValue()
-                : reader_.Read(args[count + i], name, 0, !spec.distributed));
+        named.items.push_back(Has(spec.ignored_keywords, name)
+                                  ? PyValue()
+                                  : reader_.Read(args[count + i], mode, name));
       }
       const py::gil_scoped_release release;
       recorder->Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
@@ -185,12 +160,13 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
   return call;
 }
 
-PyValue Capture::ReadDistributedOutputs(PyObject* const* args, Py_ssize_t count,
+PyValue Capture::ReadDistributedOutputs(const RecordedCall& call,
+                                        PyObject* const* args, Py_ssize_t count,
                                         PyObject* keywords) const {
   PyValue out;
   for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
     const char* name = i < count ? nullptr : KeywordName(keywords, i - count);
-    out.items.push_back(reader_.Read(args[i], name, 0, false));
+    out.items.push_back(reader_.Read(args[i], {false, call.needs}, name));
   }
   return out;
 }
@@ -216,11 +192,11 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
     PyValue outputs;
     if (call.kept) {
       if (spec.distributed) {
-        outputs = ReadDistributedOutputs(args, count, keywords);
+        outputs = ReadDistributedOutputs(call, args, count, keywords);
       } else if (PyTuple_Check(result)) {
-        outputs = reader_.ReadItems(result);
+        outputs = reader_.ReadItems(result, {true, call.needs});
       } else {
-        outputs.items.push_back(reader_.Read(result));
+        outputs.items.push_back(reader_.Read(result, {true, call.needs}));
       }
       for (const int i : spec.ignored_outputs) {
         if (static_cast<size_t>(i) < outputs.items.size())
@@ -309,173 +285,14 @@ void Capture::Backward(const RecordedCall& call, PyObject* grad_inputs,
   if (recorder == nullptr) return;
   Guarded("api backward", [&] {
     MaybeFail("api backward");
-    const PyValue inputs = reader_.Read(grad_outputs),
-                  outputs = reader_.Read(grad_inputs);
+    const ReadMode mode{true, call.needs};
+    const PyValue inputs = reader_.Read(grad_outputs, mode),
+                  outputs = reader_.Read(grad_inputs, mode);
     const py::gil_scoped_release release;
     recorder->Backward(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
       FillList(builder, inputs.items, phase->mutable_input());
       FillList(builder, outputs.items, phase->mutable_output());
     });
-  });
-}
-
-std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
-                                               const py::tuple& args,
-                                               const py::object& kwargs) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return std::nullopt;
-  if (!Active()) return std::nullopt;
-  const QuietScope quiet(*this);
-  ModuleCall module;
-  Guarded("module inputs", [&] {
-    module.call = recorder->BeginModule(name);
-    MaybeFail("module inputs");
-    if (module.call.kept) {
-      const PyValue inputs = reader_.Read(args.ptr()),
-                    named = reader_.Read(kwargs.ptr());
-      const py::gil_scoped_release release;
-      recorder->Inputs(
-          module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-            FillList(builder, inputs.items, phase->mutable_input_args());
-            FillMap(builder, named, phase->mutable_input_kwargs());
-          });
-    }
-    if (module.call.stack_wanted && recorder->WantsStacks())
-      recorder->UseStack(module.call, stacks_.Read(mode_ ? true : false));
-  });
-  if (module.call.forward_entry.empty()) return std::nullopt;
-  return module;
-}
-
-void Capture::EndModule(const ModuleCall& module, const py::object& output,
-                        const py::dict& parameters) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
-  const QuietScope quiet(*this);
-  PyValue outputs, named;
-  Guarded("module outputs", [&] {
-    MaybeFail("module outputs");
-    if (!module.call.kept) return;
-    if (PyTuple_Check(output.ptr())) {
-      outputs = reader_.ReadItems(output.ptr());
-    } else {
-      outputs.items.push_back(reader_.Read(output.ptr()));
-    }
-    named = reader_.Read(parameters.ptr());
-  });
-  const py::gil_scoped_release release;
-  recorder->Outputs(module.call,
-                    [&](CallBuilder& builder, v1::CallPhase* phase) {
-                      FillMap(builder, named, phase->mutable_parameters());
-                      FillList(builder, outputs.items, phase->mutable_output());
-                    });
-}
-
-void Capture::AbandonModule(const ModuleCall& module) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
-  recorder->Abandon(module.call);
-}
-
-void Capture::ResetModules() {
-  if (recorder_ != nullptr) recorder_->ResetModules();
-}
-void Capture::PushScope(const std::string& name) {
-  if (Active()) recorder_->PushScope(name);
-}
-void Capture::PopScope(const std::string& name) {
-  if (recorder_ != nullptr) recorder_->PopScope(name);
-}
-
-bool Capture::WantsBackward(const ModuleCall& module) const {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return false;
-  return recorder->WantsBackward(module.call);
-}
-
-void Capture::BeginModuleBackward(const ModuleCall& module) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
-  recorder->BeginModuleBackward(module.call);
-}
-
-void Capture::ModuleBackward(const ModuleCall& module,
-                             const py::object& grad_inputs,
-                             const py::object& grad_outputs) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
-  const QuietScope quiet(*this);
-  Guarded("module backward", [&] {
-    MaybeFail("module backward");
-    const PyValue inputs = reader_.Read(grad_outputs.ptr()),
-                  outputs = reader_.Read(grad_inputs.ptr());
-    const py::gil_scoped_release release;
-    recorder->Backward(
-        module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-          FillList(builder, inputs.items, phase->mutable_input());
-          FillList(builder, outputs.items, phase->mutable_output());
-        });
-  });
-}
-
-void Capture::ParameterGradient(const std::string& module,
-                                const std::string& name,
-                                const py::object& gradient) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
-  const QuietScope quiet(*this);
-  Guarded("parameter gradient", [&] {
-    MaybeFail("parameter gradient");
-    // Collectives write gradients without telling the version counter.
-    const PyValue value = reader_.Read(gradient.ptr(), nullptr, 0, false);
-    if (value.kind != PyValue::Kind::kTensor) return;
-    const py::gil_scoped_release release;
-    recorder->ParameterGradient(
-        module, name, [&](CallBuilder& builder, v1::Value* out) {
-          Fill(builder, value, out);
-          out->mutable_tensor()->set_requires_grad(false);
-        });
-  });
-}
-
-std::optional<Recorder::SavedValue> Capture::Save(const std::string& name,
-                                                  const py::object& value,
-                                                  const py::object& skeleton) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return std::nullopt;
-  const QuietScope quiet(*this);
-  std::optional<Recorder::SavedValue> saved;
-  Guarded("save", [&] {
-    MaybeFail("save");
-    const PyValue read = reader_.Read(value.ptr()),
-                  nulls = reader_.Read(skeleton.ptr());
-    const bool with_gradient = !skeleton.is(py::ellipsis());
-    const py::gil_scoped_release release;
-    const auto fill = [](const PyValue& v) {
-      return
-          [&v](CallBuilder& builder, v1::Value* out) { Fill(builder, v, out); };
-    };
-    saved = recorder->SaveValue(
-        name, fill(read),
-        with_gradient ? Recorder::BuildValueFn(fill(nulls)) : nullptr);
-  });
-  return saved;
-}
-
-void Capture::SaveGradient(const Recorder::SavedValue& value,
-                           const std::string& path,
-                           const py::object& gradient) {
-  const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
-  const QuietScope quiet(*this);
-  Guarded("save gradient", [&] {
-    MaybeFail("save gradient");
-    const PyValue read = reader_.Read(gradient.ptr());
-    const py::gil_scoped_release release;
-    recorder->SaveGradient(value, path,
-                           [&](CallBuilder& builder, v1::Value* out) {
-                             Fill(builder, read, out);
-                           });
   });
 }
 
@@ -492,7 +309,8 @@ void Capture::WorkDone(const py::object& work) {
   Guarded("asynchronous outputs", [&] {
     tokens_.Clear();
     MaybeFail("asynchronous outputs");
-    PyValue outputs = reader_.Read(pending.args.get(), nullptr, 0, false);
+    PyValue outputs =
+        reader_.Read(pending.args.get(), {false, pending.call.needs});
     for (const int i : pending.ignored_outputs) {
       if (static_cast<size_t>(i) < outputs.items.size())
         outputs.items[static_cast<size_t>(i)] = PyValue();
@@ -502,6 +320,31 @@ void Capture::WorkDone(const py::object& work) {
         pending.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
           FillList(builder, outputs.items, phase->mutable_output());
         });
+  });
+}
+
+void Capture::FinishDevices() noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const QuietScope quiet(*this);
+  DeferredResults results;
+  Guarded("numbers of devices", [&] {
+    const PyRef got =
+        PyRef::Steal(PyObject_CallNoArgs(torch_.finish_devices.get()));
+    if (!got) return;
+    unsigned long long first = 0, end = 0, address = 0;  // NOLINT: Python's
+    PyObject* keep = nullptr;
+    if (!PyArg_ParseTuple(got.get(), "KKKO", &first, &end, &address, &keep))
+      return;
+    if (first == end) return;
+    results.first = first;
+    results.end = end;
+    if (address != 0) {
+      results.numbers = {reinterpret_cast<const ReducedNumbers*>(address),
+                         static_cast<size_t>(end - first)};
+    }
+    const py::gil_scoped_release release;
+    recorder->ResolveDeferred(results);
   });
 }
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "agent/python/native/py_value.h"
 #include "agent/python/native/stack_reader.h"
 #include "agent/python/native/torch_bindings.h"
@@ -107,7 +108,15 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void SaveGradient(const Recorder::SavedValue& value, const std::string& path,
                     const pybind11::object& gradient);
 
+  // --- For triggers. Tensors on devices are waited for.
+  bool WantsLoss() const;
+  void ReportLoss(double loss);
+  bool WantsReplica() const;
+  void ReportReplica(const pybind11::list& tensors);
+
   void BeginStep();
+  // Waits for what devices were asked, and fills it in. Before Stop and Step.
+  void FinishDevices() noexcept;
   // Makes the next `count` of our own events fail, for tests.
   void InjectFaults(int count) { faults_to_inject_ = count; }
   uint64_t faults() const { return faults_; }
@@ -136,7 +145,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
     std::vector<int> ignored_outputs;
   };
 
-  PyValue ReadDistributedOutputs(PyObject* const* args, Py_ssize_t count,
+  PyValue ReadDistributedOutputs(const RecordedCall& call,
+                                 PyObject* const* args, Py_ssize_t count,
                                  PyObject* keywords) const;
   void HookBackward(const RecordedCall& call, PyObject* result);
   void ForgetWritten(PyObject* const* args, Py_ssize_t count);
@@ -175,6 +185,22 @@ class QuietScope {
   const Capture& capture_;
   PyRef popped_;
 };
+
+template <typename Fn>
+void Capture::Guarded(const char* where, Fn&& fn) noexcept {
+  const SavedError saved;
+  try {
+    fn();
+    if (PyErr_Occurred() != nullptr) Fault(where);
+  } catch (pybind11::error_already_set& e) {
+    e.restore();
+    Fault(where);
+  } catch (const std::exception& e) {
+    Fault(absl::StrCat(where, ": ", e.what()).c_str());
+  }
+  // Now that this call's tensors are recorded.
+  if (tokens_.TakeWantFinish()) FinishDevices();
+}
 
 }  // namespace rankprobe
 

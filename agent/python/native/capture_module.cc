@@ -112,6 +112,10 @@ void RegisterCapture(py::module_& m) {
            py::arg("skeleton"))
       .def("save_gradient", &Capture::SaveGradient, py::arg("saved"),
            py::arg("path"), py::arg("gradient"))
+      .def_property_readonly("wants_loss", &Capture::WantsLoss)
+      .def("report_loss", &Capture::ReportLoss, py::arg("loss"))
+      .def_property_readonly("wants_replica", &Capture::WantsReplica)
+      .def("report_replica", &Capture::ReportReplica, py::arg("tensors"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
       .def("report_fault", &Capture::ReportFault, py::arg("what"))
       .def_property_readonly("faults", &Capture::faults);

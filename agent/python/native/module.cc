@@ -127,6 +127,7 @@ class PySession {
   ~PySession() { Close(); }
 
   void Close() {
+    if (capture_ != nullptr) capture_->FinishDevices();
     std::shared_ptr<Capture> capture = std::move(capture_);
     std::shared_ptr<Recorder> shared =
         capture == nullptr ? nullptr : capture->Close();
@@ -169,11 +170,15 @@ class PySession {
     Get().Start(rank);
   }
   void Stop() {
+    if (capture_ != nullptr) capture_->FinishDevices();
     const py::gil_scoped_release release;
     Get().Stop();
   }
   void Step() {
-    if (capture_ != nullptr) capture_->BeginStep();
+    if (capture_ != nullptr) {
+      capture_->FinishDevices();
+      capture_->BeginStep();
+    }
     const py::gil_scoped_release release;
     Get().Step();
   }

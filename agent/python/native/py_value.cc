@@ -12,6 +12,8 @@ namespace {
 constexpr int kMaxDepth = 390;
 constexpr uint64_t kReuseBytes = 8 << 10;
 constexpr Py_ssize_t kMaxItems = 1 << 20;
+// Above all tokens of host memory.
+constexpr uintptr_t kDeviceStorage = uintptr_t{1} << 62;
 
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
   if (tuple == nullptr || !PyTuple_Check(tuple)) return false;
@@ -127,11 +129,11 @@ uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
   return life.token;
 }
 
-PyValue ValueReader::Read(PyObject* object, const char* keyword, int depth,
-                          bool reuse) const {
+PyValue ValueReader::Read(PyObject* object, ReadMode mode, const char* keyword,
+                          int depth) const {
   PyValue out;
   if (object == nullptr || object == Py_None || depth > kMaxDepth) return out;
-  if (torch_->IsTensor(object)) return ReadTensor(object, reuse);
+  if (torch_->IsTensor(object)) return ReadTensor(object, mode);
   if (PyBool_Check(object)) return Scalar(object, "bool");
   if (PyLong_CheckExact(object)) return Scalar(object, "int");
   if (PyFloat_CheckExact(object)) return Scalar(object, "float");
@@ -147,7 +149,7 @@ PyValue ValueReader::Read(PyObject* object, const char* keyword, int depth,
     for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(object);
          ++i) {
       out.items.push_back(
-          Read(PySequence_Fast_GET_ITEM(object, i), nullptr, depth + 1, reuse));
+          Read(PySequence_Fast_GET_ITEM(object, i), mode, nullptr, depth + 1));
     }
     return out;
   }
@@ -159,24 +161,24 @@ PyValue ValueReader::Read(PyObject* object, const char* keyword, int depth,
       PyObject* pair = PyList_GET_ITEM(items.get(), i);
       out.names.push_back(Text(PyTuple_GET_ITEM(pair, 0)));
       out.items.push_back(
-          Read(PyTuple_GET_ITEM(pair, 1), nullptr, depth + 1, reuse));
+          Read(PyTuple_GET_ITEM(pair, 1), mode, nullptr, depth + 1));
     }
     PyErr_Clear();
     return out;
   }
-  return ReadOther(object, keyword, depth, reuse);
+  return ReadOther(object, mode, keyword, depth);
 }
 
-PyValue ValueReader::ReadItems(PyObject* tuple) const {
+PyValue ValueReader::ReadItems(PyObject* tuple, ReadMode mode) const {
   PyValue out;
   out.kind = PyValue::Kind::kList;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
-    out.items.push_back(Read(PyTuple_GET_ITEM(tuple, i)));
+    out.items.push_back(Read(PyTuple_GET_ITEM(tuple, i), mode));
   return out;
 }
 
-PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
-                               bool reuse) const {
+PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
+                               const char* keyword, int depth) const {
   const TorchBindings& t = *torch_;
   const std::string_view name = keyword == nullptr ? "" : keyword;
   if (PySlice_Check(object)) return Slice(object);
@@ -214,7 +216,7 @@ PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
     return PyTuple_GET_ITEM(simple.get(), i);
   };
   const std::string tag = Text(part(0));
-  if (tag == "value") return Read(part(1), keyword, depth + 1, reuse);
+  if (tag == "value") return Read(part(1), mode, keyword, depth + 1);
   if (tag == "scalar") return Scalar(part(2), Text(part(1)).c_str());
   if (tag == "group") {
     v1::Value value;
@@ -228,7 +230,7 @@ PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
   if (tag == "reduce_op")
     return Object(v1::ObjectLeaf::KIND_REDUCE_OP, Text(part(1)));
   if (tag == "p2p" && PyTuple_GET_SIZE(simple.get()) == 6) {
-    PyValue out = Read(part(1), nullptr, depth + 1, reuse);
+    PyValue out = Read(part(1), mode, nullptr, depth + 1);
     if (out.kind != PyValue::Kind::kTensor) return PyValue();
     out.kind = PyValue::Kind::kP2p;
     out.leaf = std::make_unique<v1::Value>();
@@ -244,21 +246,21 @@ PyValue ValueReader::ReadOther(PyObject* object, const char* keyword, int depth,
     PyValue out;
     out.kind = PyValue::Kind::kTensor;
     out.tensor = std::make_unique<PyTensorView>();
-    if (ReadDescribed(object, out.tensor.get())) return out;
+    if (ReadDescribed(object, mode, out.tensor.get())) return out;
   }
   return PyValue();
 }
 
-PyValue ValueReader::ReadTensor(PyObject* tensor, bool reuse) const {
+PyValue ValueReader::ReadTensor(PyObject* tensor, ReadMode mode) const {
   PyValue out;
   out.kind = PyValue::Kind::kTensor;
   out.tensor = std::make_unique<PyTensorView>();
   if (torch_->IsPlainTensor(tensor) &&
-      ReadPlain(tensor, reuse, out.tensor.get())) {
+      ReadPlain(tensor, mode.reuse, out.tensor.get())) {
     return out;
   }
   *out.tensor = PyTensorView();
-  if (!ReadDescribed(tensor, out.tensor.get())) return PyValue();
+  if (!ReadDescribed(tensor, mode, out.tensor.get())) return PyValue();
   return out;
 }
 
@@ -323,10 +325,13 @@ uintptr_t ValueReader::Storage(PyObject* tensor) const {
 }
 
 // describe() gives a dict: type, dtype, shape, requires_grad; address, strides
-// and keep when there is memory to read; numpy; mesh, placements.
-bool ValueReader::ReadDescribed(PyObject* tensor, PyTensorView* out) const {
-  const PyRef said =
-      PyRef::Steal(PyObject_CallOneArg(torch_->describe.get(), tensor));
+// and keep when there is memory to read; slot when the numbers, or with an
+// address the bytes, come later; numpy; mesh, placements.
+bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
+                                PyTensorView* out) const {
+  const PyRef said = PyRef::Steal(PyObject_CallFunction(
+      torch_->describe.get(), "OiL", tensor, static_cast<int>(mode.needs),
+      mode.reuse ? tokens_->device_generation() : int64_t{-1}));
   if (!said || !PyDict_Check(said.get())) {
     PyErr_Clear();
     return false;
@@ -371,8 +376,19 @@ bool ValueReader::ReadDescribed(PyObject* tensor, PyTensorView* out) const {
     PyErr_Clear();
   }
   PyObject* address = get("address");
-  out->no_data = address == nullptr || out->dtype == v1::DTYPE_UNSPECIFIED;
-  if (!out->no_data) {
+  if (PyObject* slot = get("slot"); slot != nullptr) {
+    out->slot = PyLong_AsUnsignedLongLong(slot);
+    if (get("full") == Py_True) tokens_->WantFinish();
+    out->arrival = address == nullptr ? Arrival::kNumbers : Arrival::kBytes;
+    if (address != nullptr) {
+      // The same bytes for as long as the slot is known.
+      out->identity.storage =
+          reinterpret_cast<const void*>(kDeviceStorage | out->slot);  // NOLINT
+    }
+  }
+  out->no_data = (address == nullptr && out->arrival == Arrival::kNow) ||
+                 out->dtype == v1::DTYPE_UNSPECIFIED;
+  if (!out->no_data && address != nullptr) {
     out->address = PyLong_AsUnsignedLongLong(address);
     out->keep = PyRef::Share(get("keep"));
     if (!ReadInts(get("strides"), &out->strides) ||
@@ -387,61 +403,66 @@ bool ValueReader::ReadDescribed(PyObject* tensor, PyTensorView* out) const {
 namespace {
 
 void FillTensor(CallBuilder& builder, const PyTensorView& tensor,
-                v1::Value* out) {
+                v1::TensorSummary* out) {
   if (tensor.no_data) {
-    v1::TensorSummary* summary = out->mutable_tensor();
-    summary->set_dtype(tensor.dtype);
-    summary->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
-    summary->set_requires_grad(tensor.requires_grad);
-    builder.NoData(summary);
+    out->set_dtype(tensor.dtype);
+    out->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    out->set_requires_grad(tensor.requires_grad);
+    builder.NoData(out);
   } else {
-    TensorInfo info;
-    info.view.data = reinterpret_cast<const void*>(tensor.address);
-    info.view.dtype = tensor.dtype;
-    info.view.sizes = tensor.shape;
-    info.view.strides = tensor.strides;
-    info.requires_grad = tensor.requires_grad;
-    info.identity = tensor.identity;
-    builder.Tensor(info, out);
+    builder.Tensor(tensor.Info(), out);
   }
-  if (tensor.summary != nullptr)
-    out->mutable_tensor()->MergeFrom(*tensor.summary);
+  if (tensor.summary != nullptr) out->MergeFrom(*tensor.summary);
 }
 
 }  // namespace
+
+TensorInfo PyTensorView::Info() const {
+  TensorInfo info;
+  info.view.data = reinterpret_cast<const void*>(address);
+  info.view.dtype = dtype;
+  info.view.sizes = shape;
+  info.view.strides = strides;
+  info.requires_grad = requires_grad;
+  info.identity = identity;
+  info.arrival = arrival;
+  info.slot = slot;
+  return info;
+}
 
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out) {
   switch (value.kind) {
     case PyValue::Kind::kNull:
       return;
     case PyValue::Kind::kTensor:
-      FillTensor(builder, *value.tensor, out);
+      FillTensor(builder, *value.tensor, out->mutable_tensor());
       return;
     case PyValue::Kind::kLeaf:
       *out = *value.leaf;
       return;
-    case PyValue::Kind::kP2p: {
-      v1::Value tensor;
-      FillTensor(builder, *value.tensor, &tensor);
+    case PyValue::Kind::kP2p:
       *out = *value.leaf;
-      *out->mutable_p2p()->mutable_tensor() = tensor.tensor();
+      FillTensor(builder, *value.tensor, out->mutable_p2p()->mutable_tensor());
       return;
-    }
-    case PyValue::Kind::kList: {
-      v1::ValueList* list = out->mutable_list();
-      for (const PyValue& item : value.items)
-        Fill(builder, item, list->add_items());
+    case PyValue::Kind::kList:
+      FillList(builder, value.items, out->mutable_list());
       return;
-    }
-    case PyValue::Kind::kMap: {
-      v1::ValueMap* map = out->mutable_map();
-      for (size_t i = 0; i < value.items.size(); ++i) {
-        v1::NamedValue* item = map->add_items();
-        item->set_name(value.names[i]);
-        Fill(builder, value.items[i], item->mutable_value());
-      }
+    case PyValue::Kind::kMap:
+      FillMap(builder, value, out->mutable_map());
       return;
-    }
+  }
+}
+
+void FillList(CallBuilder& builder, const std::vector<PyValue>& values,
+              v1::ValueList* out) {
+  for (const PyValue& value : values) Fill(builder, value, out->add_items());
+}
+
+void FillMap(CallBuilder& builder, const PyValue& values, v1::ValueMap* out) {
+  for (size_t i = 0; i < values.items.size(); ++i) {
+    v1::NamedValue* item = out->add_items();
+    item->set_name(values.names[i]);
+    Fill(builder, values.items[i], item->mutable_value());
   }
 }
 

@@ -27,8 +27,14 @@ struct PyTensorView {
   bool no_data = false;
   absl::InlinedVector<int64_t, 6> shape, strides;
   TensorIdentity identity;
+  // Of a tensor on a device.
+  Arrival arrival = Arrival::kNow;
+  uint64_t slot = 0;
   // Set for what is not a plain torch.Tensor; its fields beat those above.
   std::unique_ptr<v1::TensorSummary> summary;
+
+  // Points into this.
+  TensorInfo Info() const;
 };
 
 struct PyValue {
@@ -48,7 +54,17 @@ class StorageTokens {
   uint64_t Token(uintptr_t storage, PyObject* tensor, const TorchBindings& t);
   // Somebody may have written there without telling the version counter.
   void Forget(uintptr_t storage) { lives_.erase(storage); }
-  void Clear() { lives_.clear(); }
+  // The same of an unknown tensor on a device.
+  void ForgetDevices() { ++device_generation_; }
+  void Clear() {
+    lives_.clear();
+    ForgetDevices();
+  }
+  // As much is deferred as should be; whether that was said since asked last.
+  void WantFinish() { finish_wanted_ = true; }
+  bool TakeWantFinish() { return std::exchange(finish_wanted_, false); }
+  // What was seen on devices under another number is not known any more.
+  int64_t device_generation() const { return device_generation_; }
 
  private:
   struct Life {
@@ -57,6 +73,14 @@ class StorageTokens {
   };
   absl::flat_hash_map<uintptr_t, Life> lives_;
   uint64_t next_ = 1;
+  int64_t device_generation_ = 0;
+  bool finish_wanted_ = false;
+};
+
+struct ReadMode {
+  // A summary of the same bytes may be used again.
+  bool reuse = true;
+  RecordedCall::Needs needs = RecordedCall::Needs::kNow;
 };
 
 class ValueReader {
@@ -64,21 +88,20 @@ class ValueReader {
   ValueReader(const TorchBindings* torch, StorageTokens* tokens)
       : torch_(torch), tokens_(tokens) {}
 
-  // `keyword`: the name of the keyword argument, or null. `reuse`: a summary
-  // of the same bytes may be used again.
-  PyValue Read(PyObject* object, const char* keyword = nullptr, int depth = 0,
-               bool reuse = true) const;
+  // `keyword`: the name of the keyword argument, or null.
+  PyValue Read(PyObject* object, ReadMode mode, const char* keyword = nullptr,
+               int depth = 0) const;
   // Any tuple as a list, named or not.
-  PyValue ReadItems(PyObject* tuple) const;
+  PyValue ReadItems(PyObject* tuple, ReadMode mode) const;
   // Storage of a plain CPU tensor; 0: not known.
   uintptr_t Storage(PyObject* tensor) const;
 
  private:
-  PyValue ReadTensor(PyObject* tensor, bool reuse) const;
+  PyValue ReadTensor(PyObject* tensor, ReadMode mode) const;
   bool ReadPlain(PyObject* tensor, bool reuse, PyTensorView* out) const;
-  bool ReadDescribed(PyObject* tensor, PyTensorView* out) const;
-  PyValue ReadOther(PyObject* object, const char* keyword, int depth,
-                    bool reuse) const;
+  bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
+  PyValue ReadOther(PyObject* object, ReadMode mode, const char* keyword,
+                    int depth) const;
 
   const TorchBindings* const torch_;
   StorageTokens* const tokens_;
@@ -86,6 +109,10 @@ class ValueReader {
 
 // Runs without the GIL.
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out);
+void FillList(CallBuilder& builder, const std::vector<PyValue>& values,
+              v1::ValueList* out);
+// A kMap's items under their names.
+void FillMap(CallBuilder& builder, const PyValue& values, v1::ValueMap* out);
 
 }  // namespace rankprobe
 

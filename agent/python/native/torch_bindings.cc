@@ -45,6 +45,7 @@ TorchBindings::TorchBindings(const py::dict& names)
   mode_pop = take("mode_pop");
   mode_push = take("mode_push");
   describe = take("describe");
+  finish_devices = take("finish_devices");
   convert = take("convert");
   source_line = take("source_line");
   for (const auto& [key, value] : py::dict(names["dtypes"])) {

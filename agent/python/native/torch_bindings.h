@@ -59,8 +59,12 @@ class TorchBindings {
       number_type, process_group_type, reduce_op_type, p2p_type, work_type;
   // Functions.
   PyRef is_grad_enabled, mode_stack_size, mode_pop, mode_push;
-  // describe(tensor) -> dict, for what cannot be read by descriptors.
+  // describe(tensor, needs, generation) -> dict, for what cannot be read by
+  // descriptors; see ValueReader::ReadDescribed.
   PyRef describe;
+  // finish_devices() -> (first slot, end slot, address, keep) of what describe
+  // deferred, four words a slot; address 0: nothing came. Waits for devices.
+  PyRef finish_devices;
   // convert(object, kwarg) -> an object of plain values, or None.
   PyRef convert;
   // frame_line(file, line) -> the source line.

@@ -5,6 +5,7 @@
 Inputs come from the .pt files of a tensor dump, else they are drawn between the recorded Min and Max. On a machine
 without an accelerator the check is that of the CPU kernel in float16, bfloat16 or float32 against float64.
 Writes accuracy_checking_result_{time}.csv (a line a call) and accuracy_checking_details_{time}.csv (a line an output).
+--compare DEVICE_details.csv REFERENCE_details.csv weighs what it found on two machines against each other (acc_compare.py).
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from rankprobe import acc_compare, acc_standards
+
 RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
 DETAIL_COLUMNS = ["API Name", "Dtype", "Reference Dtype", "Shape", "Standard", "Cosine", "Max Abs Err", "Max Rel Err",
                   "Mean Rel Err", "RMSE", "Small Value Err Ratio", "Rel Err Ratio", "Inf/Nan Err Ratio", "Err Balance",
-                  "Max ULP", "Status", "Message"]
+                  "Max ULP", *[acc_compare.BENCHMARK[name] for name in ("small_share", "balance")], "Status", "Message"]
 # small value, absolute bound for small values, relative bound, relative bound where sums accumulate
 BOUNDS = {torch.float16: (2**-10, 2**-16, 2**-10, 2**-8), torch.bfloat16: (2**-10, 1e-16, 2**-8, 2**-7),
           torch.float32: (2**-20, 2**-30, 2**-20, 2**-11)}
@@ -212,6 +215,7 @@ def measure(op: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, Any
     normal_wrong = (normal > bound) & (d[~small] > bound * scale) if bound == accumulated else normal > bound
     small_wrong = d[small] > small_bound
     norms = float(n.norm() * g.norm())
+    beside = acc_standards.metrics("benchmark", value, golden)
     row.update({"Standard": "accumulative" if bound == accumulated else "absolute",
                 "Cosine": float(n.dot(g)) / norms if norms else 1.0, "Max Abs Err": top(d), "Max Rel Err": top(normal),
                 "Mean Rel Err": float(normal.mean()) if normal.numel() else 0.0,
@@ -219,6 +223,7 @@ def measure(op: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, Any
                 "Small Value Err Ratio": share(small_wrong, int(small.sum())),
                 "Rel Err Ratio": share(normal_wrong, normal.numel()),
                 "Inf/Nan Err Ratio": share(special_wrong, value.numel()),
+                **{acc_compare.BENCHMARK[name]: beside[name] for name in ("small_share", "balance")},
                 "Err Balance": abs(int((n > g).sum()) - int((n < g).sum())) / max(1, n.numel()), "Max ULP": top(ulp)})
     if row["Small Value Err Ratio"] or row["Rel Err Ratio"] or row["Inf/Nan Err Ratio"]:
         row["Status"] = "error"
@@ -290,7 +295,8 @@ def read_info(path: str) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="rankprobe acc_check", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-api_info", "--api_info_file", required=True)
+    parser.add_argument("-api_info", "--api_info_file")
+    parser.add_argument("--compare", nargs=2, metavar=("DEVICE", "REFERENCE"), help="two details files; runs nothing")
     parser.add_argument("-o", "--out_path", default="./output")
     parser.add_argument("-csv_path", "--result_csv_path", help="a result csv to go on with")
     parser.add_argument("-save_error_data", action="store_true")
@@ -300,6 +306,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if (args.compare is None) == (args.api_info_file is None):
+        parser.error("one of -api_info and --compare is needed")
+    if args.compare is not None:
+        return acc_compare.run(*args.compare, args.out_path, args.json)
     torch.set_num_threads(1)  # small tensors: a pool costs more than it gives
     info = read_info(args.api_info_file)
     directory = os.path.dirname(os.path.abspath(args.api_info_file))

@@ -9,19 +9,51 @@ Built with the collector side (RANKPROBE_BUILD_COLLECTOR); bad input raises Valu
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from rankprobe import _analysis
 
 Path = str | os.PathLike[str]
 
-__all__ = ["compare", "first_divergence", "graph", "replicas", "to_numbers"]
+__all__ = ["Layout", "compare", "first_divergence", "graph", "replicas", "to_numbers"]
 
 
-def compare(target: Path, golden: Path, *, fuzzy: bool = False) -> dict[str, list[str]]:
-    """The table of `rankprobe compare`, over all steps and ranks both have: column name to cells (text)."""
-    return _analysis.compare(os.fspath(target), os.fspath(golden), fuzzy)
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the ranks of a dump share a model; what graph() merges by. All sizes are counts of ranks.
+
+    `rank_size` ranks in all, `tp` of them share each layer, `pp` share the layers (in `vpp` chunks each), the rest are
+    data parallel. `order` says which dimension counts up fastest; it is asked where the communication does not tell.
+    """
+
+    rank_size: int
+    tp: int
+    pp: int
+    vpp: int = 1
+    order: str = "tp-cp-ep-dp-pp"
+
+
+def _names(mapping: Path | Mapping[str, str] | None) -> str | list[tuple[str, str]]:
+    if mapping is None:
+        return ""
+    return list(mapping.items()) if isinstance(mapping, Mapping) else os.fspath(mapping)
+
+
+def compare(target: Path, golden: Path, *, fuzzy: bool = False, layer_mapping: Path | bool = False,
+            api_mapping: Path | None = None, cell_mapping: Path | Mapping[str, str] | None = None,
+            data_mapping: Path | Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """The table of `rankprobe compare`, over all steps and ranks both have: column name to cells (text).
+
+    The mappings are those of the verb (docs/analysis.md, "Tables" and "Layer mapping"), each a YAML file:
+    `layer_mapping` (-lm) pairs the calls of layers of other names by rules, by scope alone when True; `api_mapping`
+    (-am) renames APIs; `cell_mapping` (-cm) renames modules, `data_mapping` (-dm) pairs whole rows. The last two may be
+    given as a dict, target name to golden name. A layer or data mapping excludes the others and `fuzzy`.
+    """
+    layers = None if layer_mapping is False else "" if layer_mapping is True else os.fspath(layer_mapping)
+    return _analysis.compare(os.fspath(target), os.fspath(golden), fuzzy, layers, _names(cell_mapping),
+                             _names(data_mapping), "" if api_mapping is None else os.fspath(api_mapping))
 
 
 def to_numbers(column: Sequence[str]) -> list[float]:
@@ -47,7 +79,15 @@ def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: boo
 
 
 def graph(path: Path, target: Path, golden: Path = "", *, overflow_check: bool = False, fuzzy: bool = False,
-          layer_mapping: Path = "") -> str:
-    """Writes the .vis.db of `rankprobe graph_visualize` to `path`."""
-    return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(golden), overflow_check, fuzzy,
-                           os.fspath(layer_mapping))
+          layer_mapping: Path | bool = False, layout: Layout | None = None,
+          golden_layout: Layout | None = None, merged_as_dump: bool = False) -> str:
+    """Writes the .vis.db of `rankprobe graph_visualize` to `path`, and returns it.
+
+    `layer_mapping` (-lm) matches layers of other names, by scope alone when True. `layout` merges the ranks of each
+    step into one graph for each data parallel replica; with a golden dump both sides need theirs. With `merged_as_dump`
+    (--file_type json) the merged graph becomes a dump, step{S}/rank{R} in the existing directory `path`.
+    """
+    layers = "auto" if layer_mapping is True else "" if layer_mapping is False else os.fspath(layer_mapping)
+    sides = [side and dataclasses.astuple(side) for side in (layout, golden_layout)]
+    return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(golden), overflow_check, fuzzy, layers, *sides,
+                           merged_as_dump)

@@ -1,21 +1,37 @@
 #!/usr/bin/env python3
 """What recording adds to a training step: plain, msprobe, rankprobe.
 
-    overhead.py [--models transformer,cnn] [--levels L0,L1,mix] [--rounds N]
-                [--steps N] [--tasks statistics,md5,tensor] [--tools msprobe,rankprobe]
+    overhead.py [--models transformer,cnn] [--cases L0,L1,mix,L1+md5,L1+tensor]
+                [--rounds N] [--steps N] [--tools msprobe,rankprobe]
+                [--malloc steady|default]
 
-Needs a Python with PyTorch, rankprobe and (for its column) msprobe. One worker process for each (tool, level) stays alive; the driver lets them run
-a few steps each in turn, so that drift of the machine hits all alike. Prints
+A case is a level of task statistics, with +md5 its checksums, with +tensor task
+tensor. Needs a Python with PyTorch, rankprobe and (for its column) msprobe. One
+worker process for each (tool, case) stays alive; the driver lets them run a few
+steps each in turn, so that drift of the machine hits all alike. What a tool
+left running at the end of a turn is waited for outside of the timing. Prints
 `name value limit` lines, a table, and the floor: bytes of distinct tensors of
 a step over the read bandwidth of this machine, measured in the same run.
-`cpu` is the CPU time of the training thread alone. One thread, CPU. A step is timed with what the tool does in start, stop, step.
+
+`cpu` is the CPU time of the training thread alone, `all_cpu` user and system
+time of the whole process and of rankprobe's private collector. One thread, CPU.
+A step is timed with what the tool does in start, stop, step.
+
+Memory: glibc gives memory of large tensors back to the system and faults it in
+again, or does not, as the addresses of a process happen to lie: 0 to 3,000 page
+faults a step of the CNN, which is up to 4 of its 12 ms, in plain steps too. By
+default all workers alike keep their memory (MALLOC_TRIM_THRESHOLD_ and
+MALLOC_MMAP_THRESHOLD_); faults of a step are printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -71,7 +87,26 @@ def build(name: str):
     return Transformer(), (tokens, tokens.view(-1))
 
 
-def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> None:
+STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432",
+                 "MALLOC_TOP_PAD_": "16777216"}
+
+
+def thread_seconds(pid: int) -> float:
+    """CPU time of all threads of a process that are alive."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                    total += int(file.read().split()[0])
+            except OSError:
+                pass
+    except OSError:
+        pass
+    return total / 1e9
+
+
+def worker(tool: str, level: str, kind: str, model_name: str) -> None:
     """Reads a number of steps from stdin, runs them, prints their seconds."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # msprobe logs to stdout
@@ -84,7 +119,10 @@ def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> No
     debugger = None
     directory = tempfile.mkdtemp(prefix="overhead-")
     if tool != "plain":
-        section = {"scope": [], "list": [], "data_mode": ["all"], **extra}
+        task = "tensor" if kind == "tensor" else "statistics"
+        section = {"scope": [], "list": [], "data_mode": ["all"]}
+        if kind == "md5":
+            section["summary_mode"] = "md5"
         config = {"task": task, "dump_path": directory + "/dump", "rank": [], "step": [], "level": level,
                   "risk_level": "ALL", task: section}
         if tool.endswith("off"):
@@ -97,9 +135,16 @@ def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> No
         else:
             from rankprobe.pytorch import PrecisionDebugger
         debugger = PrecisionDebugger(config_path=path)
+    collector = None
+
+    def all_cpu() -> float:
+        return time.process_time() + (thread_seconds(collector) if collector else 0)
+
     for line in sys.stdin:
         times = []
+        begin_all = all_cpu()
         for _ in range(int(line)):
+            faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
             begin, begin_cpu = time.perf_counter(), time.thread_time()
             if debugger is not None:
                 debugger.start(model=model)
@@ -109,24 +154,33 @@ def worker(tool: str, level: str, task: str, model_name: str, extra: dict) -> No
             if debugger is not None:
                 debugger.stop()
                 debugger.step()
-            times.append((time.perf_counter() - begin, time.thread_time() - begin_cpu))
+            wall, cpu = time.perf_counter() - begin, time.thread_time() - begin_cpu
+            times.append([wall, cpu, 0.0, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults])
+        if tool == "rankprobe":
+            debugger.wait_exported()
+        spent = (all_cpu() - begin_all) / len(times)
+        for step in times:
+            step[2] = spent
+        for tree in glob.glob(directory + "/dump/**/step*", recursive=True):
+            shutil.rmtree(tree, ignore_errors=True)
+        if tool == "rankprobe" and collector is None:
+            with open(directory + "/dump/.rankprobe/collector/job.json", encoding="utf-8") as file:
+                collector = json.load(file)["pid"]
         print(json.dumps(times), file=out, flush=True)
     if tool == "rankprobe":
         debugger.close()
-    import shutil
-
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def typical(rounds: list) -> tuple[float, float]:
-    """(wall, CPU of the training thread) seconds of a step: medians."""
-    return tuple(statistics.median(t[i] for times in rounds for t in times) for i in (0, 1))
+def typical(rounds: list) -> tuple[float, float, float]:
+    """(wall, CPU of the training thread, all CPU) seconds of a step: medians."""
+    return tuple(statistics.median(t[i] for times in rounds for t in times) for i in (0, 1, 2))
 
 
-def added_to(plain: list, rounds: list) -> tuple[float, float]:
+def added_to(plain: list, rounds: list) -> tuple[float, float, float]:
     """The same of what was added: the median over the rounds of the difference
     to the plain steps beside it."""
-    return tuple(statistics.median(typical([a])[i] - typical([b])[i] for a, b in zip(rounds, plain)) for i in (0, 1))
+    return tuple(statistics.median(typical([a])[i] - typical([b])[i] for a, b in zip(rounds, plain)) for i in (0, 1, 2))
 
 
 def distinct_bytes(model_name: str) -> int:
@@ -180,103 +234,119 @@ def read_bandwidth() -> float:
     return best
 
 
+def cases(names: str) -> list[tuple[str, str]]:
+    """[(level, statistics, md5 or tensor)]"""
+    found = [tuple((name + "+statistics").split("+")[:2]) for name in names.split(",")]
+    for level, kind in found:
+        if level not in ("L0", "L1", "mix") or kind not in ("statistics", "md5", "tensor"):
+            raise SystemExit(f"no case {level}+{kind}")
+    return found
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="transformer,cnn")
-    parser.add_argument("--levels", default="L0,L1,mix")
-    parser.add_argument("--tasks", default="statistics")
+    parser.add_argument("--cases", default="L0,L1,mix,L1+md5,L1+tensor")
     parser.add_argument("--tools", default="msprobe,rankprobe")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--malloc", choices=("steady", "default"), default="steady")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        tool, level, task, model, extra = arguments.worker
-        worker(tool, level, task, model, json.loads(extra))
+        worker(*arguments.worker)
         return 0
 
     import torch
 
     print(f"conditions load {' '.join(f'{v:.2f}' for v in os.getloadavg())}, {os.cpu_count()} CPUs, PyTorch "
-          f"{torch.__version__}, one thread, {arguments.rounds} x {arguments.steps} steps of each in turn, medians")
+          f"{torch.__version__}, one thread, {arguments.malloc} malloc, {arguments.rounds} x {arguments.steps} steps "
+          f"of each in turn, medians")
     bandwidth = read_bandwidth()
     print(f"read_bandwidth_gb_s {bandwidth / 1e9:.2f} -")
+    environment = dict(os.environ, **(STEADY_MALLOC if arguments.malloc == "steady" else {}))
     failed = False
-    limits = {"L0": 1.05, "L1": 1.15, "mix": 1.20}
     for model in arguments.models.split(","):
-        names = [("plain", "-", "statistics", {})]
-        if "rankprobe" in arguments.tools:
-            names.append(("rankprobe-off", "mix", "statistics", {}))
-        for task in arguments.tasks.split(","):
-            extra = {"summary_mode": "md5"} if task == "md5" else {}
-            for level in arguments.levels.split(","):
-                names += [(tool, level, "statistics" if task == "md5" else task, extra)
-                          for tool in arguments.tools.split(",")]
-        processes, times = [], {}
-        for tool, level, task, extra in names:
-            processes.append(subprocess.Popen(
-                [sys.executable, __file__, "--worker", tool, level, task, model, json.dumps(extra)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
-
-        def turn(process: subprocess.Popen, steps: int) -> list:
-            process.stdin.write(f"{steps}\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
-
-        for process in processes:
-            turn(process, 2)  # warm
-        for _ in range(arguments.rounds):
-            for index, process in enumerate(processes):
-                times.setdefault(index, []).append(turn(process, arguments.steps))
-        for process in processes:
-            process.stdin.close()
-            process.wait(timeout=120)
-        plain, plain_cpu = typical(times[0])
-        count = distinct_bytes(model)
-        floor = count / bandwidth
-        print(f"load after {model} {os.getloadavg()[0]:.2f}")
-        print(f"{model}_plain_ms {1e3 * plain:.2f} -")
-        print(f"{model}_distinct_mb {count / 1e6:.1f} -")
-        print(f"{model}_floor_added_ms {1e3 * floor:.2f} -")
-        added = {}
-        for index, (tool, level, task, extra) in enumerate(names[1:], 1):
-            wall, cpu = added_to(times[0], times[index])
-            kind = extra.get("summary_mode", task)
-            added[tool, level, kind] = (wall, cpu)
-            limit = "-"
-            if tool == "rankprobe" and kind == "statistics":
-                limit = f"{limits[level]:.2f}"
-            elif tool == "rankprobe-off":
-                limit = "1.01"
-            print(f"{model}_{tool}_{level}_{kind}_ratio {1 + wall / plain:.3f} {limit} "
-                  f"cpu {1 + cpu / plain_cpu:.3f}")
-        for (tool, level, kind), (wall, cpu) in added.items():
-            other = added.get(("msprobe", level, kind))
-            if tool != "rankprobe" or other is None:
-                continue
-            limit = 10 if level in ("L1", "mix") else 0
-            times_less = other[0] / max(wall, 1e-6)
-            failed = failed or times_less < limit
-            print(f"{model}_{level}_{kind}_added_ms msprobe {1e3 * other[0]:.2f} rankprobe {1e3 * wall:.2f} "
-                  f"times_less {times_less:.1f} {limit or '-'} cpu {1e3 * other[1]:.2f} {1e3 * cpu:.2f} "
-                  f"times_less {other[1] / max(cpu, 1e-6):.1f}")
-            print(f"{model}_{level}_{kind}_added_over_floor {wall / floor:.2f} 1.50 cpu {cpu / floor:.2f}")
-        table(model, plain, plain_cpu, added)
+        failed = measure(model, arguments, environment, bandwidth) or failed
     return 1 if failed else 0
 
 
-def table(model: str, plain: float, plain_cpu: float, added: dict) -> None:
-    """The same as a table: ratio to plain and added milliseconds, of wall time
-    and of the training thread's CPU time."""
-    tools = [t for t in ("msprobe", "rankprobe") if any(key[0] == t for key in added)]
-    print(f"\n| {model}, {1e3 * plain:.0f} ms plain | " + " | ".join(f"{t} | {t}, CPU" for t in tools)
-          + " |\n| --- |" + " --- |" * 2 * len(tools))
-    for level, kind in dict.fromkeys(key[1:] for key in added if key[0] in tools):
+LIMITS = {("L0", "statistics"): "1.05", ("L1", "statistics"): "1.15", ("mix", "statistics"): "1.20",
+          ("mix", "md5"): "1.25", ("mix", "tensor"): "3.00"}
+
+
+def measure(model: str, arguments: argparse.Namespace, environment: dict, bandwidth: float) -> bool:
+    """Runs and prints one model; whether a limit beside msprobe was missed."""
+    names = [("plain", "-", "statistics")]
+    if "rankprobe" in arguments.tools:
+        names.append(("rankprobe-off", "mix", "statistics"))
+    for level, kind in cases(arguments.cases):
+        names += [(tool, level, kind) for tool in arguments.tools.split(",")]
+    processes = [subprocess.Popen([sys.executable, __file__, "--worker", *name, model], env=environment,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                 for name in names]
+
+    def turn(process: subprocess.Popen, steps: int) -> list:
+        process.stdin.write(f"{steps}\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    for process in processes:
+        turn(process, 3)  # warm
+    times: list[list] = [[] for _ in names]
+    for _ in range(arguments.rounds):
+        for index, process in enumerate(processes):
+            times[index].append(turn(process, arguments.steps))
+    for process in processes:
+        process.stdin.close()
+        process.wait(timeout=120)
+    plain = typical(times[0])
+    count = distinct_bytes(model)
+    floor = count / bandwidth
+    print(f"load after {model} {os.getloadavg()[0]:.2f}")
+    print(f"{model}_plain_ms {1e3 * plain[0]:.2f} -")
+    print(f"{model}_distinct_mb {count / 1e6:.1f} -")
+    print(f"{model}_floor_added_ms {1e3 * floor:.2f} -")
+    added, failed = {}, False
+    for (tool, level, kind), rounds in zip(names, times):
+        faults = statistics.median(step[3] for turn_ in rounds for step in turn_)
+        if tool == "plain":
+            print(f"{model}_plain_faults {faults:.0f} -")
+            continue
+        wall, cpu, whole = added[tool, level, kind] = added_to(times[0], rounds)
+        limit = "1.01" if tool == "rankprobe-off" else LIMITS.get((level, kind), "-") if tool == "rankprobe" else "-"
+        print(f"{model}_{tool}_{level}_{kind}_ratio {1 + wall / plain[0]:.3f} {limit} cpu {1 + cpu / plain[1]:.3f} "
+              f"all_cpu {1 + whole / plain[2]:.3f} faults {faults:.0f}")
+    for (tool, level, kind), (wall, cpu, whole) in added.items():
+        other = added.get(("msprobe", level, kind))
+        if tool != "rankprobe" or other is None:
+            continue
+        limit = 10 if level in ("L1", "mix") and kind == "statistics" else 0
+        less = [theirs / max(ours, 1e-6) for theirs, ours in zip(other, (wall, cpu, whole))]
+        failed = failed or less[0] < limit
+        print(f"{model}_{level}_{kind}_added_ms msprobe {1e3 * other[0]:.2f} rankprobe {1e3 * wall:.2f} "
+              f"times_less {less[0]:.1f} {limit or '-'} cpu {1e3 * other[1]:.2f} {1e3 * cpu:.2f} times_less "
+              f"{less[1]:.1f} all_cpu {1e3 * other[2]:.2f} {1e3 * whole:.2f} times_less {less[2]:.1f}")
+        if kind == "statistics":
+            print(f"{model}_{level}_{kind}_added_over_floor {wall / floor:.2f} 1.50 cpu {cpu / floor:.2f}")
+    table(model, plain, added)
+    return failed
+
+
+def table(model: str, plain: tuple, added: dict) -> None:
+    """The same as a table: added milliseconds of wall time, of the training
+    thread's CPU time and of all CPU time."""
+    print(f"\n| {model}, {1e3 * plain[0]:.0f} ms plain | msprobe | rankprobe | times less | training thread's CPU: "
+          "msprobe | rankprobe | times less | all CPU: msprobe | rankprobe | times less |\n|" + " --- |" * 10)
+    for (tool, level, kind), ours in added.items():
+        theirs = added.get(("msprobe", level, kind))
+        if tool != "rankprobe" or theirs is None:
+            continue
         cells = []
-        for tool in tools:
-            wall, cpu = added[tool, level, kind]
-            cells += [f"{1 + wall / plain:.2f} x ({1e3 * wall:+.1f})", f"{1 + cpu / plain_cpu:.2f} x ({1e3 * cpu:+.1f})"]
-        print(f"| {kind}, {level} | {' | '.join(cells)} |")
+        for i in range(3):
+            ratios = [f"{1e3 * v[i]:+.1f} ({1 + v[i] / plain[i]:.2f} x)" for v in (theirs, ours)]
+            cells += [*ratios, f"{theirs[i] / max(ours[i], 1e-6):.1f}"]
+        print(f"| {level}{'' if kind == 'statistics' else ', ' + kind} | {' | '.join(cells)} |")
     print(flush=True)
 
 

@@ -3,7 +3,7 @@
 # each level, beside the time to read the distinct tensors once. One command
 # from a bare clone; arguments go to overhead.py:
 #   ./tests/bench/overhead/run.sh
-#   ./tests/bench/overhead/run.sh --tasks statistics,md5,tensor --rounds 10
+#   ./tests/bench/overhead/run.sh --models cnn --cases L1,mix --rounds 10
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"

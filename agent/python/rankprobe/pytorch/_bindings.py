@@ -9,12 +9,16 @@ objects that are no tensor and no plain value go through `convert`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import linecache
+import weakref
 import zlib
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
+
+from rankprobe.pytorch._device import DeviceReader, memory_of
 
 try:
     import numpy
@@ -51,11 +55,6 @@ def _described(tensor: Any, **fields: Any) -> dict:
             "requires_grad": bool(tensor.requires_grad), **fields}
 
 
-def _memory(tensor: torch.Tensor) -> dict:
-    """The fields that make `tensor` (strided, CPU) readable."""
-    return {"address": tensor.data_ptr(), "strides": tuple(tensor.stride()), "keep": tensor}
-
-
 def _placements(tensor: Any) -> list[tuple[int, int, str]]:
     out = []
     for placement in tensor.placements:
@@ -74,12 +73,16 @@ _SPECIAL = {
 }
 
 
-def describe(tensor: Any) -> dict:
+def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict:
     """A tensor (or ndarray) that is not plain strided CPU memory.
 
     Returns the fields that ValueReader::ReadDescribed takes; without `address`
-    the statistics are null. CUDA tensors are copied to the host here.
+    and `slot` the statistics are null. needs, generation: see DeviceReader.read.
     """
+    def describe_plain(plain: torch.Tensor) -> dict:
+        return _describe_plain(plain, lambda memory: devices.read(memory, plain, needs, generation)
+                               if devices.holds(memory) else memory_of(memory))
+
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _describe_ndarray(tensor)
     if hasattr(torch._C, "_functorch") and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -101,8 +104,8 @@ def describe(tensor: Any) -> dict:
     return describe_plain(tensor)
 
 
-def describe_plain(tensor: torch.Tensor) -> dict:
-    """Any layout and device, by way of a host copy where one is needed."""
+def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict]) -> dict:
+    """Any layout; `read` gives the fields of strided memory."""
     requires_grad = bool(tensor.requires_grad)
     with torch.no_grad():
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
@@ -112,9 +115,7 @@ def describe_plain(tensor: torch.Tensor) -> dict:
             plain = plain.resolve_conj()
         if plain.is_neg():
             plain = plain.resolve_neg()
-        if plain.device.type != "cpu":
-            plain = plain.cpu()
-        return {**_described(plain, **_memory(plain)), "requires_grad": requires_grad}
+        return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
 
 
 def _describe_ndarray(array: Any) -> dict:
@@ -175,8 +176,23 @@ def source_line(path: str, number: int) -> Optional[str]:
     return line.strip() if line else None
 
 
-def bindings() -> dict:
-    """The dict that native TorchBindings takes."""
+def make_capture(session: Any, package: str) -> Any:
+    """The Capture of a native Session. package: the directory whose frames are left out of stacks."""
+    devices = DeviceReader()
+    capture = session.capture(bindings(devices), package)
+    weak = weakref.ref(capture)
+
+    def on_fault(what: str) -> None:
+        alive = weak()
+        if alive is not None:
+            alive.report_fault(what)
+
+    devices.on_fault = on_fault
+    return capture
+
+
+def bindings(devices: DeviceReader) -> dict:
+    """The dict that native TorchBindings takes. devices: of one Capture."""
     dist = _distributed()
     return {
         "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Size": torch.Size,
@@ -191,7 +207,7 @@ def bindings() -> dict:
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
         "mode_stack_size": torch._C._len_torch_function_stack,
         "mode_pop": pop_mode, "mode_push": push_mode,
-        "describe": describe, "convert": convert, "source_line": source_line,
+        "describe": functools.partial(describe, devices), "finish_devices": devices.finish, "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
                    if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},
     }

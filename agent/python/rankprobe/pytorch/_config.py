@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Optional
+
+import torch
 
 from rankprobe import _native
 from rankprobe.pytorch._errors import InvalidParameterError
+from rankprobe.pytorch._process import warn
 
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "L1"}
 
@@ -22,6 +26,34 @@ def check_arguments(config_path: Any, task: Any, dump_path: Any, level: Any, ste
         raise InvalidParameterError(f"step must be a list of int or str, or None, not {type(step).__name__}")
     if auto_export is not None and not isinstance(auto_export, bool):
         raise InvalidParameterError(f"auto_export must be a bool or None, not {type(auto_export).__name__}")
+
+
+def is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_start(model: Any, token_range: Any, rank_id: Any, level: str) -> None:
+    """Arguments of start(). level: of the plan in force, "" for none."""
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    if model is not None:
+        for one in models:
+            if not isinstance(one, torch.nn.Module):
+                raise InvalidParameterError(
+                    f"model must be a torch.nn.Module or a list or tuple of them, not {type(one).__name__}")
+        if not models:
+            raise InvalidParameterError("model must not be an empty list")
+    elif level in ("L0", "mix"):
+        raise InvalidParameterError(f"start() needs the model at level {level}")
+    if token_range is not None:
+        if model is None:
+            raise InvalidParameterError("token_range needs the model")
+        if (not isinstance(token_range, (list, tuple)) or len(token_range) != 2
+                or not all(is_int(t) for t in token_range) or not 0 <= token_range[0] <= token_range[1]):
+            raise InvalidParameterError(f"token_range must be [a, b] with ints 0 <= a <= b, not {token_range!r}")
+        if len(models) > 1:
+            warn("token_range counts forwards of the first model")
+    if rank_id is not None and (not is_int(rank_id) or rank_id < 0):
+        raise InvalidParameterError(f"rank_id must be an int >= 0, not {rank_id!r}")
 
 
 def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
@@ -53,6 +85,44 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
         return json.dumps(data)
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(f"step: {error}") from error
+
+
+class ConfigFile:
+    """config.json under the constructor's arguments; as a switch (dump_enable)
+    it is looked at again now and then.
+
+    text: what it said when it was last taken.
+    """
+
+    def __init__(self, path: Optional[str], overrides: dict[str, Any]) -> None:
+        self.path, self._overrides = path, overrides
+        self._polled = time.monotonic()
+        self._stamp = self._read_stamp()
+        self.text = merged_text(path, overrides)
+
+    def changed(self, after_seconds: float) -> Optional[str]:
+        """Its text if it has changed; None if not, or if looked at less than `after_seconds` ago.
+
+        Raises InvalidParameterError if it cannot be read any more.
+        """
+        now = time.monotonic()
+        if now - self._polled < after_seconds:
+            return None
+        self._polled = now
+        stamp = self._read_stamp()
+        if stamp is None or stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        return merged_text(self.path, self._overrides)
+
+    def _read_stamp(self) -> Optional[tuple[int, int]]:
+        if self.path is None:
+            return None
+        try:
+            stat = os.stat(self.path)
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size
 
 
 def parse(text: str) -> tuple[dict, list[str]]:

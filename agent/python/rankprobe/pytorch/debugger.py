@@ -5,10 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
-import socket
 import threading
-import time
-import warnings
 from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
@@ -17,10 +14,11 @@ from rankprobe import _native
 from rankprobe.embedded import EmbeddedCollector
 from rankprobe.pytorch import _config
 from rankprobe.pytorch._apis import Apis, optimizer_scopes
-from rankprobe.pytorch._bindings import bindings
+from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._exports import Exports
 from rankprobe.pytorch._modules import ModuleHooks
+from rankprobe.pytorch._process import check_torch_compile, environment_rank, run_name, warn
 from rankprobe.pytorch._saving import check_saved, gradient_leaves, skeleton
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
@@ -28,40 +26,6 @@ _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 _POLL_ON_SECONDS, _POLL_OFF_SECONDS = 0.5, 3.0
 
 Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
-
-
-def _warn(text: str) -> None:
-    warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _run_name() -> str:
-    """RANKPROBE_RUN, torchrun's id, else a name that all ranks of a launcher share."""
-    run = os.environ.get("RANKPROBE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if run and run != "none":
-        return run
-    launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
-    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
-        _warn("several machines and no name for the run: set RANKPROBE_RUN alike on all, or torchrun's --rdzv-id")
-    try:
-        with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:
-            started = file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        started = str(int(time.time()))
-    return f"{socket.gethostname()}-{launcher}-{started}"
-
-
-def _check_torch_compile() -> None:
-    """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
-    dynamo = getattr(torch, "_dynamo", None)
-    if dynamo is None or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        return
-    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    if compiling is not None and compiling():
-        raise InterfaceUsageError("rankprobe cannot record inside torch.compile; set TORCHDYNAMO_DISABLE=1")
 
 
 class PrecisionDebugger:
@@ -96,13 +60,11 @@ class PrecisionDebugger:
             if PrecisionDebugger._instance is not None:
                 return
             _config.check_arguments(config_path, task, dump_path, level, step, auto_export)
-            self._config_path = config_path
-            self._overrides = {"task": task, "dump_path": dump_path, "level": level, "step": step,
-                               "auto_export": auto_export}
-            self._text = _config.merged_text(config_path, self._overrides)
-            self._plan, notes = _config.parse(self._text)
+            self._file = _config.ConfigFile(config_path, {
+                "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export})
+            self._plan, notes = _config.parse(self._file.text)
             for note in notes:
-                _warn(note)
+                warn(note)
             self._pid = os.getpid()
             self._closed = False
             self._init_step = 0
@@ -117,8 +79,6 @@ class PrecisionDebugger:
             self._filed_rank: Optional[int] = None
             self._applied = False
             self._failed_closed = False
-            self._polled = time.monotonic()
-            self._stamp = self._file_stamp()
             self._dynamic = "dump_enable" in self._plan
             self._enabled = self._plan.get("dump_enable", True)
             self._embedded: Optional[EmbeddedCollector] = None
@@ -127,9 +87,9 @@ class PrecisionDebugger:
             self._exports: Optional[Exports] = None
             self._scopes: list[Callable[[], None]] = []
             self._open_session()
-            self._capture = self._session.capture(bindings(), _PACKAGE)
+            self._capture = make_capture(self._session, _PACKAGE)
             self._apis = Apis(self._capture)
-            self._modules = ModuleHooks(self._capture, _warn)
+            self._modules = ModuleHooks(self._capture, warn)
             self._modules.on_root_begin = self._on_root_begin
             self._modules.on_root_end = self._on_root_end
             PrecisionDebugger._instance = self
@@ -170,7 +130,7 @@ class PrecisionDebugger:
     def set_init_step(cls, step: int) -> None:
         """The number of the first step, >= 0. Before the loop."""
         self = cls._get("set_init_step")
-        if not _is_int(step) or step < 0:
+        if not _config.is_int(step) or step < 0:
             raise InvalidParameterError(f"init step must be an int >= 0, not {step!r}")
         self._session.set_init_step(step)
         self._init_step, self._loop = step, 0
@@ -184,6 +144,32 @@ class PrecisionDebugger:
         of them. Invalid arguments are warned about and skipped.
         """
         cls._get("save")._save(variable, name, save_backward)
+
+    @classmethod
+    def report_loss(cls, loss: Union[float, torch.Tensor]) -> None:
+        """The loss of this step, for trigger rules on it.
+
+        loss: a number, or a tensor of one element, which is read (and its
+        device waited for) only while rules are set.
+        """
+        capture = cls._get("report_loss")._capture
+        if not isinstance(loss, (int, float)) and not (isinstance(loss, torch.Tensor) and loss.numel() == 1):
+            warn(f"report_loss: a number or a tensor of one element, not {loss!r}; skipped")
+        elif capture.wants_loss:
+            capture.report_loss(float(loss.detach() if isinstance(loss, torch.Tensor) else loss))
+
+    @classmethod
+    def report_replica(cls, replica: Union[Model, Sequence[torch.Tensor]]) -> None:
+        """What every rank should hold alike in this step, for trigger rules `replica`.
+
+        replica: a module or several (their parameters), or tensors, in the same
+        order on every rank. Read only while such a rule is set.
+        """
+        capture = cls._get("report_replica")._capture
+        if capture.wants_replica:
+            parts = [replica] if isinstance(replica, (torch.nn.Module, torch.Tensor)) else list(replica)
+            capture.report_replica([t for part in parts for t in (
+                part.parameters() if isinstance(part, torch.nn.Module) else [part])])
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: Optional[str] = None) -> None:
@@ -212,9 +198,10 @@ class PrecisionDebugger:
         return os.getpid() != self._pid
 
     def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int]) -> None:
-        _check_torch_compile()
+        check_torch_compile()
         self._poll_config()
-        self._check_start(model, token_range, rank_id)
+        level = self._plan["level"] if self._enabled else ""
+        _config.check_start(model, token_range, rank_id, level)
         if self._forked() or self._closed or self._failed_closed:
             return
         rank = rank_id if rank_id is not None else self._known_rank()
@@ -248,28 +235,6 @@ class PrecisionDebugger:
         self._capture.enabled = self._token_range is None
         if plan["level"] in ("L1", "mix"):
             self._apis.enter_mode()
-
-    def _check_start(self, model: Any, token_range: Any, rank_id: Any) -> None:
-        models = list(model) if isinstance(model, (list, tuple)) else [model]
-        if model is not None:
-            for one in models:
-                if not isinstance(one, torch.nn.Module):
-                    raise InvalidParameterError(
-                        f"model must be a torch.nn.Module or a list or tuple of them, not {type(one).__name__}")
-            if not models:
-                raise InvalidParameterError("model must not be an empty list")
-        elif self._enabled and self._plan["level"] in ("L0", "mix"):
-            raise InvalidParameterError(f"start() needs the model at level {self._plan['level']}")
-        if token_range is not None:
-            if model is None:
-                raise InvalidParameterError("token_range needs the model")
-            if (not isinstance(token_range, (list, tuple)) or len(token_range) != 2
-                    or not all(_is_int(t) for t in token_range) or not 0 <= token_range[0] <= token_range[1]):
-                raise InvalidParameterError(f"token_range must be [a, b] with ints 0 <= a <= b, not {token_range!r}")
-            if len(models) > 1:
-                _warn("token_range counts forwards of the first model")
-        if rank_id is not None and (not _is_int(rank_id) or rank_id < 0):
-            raise InvalidParameterError(f"rank_id must be an int >= 0, not {rank_id!r}")
 
     def _stop(self) -> None:
         if self._forked() or self._closed:
@@ -360,7 +325,7 @@ class PrecisionDebugger:
             return
         fault = check_saved(variable, name, save_backward)
         if fault is not None:
-            _warn(f"save(): {fault}; skipped")
+            warn(f"save(): {fault}; skipped")
             return
         if self._finished():
             return
@@ -385,7 +350,7 @@ class PrecisionDebugger:
         if not isinstance(name, str) or not name:
             raise InvalidParameterError(f"dump_name must be a non-empty str, not {name!r}")
         if self._modules.is_hooked(module):
-            _warn("module_dump: the module is recorded by start(model) already")
+            warn("module_dump: the module is recorded by start(model) already")
             return
         if self._dumped_module is not None:
             self._module_dump_end()
@@ -406,28 +371,20 @@ class PrecisionDebugger:
 
     def _open_session(self) -> None:
         address = os.environ.get("RANKPROBE_COLLECTOR", "")
-        run = _run_name()
+        run = run_name()
         if not address:
             self._embedded = EmbeddedCollector(self._plan["dump_path"], run)
             address, run = self._embedded.address, self._embedded.run
             self._calls = _native.CollectorCalls(address)
-        rank = self._filed_rank = self._environment_rank()
-        self._session = _native.Session(address, run=run, rank=rank, config_json=self._text,
+        rank = self._filed_rank = environment_rank()
+        self._session = _native.Session(address, run=run, rank=rank, config_json=self._file.text,
                                         framework=f"pytorch {torch.__version__}")
         if self._embedded is not None:
             self._session.wait_connected(30.0)
         self._run = run
         if self._embedded is not None or self._plan["auto_export"]:
             self._exports = Exports(self._session, run, self._plan["dump_path"], self._embedded, self._calls,
-                                    lambda: self._filed_rank, _warn)
-
-    @staticmethod
-    def _environment_rank() -> Optional[int]:
-        dist = torch.distributed
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank()
-        rank = os.environ.get("RANK", "")
-        return int(rank) if rank.isdecimal() else None
+                                    lambda: self._filed_rank, warn)
 
     def _export(self, step: int) -> None:
         """Has the tree of `step` written, beside the training of the next one."""
@@ -445,47 +402,31 @@ class PrecisionDebugger:
 
     # --- dump_enable: the config file as a switch
 
-    def _file_stamp(self) -> Optional[tuple[int, int]]:
-        if self._config_path is None:
-            return None
-        try:
-            stat = os.stat(self._config_path)
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size
-
     def _poll_config(self) -> None:
         if not self._dynamic or self._forked() or self._closed:
             return
-        now = time.monotonic()
-        if now - self._polled < (_POLL_ON_SECONDS if self._enabled else _POLL_OFF_SECONDS):
-            return
-        self._polled = now
-        stamp = self._file_stamp()
-        if stamp is None or stamp == self._stamp:
-            return
-        self._stamp = stamp
         try:
-            text = _config.merged_text(self._config_path, self._overrides)
+            text = self._file.changed(_POLL_ON_SECONDS if self._enabled else _POLL_OFF_SECONDS)
+            if text is None:
+                return
             plan, notes = _config.parse(text)
         except InvalidParameterError as error:
-            _warn(f"{self._config_path} is invalid, recording is off until it changes: {error}")
+            warn(f"{self._file.path} is invalid, recording is off until it changes: {error}")
             self._switch_off()
             return
         for note in notes:
-            _warn(note)
+            warn(note)
         enabled = plan.get("dump_enable", self._enabled)
         if self._enabled and not enabled:
             self._switch_off()
             return
-        self._text = text
         try:
             if self._calls is not None:
                 self._calls.set_config(self._run, text, enabled)
             else:
                 self._session.set_local_plan(text, enabled)
         except (RuntimeError, ValueError) as error:
-            _warn(f"the collector did not take the changed config: {error}")
+            warn(f"the collector did not take the changed config: {error}")
             return
         self._enabled, self._plan, self._failed_closed = enabled, plan, False
         self._banner_shown = False

@@ -1,0 +1,274 @@
+"""Tensors on accelerators, read without waiting for the device.
+
+While training runs, a tensor's numbers are asked for in the stream that made
+it: reductions whose 0-dimensional results stay on the device, or a copy of its
+bytes into pinned host memory. At the end of the step one copy brings all numbers
+to the host, and only there is the device waited for. A tensor seen again
+unchanged is asked for once.
+
+Works with every backend of PyTorch that has streams and events (torch.cuda,
+torch.npu, torch.xpu); tensors of others are copied at once. Nothing is asked
+while a CUDA graph is being captured: such tensors have no numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+
+# RecordedCall::Needs of recorder.h.
+NUMBERS, BYTES, NOW = 0, 1, 2
+
+# Bytes of host copies after which they are delivered in mid-step, and slots.
+MAX_COPIED_BYTES = 256 << 20
+MAX_SLOTS = 1 << 18
+# 0-dimensional results hold a block of 512 bytes each on the device until they
+# are put together.
+_GATHERED = 1024
+_WORDS = 4
+
+_SMALL_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+_NO_NUMBERS = ("float8", "float4")
+
+
+def memory_of(tensor: torch.Tensor) -> dict:
+    """The fields that make `tensor` (strided, CPU) readable."""
+    return {"address": tensor.data_ptr(), "strides": tuple(tensor.stride()), "keep": tensor}
+
+
+class _Results:
+    """0-dimensional tensors of one dtype, and the words they belong to."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []
+        self.gathered: list[torch.Tensor] = []
+        self.words: list[int] = []
+
+    def add(self, value: torch.Tensor, word: int) -> None:
+        self.values.append(value)
+        self.words.append(word)
+
+    def gather(self, of_other_streams: bool, stream: Any) -> None:
+        """In `stream`, which has waited for those of the values."""
+        if not self.values:
+            return
+        if of_other_streams:  # their memory must not be used again before
+            for value in self.values:
+                value.record_stream(stream)
+        self.gathered.append(torch.stack(self.values))
+        self.values = []
+
+    def wide(self) -> torch.Tensor:
+        """All of them, gathered before, as the bits of 64-bit numbers."""
+        values = torch.cat(self.gathered) if len(self.gathered) > 1 else self.gathered[0]
+        if values.is_floating_point():
+            return values.to(torch.float64).view(torch.int64)
+        return values.to(torch.int64)
+
+
+class _DeviceWork:
+    """What one device was asked for since the last delivery."""
+
+    def __init__(self, backend: Any, device: torch.device) -> None:
+        self._backend, self._device = backend, device
+        self._results: dict[torch.dtype, _Results] = {}
+        self._streams: dict[Any, Any] = {}
+        self._pending = 0
+
+    def note_stream(self) -> None:
+        stream = self._backend.current_stream(self._device)
+        self._streams.setdefault(stream, stream)
+
+    def reduce(self, tensor: torch.Tensor, word: int) -> None:
+        """Maximum, minimum, and for small floats mean and norm, into words from `word`."""
+        if tensor.dim() == 0 and tensor.dtype is not torch.bool:
+            self._add(tensor.clone(), word)
+            return
+        low, high = torch.aminmax(tensor)
+        self._add(high, word)
+        self._add(low, word + 1)
+        if tensor.dtype in _SMALL_FLOATS:
+            self._add(torch.mean(tensor, dtype=torch.float32), word + 2)
+            self._add(torch.linalg.vector_norm(tensor, dtype=torch.float32), word + 3)
+
+    def _add(self, value: torch.Tensor, word: int) -> None:
+        results = self._results.get(value.dtype)
+        if results is None:
+            results = self._results[value.dtype] = _Results()
+        results.add(value, word)
+        self._pending += 1
+        if self._pending >= _GATHERED:
+            self._gather()
+
+    def _gather(self) -> None:
+        current = self._backend.current_stream(self._device)
+        others = [stream for stream in self._streams.values() if stream != current]
+        for stream in others:
+            current.wait_stream(stream)
+        for each in self._results.values():
+            each.gather(bool(others), current)
+        # What is gathered belongs to this stream from now on.
+        self._streams = {current: current}
+        self._pending = 0
+
+    def begin_copy(self) -> "_Copy":
+        """One copy of all numbers to the host, and an event behind it."""
+        with self._backend.device(self._device):
+            self._gather()
+            words: list[int] = []
+            parts = []
+            for results in self._results.values():
+                parts.append(results.wide())
+                words += results.words
+            host = None
+            if parts:
+                on_device = torch.cat(parts)
+                host = pinned(on_device.shape, on_device.dtype)
+                host.copy_(on_device, non_blocking=True)
+            event = self._backend.Event()
+            event.record(self._backend.current_stream(self._device))
+        # What lies on the device must live until the event.
+        return _Copy(event, host, words, (self._results, parts))
+
+
+class _Copy:
+    def __init__(self, event: Any, host: Optional[torch.Tensor], words: list[int], keep: Any) -> None:
+        self._event, self._host, self._words, self._keep = event, host, words, keep
+
+    def wait(self, numbers: torch.Tensor) -> None:
+        self._event.synchronize()
+        if self._host is not None:
+            numbers[torch.tensor(self._words, device="cpu")] = self._host
+
+
+def pinned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Host memory that a device can write while the host goes on, if there is such."""
+    try:
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+    except (RuntimeError, AssertionError):
+        return torch.empty(shape, dtype=dtype, device="cpu")
+
+
+def backend_of(device: torch.device) -> Any:
+    """torch.cuda and the like; None for one without streams."""
+    backend = getattr(torch, device.type, None)
+    needed = ("current_stream", "Event", "device")
+    return backend if backend is not None and all(hasattr(backend, name) for name in needed) else None
+
+
+class DeviceReader:
+    """Hands out slots for tensors on devices and delivers them. Thread-safe.
+
+    A slot is never used twice. `on_fault` hears of errors of ours, once each.
+    """
+
+    def __init__(self, find_backend: Callable[[torch.device], Any] = backend_of) -> None:
+        self._find_backend = find_backend
+        self._lock = threading.Lock()
+        self._work: dict[torch.device, _DeviceWork] = {}
+        self._first = self._next = 1
+        self._copied_bytes = 0
+        self._copies: list[torch.Tensor] = []
+        # By content: (weak tensor, generation, fields).
+        self._seen: dict[tuple, tuple] = {}
+        self._told: set[str] = set()
+        self.on_fault: Optional[Callable[[str], None]] = None
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` lies on a device."""
+        return tensor.device.type != "cpu"
+
+    def read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict:
+        """Fields of ValueReader::ReadDescribed besides dtype, shape, requires_grad.
+
+        tensor: strided, detached, not on the CPU; origin: whose memory it shows.
+        generation: of what is known; below 0: it may have changed unseen.
+        """
+        if tensor.numel() == 0:
+            return memory_of(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
+        if needs == NUMBERS and any(part in str(tensor.dtype) for part in _NO_NUMBERS):
+            return {}
+        try:
+            return self._read(tensor, origin, needs, generation)
+        except Exception as error:  # pylint: disable=broad-except - out of memory, no such kernel
+            self._tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
+            return {}
+
+    def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict:
+        backend = self._find_backend(tensor.device)
+        if backend is not None and getattr(backend, "is_current_stream_capturing", lambda: False)():
+            return {}
+        if needs == NOW or backend is None:
+            return memory_of(tensor.cpu())
+        if needs == NUMBERS and tensor.dtype not in (*_SMALL_FLOATS, torch.float64, *_INTS):
+            needs = BYTES
+        key = None
+        if generation >= 0 and not tensor.is_inference():
+            key = (tensor.data_ptr(), tensor._version, tensor.dtype, tensor.shape, tensor.stride(), needs)
+        with self._lock:
+            if key is not None:
+                known = self._seen.get(key)
+                if known is not None and known[1] == generation:
+                    alive = known[0]()
+                    if alive is not None and alive.data_ptr() == key[0]:
+                        return known[2]
+            work = self._work.get(tensor.device)
+            if work is None:
+                work = self._work[tensor.device] = _DeviceWork(backend, tensor.device)
+            work.note_stream()
+            slot = self._next
+            self._next += 1
+            fields: dict = {"slot": slot}
+            if needs == NUMBERS:
+                work.reduce(tensor, _WORDS * (slot - self._first))
+            else:
+                host = pinned(tensor.shape, tensor.dtype)
+                host.copy_(tensor, non_blocking=True)
+                self._copies.append(host)
+                self._copied_bytes += host.numel() * host.element_size()
+                fields.update(memory_of(host))
+            if self._copied_bytes > MAX_COPIED_BYTES or self._next - self._first > MAX_SLOTS:
+                fields["full"] = True
+                key = None
+            if key is not None:
+                self._seen[key] = (weakref.ref(origin), generation, fields)
+            return fields
+
+    def finish(self) -> tuple[int, int, int, Any]:
+        """(first slot, end slot, address of four int64 a slot, what keeps them).
+
+        Waits for the devices. Address 0: nothing came.
+        """
+        with self._lock:
+            first, end = self._first, self._next
+            if first == end:
+                return first, end, 0, None
+            work, self._work = self._work, {}
+            copies, self._copies = self._copies, []
+            self._first, self._copied_bytes = end, 0
+            self._seen.clear()
+            with torch.no_grad():
+                try:
+                    waiting = [each.begin_copy() for each in work.values()]
+                except Exception as error:  # pylint: disable=broad-except - see read()
+                    self._tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+                    return first, end, 0, None
+        try:
+            numbers = torch.zeros((end - first) * _WORDS, dtype=torch.int64, device="cpu")
+            for copy in waiting:
+                copy.wait(numbers)
+        except Exception as error:  # pylint: disable=broad-except - the device failed: the user's to hear
+            self._tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+            return first, end, 0, copies
+        return first, end, numbers.data_ptr(), (numbers, copies)
+
+    def _tell(self, what: str) -> None:
+        if self.on_fault is not None and what not in self._told and len(self._told) < 100:
+            self._told.add(what)
+            self.on_fault(what)
+
+

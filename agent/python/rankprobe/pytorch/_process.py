@@ -1,0 +1,53 @@
+"""Facts about this process: its run, its rank, whether it compiles."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import warnings
+from typing import Optional
+
+import torch
+
+from rankprobe.pytorch._errors import InterfaceUsageError
+
+
+def warn(text: str) -> None:
+    """To the caller of the function that calls this."""
+    warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
+
+
+def run_name() -> str:
+    """RANKPROBE_RUN, torchrun's id, else a name that all ranks of a launcher share."""
+    run = os.environ.get("RANKPROBE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        return run
+    launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
+        warn("several machines and no name for the run: set RANKPROBE_RUN alike on all, or torchrun's --rdzv-id")
+    try:
+        with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = str(int(time.time()))
+    return f"{socket.gethostname()}-{launcher}-{started}"
+
+
+def check_torch_compile() -> None:
+    """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
+    dynamo = getattr(torch, "_dynamo", None)
+    if dynamo is None or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    if compiling is not None and compiling():
+        raise InterfaceUsageError("rankprobe cannot record inside torch.compile; set TORCHDYNAMO_DISABLE=1")
+
+
+def environment_rank() -> Optional[int]:
+    """The rank of torch.distributed, or of the launcher; None: not known yet."""
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None

@@ -1,0 +1,56 @@
+#include "analysis/mapping_files.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+bool IsGiven(const NameMapSource& source) {
+  const auto* const path = std::get_if<std::string>(&source);
+  return path == nullptr || !path->empty();
+}
+
+absl::StatusOr<NameMap> Read(const NameMapSource& source) {
+  if (const auto* const path = std::get_if<std::string>(&source)) {
+    return path->empty() ? NameMap() : ReadNameMap(*path);
+  }
+  return std::get<NameMap>(source);
+}
+
+}  // namespace
+
+absl::StatusOr<MatchOptions> ReadMappings(const MappingFiles& files) {
+  const int given = (files.layers.has_value() ? 1 : 0) +
+                    (IsGiven(files.cells) ? 1 : 0) +
+                    (IsGiven(files.data) ? 1 : 0) +
+                    (files.apis.empty() ? 0 : 1) + (files.fuzzy ? 1 : 0);
+  if (given > 1 && (files.layers.has_value() || IsGiven(files.data))) {
+    return absl::InvalidArgumentError(
+        "-lm and -dm say by themselves what belongs together: give no other "
+        "mapping and no -fm");
+  }
+  MatchOptions options;
+  options.fuzzy = files.fuzzy;
+  if (files.layers.has_value()) {
+    options.layers.emplace();
+    if (!files.layers->empty()) {
+      RP_ASSIGN_OR_RETURN(*options.layers, ReadLayerRules(*files.layers));
+    }
+  }
+  if (!files.apis.empty()) {
+    RP_ASSIGN_OR_RETURN(options.apis, ReadApiRules(files.apis));
+  }
+  RP_ASSIGN_OR_RETURN(options.cells, Read(files.cells));
+  RP_ASSIGN_OR_RETURN(options.rows, Read(files.data));
+  return options;
+}
+
+absl::Status CheckMappings(const DumpLayout& target,
+                           const MatchOptions& options) {
+  if (!target.debug || !options.layers.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(target.path, ": a debug.json has no layers to map (-lm)"));
+}
+
+}  // namespace rankprobe::analysis
