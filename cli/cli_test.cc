@@ -1,9 +1,11 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cli/exit_codes.h"
 #include "cli/export_files.h"
 #include "cli/live_capture.h"
@@ -61,6 +63,35 @@ TEST(ExportFilesTest, NothingIsLeftOfABrokenExport) {
     EXPECT_FALSE(files.OnEvent(event).ok());
   }
   EXPECT_TRUE(file_system->List(root)->empty());
+  ASSERT_TRUE(file_system->DeleteTree(root).ok());
+}
+
+TEST(ExportFilesTest, WholeFilesAreWritten) {
+  std::string root = ::testing::TempDir() + "exportXXXXXX";
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  const auto files = ExportFiles::Open(file_system.get(), root,
+                                       StagedTree::Leftovers::kDelete);
+  ASSERT_TRUE(files.ok()) << files.status();
+  v1::ExportEvent event;
+  event.set_directory("step0/rank0");
+  ASSERT_TRUE((*files)->OnEvent(event).ok());
+  for (const char* name : {"dump.json", "stack.json"}) {
+    v1::ExportFile* file = event.mutable_files()->add_files();
+    file->set_path(absl::StrCat("step0/rank0/", name));
+    file->set_data(name);
+  }
+  ASSERT_TRUE((*files)->OnEvent(event).ok());
+  event.mutable_files()->mutable_files(1)->set_path("../evil");
+  EXPECT_TRUE(absl::IsPermissionDenied((*files)->OnEvent(event)));
+  ASSERT_TRUE((*files)->Finish().ok());
+  EXPECT_FALSE(file_system->Exists(root + "/evil"));
+  for (const char* name : {"dump.json", "stack.json"}) {
+    const auto size =
+        file_system->FileSize(absl::StrCat(root, "/step0/rank0/", name));
+    ASSERT_TRUE(size.ok()) << size.status();
+    EXPECT_EQ(*size, std::strlen(name));
+  }
   ASSERT_TRUE(file_system->DeleteTree(root).ok());
 }
 

@@ -58,6 +58,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   temporary_ = pattern;
   const std::string directory = temporary_ + "/dump";
   v1::ExportRequest request;
+  request.set_takes_files(true);
   request.set_run(run);
   if (!step.empty()) {
     RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,

@@ -82,6 +82,17 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
                                      path_, FileSystem::OpenMode::kTruncate));
       return absl::OkStatus();
     }
+    case v1::ExportEvent::kFiles:
+      RP_RETURN_IF_ERROR(CloseFile());
+      for (const v1::ExportFile& file : event.files().files()) {
+        RP_RETURN_IF_ERROR(checked(file.path()));
+        path_ = tree_->PathOf(file.path());
+        RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForWrite(
+                                       path_, FileSystem::OpenMode::kTruncate));
+        RP_RETURN_IF_ERROR(file_->Append(file.data()));
+        RP_RETURN_IF_ERROR(CloseFile());
+      }
+      return absl::OkStatus();
     case v1::ExportEvent::kFileData: {
       const std::string& data = event.file_data().data();
       if (file_ == nullptr || data.size() > missing_bytes_) {

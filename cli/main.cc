@@ -28,7 +28,8 @@ int Main(int argc, char** argv) {
       "Watches and steers rankprobe runs through their collector.\n"
       "Exit codes: 0 done; 1 partly (a rank did not follow, an export has "
       "gaps); 2 bad usage or config;\n"
-      "3 no collector there; 4 not found; 5 refused.");
+      "3 no collector there; 4 not found; 5 refused.",
+      "rankprobe");
   app.set_version_flag("--version", "rankprobe 0.1.0");
   app.require_subcommand(1);
   AddGlobals(&app, &globals);

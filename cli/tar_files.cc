@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,9 +47,10 @@ TarFiles::~TarFiles() {
 absl::Status TarFiles::Error() const {
   const int error = archive_errno(tar_.get());
   const char* const text = archive_error_string(tar_.get());
-  const std::string message =
-      absl::StrCat(path_ == "-" ? "standard output" : path_, ": ",
-                   text == nullptr ? "cannot be written" : text);
+  const std::string message = absl::StrCat(
+      path_ == "-" ? "standard output" : path_, ": ",
+      text == nullptr ? "cannot be written" : text, error > 0 ? ": " : "",
+      error > 0 ? std::strerror(error) : "");
   return error == ENOSPC || error == EDQUOT
              ? absl::ResourceExhaustedError(message)
              : absl::FailedPreconditionError(message);
@@ -81,6 +83,18 @@ absl::Status TarFiles::EndFile() {
                                           " bytes too few of ", file_));
 }
 
+absl::Status TarFiles::Data(const std::string& data) {
+  if (data.size() > missing_bytes_) {
+    return absl::DataLossError(
+        "the collector sent more bytes than it announced");
+  }
+  missing_bytes_ -= data.size();
+  return archive_write_data(tar_.get(), data.data(), data.size()) ==
+                 static_cast<la_ssize_t>(data.size())
+             ? absl::OkStatus()
+             : Error();
+}
+
 absl::Status TarFiles::OnEvent(const v1::ExportEvent& event) {
   switch (event.event_case()) {
     case v1::ExportEvent::kDirectory:
@@ -91,18 +105,17 @@ absl::Status TarFiles::OnEvent(const v1::ExportEvent& event) {
       file_ = event.file_begin().path();
       missing_bytes_ = event.file_begin().length_bytes();
       return Header(file_, S_IFREG, missing_bytes_, "");
-    case v1::ExportEvent::kFileData: {
-      const std::string& data = event.file_data().data();
-      if (data.size() > missing_bytes_) {
-        return absl::DataLossError(
-            "the collector sent more bytes than it announced");
+    case v1::ExportEvent::kFileData:
+      return Data(event.file_data().data());
+    case v1::ExportEvent::kFiles:
+      for (const v1::ExportFile& file : event.files().files()) {
+        RP_RETURN_IF_ERROR(EndFile());
+        file_ = file.path();
+        missing_bytes_ = file.data().size();
+        RP_RETURN_IF_ERROR(Header(file_, S_IFREG, missing_bytes_, ""));
+        RP_RETURN_IF_ERROR(Data(file.data()));
       }
-      missing_bytes_ -= data.size();
-      return archive_write_data(tar_.get(), data.data(), data.size()) ==
-                     static_cast<la_ssize_t>(data.size())
-                 ? absl::OkStatus()
-                 : Error();
-    }
+      return absl::OkStatus();
     case v1::ExportEvent::kFileAbort:
       return absl::DataLossError(absl::StrCat(
           "the archive cannot give all bytes of ", file_,

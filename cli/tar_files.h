@@ -37,6 +37,7 @@ class TarFiles {
   // `link_target` empty for a file of its own.
   absl::Status Header(const std::string& path, unsigned type,
                       uint64_t length_bytes, const std::string& link_target);
+  absl::Status Data(const std::string& data);
   absl::Status EndFile();
   absl::Status Error() const;
 

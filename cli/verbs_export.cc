@@ -49,6 +49,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   request.set_server_directory(flags.server_directory);
   request.set_link(flags.link);
   request.set_resume(flags.resume);
+  request.set_takes_files(true);
 
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   std::unique_ptr<ExportFiles> files;
@@ -112,16 +113,18 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     return absl::OkStatus();
   }
   std::FILE* const out = to_stdout ? stderr : stdout;
-  std::fprintf(out, "dump.json is at %s/step*/ (%llu files, %s)\n",
-               done.directory().c_str(),
+  std::fprintf(out,
+               tar == nullptr
+                   ? "dump.json is at %s/step*/ (%llu files, %s)\n"
+                   : "dump.json is at step*/ of %s (%llu files, %s)\n",
+               to_stdout ? "the tar" : done.directory().c_str(),
                static_cast<unsigned long long>(done.files()),
                HumanBytes(done.bytes()).c_str());
   if (*exit_code == kPartial) {
-    std::fprintf(out,
-                 "%llu gaps and %llu incomplete steps: see %s/manifest.json\n",
-                 static_cast<unsigned long long>(done.gaps()),
-                 static_cast<unsigned long long>(done.incomplete_steps()),
-                 done.directory().c_str());
+    std::fprintf(
+        out, "%llu gaps and %llu incomplete steps: see manifest.json there\n",
+        static_cast<unsigned long long>(done.gaps()),
+        static_cast<unsigned long long>(done.incomplete_steps()));
   }
   return absl::OkStatus();
 }

@@ -125,10 +125,15 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
   if (globals.json) {
     std::printf("%s\n", ToJson(response).c_str());
   } else {
-    std::printf("epoch %llu, dumping %s from step %lld\n%s\n",
+    const std::string steps =
+        response.for_steps() == 0
+            ? absl::StrCat("from step ", response.effective_at_step())
+            : absl::StrCat(
+                  "in steps ", response.effective_at_step(), " to ",
+                  response.effective_at_step() + response.for_steps() - 1);
+    std::printf("epoch %llu, dumping %s %s\n%s\n",
                 static_cast<unsigned long long>(response.epoch()),
-                response.enabled() ? "on" : "off",
-                static_cast<long long>(response.effective_at_step()),
+                response.enabled() ? "on" : "off", steps.c_str(),
                 response.config_json().c_str());
   }
   return absl::OkStatus();

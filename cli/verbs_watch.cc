@@ -441,7 +441,11 @@ void AddWatchVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
     };
   });
   top->callback([invocation, flags] {
-    invocation->run = [flags](const Globals& g, int*) {
+    invocation->run = [flags](const Globals& g, int*) -> absl::Status {
+      if (g.json) {
+        return absl::InvalidArgumentError(
+            "top is for people; programs read rankprobe watch --json");
+      }
       return Top(g, *flags).Run();
     };
   });

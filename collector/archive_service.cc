@@ -7,20 +7,18 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collector/archive/export.h"
 #include "collector/archive/ledger.h"
 #include "collector/ingest/server_stream.h"
+#include "collector/stream_sink.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
 
-// Bytes of file data in one message of an export stream.
-constexpr size_t kStreamChunkBytes = 256 << 10;
 // Of one export into a directory.
 constexpr int kExportThreads = 4;
 
@@ -114,69 +112,6 @@ grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
   }
   return reactor;
 }
-
-// An export whose files travel to the caller.
-class StreamSink : public ExportSink {
- public:
-  StreamSink(const v1::ExportRequest& request,
-             StreamWriter<v1::ExportEvent>::Handle* out)
-      : out_(out) {
-    for (const v1::ExportKeptFile& file : request.kept())
-      kept_[{file.path(), file.length_bytes()}] = file.xxh3();
-  }
-
-  absl::Status BeginFile(const std::string& path,
-                         uint64_t length_bytes) override {
-    v1::ExportEvent event;
-    event.mutable_file_begin()->set_path(path);
-    event.mutable_file_begin()->set_length_bytes(length_bytes);
-    return out_->Write(std::move(event));
-  }
-  absl::Status Write(absl::string_view data) override {
-    while (!data.empty()) {
-      v1::ExportEvent event;
-      const absl::string_view piece = data.substr(0, kStreamChunkBytes);
-      event.mutable_file_data()->set_data(piece.data(), piece.size());
-      RP_RETURN_IF_ERROR(out_->Write(std::move(event)));
-      data.remove_prefix(piece.size());
-    }
-    return absl::OkStatus();
-  }
-  absl::Status EndFile() override { return absl::OkStatus(); }
-  absl::Status AbortFile() override {
-    v1::ExportEvent event;
-    event.set_file_abort(true);
-    return out_->Write(std::move(event));
-  }
-  absl::Status MakeDirectory(const std::string& path) override {
-    v1::ExportEvent event;
-    event.set_directory(path);
-    return out_->Write(std::move(event));
-  }
-  absl::Status LinkFile(const std::string& path,
-                        const std::string& existing) override {
-    v1::ExportEvent event;
-    event.mutable_file_link()->set_path(path);
-    event.mutable_file_link()->set_existing(existing);
-    return out_->Write(std::move(event));
-  }
-  std::optional<uint64_t> FindKept(const std::string& path,
-                                   uint64_t length_bytes) override {
-    const auto it = kept_.find({path, length_bytes});
-    if (it == kept_.end()) return std::nullopt;
-    return it->second;
-  }
-  absl::Status UseKept(const std::string& path) override {
-    v1::ExportEvent event;
-    event.set_file_kept(path);
-    return out_->Write(std::move(event));
-  }
-
- private:
-  StreamWriter<v1::ExportEvent>::Handle* const out_;
-  // By path and length.
-  absl::flat_hash_map<std::pair<std::string, uint64_t>, uint64_t> kept_;
-};
 
 }  // namespace
 
@@ -388,9 +323,12 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           options.resume = request.resume();
           v1::ExportEvent event;
           if (request.server_directory().empty()) {
-            StreamSink sink(request, out);
+            StreamSink sink(request, [out](v1::ExportEvent file) {
+              return out->Write(std::move(file));
+            });
             RP_ASSIGN_OR_RETURN(*event.mutable_done(),
                                 ExportRun(store_, options, &sink));
+            RP_RETURN_IF_ERROR(sink.Flush());
           } else {
             RP_ASSIGN_OR_RETURN(const std::string directory,
                                 AllowedDirectory(request.server_directory()));

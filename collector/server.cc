@@ -108,7 +108,9 @@ class ServerImpl final : public Server {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", config_.listen));
+          absl::StrCat("cannot listen on ", config_.listen,
+                       ": taken by another process, or no address of this "
+                       "machine"));
     }
     janitor_.Start();
     ticker_ = std::thread([this] {

@@ -3,25 +3,32 @@
 #include <fstream>
 #include <map>
 
+#include "common/testing/scratch_directory.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
 
-std::string Write(const std::string& name, const std::string& text) {
-  const std::string path = ::testing::TempDir() + "/" + name;
-  std::ofstream(path) << text;
-  return path;
-}
+class ChannelSecurityTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = directory_.path() + "/" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
 
-TEST(ChannelSecurityTest, NothingGivenIsPlainText) {
+ private:
+  const testing::ScratchDirectory directory_;
+};
+
+TEST_F(ChannelSecurityTest, NothingGivenIsPlainText) {
   const auto security = ReadChannelSecurity({});
   ASSERT_TRUE(security.ok());
   EXPECT_TRUE(security->ca_pem.empty());
   EXPECT_TRUE(security->token.empty());
 }
 
-TEST(ChannelSecurityTest, TheEnvironmentFillsOnlyWhatIsNotGiven) {
+TEST_F(ChannelSecurityTest, TheEnvironmentFillsOnlyWhatIsNotGiven) {
   const std::map<std::string, const char*> environment = {
       {"RANKPROBE_TLS_CA", "/ca"}, {"RANKPROBE_TOKEN_FILE", "/t"}};
   ChannelSecurityFiles files;
@@ -37,7 +44,7 @@ TEST(ChannelSecurityTest, TheEnvironmentFillsOnlyWhatIsNotGiven) {
   EXPECT_EQ(files.tls_cert, "");
 }
 
-TEST(ChannelSecurityTest, ReadsPemAndToken) {
+TEST_F(ChannelSecurityTest, ReadsPemAndToken) {
   ChannelSecurityFiles files;
   files.tls_ca = Write("ca.pem", "-----BEGIN CERTIFICATE-----\n");
   files.token_file = Write("token", "  abcdef\n");
@@ -47,7 +54,7 @@ TEST(ChannelSecurityTest, ReadsPemAndToken) {
   EXPECT_NE(security->ca_pem, "");
 }
 
-TEST(ChannelSecurityTest, FaultsNameTheFile) {
+TEST_F(ChannelSecurityTest, FaultsNameTheFile) {
   const std::string junk = Write("junk", "no pem here");
   const std::string two = Write("two", "one two");
   const std::string pem = Write("c.pem", "-----BEGIN CERTIFICATE-----\n");

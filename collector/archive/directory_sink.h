@@ -19,9 +19,7 @@ class DirectorySink : public ExportSink {
 
   absl::Status BeginFile(const std::string& path,
                          uint64_t length_bytes) override;
-  absl::Status Write(absl::string_view data) override {
-    return file_->Append(data);
-  }
+  absl::Status Write(absl::string_view data) override;
   absl::Status EndFile() override;
   absl::Status AbortFile() override;
   absl::Status MakeDirectory(const std::string& path) override;
@@ -42,6 +40,9 @@ class DirectorySink : public ExportSink {
   StagedTree* const tree_;
   std::string path_;
   std::unique_ptr<WritableFile> file_;
+  // The open file is small: written at once, in the end.
+  bool gathers_ = false;
+  std::string gathered_;
 };
 
 }  // namespace rankprobe

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/testing/scratch_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,9 +13,9 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(AuditLogTest, AppendsOneObjectALineAndKeepsOldOnes) {
-  const std::string path = ::testing::TempDir() + "/audit.jsonl";
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/audit.jsonl";
   const auto file_system = NewPosixFileSystem();
-  file_system->Delete(path).IgnoreError();
   const ManualClock clock;
   for (const char* run : {"first", "second\n\"run\""}) {
     auto log = AuditLog::Open(path, file_system.get(), &clock);

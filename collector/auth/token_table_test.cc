@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "common/testing/scratch_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -48,7 +49,8 @@ TEST(TokenTableTest, EveryFaultIsNamedAndNoTokenIsShown) {
 }
 
 TEST(TokenTableTest, AFileThatEverybodyMayReadIsRefused) {
-  const std::string path = ::testing::TempDir() + "/tokens";
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens";
   std::ofstream(path) << "viewer bob 0123456789abcdef\n";
   ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
   EXPECT_TRUE(absl::IsFailedPrecondition(TokenTable::Load(path).status()));

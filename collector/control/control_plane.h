@@ -136,6 +136,9 @@ class ControlPlane {
   absl::Status SavePlan(const std::string& run, const v1::PlanSpec& spec,
                         const std::vector<int64_t>& ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Steps that a bounded plan has before it, after the furthest rank's.
+  int64_t StepsLeft(const Run& run, const v1::PlanSpec& spec) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status CheckRunName(const std::string& run);
   static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
   uint64_t Tell(v1::Event event);

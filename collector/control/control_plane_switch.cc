@@ -118,6 +118,18 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
          request.options(), std::move(done));
 }
 
+int64_t ControlPlane::StepsLeft(const Run& run,
+                                const v1::PlanSpec& spec) const {
+  if (spec.for_steps() == 0) return INT64_MAX;
+  int64_t next = spec.effective_at_step();
+  for (const auto& [session, agent] : agents_) {
+    if (agent.connected && agent.identity.run() == run.name)
+      next = std::max(next, agent.step + 1);
+  }
+  return std::max<int64_t>(spec.effective_at_step() + spec.for_steps() - next,
+                           0);
+}
+
 void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
                              SwitchDone done) {
   if (const absl::Status status = CheckRunName(request.run()); !status.ok())
@@ -126,10 +138,17 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
   Run* const run = LoadRun(request.run());
   v1::PlanSpec spec;
   spec.set_config_json(request.config_json());
-  spec.set_enabled(run->plans.ForAll() != nullptr &&
-                   run->plans.ForAll()->spec.enabled());
-  Switch(request.run(), std::move(spec), request.expected_epoch(),
-         request.options(), std::move(done));
+  // Dumping goes on as long as it would have, and no longer.
+  v1::SwitchOptions options = request.options();
+  if (const auto plan = run->plans.ForAll();
+      plan != nullptr && plan->spec.enabled()) {
+    const int64_t left = StepsLeft(*run, plan->spec);
+    spec.set_enabled(left > 0);
+    if (plan->spec.for_steps() > 0 && options.for_steps() == 0)
+      options.set_for_steps(left);
+  }
+  Switch(request.run(), std::move(spec), request.expected_epoch(), options,
+         std::move(done));
 }
 
 absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
@@ -143,6 +162,7 @@ absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
   response.set_enabled(run->plans.ForAll()->spec.enabled());
   response.set_config_json(OperatorConfig(*run));
   response.set_effective_at_step(run->plans.ForAll()->spec.effective_at_step());
+  response.set_for_steps(run->plans.ForAll()->spec.for_steps());
   return response;
 }
 

@@ -1,7 +1,5 @@
 #include "collector/control/event_log.h"
 
-#include <unistd.h>
-
 #include "absl/strings/str_cat.h"
 #include "collector/testing/frames.h"
 #include "gmock/gmock.h"
@@ -23,11 +21,7 @@ class EventLogTest : public testing::TempDirTest {
  protected:
   void SetUp() override {
     TempDirTest::SetUp();
-    file_system_ = NewPosixFileSystem();
-    options_.path =
-        absl::StrCat(::testing::TempDir(), "/events_", ::getpid(), ".log");
-    for (const std::string& path : {options_.path, options_.path + ".1"})
-      file_system_->Delete(path).IgnoreError();
+    options_.path = root_ + "/events.log";
   }
   std::unique_ptr<EventLog> Open() {
     auto log = EventLog::Open(options_, file_system_.get(), &manual_);
@@ -44,7 +38,6 @@ class EventLogTest : public testing::TempDirTest {
     return details;
   }
 
-  std::unique_ptr<FileSystem> file_system_;
   ManualClock manual_;
   EventLog::Options options_;
 };

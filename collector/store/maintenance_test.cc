@@ -117,6 +117,7 @@ TEST_F(MaintenanceTest, DeletingStepsFreesOnlyWhatNobodyElseRefersTo) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->steps(), 1u);
   EXPECT_EQ(report->records(), 3u);
+  EXPECT_EQ((*store->ListRuns())[0].records(), 3u) << "what is left";
   EXPECT_EQ(report->payloads(), 1u);
   EXPECT_EQ(report->payload_bytes(), only_first.size());
   EXPECT_TRUE(Has(store.get(), "run", shared));

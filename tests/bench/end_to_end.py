@@ -4,7 +4,7 @@
 Prints `name value limit met|missed` a line. Everything that is compared is run
 in turn, and medians of the ratios are taken, because machines are shared.
 
-  end_to_end.py [--only kernels,agent,store,ingest,steps,dedup,export,ranks] [--rounds N]
+  end_to_end.py [--only kernels,agent,store,ingest,steps,dedup,export,export_small,ranks] [--rounds N]
 
 Binaries come from RANKPROBE_BUILD_DIR/bin; files go under RANKPROBE_BENCH_DIR
 (default: the build directory), which should be on the disk to be measured.
@@ -221,26 +221,43 @@ def timed(command: list) -> float:
     return time.monotonic() - began
 
 
+def export_beside_cp(scratch: Scratch, address: str, run: str, rounds: int,
+                     options: list[str]) -> tuple[dict[str, float], int, int]:
+    """How fast each way of export is, of `cp -r` of the same tree right after it; files and bytes of that tree."""
+    # Nothing is deleted in between: ext4 searches long for an inode after many were freed.
+    trees = scratch / f"trees-{run}"
+    trees.mkdir()
+    base = [BIN / "rankprobe", "export", "--collector", address, "--run", run, *options]
+    rates: dict[str, list[float]] = {"server": [], "stream": []}
+    for i in range(rounds):
+        for way, flag in (("server", "--server-dir"), ("stream", "-o")):
+            out = trees / f"{way}{i}"
+            seconds = timed([*base, flag, str(out)])
+            rates[way].append(timed(["cp", "-r", out, trees / f"{way}{i}-copy"]) / seconds)
+    files, size = tree_size(out)
+    shutil.rmtree(trees)
+    return {way: statistics.median(of_cp) for way, of_cp in rates.items()}, files, size
+
+
+def export_figures(table: Table, name: str, figures: tuple[dict[str, float], int, int]) -> None:
+    of_cp, files, size = figures
+    table.info(f"{name}_files", files)
+    table.info(f"{name}_bytes", size / 1e6, "MB")
+    table.at_least(f"{name}_server_side_of_cp", of_cp["server"], 0.7)
+    table.info(f"{name}_streamed_of_cp", of_cp["stream"])
+
+
 def export(table: Table, scratch: Scratch, rounds: int) -> None:
-    out, copy = scratch / "out", scratch / "copy"
     with collector(scratch, f"--export-root={scratch}") as daemon:
         train(scratch, daemon.address, "tensor_mix", modes()["tensor_mix"], "export", 0)
-        base = [BIN / "rankprobe", "export", "--collector", daemon.address, "--run", "export", "--steps", "1"]
-        ways = {"server": base + ["--server-dir", str(out)], "stream": base + ["-o", str(out)]}
-        rates: dict[str, list[float]] = {"server": [], "stream": []}
-        for _ in range(rounds):
-            for name, command in ways.items():
-                shutil.rmtree(out, ignore_errors=True)
-                seconds = timed(command)
-                shutil.rmtree(copy, ignore_errors=True)
-                rates[name].append(timed(["cp", "-r", out, copy]) / seconds)
-        files, size = tree_size(out)
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.rmtree(copy, ignore_errors=True)
-    table.info("export_files", files)
-    table.info("export_bytes", size / 1e6, "MB")
-    table.at_least("export_server_side_of_cp", statistics.median(rates["server"]), 0.7)
-    table.info("export_streamed_of_cp", statistics.median(rates["stream"]))
+        export_figures(table, "export", export_beside_cp(scratch, daemon.address, "export", rounds, ["--steps", "1"]))
+
+
+def export_small(table: Table, scratch: Scratch, rounds: int) -> None:
+    """One step of 100,000 tensors of 1 KiB."""
+    with collector(scratch, f"--export-root={scratch}") as daemon:
+        load("tensors", daemon.address, "small", 100)
+        export_figures(table, "export_small", export_beside_cp(scratch, daemon.address, "small", min(rounds, 2), []))
 
 
 def resident_kib(pid: int) -> int:
@@ -295,7 +312,7 @@ def analysis(table: Table, scratch: Scratch) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = "kernels,agent,store,ingest,steps,dedup,export,ranks"
+    parts = "kernels,agent,store,ingest,steps,dedup,export,export_small,ranks"
     parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe")
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
     flags = parser.parse_args()
@@ -330,6 +347,7 @@ def main() -> int:
         "steps": measure_steps,
         "dedup": lambda: dedup(table, scratch, flags.rounds),
         "export": lambda: export(table, scratch, flags.rounds),
+        "export_small": lambda: export_small(table, scratch, flags.rounds),
         "ranks": lambda: ranks(table, scratch),
         "analysis": lambda: analysis(table, scratch),
     }

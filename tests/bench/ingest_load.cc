@@ -2,6 +2,7 @@
 //   bench_ingest payload HOST:PORT RUN MIB       through a real session, until
 //                                                SYNCED
 //   bench_ingest records HOST:PORT RUN THOUSANDS the same with records
+//   bench_ingest tensors HOST:PORT RUN THOUSANDS one step with tensors of 1 KiB
 //   bench_ingest null    HOST:PORT -   MIB       frames into bench_null_sink
 //   bench_ingest write   DIRECTORY -   MIB       sequential write + fdatasync
 // Payload bytes are read from memory and copied once, as from a tensor.
@@ -22,6 +23,7 @@
 #include "common/summary.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 #include "tests/bench/load.h"
+#include "tests/bench/small_tensors.h"
 
 namespace rankprobe {
 namespace {
@@ -109,6 +111,14 @@ int Records(Session* session, uint64_t count) {
   return 0;
 }
 
+int SmallTensors(Session* session, uint64_t count) {
+  const double began = Seconds();
+  const absl::Status status = bench::SendSmallTensors(count, session);
+  if (!status.ok()) return Fail(status.ToString());
+  Print(Seconds() - began, 0, count);
+  return 0;
+}
+
 int NullSink(const std::string& address, const std::vector<char>& tensor,
              size_t count) {
   const auto stub = v1::AgentService::NewStub(
@@ -175,6 +185,7 @@ int Main(int argc, char** argv) {
   if (!session.ok()) return Fail(session.status().ToString());
   if (mode == "payload") return Payloads(session->get(), &tensor, tensors);
   if (mode == "records") return Records(session->get(), amount * 1000);
+  if (mode == "tensors") return SmallTensors(session->get(), amount * 1000);
   return Fail("unknown mode");
 }
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the benchmarks and prints the table of budgets, a line each:
 #   name value limit met|missed
-# From a bare clone on Debian 12; about four minutes after the build.
+# From a bare clone on Debian 12; about six minutes after the build.
 #   ./tests/bench/run.sh                       everything
 #   ./tests/bench/run.sh --only store,ingest   some of: kernels, agent, store,
-#                                              ingest, steps, dedup, export, ranks
+#                                              ingest, steps, dedup, export, export_small, ranks
 #   ./tests/bench/run.sh --only analysis       beside msprobe (RANKPROBE_MSPROBE, or that of
 #                                              the interop stage); about ten minutes
 set -euo pipefail

@@ -1,0 +1,33 @@
+// A directory of a test's own, gone with the object.
+#ifndef RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
+#define RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "gtest/gtest.h"
+
+namespace rankprobe::testing {
+
+class ScratchDirectory {
+ public:
+  ScratchDirectory() : path_(::testing::TempDir() + "rankprobeXXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace rankprobe::testing
+
+#endif  // RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
