@@ -38,7 +38,8 @@ struct VisualizeResult {
   std::vector<std::string> warnings;
 };
 
-// Writes `path` (of merged dumps: step{S}/rank{R} in it), or nothing. INVALID_ARGUMENT in one line for bad input.
+// Writes `path` (of merged dumps: step{S}/rank{R} in it), or nothing.
+// INVALID_ARGUMENT in one line for bad input.
 absl::StatusOr<VisualizeResult> Visualize(FileSystem* file_system,
                                           const VisualizeOptions& options,
                                           const std::string& path,

@@ -82,7 +82,7 @@ class StoreImpl : public Store, private StoreHooks {
   bool HasPayload(const std::string& run, absl::string_view digest,
                   uint64_t length_bytes) override;
   bool KeepPayload(const std::string& run, absl::string_view digest,
-                  uint64_t length_bytes) override;
+                   uint64_t length_bytes) override;
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run) override;
