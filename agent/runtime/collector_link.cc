@@ -1,6 +1,7 @@
 #include "agent/runtime/collector_link.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
+// How long a collector may take to appear before its absence is told.
+constexpr absl::Duration kSilence = absl::Seconds(10);
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
@@ -439,6 +442,25 @@ void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
     default:
       break;
   }
+  TellOnce();
+}
+
+// The one thing said to whoever started the training: it goes on, unwatched.
+void CollectorLink::TellOnce() {
+  if (told_) return;
+  // A collector that was there comes back; frames wait for it.
+  if (fatal_.ok() && (reconnects_ > 0 || absl::Now() - began_ < kSilence))
+    return;
+  told_ = true;
+  const std::string rank =
+      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  const std::string line = absl::StrCat(
+      "rankprobe: nothing", rank, " is recorded, training goes on: ",
+      fatal_.ok() ? absl::StrCat("no collector at ", options_.collector, " (",
+                                 last_error_, "); it is still looked for")
+                  : std::string(fatal_.message()),
+      "\n");
+  std::fputs(line.c_str(), stderr);
 }
 
 }  // namespace rankprobe

@@ -78,6 +78,7 @@ class CollectorLink {
   void OpenSpool();
   void SpoolFrames();
   void NoteError(const absl::Status& status);
+  void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEnd(const grpc::Status& status, bool welcomed);
 
   const SessionOptions& options_;
@@ -86,8 +87,11 @@ class CollectorLink {
   Watcher* const watcher_;
   EventOutbox* const outbox_;
 
+  const absl::Time began_ = absl::Now();
+
   mutable absl::Mutex mutex_;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string last_error_ ABSL_GUARDED_BY(mutex_);

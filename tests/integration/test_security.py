@@ -142,6 +142,9 @@ def test_a_job_with_a_viewers_token_trains_on_and_says_why(start, certs, start_j
     job.wait_steps(3)
     harness.wait_for(lambda: "Session needs agent" in collector.log_text(), 10, "the refusal in the log")
     assert job.finish() == [0]
+    said = job.ranks[0].log.read_text()
+    assert said.count("rankprobe: nothing of rank 0 is recorded, training goes on") == 1, said
+    assert "Session needs agent" in said
 
 
 @pytest.mark.parametrize("flags, words", [
