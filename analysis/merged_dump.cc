@@ -46,15 +46,10 @@ class RecordWriter {
  private:
   void Section(absl::string_view key, const JsonValue& value) {
     out_->Key(key);
-    std::string place;
-    if (is_gradient_) {
-      place = absl::StrCat(".", key);
-    } else if (key == "output" || key == "parameters") {
-      place = absl::StrCat(".", key);
-    } else {
-      place = ".input";
-    }
-    Value(value, place);
+    // Positional and keyword inputs are one place.
+    const bool own_place =
+        is_gradient_ || key == "output" || key == "parameters";
+    Value(value, own_place ? absl::StrCat(".", key) : ".input");
   }
 
   // `place` is what the row's name has behind the node's.
