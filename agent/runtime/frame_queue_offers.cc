@@ -38,7 +38,8 @@ FrameQueue::Item FrameQueue::PopItem() {
 
 bool FrameQueue::NextOffers(v1::PayloadOffers* offers) {
   absl::MutexLock lock(&mutex_);
-  if (!use_offers_) return false;
+  // In bunches: each costs the collector a turn.
+  if (!use_offers_ || offered_bytes_ > kOfferWindowBytes / 2) return false;
   const int64_t now = clock_->MonotonicNanos();
   while (next_offer_ < items_.size() && offered_bytes_ < kOfferWindowBytes &&
          offers->digests_size() < kMaxOffersInFrame) {
