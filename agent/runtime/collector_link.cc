@@ -37,6 +37,11 @@ grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   return grpc::ByteBuffer(slices, 2);
 }
 
+grpc::ByteBuffer ToByteBuffer(const v1::UploadFrame& frame) {
+  const grpc::Slice bytes(frame.SerializeAsString());
+  return grpc::ByteBuffer(&bytes, 1);
+}
+
 std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -293,8 +298,7 @@ bool CollectorLink::RunConnection() {
 void CollectorLink::SendNext(uint64_t credit, UploadStream* upload) {
   v1::UploadFrame offers;
   if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
-    const grpc::Slice bytes(offers.SerializeAsString());
-    upload->Write(grpc::ByteBuffer(&bytes, 1));
+    upload->Write(ToByteBuffer(offers));
   } else if (queue_->NextFrame(credit, &frame)) {
     upload->Write(ToByteBuffer(std::move(frame)));
   }
@@ -331,8 +335,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     connected_ = true;
     last_error_.clear();
   }
-  const grpc::Slice bytes(open.SerializeAsString());
-  upload->Write(grpc::ByteBuffer(&bytes, 1));
+  upload->Write(ToByteBuffer(open));
   return upload;
 }
 

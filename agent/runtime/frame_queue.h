@@ -136,6 +136,9 @@ class FrameQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes frames of it, or puts it aside.
   void PlacePayload(PayloadItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frames of it. If the collector has it an empty one, and true: the buffer is
+  // to be let go, without the lock.
+  bool Settle(const PayloadItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Those put aside that are there by now, wanted after all, or too old.
   void PlaceWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetOffers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

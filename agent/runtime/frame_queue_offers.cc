@@ -67,20 +67,38 @@ bool FrameQueue::MustAsk(const PayloadItem& item) const {
 }
 
 void FrameQueue::PlacePayload(PayloadItem item) {
-  const auto it = offers_.find(item.digest);
-  if (it == offers_.end()) return AddPayloadFrames(item);
-  Offer& offer = it->second;
-  offered_bytes_ -= offer.length;
-  offer.length = 0;
-  if (offer.state == Offer::State::kComing) {
-    offer.since_ns = clock_->MonotonicNanos();
-    waiting_.push_back(std::move(item));
-    return;
+  if (const auto it = offers_.find(item.digest); it != offers_.end()) {
+    Offer& offer = it->second;
+    offered_bytes_ -= offer.length;
+    offer.length = 0;
+    if (offer.state == Offer::State::kComing) {
+      offer.since_ns = clock_->MonotonicNanos();
+      waiting_.push_back(std::move(item));
+      return;
+    }
   }
-  waiting_.push_front(std::move(item));
-  if (offer.state == Offer::State::kAsked) offer.state = Offer::State::kWanted;
-  answered_ = true;
-  PlaceWaiting();
+  if (!Settle(item)) return;
+  // The buffer takes the lock when it goes.
+  mutex_.Unlock();
+  item.payload.reset();
+  mutex_.Lock();
+}
+
+bool FrameQueue::Settle(const PayloadItem& item) {
+  const auto it = offers_.find(item.digest);
+  const bool have =
+      it != offers_.end() && it->second.state == Offer::State::kHave;
+  if (it != offers_.end()) offers_.erase(it);
+  if (!have) {
+    AddPayloadFrames(item);
+    return false;
+  }
+  // Its number tells when the bytes are as safe as its neighbours'.
+  Frame& frame = frames_.emplace_back();
+  frame.sequence = ++last_sequence_;
+  frame.wire_bytes = kFrameOverhead;
+  deduplicated_bytes_ += PayloadSize(item);
+  return true;
 }
 
 void FrameQueue::PlaceWaiting() {
@@ -88,36 +106,24 @@ void FrameQueue::PlaceWaiting() {
   const int64_t now = clock_->MonotonicNanos();
   // What is kept back must not stop the training.
   const bool full = used_bytes_ > options_.budget_bytes / 2;
-  const auto too_old =
-      [&](const PayloadItem& item) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        const auto it = offers_.find(item.digest);
-        return it == offers_.end() ||
-               now - it->second.since_ns >= kComingPatienceNs;
-      };
-  if (!answered_ && !full && !too_old(waiting_.front())) return;
+  const auto waits = [&](const PayloadItem& item)
+                         ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                           const auto it = offers_.find(item.digest);
+                           return !full && it != offers_.end() &&
+                                  it->second.state == Offer::State::kComing &&
+                                  now - it->second.since_ns < kComingPatienceNs;
+                         };
+  if (!answered_ && waits(waiting_.front())) return;
   answered_ = false;
-  std::deque<PayloadItem> still, there;
-  for (PayloadItem& item : waiting_) {
-    const auto it = offers_.find(item.digest);
-    const Offer::State state =
-        it == offers_.end() ? Offer::State::kWanted : it->second.state;
-    if (state == Offer::State::kComing && !full && !too_old(item)) {
-      still.push_back(std::move(item));
-      continue;
-    }
-    if (it != offers_.end()) offers_.erase(it);
-    if (state == Offer::State::kHave) {
-      // Its number tells when the bytes are as safe as its neighbours'.
-      Frame& frame = frames_.emplace_back();
-      frame.sequence = ++last_sequence_;
-      frame.wire_bytes = kFrameOverhead;
-      deduplicated_bytes_ += PayloadSize(item);
+  std::deque<PayloadItem> all, there;
+  all.swap(waiting_);
+  for (PayloadItem& item : all) {
+    if (waits(item)) {
+      waiting_.push_back(std::move(item));
+    } else if (Settle(item)) {
       there.push_back(std::move(item));
-    } else {
-      AddPayloadFrames(item);
     }
   }
-  waiting_ = std::move(still);
   if (there.empty()) return;
   // Buffers take the lock when they go.
   mutex_.Unlock();

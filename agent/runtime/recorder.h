@@ -242,7 +242,10 @@ class Recorder {
   void StopIfSpent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Resolve(const DeferredResults& results)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RecordedCall::Needs NeedsOf(const RecordedCall& call)
+  RecordedCall::Needs NeedsOf(const RecordedCall& call) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `payload`: one may be wanted.
+  RecordedCall::Needs NeedsFor(bool payload) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddError(absl::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddEdge(const std::string& entry,

@@ -31,28 +31,24 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   return call;
 }
 
-RecordedCall::Needs Recorder::NeedsOf(const RecordedCall& call) {
-  using Needs = RecordedCall::Needs;
-  if (bench_.active()) return Needs::kNow;
-  if (plan_->summary_mode != SummaryMode::kStatistics ||
-      plan_->precision == Precision::kHigh || !plan_->slices.empty() ||
-      plan_->task == Task::kTensor)
-    return Needs::kBytes;
-  return plan_->HasPayloads() && (filter_->WantsPayload(call.forward_entry) ||
-                                  filter_->WantsPayload(call.backward_entry))
-             ? Needs::kBytes
-             : Needs::kNumbers;
+RecordedCall::Needs Recorder::NeedsOf(const RecordedCall& call) const {
+  return NeedsFor(plan_->HasPayloads() &&
+                  (filter_->WantsPayload(call.forward_entry) ||
+                   filter_->WantsPayload(call.backward_entry)));
 }
 
 RecordedCall::Needs Recorder::NeedsOfSaved() const {
-  using Needs = RecordedCall::Needs;
   absl::MutexLock lock(&mutex_);
+  return NeedsFor(plan_->HasPayloads());
+}
+
+RecordedCall::Needs Recorder::NeedsFor(bool payload) const {
+  using Needs = RecordedCall::Needs;
   if (bench_.active()) return Needs::kNow;
-  return plan_->summary_mode == SummaryMode::kStatistics &&
-                 plan_->precision == Precision::kLow && plan_->slices.empty() &&
-                 !plan_->HasPayloads()
-             ? Needs::kNumbers
-             : Needs::kBytes;
+  return payload || plan_->summary_mode != SummaryMode::kStatistics ||
+                 plan_->precision == Precision::kHigh || !plan_->slices.empty()
+             ? Needs::kBytes
+             : Needs::kNumbers;
 }
 
 RecordedCall Recorder::BeginModule(absl::string_view module) {

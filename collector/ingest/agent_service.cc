@@ -74,13 +74,14 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
       if (metrics_ != nullptr) ++metrics_->refused_frames;
       return FinishOnce(status);
     }
+    const bool is_next =
+        untrusted->has_offers() || untrusted->sequence() == next_sequence_;
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
       metrics_->accepted_bytes += untrusted->ByteSizeLong();
-      if (!untrusted->has_offers() && untrusted->sequence() < next_sequence_)
-        ++metrics_->duplicate_frames;
+      if (!is_next) ++metrics_->duplicate_frames;
     }
-    if (untrusted->has_offers() || untrusted->sequence() == next_sequence_) {
+    if (is_next) {
       if (!untrusted->has_offers()) ++next_sequence_;
       // What does not fit stays with the sender: gRPC's window is the limit.
       if (!commits_->Submit(upload_, std::move(*untrusted))) return;

@@ -152,6 +152,14 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
   return taken;
 }
 
+void CommitQueue::LetGo(const Taken& t) {
+  // A failed sync may have forgotten all that was pending.
+  pending_ -= std::min(pending_, t.pending.bytes);
+  t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
+  control_->NoteReceived(t.upload->session, 0,
+                         -static_cast<int64_t>(t.pending.bytes));
+}
+
 void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
   std::vector<Taken> rest;
@@ -178,10 +186,7 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
       }
     }
     absl::MutexLock lock(&mutex_);
-    pending_ -= std::min(pending_, t.pending.bytes);
-    t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
-    control_->NoteReceived(t.upload->session, 0,
-                           -static_cast<int64_t>(t.pending.bytes));
+    LetGo(t);
   }
   *taken = std::move(rest);
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
@@ -236,11 +241,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     absl::MutexLock lock(&mutex_);
     unsynced_ = unsynced_ || !taken.empty();
     for (const Taken& t : taken) {
-      // A failed sync may have forgotten all that was pending.
-      pending_ -= std::min(pending_, t.pending.bytes);
-      t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
-      control_->NoteReceived(t.upload->session, 0,
-                             -static_cast<int64_t>(t.pending.bytes));
+      LetGo(t);
       t.upload->committed =
           std::max(t.upload->committed, t.pending.frame.sequence());
       v1::UploadAck& ack = acks[t.upload];

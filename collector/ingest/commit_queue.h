@@ -101,6 +101,8 @@ class CommitQueue {
   };
 
   void Run();
+  // It is done with: its bytes make room.
+  void LetGo(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes offers out and answers them.
   void AnswerOffers(std::vector<Taken>* taken);
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

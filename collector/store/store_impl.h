@@ -154,6 +154,11 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<bool> IsWhole(uint32_t run, absl::string_view digest,
                                uint64_t length)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The run, if it holds the payload whole.
+  std::optional<uint32_t> RunWithPayload(const std::string& run,
+                                         absl::string_view digest,
+                                         uint64_t length_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSpace(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets what was cached, so that it is read again from what is written.
   void DropCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -7,27 +7,30 @@
 
 namespace rankprobe {
 
-bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
-                           uint64_t length_bytes) {
-  if (digest.size() != 16) return false;
-  absl::MutexLock lock(&mutex_);
+std::optional<uint32_t> StoreImpl::RunWithPayload(const std::string& run,
+                                                  absl::string_view digest,
+                                                  uint64_t length_bytes) {
+  if (digest.size() != 16) return std::nullopt;
   const absl::StatusOr<v1::RunRow*> row = LoadRun(run, /*create=*/false);
-  if (!row.ok()) return false;
+  if (!row.ok()) return std::nullopt;
   const absl::StatusOr<bool> whole =
       IsWhole((*row)->id(), digest, length_bytes);
-  return whole.ok() && *whole;
+  if (!whole.ok() || !*whole) return std::nullopt;
+  return (*row)->id();
+}
+
+bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
+                           uint64_t length_bytes) {
+  absl::MutexLock lock(&mutex_);
+  return RunWithPayload(run, digest, length_bytes).has_value();
 }
 
 bool StoreImpl::KeepPayload(const std::string& run, absl::string_view digest,
                             uint64_t length_bytes) {
-  if (digest.size() != 16) return false;
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<v1::RunRow*> row = LoadRun(run, /*create=*/false);
-  if (!row.ok()) return false;
-  const absl::StatusOr<bool> whole =
-      IsWhole((*row)->id(), digest, length_bytes);
-  if (!whole.ok() || !*whole) return false;
-  touched_[keys::Payload((*row)->id(), digest, length_bytes)] =
+  const std::optional<uint32_t> id = RunWithPayload(run, digest, length_bytes);
+  if (!id.has_value()) return false;
+  touched_[keys::Payload(*id, digest, length_bytes)] =
       absl::ToUnixNanos(clock_->Now());
   return true;
 }

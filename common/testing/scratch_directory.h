@@ -1,4 +1,4 @@
-// A directory of a test's own, gone with the object.
+// A directory of a test's or benchmark's own, gone with the object.
 #ifndef RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
 #define RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
 
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -13,7 +14,10 @@ namespace rankprobe::testing {
 
 class ScratchDirectory {
  public:
-  ScratchDirectory() : path_(::testing::TempDir() + "rankprobeXXXXXX") {
+  ScratchDirectory()
+      : ScratchDirectory(::testing::TempDir() + "rankprobeXXXXXX") {}
+  // `pattern` as mkdtemp takes it.
+  explicit ScratchDirectory(std::string pattern) : path_(std::move(pattern)) {
     if (::mkdtemp(path_.data()) == nullptr) std::abort();
   }
   ~ScratchDirectory() {

@@ -9,11 +9,11 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/testing/scratch_directory.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe::bench {
@@ -66,26 +66,17 @@ inline std::array<uint8_t, 16> DigestOf(absl::string_view data) {
 
 // A fresh directory under RANKPROBE_BENCH_DIR, else TMPDIR, else /tmp: on the
 // disk that is to be measured. Removed in the end.
-class ScratchDirectory {
+class ScratchDirectory : public testing::ScratchDirectory {
  public:
-  ScratchDirectory() {
-    const char* root = std::getenv("RANKPROBE_BENCH_DIR");
-    if (root == nullptr) root = std::getenv("TMPDIR");
-    std::string pattern =
-        absl::StrCat(root == nullptr ? "/tmp" : root, "/rankprobe-benchXXXXXX");
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
+  ScratchDirectory() : testing::ScratchDirectory(Pattern()) {}
 
  private:
-  std::string path_;
+  static std::string Pattern() {
+    const char* root = std::getenv("RANKPROBE_BENCH_DIR");
+    if (root == nullptr) root = std::getenv("TMPDIR");
+    return absl::StrCat(root == nullptr ? "/tmp" : root,
+                        "/rankprobe-benchXXXXXX");
+  }
 };
 
 }  // namespace rankprobe::bench

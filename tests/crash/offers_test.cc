@@ -1,13 +1,16 @@
 // Equal payloads of several ranks at the same time: over real sockets they
 // cross the wire once, and nobody is kept from its barrier for long.
+#include <cstring>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "common/summary.h"
 #include "gtest/gtest.h"
 #include "tests/crash/raw_agent.h"
 #include "tests/crash/server_fixture.h"
+#include "tests/crash/workload.h"
 
 namespace rankprobe::crash {
 namespace {
@@ -15,38 +18,34 @@ namespace {
 constexpr int kPayloads = 64;
 constexpr uint64_t kBytes = 256 << 10;
 
-std::array<uint8_t, 16> DigestOf(const char* data) {
-  SummaryRequest request;
-  request.statistics = false;
-  request.digest = true;
-  const int64_t size = kBytes, stride = 1;
-  return Summarize({data, v1::DTYPE_UINT8, {&size, 1}, {&stride, 1}}, request)
-      .digest;
+// The parameter `i` that data-parallel ranks hold alike.
+Payload Parameter(int i) {
+  std::string data(kBytes, '\0');
+  for (uint64_t b = 0; b < kBytes; ++b)
+    data[b] = static_cast<char>(b * 31 + b / 251 + static_cast<uint64_t>(i));
+  return MakePayload(std::move(data));
 }
 
 class OffersTest : public ServerTest {
  protected:
-  // The parameters that data-parallel ranks hold alike; their digests.
-  static std::vector<std::array<uint8_t, 16>> Submit(Session* session,
-                                                     int count = kPayloads) {
-    std::vector<std::array<uint8_t, 16>> digests;
+  static std::vector<Payload> Submit(Session* session, int count = kPayloads) {
+    std::vector<Payload> payloads;
     for (int i = 0; i < count; ++i) {
+      const Payload& payload = payloads.emplace_back(Parameter(i));
       v1::LossReason reason;
       auto buffer = session->ReservePayload(kBytes, &reason);
       EXPECT_NE(buffer, nullptr);
-      for (uint64_t b = 0; b < kBytes; ++b)
-        buffer->data()[b] = static_cast<char>(b * 31 + b / 251 + i);
-      digests.push_back(DigestOf(buffer->data()));
-      session->SubmitPayload(digests.back(), std::move(buffer));
+      std::memcpy(buffer->data(), payload.data.data(), kBytes);
+      session->SubmitPayload(payload.digest, std::move(buffer));
     }
-    return digests;
+    return payloads;
   }
-  static absl::string_view Text(const std::array<uint8_t, 16>& digest) {
-    return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+  static std::string Text(const Payload& payload) {
+    return std::string(payload.digest.begin(), payload.digest.end());
   }
-  void ExpectStored(const std::vector<std::array<uint8_t, 16>>& digests) {
-    for (const auto& digest : digests)
-      EXPECT_TRUE(store_->HasPayload("run", Text(digest), kBytes));
+  void ExpectStored(const std::vector<Payload>& payloads) {
+    for (const Payload& payload : payloads)
+      EXPECT_TRUE(store_->HasPayload("run", Text(payload), kBytes));
   }
 };
 
@@ -58,10 +57,10 @@ TEST_F(OffersTest, ReplicasCrossTheWireOnce) {
   std::vector<std::thread> ranks;
   for (auto& session : sessions) {
     ranks.emplace_back([this, session = session.get()] {
-      const auto digests = Submit(session);
+      const auto payloads = Submit(session);
       EXPECT_TRUE(
           session->Flush(v1::DURABILITY_COMMITTED, absl::Seconds(60)).ok());
-      ExpectStored(digests);  // behind the barrier, whoever sent them
+      ExpectStored(payloads);  // behind the barrier, whoever sent them
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -90,11 +89,7 @@ class ClaimerTest : public OffersTest {
     auto agent = std::make_unique<RawAgent>(address(), 1, "run");
     v1::UploadFrame frame;
     for (int i = 0; i < kPayloads; ++i) {
-      std::string data(kBytes, 0);
-      for (uint64_t b = 0; b < kBytes; ++b)
-        data[b] = static_cast<char>(b * 31 + b / 251 + i);
-      frame.mutable_offers()->add_digests(
-          std::string(Text(DigestOf(data.data()))));
+      frame.mutable_offers()->add_digests(Text(Parameter(i)));
       frame.mutable_offers()->add_length_bytes(kBytes);
     }
     EXPECT_TRUE(agent->Send(frame));
@@ -111,26 +106,26 @@ class ClaimerTest : public OffersTest {
 TEST_F(ClaimerTest, APromiseThatIsNotKeptCostsPatienceOnly) {
   const auto claimer = Claim();
   const auto session = Connect(0, 64 << 20, OverflowPolicy::kBlock);
-  const auto digests = Submit(session.get());
+  const auto payloads = Submit(session.get());
   EXPECT_EQ(
       session->Flush(v1::DURABILITY_COMMITTED, absl::Milliseconds(300)).code(),
       absl::StatusCode::kDeadlineExceeded)
       << "it waits for the other";
   EXPECT_TRUE(session->Flush(v1::DURABILITY_COMMITTED, absl::Seconds(20)).ok());
-  ExpectStored(digests);
+  ExpectStored(payloads);
 }
 
 TEST_F(ClaimerTest, WhoDiesHandsItsPromisesOn) {
   auto claimer = Claim();
   const auto session = Connect(0, 64 << 20, OverflowPolicy::kBlock);
-  const auto digests = Submit(session.get(), 8);
+  const auto payloads = Submit(session.get(), 8);
   EXPECT_FALSE(
       session->Flush(v1::DURABILITY_COMMITTED, absl::Milliseconds(200)).ok());
   const absl::Time died = absl::Now();
   claimer.reset();
   EXPECT_TRUE(session->Flush(v1::DURABILITY_COMMITTED, absl::Seconds(20)).ok());
   EXPECT_LT(absl::Now() - died, absl::Milliseconds(1500)) << "before patience";
-  ExpectStored(digests);
+  ExpectStored(payloads);
 }
 
 }  // namespace

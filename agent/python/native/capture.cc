@@ -327,7 +327,6 @@ void Capture::FinishDevices() noexcept {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   const QuietScope quiet(*this);
-  DeferredResults results;
   Guarded("numbers of devices", [&] {
     const PyRef got =
         PyRef::Steal(PyObject_CallNoArgs(torch_.finish_devices.get()));
@@ -337,8 +336,7 @@ void Capture::FinishDevices() noexcept {
     if (!PyArg_ParseTuple(got.get(), "KKKO", &first, &end, &address, &keep))
       return;
     if (first == end) return;
-    results.first = first;
-    results.end = end;
+    DeferredResults results{first, end, {}};
     if (address != 0) {
       results.numbers = {reinterpret_cast<const ReducedNumbers*>(address),
                          static_cast<size_t>(end - first)};

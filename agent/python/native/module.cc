@@ -34,43 +34,30 @@ namespace {
   throw py::error_already_set();
 }
 
-// What Python says of a tensor. `keep` holds the object whose memory it is.
-struct PyTensor {
-  py::object keep;
-  uintptr_t address = 0;
-  std::vector<int64_t> shape, strides;
-  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-  bool requires_grad = false;
-
-  TensorInfo Info() const {
-    TensorInfo info;
-    info.view.data = reinterpret_cast<const void*>(address);
-    info.view.dtype = dtype;
-    info.view.sizes = shape;
-    info.view.strides = strides;
-    info.requires_grad = requires_grad;
-    return info;
-  }
-};
+absl::InlinedVector<int64_t, 6> Extents(const py::tuple& numbers) {
+  absl::InlinedVector<int64_t, 6> out;
+  for (const py::handle number : numbers) out.push_back(number.cast<int64_t>());
+  return out;
+}
 
 // A NumPy array or a CPU tensor, read through attributes both have.
-PyTensor ReadTensor(const py::object& object) {
-  PyTensor out;
-  out.keep = object;
+PyTensorView ReadTensor(const py::object& object) {
+  PyTensorView out;
+  out.keep = PyRef::Share(object.ptr());
   if (py::hasattr(object, "data_ptr")) {
     if (py::str(object.attr("device").attr("type")).cast<std::string>() !=
         "cpu") {
       throw py::value_error("only CPU tensors can be pushed");
     }
     out.address = object.attr("data_ptr")().cast<uintptr_t>();
-    out.shape = py::tuple(object.attr("shape")).cast<std::vector<int64_t>>();
-    out.strides = object.attr("stride")().cast<std::vector<int64_t>>();
+    out.shape = Extents(object.attr("shape"));
+    out.strides = Extents(object.attr("stride")());
     out.dtype = ParseDtype(py::str(object.attr("dtype")).cast<std::string>());
     out.requires_grad = object.attr("requires_grad").cast<bool>();
   } else if (py::hasattr(object, "__array_interface__")) {
     const py::dict interface = object.attr("__array_interface__");
     out.address = py::tuple(interface["data"])[0].cast<uintptr_t>();
-    out.shape = py::tuple(interface["shape"]).cast<std::vector<int64_t>>();
+    out.shape = Extents(interface["shape"]);
     out.dtype = ParseDtype(py::str(object.attr("dtype")).cast<std::string>());
     const auto size = static_cast<int64_t>(ElementSize(out.dtype));
     for (const py::handle stride : py::tuple(object.attr("strides"))) {
@@ -90,8 +77,8 @@ PyTensor ReadTensor(const py::object& object) {
   return out;
 }
 
-std::vector<PyTensor> ReadTensors(const py::sequence& objects) {
-  std::vector<PyTensor> out;
+std::vector<PyTensorView> ReadTensors(const py::sequence& objects) {
+  std::vector<PyTensorView> out;
   for (const py::handle object : objects)
     out.push_back(ReadTensor(py::reinterpret_borrow<py::object>(object)));
   return out;
@@ -192,19 +179,19 @@ class PySession {
   // One whole call: its inputs and its outputs. The entry's name.
   std::string Call(const std::string& prefix, const std::string& op,
                    const py::sequence& inputs, const py::sequence& outputs) {
-    const std::vector<PyTensor> in = ReadTensors(inputs),
-                                out = ReadTensors(outputs);
+    const std::vector<PyTensorView> in = ReadTensors(inputs),
+                                    out = ReadTensors(outputs);
     const py::gil_scoped_release release;
     const RecordedCall call = Get().BeginApi(prefix, op);
     Get().Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
       phase->mutable_input_args();
       phase->mutable_input_kwargs();
-      for (const PyTensor& t : in)
+      for (const PyTensorView& t : in)
         builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
     });
     Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
       phase->mutable_output();
-      for (const PyTensor& t : out)
+      for (const PyTensorView& t : out)
         builder.Tensor(t.Info(), phase->mutable_output()->add_items());
     });
     return call.kept ? call.forward_entry : "";
@@ -212,22 +199,22 @@ class PySession {
 
   // Opens a module; what is called until EndModule is inside it.
   size_t BeginModule(const std::string& name, const py::sequence& inputs) {
-    const std::vector<PyTensor> in = ReadTensors(inputs);
+    const std::vector<PyTensorView> in = ReadTensors(inputs);
     const py::gil_scoped_release release;
     modules_.push_back(Get().BeginModule(name));
     Get().Inputs(
         modules_.back(), [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_input_args();
           phase->mutable_input_kwargs();
-          for (const PyTensor& t : in)
+          for (const PyTensorView& t : in)
             builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
         });
     return modules_.size();
   }
   void EndModule(const py::sequence& outputs, const py::dict& parameters) {
     if (modules_.empty()) throw py::value_error("no module is open");
-    const std::vector<PyTensor> out = ReadTensors(outputs);
-    std::vector<std::pair<std::string, PyTensor>> named;
+    const std::vector<PyTensorView> out = ReadTensors(outputs);
+    std::vector<std::pair<std::string, PyTensorView>> named;
     for (const auto& [name, value] : parameters) {
       named.emplace_back(py::str(name).cast<std::string>(),
                          ReadTensor(py::reinterpret_borrow<py::object>(value)));
@@ -237,7 +224,7 @@ class PySession {
     modules_.pop_back();
     Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
       phase->mutable_output();
-      for (const PyTensor& t : out)
+      for (const PyTensorView& t : out)
         builder.Tensor(t.Info(), phase->mutable_output()->add_items());
       phase->mutable_parameters();
       for (const auto& [name, tensor] : named) {
@@ -250,7 +237,7 @@ class PySession {
   void ParameterGradient(const std::string& module,
                          const std::string& parameter,
                          const py::object& gradient) {
-    const PyTensor tensor = ReadTensor(gradient);
+    const PyTensorView tensor = ReadTensor(gradient);
     const py::gil_scoped_release release;
     Get().ParameterGradient(module, parameter, tensor.Info());
   }

@@ -207,7 +207,8 @@ def bindings(devices: DeviceReader) -> dict:
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
         "mode_stack_size": torch._C._len_torch_function_stack,
         "mode_pop": pop_mode, "mode_push": push_mode,
-        "describe": functools.partial(describe, devices), "finish_devices": devices.finish, "convert": convert, "source_line": source_line,
+        "describe": functools.partial(describe, devices), "finish_devices": devices.finish,
+        "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
                    if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},
     }

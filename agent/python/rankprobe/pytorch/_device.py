@@ -76,12 +76,11 @@ class _DeviceWork:
     def __init__(self, backend: Any, device: torch.device) -> None:
         self._backend, self._device = backend, device
         self._results: dict[torch.dtype, _Results] = {}
-        self._streams: dict[Any, Any] = {}
+        self._streams: set[Any] = set()
         self._pending = 0
 
     def note_stream(self) -> None:
-        stream = self._backend.current_stream(self._device)
-        self._streams.setdefault(stream, stream)
+        self._streams.add(self._backend.current_stream(self._device))
 
     def reduce(self, tensor: torch.Tensor, word: int) -> None:
         """Maximum, minimum, and for small floats mean and norm, into words from `word`."""
@@ -106,13 +105,13 @@ class _DeviceWork:
 
     def _gather(self) -> None:
         current = self._backend.current_stream(self._device)
-        others = [stream for stream in self._streams.values() if stream != current]
+        others = [stream for stream in self._streams if stream != current]
         for stream in others:
             current.wait_stream(stream)
         for each in self._results.values():
             each.gather(bool(others), current)
         # What is gathered belongs to this stream from now on.
-        self._streams = {current: current}
+        self._streams = {current}
         self._pending = 0
 
     def begin_copy(self) -> "_Copy":
