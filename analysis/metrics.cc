@@ -1,9 +1,11 @@
 #include "analysis/metrics.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -135,6 +137,10 @@ TensorMetrics UniformMetrics(absl::string_view word,
 namespace {
 
 constexpr int64_t kBlock = 1 << 14;
+// A thread's share of a tensor. Sums are added block by block and share by
+// share, so that a result does not depend on the number of threads.
+constexpr int64_t kShare = 1 << 20;
+constexpr int64_t kMaxThreads = 16;
 constexpr double kEpsilon = 2.220446049250313e-16;  // of a double
 
 // What one pass over both tensors adds up. Single and half precision compare
@@ -148,73 +154,70 @@ struct Sums {
   double max_relative = 0;
   int64_t below_1e3 = 0;
   int64_t below_5e3 = 0;
-  bool special_differs = false;
+
+  void Add(const Sums& other) {
+    dot += other.dot;
+    n_square += other.n_square;
+    b_square += other.b_square;
+    d_square += other.d_square;
+    max_absolute = std::max(max_absolute, other.max_absolute);
+    max_relative = std::max(max_relative, other.max_relative);
+    below_1e3 += other.below_1e3;
+    below_5e3 += other.below_5e3;
+  }
 };
 
 // Equal non-finite places count as zero on both sides.
-bool ZeroSpecials(std::vector<double>* n, std::vector<double>* b,
-                  int64_t count) {
+template <typename S>
+bool ZeroSpecials(S* n, S* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    double& x = (*n)[static_cast<size_t>(i)];
-    double& y = (*b)[static_cast<size_t>(i)];
-    const bool finite_x = std::isfinite(x);
-    if (finite_x && std::isfinite(y)) continue;
-    if (std::isnan(x) != std::isnan(y) || std::isinf(x) != std::isinf(y)) {
+    const bool finite = std::isfinite(n[i]);
+    if (finite && std::isfinite(b[i])) continue;
+    if (std::isnan(n[i]) != std::isnan(b[i]) ||
+        std::isinf(n[i]) != std::isinf(b[i])) {
       return false;
     }
-    x = y = 0;
+    n[i] = b[i] = 0;
   }
   return true;
 }
 
 // Chosen when the program starts; the same sums in the same order either way.
 #if defined(__x86_64__) && defined(__linux__)
-#define RANKPROBE_WIDE __attribute__((target_clones("avx2", "default")))
+#define RANKPROBE_WIDE \
+  __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define RANKPROBE_WIDE
 #endif
 
-RANKPROBE_WIDE bool AllFinite(const double* values, int64_t count) {
-  // A sum of differences to itself is NaN as soon as one value is not finite;
-  // several sums do not wait for each other.
-  constexpr int kLanes = 16;
-  double sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      sums[lane] += values[i + lane] - values[i + lane];
-    }
-  }
-  double sum = 0;
-  for (; i < count; ++i) sum += values[i] - values[i];
-  for (const double lane : sums) sum += lane;
-  return sum == 0;
-}
-
-template <typename T>
-[[gnu::always_inline]] inline void AddBlock(const double* n, const double* b,
+// S: type of the elements, T: type that relative errors are computed in.
+template <typename S, typename T>
+[[gnu::always_inline]] inline void AddBlock(const S* n, const S* b,
                                             int64_t count, Sums* sums) {
-  constexpr int kLanes = 8;
+// A fused multiply-add would make the sums depend on the machine.
+#pragma clang fp contract(off)
+  constexpr int kLanes = 16;
   double dot[kLanes] = {};
   double nn[kLanes] = {};
   double bb[kLanes] = {};
   double dd[kLanes] = {};
   double max_absolute[kLanes] = {};
   T max_relative[kLanes] = {};
-  int64_t below_1e3[kLanes] = {};
-  int64_t below_5e3[kLanes] = {};
+  int32_t below_1e3[kLanes] = {};
+  int32_t below_5e3[kLanes] = {};
   const auto one = [&](int64_t i, int lane) __attribute__((always_inline)) {
-    const double x = n[i];
-    const double y = b[i];
+#pragma clang fp contract(off)
+    const double x = static_cast<double>(n[i]);
+    const double y = static_cast<double>(b[i]);
     const double d = x - y;
     dot[lane] += x * y;
     nn[lane] += x * x;
     bb[lane] += y * y;
     dd[lane] += d * d;
     max_absolute[lane] = std::max(max_absolute[lane], std::fabs(d));
-    const T eps = y == 0 ? static_cast<T>(kEpsilon) : T{0};
-    const T tx = static_cast<T>(x) + eps;
-    const T ty = static_cast<T>(y) + eps;
+    const T eps = b[i] == 0 ? static_cast<T>(kEpsilon) : T{0};
+    const T tx = static_cast<T>(n[i]) + eps;
+    const T ty = static_cast<T>(b[i]) + eps;
     const T relative = std::fabs((tx - ty) / ty);
     max_relative[lane] = std::max(max_relative[lane], relative);
     below_1e3[lane] += relative < static_cast<T>(0.001) ? 1 : 0;
@@ -226,25 +229,95 @@ template <typename T>
   }
   for (; i < count; ++i) one(i, 0);
   for (int lane = 0; lane < kLanes; ++lane) {
-    sums->dot += dot[lane];
-    sums->n_square += nn[lane];
-    sums->b_square += bb[lane];
-    sums->d_square += dd[lane];
-    sums->max_absolute = std::max(sums->max_absolute, max_absolute[lane]);
-    sums->max_relative =
-        std::max(sums->max_relative, static_cast<double>(max_relative[lane]));
-    sums->below_1e3 += below_1e3[lane];
-    sums->below_5e3 += below_5e3[lane];
+    sums->Add({dot[lane], nn[lane], bb[lane], dd[lane], max_absolute[lane],
+               static_cast<double>(max_relative[lane]), below_1e3[lane],
+               below_5e3[lane]});
   }
 }
 
-RANKPROBE_WIDE void AddDoubles(const double* n, const double* b, int64_t count,
-                               Sums* sums) {
-  AddBlock<double>(n, b, count, sums);
+RANKPROBE_WIDE void AddWide(const double* n, const double* b, int64_t count,
+                            Sums* sums) {
+  AddBlock<double, double>(n, b, count, sums);
 }
-RANKPROBE_WIDE void AddFloats(const double* n, const double* b, int64_t count,
+RANKPROBE_WIDE void AddRounded(const double* n, const double* b, int64_t count,
+                               Sums* sums) {
+  AddBlock<double, float>(n, b, count, sums);
+}
+RANKPROBE_WIDE void AddFloats(const float* n, const float* b, int64_t count,
                               Sums* sums) {
-  AddBlock<float>(n, b, count, sums);
+  AddBlock<float, float>(n, b, count, sums);
+}
+
+// One share of both tensors, read as elements of type S. False: a value that
+// is not finite stands on one side only.
+template <typename S>
+absl::StatusOr<bool> AddShare(const PtTensor& target, const PtTensor& benchmark,
+                              int64_t begin, int64_t end,
+                              void (*add)(const S*, const S*, int64_t, Sums*),
+                              Sums* sums) {
+  std::vector<S> n(kBlock);
+  std::vector<S> b(kBlock);
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t count = std::min(kBlock, end - at);
+    RP_RETURN_IF_ERROR(
+        target.Read(at, absl::MakeSpan(n.data(), static_cast<size_t>(count))));
+    RP_RETURN_IF_ERROR(benchmark.Read(
+        at, absl::MakeSpan(b.data(), static_cast<size_t>(count))));
+    Sums block;
+    add(n.data(), b.data(), count, &block);
+    // Squares of specials are specials (and doubles may overflow besides).
+    if (!std::isfinite(block.n_square + block.b_square)) {
+      if (!ZeroSpecials(n.data(), b.data(), count)) return false;
+      block = Sums();
+      add(n.data(), b.data(), count, &block);
+    }
+    sums->Add(block);
+  }
+  return true;
+}
+
+absl::StatusOr<bool> AddShareOfAnyType(const PtTensor& target,
+                                       const PtTensor& benchmark, bool wide,
+                                       int64_t begin, int64_t end, Sums* sums) {
+  if (wide) {
+    return AddShare<double>(target, benchmark, begin, end, AddWide, sums);
+  }
+  if (target.FitsFloat() && benchmark.FitsFloat()) {
+    return AddShare<float>(target, benchmark, begin, end, AddFloats, sums);
+  }
+  return AddShare<double>(target, benchmark, begin, end, AddRounded, sums);
+}
+
+// Large tensors on all processors.
+absl::StatusOr<bool> AddTensors(const PtTensor& target,
+                                const PtTensor& benchmark, bool wide,
+                                Sums* sums) {
+  const int64_t shares = (target.elements + kShare - 1) / kShare;
+  std::vector<Sums> parts(static_cast<size_t>(shares));
+  std::vector<absl::StatusOr<bool>> results(static_cast<size_t>(shares), true);
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> stop{false};
+  const auto work = [&] {
+    for (int64_t i = next++; i < shares && !stop; i = next++) {
+      const auto at = static_cast<size_t>(i);
+      results[at] = AddShareOfAnyType(
+          target, benchmark, wide, i * kShare,
+          std::min((i + 1) * kShare, target.elements), &parts[at]);
+      if (!results[at].ok() || !*results[at]) stop = true;
+    }
+  };
+  std::vector<std::thread> helpers;
+  const int64_t processors = std::thread::hardware_concurrency();
+  for (int64_t i = 1; i < std::min({shares, processors, kMaxThreads}); ++i) {
+    helpers.emplace_back(work);
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!results[i].ok() || !*results[i]) return results[i];
+    sums->Add(parts[i]);
+  }
+  return true;
 }
 
 // At most 12 decimals.
@@ -315,25 +388,12 @@ absl::StatusOr<TensorMetrics> CompareTensors(const PtTensor& target,
   }
   const bool wide = IsDouble(target.dtype) || IsDouble(benchmark.dtype);
   Sums sums;
-  std::vector<double> n(kBlock);
-  std::vector<double> b(kBlock);
-  for (int64_t at = 0; at < target.elements; at += kBlock) {
-    const int64_t count = std::min(kBlock, target.elements - at);
-    RP_RETURN_IF_ERROR(
-        target.Read(at, absl::MakeSpan(n.data(), static_cast<size_t>(count))));
-    RP_RETURN_IF_ERROR(benchmark.Read(
-        at, absl::MakeSpan(b.data(), static_cast<size_t>(count))));
-    if ((!AllFinite(n.data(), count) || !AllFinite(b.data(), count)) &&
-        !ZeroSpecials(&n, &b, count)) {
-      return UniformMetrics("N/A",
-                            "The positions of inf or nan in NPU and bench "
-                            "tensor do not match.");
-    }
-    if (wide) {
-      AddDoubles(n.data(), b.data(), count, &sums);
-    } else {
-      AddFloats(n.data(), b.data(), count, &sums);
-    }
+  RP_ASSIGN_OR_RETURN(const bool comparable,
+                      AddTensors(target, benchmark, wide, &sums));
+  if (!comparable) {
+    return UniformMetrics("N/A",
+                          "The positions of inf or nan in NPU and bench "
+                          "tensor do not match.");
   }
   TensorMetrics out;
   const bool scalar = Squeezed(target.shape).empty();

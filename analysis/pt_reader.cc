@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/casts.h"
@@ -194,35 +195,36 @@ double Float8(uint8_t bits, int exponent_bits, int bias, bool fn, bool fnuz) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-template <typename T>
-void Widen(const char* bytes, absl::Span<double> out) {
+template <typename T, typename Out>
+void Widen(const char* bytes, absl::Span<Out> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
-    out[i] = static_cast<double>(value);
+    out[i] = static_cast<Out>(value);
   }
 }
 
-template <typename T>
-void WidenComplex(const char* bytes, absl::Span<double> out) {
+template <typename T, typename Out>
+void WidenComplex(const char* bytes, absl::Span<Out> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     T parts[2];
     std::memcpy(parts, bytes + i * sizeof(parts), sizeof(parts));
-    out[i] = std::hypot(static_cast<double>(parts[0]),
-                        static_cast<double>(parts[1]));
+    out[i] = static_cast<Out>(std::hypot(static_cast<double>(parts[0]),
+                                         static_cast<double>(parts[1])));
   }
 }
 
-template <typename T, typename Convert>
-void WidenWith(const char* bytes, Convert convert, absl::Span<double> out) {
+template <typename T, typename Convert, typename Out>
+void WidenWith(const char* bytes, Convert convert, absl::Span<Out> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
-    out[i] = convert(value);
+    out[i] = static_cast<Out>(convert(value));
   }
 }
 
-bool Decode(v1::DType dtype, const char* bytes, absl::Span<double> out) {
+template <typename Out>
+bool Decode(v1::DType dtype, const char* bytes, absl::Span<Out> out) {
   const auto float8 = [&](int exponent_bits, int bias, bool fn, bool fnuz) {
     WidenWith<uint8_t>(
         bytes,
@@ -298,33 +300,73 @@ bool Decode(v1::DType dtype, const char* bytes, absl::Span<double> out) {
 
 }  // namespace
 
-absl::Status PtTensor::Read(int64_t begin, absl::Span<double> out) const {
-  if (out.empty()) return absl::OkStatus();
-  const size_t size = ElementSize(dtype);
-  std::string bytes;
-  if (contiguous_) {
-    RP_ASSIGN_OR_RETURN(
-        bytes, ReadAt(*file_, data_begin_ + static_cast<uint64_t>(begin) * size,
-                      out.size() * size));
-  } else {
-    bytes.resize(out.size() * size);
-    for (size_t i = 0; i < out.size(); ++i) {
-      int64_t rest = begin + static_cast<int64_t>(i);
-      int64_t at = 0;
-      for (size_t d = shape.size(); d-- > 0;) {
-        at += rest % shape[d] * stride_[d];
-        rest /= shape[d];
-      }
-      RP_RETURN_IF_ERROR(
-          file_->Read(data_begin_ + static_cast<uint64_t>(at) * size,
-                      absl::MakeSpan(bytes.data() + i * size, size)));
-    }
+bool PtTensor::FitsFloat() const {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
+    case v1::DTYPE_FLOAT8_E4M3FN:
+    case v1::DTYPE_FLOAT8_E5M2:
+    case v1::DTYPE_FLOAT8_E4M3FNUZ:
+    case v1::DTYPE_FLOAT8_E5M2FNUZ:
+    case v1::DTYPE_FLOAT8_E8M0FNU:
+    case v1::DTYPE_BOOL:
+    case v1::DTYPE_UINT8:
+    case v1::DTYPE_INT8:
+    case v1::DTYPE_INT16:
+    case v1::DTYPE_UINT16:
+      return true;
+    default:
+      return false;
   }
-  if (!Decode(dtype, bytes.data(), out)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path_, ": elements of ", TorchDtypeName(dtype), " cannot be read"));
+}
+
+absl::Status PtTensor::Gather(int64_t begin, size_t count, char* bytes) const {
+  const size_t size = ElementSize(dtype);
+  if (contiguous_) {
+    return file_->Read(data_begin_ + static_cast<uint64_t>(begin) * size,
+                       absl::MakeSpan(bytes, count * size));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    int64_t rest = begin + static_cast<int64_t>(i);
+    int64_t at = 0;
+    for (size_t d = shape.size(); d-- > 0;) {
+      at += rest % shape[d] * stride_[d];
+      rest /= shape[d];
+    }
+    RP_RETURN_IF_ERROR(
+        file_->Read(data_begin_ + static_cast<uint64_t>(at) * size,
+                    absl::MakeSpan(bytes + i * size, size)));
   }
   return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status PtTensor::ReadAs(int64_t begin, absl::Span<T> out) const {
+  constexpr bool kIsFloat = std::is_same_v<T, float>;
+  if (dtype == (kIsFloat ? v1::DTYPE_FLOAT32 : v1::DTYPE_FLOAT64)) {
+    return Gather(begin, out.size(), reinterpret_cast<char*>(out.data()));
+  }
+  char bytes[1 << 15];
+  const size_t most = sizeof(bytes) / ElementSize(dtype);
+  while (!out.empty()) {
+    const absl::Span<T> piece = out.subspan(0, most);
+    RP_RETURN_IF_ERROR(Gather(begin, piece.size(), bytes));
+    if (!Decode(dtype, bytes, piece)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path_, ": elements of ", TorchDtypeName(dtype), " cannot be read"));
+    }
+    begin += static_cast<int64_t>(piece.size());
+    out.remove_prefix(piece.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PtTensor::Read(int64_t begin, absl::Span<double> out) const {
+  return ReadAs(begin, out);
+}
+absl::Status PtTensor::Read(int64_t begin, absl::Span<float> out) const {
+  return ReadAs(begin, out);
 }
 
 namespace {

@@ -24,10 +24,17 @@ class PtTensor {
   int64_t elements = 0;
 
   // Elements [begin, begin + out.size()) in row-major order, as numbers; a
-  // complex element gives its absolute value.
+  // complex element gives its absolute value. As floats: rounded unless
+  // FitsFloat().
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
+  absl::Status Read(int64_t begin, absl::Span<float> out) const;
+  // A float holds every value of the dtype.
+  bool FitsFloat() const;
 
  private:
+  template <typename T>
+  absl::Status ReadAs(int64_t begin, absl::Span<T> out) const;
+  absl::Status Gather(int64_t begin, size_t count, char* bytes) const;
   friend absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
                                          const std::string& path);
   std::unique_ptr<RandomAccessFile> file_;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -165,6 +166,45 @@ TEST_F(PtReaderTest, MetricsOfOddTensors) {
   EXPECT_EQ(Metrics(zero, zero).text[0], "1.0");
   EXPECT_EQ(Metrics(zero, Make<float>(v1::DTYPE_FLOAT32, {2}, {0, 1})).text[0],
             "Nan");
+}
+
+// Several shares of a tensor, on several threads, beside one plain loop.
+TEST_F(PtReaderTest, MetricsOfLargeTensors) {
+  constexpr int64_t kElements = (2 << 20) + 12345;
+  std::vector<float> n(kElements);
+  std::vector<float> b(kElements);
+  double distance = 0;
+  double most = 0;
+  int64_t close = 0;
+  for (size_t i = 0; i < n.size(); ++i) {
+    b[i] = static_cast<float>(i % 1000) + 1;
+    n[i] = b[i] * (1 + 1e-5F * static_cast<float>(i % 211));
+    if (i % 100'003 == 7) n[i] = b[i] = i % 2 == 0 ? NAN : -INFINITY;
+    const double difference = std::isfinite(n[i]) ? n[i] - b[i] : 0;
+    distance += difference * difference;
+    most = std::max(most, std::fabs(difference));
+    close += !std::isfinite(n[i]) || std::fabs(n[i] - b[i]) / b[i] < 0.001F;
+  }
+  const std::vector<int64_t> shape = {kElements};
+  const PtTensor target = Make<float>(v1::DTYPE_FLOAT32, shape, n);
+  const PtTensor golden = Make<float>(v1::DTYPE_FLOAT32, shape, b);
+  const TensorMetrics floats = Metrics(target, golden);
+  EXPECT_NEAR(std::stod(floats.text[1]), std::sqrt(distance), 1e-9 * distance);
+  EXPECT_NEAR(std::stod(floats.text[2]), most, 1e-12);
+  EXPECT_NEAR(std::stod(floats.text[4]), static_cast<double>(close) / kElements,
+              1e-12);
+  EXPECT_EQ(floats.text, Metrics(target, golden).text);
+  // The same numbers as doubles: only relative errors are rounded differently.
+  const TensorMetrics doubles =
+      Metrics(Make<double>(v1::DTYPE_FLOAT64, shape, {n.begin(), n.end()}),
+              Make<double>(v1::DTYPE_FLOAT64, shape, {b.begin(), b.end()}));
+  EXPECT_EQ(doubles.text[1], floats.text[1]);
+  EXPECT_EQ(doubles.text[2], floats.text[2]);
+  EXPECT_NEAR(std::stod(doubles.text[3]), std::stod(floats.text[3]), 1e-6);
+  // A special in the last place of one side is found.
+  n.back() = NAN;
+  EXPECT_EQ(Metrics(Make<float>(v1::DTYPE_FLOAT32, shape, n), golden).text[0],
+            "N/A");
 }
 
 JsonValue Number(double value) {
