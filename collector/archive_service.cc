@@ -321,6 +321,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           };
           options.link = request.link();
           options.resume = request.resume();
+          options.manifest_in_reply = request.manifest_in_reply();
           v1::ExportEvent event;
           if (request.server_directory().empty()) {
             StreamSink sink(request, [out](v1::ExportEvent file) {
@@ -332,6 +333,11 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           } else {
             RP_ASSIGN_OR_RETURN(const std::string directory,
                                 AllowedDirectory(request.server_directory()));
+            if (!request.staging_directory().empty()) {
+              RP_ASSIGN_OR_RETURN(
+                  options.staging_directory,
+                  AllowedDirectory(request.staging_directory()));
+            }
             options.threads = kExportThreads;
             RP_ASSIGN_OR_RETURN(
                 *event.mutable_done(),

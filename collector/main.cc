@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
 #include "collector/logger.h"
 #include "collector/process_memory.h"
 #include "collector/server.h"
@@ -32,6 +33,8 @@ Logger::Severity SeverityOf(const std::string& level) {
 
 int Main(int argc, char** argv) {
   KeepFreedMemory();
+  // Debian's Abseil looks for cycles of locks at each lock.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const auto parsed = ParseServerCommandLine(argc, argv);
   if (!parsed.ok()) {
     return Fail(2, absl::StrReplaceAll(std::string(parsed.status().message()),

@@ -192,8 +192,17 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status CreateDirectories(const std::string& directory) override {
-    for (size_t end = 1; end <= directory.size(); ++end) {
-      if (end != directory.size() && directory[end] != '/') continue;
+    // Most often its parent is there: from the end.
+    size_t end = directory.size();
+    while (end > 0 && ::mkdir(directory.substr(0, end).c_str(), 0750) != 0) {
+      if (errno == EEXIST) break;
+      const size_t slash = directory.rfind('/', end - 1);
+      if (errno != ENOENT || slash == 0 || slash == std::string::npos)
+        return FromErrno(errno, "create", directory.substr(0, end));
+      end = slash;
+    }
+    while (end < directory.size()) {
+      end = std::min(directory.find('/', end + 1), directory.size());
       const std::string prefix = directory.substr(0, end);
       if (::mkdir(prefix.c_str(), 0750) != 0 && errno != EEXIST)
         return FromErrno(errno, "create", prefix);
@@ -271,8 +280,11 @@ class PosixFileSystem : public FileSystem {
                        n > 0 ? absl::string_view(holder.data()) : "(unknown)"));
     }
     const std::string pid = absl::StrCat(::getpid());
-    if (::ftruncate(fd, 0) != 0 ||
-        ::pwrite(fd, pid.data(), pid.size(), 0) < 0) {
+    // Not emptied first: that gives a block back, which the disk may wait for.
+    const auto size = static_cast<off_t>(pid.size());
+    struct stat st;
+    if (::pwrite(fd, pid.data(), pid.size(), 0) < 0 || ::fstat(fd, &st) != 0 ||
+        (st.st_size > size && ::ftruncate(fd, size) != 0)) {
       const int error = errno;
       ::close(fd);
       return FromErrno(error, "write", path);

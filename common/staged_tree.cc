@@ -33,15 +33,19 @@ absl::Status ReadAll(FileSystem* file_system, const std::string& path,
 
 }  // namespace
 
-StagedTree::StagedTree(FileSystem* file_system, std::string directory)
+StagedTree::StagedTree(FileSystem* file_system, std::string directory,
+                       std::string staging)
     : file_system_(file_system),
       directory_(std::move(directory)),
-      temporary_(directory_ + "/.rankprobe-export") {}
+      staging_stays_(!staging.empty()),
+      temporary_(staging_stays_ ? std::move(staging)
+                                : directory_ + "/.rankprobe-export") {}
 
 absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
-    FileSystem* file_system, std::string directory, Leftovers leftovers) {
+    FileSystem* file_system, std::string directory, Leftovers leftovers,
+    std::string staging) {
   std::unique_ptr<StagedTree> tree(
-      new StagedTree(file_system, std::move(directory)));
+      new StagedTree(file_system, std::move(directory), std::move(staging)));
   tree->made_ = !file_system->Exists(tree->directory_);
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(tree->temporary_));
   auto lock = file_system->Lock(tree->temporary_ + "/lock");
@@ -58,8 +62,9 @@ absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
 }
 
 StagedTree::~StagedTree() {
-  if (!keep_ && file_system_->Exists(temporary_))
-    file_system_->DeleteTree(temporary_).IgnoreError();
+  const std::string mine = staging_stays_ ? temporary_ + "/new" : temporary_;
+  if (!keep_ && file_system_->Exists(mine))
+    file_system_->DeleteTree(mine).IgnoreError();
   if (made_ && !keep_) {
     const auto left = file_system_->List(directory_);
     if (left.ok() && left->empty())
@@ -100,8 +105,7 @@ absl::Status StagedTree::ForEachPt(const std::string& root, Fn fn) {
 }
 
 absl::Status StagedTree::Start(Leftovers leftovers) {
-  const std::string fresh = temporary_ + "/new", old = temporary_ + "/old",
-                    kept = temporary_ + "/kept";
+  const std::string fresh = temporary_ + "/new", kept = temporary_ + "/kept";
   reuse_ = leftovers == Leftovers::kReuse;
   if (reuse_) {
     // Two attempts may have been cut short: the files of the last one count.
@@ -115,10 +119,13 @@ absl::Status StagedTree::Start(Leftovers leftovers) {
   } else if (file_system_->Exists(kept)) {
     RP_RETURN_IF_ERROR(file_system_->DeleteTree(kept));
   }
-  if (file_system_->Exists(fresh))
+  if (file_system_->Exists(fresh)) {
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> left,
+                        file_system_->List(fresh));
+    if (left.empty()) return absl::OkStatus();
     RP_RETURN_IF_ERROR(file_system_->DeleteTree(fresh));
-  RP_RETURN_IF_ERROR(file_system_->CreateDirectories(fresh));
-  return file_system_->CreateDirectories(old);
+  }
+  return file_system_->CreateDirectories(fresh);
 }
 
 absl::Status StagedTree::Link(const std::string& path,
@@ -183,18 +190,27 @@ absl::Status StagedTree::Publish() {
                       file_system_->List(fresh));
   for (const std::string& step : steps) {
     if (step == "manifest.json") continue;
-    RP_RETURN_IF_ERROR(
-        file_system_->CreateDirectories(absl::StrCat(directory_, "/", step)));
+    const std::string step_target = absl::StrCat(directory_, "/", step);
+    if (!file_system_->Exists(step_target)) {
+      RP_RETURN_IF_ERROR(
+          file_system_->Rename(absl::StrCat(fresh, "/", step), step_target));
+      continue;
+    }
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
                         file_system_->List(absl::StrCat(fresh, "/", step)));
     for (const std::string& rank : ranks) {
       const std::string target = absl::StrCat(directory_, "/", step, "/", rank);
       if (file_system_->Exists(target)) {
+        RP_RETURN_IF_ERROR(file_system_->CreateDirectories(old));
         RP_RETURN_IF_ERROR(file_system_->Rename(
             target, absl::StrCat(old, "/", step, "-", rank)));
       }
       RP_RETURN_IF_ERROR(file_system_->Rename(
           absl::StrCat(fresh, "/", step, "/", rank), target));
+    }
+    if (staging_stays_) {
+      RP_RETURN_IF_ERROR(
+          file_system_->DeleteTree(absl::StrCat(fresh, "/", step)));
     }
   }
   if (file_system_->Exists(fresh + "/manifest.json")) {
@@ -202,7 +218,9 @@ absl::Status StagedTree::Publish() {
                                             directory_ + "/manifest.json"));
   }
   keep_ = true;  // nothing is left to delete after this
-  return file_system_->DeleteTree(temporary_);
+  if (!staging_stays_) return file_system_->DeleteTree(temporary_);
+  return file_system_->Exists(old) ? file_system_->DeleteTree(old)
+                                   : absl::OkStatus();
 }
 
 }  // namespace rankprobe

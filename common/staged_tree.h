@@ -1,6 +1,6 @@
 // An exported tree while it is written: everything lies in
-// DIR/.rankprobe-export/new until Publish moves whole rank directories to their
-// place, so that DIR never shows half an export.
+// DIR/.rankprobe-export/new (or elsewhere) until Publish moves whole rank
+// directories to their place, so that DIR never shows half an export.
 //
 // Owned by one export. Threads: PathOf and Reuse from any, the rest from one.
 // Failure: what is not published is deleted when the object goes, unless Keep
@@ -30,9 +30,12 @@ class StagedTree {
     uint64_t xxh3 = 0;
   };
 
-  // FAILED_PRECONDITION while another export writes to the directory.
+  // FAILED_PRECONDITION while another export writes to the directory. `staging`
+  // is used in place of DIR/.rankprobe-export and stays, for one export after
+  // another; it is on the same file system and the caller's to remove.
   static absl::StatusOr<std::unique_ptr<StagedTree>> Open(
-      FileSystem* file_system, std::string directory, Leftovers leftovers);
+      FileSystem* file_system, std::string directory, Leftovers leftovers,
+      std::string staging = "");
   ~StagedTree();
 
   // Where a file of the tree is being written.
@@ -55,7 +58,8 @@ class StagedTree {
   absl::Status Publish();
 
  private:
-  StagedTree(FileSystem* file_system, std::string directory);
+  StagedTree(FileSystem* file_system, std::string directory,
+             std::string staging);
   absl::Status Start(Leftovers leftovers);
   std::string KeptPath(const std::string& path) const;
   absl::StatusOr<uint64_t> HashKept(const std::string& path,
@@ -66,6 +70,7 @@ class StagedTree {
 
   FileSystem* const file_system_;
   const std::string directory_;
+  const bool staging_stays_;
   const std::string temporary_;
   std::unique_ptr<FileLock> lock_;
   // There may be files of an earlier attempt.

@@ -76,6 +76,33 @@ TEST_F(StagedTreeTest, OneExportAtATime) {
   EXPECT_EQ(Read(first->PathOf(kA)), "a") << "the first is not disturbed";
 }
 
+TEST_F(StagedTreeTest, AStagingDirectoryServesOneExportAfterAnother) {
+  const std::string staging = root_ + "/.private/staging";
+  const auto open = [&] {
+    return StagedTree::Open(fs_.get(), root_, Leftovers::kDelete, staging)
+        .value();
+  };
+  for (const std::string text : {"first", "second"}) {
+    const auto tree = open();
+    EXPECT_EQ(StagedTree::Open(fs_.get(), root_, Leftovers::kDelete, staging)
+                  .status()
+                  .code(),
+              absl::StatusCode::kFailedPrecondition);
+    Write(tree->PathOf("step0/rank0/dump.json"), text);
+    Write(tree->PathOf("step1/rank0/" + text + ".json"), text);
+    ASSERT_TRUE(tree->Publish().ok());
+    EXPECT_EQ(Read(root_ + "/step0/rank0/dump.json"), text);
+    EXPECT_THAT(*fs_->List(root_ + "/step1/rank0"),
+                ElementsAre(text + ".json"));
+    EXPECT_THAT(*fs_->List(root_), ElementsAre(".private", "step0", "step1"));
+  }
+  // What an export leaves that came to nothing is not published by the next.
+  Write(open()->PathOf("step2/rank0/dump.json"), "nothing");
+  Write(staging + "/new/step3/rank0/dump.json", "of a killed process");
+  ASSERT_TRUE(open()->Publish().ok());
+  EXPECT_THAT(*fs_->List(root_), ElementsAre(".private", "step0", "step1"));
+}
+
 TEST_F(StagedTreeTest, NothingStaysUnlessKept) {
   Open(Leftovers::kDelete).reset();
   EXPECT_THAT(*fs_->List(root_), ElementsAre());

@@ -111,12 +111,14 @@ std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
 absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
                                                  const ExportOptions& options,
                                                  Manifest* manifest) {
-  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
-                      store->ListSteps(options.run));
+  RP_ASSIGN_OR_RETURN(
+      const std::vector<v1::StepInfo> all,
+      options.steps.all()
+          ? store->ListSteps(options.run)
+          : store->ListChosenSteps(options.run, options.steps.values()));
   std::map<std::tuple<int64_t, bool, int64_t>, std::vector<v1::StepInfo>>
       places;
   for (const v1::StepInfo& step : all) {
-    if (!options.steps.Contains(step.step())) continue;
     if (step.deleted()) {
       manifest->AddLedger(ProcessDirectory(step), SummarizeStep(step));
       continue;
@@ -380,9 +382,13 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   for (std::thread& thread : threads) thread.join();
   RP_RETURN_IF_ERROR(first_error);
   for (const Manifest& part : written) manifest.Append(part);
-  StepExporter last(store, options, sinks[0], &progress, &links);
-  RP_RETURN_IF_ERROR(last.WriteText("manifest.json", manifest.ToJson()));
   v1::ExportDone done;
+  if (options.manifest_in_reply) {
+    done.set_manifest_json(manifest.ToJson());
+  } else {
+    StepExporter last(store, options, sinks[0], &progress, &links);
+    RP_RETURN_IF_ERROR(last.WriteText("manifest.json", manifest.ToJson()));
+  }
   done.set_gaps(manifest.gap_count());
   done.set_incomplete_steps(manifest.incomplete_count());
   RP_RETURN_IF_ERROR(progress.Finish(&done));
@@ -404,7 +410,8 @@ absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
       const std::unique_ptr<StagedTree> tree,
       StagedTree::Open(file_system, directory,
                        options.resume ? StagedTree::Leftovers::kReuse
-                                      : StagedTree::Leftovers::kDelete));
+                                      : StagedTree::Leftovers::kDelete,
+                       options.staging_directory));
   std::vector<std::unique_ptr<DirectorySink>> owned;
   std::vector<ExportSink*> sinks;
   for (int i = 0; i < std::max(options.threads, 1); ++i) {

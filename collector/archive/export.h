@@ -55,6 +55,10 @@ struct ExportOptions {
   bool link = false;
   // ExportRunToDirectory: take up what an interrupted export left there.
   bool resume = false;
+  // manifest.json is in the ExportDone, not among the files.
+  bool manifest_in_reply = false;
+  // See StagedTree::Open.
+  std::string staging_directory;
   // Called now and then, from one thread at a time; may be empty. A non-OK
   // status cancels the export.
   std::function<absl::Status(const v1::ExportProgress&)> progress;

@@ -43,9 +43,13 @@ std::string Incarnation(uint32_t run, uint64_t incarnation) {
 }
 
 std::string StepPrefix(uint32_t run) { return Table('s', run); }
-std::string Step(uint32_t run, int64_t step, uint64_t incarnation) {
+std::string StepPrefix(uint32_t run, int64_t step) {
   std::string key = StepPrefix(run);
   AppendBigEndian(static_cast<uint64_t>(step), &key);
+  return key;
+}
+std::string Step(uint32_t run, int64_t step, uint64_t incarnation) {
+  std::string key = StepPrefix(run, step);
   AppendBigEndian(incarnation, &key);
   return key;
 }

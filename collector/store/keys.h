@@ -34,6 +34,7 @@ std::string Incarnation(uint32_t run, uint64_t incarnation);
 std::string IncarnationPrefix(uint32_t run);
 std::string Step(uint32_t run, int64_t step, uint64_t incarnation);
 std::string StepPrefix(uint32_t run);
+std::string StepPrefix(uint32_t run, int64_t step);
 std::string Record(uint32_t run, int64_t step, uint64_t incarnation,
                    uint64_t order);
 std::string RecordPrefix(uint32_t run, int64_t step, uint64_t incarnation);

@@ -145,6 +145,9 @@ class Store {
   // Sorted by step, rank, incarnation. NOT_FOUND for an unknown run.
   virtual absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run) = 0;
+  // The same of these steps only, without looking at the others.
+  virtual absl::StatusOr<std::vector<v1::StepInfo>> ListChosenSteps(
+      const std::string& run, const std::vector<int64_t>& steps) = 0;
   // All records of one process' step in order; stops at the callback's error.
   virtual absl::Status ForEachRecord(
       const StepKey& key,

@@ -86,6 +86,8 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run) override;
+  absl::StatusOr<std::vector<v1::StepInfo>> ListChosenSteps(
+      const std::string& run, const std::vector<int64_t>& steps) override;
   absl::Status ForEachRecord(
       const StepKey& key,
       const std::function<absl::Status(const v1::Record&)>& callback) override;
@@ -136,6 +138,10 @@ class StoreImpl : public Store, private StoreHooks {
     uint64_t bytes = 0;
   };
 
+  // `prefixes` gives the parts of the table of steps to look at.
+  absl::StatusOr<std::vector<v1::StepInfo>> ListStepsBelow(
+      const std::string& run,
+      const std::function<std::vector<std::string>(uint32_t id)>& prefixes);
   absl::StatusOr<v1::RunRow*> LoadRun(const std::string& run, bool create)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::IncarnationRow*> LoadIncarnation(

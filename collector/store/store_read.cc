@@ -72,6 +72,24 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
 
 absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
     const std::string& run) {
+  return ListStepsBelow(
+      run, [](uint32_t id) { return std::vector{keys::StepPrefix(id)}; });
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListChosenSteps(
+    const std::string& run, const std::vector<int64_t>& steps) {
+  return ListStepsBelow(run, [&steps](uint32_t id) {
+    std::vector<std::string> prefixes;
+    const std::set<int64_t> distinct(steps.begin(), steps.end());
+    for (const int64_t step : distinct)
+      prefixes.push_back(keys::StepPrefix(id, step));
+    return prefixes;
+  });
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListStepsBelow(
+    const std::string& run,
+    const std::function<std::vector<std::string>(uint32_t id)>& prefixes) {
   uint32_t id = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -79,54 +97,59 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
                         LoadRun(run, /*create=*/false));
     id = row->id();
   }
+  // Looked up, not scanned: their rows are rewritten with each commit, and a
+  // scan passes all that LevelDB still holds of them.
   std::map<uint64_t, v1::Identity> identities;
-  RP_RETURN_IF_ERROR(index_->Scan(
-      keys::IncarnationPrefix(id),
-      [&](absl::string_view, absl::string_view value) -> absl::Status {
-        v1::IncarnationRow row;
-        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
-          return absl::DataLossError(
-              "the row of an incarnation cannot be read");
-        }
-        identities[row.identity().incarnation()] = row.identity();
-        return absl::OkStatus();
-      }));
+  const auto identity_of =
+      [&](uint64_t incarnation) -> absl::StatusOr<const v1::Identity*> {
+    const auto [it, is_new] = identities.try_emplace(incarnation);
+    if (!is_new) return &it->second;
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                        index_->Get(keys::Incarnation(id, incarnation)));
+    v1::IncarnationRow row;
+    if (value.has_value() && !row.ParseFromString(*value))
+      return absl::DataLossError("the row of an incarnation cannot be read");
+    it->second = row.identity();
+    return &it->second;
+  };
   std::vector<v1::StepInfo> out;
-  RP_RETURN_IF_ERROR(index_->Scan(
-      keys::StepPrefix(id),
-      [&](absl::string_view key, absl::string_view value) -> absl::Status {
-        v1::StepRow row;
-        const std::optional<keys::StepParts> parts = keys::ParseStep(key);
-        if (!parts.has_value() ||
-            !row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
-          return absl::DataLossError("the row of a step cannot be read");
-        }
-        const v1::Identity& identity = identities[parts->incarnation];
-        v1::StepInfo& info = out.emplace_back();
-        info.set_step(parts->step);
-        if (identity.has_rank()) info.set_rank(identity.rank());
-        info.set_pid(identity.pid());
-        info.set_host(identity.host());
-        info.set_incarnation(parts->incarnation);
-        info.set_records(row.records());
-        info.set_payloads(row.payloads());
-        info.set_updated_unix_ns(row.updated_unix_ns());
-        info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
-                      std::max(row.lost_payloads(), row.end().lost_payloads()));
-        *info.mutable_losses() = row.losses();
-        info.set_stored_records(row.rank_records());
-        if (row.has_end()) {
-          // A rank numbers its records densely and its end is the last.
-          info.set_expected_records(row.end_order() + 1);
-          info.set_expected_payloads(row.end().payloads());
-        }
-        info.set_filtered_calls(row.end().filtered_calls() +
-                                row.gate_filtered());
-        info.set_deleted(row.deleted_unix_ns() != 0);
-        info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
-                          row.call_phases() >= row.end().call_phases());
-        return absl::OkStatus();
-      }));
+  const auto add = [&](absl::string_view key,
+                       absl::string_view value) -> absl::Status {
+    v1::StepRow row;
+    const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+    if (!parts.has_value() ||
+        !row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
+      return absl::DataLossError("the row of a step cannot be read");
+    }
+    RP_ASSIGN_OR_RETURN(const v1::Identity* const found,
+                        identity_of(parts->incarnation));
+    const v1::Identity& identity = *found;
+    v1::StepInfo& info = out.emplace_back();
+    info.set_step(parts->step);
+    if (identity.has_rank()) info.set_rank(identity.rank());
+    info.set_pid(identity.pid());
+    info.set_host(identity.host());
+    info.set_incarnation(parts->incarnation);
+    info.set_records(row.records());
+    info.set_payloads(row.payloads());
+    info.set_updated_unix_ns(row.updated_unix_ns());
+    info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
+                  std::max(row.lost_payloads(), row.end().lost_payloads()));
+    *info.mutable_losses() = row.losses();
+    info.set_stored_records(row.rank_records());
+    if (row.has_end()) {
+      // A rank numbers its records densely and its end is the last.
+      info.set_expected_records(row.end_order() + 1);
+      info.set_expected_payloads(row.end().payloads());
+    }
+    info.set_filtered_calls(row.end().filtered_calls() + row.gate_filtered());
+    info.set_deleted(row.deleted_unix_ns() != 0);
+    info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
+                      row.call_phases() >= row.end().call_phases());
+    return absl::OkStatus();
+  };
+  for (const std::string& prefix : prefixes(id))
+    RP_RETURN_IF_ERROR(index_->Scan(prefix, add));
   std::stable_sort(
       out.begin(), out.end(), [](const v1::StepInfo& a, const v1::StepInfo& b) {
         const auto rank = [](const v1::StepInfo& s) {

@@ -98,6 +98,27 @@ TEST_F(StoreTest, DuplicatesAreDroppedAndGapsRefused) {
       << "a refused frame does not break the store";
 }
 
+TEST_F(StoreTest, ChosenStepsAreThoseOfTheList) {
+  std::unique_ptr<Store> store = OpenStore();
+  for (const int rank : {0, 1}) {
+    Frames frames(MakeIdentity("run", rank, static_cast<uint64_t>(rank) + 1));
+    for (int64_t step = 0; step < 5; ++step)
+      AddCall(&frames, step, static_cast<uint64_t>(step), "e");
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  const auto all = *store->ListSteps("run");
+  ASSERT_EQ(all.size(), 10u);
+  const auto chosen = *store->ListChosenSteps("run", {3, 1, 3, 77});
+  ASSERT_EQ(chosen.size(), 4u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(chosen[i].SerializeAsString(), all[2 + i].SerializeAsString());
+    EXPECT_EQ(chosen[2 + i].SerializeAsString(),
+              all[6 + i].SerializeAsString());
+  }
+  EXPECT_EQ(store->ListChosenSteps("none", {1}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
 TEST_F(StoreTest, PayloadsAreStoredOncePerRunAndWhole) {
   std::string data(3 << 20, '\0');
   std::mt19937 random(2);
