@@ -24,8 +24,11 @@ namespace rankprobe {
 template <typename Request, typename Response>
 class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
  public:
-  // `wake` is called from gRPC threads, without locks held.
-  explicit BidiStream(std::function<void()> wake) : wake_(std::move(wake)) {}
+  // `wake` is called from gRPC threads, without locks held. So is `on_read`,
+  // with each response in order; false: the driving thread need not see it.
+  explicit BidiStream(std::function<void()> wake,
+                      std::function<bool(const Response&)> on_read = nullptr)
+      : wake_(std::move(wake)), on_read_(std::move(on_read)) {}
 
   grpc::ClientContext* context() { return &context_; }
 
@@ -39,16 +42,19 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     this->StartCall();
   }
 
-  bool CanWrite() const {
+  // False: the driving thread is woken when that may have changed.
+  bool CanWrite() {
     absl::MutexLock lock(&mutex_);
+    wake_when_written_ = wake_when_written_ || writing_;
     return held_ && !writing_ && !write_failed_ && !read_ended_;
   }
 
-  // Needs CanWrite().
-  void Write(Request request) {
+  // Needs CanWrite(). `more`: be woken when it is written.
+  void Write(Request request, bool more = true) {
     {
       absl::MutexLock lock(&mutex_);
       writing_ = true;
+      wake_when_written_ = more;
     }
     outgoing_ = std::move(request);
     this->StartWrite(&outgoing_);
@@ -100,20 +106,24 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
       wake_();
       return;
     }
-    {
-      absl::MutexLock lock(&mutex_);
-      read_.push_back(std::move(incoming_));
+    if (!on_read_ || on_read_(incoming_)) {
+      {
+        absl::MutexLock lock(&mutex_);
+        read_.push_back(std::move(incoming_));
+      }
+      wake_();
     }
-    wake_();
     this->StartRead(&incoming_);
   }
   void OnWriteDone(bool ok) override {
+    bool wake = !ok;
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
       write_failed_ = write_failed_ || !ok;
+      wake = wake || wake_when_written_;
     }
-    wake_();
+    if (wake) wake_();
   }
   void OnDone(const grpc::Status& status) override {
     // Under the lock: once it is free, Close may return and everything that
@@ -126,6 +136,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   }
 
   const std::function<void()> wake_;
+  const std::function<bool(const Response&)> on_read_;
   // Of the driving thread.
   bool held_ = false;
   grpc::ClientContext context_;
@@ -133,6 +144,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   Response incoming_;
   mutable absl::Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wake_when_written_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool read_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;

@@ -252,7 +252,6 @@ bool CollectorLink::RunConnection() {
   control.Write(HelloEvent());
 
   std::unique_ptr<UploadStream> upload;
-  uint64_t credit = 0;
   bool welcomed = false;
   absl::Time next_metrics = absl::Now() + kMetricsInterval;
   absl::Time hold_until = absl::InfinitePast();
@@ -261,17 +260,15 @@ bool CollectorLink::RunConnection() {
     while (control.Pop(&directive)) {
       if (directive.has_welcome()) {
         welcomed = true;
-        upload = OnWelcome(directive.welcome(), &credit);
+        upload = OnWelcome(directive.welcome());
       } else {
         OnDirective(directive);
       }
     }
     v1::UploadAck ack;
     while (upload != nullptr && upload->Pop(&ack)) {
-      if (ack.credit_bytes() > 0) credit = ack.credit_bytes();
       if (ack.retry_after_ms() > 0)
         hold_until = absl::Now() + absl::Milliseconds(ack.retry_after_ms());
-      queue_->Ack(ack);
     }
     SpoolFrames();
     if (welcomed) ShipFlight();
@@ -281,10 +278,11 @@ bool CollectorLink::RunConnection() {
     }
     if (welcomed && control.CanWrite()) {
       v1::AgentEvent event;
-      if (NextEvent(&event, &next_metrics)) control.Write(std::move(event));
+      if (NextEvent(&event, &next_metrics))
+        control.Write(std::move(event), /*more=*/false);
     }
     if (upload != nullptr && upload->CanWrite() && absl::Now() >= hold_until)
-      SendNext(credit, upload.get());
+      SendNext(upload.get());
     if (!outbox_->Wait(absl::Milliseconds(500))) {
       if (welcomed && control.CanWrite()) SayGoodbye(&control);
       break;
@@ -295,12 +293,12 @@ bool CollectorLink::RunConnection() {
   return welcomed;
 }
 
-void CollectorLink::SendNext(uint64_t credit, UploadStream* upload) {
+void CollectorLink::SendNext(UploadStream* upload) {
   v1::UploadFrame offers;
   if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
     upload->Write(ToByteBuffer(offers));
-  } else if (queue_->NextFrame(credit, &frame)) {
-    upload->Write(ToByteBuffer(std::move(frame)));
+  } else if (queue_->NextFrame(credit_, &frame)) {
+    upload->Write(ToByteBuffer(std::move(frame)), queue_->HasWork());
   }
 }
 
@@ -314,14 +312,21 @@ void CollectorLink::SayGoodbye(ControlStream* control) {
 }
 
 std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
-    const v1::Welcome& welcome, uint64_t* credit) {
+    const v1::Welcome& welcome) {
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
   watcher_->SetRunLevel(welcome.degrade());
   if (welcome.has_watch()) watcher_->Configure(welcome.watch());
-  *credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
+  credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
   queue_->UseOffers(welcome.takes_offers());
   queue_->Resume(welcome.resume_after_sequence());
-  auto upload = std::make_unique<UploadStream>([this] { outbox_->Wake(); });
+  // A barrier is told at once, not by way of the worker.
+  auto upload = std::make_unique<UploadStream>(
+      [this] { outbox_->Wake(); },
+      [this](const v1::UploadAck& ack) {
+        if (ack.credit_bytes() > 0) credit_ = ack.credit_bytes();
+        return queue_->Ack(ack) || ack.retry_after_ms() > 0 || ships_ ||
+               !options_.spool_directory.empty();
+      });
   AddToken(options_.security, upload->context());
   upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
                                         upload.get());
@@ -402,6 +407,7 @@ void CollectorLink::ShipFlight() {
     shipped_buffers_ = 0;
   }
   if (!shipping_.has_value()) return;
+  ships_ = true;
   std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
   while (shipped_buffers_ < buffers.size() &&
          queue_->HasRoomFor(buffers[shipped_buffers_]->ApproxBytes())) {
@@ -414,6 +420,7 @@ void CollectorLink::ShipFlight() {
   event.mutable_flight()->set_first_step(shipping_->first_step);
   event.mutable_flight()->set_last_step(shipping_->last_step);
   shipping_.reset();
+  ships_ = false;
   outbox_->Emit(std::move(event));
 }
 

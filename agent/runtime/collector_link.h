@@ -11,6 +11,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,11 +69,10 @@ class CollectorLink {
   void StayConnected();
   bool RunConnection();
   v1::AgentEvent HelloEvent();
-  std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
-                                          uint64_t* credit);
+  std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome);
   void OnDirective(const v1::Directive& directive);
   bool NextEvent(v1::AgentEvent* event, absl::Time* next_metrics);
-  void SendNext(uint64_t credit, UploadStream* upload);
+  void SendNext(UploadStream* upload);
   void SayGoodbye(ControlStream* control);
   void ShipFlight();
   void OpenSpool();
@@ -98,11 +98,16 @@ class CollectorLink {
   v1::Identity identity_ ABSL_GUARDED_BY(mutex_);
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  // Bytes that may be in flight.
+  std::atomic<uint64_t> credit_{0};
+
   const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
   // Worker only, with what the flight recorder held and is being sent.
   std::unique_ptr<Spool> spool_;
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;
+  // It waits for room, which acks give.
+  std::atomic<bool> ships_{false};
 
   std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;

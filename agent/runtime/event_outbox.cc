@@ -27,15 +27,17 @@ void EventOutbox::Push(v1::AgentEvent event) {
 }
 
 void EventOutbox::NoteStep(v1::StepProgress progress,
-                           std::optional<v1::PlanApplied> applied) {
+                           std::optional<v1::PlanApplied> applied,
+                           bool urgent) {
   absl::MutexLock lock(&mutex_);
+  urgent = urgent || applied.has_value();
   if (applied.has_value()) {
     v1::AgentEvent event;
     *event.mutable_applied() = *std::move(applied);
     events_.push_back(std::move(event));
   }
   progress_ = std::move(progress);
-  wake_ = true;
+  wake_ = wake_ || urgent;
 }
 
 void EventOutbox::Stop() {

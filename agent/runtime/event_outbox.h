@@ -25,9 +25,10 @@ class EventOutbox {
   // Never dropped: few, and the collector counts on them.
   void Push(v1::AgentEvent event);
   // Only the newest progress matters. `applied`: the plan that came into force
-  // with this step, told before it.
+  // with this step, told before it. Without one and without `urgent` it may
+  // wait for the next thing to tell, or for the worker's next look.
   void NoteStep(v1::StepProgress progress,
-                std::optional<v1::PlanApplied> applied);
+                std::optional<v1::PlanApplied> applied, bool urgent);
   void Stop();
 
   // The worker's side. False: nothing to tell.

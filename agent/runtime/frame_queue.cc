@@ -375,7 +375,17 @@ uint64_t FrameQueue::FirstSequence() const {
   return frames_.empty() ? last_sequence_ + 1 : frames_.front().sequence;
 }
 
-void FrameQueue::Ack(const v1::UploadAck& ack) {
+bool FrameQueue::HasWork() const {
+  absl::MutexLock lock(&mutex_);
+  return HasWorkLocked();
+}
+
+bool FrameQueue::HasWorkLocked() const {
+  return !items_.empty() || !waiting_.empty() || !losses_.empty() ||
+         next_frame_ < frames_.size();
+}
+
+bool FrameQueue::Ack(const v1::UploadAck& ack) {
   absl::MutexLock lock(&mutex_);
   committed_ = std::max(committed_, ack.committed());
   synced_ = std::max(synced_, ack.synced());
@@ -384,8 +394,10 @@ void FrameQueue::Ack(const v1::UploadAck& ack) {
   for (const std::string& have : ack.have_digests()) {
     if (!options_.remember) break;
     if (have.size() != 16) continue;
-    // Frames not yet sent become empty: their numbers must still come.
-    for (size_t i = next_frame_; i < frames_.size(); ++i) {
+    // Frames not yet sent become empty: their numbers must still come. The
+    // lock is let go of in between: some may have been sent meanwhile.
+    for (size_t i = 0; i < frames_.size(); ++i) {
+      if (i < next_frame_) continue;
       Frame& frame = frames_[i];
       if (frame.payload == nullptr ||
           std::memcmp(frame.digest.data(), have.data(), 16) != 0)
@@ -398,6 +410,7 @@ void FrameQueue::Ack(const v1::UploadAck& ack) {
       mutex_.Lock();
     }
   }
+  return HasWorkLocked();
 }
 
 void FrameQueue::FillStats(SessionStats* stats) const {

@@ -2,7 +2,8 @@
 // frames that stay until they are committed, inside one byte budget.
 //
 // Threads: Submit*, Reserve*, Flush and the counters from any thread; the
-// frame side (NextFrame, Resume, Ack) from the session's worker only.
+// frame side (NextFrame, Resume) from the session's worker only, Ack from one
+// thread at a time, and not beside Resume.
 // Failure: a full budget sheds by policy and counts; nothing else fails.
 #ifndef RANKPROBE_AGENT_RUNTIME_FRAME_QUEUE_H_
 #define RANKPROBE_AGENT_RUNTIME_FRAME_QUEUE_H_
@@ -76,7 +77,10 @@ class FrameQueue {
   // The collector holds everything up to `sequence`; what follows is sent
   // again.
   void Resume(uint64_t sequence);
-  void Ack(const v1::UploadAck& ack);
+  // Whether NextFrame may now give what it did not give before.
+  bool Ack(const v1::UploadAck& ack);
+  // Something has not been sent yet.
+  bool HasWork() const;
   // The lowest sequence number that can still be sent.
   uint64_t FirstSequence() const;
 
@@ -88,6 +92,7 @@ class FrameQueue {
   void Release(uint64_t bytes);
 
  private:
+  bool HasWorkLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   class Buffer;
   struct PayloadItem {
     Digest digest;

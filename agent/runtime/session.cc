@@ -21,6 +21,9 @@
 namespace rankprobe {
 namespace {
 
+// How old the collector's idea of a rank's step may get while it steps.
+constexpr int64_t kProgressIntervalNs = 20'000'000;
+
 absl::Status ParentsError() {
   return absl::FailedPreconditionError(
       "the session belongs to the parent process");
@@ -76,7 +79,12 @@ class SessionImpl final : public Session {
     absl::MutexLock lock(&mutex_);
     if (step_began_ns_ > 0) progress.set_last_step_ns(now - step_began_ns_);
     step_began_ns_ = now;
-    outbox_.NoteStep(std::move(progress), std::move(applied));
+    // The worker is woken for that now and then only: it costs the step.
+    const bool urgent = now - progress_told_ns_ >= kProgressIntervalNs ||
+                        progress.dumping() != told_dumping_;
+    if (urgent) progress_told_ns_ = now;
+    told_dumping_ = progress.dumping();
+    outbox_.NoteStep(std::move(progress), std::move(applied), urgent);
     return active;
   }
 
@@ -147,6 +155,8 @@ class SessionImpl final : public Session {
   PlanGate gate_;
   absl::Mutex mutex_;
   int64_t step_began_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t progress_told_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MIN / 2;
+  bool told_dumping_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Outlives what wakes it.
   EventOutbox outbox_;
