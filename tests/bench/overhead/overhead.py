@@ -2,7 +2,7 @@
 """What recording adds to a training step: plain, msprobe, rankprobe.
 
     overhead.py [--models transformer,cnn] [--cases L0,L1,mix,L1+md5,L1+tensor]
-                [--rounds N] [--steps N] [--tools msprobe,rankprobe]
+                [--launches N] [--rounds N] [--steps N] [--tools msprobe,rankprobe]
                 [--malloc steady|default]
 
 A case is a level of task statistics, with +md5 its checksums, with +tensor task
@@ -21,7 +21,9 @@ Memory: glibc gives memory of large tensors back to the system and faults it in
 again, or does not, as the addresses of a process happen to lie: 0 to 3,000 page
 faults a step of the CNN, which is up to 4 of its 12 ms, in plain steps too. By
 default all workers alike keep their memory (MALLOC_TRIM_THRESHOLD_ and
-MALLOC_MMAP_THRESHOLD_); faults of a step are printed.
+MALLOC_MMAP_THRESHOLD_); faults of a step are printed. Where its tensors lie still
+makes one process up to a fifth slower than the next one of the same program, so
+all are started anew for each launch, and medians are over all launches.
 """
 
 from __future__ import annotations
@@ -253,7 +255,8 @@ def main() -> int:
     parser.add_argument("--models", default="transformer,cnn")
     parser.add_argument("--cases", default="L0,L1,mix,L1+md5,L1+tensor")
     parser.add_argument("--tools", default="msprobe,rankprobe")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3)  # the export of a step runs beside the next
     parser.add_argument("--malloc", choices=("steady", "default"), default="steady")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
@@ -265,8 +268,8 @@ def main() -> int:
     import torch
 
     print(f"conditions load {' '.join(f'{v:.2f}' for v in os.getloadavg())}, {os.cpu_count()} CPUs, PyTorch "
-          f"{torch.__version__}, one thread, {arguments.malloc} malloc, {arguments.rounds} x {arguments.steps} steps "
-          f"of each in turn, medians")
+          f"{torch.__version__}, one thread, {arguments.malloc} malloc, {arguments.launches} launches of "
+          f"{arguments.rounds} x {arguments.steps} steps of each in turn, medians")
     bandwidth = read_bandwidth()
     print(f"read_bandwidth_gb_s {bandwidth / 1e9:.2f} -")
     environment = dict(os.environ, **(STEADY_MALLOC if arguments.malloc == "steady" else {}))
@@ -286,13 +289,8 @@ LIMITS = {("L0", "statistics"): "1.05", ("L1", "statistics"): "1.15", ("mix", "s
           ("mix", "md5"): "1.25", ("mix", "tensor"): "3.00"}
 
 
-def measure(model: str, group: list, arguments: argparse.Namespace, environment: dict, bandwidth: float) -> bool:
-    """Runs and prints cases of one model; whether a limit beside msprobe was missed."""
-    names = [("plain", "-", "statistics")]
-    if "rankprobe" in arguments.tools:
-        names.append(("rankprobe-off", "mix", "statistics"))
-    for level, kind in group:
-        names += [(tool, level, kind) for tool in arguments.tools.split(",")]
+def launch(model: str, names: list, arguments: argparse.Namespace, environment: dict, times: list) -> None:
+    """Starts a process for each name and adds the steps of their turns to `times`."""
     processes = [subprocess.Popen([sys.executable, __file__, "--worker", *name, model], env=environment,
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                  for name in names]
@@ -304,13 +302,24 @@ def measure(model: str, group: list, arguments: argparse.Namespace, environment:
 
     for process in processes:
         turn(process, 3)  # warm
-    times: list[list] = [[] for _ in names]
     for _ in range(arguments.rounds):
         for index, process in enumerate(processes):
             times[index].append(turn(process, arguments.steps))
     for process in processes:
         process.stdin.close()
         process.wait(timeout=120)
+
+
+def measure(model: str, group: list, arguments: argparse.Namespace, environment: dict, bandwidth: float) -> bool:
+    """Runs and prints cases of one model; whether a limit beside msprobe was missed."""
+    names = [("plain", "-", "statistics")]
+    if "rankprobe" in arguments.tools:
+        names.append(("rankprobe-off", "mix", "statistics"))
+    for level, kind in group:
+        names += [(tool, level, kind) for tool in arguments.tools.split(",")]
+    times: list[list] = [[] for _ in names]
+    for _ in range(arguments.launches):
+        launch(model, names, arguments, environment, times)
     plain = typical(times[0])
     count = distinct_bytes(model)
     floor = count / bandwidth
