@@ -13,7 +13,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from rankprobe.pytorch import (InterfaceUsageError, InvalidParameterError, PrecisionDebugger, module_dump,
-                               module_dump_end)
+                               module_dump_end, _bindings)
 
 
 class Net(nn.Module):
@@ -90,6 +90,77 @@ def test_early_bound_function_is_seen(dump) -> None:
     debugger.stop()
     debugger.step()
     assert list(dump.data()) == ["Torch.relu.0.forward", "Torch.relu.1.forward"]
+
+
+def test_early_bound_function_is_seen_around_an_optimizer(dump) -> None:
+    debugger = dump.debugger()
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], 0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = early_relu(weight).sum()
+        loss.backward()
+        return loss
+
+    def broken():
+        raise KeyError("of the user")
+
+    debugger.start()
+    optimizer.step(closure)
+    optimizer.step()
+    early_relu(weight)
+    with pytest.raises(KeyError, match="of the user"):
+        optimizer.step(broken)
+    weight.grad = torch.ones(3)
+    optimizer.param_groups[0]["lr"] = "no number"
+    with pytest.raises(TypeError):
+        optimizer.step()
+    debugger.stop()
+    debugger.step()
+    debugger.start()  # the step that failed left nothing behind
+    early_relu(weight)
+    debugger.stop()
+    debugger.step()
+    assert [name for name in dump.data() if "relu" in name and "forward" in name] == [
+        "Torch.relu.0.forward", "Torch.relu.1.forward"]
+    assert list(dump.data(1)) == ["Torch.relu.0.forward"]
+    debugger.close()
+    assert torch.optim.Optimizer.zero_grad.__name__ == "zero_grad"
+
+
+def _odd_tensors() -> list[torch.Tensor]:
+    base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
+    # A view whose sign is a bit PyTorch keeps beside the memory.
+    negative = torch.complex(base, base + 1).conj().imag
+    assert negative.is_neg()
+    return [base.transpose(0, 2), base[:, ::2, 1:], base.expand(5, 2, 3, 4), torch.tensor(3.5), torch.empty(0, 4),
+            base[1, 1, 1:], negative, torch.complex(base, base).conj(), base.double(), base.half(), base.bfloat16(),
+            base.int(), base.long(), base.short(), base.to(torch.int8), base.to(torch.uint8), base > 3,
+            torch.nn.Parameter(base[0])]
+
+
+def test_tensors_are_read_alike_with_and_without_dlpack(dump, monkeypatch) -> None:
+    tensors = _odd_tensors()
+    found = []
+    for step, table in enumerate((True, False)):
+        if not table:
+            real = _bindings.bindings
+            monkeypatch.setattr(_bindings, "bindings", lambda devices: {**real(devices), "dlpack_table": None})
+        debugger = dump.debugger(level="debug", section={"scope": [], "list": [], "data_mode": ["all"],
+                                                         "summary_mode": "statistics"})
+        debugger.set_init_step(step)
+        debugger.save(tensors, "odd")
+        debugger.step()
+        found.append(dump.data(step, "debug.json"))
+        debugger.close()
+    assert found[0] == found[1]
+    (record,) = [value for name, value in found[0].items() if name.startswith("odd.")]
+    assert len(record) == len(tensors)
+    for leaf, tensor in zip(record, tensors):
+        assert leaf["shape"] == list(tensor.shape)
+        if tensor.numel() and not tensor.is_complex():
+            assert leaf["Max"] == pytest.approx(tensor.float().max().item()) and leaf["dtype"] == str(tensor.dtype)
 
 
 def test_values_and_backward(dump) -> None:

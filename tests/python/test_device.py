@@ -68,7 +68,7 @@ def host_as_device(monkeypatch):
         devices._find_backend = lambda _device: LateDevice
         devices.holds = lambda _tensor: True
         patched.reader = devices
-        return {**real(devices), "is_cpu": property(lambda _tensor: False)}
+        return {**real(devices), "dlpack_table": None, "is_cpu": property(lambda _tensor: False)}
 
     monkeypatch.setattr(_bindings, "bindings", patched)
     monkeypatch.setattr(_device, "pinned", lambda shape, dtype: torch.full(

@@ -81,6 +81,21 @@ def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, mon
         debugger.wait_exported()
 
 
+def test_a_step_that_cannot_be_exported_is_kept_in_the_archive(dump) -> None:
+    debugger = dump.debugger()
+    (dump.path / "step0").write_text("in the way")
+    with pytest.warns(RuntimeWarning, match="step 0 was not exported to .*, its archive is kept in .*step0"):
+        for _ in range(2):
+            debugger.start()
+            torch.relu(torch.ones(3))
+            debugger.stop()
+            debugger.step()
+        debugger.close()
+    assert (dump.path / "step0").read_text() == "in the way"
+    assert list(dump.data(1)) == ["Torch.relu.0.forward"]
+    assert (dump.path / ".rankprobe" / "collector" / "keep").exists()
+
+
 def test_bad_auto_export(tmp_path: pathlib.Path, dump) -> None:
     with pytest.raises(InvalidParameterError, match="auto_export"):
         PrecisionDebugger(dump_path=str(tmp_path), auto_export="yes")

@@ -17,15 +17,15 @@ from rankprobe.pytorch import PrecisionDebugger, _modules
 
 
 class Part(nn.Module):
-    """Keyword arguments, an in-place operation, a checkpoint, two uses of a module."""
+    """Keyword arguments, an in-place operation, a checkpoint, two uses of a module, two tensors in and out."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fc, self.drop = nn.Linear(12, 12), nn.Dropout(0.1)
 
-    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, shift: torch.Tensor, scale: float = 1.0) -> tuple:
         y = self.drop(self.fc(x)).mul_(scale)
-        return self.fc(y) + checkpoint(torch.tanh, x, use_reentrant=False)
+        return self.fc(y) + checkpoint(torch.tanh, x, use_reentrant=False), shift * 2
 
 
 class Net(nn.Module):
@@ -35,7 +35,8 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = F.relu(self.bn(self.conv(x))).flatten(1)
-        return self.head(self.part(y.view(-1, 12), scale=0.5)).view(x.shape[0], -1, 3).mean(1)
+        y, shift = self.part(y.view(-1, 12), y.mean(), scale=0.5)
+        return self.head(y + shift).view(x.shape[0], -1, 3).mean(1)
 
 
 def _train() -> list[torch.Tensor]:
@@ -81,7 +82,7 @@ def test_a_fault_in_every_native_hook(dump) -> None:
 
 
 _PLACES = [(_modules.ModuleHooks, "_watch_parameters"), (_modules, "_differentiable"), (_modules, "_replaced"),
-           (_modules._Backward, "inputs"), (_modules._Backward, "outputs"), (_modules._Backward, "__init__")]
+           *([(_modules, "_pass")] if _modules._Backward is _modules._NodeBackward else []), (_modules._Backward, "inputs"), (_modules._Backward, "outputs"), (_modules._Backward, "__init__")]
 
 
 @pytest.mark.parametrize("place", _PLACES, ids=lambda p: p[1])
@@ -94,7 +95,7 @@ def test_a_fault_in_every_python_hook(dump, monkeypatch, place) -> None:
 
     monkeypatch.setattr(*place, fault)
     assert _equal(plain, _train())
-    assert debugger._capture.faults > 5
+    assert debugger._capture.faults >= 3  # in each step
 
 
 def test_a_fault_while_a_gradient_is_read(dump, monkeypatch) -> None:

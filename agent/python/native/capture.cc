@@ -33,8 +33,8 @@ bool Has(const std::vector<T>& list, const V& value) {
 }  // namespace
 
 QuietScope::QuietScope(const Capture& capture) : capture_(capture) {
-  ++quiet_depth;
-  if (capture.mode() == nullptr) return;
+  // Within another one there is nothing left to pop.
+  if (quiet_depth++ > 0 || capture.mode() == nullptr) return;
   const TorchBindings& t = capture.torch();
   const SavedError saved;
   const PyRef size = PyRef::Steal(PyObject_CallNoArgs(t.mode_stack_size.get()));

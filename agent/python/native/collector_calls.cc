@@ -1,4 +1,3 @@
-// What an agent asks of its collector besides its session: the tree of a step.
 #include "agent/python/native/collector_calls.h"
 
 #include <grpcpp/grpcpp.h>
@@ -10,7 +9,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
 
 namespace py = pybind11;
@@ -43,39 +41,12 @@ void Check(const std::string& collector, const grpc::Status& status) {
 
 }  // namespace
 
-// A connection that is kept: a tree is exported at the end of each step.
 class CollectorCalls {
  public:
   explicit CollectorCalls(const std::string& collector)
       : collector_(collector),
         channel_(Connect(collector)),
-        archive_(v1::ArchiveService::NewStub(channel_)),
         control_(v1::ControlService::NewStub(channel_)) {}
-
-  // Writes one step's tree below `directory`, one of the collector's export
-  // roots. The number of gaps in it.
-  uint64_t Export(const std::string& run, int64_t step,
-                  const std::string& directory, double seconds) {
-    v1::ExportDone done;
-    grpc::Status status;
-    {
-      const py::gil_scoped_release release;
-      v1::ExportRequest request;
-      request.set_run(run);
-      request.add_steps(step);
-      request.set_server_directory(directory);
-      grpc::ClientContext context;
-      SetDeadline(&context, seconds);
-      const auto reader = archive_->Export(&context, request);
-      v1::ExportEvent event;
-      while (reader->Read(&event)) {
-        if (event.has_done()) done = event.done();
-      }
-      status = reader->Finish();
-    }
-    Check(collector_, status);
-    return done.gaps();
-  }
 
   // A new config.json for the run, from the earliest step ranks can reach.
   void SetConfig(const std::string& run, const std::string& config_json,
@@ -107,7 +78,6 @@ class CollectorCalls {
  private:
   const std::string collector_;
   const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::ArchiveService::Stub> archive_;
   const std::unique_ptr<v1::ControlService::Stub> control_;
 };
 
@@ -115,8 +85,6 @@ void RegisterCollectorCalls(py::module_& m) {
   py::class_<CollectorCalls>(m, "CollectorCalls",
                              "Calls to the collector besides the session.")
       .def(py::init<const std::string&>(), py::arg("collector"))
-      .def("export", &CollectorCalls::Export, py::arg("run"), py::arg("step"),
-           py::arg("directory"), py::arg("seconds") = 600.0)
       .def("set_config", &CollectorCalls::SetConfig, py::arg("run"),
            py::arg("config_json"), py::arg("enable") = py::none(),
            py::arg("seconds") = 30.0);

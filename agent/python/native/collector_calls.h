@@ -1,4 +1,4 @@
-// CollectorCalls: exports and config changes asked for by the training process.
+// CollectorCalls: config changes asked for by the training process.
 // The GIL is released while waiting; errors are Python exceptions.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_COLLECTOR_CALLS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_COLLECTOR_CALLS_H_

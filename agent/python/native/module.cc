@@ -16,6 +16,7 @@
 #include "agent/python/native/capture.h"
 #include "agent/python/native/collector_calls.h"
 #include "agent/python/native/plan_dict.h"
+#include "agent/python/native/step_exports.h"
 #include "agent/runtime/options.h"
 #include "agent/runtime/recorder.h"
 #include "common/dtype.h"
@@ -131,6 +132,16 @@ class PySession {
     return capture_;
   }
 
+  // Has a private collector write the trees of finished steps.
+  std::shared_ptr<StepExports> MakeStepExports(const std::string& collector,
+                                               const std::string& run,
+                                               const std::string& root,
+                                               const std::string& directory) {
+    Get();
+    return std::make_shared<StepExports>(
+        StepExports::Options{collector, run, root, directory}, recorder_);
+  }
+
   // Replaces the plan from this side; used while the collector has none.
   void SetLocalPlan(const std::string& config_json, bool enabled) {
     auto config = ParseConfig(config_json, {});
@@ -138,7 +149,15 @@ class PySession {
     Get().session()->SetLocalPlan(
         std::make_shared<const Plan>(std::move(config->plan)), enabled);
   }
-  py::dict ActivePlanDict() { return PlanDict(*Get().plan()); }
+  // The same dict as long as the plan is the same: asked for in each step.
+  py::dict ActivePlanDict() {
+    const std::shared_ptr<const Plan> plan = Get().plan();
+    if (plan != plan_of_dict_) {
+      plan_dict_ = PlanDict(*plan);
+      plan_of_dict_ = plan;
+    }
+    return plan_dict_;
+  }
   void SetRank(int64_t rank, int64_t world_size) {
     Get().session()->SetRank(rank, world_size);
   }
@@ -280,6 +299,8 @@ class PySession {
   std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Capture> capture_;
   std::vector<RecordedCall> modules_;
+  std::shared_ptr<const Plan> plan_of_dict_;
+  py::dict plan_dict_;
 };
 
 }  // namespace
@@ -292,6 +313,20 @@ PYBIND11_MODULE(_native, m) {
   m.doc() =
       "The rankprobe recorder: sessions, steps and calls. See "
       "rankprobe.session.";
+  using rankprobe::StepExports;
+  using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+  py::class_<StepExports, std::shared_ptr<StepExports>>(
+      m, "StepExports", "Trees of finished steps, written by the collector.")
+      .def("begin", &StepExports::Begin, py::arg("step"), ReleaseGil())
+      .def("wait", &StepExports::Wait, ReleaseGil())
+      .def("take_faults", &StepExports::TakeFaults)
+      .def("take_manifests",
+           [](StepExports& self) {
+             auto manifests = self.TakeManifests();
+             if (!manifests.ok()) rankprobe::Raise(manifests.status());
+             return *std::move(manifests);
+           })
+      .def("close", &StepExports::Close, ReleaseGil());
   py::class_<PySession>(m, "Session")
       .def(py::init<const std::string&, const std::string&,
                     std::optional<int64_t>, std::optional<int64_t>,
@@ -318,6 +353,8 @@ PYBIND11_MODULE(_native, m) {
       .def("close", &PySession::Close)
       .def("capture", &PySession::MakeCapture, py::arg("torch"),
            py::arg("skipped_directory"))
+      .def("step_exports", &PySession::MakeStepExports, py::arg("collector"),
+           py::arg("run"), py::arg("root"), py::arg("directory"))
       .def("set_local_plan", &PySession::SetLocalPlan, py::arg("config_json"),
            py::arg("enabled"))
       .def("set_rank", &PySession::SetRank, py::arg("rank"),

@@ -264,8 +264,8 @@ PyValue ValueReader::ReadTensor(PyObject* tensor, ReadMode mode) const {
   return out;
 }
 
-bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
-                            PyTensorView* out) const {
+bool ValueReader::ReadMemory(PyObject* tensor, uintptr_t* address,
+                             PyTensorView* out) const {
   const TorchBindings& t = *torch_;
   if (!t.IsTrue(t.is_cpu, tensor)) return false;
   const PyRef layout = t.Get(t.layout, tensor), dtype = t.Get(t.dtype, tensor);
@@ -275,6 +275,24 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
   }
   out->dtype = t.Dtype(dtype.get());
   if (out->dtype == v1::DTYPE_UNSPECIFIED) return false;
+  if (!t.CallInt(t.data_ptr, tensor, address)) return false;  // functorch
+  if (!ReadInts(t.Get(t.shape, tensor).get(), &out->shape) ||
+      !ReadInts(t.Call(t.stride, tensor).get(), &out->strides)) {
+    PyErr_Clear();
+    return false;
+  }
+  return true;
+}
+
+bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
+                            PyTensorView* out) const {
+  const TorchBindings& t = *torch_;
+  uintptr_t address = 0;
+  if (!t.dlpack.Read(tensor, &out->dtype, &address, &out->shape,
+                     &out->strides) &&
+      !ReadMemory(tensor, &address, out)) {
+    return false;
+  }
   const bool complex = out->dtype == v1::DTYPE_COMPLEX32 ||
                        out->dtype == v1::DTYPE_COMPLEX64 ||
                        out->dtype == v1::DTYPE_COMPLEX128;
@@ -285,13 +303,7 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
     PyErr_Clear();
     return false;
   }
-  uint64_t address = 0, offset = 0;
-  if (!t.CallInt(t.data_ptr, tensor, &address)) return false;  // functorch
-  if (!ReadInts(t.Get(t.shape, tensor).get(), &out->shape) ||
-      !ReadInts(t.Call(t.stride, tensor).get(), &out->strides)) {
-    PyErr_Clear();
-    return false;
-  }
+  uint64_t offset = 0;
   out->address = address;
   out->requires_grad = t.IsTrue(t.requires_grad, tensor);
   out->keep = PyRef::Share(tensor);

@@ -48,6 +48,7 @@ TorchBindings::TorchBindings(const py::dict& names)
   finish_devices = take("finish_devices");
   convert = take("convert");
   source_line = take("source_line");
+  dlpack = DlpackView(take("dlpack_table", true).get());
   for (const auto& [key, value] : py::dict(names["dtypes"])) {
     const v1::DType type = ParseDtype(py::str(value).cast<std::string>());
     if (type != v1::DTYPE_UNSPECIFIED) dtypes[key.ptr()] = type;

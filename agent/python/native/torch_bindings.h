@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "agent/python/native/dlpack_view.h"
 #include "agent/python/native/py_ref.h"
 #include "rankprobe/v1/types.pb.h"
 
@@ -70,6 +71,7 @@ class TorchBindings {
   // frame_line(file, line) -> the source line.
   PyRef source_line;
 
+  DlpackView dlpack;
   absl::flat_hash_map<PyObject*, v1::DType> dtypes;
 
  private:

@@ -140,13 +140,12 @@ class EmbeddedCollector:
         self.directory, self._users = directory, users
         self.address, self.run = job["address"], job["run"]
 
-    def exporting(self) -> contextlib.AbstractContextManager[None]:
-        """One process at a time replaces a step's directory."""
-        return _locked(self.directory / "export.lock")
-
-    def keep(self) -> None:
-        """An export failed: the archive stays."""
-        (self.directory / "keep").touch()
+    @contextlib.contextmanager
+    def exporting(self) -> Iterator[None]:
+        """One process at a time replaces a step's directory. The file goes with the collector."""
+        with open(self.directory / "export.lock", "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def leave(self) -> None:
         users, self._users = self._users, None

@@ -8,6 +8,7 @@ maps it to its stand-in.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -117,7 +118,7 @@ class Apis:
         self._undo: list[Callable[[], None]] = []
         self._custom: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self._mode: Optional[_Mode] = None
-        self._mode_entered = False
+        self._mode_entered = self._paused = False
         self._collect()
 
     def _collect(self) -> None:
@@ -159,6 +160,7 @@ class Apis:
                 continue
         self._wrap_work()
         self._wrap_script()
+        self._wrap_optimizers()
 
     def remove(self) -> None:
         if not self._installed:
@@ -207,6 +209,33 @@ class Apis:
 
         self._replace(torch.jit, "script", rankprobe_script)
 
+    def _wrap_optimizers(self) -> None:
+        """PyTorch's own optimizers hold no early bound functions: under the mode
+        each attribute they read of a parameter would be a call of Python."""
+        hooks = importlib.import_module("torch.optim.optimizer")
+        if hasattr(hooks, "register_optimizer_step_pre_hook"):
+            def before(optimizer: Any, args: tuple, kwargs: dict) -> None:
+                # A closure is the user's code.
+                if type(optimizer).__module__.startswith("torch.optim.") and not args[1:] and not kwargs:
+                    self._pause_mode()
+
+            self._undo += [hooks.register_optimizer_step_pre_hook(before).remove,
+                           hooks.register_optimizer_step_post_hook(lambda *_: self._resume_mode()).remove]
+        for host in (torch.optim.Optimizer, torch.nn.Module):
+            self._replace(host, "zero_grad", self._without_mode(host.zero_grad))
+
+    def _without_mode(self, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def rankprobe_call(*args: Any, **kwargs: Any) -> Any:
+            paused = self._pause_mode()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if paused:
+                    self._resume_mode()
+
+        return rankprobe_call
+
     def _swap(self, originals: bool) -> None:
         for host, name, api, original in self._places:
             if not originals:
@@ -219,6 +248,7 @@ class Apis:
 
     # The mode lies on the stack of the thread that starts a step.
     def enter_mode(self) -> None:
+        self._paused = False
         if self._mode_entered:
             return
         self._mode = self._mode or _Mode(self._by_original)
@@ -226,7 +256,19 @@ class Apis:
         push_mode(self._mode)
         self._mode_entered = True
 
+    def _pause_mode(self) -> bool:
+        if not self._mode_entered or self._paused:
+            return False
+        self.leave_mode()
+        self._paused = not self._mode_entered
+        return self._paused
+
+    def _resume_mode(self) -> None:
+        if self._paused:
+            self.enter_mode()
+
     def leave_mode(self) -> None:
+        self._paused = False
         if not self._mode_entered:
             return
         above = []

@@ -197,6 +197,7 @@ def bindings(devices: DeviceReader) -> dict:
     return {
         "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Size": torch.Size,
         "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
+        "dlpack_table": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
         "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
         "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,

@@ -53,14 +53,13 @@ def merge_manifests(parts: list[dict], rank: str) -> dict:
 class Exports:
     """The exports of one process. `warn` tells of what failed: the training goes on."""
 
-    def __init__(self, session: Any, run: str, root: str, embedded: Optional[EmbeddedCollector], calls: Any,
+    def __init__(self, session: Any, run: str, root: str, embedded: Optional[EmbeddedCollector],
                  rank: Callable[[], Optional[int]], warn: Callable[[str], None]) -> None:
-        self._session, self._run, self._embedded, self._calls = session, run, embedded, calls
-        self._rank, self._warn = rank, warn
+        self._run, self._embedded, self._rank, self._warn = run, embedded, rank, warn
         self.root = embedded.root if embedded is not None else pathlib.Path(root).resolve()
-        self._parts: list[bytes] = []
-        self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
-        self._running: Optional[concurrent.futures.Future] = None
+        self._steps: Any = _Fetches(session, run, self.root, self._label, rank)
+        if embedded is not None:
+            self._steps = session.step_exports(embedded.address, run, str(self.root), str(embedded.directory))
 
     def _label(self) -> str:
         rank = self._rank()
@@ -68,31 +67,88 @@ class Exports:
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
-        self.wait()
-        if self._executor is None:
-            self._executor = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
-        self._running = self._executor.submit(self.now, step)
+        self._steps.begin(step)
+        self._tell()
 
-    def now(self, step: int) -> None:
+    def wait(self) -> None:
+        """Until the tree of the last step is there."""
+        self._steps.wait()
+        self._tell()
+
+    def _tell(self) -> None:
+        for fault in self._steps.take_faults():
+            self._warn(fault)
+
+    def close(self) -> None:
+        """Waits, and writes the manifest of all steps."""
+        self._steps.close()
+        self._tell()
+        try:
+            parts = [json.loads(part) for part in self._steps.take_manifests()]
+            if parts:
+                with root_lock(self.root) if self._embedded is None else self._embedded.exporting():
+                    self._write_manifest(parts)
+        except (OSError, RuntimeError, ValueError) as error:
+            self._warn(f"manifest.json of {self.root} is not complete: {error}")
+
+    def _write_manifest(self, parts: list[dict]) -> None:
+        path = self.root / "manifest.json"
+        if path.exists():
+            there = json.loads(path.read_bytes())
+            if there.get("run") == self._run:
+                parts.insert(0, there)
+        fresh = path.with_name(f".manifest-{os.getpid()}.json")
+        fresh.write_text(json.dumps(merge_manifests(parts, self._label()), indent=1), encoding="utf-8")
+        fresh.rename(path)
+
+
+class _Fetches:
+    """Trees from a collector elsewhere: what StepExports is for a private one."""
+
+    def __init__(self, session: Any, run: str, root: pathlib.Path, label: Callable[[], str],
+                 rank: Callable[[], Optional[int]]) -> None:
+        self._session, self._run, self._root, self._label, self._rank = session, run, root, label, rank
+        self._threads: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._running: Optional[concurrent.futures.Future] = None
+        self._faults: list[str] = []
+        self._parts: list[bytes] = []
+
+    def begin(self, step: int) -> None:
+        self.wait()
+        try:
+            if self._threads is None:
+                self._threads = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
+            self._running = self._threads.submit(self._now, step)
+        except RuntimeError:  # no thread can be started at exit
+            self._now(step)
+
+    def wait(self) -> None:
+        if self._running is not None:
+            concurrent.futures.wait([self._running])
+            self._running = None
+
+    def take_faults(self) -> list[str]:
+        faults, self._faults = self._faults, []
+        return faults
+
+    def take_manifests(self) -> list[bytes]:
+        return [zlib.decompress(part) for part in self._parts]
+
+    def close(self) -> None:
+        self.wait()
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def _now(self, step: int) -> None:
         try:
             self._session.flush(60.0)
-            if self._embedded is not None:
-                with self._embedded.exporting():
-                    self._calls.export(self._run, step, str(self.root))
-                    manifest = (self.root / "manifest.json").read_bytes()
-            else:
-                manifest = self._fetch(step)
-            self._parts.append(zlib.compress(manifest))
+            self._parts.append(zlib.compress(self._fetch(step)))
         except Exception as error:  # noqa: BLE001 - the training goes on
-            text = f"step {step} was not exported to {self.root}"
-            if self._embedded is not None:
-                self._embedded.keep()
-                text += f", its archive is kept in {self._embedded.directory}"
-            self._warn(f"{text}: {error}")
+            self._faults.append(f"step {step} was not exported to {self._root}: {error}")
 
     def _fetch(self, step: int) -> bytes:
-        """This rank's part of a step from a collector elsewhere."""
-        fresh = self.root / f".rankprobe-{self._label()}-{os.getpid()}"
+        """This rank's part of a step."""
+        fresh = self._root / f".rankprobe-{self._label()}-{os.getpid()}"
         words = [find_binary("rankprobe"), "export", "--run", self._run, "--steps", str(step), "-o", str(fresh)]
         if self._rank() is not None:
             words += ["--ranks", str(self._rank())]
@@ -104,7 +160,7 @@ class Exports:
             tree = fresh / f"step{step}" / self._label()
             if not tree.is_dir():
                 raise RuntimeError(f"the collector has no {tree.name} at step {step}")
-            target = self.root / f"step{step}" / tree.name
+            target = self._root / f"step{step}" / tree.name
             target.parent.mkdir(exist_ok=True)
             if target.exists():
                 target.rename(fresh / "old")
@@ -112,33 +168,3 @@ class Exports:
             return (fresh / "manifest.json").read_bytes()
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-
-    def wait(self) -> None:
-        """Until the tree of the last step is there."""
-        if self._running is not None:
-            concurrent.futures.wait([self._running])
-            self._running = None
-
-    def close(self) -> None:
-        """Waits, and writes the manifest of all steps."""
-        self.wait()
-        if self._executor is not None:
-            self._executor.shutdown()
-        if not self._parts:
-            return
-        try:
-            with root_lock(self.root) if self._embedded is None else self._embedded.exporting():
-                self._write_manifest()
-        except (OSError, ValueError) as error:
-            self._warn(f"manifest.json of {self.root} is not complete: {error}")
-
-    def _write_manifest(self) -> None:
-        parts = [json.loads(zlib.decompress(part)) for part in self._parts]
-        path = self.root / "manifest.json"
-        if path.exists():
-            there = json.loads(path.read_bytes())
-            if there.get("run") == self._run:
-                parts.insert(0, there)
-        fresh = path.with_name(f".manifest-{os.getpid()}.json")
-        fresh.write_text(json.dumps(merge_manifests(parts, self._label()), indent=1), encoding="utf-8")
-        fresh.rename(path)

@@ -7,7 +7,6 @@ import threading
 from typing import Any, Callable, Iterator, Optional
 
 import torch
-from torch.nn.modules._functions import BackwardHookFunction
 
 _MAX_DEPTH = 350
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
@@ -86,9 +85,26 @@ def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
         return None
 
 
+class _Pass(torch.autograd.Function):
+    """A node that tensors pass unchanged, as in PyTorch's own full backward hooks."""
+
+    @staticmethod
+    def forward(_: Any, *tensors: torch.Tensor) -> tuple:
+        return tensors
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> tuple:
+        return gradients
+
+
+# Without the Python around it, which is for functorch.
+_pass = super(torch.autograd.Function, _Pass).apply
+_functorch_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
 class _NodeBackward:
-    """Backward of one module call by two of PyTorch's own BackwardHookFunction
-    nodes (>= 2.0): one that its outputs pass, one that its inputs pass."""
+    """Backward of one module call by two nodes (PyTorch >= 2.0): one that its
+    outputs pass, one that its inputs pass."""
 
     __slots__ = ("_capture", "_call", "_grad_outputs", "_has_inputs")
 
@@ -127,13 +143,19 @@ class _NodeBackward:
 
     def _passed(self, value: Any, hook: Callable) -> Any:
         """`value` with its differentiable tensors passed through a node with `hook`."""
-        tensors = _differentiable(value, []) if torch.is_grad_enabled() else []
+        if not torch.is_grad_enabled():
+            return value
+        # One tensor is by far the most frequent.
+        one = value if isinstance(value, torch.Tensor) else value[0] if type(value) is tuple and len(value) == 1 else None
+        if isinstance(one, torch.Tensor):
+            tensors = [one] if one.requires_grad else []
+        else:
+            one, tensors = None, _differentiable(value, [])
         if not tensors:
             return value
-        passed = BackwardHookFunction.apply(*tensors)
-        node = next((t.grad_fn for t in passed
-                     if t.grad_fn is not None and t.grad_fn.name() == "BackwardHookFunctionBackward"), None)
-        if node is None:
+        passed = _Pass.apply(*tensors) if _functorch_active() else _pass(*tensors)
+        node = passed[0].grad_fn
+        if node is None or node.name() != "_PassBackward":
             return value
         node.register_hook(hook)
         for tensor in passed:
@@ -142,6 +164,8 @@ class _NodeBackward:
                 _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
         if hook == self._on_inputs:
             self._has_inputs = True
+        if one is not None:
+            return passed[0] if one is value else passed
         return _replaced(value, iter(passed))
 
 
@@ -226,6 +250,7 @@ class ModuleHooks:
         self._open = threading.local()
         self._hooked: set[int] = set()
         self._parameters: dict[tuple[int, str], Any] = {}
+        self._watched: dict[int, dict[str, torch.Tensor]] = {}
         # Set by the debugger from the plan in force.
         self.backward = True
         self.parameters_grad = True
@@ -284,6 +309,7 @@ class ModuleHooks:
             self._handles.clear()
             self._hooked.clear()
             self._parameters.clear()
+            self._watched.clear()
 
     def forget(self, module: torch.nn.Module) -> None:
         self._hooked.discard(id(module))
@@ -306,21 +332,20 @@ class ModuleHooks:
                 stack.append((module, None, None))
                 return None
             call = backward = changed = None
+            capture.enter_quiet()  # what we ask of tensors is no call of the user's
             try:
                 call = capture.begin_module(name, args, kwargs or None)
                 if call is not None:
-                    capture.enter_quiet()  # what we ask of tensors is no call of the user's
-                    try:
-                        if self.parameters_grad:
-                            self._watch_parameters(name, module)
-                        if full and self.backward and torch.is_grad_enabled():
-                            backward = _Backward(capture, call, module)
-                            changed = backward.inputs(args)
-                    finally:
-                        capture.leave_quiet()
+                    if self.parameters_grad:
+                        self._watch_parameters(name, module)
+                    if full and self.backward and torch.is_grad_enabled():
+                        backward = _Backward(capture, call, module)
+                        changed = backward.inputs(args)
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 capture.report_fault(f"{name} before its forward: {error!r}")
                 backward = changed = None
+            finally:
+                capture.leave_quiet()
             stack.append((module, call, backward))
             return None if changed is None else (changed, kwargs)
 
@@ -344,27 +369,25 @@ class ModuleHooks:
             if output is None and sys.exc_info()[0] is not None:
                 capture.abandon_module(call)
                 return None
+            capture.enter_quiet()
             try:
                 capture.end_module(call, output, _parameters(module) if call.kept else {})
-                if backward is None:
-                    return None
-                capture.enter_quiet()
-                try:
-                    return backward.outputs(output)
-                finally:
-                    capture.leave_quiet()
+                return None if backward is None else backward.outputs(output)
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 capture.report_fault(f"{call.name} after its forward: {error!r}")
                 return None
+            finally:
+                capture.leave_quiet()
 
         return rankprobe_post
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
+        watched = self._watched.setdefault(id(module), {})
         for name, parameter in module._parameters.items():
+            if watched.get(name) is parameter and parameter is not None:
+                continue
             key = (id(module), name)
             known = self._parameters.get(key)
-            if _HAS_POST_ACCUMULATE and known is not None and known[0] is parameter:
-                continue
             # torch.func puts computed tensors in place of parameters.
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
@@ -374,6 +397,7 @@ class ModuleHooks:
                 handle = parameter.register_post_accumulate_grad_hook(
                     self._on_gradient(module_name, name, parameter))
                 self._parameters[key] = (parameter, handle)
+                watched[name] = parameter
                 self._handles.append(handle)
                 continue
             with torch.enable_grad():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import warnings
 from typing import Optional
@@ -36,8 +37,8 @@ def run_name() -> str:
 
 def check_torch_compile() -> None:
     """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
-    dynamo = getattr(torch, "_dynamo", None)
-    if dynamo is None or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+    # Not asked of torch, which would import it.
+    if "torch._dynamo" not in sys.modules or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
         return
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
     if compiling is not None and compiling():

@@ -216,7 +216,7 @@ class PrecisionDebugger:
         if not recording and not self._enabled:
             return
         plan = self._session.plan()
-        if plan != self._plan or not self._applied:
+        if (plan is not self._plan and plan != self._plan) or not self._applied:
             self._plan = plan
             self._apply_plan(plan)
         if plan["level"] == "debug" or not recording:
@@ -383,7 +383,7 @@ class PrecisionDebugger:
             self._session.wait_connected(30.0)
         self._run = run
         if self._embedded is not None or self._plan["auto_export"]:
-            self._exports = Exports(self._session, run, self._plan["dump_path"], self._embedded, self._calls,
+            self._exports = Exports(self._session, run, self._plan["dump_path"], self._embedded,
                                     lambda: self._filed_rank, warn)
 
     def _export(self, step: int) -> None:
@@ -458,8 +458,7 @@ class PrecisionDebugger:
             self._session.stop()
             step = self._current_step()
             if step in self._dirty_steps and self._exports is not None:
-                self._exports.wait()
-                self._exports.now(step)  # no thread can be started at exit
+                self._exports.begin(step)
         if self._exports is not None:
             self._exports.close()
         self._closed = True
