@@ -1,4 +1,9 @@
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
@@ -81,6 +86,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListChosenSteps(
   return ListStepsBelow(run, [&steps](uint32_t id) {
     std::vector<std::string> prefixes;
     const std::set<int64_t> distinct(steps.begin(), steps.end());
+    prefixes.reserve(distinct.size());
     for (const int64_t step : distinct)
       prefixes.push_back(keys::StepPrefix(id, step));
     return prefixes;
