@@ -276,16 +276,35 @@ absl::StatusOr<bool> AddShare(const PtTensor& target, const PtTensor& benchmark,
   return true;
 }
 
+bool ComparesInFloat(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
+    case v1::DTYPE_FLOAT8_E4M3FN:
+    case v1::DTYPE_FLOAT8_E5M2:
+    case v1::DTYPE_FLOAT8_E4M3FNUZ:
+    case v1::DTYPE_FLOAT8_E5M2FNUZ:
+    case v1::DTYPE_FLOAT8_E8M0FNU:
+    case v1::DTYPE_COMPLEX64:
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::StatusOr<bool> AddShareOfAnyType(const PtTensor& target,
                                        const PtTensor& benchmark, bool wide,
                                        int64_t begin, int64_t end, Sums* sums) {
   if (wide) {
     return AddShare<double>(target, benchmark, begin, end, AddWide, sums);
   }
-  if (target.FitsFloat() && benchmark.FitsFloat()) {
-    return AddShare<float>(target, benchmark, begin, end, AddFloats, sums);
+  // The absolute value of a complex element is rounded later, as a double.
+  if (target.dtype == v1::DTYPE_COMPLEX64 ||
+      benchmark.dtype == v1::DTYPE_COMPLEX64) {
+    return AddShare<double>(target, benchmark, begin, end, AddRounded, sums);
   }
-  return AddShare<double>(target, benchmark, begin, end, AddRounded, sums);
+  return AddShare<float>(target, benchmark, begin, end, AddFloats, sums);
 }
 
 // Large tensors on all processors.
@@ -329,23 +348,6 @@ std::string Rounded(double value) {
   return FloatText(rounded);
 }
 
-bool IsDouble(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FLOAT32:
-    case v1::DTYPE_FLOAT16:
-    case v1::DTYPE_BFLOAT16:
-    case v1::DTYPE_FLOAT8_E4M3FN:
-    case v1::DTYPE_FLOAT8_E5M2:
-    case v1::DTYPE_FLOAT8_E4M3FNUZ:
-    case v1::DTYPE_FLOAT8_E5M2FNUZ:
-    case v1::DTYPE_FLOAT8_E8M0FNU:
-    case v1::DTYPE_COMPLEX64:
-      return false;
-    default:
-      return true;
-  }
-}
-
 std::vector<int64_t> Squeezed(const std::vector<int64_t>& shape) {
   std::vector<int64_t> out;
   for (const int64_t n : shape) {
@@ -386,7 +388,10 @@ absl::StatusOr<TensorMetrics> CompareTensors(const PtTensor& target,
     return UniformMetrics("shape unmatched",
                           "Shape of NPU and bench tensor do not match.");
   }
-  const bool wide = IsDouble(target.dtype) || IsDouble(benchmark.dtype);
+  // Integers compare in double, floats of at most 32 bits and their complex
+  // pairs in float.
+  const bool wide =
+      !ComparesInFloat(target.dtype) || !ComparesInFloat(benchmark.dtype);
   Sums sums;
   RP_ASSIGN_OR_RETURN(const bool comparable,
                       AddTensors(target, benchmark, wide, &sums));

@@ -300,27 +300,6 @@ bool Decode(v1::DType dtype, const char* bytes, absl::Span<Out> out) {
 
 }  // namespace
 
-bool PtTensor::FitsFloat() const {
-  switch (dtype) {
-    case v1::DTYPE_FLOAT32:
-    case v1::DTYPE_FLOAT16:
-    case v1::DTYPE_BFLOAT16:
-    case v1::DTYPE_FLOAT8_E4M3FN:
-    case v1::DTYPE_FLOAT8_E5M2:
-    case v1::DTYPE_FLOAT8_E4M3FNUZ:
-    case v1::DTYPE_FLOAT8_E5M2FNUZ:
-    case v1::DTYPE_FLOAT8_E8M0FNU:
-    case v1::DTYPE_BOOL:
-    case v1::DTYPE_UINT8:
-    case v1::DTYPE_INT8:
-    case v1::DTYPE_INT16:
-    case v1::DTYPE_UINT16:
-      return true;
-    default:
-      return false;
-  }
-}
-
 absl::Status PtTensor::Gather(int64_t begin, size_t count, char* bytes) const {
   const size_t size = ElementSize(dtype);
   if (contiguous_) {

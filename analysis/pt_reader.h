@@ -24,12 +24,9 @@ class PtTensor {
   int64_t elements = 0;
 
   // Elements [begin, begin + out.size()) in row-major order, as numbers; a
-  // complex element gives its absolute value. As floats: rounded unless
-  // FitsFloat().
+  // complex element gives its absolute value. As floats: rounded.
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
   absl::Status Read(int64_t begin, absl::Span<float> out) const;
-  // A float holds every value of the dtype.
-  bool FitsFloat() const;
 
  private:
   template <typename T>
