@@ -35,7 +35,7 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = F.relu(self.bn(self.conv(x))).flatten(1)
-        y, shift = self.part(y.view(-1, 12), y.mean(), scale=0.5)
+        y, shift = self.part(*self.part(y.view(-1, 12), y.mean(), scale=0.5), scale=0.5)
         return self.head(y + shift).view(x.shape[0], -1, 3).mean(1)
 
 
@@ -82,7 +82,8 @@ def test_a_fault_in_every_native_hook(dump) -> None:
 
 
 _PLACES = [(_modules.ModuleHooks, "_watch_parameters"), (_modules, "_differentiable"), (_modules, "_replaced"),
-           *([(_modules, "_pass")] if _modules._Backward is _modules._NodeBackward else []), (_modules._Backward, "inputs"), (_modules._Backward, "outputs"), (_modules._Backward, "__init__")]
+           (_modules._Backward, "inputs"), (_modules._Backward, "outputs"), (_modules._Backward, "__init__"),
+           *([(_modules, "_pass")] if _modules._Backward is _modules._NodeBackward else [])]
 
 
 @pytest.mark.parametrize("place", _PLACES, ids=lambda p: p[1])
@@ -95,7 +96,7 @@ def test_a_fault_in_every_python_hook(dump, monkeypatch, place) -> None:
 
     monkeypatch.setattr(*place, fault)
     assert _equal(plain, _train())
-    assert debugger._capture.faults >= 3  # in each step
+    assert debugger._capture.faults > 5
 
 
 def test_a_fault_while_a_gradient_is_read(dump, monkeypatch) -> None:
