@@ -142,14 +142,15 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
       pool_,
       [this, request = *request](
           StreamWriter<v1::CallEntry>::Handle* out) -> absl::Status {
-        RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
-                            store_->ListSteps(request.run()));
+        RP_ASSIGN_OR_RETURN(
+            const std::vector<v1::StepInfo> steps,
+            store_->ListSteps(request.run(), IntSet({request.step()})));
         for (const v1::StepInfo& step : steps) {
           const bool same_process =
               request.has_rank()
                   ? step.has_rank() && step.rank() == request.rank()
                   : !step.has_rank() && step.pid() == request.pid();
-          if (step.step() != request.step() || !same_process) continue;
+          if (!same_process) continue;
           StepKey key;
           key.run = request.run();
           key.step = step.step();
@@ -195,11 +196,10 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
         const IntSet chosen_ranks(
             {request.ranks().begin(), request.ranks().end()});
         RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
-                            store_->ListSteps(request.run()));
+                            store_->ListSteps(request.run(), chosen_steps));
         for (const v1::StepInfo& step : steps) {
-          if (!chosen_steps.Contains(step.step()) ||
-              (!chosen_ranks.all() &&
-               (!step.has_rank() || !chosen_ranks.Contains(step.rank()))))
+          if (!chosen_ranks.all() &&
+              (!step.has_rank() || !chosen_ranks.Contains(step.rank())))
             continue;
           v1::StepLedger ledger = SummarizeStep(step);
           if (request.details()) {

@@ -1,4 +1,5 @@
-// Channels and call metadata out of a ChannelSecurity. Stateless.
+// Channels and call metadata out of a ChannelSecurity, and what became of a
+// call. Stateless.
 #ifndef RANKPROBE_COMMON_GRPC_CHANNEL_H_
 #define RANKPROBE_COMMON_GRPC_CHANNEL_H_
 
@@ -7,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/channel_security.h"
 
@@ -30,6 +32,11 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
   options.pem_private_key = security.key_pem;
   return grpc::CreateCustomChannel(address, grpc::SslCredentials(options),
                                    arguments);
+}
+
+inline absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      status.error_message());
 }
 
 // Puts the token, if there is one, on a call that has not begun.

@@ -192,21 +192,16 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status CreateDirectories(const std::string& directory) override {
-    // Most often its parent is there: from the end.
-    size_t end = directory.size();
-    while (end > 0 && ::mkdir(directory.substr(0, end).c_str(), 0750) != 0) {
-      if (errno == EEXIST) break;
-      const size_t slash = directory.rfind('/', end - 1);
-      if (errno != ENOENT || slash == 0 || slash == std::string::npos)
-        return FromErrno(errno, "create", directory.substr(0, end));
-      end = slash;
+    int failed = ::mkdir(directory.c_str(), 0750);
+    const size_t slash = directory.rfind('/');
+    // Most often its parent is there.
+    if (failed != 0 && errno == ENOENT && slash != 0 &&
+        slash != std::string::npos) {
+      RP_RETURN_IF_ERROR(CreateDirectories(directory.substr(0, slash)));
+      failed = ::mkdir(directory.c_str(), 0750);
     }
-    while (end < directory.size()) {
-      end = std::min(directory.find('/', end + 1), directory.size());
-      const std::string prefix = directory.substr(0, end);
-      if (::mkdir(prefix.c_str(), 0750) != 0 && errno != EEXIST)
-        return FromErrno(errno, "create", prefix);
-    }
+    if (failed != 0 && errno != EEXIST)
+      return FromErrno(errno, "create", directory);
     struct stat st;
     if (::stat(directory.c_str(), &st) != 0)
       return FromErrno(errno, "create", directory);

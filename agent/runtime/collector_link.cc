@@ -20,11 +20,6 @@ constexpr absl::Duration kSilence = absl::Seconds(10);
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      status.error_message());
-}
-
 // The tail's owner goes along until the transport has written it.
 grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   using Owner = std::shared_ptr<const void>;

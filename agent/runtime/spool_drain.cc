@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "common/grpc_channel.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -17,11 +18,10 @@ grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-absl::Status FromGrpc(const grpc::Status& status) {
+absl::Status EndOf(const grpc::Status& status) {
   // An end without an error is no success before all is committed.
-  if (status.ok()) return absl::UnavailableError("the stream has ended");
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      status.error_message());
+  return status.ok() ? absl::UnavailableError("the stream has ended")
+                     : FromGrpc(status);
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ absl::Status SpoolDrain::Run(OrphanSpool* spool) {
   while (status.ok() && !directive.has_welcome()) {
     if (control.Pop(&directive)) continue;
     if (control.done()) {
-      status = FromGrpc(control.status());
+      status = EndOf(control.status());
     } else if (!wait_(kTick)) {
       status = absl::CancelledError("the session stops");
     }
@@ -89,8 +89,8 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
     }
     if (!next.ok() && !absl::IsNotFound(next.status())) return next.status();
     if (!next.ok() && committed >= last) return absl::OkStatus();
-    if (upload->done()) return FromGrpc(upload->status());
-    if (control->done()) return FromGrpc(control->status());
+    if (upload->done()) return EndOf(upload->status());
+    if (control->done()) return EndOf(control->status());
     if (next.ok() && upload->CanWrite() &&
         (in_flight == 0 || in_flight + next->bytes.size() <= credit)) {
       in_flight += next->bytes.size();

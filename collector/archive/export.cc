@@ -111,11 +111,8 @@ std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
 absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
                                                  const ExportOptions& options,
                                                  Manifest* manifest) {
-  RP_ASSIGN_OR_RETURN(
-      const std::vector<v1::StepInfo> all,
-      options.steps.all()
-          ? store->ListSteps(options.run)
-          : store->ListChosenSteps(options.run, options.steps.values()));
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                      store->ListSteps(options.run, options.steps));
   std::map<std::tuple<int64_t, bool, int64_t>, std::vector<v1::StepInfo>>
       places;
   for (const v1::StepInfo& step : all) {

@@ -28,6 +28,7 @@
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/file_system.h"
+#include "common/plan.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/control.pb.h"
@@ -143,11 +144,12 @@ class Store {
 
   virtual absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() = 0;
   // Sorted by step, rank, incarnation. NOT_FOUND for an unknown run.
+  // Of `steps` only, without looking at the others.
   virtual absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
-      const std::string& run) = 0;
-  // The same of these steps only, without looking at the others.
-  virtual absl::StatusOr<std::vector<v1::StepInfo>> ListChosenSteps(
-      const std::string& run, const std::vector<int64_t>& steps) = 0;
+      const std::string& run, const IntSet& steps) = 0;
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(const std::string& run) {
+    return ListSteps(run, IntSet());
+  }
   // All records of one process' step in order; stops at the callback's error.
   virtual absl::Status ForEachRecord(
       const StepKey& key,

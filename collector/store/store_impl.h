@@ -84,10 +84,9 @@ class StoreImpl : public Store, private StoreHooks {
   bool KeepPayload(const std::string& run, absl::string_view digest,
                    uint64_t length_bytes) override;
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
+  using Store::ListSteps;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
-      const std::string& run) override;
-  absl::StatusOr<std::vector<v1::StepInfo>> ListChosenSteps(
-      const std::string& run, const std::vector<int64_t>& steps) override;
+      const std::string& run, const IntSet& steps) override;
   absl::Status ForEachRecord(
       const StepKey& key,
       const std::function<absl::Status(const v1::Record&)>& callback) override;
@@ -138,10 +137,6 @@ class StoreImpl : public Store, private StoreHooks {
     uint64_t bytes = 0;
   };
 
-  // `prefixes` gives the parts of the table of steps to look at.
-  absl::StatusOr<std::vector<v1::StepInfo>> ListStepsBelow(
-      const std::string& run,
-      const std::function<std::vector<std::string>(uint32_t id)>& prefixes);
   absl::StatusOr<v1::RunRow*> LoadRun(const std::string& run, bool create)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::IncarnationRow*> LoadIncarnation(

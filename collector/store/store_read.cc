@@ -76,26 +76,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
 }
 
 absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
-    const std::string& run) {
-  return ListStepsBelow(
-      run, [](uint32_t id) { return std::vector{keys::StepPrefix(id)}; });
-}
-
-absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListChosenSteps(
-    const std::string& run, const std::vector<int64_t>& steps) {
-  return ListStepsBelow(run, [&steps](uint32_t id) {
-    std::vector<std::string> prefixes;
-    const std::set<int64_t> distinct(steps.begin(), steps.end());
-    prefixes.reserve(distinct.size());
-    for (const int64_t step : distinct)
-      prefixes.push_back(keys::StepPrefix(id, step));
-    return prefixes;
-  });
-}
-
-absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListStepsBelow(
-    const std::string& run,
-    const std::function<std::vector<std::string>(uint32_t id)>& prefixes) {
+    const std::string& run, const IntSet& steps) {
   uint32_t id = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -154,8 +135,9 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListStepsBelow(
                       row.call_phases() >= row.end().call_phases());
     return absl::OkStatus();
   };
-  for (const std::string& prefix : prefixes(id))
-    RP_RETURN_IF_ERROR(index_->Scan(prefix, add));
+  if (steps.all()) RP_RETURN_IF_ERROR(index_->Scan(keys::StepPrefix(id), add));
+  for (const int64_t step : steps.values())
+    RP_RETURN_IF_ERROR(index_->Scan(keys::StepPrefix(id, step), add));
   std::stable_sort(
       out.begin(), out.end(), [](const v1::StepInfo& a, const v1::StepInfo& b) {
         const auto rank = [](const v1::StepInfo& s) {

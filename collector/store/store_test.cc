@@ -108,14 +108,14 @@ TEST_F(StoreTest, ChosenStepsAreThoseOfTheList) {
   }
   const auto all = *store->ListSteps("run");
   ASSERT_EQ(all.size(), 10u);
-  const auto chosen = *store->ListChosenSteps("run", {3, 1, 3, 77});
+  const auto chosen = *store->ListSteps("run", IntSet({3, 1, 3, 77}));
   ASSERT_EQ(chosen.size(), 4u);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(chosen[i].SerializeAsString(), all[2 + i].SerializeAsString());
     EXPECT_EQ(chosen[2 + i].SerializeAsString(),
               all[6 + i].SerializeAsString());
   }
-  EXPECT_EQ(store->ListChosenSteps("none", {1}).status().code(),
+  EXPECT_EQ(store->ListSteps("none", IntSet({1})).status().code(),
             absl::StatusCode::kNotFound);
 }
 

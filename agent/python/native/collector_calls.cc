@@ -5,10 +5,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_channel.h"
 #include "rankprobe/v1/control.grpc.pb.h"
 
 namespace py = pybind11;
@@ -16,12 +18,11 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& collector) {
+std::unique_ptr<v1::ControlService::Stub> Connect(
+    const std::string& collector) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(
-      collector, grpc::InsecureChannelCredentials(), arguments);
+  return v1::ControlService::NewStub(MakeChannel(collector, {}, arguments));
 }
 
 void SetDeadline(grpc::ClientContext* context, double seconds) {
@@ -44,9 +45,7 @@ void Check(const std::string& collector, const grpc::Status& status) {
 class CollectorCalls {
  public:
   explicit CollectorCalls(const std::string& collector)
-      : collector_(collector),
-        channel_(Connect(collector)),
-        control_(v1::ControlService::NewStub(channel_)) {}
+      : collector_(collector), control_(Connect(collector)) {}
 
   // A new config.json for the run, from the earliest step ranks can reach.
   void SetConfig(const std::string& run, const std::string& config_json,
@@ -77,7 +76,6 @@ class CollectorCalls {
 
  private:
   const std::string collector_;
-  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::ControlService::Stub> control_;
 };
 

@@ -264,8 +264,7 @@ PyValue ValueReader::ReadTensor(PyObject* tensor, ReadMode mode) const {
   return out;
 }
 
-bool ValueReader::ReadMemory(PyObject* tensor, uintptr_t* address,
-                             PyTensorView* out) const {
+bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
   const TorchBindings& t = *torch_;
   if (!t.IsTrue(t.is_cpu, tensor)) return false;
   const PyRef layout = t.Get(t.layout, tensor), dtype = t.Get(t.dtype, tensor);
@@ -275,7 +274,7 @@ bool ValueReader::ReadMemory(PyObject* tensor, uintptr_t* address,
   }
   out->dtype = t.Dtype(dtype.get());
   if (out->dtype == v1::DTYPE_UNSPECIFIED) return false;
-  if (!t.CallInt(t.data_ptr, tensor, address)) return false;  // functorch
+  if (!t.CallInt(t.data_ptr, tensor, &out->address)) return false;  // functorch
   if (!ReadInts(t.Get(t.shape, tensor).get(), &out->shape) ||
       !ReadInts(t.Call(t.stride, tensor).get(), &out->strides)) {
     PyErr_Clear();
@@ -287,10 +286,9 @@ bool ValueReader::ReadMemory(PyObject* tensor, uintptr_t* address,
 bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
                             PyTensorView* out) const {
   const TorchBindings& t = *torch_;
-  uintptr_t address = 0;
-  if (!t.dlpack.Read(tensor, &out->dtype, &address, &out->shape,
+  if (!t.dlpack.Read(tensor, &out->dtype, &out->address, &out->shape,
                      &out->strides) &&
-      !ReadMemory(tensor, &address, out)) {
+      !ReadMemory(tensor, out)) {
     return false;
   }
   const bool complex = out->dtype == v1::DTYPE_COMPLEX32 ||
@@ -303,8 +301,6 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
     PyErr_Clear();
     return false;
   }
-  uint64_t offset = 0;
-  out->address = address;
   out->requires_grad = t.IsTrue(t.requires_grad, tensor);
   out->keep = PyRef::Share(tensor);
   uint64_t bytes = ElementSize(out->dtype);
@@ -312,10 +308,11 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
   // Reading a small tensor again costs less than knowing it.
   if (bytes < kReuseBytes) reuse = false;
   int64_t version = 0;
+  uint64_t offset = 0;
   // An inference tensor has no version: never taken for seen.
-  if (reuse && address != 0 && t.GetInt(t.version, tensor, &version) &&
+  if (reuse && out->address != 0 && t.GetInt(t.version, tensor, &version) &&
       t.CallInt(t.storage_offset, tensor, &offset)) {
-    const uintptr_t storage = address - offset * ElementSize(out->dtype);
+    const uintptr_t storage = out->address - offset * ElementSize(out->dtype);
     out->identity.storage = reinterpret_cast<const void*>(
         tokens_->Token(storage, tensor, t));  // NOLINT: a number as a key
     out->identity.version = static_cast<uint64_t>(version);

@@ -100,8 +100,7 @@ class ValueReader {
   PyValue ReadTensor(PyObject* tensor, ReadMode mode) const;
   bool ReadPlain(PyObject* tensor, bool reuse, PyTensorView* out) const;
   // Where its elements are, by PyTorch's descriptors.
-  bool ReadMemory(PyObject* tensor, uintptr_t* address,
-                  PyTensorView* out) const;
+  bool ReadMemory(PyObject* tensor, PyTensorView* out) const;
   bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
   PyValue ReadOther(PyObject* object, ReadMode mode, const char* keyword,
                     int depth) const;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/grpc_channel.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -23,10 +24,8 @@ constexpr int kFastest = 1;  // of zlib
 
 std::unique_ptr<v1::ArchiveService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(-1);  // a manifest names each file
-  return v1::ArchiveService::NewStub(grpc::CreateCustomChannel(
-      address, grpc::InsecureChannelCredentials(), arguments));
+  return v1::ArchiveService::NewStub(MakeChannel(address, {}, arguments));
 }
 
 // One process of this machine at a time replaces a step's directory
@@ -167,10 +166,10 @@ absl::StatusOr<StepExports::Packed> StepExports::Export(int64_t step) {
     if (event.has_done())
       text.swap(*event.mutable_done()->mutable_manifest_json());
   }
-  if (const grpc::Status status = reader->Finish(); !status.ok()) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat("collector ", options_.collector, ": ",
-                                     status.error_message()));
+  if (const absl::Status status = FromGrpc(reader->Finish()); !status.ok()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat("collector ", options_.collector, ": ", status.message()));
   }
   // A long run has one of them for each step.
   uLongf size = ::compressBound(text.size());

@@ -212,15 +212,12 @@ class Apis:
     def _wrap_optimizers(self) -> None:
         """PyTorch's own optimizers hold no early bound functions: under the mode
         each attribute they read of a parameter would be a call of Python."""
-        hooks = importlib.import_module("torch.optim.optimizer")
-        if hasattr(hooks, "register_optimizer_step_pre_hook"):
-            def before(optimizer: Any, args: tuple, kwargs: dict) -> None:
-                # A closure is the user's code.
-                if type(optimizer).__module__.startswith("torch.optim.") and not args[1:] and not kwargs:
-                    self._pause_mode()
+        def before(optimizer: Any, args: tuple, kwargs: dict) -> None:
+            # A closure is the user's code.
+            if type(optimizer).__module__.startswith("torch.optim.") and not args[1:] and not kwargs:
+                self._pause_mode()
 
-            self._undo += [hooks.register_optimizer_step_pre_hook(before).remove,
-                           hooks.register_optimizer_step_post_hook(lambda *_: self._resume_mode()).remove]
+        self._undo += _around_optimizer_steps(before, lambda *_: self._resume_mode())
         for host in (torch.optim.Optimizer, torch.nn.Module):
             self._replace(host, "zero_grad", self._without_mode(host.zero_grad))
 
@@ -306,17 +303,22 @@ class Apis:
             setattr(entry[0], entry[1], entry[2])
 
 
+def _around_optimizer_steps(before: Callable, after: Callable) -> list[Callable[[], None]]:
+    """Hooks on the steps of all optimizers, where PyTorch has such (2.0); what takes them off again."""
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
+        return []
+    return [optimizer.register_optimizer_step_pre_hook(before).remove,
+            optimizer.register_optimizer_step_post_hook(after).remove]
+
+
 def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
     """Puts what optimizers and gradient clipping do under a pseudo parent.
 
     Yields what takes each of these hooks off again.
     """
-    optimizer = importlib.import_module("torch.optim.optimizer")
-    if hasattr(optimizer, "register_optimizer_step_pre_hook"):
-        pre = optimizer.register_optimizer_step_pre_hook(lambda *_: capture.push_scope("optimizer"))
-        post = optimizer.register_optimizer_step_post_hook(lambda *_: capture.pop_scope("optimizer"))
-        yield pre.remove
-        yield post.remove
+    yield from _around_optimizer_steps(lambda *_: capture.push_scope("optimizer"),
+                                       lambda *_: capture.pop_scope("optimizer"))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils.clip_grad, name)
 

@@ -57,8 +57,10 @@ class Exports:
                  rank: Callable[[], Optional[int]], warn: Callable[[str], None]) -> None:
         self._run, self._embedded, self._rank, self._warn = run, embedded, rank, warn
         self.root = embedded.root if embedded is not None else pathlib.Path(root).resolve()
-        self._steps: Any = _Fetches(session, run, self.root, self._label, rank)
-        if embedded is not None:
+        self._steps: Any
+        if embedded is None:
+            self._steps = _Fetches(session, run, self.root, self._label, rank)
+        else:
             self._steps = session.step_exports(embedded.address, run, str(self.root), str(embedded.directory))
 
     def _label(self) -> str:

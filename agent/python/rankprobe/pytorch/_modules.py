@@ -249,8 +249,9 @@ class ModuleHooks:
         self._handles: list[Any] = []
         self._open = threading.local()
         self._hooked: set[int] = set()
-        self._parameters: dict[tuple[int, str], Any] = {}
-        self._watched: dict[int, dict[str, torch.Tensor]] = {}
+        # By id of the module and name: what is watched (the parameter, or its
+        # accumulator), and the handle.
+        self._parameters: dict[int, dict[str, tuple[Any, Any]]] = {}
         # Set by the debugger from the plan in force.
         self.backward = True
         self.parameters_grad = True
@@ -309,7 +310,6 @@ class ModuleHooks:
             self._handles.clear()
             self._hooked.clear()
             self._parameters.clear()
-            self._watched.clear()
 
     def forget(self, module: torch.nn.Module) -> None:
         self._hooked.discard(id(module))
@@ -382,12 +382,11 @@ class ModuleHooks:
         return rankprobe_post
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
-        watched = self._watched.setdefault(id(module), {})
+        watched = self._parameters.setdefault(id(module), {})
         for name, parameter in module._parameters.items():
-            if watched.get(name) is parameter and parameter is not None:
+            known = watched.get(name)
+            if known is not None and known[0] is parameter:
                 continue
-            key = (id(module), name)
-            known = self._parameters.get(key)
             # torch.func puts computed tensors in place of parameters.
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
@@ -396,15 +395,14 @@ class ModuleHooks:
                     known[1].remove()
                 handle = parameter.register_post_accumulate_grad_hook(
                     self._on_gradient(module_name, name, parameter))
-                self._parameters[key] = (parameter, handle)
-                watched[name] = parameter
+                watched[name] = (parameter, handle)
                 self._handles.append(handle)
                 continue
             with torch.enable_grad():
                 node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             if known is None or known[0] is not node:
                 # The graph holds accumulators weakly: this keeps it.
-                self._parameters[key] = (node, node.register_hook(self._on_gradient(module_name, name, parameter)))
+                watched[name] = (node, node.register_hook(self._on_gradient(module_name, name, parameter)))
 
     def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
         capture = self._capture
