@@ -28,6 +28,7 @@ int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
       break;
     case v1::Value::kScalar:
     case v1::Value::kObject:
+    case v1::Value::kCut:
     case v1::Value::KIND_NOT_SET:
       break;
   }

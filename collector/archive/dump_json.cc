@@ -116,6 +116,9 @@ class DumpWriter {
       case v1::Value::kP2P:
         P2p(value.p2p(), path);
         break;
+      case v1::Value::kCut:
+        Cut(value.cut());
+        break;
       case v1::Value::KIND_NOT_SET:
         json_.Null();
         break;
@@ -125,6 +128,27 @@ class DumpWriter {
   void Text(absl::string_view key, absl::string_view value) {
     json_.Key(key);
     json_.String(value);
+  }
+
+  // What a limit left out: {"type": .., "value": text, "rankprobe_cut": {..}}.
+  void Cut(const v1::CutValue& cut) {
+    json_.BeginObject();
+    Text("type", cut.type());
+    json_.Key("value");
+    if (cut.text().empty()) {
+      json_.Null();
+    } else {
+      json_.String(cut.text());
+    }
+    json_.Key("rankprobe_cut");
+    json_.BeginObject();
+    Text("limit", cut.limit());
+    json_.Key("size");
+    json_.Uint(cut.size());
+    json_.Key("kept");
+    json_.Uint(cut.kept());
+    json_.EndObject();
+    json_.EndObject();
   }
 
   void Statistics(const v1::TensorStats& s) {
