@@ -1,0 +1,566 @@
+"""What attacks on a real daemon are made of: rankprobed with its real flags, and
+clients that say what no agent would.
+
+Everything is on loopback, and everything waits with a deadline. The stubs are
+generated from proto/ when this module is first imported. Not thread-safe; one
+RawAgent is one process of a job as far as the collector can tell.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import json
+import os
+import pathlib
+import queue
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, Callable, Iterable
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
+BIN = BUILD / "bin"
+# For what should happen at once: a machine that runs other tests too is slow.
+SOON = 30.0
+# No stream outlives it, whatever the daemon does.
+STREAM_SECONDS = 120.0
+
+
+def _generate_stubs() -> None:
+    directory = tempfile.mkdtemp(prefix="rankprobe-stubs-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    protos = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto").rglob("*.proto"))
+    subprocess.run(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={directory}", f"--grpc_python_out={directory}",
+                    f"--plugin=protoc-gen-grpc_python={shutil.which('grpc_python_plugin')}", *protos], check=True)
+    sys.path.insert(0, directory)
+
+
+_generate_stubs()
+
+from rankprobe.v1 import access_pb2 as access  # noqa: E402
+from rankprobe.v1 import agent_pb2 as agent  # noqa: E402
+from rankprobe.v1 import agent_pb2_grpc as agent_grpc  # noqa: E402
+from rankprobe.v1 import archive_pb2 as archive  # noqa: E402
+from rankprobe.v1 import archive_pb2_grpc as archive_grpc  # noqa: E402
+from rankprobe.v1 import control_pb2 as control  # noqa: E402
+from rankprobe.v1 import control_pb2_grpc as control_grpc  # noqa: E402
+from rankprobe.v1 import types_pb2 as types  # noqa: E402
+from rankprobe.v1 import watch_pb2 as watch  # noqa: E402
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = SOON, what: str = "a condition") -> Any:
+    """Polls `condition` until it is truthy; fails naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"timed out after {seconds} s waiting for {what}")
+        time.sleep(0.02)
+
+
+# --- the daemon ---------------------------------------------------------------
+
+
+class Daemon:
+    """One rankprobed over one data directory; may be stopped and started again.
+
+    `address_space` limits its memory in bytes (RLIMIT_AS), `descriptors` its open
+    files, `environment` is added to this process' own, and `token` is what the
+    clients made here use when they name none.
+    """
+
+    def __init__(self, directory: pathlib.Path, *flags: Any, data_dir: pathlib.Path | None = None,
+                 address_space: int | None = None, descriptors: int | None = None,
+                 environment: dict[str, str] | None = None, token: str | None = None):
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.data_dir = data_dir or directory / "data"
+        self.flags = [str(f) for f in flags]
+        self.token = token
+        self.port = 0
+        self.process: subprocess.Popen | None = None
+        self._limits = {resource.RLIMIT_AS: address_space, resource.RLIMIT_NOFILE: descriptors}
+        self._environment = environment or {}
+        self._log = directory / "rankprobed.log"
+        self._channels: list[grpc.Channel] = []
+
+    def start(self) -> "Daemon":
+        port_file = self.directory / "port"
+        port_file.unlink(missing_ok=True)
+        self.spawn(port_file)
+        wait_for(lambda: self._started(port_file), SOON, f"rankprobed; see {self._log}")
+        self.port = int(port_file.read_text())
+        return self
+
+    def spawn(self, port_file: pathlib.Path) -> None:
+        """Starts the process and waits for nothing: for starts that are to be refused."""
+        with open(self._log, "ab") as log:
+            self.process = subprocess.Popen(
+                [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
+                 "--port-file", port_file, *self.flags],
+                stdout=log, stderr=log, env={**os.environ, **self._environment}, preexec_fn=self._set_limits)
+
+    def _set_limits(self) -> None:
+        for limit, value in self._limits.items():
+            if value is not None:
+                resource.setrlimit(limit, (value, value))
+
+    def _started(self, port_file: pathlib.Path) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"rankprobed exited with {self.process.returncode}: {self.log()[-2000:]}")
+        return port_file.exists() and port_file.read_text().strip() != ""
+
+    def stop(self, seconds: float = 60) -> int:
+        """SIGTERM; its exit status. A daemon that does not end is killed, and that fails."""
+        self.close_channels()
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"rankprobed was still there {seconds} s after SIGTERM")
+        return self.process.returncode
+
+    def kill(self) -> None:
+        self.close_channels()
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def audit(self) -> list[dict]:
+        """Records of audit.jsonl; every line must be JSON."""
+        return [json.loads(line) for line in (self.data_dir / "audit.jsonl").read_text().splitlines()]
+
+    # What /proc says of it.
+
+    def _status(self, key: str) -> int:
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * (1024 if line.endswith("kB") else 1)
+        raise AssertionError(f"/proc/{self.process.pid}/status has no {key}")
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        return self._status("VmRSS")
+
+    def peak_memory(self) -> int:
+        """Largest resident size so far, or since `forget_peak`."""
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def threads(self) -> int:
+        return self._status("Threads")
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def cpu_seconds(self) -> float:
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    # Clients.
+
+    def channel(self, token: str | None = None, credentials: grpc.ChannelCredentials | None = None,
+                options: Iterable[tuple[str, Any]] = ()) -> grpc.Channel:
+        """A connection of its own, whose calls carry `token` ("": none; None: the daemon's default)."""
+        settings = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+                    ("grpc.use_local_subchannel_pool", 1), *options]
+        channel = (grpc.secure_channel(self.address, credentials, settings) if credentials
+                   else grpc.insecure_channel(self.address, settings))
+        self._channels.append(channel)
+        token = self.token if token is None else token
+        return grpc.intercept_channel(channel, _BearerToken(token)) if token else channel
+
+    def close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
+
+    def control(self, token: str | None = None) -> control_grpc.ControlServiceStub:
+        return control_grpc.ControlServiceStub(self.channel(token))
+
+    def archive(self, token: str | None = None) -> archive_grpc.ArchiveServiceStub:
+        return archive_grpc.ArchiveServiceStub(self.channel(token))
+
+    def cli(self, *arguments: Any, timeout: float = 120, environment: dict[str, str] | None = None,
+            check: bool = False) -> subprocess.CompletedProcess:
+        result = subprocess.run([BIN / "rankprobe", "--collector", self.address, *map(str, arguments)],
+                                capture_output=True, text=True, errors="replace", timeout=timeout,
+                                env={**os.environ, **(environment or {})})
+        if check and result.returncode != 0:
+            raise AssertionError(f"rankprobe {arguments} exited with {result.returncode}\n{result.stdout}\n"
+                                 f"{result.stderr}\n{self.log()[-2000:]}")
+        return result
+
+
+class _BearerToken(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,
+                   grpc.StreamUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
+    def __init__(self, token: str):
+        self._token = token
+
+    def _call(self, continuation, details, request):
+        metadata = [*(details.metadata or ()), ("authorization", f"Bearer {self._token}")]
+        return continuation(details._replace(metadata=metadata), request)
+
+    intercept_unary_unary = intercept_unary_stream = _call
+    intercept_stream_unary = intercept_stream_stream = _call
+
+
+def outcome(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> tuple[str, Any]:
+    """("OK", response, or list of a stream's) or (status name, message) of one RPC."""
+    keywords.setdefault("timeout", SOON)
+    try:
+        response = call(*arguments, **keywords)
+        if hasattr(response, "add_done_callback"):
+            response = list(response)
+        return "OK", response
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+
+
+# --- bytes on the wire -----------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1)
+def _crc32c_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+@functools.lru_cache(maxsize=64)
+def crc32c(data: bytes) -> int:
+    """Of at most a few MiB: some 10 MB/s."""
+    table = _crc32c_table()
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+class _Hash128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+@functools.lru_cache(maxsize=1)
+def _xxhash() -> Any:
+    function = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
+    function.restype = _Hash128
+    function.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    return function
+
+
+def digest(data: bytes) -> bytes:
+    """PayloadRef.digest: XXH3-128, canonical."""
+    value = _xxhash()(data, len(data))
+    return value.high.to_bytes(8, "big") + value.low.to_bytes(8, "big")
+
+
+# --- a client that says anything -------------------------------------------------
+
+
+class Stream:
+    """One bidirectional call: send what you like, read with a deadline."""
+
+    def __init__(self, method: Callable, read: bool = True, seconds: float = STREAM_SECONDS):
+        self._outgoing: queue.Queue = queue.Queue()
+        self._incoming: queue.Queue = queue.Queue()
+        self.status: tuple[str, str] | None = None
+        self._ended = threading.Event()
+        self._call = method(iter(self._outgoing.get, None), timeout=seconds)
+        self._reader: threading.Thread | None = None
+        if read:
+            self.start_reading()
+
+    def start_reading(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        status = ("OK", "")
+        try:
+            for message in self._call:
+                self._incoming.put(message)
+        except grpc.RpcError as error:
+            status = (error.code().name, error.details() or "")
+        except ValueError as error:  # the channel was closed under it
+            status = ("CANCELLED", str(error))
+        self.status = status
+        self._ended.set()
+        self._incoming.put(None)
+
+    def send(self, message: Any) -> None:
+        self._outgoing.put(message)
+
+    def receive(self, seconds: float = SOON) -> Any:
+        """The next message; None when the stream ended; TimeoutError."""
+        try:
+            message = self._incoming.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError("the daemon said nothing") from None
+        if message is None:
+            self._incoming.put(None)
+        return message
+
+    def waiting(self) -> list:
+        """What has come and was not received; takes nothing away."""
+        with self._incoming.mutex:
+            return [m for m in self._incoming.queue if m is not None]
+
+    def end(self, seconds: float = SOON) -> tuple[str, str]:
+        """(status name, message) once the stream is over; AssertionError if it is not."""
+        if not self._ended.wait(seconds):
+            raise AssertionError(f"the stream was still open after {seconds} s")
+        return self.status
+
+    @property
+    def open(self) -> bool:
+        return not self._ended.is_set()
+
+    def close(self) -> None:
+        """The client has no more to say."""
+        self._outgoing.put(None)
+
+    def cancel(self) -> None:
+        self._outgoing.put(None)
+        self._call.cancel()
+
+
+class RawAgent:
+    """A rank as the collector sees it, without an agent's good manners.
+
+    Opens its Session (and Upload) at once. When the daemon refuses, `refused` is
+    (status name, message) and nothing else works. `hello` replaces the whole
+    Hello; other keywords are fields of the Identity or the Hello. `session_id`
+    opens an Upload under another's session, without a Session of its own.
+    """
+
+    def __init__(self, daemon: Daemon, run: str = "run", rank: int | None = 0, *, incarnation: int | None = None,
+                 secret: bytes | None = None, pid: int = 1234, host: str = "node", world_size: int = 1,
+                 config: str = "", step: int = 0, hello: agent.Hello | None = None, session_id: str | None = None,
+                 upload: bool = True, first_sequence: int = 0, token: str | None = None,
+                 channel: grpc.Channel | None = None):
+        self.stub = agent_grpc.AgentServiceStub(channel or daemon.channel(token))
+        self.identity = types.Identity(
+            run=run, world_size=world_size, host=host, pid=pid,
+            incarnation=random.getrandbits(63) | 1 if incarnation is None else incarnation)
+        if rank is not None:
+            self.identity.rank = rank
+        self.secret = os.urandom(32) if secret is None else secret
+        self.sequence = 0
+        self.session: Stream | None = None
+        self.upload: Stream | None = None
+        self.welcome: agent.Welcome | None = None
+        self.opened: agent.UploadAck | None = None
+        self.acks: list[agent.UploadAck] = []
+        self.refused: tuple[str, str] | None = None
+        self.session_id = session_id
+        if session_id is None:
+            self.session = Stream(self.stub.Session)
+            if hello is None:
+                hello = agent.Hello(identity=self.identity, protocol=1, agent_version="0", framework_version="attack",
+                                    config_json=config, step=step, incarnation_secret=self.secret)
+            self.session.send(agent.AgentEvent(hello=hello))
+            answer = self.session.receive()
+            if answer is None:
+                self.refused = self.session.end()
+                return
+            self.welcome = answer.welcome
+            self.session_id = answer.welcome.session_id
+        if upload:
+            self.open_upload(first_sequence)
+
+    @property
+    def incarnation(self) -> int:
+        return self.identity.incarnation
+
+    def open_upload(self, first_sequence: int = 0) -> bool:
+        """A new Upload of the session; the old one, if any, is left as it is."""
+        self.upload = Stream(self.stub.Upload)
+        self.upload.send(agent.UploadFrame(open=agent.UploadOpen(
+            session_id=self.session_id, identity=self.identity, first_sequence=first_sequence)))
+        self.opened = self.upload.receive()
+        if self.opened is None:
+            self.refused = self.upload.end()
+            return False
+        self.sequence = self.opened.committed
+        return True
+
+    def event(self, **body: Any) -> None:
+        self.session.send(agent.AgentEvent(**body))
+
+    def frame(self, **body: Any) -> int:
+        """Sends the next frame of the sequence; its number."""
+        self.sequence += 1
+        self.upload.send(agent.UploadFrame(sequence=self.sequence, **body))
+        return self.sequence
+
+    def raw_frame(self, frame: agent.UploadFrame) -> None:
+        self.upload.send(frame)
+
+    def batch(self, step: int, records: Iterable[types.Record]) -> int:
+        return self.frame(batch=agent.RecordBatch(step=step, records=records))
+
+    def chunk(self, payload_digest: bytes, length: int, offset: int, data: bytes, crc: int | None = None) -> int:
+        return self.frame(chunk=agent.PayloadChunk(digest=payload_digest, length_bytes=length, offset_bytes=offset,
+                                                   data=data, crc32c=crc32c(data) if crc is None else crc))
+
+    def payload(self, data: bytes, payload_digest: bytes | None = None, piece: int = 512 << 10) -> bytes:
+        """All of one payload, honest unless another digest is given."""
+        payload_digest = payload_digest or digest(data)
+        for offset in range(0, len(data), piece):
+            self.chunk(payload_digest, len(data), offset, data[offset:offset + piece])
+        return payload_digest
+
+    def offer(self, *payloads: tuple[bytes, int]) -> None:
+        """PayloadOffers of (digest, length) pairs."""
+        self.upload.send(agent.UploadFrame(offers=agent.PayloadOffers(
+            digests=[p[0] for p in payloads], length_bytes=[p[1] for p in payloads])))
+
+    def answers(self, payload_digest: bytes, seconds: float = SOON) -> str:
+        """What the collector said to an offer: "have", "coming" or "wanted"."""
+        deadline = time.monotonic() + seconds
+        while True:
+            ack = self.upload.receive(max(0.01, deadline - time.monotonic()))
+            if ack is None:
+                raise AssertionError(f"the upload ended: {self.upload.end()}")
+            self.acks.append(ack)
+            for word, digests in (("have", ack.have_digests), ("coming", ack.coming_digests),
+                                  ("wanted", ack.wanted_digests)):
+                if payload_digest in digests:
+                    return word
+
+    def committed(self, sequence: int | None = None, seconds: float = SOON) -> bool:
+        """Whether the frame (the last one) is acked as COMMITTED before the stream or the time ends."""
+        return self._acked(lambda ack: ack.committed, sequence, seconds)
+
+    def synced(self, sequence: int | None = None, seconds: float = SOON) -> bool:
+        return self._acked(lambda ack: ack.synced, sequence, seconds)
+
+    def _acked(self, level: Callable, sequence: int | None, seconds: float) -> bool:
+        sequence = self.sequence if sequence is None else sequence
+        if any(level(ack) >= sequence for ack in self.acks):
+            return True
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                ack = self.upload.receive(max(0.01, deadline - time.monotonic()))
+            except TimeoutError:
+                return False
+            if ack is None:
+                return False
+            self.acks.append(ack)
+            if level(ack) >= sequence:
+                return True
+
+    def step(self, step: int = 0, data: bytes = b"\1\2\3\4" * 64, entry: str = "Torch.relu.0.forward", *,
+             send_payload: bool = True, **begin: Any) -> int:
+        """A whole step: begin, one call whose output is `data` as float32, end."""
+        if send_payload:
+            self.payload(data)
+        return self.batch(step, [begin_record(0, **begin), call_record(1, call(entry, [tensor(data)])),
+                                 end_record(2, 1, 1)])
+
+    def goodbye(self) -> None:
+        """Ends both streams as a dying process does."""
+        for stream in (self.upload, self.session):
+            if stream is not None:
+                stream.cancel()
+
+
+# --- records ---------------------------------------------------------------------
+
+
+def tensor(data: bytes | None = None, *, payload_digest: bytes | None = None, length: int | None = None,
+           dtype: int = types.DTYPE_FLOAT32, shape: list[int] | None = None, **fields: Any) -> types.Value:
+    """A tensor leaf; with `data`, or a digest and a length, it refers to a payload."""
+    summary = types.TensorSummary(dtype=dtype, shape=[len(data) // 4] if shape is None else shape, **fields)
+    summary.stats.max_f, summary.stats.min_f, summary.stats.mean_f, summary.stats.norm_f = 1, 0, 0.5, 1
+    if data is not None or payload_digest is not None:
+        summary.payload.digest = payload_digest or digest(data)
+        summary.payload.length_bytes = len(data) if length is None else length
+    return types.Value(tensor=summary)
+
+
+def text(value: str) -> types.Value:
+    return types.Value(scalar=types.ScalarValue(type="str", s=value))
+
+
+def call(entry: str, outputs: Iterable[types.Value] = (), inputs: Iterable[types.Value] = (),
+         kind: int = types.CALL_KIND_API_FORWARD, **fields: Any) -> types.CallPhase:
+    phase = types.CallPhase(entry=entry, kind=kind, **fields)
+    phase.input_args.SetInParent()
+    phase.output.SetInParent()
+    phase.input_args.items.extend(inputs)
+    phase.output.items.extend(outputs)
+    return phase
+
+
+def begin_record(order: int = 0, task: str = "tensor", level: str = "L1", has_payloads: bool = True,
+                 plan_epoch: int = 0, **fields: Any) -> types.Record:
+    return types.Record(order=order, step_begin=types.StepBegin(
+        task=task, level=level, has_payloads=has_payloads, framework="pytorch", plan_epoch=plan_epoch,
+        extra_info=True, **fields))
+
+
+def call_record(order: int, phase: types.CallPhase) -> types.Record:
+    return types.Record(order=order, call=phase)
+
+
+def end_record(order: int, call_phases: int, payloads: int = 0) -> types.Record:
+    return types.Record(order=order, step_end=types.StepEnd(call_phases=call_phases, payloads=payloads))
+
+
+# --- what came of it -------------------------------------------------------------
+
+
+def export(daemon: Daemon, run: str, directory: pathlib.Path, *flags: Any) -> pathlib.Path:
+    """`rankprobe export` of the run; the tree."""
+    daemon.cli("export", "--run", run, "-o", directory, *flags, check=True)
+    return directory
+
+
+def exported_tensors(tree: pathlib.Path) -> dict[str, bytes]:
+    """Raw bytes of each .pt of an exported tree, by path below it."""
+    import zipfile
+    found = {}
+    for path in sorted(tree.glob("step*/*/dump_tensor_data/*.pt")):
+        with zipfile.ZipFile(path) as archive_file:
+            name = next(n for n in archive_file.namelist() if n.endswith("/data/0"))
+            found[str(path.relative_to(tree))] = archive_file.read(name)
+    return found
