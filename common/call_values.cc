@@ -81,6 +81,10 @@ void ForEachTensor(v1::CallPhase* phase,
   });
 }
 
+int ValueDepth(const v1::Value& value) {
+  return WalkValue(value, {}, [](TensorPlace, const v1::TensorSummary&) {});
+}
+
 int ValueDepth(const v1::CallPhase& phase) {
   return WalkPhase(phase, [](TensorPlace, const v1::TensorSummary&) {});
 }

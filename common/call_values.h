@@ -36,6 +36,7 @@ void ForEachPlacedTensor(
 
 // Levels of nesting of the deepest value of the phase; a leaf has one.
 int ValueDepth(const v1::CallPhase& phase);
+int ValueDepth(const v1::Value& value);
 
 }  // namespace rankprobe
 

@@ -4,11 +4,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/dtype.h"
+#include "common/json_check.h"
 #include "common/json_text.h"
 #include "common/names.h"
 
 namespace rankprobe {
 namespace {
+
+constexpr int kMaxMeshDepth = 16;
+// sys.int_info.default_max_str_digits
+constexpr size_t kMaxDigits = 4300;
 
 class DumpWriter {
  public:
@@ -218,9 +223,20 @@ class DumpWriter {
     }
   }
 
+  // Leaves of two entries may have one name: output 0 of "A", and the debug
+  // entry "A.output.0". The later one gets another, not to replace its file.
+  std::string FreeFileName(const std::string& path) {
+    std::string name = EscapeFileName(path, ".pt");
+    // An escaped name is never that of another path.
+    for (int n = 2; !names_.insert(name).second; ++n)
+      name = EscapeFileName(absl::StrCat(path, "%", n), ".pt");
+    return name;
+  }
+
   void DataName(const v1::TensorSummary& tensor, const std::string& path) {
-    const std::string file_name = EscapeFileName(path, ".pt");
     const bool named = tensor.name_without_payload();
+    if (!named && !tensor.has_payload()) return;
+    const std::string file_name = FreeFileName(path);
     if (named) Text("data_name", file_name);
     if (!tensor.has_payload()) return;
     const bool there = tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
@@ -264,7 +280,12 @@ class DumpWriter {
 
   void DistributedTensor(const v1::TensorSummary& tensor) {
     json_.Key("device_mesh");
-    json_.Raw(tensor.device_mesh_json());
+    // Archives of old have texts that nobody looked at.
+    if (IsJsonText(tensor.device_mesh_json(), kMaxMeshDepth)) {
+      json_.Raw(tensor.device_mesh_json());
+    } else {
+      json_.String(tensor.device_mesh_json());
+    }
     json_.Key("placements");
     json_.BeginArray();
     for (const v1::Placement& placement : tensor.placements()) {
@@ -319,10 +340,13 @@ class DumpWriter {
     json_.EndObject();
   }
 
-  // The digits come from the wire: anything else than an integer is text.
+  // The digits come from the wire: anything else than an integer is text, and
+  // so is one that Python's json would refuse to read.
   void BigInt(const std::string& digits) {
     const size_t start = !digits.empty() && digits[0] == '-' ? 1 : 0;
-    if (digits.size() > start &&
+    const size_t count = digits.size() - start;
+    if (count > 0 && count <= kMaxDigits &&
+        (digits[start] != '0' || count == 1) &&
         digits.find_first_not_of("0123456789", start) == std::string::npos) {
       json_.Raw(digits);
     } else {
@@ -416,6 +440,8 @@ class DumpWriter {
   std::vector<PayloadFile>* const missing_;
   JsonTextWriter json_;
   std::string entry_;
+  // Of the payload files so far.
+  absl::flat_hash_set<std::string> names_;
 };
 
 }  // namespace

@@ -29,6 +29,7 @@
 #include "common/content_hash.h"
 #include "common/dtype.h"
 #include "common/status_macros.h"
+#include "common/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -233,10 +234,10 @@ class StepExporter {
     for (const v1::ErrorEvent& error : view.errors) {
       absl::StrAppend(
           &log, absl::FormatTime(absl::FromUnixNanos(error.time_unix_ns())),
-          " ", error.message(), "\n");
+          " ", VisibleText(error.message()), "\n");
     }
     for (const v1::LedgerGap& gap : ledger.gaps())
-      absl::StrAppend(&log, GapText(gap), "\n");
+      absl::StrAppend(&log, VisibleText(GapText(gap)), "\n");
     return log;
   }
 

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/call_values.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
+
+// What one record may have (admission.cc).
+constexpr int kMaxMergedDepth = 400;
 
 bool MovesToTheEnd(v1::CallKind kind) {
   return kind == v1::CALL_KIND_MODULE_FORWARD ||
@@ -18,9 +23,11 @@ bool MovesToTheEnd(v1::CallKind kind) {
 }
 
 // Puts `leaf` where `path` leads inside `value`; a path that leads nowhere is
-// ignored.
+// ignored. Each record is only so deep, yet they could fill each other's leaves
+// to any depth: what would be deeper than one record may be is marked as cut.
 void FillPath(const std::string& path, const v1::Value& leaf,
               v1::Value* value) {
+  int level = 0;
   if (!path.empty()) {
     for (const absl::string_view part : absl::StrSplit(path, '.')) {
       int index = 0;
@@ -32,39 +39,81 @@ void FillPath(const std::string& path, const v1::Value& leaf,
       } else {
         return;
       }
+      ++level;
     }
   }
-  *value = leaf;
+  const int depth = level + ValueDepth(leaf);
+  if (depth <= kMaxMergedDepth) {
+    *value = leaf;
+    return;
+  }
+  value->Clear();
+  v1::CutValue* const cut = value->mutable_cut();
+  cut->set_limit("depth");
+  cut->set_size(static_cast<uint64_t>(depth));
+  cut->set_kept(static_cast<uint64_t>(level));
 }
 
-void MergePhase(const v1::CallPhase& phase, v1::CallPhase* call) {
-  if (phase.has_input_args()) *call->mutable_input_args() = phase.input_args();
-  if (phase.has_input_kwargs())
-    *call->mutable_input_kwargs() = phase.input_kwargs();
-  if (phase.has_output()) *call->mutable_output() = phase.output();
-  if (phase.has_parameters()) *call->mutable_parameters() = phase.parameters();
-  if (phase.has_input()) *call->mutable_input() = phase.input();
-  for (const v1::NamedValue& gradient : phase.gradients().items()) {
-    v1::NamedValue* at = nullptr;
-    for (v1::NamedValue& known : *call->mutable_gradients()->mutable_items()) {
-      if (known.name() == gradient.name()) at = &known;
+// Merges the phases of one step's calls.
+class CallMerger {
+ public:
+  explicit CallMerger(std::vector<v1::CallPhase>* calls) : calls_(calls) {}
+
+  void Merge(const v1::CallPhase& phase, size_t index) {
+    v1::CallPhase* const call = &(*calls_)[index];
+    if (phase.has_input_args())
+      *call->mutable_input_args() = phase.input_args();
+    if (phase.has_input_kwargs())
+      *call->mutable_input_kwargs() = phase.input_kwargs();
+    if (phase.has_output()) *call->mutable_output() = phase.output();
+    if (phase.has_parameters())
+      *call->mutable_parameters() = phase.parameters();
+    if (phase.has_input()) *call->mutable_input() = phase.input();
+    if (phase.gradients().items_size() > 0) {
+      MergeGradients(phase.gradients(), index,
+                     call->mutable_gradients()->mutable_items());
     }
-    if (at == nullptr) at = call->mutable_gradients()->add_items();
-    *at = gradient;
-  }
-  if (phase.has_debug()) {
-    if (phase.debug_path().empty() && !call->has_debug()) {
-      *call->mutable_debug() = phase.debug();
-    } else {
-      FillPath(phase.debug_path(), phase.debug(), call->mutable_debug());
+    if (phase.has_debug()) {
+      if (phase.debug_path().empty() && !call->has_debug()) {
+        *call->mutable_debug() = phase.debug();
+      } else {
+        FillPath(phase.debug_path(), phase.debug(), call->mutable_debug());
+      }
     }
   }
-}
+
+ private:
+  using Items = google::protobuf::RepeatedPtrField<v1::NamedValue>;
+
+  // A parameter's gradient replaces the last one of its name.
+  void MergeGradients(const v1::ValueMap& gradients, size_t call,
+                      Items* known) {
+    auto& places = places_[call];
+    for (int i = static_cast<int>(places.seen); i < known->size(); ++i)
+      places.of_name[known->Get(i).name()] = i;
+    for (const v1::NamedValue& gradient : gradients.items()) {
+      const auto [it, is_new] =
+          places.of_name.try_emplace(gradient.name(), known->size());
+      *(is_new ? known->Add() : known->Mutable(it->second)) = gradient;
+    }
+    places.seen = static_cast<size_t>(known->size());
+  }
+
+  struct GradientPlaces {
+    absl::flat_hash_map<std::string, int> of_name;
+    size_t seen = 0;
+  };
+
+  std::vector<v1::CallPhase>* const calls_;
+  // Of the calls that have been merged with gradients.
+  absl::flat_hash_map<size_t, GradientPlaces> places_;
+};
 
 }  // namespace
 
 absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
   StepView view;
+  CallMerger merger(&view.calls);
   std::vector<uint64_t> positions;
   absl::flat_hash_map<std::string, size_t> index_of_call, index_of_edge;
   absl::flat_hash_map<uint32_t, size_t> index_of_stack;
@@ -78,7 +127,7 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
           view.calls.push_back(phase);
           positions.push_back(record.order());
         } else {
-          MergePhase(phase, &view.calls[it->second]);
+          merger.Merge(phase, it->second);
           if (MovesToTheEnd(phase.kind()))
             positions[it->second] = record.order();
         }

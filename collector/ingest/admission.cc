@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/call_values.h"
+#include "common/json_check.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
 
@@ -12,6 +13,9 @@ constexpr size_t kMaxEntryBytes = 4096;
 constexpr int kMaxDepth = 400;
 constexpr int kMaxDimensions = 64;
 constexpr int kMaxStackFrames = 4096;
+constexpr size_t kMaxDebugPathBytes = 4096;
+constexpr size_t kMaxMeshBytes = 64 << 10;
+constexpr int kMaxMeshDepth = 16;
 constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 40;
 constexpr int kMaxOffers = 256;
 
@@ -32,8 +36,18 @@ absl::Status CheckCall(const v1::CallPhase& call) {
     return absl::InvalidArgumentError(absl::StrCat(
         call.entry(), " is nested deeper than ", kMaxDepth, " levels"));
   }
+  if (call.debug_path().size() > kMaxDebugPathBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path of a debug value has ", call.debug_path().size(),
+                     " bytes; ", kMaxDebugPathBytes, " are legal"));
+  }
   absl::Status status;
   ForEachTensor(call, [&](const v1::TensorSummary& tensor) {
+    // Goes into dump.json as it is.
+    const std::string& mesh = tensor.device_mesh_json();
+    if (!mesh.empty() &&
+        (mesh.size() > kMaxMeshBytes || !IsJsonText(mesh, kMaxMeshDepth)))
+      status = absl::InvalidArgumentError("a device mesh is no JSON");
     if (tensor.shape_size() > kMaxDimensions)
       status = absl::InvalidArgumentError("a tensor has over 64 dimensions");
     for (const int64_t size : tensor.shape()) {

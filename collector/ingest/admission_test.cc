@@ -55,6 +55,28 @@ TEST(AdmissionTest, ChunksStayInsideTheirPayload) {
       [&](v1::UploadFrame* f) { chunk(f)->set_length_bytes(UINT64_MAX); }));
 }
 
+// E01, D02
+TEST(AdmissionTest, TextsThatGoFurtherAreChecked) {
+  const auto mesh = [](const std::string& text) {
+    return [text](v1::UploadFrame* f) {
+      v1::Value* value = Call(f)->mutable_output()->add_items();
+      value->mutable_tensor()->set_device_mesh_json(text);
+    };
+  };
+  EXPECT_FALSE(Refused(mesh("[[0, 1], [2, 3]]")));
+  EXPECT_TRUE(Refused(mesh("[0], \"placements\": []}, \"forged\": {")));
+  EXPECT_TRUE(Refused(mesh("[0")));
+  EXPECT_TRUE(Refused(mesh(std::string(17, '[') + std::string(17, ']'))));
+  EXPECT_TRUE(Refused(mesh("\"" + std::string(64 << 10, 'x') + "\"")));
+  const auto path = [](size_t bytes) {
+    return [bytes](v1::UploadFrame* f) {
+      Call(f)->set_debug_path(std::string(bytes, '0'));
+    };
+  };
+  EXPECT_FALSE(Refused(path(4096)));
+  EXPECT_TRUE(Refused(path(4097)));
+}
+
 TEST(AdmissionTest, RecordsAreSane) {
   EXPECT_TRUE(
       Refused([](v1::UploadFrame* f) { f->mutable_batch()->set_step(-1); }));
