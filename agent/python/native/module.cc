@@ -136,10 +136,12 @@ class PySession {
   std::shared_ptr<StepExports> MakeStepExports(const std::string& collector,
                                                const std::string& run,
                                                const std::string& root,
-                                               const std::string& directory) {
+                                               const std::string& directory,
+                                               const std::string& manifests) {
     Get();
     return std::make_shared<StepExports>(
-        StepExports::Options{collector, run, root, directory}, recorder_);
+        StepExports::Options{collector, run, root, directory, manifests},
+        recorder_);
   }
 
   // Replaces the plan from this side; used while the collector has none.
@@ -320,12 +322,6 @@ PYBIND11_MODULE(_native, m) {
       .def("begin", &StepExports::Begin, py::arg("step"), ReleaseGil())
       .def("wait", &StepExports::Wait, ReleaseGil())
       .def("take_faults", &StepExports::TakeFaults)
-      .def("take_manifests",
-           [](StepExports& self) {
-             auto manifests = self.TakeManifests();
-             if (!manifests.ok()) rankprobe::Raise(manifests.status());
-             return *std::move(manifests);
-           })
       .def("close", &StepExports::Close, ReleaseGil());
   py::class_<PySession>(m, "Session")
       .def(py::init<const std::string&, const std::string&,
@@ -354,7 +350,8 @@ PYBIND11_MODULE(_native, m) {
       .def("capture", &PySession::MakeCapture, py::arg("torch"),
            py::arg("skipped_directory"))
       .def("step_exports", &PySession::MakeStepExports, py::arg("collector"),
-           py::arg("run"), py::arg("root"), py::arg("directory"))
+           py::arg("run"), py::arg("root"), py::arg("directory"),
+           py::arg("manifests"))
       .def("set_local_plan", &PySession::SetLocalPlan, py::arg("config_json"),
            py::arg("enabled"))
       .def("set_rank", &PySession::SetRank, py::arg("rank"),

@@ -6,12 +6,15 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/grpc_channel.h"
 #include "common/status_macros.h"
@@ -20,7 +23,11 @@ namespace rankprobe {
 namespace {
 
 constexpr absl::Duration kFlushDeadline = absl::Seconds(60);
+// A collector that was killed is started again within a second.
+constexpr absl::Duration kAbsenceDeadline = absl::Seconds(10);
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
 constexpr int kFastest = 1;  // of zlib
+constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 
 std::unique_ptr<v1::ArchiveService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -92,22 +99,6 @@ std::vector<std::string> StepExports::TakeFaults() {
   return std::exchange(faults_, {});
 }
 
-absl::StatusOr<std::vector<std::string>> StepExports::TakeManifests() {
-  absl::MutexLock lock(&mutex_);
-  std::vector<std::string> out;
-  for (const Packed& packed : manifests_) {
-    std::string& text = out.emplace_back(packed.size, '\0');
-    uLongf size = text.size();
-    if (::uncompress(reinterpret_cast<Bytef*>(text.data()), &size,
-                     reinterpret_cast<const Bytef*>(packed.bytes.data()),
-                     packed.bytes.size()) != Z_OK) {
-      return absl::InternalError("a kept manifest does not unpack");
-    }
-  }
-  manifests_.clear();
-  return out;
-}
-
 void StepExports::Close() {
   {
     absl::MutexLock lock(&mutex_);
@@ -130,26 +121,49 @@ void StepExports::Work() {
       if (!step_.has_value()) return;
       step = *step_;
     }
-    absl::StatusOr<Packed> manifest = Export(step);
+    const absl::Status exported = Export(step);
     absl::MutexLock lock(&mutex_);
-    if (manifest.ok()) {
-      manifests_.push_back(*std::move(manifest));
-    } else {
-      std::ofstream(options_.directory + "/keep");
+    if (!exported.ok()) {
       faults_.push_back(absl::StrCat("step ", step, " was not exported to ",
-                                     options_.root, ", its archive is kept in ",
-                                     options_.directory, ": ",
-                                     manifest.status().message()));
+                                     options_.root,
+                                     " yet: ", exported.message()));
     }
     step_.reset();
   }
 }
 
-absl::StatusOr<StepExports::Packed> StepExports::Export(int64_t step) {
-  RP_RETURN_IF_ERROR(
-      recorder_->session()->Flush(v1::DURABILITY_COMMITTED, kFlushDeadline));
+absl::Status StepExports::Flush() {
+  const absl::Time deadline = absl::Now() + kFlushDeadline;
+  absl::Time connected = absl::Now();
+  absl::Status status;
+  do {
+    status = recorder_->session()->Flush(v1::DURABILITY_COMMITTED,
+                                         absl::Milliseconds(250));
+    if (recorder_->session()->GetStats().connected) connected = absl::Now();
+  } while (absl::IsDeadlineExceeded(status) && absl::Now() < deadline &&
+           absl::Now() - connected < kAbsenceDeadline);
+  return status;
+}
+
+absl::Status StepExports::Export(int64_t step) {
+  RP_RETURN_IF_ERROR(Flush());
   ExportLock lock;
   RP_RETURN_IF_ERROR(lock.Take(options_.directory + "/export.lock"));
+  const absl::Time deadline = absl::Now() + kAbsenceDeadline;
+  for (;;) {
+    const absl::StatusOr<std::string> manifest = Request(step);
+    if (manifest.ok()) return KeepManifest(*manifest);
+    // The collector may have been killed, and the export of a rank that was
+    // killed may still hold the staging directory.
+    const bool passes = absl::IsUnavailable(manifest.status()) ||
+                        absl::IsCancelled(manifest.status()) ||
+                        absl::IsFailedPrecondition(manifest.status());
+    if (!passes || absl::Now() >= deadline) return manifest.status();
+    absl::SleepFor(kRetryInterval);
+  }
+}
+
+absl::StatusOr<std::string> StepExports::Request(int64_t step) {
   v1::ExportRequest request;
   request.set_run(options_.run);
   request.add_steps(step);
@@ -171,17 +185,27 @@ absl::StatusOr<StepExports::Packed> StepExports::Export(int64_t step) {
         status.code(),
         absl::StrCat("collector ", options_.collector, ": ", status.message()));
   }
+  return text;
+}
+
+absl::Status StepExports::KeepManifest(const std::string& text) {
   // A long run has one of them for each step.
   uLongf size = ::compressBound(text.size());
-  Packed packed{std::string(size, '\0'), text.size()};
-  if (::compress2(reinterpret_cast<Bytef*>(packed.bytes.data()), &size,
+  std::string packed(kHeaderBytes + size, '\0');
+  if (::compress2(reinterpret_cast<Bytef*>(packed.data()) + kHeaderBytes, &size,
                   reinterpret_cast<const Bytef*>(text.data()), text.size(),
                   kFastest) != Z_OK) {
     return absl::InternalError("a manifest does not compress");
   }
-  packed.bytes.resize(size);
-  packed.bytes.shrink_to_fit();
-  return packed;
+  packed.resize(kHeaderBytes + size);
+  const std::array<uint64_t, 2> header{size, text.size()};
+  std::memcpy(packed.data(), header.data(), kHeaderBytes);
+  std::ofstream file(options_.manifests, std::ios::binary | std::ios::app);
+  file.write(packed.data(), static_cast<std::streamsize>(packed.size()));
+  file.close();
+  if (file.good()) return absl::OkStatus();
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat("writing the manifest to ", options_.manifests));
 }
 
 }  // namespace rankprobe

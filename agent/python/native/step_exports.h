@@ -4,8 +4,9 @@
 // Owned by the Python package. Threads: one of its own, begun with the first
 // step; it never takes the GIL, so the training does not wait for it. Methods
 // are called by one thread without the GIL, except in a forked child, where
-// only the destructor may run. Failure: a step that could not be exported is
-// told by TakeFaults, and the collector's archive is kept.
+// only the destructor may run. Failure: a collector that is started again in
+// the meantime is waited for; a step that could not be exported all the same
+// is told by TakeFaults, and left to the end of the job (_supervise.py).
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_STEP_EXPORTS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_STEP_EXPORTS_H_
 
@@ -32,8 +33,12 @@ class StepExports {
     std::string collector;  // host:port, loopback
     std::string run;
     std::string root;       // where the trees appear
-    std::string directory;  // of the collector: export.lock, keep
-    double seconds = 600;   // that an export may take
+    std::string directory;  // of the collector: export.lock, staging
+    // The manifest of each export is appended to it, so that it outlives a
+    // process that is killed: sizes packed and unpacked, 8 bytes each in
+    // this machine's order, and zlib's bytes (_manifests.py reads it).
+    std::string manifests;
+    double seconds = 600;  // that an export may take
   };
   StepExports(Options options, std::shared_ptr<Recorder> recorder);
   ~StepExports();
@@ -46,19 +51,18 @@ class StepExports {
   void Wait();
   // What failed since the last call.
   std::vector<std::string> TakeFaults();
-  // The manifest.json of each export, in order; they are forgotten.
-  absl::StatusOr<std::vector<std::string>> TakeManifests();
   // Waits and lets go of the recorder.
   void Close();
 
  private:
-  struct Packed {
-    std::string bytes;
-    size_t size;  // before it was compressed
-  };
-
   void Work();
-  absl::StatusOr<Packed> Export(int64_t step);
+  absl::Status Export(int64_t step);
+  // Until what was recorded is committed, or the collector has been away for
+  // too long.
+  absl::Status Flush();
+  // One try; the manifest.
+  absl::StatusOr<std::string> Request(int64_t step);
+  absl::Status KeepManifest(const std::string& text);
 
   const Options options_;
   const ForkGuard fork_guard_;
@@ -70,7 +74,6 @@ class StepExports {
   std::optional<int64_t> step_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> faults_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Packed> manifests_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rankprobe

@@ -1,9 +1,11 @@
 """A private collector for a job that was given none.
 
-The first process that records into a dump_path starts it, all processes with
-the same dump_path share it, and it ends with the last of them. The trees of
-its steps appear in dump_path; its archive lives in dump_path/.rankprobe and is
-removed at the end, unless an export failed.
+The first process of a machine that records into a dump_path starts it, all
+others with the same dump_path share it. It outlives them: when the last of them
+has ended, in whatever way, what they left is brought into dump_path, and only
+then does it end (_supervise.py). The trees of its steps appear in dump_path; its
+archive lives in dump_path/.rankprobe and is removed at the end, unless an
+export failed.
 """
 
 from __future__ import annotations
@@ -14,14 +16,24 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
+import weakref
 import zlib
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 _START_SECONDS = 60.0
+# An earlier job of the same dump_path whose processes were killed is exported first.
+_ENDING_SECONDS = 900.0
+_TELL_SECONDS = 5.0
+_CONNECT_SECONDS = 30.0
+# As long as a step's records may take to be committed, at stop().
+_COMMIT_SECONDS = 10.0
+_SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
 def find_binary(name: str) -> str:
@@ -59,86 +71,209 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         os.close(fd)
 
 
+def _root_lock_path(root: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(tempfile.gettempdir()) / f"rankprobe-{os.getuid()}-{zlib.crc32(os.fsencode(root)):08x}.lock"
+
+
 def root_lock(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
     """One process of this machine at a time; not a file in a directory that is removed."""
-    name = f"rankprobe-{os.getuid()}-{zlib.crc32(os.fsencode(root)):08x}.lock"
-    return _locked(pathlib.Path(tempfile.gettempdir()) / name)
+    return _locked(_root_lock_path(root))
 
 
 class EmbeddedCollector:
     """This process' use of the collector of a dump_path.
 
-    `address` is where it listens (loopback only), `run` the name of the run.
+    `address` is where it listens (loopback only), also after it was killed and
+    started again; `run` the name of the run; `manifests` the file for those of
+    this process' exports. `unfinished`: something is not in dump_path, and is
+    to be brought there when the last user has ended; unless it is set, leave()
+    says that all is there. A forked child has no use of it.
     """
 
     def __init__(self, dump_path: str, run: str) -> None:
         self.root = pathlib.Path(dump_path).resolve()
+        self.unfinished = False
         self._base = self.root / ".rankprobe"
         self._pid = os.getpid()
         self._users: Optional[int] = None
-        deadline = time.monotonic() + _START_SECONDS
+        self._supervisor: Optional[int] = None
+        self._commits = True
+        begun = time.monotonic()
+        told = False
         while not self._join(run):
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begun
+            if waited > _ENDING_SECONDS or (waited > _START_SECONDS and not self._is_supervised()):
                 raise RuntimeError(f"the private collector below {self._base} neither ends nor answers")
-            time.sleep(0.05)
+            if waited > _TELL_SECONDS and not told:
+                told = True
+                warnings.warn(f"rankprobe: waiting until the job before this one is exported to {self.root}",
+                              RuntimeWarning, stacklevel=2)
+            time.sleep(0.02)
+        _in_use.add(self)
+
+    @property
+    def directory(self) -> pathlib.Path:
+        # Of this machine: several may share the file system.
+        return self._base / f"collector-{socket.gethostname()}"
 
     def _join(self, run: str) -> bool:
         """Uses the collector that is there, or starts one. False: try again."""
         self.root.mkdir(parents=True, exist_ok=True)
         with root_lock(self.root):
-            directory = self._base / "collector"
-            users_path = directory / "users.lock"
-            if (directory / "job.json").exists():
-                users = os.open(users_path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except OSError:
-                    os.close(users)  # it is ending
-                    return False
-                job = json.loads((directory / "job.json").read_text())
-                if _alive(job["pid"]):
-                    self._use(directory, users, job)
-                    return True
-                os.close(users)
-                directory.rename(self._base / f"left-{time.time_ns():x}")  # killed: its archive is kept
-            elif directory.exists():
-                return False  # being removed
-            directory.mkdir(parents=True)
-            users = os.open(users_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(users, fcntl.LOCK_SH)
+            self._sweep()
             try:
-                job = self._start(directory, run)
+                users = _open(self.directory / "users.lock", os.O_RDWR)
+            except FileNotFoundError:
+                try:
+                    users = self._create(run)
+                except FileNotFoundError:  # the base was just being removed
+                    return False
+            try:
+                joined = self._enter(users)
             except BaseException:
                 os.close(users)
-                shutil.rmtree(directory, ignore_errors=True)
                 raise
-            (directory / "job.json").write_text(json.dumps(job))
-            self._use(directory, users, job)
-            return True
+            if not joined:
+                os.close(users)
+            return joined
 
-    def _start(self, directory: pathlib.Path, run: str) -> dict:
-        port_file = directory / "port"
-        script = pathlib.Path(__file__).resolve().with_name("_supervise.py")
-        with open(directory / "collector.log", "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(script), str(directory), find_binary("rankprobed"),
-                 "--listen", "127.0.0.1:0", "--data-dir", str(directory / "data"), "--port-file", str(port_file),
-                 "--export-root", str(self.root)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    def _sweep(self) -> None:
+        """What processes that were killed left half made or half removed."""
+        for pattern in ("new-*", "gone-*"):
+            for left in self._base.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _create(self, run: str) -> int:
+        """A new directory, in use by us before it has its name."""
+        job = {"run": run, "root": str(self.root), "rankprobed": os.path.abspath(find_binary("rankprobed")),
+               "rankprobe": os.path.abspath(find_binary("rankprobe")),
+               "lock": str(_root_lock_path(self.root))}
+        self._base.mkdir(mode=0o750, exist_ok=True)
+        fresh = self._base / f"new-{os.getpid()}-{time.time_ns():x}"
+        fresh.mkdir(mode=0o700)
+        try:
+            for name in ("unfinished", "manifests"):
+                (fresh / name).mkdir(mode=0o700)
+            (fresh / "job.json").write_text(json.dumps(job), encoding="utf-8")
+            users = _open(fresh / "users.lock", os.O_RDWR | os.O_CREAT)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            fresh.rename(self.directory)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        for left in self._base.glob("left-*"):
+            warnings.warn(f"rankprobe: the archive of an earlier job is still in {left}; {self.root}/rankprobe-{left.name}"
+                          ".txt says why, and what exports it", RuntimeWarning, stacklevel=4)
+        return users
+
+    def _enter(self, users: int) -> bool:
+        """Becomes a user, unless the job is at its end."""
+        if not self._is_supervised():
+            # All who kept it were killed. Without a user it is the archive of a
+            # job that has ended: that comes to its end first.
+            stale = _try_lock(users, fcntl.LOCK_EX)
+            if stale:
+                fcntl.flock(users, fcntl.LOCK_UN)
+                self._supervise(soon=True)
+                return False
+        if not _try_lock(users, fcntl.LOCK_SH):
+            return False
+        if not self._is_supervised():
+            self._supervise(soon=False)
+        address = self._address()
+        job = json.loads((self.directory / "job.json").read_text(encoding="utf-8"))
+        name = f"{os.getpid()}-{time.time_ns():x}"
+        self._mark = self.directory / "unfinished" / name
+        self._mark.touch(mode=0o600)
+        self.manifests = self.directory / "manifests" / name
+        self._supervisor = _open(self.directory / "supervisor.lock", os.O_RDWR | os.O_CREAT)
+        self._users, self.address, self.run = users, address, job["run"]
+        return True
+
+    def _address(self) -> str:
+        # Who started it may have been killed before it listened, and the supervisor too.
         deadline = time.monotonic() + _START_SECONDS
-        while not (port_file.exists() and port_file.read_text().strip()):
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                process.wait()
-                text = (directory / "collector.log").read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"the private collector did not start: {text}")
-            time.sleep(0.002)
-        process.returncode = 0  # it outlives us: no warning about that
-        return {"address": f"127.0.0.1:{int(port_file.read_text())}", "run": run, "pid": process.pid}
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return (self.directory / "address").read_text(encoding="utf-8")
+            if not self._is_supervised():
+                self._supervise(soon=False)
+            elif time.monotonic() > deadline:
+                raise RuntimeError(f"the private collector did not start; see {self.directory / 'collector.log'}")
+            time.sleep(0.01)
 
-    def _use(self, directory: pathlib.Path, users: int, job: dict) -> None:
-        self.directory, self._users = directory, users
-        self.address, self.run = job["address"], job["run"]
+    def _is_supervised(self) -> bool:
+        try:
+            fd = self._supervisor
+            if fd is None:
+                fd = _open(self.directory / "supervisor.lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            if not _try_lock(fd, fcntl.LOCK_SH):
+                return True
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            return False
+        finally:
+            if fd != self._supervisor:
+                os.close(fd)
+
+    def _supervise(self, soon: bool) -> None:
+        """Starts a supervisor. RuntimeError if the collector does not start; not if `soon`."""
+        words = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(self.directory), *(["--soon"] if soon else [])]
+        path = self.directory / "collector.log"
+        with open(path, "ab") as log:
+            try:
+                code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                      timeout=2 * _START_SECONDS).returncode
+            except subprocess.TimeoutExpired:
+                code = 1
+        if code != 0 and not soon:
+            raise RuntimeError(f"the private collector did not start: {path.read_text(errors='replace')[-2000:]}")
+
+    def ensure_supervised(self) -> None:
+        """Starts another supervisor when all that there were have been killed."""
+        if os.getpid() == self._pid and self._users is not None and not self._is_supervised():
+            with contextlib.suppress(OSError):
+                self._supervise(soon=True)
+
+    def connect(self, session: Any) -> None:
+        """Waits until the collector has welcomed the session. TimeoutError."""
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while True:
+            try:
+                return session.wait_connected(1.0)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+                self.ensure_supervised()
+
+    def commit(self, session: Any) -> bool:
+        """After session.stop(): waits for what it did not, because the collector was
+        being started again. False: not committed, for the first time."""
+        try:
+            session.flush(0.25 if self._commits else 0.0)
+            self._commits = True
+            return True
+        except (TimeoutError, RuntimeError):
+            if not self._commits:
+                return True
+        deadline = time.monotonic() + _COMMIT_SECONDS
+        while time.monotonic() < deadline:
+            self.ensure_supervised()
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                session.flush(0.5)
+                return True
+        self._commits = False
+        return False
+
+    def first_to_tell(self) -> bool:
+        """True for one process of the job."""
+        try:
+            os.close(_open(self.directory / "told", os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        except OSError:
+            return False
+        return True
 
     @contextlib.contextmanager
     def exporting(self) -> Iterator[None]:
@@ -148,16 +283,38 @@ class EmbeddedCollector:
             yield
 
     def leave(self) -> None:
-        users, self._users = self._users, None
-        if users is not None and os.getpid() == self._pid:
-            os.close(users)
+        if self._users is None or os.getpid() != self._pid:
+            return
+        if not self.unfinished:
+            self._mark.unlink(missing_ok=True)
+        self._close()
+
+    def _close(self) -> None:
+        for fd in (self._users, self._supervisor):
+            if fd is not None:
+                os.close(fd)
+        self._users = self._supervisor = None
 
 
-def _alive(pid: int) -> bool:
+# Of this process; what it forks must not hold their locks.
+_in_use: "weakref.WeakSet[EmbeddedCollector]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for collector in list(_in_use):
+        collector._close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _open(path: pathlib.Path, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _try_lock(fd: int, how: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except PermissionError:
-        pass
     return True

@@ -1,6 +1,7 @@
 """Trees of finished steps into dump_path, beside the training of the next step.
 
-A private collector writes them itself. From a collector elsewhere they are
+A private collector writes them itself; what it could not is left to the end of
+the job. From a collector elsewhere they are
 fetched by `rankprobe export` when the config says auto_export: this rank's
 part of the tree, on this machine. manifest.json of dump_path speaks of all
 steps once the process has ended.
@@ -14,40 +15,14 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import zlib
 from typing import Any, Callable, Optional
 
+from rankprobe._manifests import merge_manifests, read_manifest, read_parts, write_manifest
 from rankprobe.embedded import EmbeddedCollector, find_binary, root_lock
 
-_SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
 _EXPORT_SECONDS = 3600
-
-
-def _place(entry: dict) -> tuple[str, str]:
-    """(step, directory of the rank) that an entry of a manifest speaks of."""
-    if "path" in entry:
-        step, rank, *_ = entry["path"].split("/")
-        return step, rank
-    return f"step{entry.get('step')}", str(entry.get("rank"))
-
-
-def merge_manifests(parts: list[dict], rank: str) -> dict:
-    """One manifest of several, older ones first. Of a place that more than one
-    speaks of the last one counts; for places of other ranks the first part,
-    dump_path's own manifest, knows best."""
-    out = {key: value for key, value in parts[0].items() if key not in _SECTIONS}
-    told: dict[tuple[str, str], dict] = {}
-    for part in parts:
-        found: dict[tuple[str, str], dict] = {}
-        for section in _SECTIONS:
-            for entry in part.get(section, []):
-                found.setdefault(_place(entry), {}).setdefault(section, []).append(entry)
-        for place, entries in found.items():
-            if place[1] == rank or place not in told:
-                told[place] = entries
-    for section in _SECTIONS:
-        out[section] = [entry for place in sorted(told) for entry in told[place].get(section, [])]
-    return out
 
 
 class Exports:
@@ -55,20 +30,31 @@ class Exports:
 
     def __init__(self, session: Any, run: str, root: str, embedded: Optional[EmbeddedCollector],
                  rank: Callable[[], Optional[int]], warn: Callable[[str], None]) -> None:
-        self._run, self._embedded, self._rank, self._warn = run, embedded, rank, warn
+        self._run, self.embedded, self._rank, self._warn = run, embedded, rank, warn
         self.root = embedded.root if embedded is not None else pathlib.Path(root).resolve()
         self._steps: Any
         if embedded is None:
             self._steps = _Fetches(session, run, self.root, self._label, rank)
         else:
-            self._steps = session.step_exports(embedded.address, run, str(self.root), str(embedded.directory))
+            self._steps = session.step_exports(embedded.address, run, str(self.root), str(embedded.directory),
+                                               str(embedded.manifests))
+        self._session = session
+        self._told = False
 
     def _label(self) -> str:
         rank = self._rank()
         return f"proc{os.getpid()}" if rank is None else f"rank{rank}"
 
+    def commit(self) -> None:
+        """After stop(): a private collector that was killed is waited for, so
+        that what stop() returned for is safe."""
+        if self.embedded is not None and not self.embedded.commit(self._session):
+            self._warn("the private collector does not answer; what is recorded waits in this process")
+
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
+        if self.embedded is not None:
+            self.embedded.ensure_supervised()
         self._steps.begin(step)
         self._tell()
 
@@ -79,6 +65,9 @@ class Exports:
 
     def _tell(self) -> None:
         for fault in self._steps.take_faults():
+            if self.embedded is not None:
+                self.embedded.unfinished = True
+                fault += "; it is tried again when the last process of the job has ended"
             self._warn(fault)
 
     def close(self) -> None:
@@ -86,22 +75,43 @@ class Exports:
         self._steps.close()
         self._tell()
         try:
-            parts = [json.loads(part) for part in self._steps.take_manifests()]
-            if parts:
-                with root_lock(self.root) if self._embedded is None else self._embedded.exporting():
-                    self._write_manifest(parts)
+            if self.embedded is None:
+                parts = [json.loads(part) for part in self._steps.take_manifests()]
+                scratch = self.root / f".manifest-{os.uname().nodename}-{os.getpid()}.json"
+                with root_lock(self.root):
+                    self._write_manifest(parts, scratch)
+            else:
+                self.embedded.ensure_supervised()
+                with self.embedded.exporting():
+                    self._write_manifest(read_parts(self.embedded.manifests),
+                                         self.embedded.directory / f"manifest-{os.getpid()}")
+                    self.embedded.manifests.unlink(missing_ok=True)
         except (OSError, RuntimeError, ValueError) as error:
+            if self.embedded is not None:
+                self.embedded.unfinished = True
             self._warn(f"manifest.json of {self.root} is not complete: {error}")
 
-    def _write_manifest(self, parts: list[dict]) -> None:
-        path = self.root / "manifest.json"
-        if path.exists():
-            there = json.loads(path.read_bytes())
-            if there.get("run") == self._run:
-                parts.insert(0, there)
-        fresh = path.with_name(f".manifest-{os.getpid()}.json")
-        fresh.write_text(json.dumps(merge_manifests(parts, self._label()), indent=1), encoding="utf-8")
-        fresh.rename(path)
+    def _write_manifest(self, parts: list[dict], scratch: pathlib.Path) -> None:
+        if not parts:
+            return
+        there = read_manifest(self.root, self._run)
+        if there is not None:
+            parts.insert(0, there)
+        write_manifest(self.root, merge_manifests(parts, {self._label()}), scratch)
+
+
+def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[int]) -> None:
+    """One line to whoever started the job; of several ranks one says it."""
+    if exports is not None and exports.embedded is not None:
+        mine = exports.embedded.first_to_tell()
+    else:
+        mine = rank in (None, 0)
+    if not mine:
+        return
+    text = (f"dump.json is at {exports.root}/step*/ (run {run})" if exports is not None else
+            f"records go to run {run} at {os.environ.get('RANKPROBE_COLLECTOR', '')}; "
+            f"rankprobe export --run {run} -o {root} writes dump.json")
+    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
 
 
 class _Fetches:

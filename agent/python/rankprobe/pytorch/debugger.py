@@ -16,7 +16,7 @@ from rankprobe.pytorch import _config
 from rankprobe.pytorch._apis import Apis, optimizer_scopes
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
-from rankprobe.pytorch._exports import Exports
+from rankprobe.pytorch._exports import Exports, tell_place
 from rankprobe.pytorch._modules import ModuleHooks
 from rankprobe.pytorch._process import check_torch_compile, environment_rank, run_name, warn
 from rankprobe.pytorch._saving import check_saved, gradient_leaves, skeleton
@@ -84,6 +84,7 @@ class PrecisionDebugger:
             self._embedded: Optional[EmbeddedCollector] = None
             self._calls: Any = None
             self._dirty_steps: set[int] = set()
+            self._place_told = False
             self._exports: Optional[Exports] = None
             self._scopes: list[Callable[[], None]] = []
             self._open_session()
@@ -242,6 +243,8 @@ class PrecisionDebugger:
         self._apis.leave_mode()
         self._running = False
         self._session.stop()
+        if self._exports is not None:
+            self._exports.commit()
         self._poll_config()
 
     def _step(self) -> None:
@@ -250,6 +253,8 @@ class PrecisionDebugger:
         self._apis.leave_mode()
         if self._running:
             self._session.stop()
+            if self._exports is not None:
+                self._exports.commit()
             self._running = False
         self._tokens = 0
         self._capture.enabled = True
@@ -380,7 +385,7 @@ class PrecisionDebugger:
         self._session = _native.Session(address, run=run, rank=rank, config_json=self._file.text,
                                         framework=f"pytorch {torch.__version__}")
         if self._embedded is not None:
-            self._session.wait_connected(30.0)
+            self._embedded.connect(self._session)
         self._run = run
         if self._embedded is not None or self._plan["auto_export"]:
             self._exports = Exports(self._session, run, self._plan["dump_path"], self._embedded,
@@ -388,10 +393,17 @@ class PrecisionDebugger:
 
     def _export(self, step: int) -> None:
         """Has the tree of `step` written, beside the training of the next one."""
-        if self._exports is None or step not in self._dirty_steps:
+        if step not in self._dirty_steps:
             return
         self._dirty_steps.discard(step)
-        self._exports.begin(step)
+        self._tell_place()
+        if self._exports is not None:
+            self._exports.begin(step)
+
+    def _tell_place(self) -> None:
+        if not self._place_told:
+            self._place_told = True
+            tell_place(self._run, self._plan["dump_path"], self._exports, self._filed_rank)
 
     @classmethod
     def wait_exported(cls) -> None:
@@ -457,8 +469,7 @@ class PrecisionDebugger:
         if self._dirty_steps:
             self._session.stop()
             step = self._current_step()
-            if step in self._dirty_steps and self._exports is not None:
-                self._exports.begin(step)
+            self._export(step)
         if self._exports is not None:
             self._exports.close()
         self._closed = True

@@ -1,0 +1,91 @@
+"""manifest.json of a dump_path, from the manifests of the exports into it.
+
+Needs the standard library alone and no other file of the package: the
+supervisor of a private collector runs without them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import struct
+import zlib
+from typing import Container, Optional
+
+_SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
+# Of a part in a file of parts: bytes packed, bytes as JSON. StepExports
+# (agent/python/native/step_exports.cc) writes it.
+_HEADER = struct.Struct("=QQ")
+_MAX_PART_BYTES = 1 << 31
+
+
+def place_of(entry: dict) -> tuple[str, str]:
+    """(step, directory of the rank) that an entry of a manifest speaks of."""
+    if "path" in entry:
+        step, rank, *_ = entry["path"].split("/")
+        return step, rank
+    return f"step{entry.get('step')}", str(entry.get("rank"))
+
+
+def merge_manifests(parts: list[dict], own: Optional[Container[str]]) -> dict:
+    """One manifest of several, older ones first. Of a place that more than one
+    speaks of the last one counts; for places that are not of `own` directories
+    the first part, dump_path's own manifest, knows best. None: all are own."""
+    out = {key: value for key, value in parts[0].items() if key not in _SECTIONS}
+    told: dict[tuple[str, str], dict] = {}
+    for part in parts:
+        found: dict[tuple[str, str], dict] = {}
+        for section in _SECTIONS:
+            for entry in part.get(section, []):
+                found.setdefault(place_of(entry), {}).setdefault(section, []).append(entry)
+        for place, entries in found.items():
+            if own is None or place[1] in own or place not in told:
+                told[place] = entries
+    for section in _SECTIONS:
+        out[section] = [entry for place in sorted(told) for entry in told[place].get(section, [])]
+    return out
+
+
+def read_parts(path: pathlib.Path) -> list[dict]:
+    """The manifests that a process appended to its file, as far as they are
+    whole: it may have been killed while it wrote the last one."""
+    parts: list[dict] = []
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return parts
+    at = 0
+    while at + _HEADER.size <= len(data):
+        packed, length = _HEADER.unpack_from(data, at)
+        at += _HEADER.size
+        if packed > len(data) - at or length > _MAX_PART_BYTES:
+            break
+        try:
+            parts.append(json.loads(zlib.decompressobj().decompress(data[at:at + packed], length)))
+        except (zlib.error, ValueError):
+            break
+        at += packed
+    return parts
+
+
+def read_manifest(root: pathlib.Path, run: str) -> Optional[dict]:
+    """manifest.json of `root`, if it is there, whole, and of this run."""
+    try:
+        there = json.loads((root / "manifest.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return there if isinstance(there, dict) and there.get("run") == run else None
+
+
+def write_manifest(root: pathlib.Path, manifest: dict, scratch: pathlib.Path) -> None:
+    """Replaces manifest.json of `root` at once. `scratch`: a name on the same
+    file system for what is not finished yet."""
+    try:
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o640), "w",
+                  encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1)
+        os.replace(scratch, root / "manifest.json")
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,159 @@
+"""The private collector keeps what it acknowledged, however its users end (issue 11, A.2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import harness
+import pytest
+
+import rankprobe
+
+HERE = pathlib.Path(__file__).resolve().parent
+RECORDS = '''
+import os, signal, sys, threading, time
+import torch
+from rankprobe.pytorch import PrecisionDebugger
+debugger = PrecisionDebugger(dump_path=sys.argv[1])
+def steps(count):
+    for _ in range(count):
+        debugger.start()
+        torch.relu(torch.ones(3))
+        debugger.stop()
+        yield
+        debugger.step()
+'''
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("RANK", "RANKPROBE_COLLECTOR")}
+    return {**kept, "PYTHONPATH": str(pathlib.Path(rankprobe.__file__).parents[1]), "OMP_NUM_THREADS": "1",
+            "RANKPROBE_BIN_DIR": str(harness.BIN), "RANKPROBE_RUN": "endings"}
+
+
+def _run(script: str, dump: pathlib.Path, environment: dict[str, str]) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", RECORDS + script, str(dump)], env=environment, capture_output=True,
+                          text=True, timeout=120)
+
+
+def _ended(dump: pathlib.Path) -> None:
+    harness.wait_for(lambda: not (dump / ".rankprobe").exists(), 90, "the end of the collector")
+
+
+def _calls(dump: pathlib.Path) -> dict[str, list[str]]:
+    return {tree.parent.name: list(json.loads((tree / "dump.json").read_text())["data"])
+            for tree in sorted(dump.glob("step*/*"))}
+
+
+def test_random_rounds(environment) -> None:
+    """tests/crash/private_rounds.py, a short run of it."""
+    done = subprocess.run([sys.executable, str(HERE.parent / "crash" / "private_rounds.py"), "--rounds", "12", "--seed",
+                           "11"], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-3000:]
+    assert "0 rounds failed" in done.stdout
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)",
+                                 "os._exit(0)"])
+def test_what_stop_returned_for_is_there(tmp_path: pathlib.Path, environment, end: str) -> None:
+    dump = tmp_path / "dump"
+    _run(f"for step, _ in enumerate(steps(3)):\n    if step == 2: {end}", dump, environment)
+    _ended(dump)
+    assert _calls(dump) == {f"step{step}": ["Torch.relu.0.forward"] for step in range(3)}
+    manifest = json.loads((dump / "manifest.json").read_text())
+    assert [entry["step"] for entry in manifest["ledger"]] == [0, 1, 2]
+    assert [entry["step"] for entry in manifest["incomplete"]] == [2]
+    assert {entry["path"].partition("/")[0] for entry in manifest["files"]} == {"step0", "step1", "step2"}
+
+
+def test_a_forked_child_does_not_keep_it(tmp_path: pathlib.Path, environment) -> None:
+    dump = tmp_path / "dump"
+    done = _run("for _ in steps(1): pass\n"
+                "child = os.fork()\n"
+                "if child == 0:\n"
+                "    os.closerange(0, 3)\n"
+                "    time.sleep(300)\n"
+                "print(child, flush=True)\n"
+                "os.kill(os.getpid(), signal.SIGKILL)", dump, environment)
+    child = int(done.stdout)
+    try:
+        _ended(dump)
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert list(_calls(dump)) == ["step0"]
+
+
+def test_the_group_of_the_job_is_killed(tmp_path: pathlib.Path, environment) -> None:
+    """Ctrl-C and the end of a terminal reach a group, as a launcher's kill does."""
+    dump = tmp_path / "dump"
+    job = subprocess.Popen([sys.executable, "-c", RECORDS + "for _ in steps(1):\n    print('here', flush=True)\n"
+                            "    time.sleep(300)", str(dump)], env=environment, stdout=subprocess.PIPE,
+                           start_new_session=True)
+    assert job.stdout.readline() == b"here\n"
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
+        os.killpg(job.pid, number)
+    job.wait()
+    job.stdout.close()
+    _ended(dump)
+    assert list(_calls(dump)) == ["step0"]
+
+
+def test_one_line_says_where_the_dump_is(tmp_path: pathlib.Path, environment) -> None:
+    dump = tmp_path / "dump"
+    done = _run("for _ in steps(3): pass", dump, environment)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [f"rankprobe: dump.json is at {dump}/step*/ (run endings)"]
+    _ended(dump)
+    assert sorted(path.name for path in dump.iterdir()) == ["manifest.json", "step0", "step1", "step2"]
+
+
+def test_what_cannot_be_exported_stays(tmp_path: pathlib.Path, environment) -> None:
+    """One line of a note says where the archive is; the command in it brings it to dump_path."""
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "step0").write_text("in the way")
+    done = _run("for _ in steps(2): pass", dump, environment)
+    assert "step 0 was not exported" in done.stderr and done.returncode == 0
+    (left,) = harness.wait_for(lambda: list(dump.glob(".rankprobe/left-*")), 90, "the archive that stays")
+    note = harness.wait_for(lambda: list(dump.glob("rankprobe-left-*.txt")), 10, "the note")[0].read_text()
+    assert len(note.splitlines()) == 1 and str(left) in note
+    assert list(_calls(dump)) == ["step1"]
+    next_job = _run("for _ in steps(0): pass", dump, environment)
+    assert "archive of an earlier job is still in" in next_job.stderr
+    (dump / "step0").unlink()
+    command = shlex.split(note.rpartition("removes the archive: ")[2])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert list(_calls(dump)) == ["step0", "step1"]
+    assert {entry["step"] for entry in json.loads((dump / "manifest.json").read_text())["ledger"]} == {0, 1}
+    _ended(dump)
+    assert not list(dump.glob("rankprobe-*"))
+
+
+def test_a_job_ends_promptly_without_its_collector(tmp_path: pathlib.Path, environment) -> None:
+    """The collector is killed again and again, and training goes on."""
+    dump = tmp_path / "dump"
+    begun = time.monotonic()
+    done = _run("for step, _ in enumerate(steps(6)):\n"
+                "    if step in (1, 2, 4):\n"
+                "        for name in os.listdir('/proc'):\n"
+                "            if name.isdecimal():\n"
+                "                words = open(f'/proc/{name}/cmdline').read().split('\\0')\n"
+                "                if words[0].endswith('/rankprobed') and sys.argv[1] in words:\n"
+                "                    os.kill(int(name), signal.SIGKILL)\n"
+                "                    print('killed', flush=True)\n", dump, environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["killed"] * 3
+    assert time.monotonic() - begun < 60
+    assert "not exported" not in done.stderr
+    assert list(_calls(dump)) == [f"step{step}" for step in range(6)]
+    _ended(dump)
