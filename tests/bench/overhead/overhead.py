@@ -166,8 +166,9 @@ def worker(tool: str, level: str, kind: str, model_name: str) -> None:
         for tree in glob.glob(directory + "/dump/**/step*", recursive=True):
             shutil.rmtree(tree, ignore_errors=True)
         if tool == "rankprobe" and collector is None:
-            with open(directory + "/dump/.rankprobe/collector/job.json", encoding="utf-8") as file:
-                collector = json.load(file)["pid"]
+            (lock,) = glob.glob(directory + "/dump/.rankprobe/collector-*/data/LOCK")
+            with open(lock, encoding="ascii") as file:
+                collector = int(file.read())
         print(json.dumps(times), file=out, flush=True)
     if tool == "rankprobe":
         debugger.close()
