@@ -17,6 +17,10 @@ import pytest
 import rankprobe
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "crash"))
+
+import private_rounds  # noqa: E402
+
 RECORDS = '''
 import os, signal, sys, threading, time
 import torch
@@ -157,3 +161,32 @@ def test_a_job_ends_promptly_without_its_collector(tmp_path: pathlib.Path, envir
     assert "not exported" not in done.stderr
     assert list(_calls(dump)) == [f"step{step}" for step in range(6)]
     _ended(dump)
+
+
+@pytest.mark.parametrize("by_command", [False, True])
+def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: bool) -> None:
+    """As at the end of a container: the next job, or a command, exports what was left first."""
+    dump = tmp_path / "dump"
+    job = subprocess.Popen([sys.executable, "-c", RECORDS + "for step, _ in enumerate(steps(4)):\n"
+                            "    if step == 3: print('here', flush=True); time.sleep(300)", str(dump)],
+                           env=environment, stdout=subprocess.PIPE)
+    assert job.stdout.readline() == b"here\n"
+    job.stdout.close()
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none starts another one
+        for pid in (*private_rounds.processes(dump), job.pid):
+            os.kill(pid, number)
+    job.wait()
+    harness.wait_for(lambda: not private_rounds.processes(dump), 30, "the end of all")
+    if by_command:
+        done = subprocess.run([sys.executable, "-m", "rankprobe.embedded", str(dump)], env=environment,
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and f"dump.json is at {dump}/step*/ (run endings)" in done.stdout, done.stderr
+        assert [entry["step"] for entry in json.loads((dump / "manifest.json").read_text())["ledger"]] == [0, 1, 2, 3]
+    else:
+        done = _run("for _ in steps(1): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
+        assert f"dump.json is at {dump}/step*/ (run next)" in done.stderr, done.stderr
+    _ended(dump)
+    places = [(tree.parent.name, tree.name == f"proc{job.pid}") for tree in sorted(dump.glob("step*/*"))]
+    assert {(f"step{step}", True) for step in range(4)} <= set(places)
+    assert (("step0", False) in places) != by_command
+    assert not private_rounds.processes(dump)

@@ -2,7 +2,7 @@
 holds into dump_path when nobody does any more. Run as a script:
 
     _supervise.py DIRECTORY [--soon]     in the background; returns when the
-                                         collector listens (--soon: at once)
+                                         collector listens (--soon: before)
     _supervise.py DIRECTORY --finish [-o DIR]
                                          in the foreground: exports an archive
                                          that was left, to dump_path or to DIR
@@ -189,7 +189,7 @@ class Ending:
 
     def export_all(self, target: str) -> None:
         """The whole run to another place."""
-        self._call("export", "--run", self._run, "-o", os.path.abspath(target))
+        self._call("export", f"--run={self._run}", "-o", os.path.abspath(target))
 
     def _call(self, verb: str, *words: str, seconds: float = _EXPORT_SECONDS) -> str:
         """Output of `rankprobe`; the collector is started again if it was killed."""
@@ -211,7 +211,7 @@ class Ending:
     def _await_disconnects(self) -> None:
         deadline = time.monotonic() + _DISCONNECT_SECONDS
         while time.monotonic() < deadline:
-            agents = json.loads(self._call("status", "--run", self._run, "--json"))["agents"]
+            agents = json.loads(self._call("status", f"--run={self._run}", "--json"))["agents"]
             if not any(agent["connected"] for agent in agents):
                 return
             time.sleep(0.02)
@@ -230,7 +230,7 @@ class Ending:
         return lock
 
     def _export(self) -> None:
-        recorded = [step for step in json.loads(self._call("status", "--run", self._run, "--steps", "--json"))["steps"]
+        recorded = [step for step in json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
                     if not step["deleted"]]
         manifest = _manifests.read_manifest(self._root, self._run)
         parts = [] if manifest is None else [manifest]
@@ -260,7 +260,7 @@ class Ending:
         fresh, old = self._directory / "fresh", self._directory / "old"
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
-        self._call("export", "--run", self._run, "--steps", ",".join(map(str, steps)), "-o", str(fresh))
+        self._call("export", f"--run={self._run}", "--steps", ",".join(map(str, steps)), "-o", str(fresh))
         for step, place in sorted(places):
             source, target = fresh / f"step{step}" / place, self._root / f"step{step}" / place
             target.parent.mkdir(mode=0o750, exist_ok=True)
@@ -298,10 +298,11 @@ def _missing(recorded: list[dict], parts: list[dict]) -> set[tuple[int, str]]:
 
 class Supervisor:
     """One process of a directory at a time. `tell`: a pipe that gets one line
-    once the collector listens: empty, or what went wrong."""
+    once the collector listens (`soon`: when there is a supervisor): empty, or what
+    went wrong."""
 
-    def __init__(self, directory: pathlib.Path, tell: Optional[int] = None) -> None:
-        self._directory, self._tell = directory, tell
+    def __init__(self, directory: pathlib.Path, tell: Optional[int] = None, soon: bool = False) -> None:
+        self._directory, self._tell, self._soon = directory, tell, soon
         self._inode = os.stat(directory).st_ino
         self._job = json.loads((directory / "job.json").read_text(encoding="utf-8"))
         self._collector = Collector(directory, self._job["rankprobed"], self._job["root"])
@@ -366,10 +367,14 @@ class Supervisor:
         except FileNotFoundError:  # it went between two looks
             self.started("the collector before has just ended")
             return 0
+        # The archive of a job that has ended gets no new users.
+        self._users = _lock(self._directory / "users.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if self._soon:
+            self.started(None)
         self._follow()
-        fault = self._keep()
-        self.started(fault)
-        self._until_unused()
+        if self._users is None:
+            self.started(self._keep())
+            self._until_unused()
         failed = self._finish()
         if failed is None:
             self._remove()
@@ -567,10 +572,7 @@ def _detach(directory: pathlib.Path, soon: bool) -> int:
     signal.signal(signal.SIGTERM, lambda *_: None)  # not inherited by the collector
     code = 1
     try:
-        supervisor = Supervisor(directory, tell)
-        if soon:
-            supervisor.started(None)
-        code = supervisor.main()
+        code = Supervisor(directory, tell, soon).main()
     except BaseException:  # noqa: BLE001 - nobody is above
         traceback.print_exc()
     finally:

@@ -5,7 +5,10 @@ others with the same dump_path share it. It outlives them: when the last of them
 has ended, in whatever way, what they left is brought into dump_path, and only
 then does it end (_supervise.py). The trees of its steps appear in dump_path; its
 archive lives in dump_path/.rankprobe and is removed at the end, unless an
-export failed.
+export failed. What is left there, also when all of a machine or a container was
+killed at once, is exported by
+
+    python -m rankprobe.embedded DUMP_PATH
 """
 
 from __future__ import annotations
@@ -121,15 +124,16 @@ class EmbeddedCollector:
         self.root.mkdir(parents=True, exist_ok=True)
         with root_lock(self.root):
             self._sweep()
+            first = False
             try:
                 users = _open(self.directory / "users.lock", os.O_RDWR)
             except FileNotFoundError:
                 try:
-                    users = self._create(run)
+                    users, first = self._create(run), True
                 except FileNotFoundError:  # the base was just being removed
                     return False
             try:
-                joined = self._enter(users)
+                joined = self._enter(users, first)
             except BaseException:
                 os.close(users)
                 raise
@@ -166,16 +170,14 @@ class EmbeddedCollector:
                           ".txt says why, and what exports it", RuntimeWarning, stacklevel=4)
         return users
 
-    def _enter(self, users: int) -> bool:
+    def _enter(self, users: int, first: bool) -> bool:
         """Becomes a user, unless the job is at its end."""
-        if not self._is_supervised():
-            # All who kept it were killed. Without a user it is the archive of a
-            # job that has ended: that comes to its end first.
-            stale = _try_lock(users, fcntl.LOCK_EX)
-            if stale:
-                fcntl.flock(users, fcntl.LOCK_UN)
-                self._supervise(soon=True)
-                return False
+        # When all who kept it were killed and there is no user, it is the archive
+        # of a job that has ended: that comes to its end first.
+        if not first and not self._is_supervised() and _try_lock(users, fcntl.LOCK_EX):
+            fcntl.flock(users, fcntl.LOCK_UN)
+            self._supervise(soon=True)
+            return False
         if not _try_lock(users, fcntl.LOCK_SH):
             return False
         if not self._is_supervised():
@@ -251,6 +253,7 @@ class EmbeddedCollector:
     def commit(self, session: Any) -> bool:
         """After session.stop(): waits for what it did not, because the collector was
         being started again. False: not committed, for the first time."""
+        self.ensure_supervised()
         try:
             session.flush(0.25 if self._commits else 0.0)
             self._commits = True
@@ -318,3 +321,18 @@ def _try_lock(fd: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m rankprobe.embedded DUMP_PATH", file=sys.stderr)
+        return 2
+    left = sorted(pathlib.Path(arguments[0]).resolve().glob(".rankprobe/*/job.json"))
+    if not left:
+        print(f"rankprobe: nothing is left in {arguments[0]}", file=sys.stderr)
+    return max([subprocess.run([sys.executable, "-I", "-S", str(_SUPERVISOR), str(job.parent), "--finish"]).returncode
+                for job in left], default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

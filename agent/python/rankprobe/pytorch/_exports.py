@@ -53,8 +53,6 @@ class Exports:
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
-        if self.embedded is not None:
-            self.embedded.ensure_supervised()
         self._steps.begin(step)
         self._tell()
 
