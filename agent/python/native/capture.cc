@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -131,6 +132,7 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
   RecordedCall call;
   Guarded("api inputs", [&] {
     call = recorder->BeginApi(spec.prefix, spec.op);
+    Count(call);
     MaybeFail("api inputs");
     if (call.kept) {
       const ReadMode mode{!spec.distributed, call.needs};
@@ -243,7 +245,30 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
 void Capture::AbandonApi(const RecordedCall& call) noexcept {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
-  Guarded("api abandoned", [&] { recorder->Abandon(call); });
+  // Of torch.utils.checkpoint; there is no public name to compare with.
+  PyObject* error = PyErr_Occurred();
+  const bool stopped =
+      error != nullptr && PyType_Check(error) &&
+      std::string_view(reinterpret_cast<PyTypeObject*>(error)->tp_name)
+          .ends_with("_StopRecomputationError");
+  Guarded("api abandoned", [&] {
+    if (stopped) {
+      RecordStopped(call);
+    } else {
+      recorder->Abandon(call);
+    }
+  });
+}
+
+void Capture::RecordStopped(const RecordedCall& call) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  const py::gil_scoped_release release;
+  recorder->Outputs(call, [](CallBuilder&, v1::CallPhase* phase) {
+    v1::ScalarValue* text =
+        phase->mutable_output()->add_items()->mutable_scalar();
+    text->set_type("str");
+    text->set_s("recomputation stopped here");
+  });
 }
 
 void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
@@ -350,6 +375,7 @@ void Capture::BeginStep() {
   tokens_.Clear();
   stacks_.Clear();
   pending_.clear();
+  seen_ = matched_ = 0;
 }
 
 }  // namespace rankprobe

@@ -79,6 +79,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void EndApi(const ApiSpec& spec, const RecordedCall& call,
               PyObject* const* args, Py_ssize_t count, PyObject* keywords,
               PyObject* result) noexcept;
+  // The error is still set: the end of a recomputation is told from the rest.
   void AbandonApi(const RecordedCall& call) noexcept;
   void Backward(const RecordedCall& call, PyObject* grad_inputs,
                 PyObject* grad_outputs) noexcept;
@@ -90,6 +91,9 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void EndModule(const ModuleCall& module, const pybind11::object& output,
                  const pybind11::dict& parameters);
   void AbandonModule(const ModuleCall& module);
+  // Checkpointing has what it needs and ends the recomputation in the middle of
+  // this forward: the entry says so in place of its outputs.
+  void StopModule(const ModuleCall& module);
   bool WantsBackward(const ModuleCall& module) const;
   void BeginModuleBackward(const ModuleCall& module);
   void ModuleBackward(const ModuleCall& module,
@@ -120,6 +124,9 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Makes the next `count` of our own events fail, for tests.
   void InjectFaults(int count) { faults_to_inject_ = count; }
   uint64_t faults() const { return faults_; }
+  // Forwards since BeginStep, and those of them that the filters let pass.
+  uint64_t seen() const { return seen_; }
+  uint64_t matched() const { return matched_; }
   // A fault of ours that Python code has caught.
   void ReportFault(const std::string& what);
 
@@ -149,6 +156,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
                                  PyObject* const* args, Py_ssize_t count,
                                  PyObject* keywords) const;
   void HookBackward(const RecordedCall& call, PyObject* result);
+  void Count(const RecordedCall& call) {
+    ++seen_;
+    if (call.stack_wanted || call.kept) ++matched_;
+  }
+  void RecordStopped(const RecordedCall& call);
   void ForgetWritten(PyObject* const* args, Py_ssize_t count);
   void MaybeFail(const char* where);
   void Fault(const char* where) noexcept;
@@ -169,6 +181,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   std::atomic<bool> apis_enabled_{true};
   int faults_to_inject_ = 0;
   uint64_t faults_ = 0;
+  uint64_t seen_ = 0, matched_ = 0;
 };
 
 // While one lives on a thread nothing else on that thread is recorded, and our

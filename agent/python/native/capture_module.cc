@@ -14,6 +14,18 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
+const char* SummaryModeName(SummaryMode mode) {
+  return mode == SummaryMode::kMd5   ? "md5"
+         : mode == SummaryMode::kXor ? "xor"
+                                     : "statistics";
+}
+
+const char* RiskLevelName(RiskLevel level) {
+  return level == RiskLevel::kAll    ? "ALL"
+         : level == RiskLevel::kCore ? "CORE"
+                                     : "FOCUS";
+}
+
 // {"plan": {..}, "warnings": [..]}; ValueError listing every fault.
 py::dict ParseConfigDict(const std::string& config_json) {
   auto config = ParseConfig(config_json, {});
@@ -69,6 +81,11 @@ py::dict PlanDict(const Plan& plan) {
   out["backward"] = plan.data_mode.backward;
   out["parameters_grad"] = plan.data_mode.parameters_grad;
   out["async_dump"] = plan.async_dump;
+  out["summary_mode"] = SummaryModeName(plan.summary_mode);
+  out["precision"] = plan.precision == Precision::kHigh ? "high" : "low";
+  out["risk_level"] = RiskLevelName(plan.risk_level);
+  out["bench_path"] = plan.bench_path;
+  out["diff_nums"] = plan.diff_nums;
   out["extra_info"] = plan.extra_info;
   out["auto_export"] = plan.auto_export;
   if (plan.dump_enable.has_value()) out["dump_enable"] = *plan.dump_enable;
@@ -97,6 +114,7 @@ void RegisterCapture(py::module_& m) {
       .def("end_module", &Capture::EndModule, py::arg("module"),
            py::arg("output"), py::arg("parameters"))
       .def("abandon_module", &Capture::AbandonModule, py::arg("module"))
+      .def("stop_module", &Capture::StopModule, py::arg("module"))
       .def("reset_modules", &Capture::ResetModules)
       .def("wants_backward", &Capture::WantsBackward, py::arg("module"))
       .def("begin_module_backward", &Capture::BeginModuleBackward,
@@ -118,6 +136,8 @@ void RegisterCapture(py::module_& m) {
       .def("report_replica", &Capture::ReportReplica, py::arg("tensors"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
       .def("report_fault", &Capture::ReportFault, py::arg("what"))
+      .def_property_readonly("seen", &Capture::seen)
+      .def_property_readonly("matched", &Capture::matched)
       .def_property_readonly("faults", &Capture::faults);
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),

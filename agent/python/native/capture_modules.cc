@@ -19,6 +19,7 @@ std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
   ModuleCall module;
   Guarded("module inputs", [&] {
     module.call = recorder->BeginModule(name);
+    Count(module.call);
     MaybeFail("module inputs");
     if (module.call.kept) {
       const ReadMode mode{true, module.call.needs};
@@ -67,6 +68,12 @@ void Capture::AbandonModule(const ModuleCall& module) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   recorder->Abandon(module.call);
+}
+
+void Capture::StopModule(const ModuleCall& module) {
+  if (recorder_ == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("module stopped", [&] { RecordStopped(module.call); });
 }
 
 void Capture::ResetModules() {

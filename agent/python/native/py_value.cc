@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "absl/strings/strip.h"
+#include "agent/python/native/py_statistics.h"
 #include "common/dtype.h"
 
 namespace rankprobe {
@@ -191,17 +193,15 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
     for (const int64_t size : sizes) value.mutable_object()->add_ints(size);
     return Leaf(std::move(value));
   }
-  if (t.IsInstance(object, t.dtype_type)) {
-    return name == "dtype" || name == "output_dtype"
-               ? Object(v1::ObjectLeaf::KIND_DTYPE, Text(object))
-               : Object(v1::ObjectLeaf::KIND_EMPTY_OBJECT);
+  if (t.IsInstance(object, t.dtype_type))
+    return Object(v1::ObjectLeaf::KIND_DTYPE, Text(object));
+  if (t.IsInstance(object, t.device_type))
+    return Object(v1::ObjectLeaf::KIND_DEVICE, Text(object));
+  if (t.IsInstance(object, t.memory_format_type)) {
+    const std::string text = Text(object);
+    return Object(v1::ObjectLeaf::KIND_MEMORY_FORMAT,
+                  std::string(absl::StripPrefix(text, "torch.")));
   }
-  if (t.IsInstance(object, t.device_type)) {
-    return name == "device" ? Object(v1::ObjectLeaf::KIND_DEVICE, Text(object))
-                            : Object(v1::ObjectLeaf::KIND_EMPTY_OBJECT);
-  }
-  if (t.IsInstance(object, t.memory_format_type))
-    return Object(v1::ObjectLeaf::KIND_MEMORY_FORMAT, Text(object));
   if (name == "device" && PyUnicode_CheckExact(object))
     return Object(v1::ObjectLeaf::KIND_DEVICE, Text(object));
   // The rest is rare: Python turns it into something simpler, tagged.
@@ -335,7 +335,8 @@ uintptr_t ValueReader::Storage(PyObject* tensor) const {
 
 // describe() gives a dict: type, dtype, shape, requires_grad; address, strides
 // and keep when there is memory to read; slot when the numbers, or with an
-// address the bytes, come later; numpy; mesh, placements.
+// address the bytes, come later; stats, which beat what the memory gives;
+// numpy; mesh, placements.
 bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
                                 PyTensorView* out) const {
   const PyRef said = PyRef::Steal(PyObject_CallFunction(
@@ -361,6 +362,8 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
     out->summary->set_numpy(true);
     out->summary->set_numpy_dtype(dtype_text);
   }
+  if (PyObject* stats = get("stats"); stats != nullptr)
+    ReadPyStatistics(stats, out->summary->mutable_stats());
   if (!ReadInts(get("shape"), &out->shape)) {
     PyErr_Clear();
     return false;

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
-import os
-import pathlib
 import types
 from typing import Any, Callable, Iterator, Optional
 
@@ -20,9 +17,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from rankprobe import _native
+from rankprobe.pytorch._api_list import load_list
 from rankprobe.pytorch._bindings import pop_mode, push_mode
+from rankprobe.pytorch._process import warn
 
-_LIST = pathlib.Path(__file__).parent / "data" / "apis.json"
 # Arguments that are receive buffers before the call, by position and keyword.
 _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
     "recv": ([0], []), "irecv": ([0], ["tensor"]), "all_gather": ([0], []), "gather": ([1], []),
@@ -33,22 +31,6 @@ _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
 # They change arguments (running statistics) behind the version counter's back.
 _HIDDEN_WRITES = ("batch_norm", "instance_norm", "moving_avg", "embedding_renorm")
 _IGNORED_OUTPUTS = {"Distributed.isend": [0], "NPU.npu_fusion_attention": [4, 5]}
-
-
-def load_list(path: Optional[str] = None) -> dict[str, list[str]]:
-    """Prefix -> names. `path`, else RANKPROBE_API_LIST, else the built-in list.
-
-    Raises ValueError for a file that is not an object of lists of names.
-    """
-    path = path or os.environ.get("RANKPROBE_API_LIST") or str(_LIST)
-    try:
-        data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"API list {path}: {error}") from error
-    if not isinstance(data, dict) or not all(
-            isinstance(names, list) and all(isinstance(n, str) for n in names) for names in data.values()):
-        raise ValueError(f"API list {path}: expected an object of lists of API names")
-    return data
 
 
 def _hosts(prefix: str) -> list[Any]:
@@ -116,7 +98,8 @@ class Apis:
         self._by_original: dict[Any, Any] = {}
         self._installed = False
         self._undo: list[Callable[[], None]] = []
-        self._custom: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        # (module, name, original, prefix)
+        self._custom: dict[tuple[int, str], tuple[Any, str, Any, str]] = {}
         self._mode: Optional[_Mode] = None
         self._mode_entered = self._paused = False
         self._collect()
@@ -280,7 +263,7 @@ class Apis:
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str]) -> None:
-        """Records `module.name` as `{prefix}.{name}`.
+        """Records `module.name` as `{prefix}.{name}`; what is registered stays as it is.
 
         Raises ValueError when there is no such callable or for a bad prefix.
         """
@@ -292,9 +275,13 @@ class Apis:
             raise ValueError(f"api_prefix must be a non-empty str, not {prefix!r}")
         key = (id(module), name)
         if key in self._custom:
+            known = self._custom[key][3]
+            if known != prefix:
+                warn(f"register_custom_api: {name} is recorded as {known}.{name} already, not as {prefix}.{name}; "
+                     "restore_custom_api first")
             return
         original = getattr(module, name)
-        self._custom[key] = (module, name, original)
+        self._custom[key] = (module, name, original, prefix)
         setattr(module, name, _native.api(original, self._capture, prefix, name, {}))
 
     def restore_custom(self, module: Any, name: str) -> None:

@@ -121,11 +121,27 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict]) 
 def _describe_ndarray(array: Any) -> dict:
     fields = {"type": "numpy.ndarray", "numpy": True, "dtype": str(array.dtype), "shape": tuple(array.shape),
               "requires_grad": False}
+    statistics = _ndarray_statistics(array)
+    if statistics is not None:
+        fields["stats"] = statistics
     if array.dtype.kind in "biuf" and array.dtype.isnative:
         array = numpy.ascontiguousarray(array).reshape(array.shape)
         fields.update(address=array.__array_interface__["data"][0], keep=array,
                       strides=tuple(s // array.itemsize for s in array.strides))
     return fields
+
+
+def _ndarray_statistics(array: Any) -> Optional[tuple]:
+    """NumPy's own Max, Min, Mean and Norm, in every summary mode; of complex numbers those of magnitudes."""
+    if array.size == 0 or array.dtype.kind not in "biufc":
+        return None
+    try:
+        with numpy.errstate(all="ignore"):
+            values = numpy.abs(array) if array.dtype.kind == "c" else array
+            norm = None if array.dtype.kind == "c" else numpy.linalg.norm(array).item()
+            return (values.max().item(), values.min().item(), values.mean().item(), norm)
+    except (TypeError, ValueError, MemoryError):
+        return None
 
 
 def group_of(group: Any) -> tuple[tuple[int, ...], str]:

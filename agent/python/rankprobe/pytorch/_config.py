@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import Any, Optional
 
@@ -59,12 +60,15 @@ def check_start(model: Any, token_range: Any, rank_id: Any, level: str) -> None:
 def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
     """The text of `config_path` (None: the default) with arguments on top.
 
-    Raises InvalidParameterError for a file that cannot be read. A text that is
-    no JSON object comes back as it is: the parser tells what is wrong.
+    Raises InvalidParameterError that names the file, for one that is not called
+    .json, cannot be read or is not JSON. What is no JSON object comes back as it
+    is: the parser tells what is wrong.
     """
     if config_path is None:
         data: Any = dict(_DEFAULT)
     else:
+        if not config_path.endswith(".json"):
+            raise InvalidParameterError(f"config_path {config_path} is no .json file")
         if os.path.isdir(config_path):
             raise InvalidParameterError(f"config_path {config_path} is a directory")
         try:
@@ -74,8 +78,8 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
             raise InvalidParameterError(f"config_path {config_path}: {error}") from error
         try:
             data = json.loads(text)
-        except ValueError:
-            return text
+        except (ValueError, RecursionError) as error:
+            raise InvalidParameterError(f"config_path {config_path} is not valid JSON: {error}") from error
         if not isinstance(data, dict):
             return text
     for key, value in overrides.items():
@@ -125,10 +129,58 @@ class ConfigFile:
         return stat.st_mtime_ns, stat.st_size
 
 
-def parse(text: str) -> tuple[dict, list[str]]:
-    """(plan, warnings). InvalidParameterError lists every fault."""
+def parse(text: str, path: Optional[str] = None) -> tuple[dict, list[str]]:
+    """(plan, warnings). InvalidParameterError lists every fault, after the name of the file."""
     try:
         parsed = _native.parse_config(text)
+        notes = parsed["warnings"] + _check_patterns(parsed["plan"])
     except ValueError as error:
-        raise InvalidParameterError(str(error)) from None
-    return parsed["plan"], parsed["warnings"]
+        raise InvalidParameterError(f"config_path {path}: {error}" if path else str(error)) from None
+    return parsed["plan"], notes
+
+
+def _check_patterns(plan: dict) -> list[str]:
+    """name-regex(...) in a list: ValueError if it is no regular expression, else a warning."""
+    notes = []
+    for field in ("list", "tensor_list"):
+        for item in plan[field]:
+            if not item.startswith("name-regex("):
+                continue
+            try:
+                if not item.endswith(")"):
+                    raise re.error("no closing parenthesis")
+                re.compile(item[len("name-regex("):-1])
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"{field}: {item!r} is no regular expression: {error}") from error
+            notes.append(f"{field}: {item!r} is for static graphs of MindSpore and selects nothing of PyTorch")
+    return notes
+
+
+class ConfigView:
+    """What is in force, to be read: level, task, dump_path, rank, step, list, dump_enable and so on.
+
+    dump_enable: whether dumping is on, None when config.json has no such switch.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, plan: dict, enabled: bool) -> None:
+        fields = {key: list(value) if isinstance(value, list) else value for key, value in plan.items()}
+        fields["dump_enable"] = enabled if "dump_enable" in plan else None
+        fields["framework"] = "pytorch"
+        object.__setattr__(self, "_fields", fields)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, "_fields")[name]
+        except KeyError:
+            raise AttributeError(f"the config has no {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("the config of a PrecisionDebugger is read-only: edit config.json, or rankprobe enable --config")
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._fields)
+
+    def __repr__(self) -> str:
+        return f"ConfigView({', '.join(f'{key}={value!r}' for key, value in self._fields.items())})"

@@ -8,6 +8,8 @@ from typing import Any, Callable, Iterator, Optional
 
 import torch
 
+from rankprobe.pytorch._recompute import stopped as recomputation_stopped
+
 _MAX_DEPTH = 350
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
     torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
@@ -366,8 +368,9 @@ class ModuleHooks:
             _, call, backward = stack.pop()
             if call is None:
                 return None
-            if output is None and sys.exc_info()[0] is not None:
-                capture.abandon_module(call)
+            error = sys.exc_info()[0] if output is None else None
+            if error is not None:
+                (capture.stop_module if recomputation_stopped(error) else capture.abandon_module)(call)
                 return None
             capture.enter_quiet()
             try:

@@ -17,8 +17,11 @@ from rankprobe.pytorch._apis import Apis, optimizer_scopes
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._exports import Exports, tell_place
+from rankprobe.pytorch._module_dump import ModuleDump
 from rankprobe.pytorch._modules import ModuleHooks
+from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import check_torch_compile, environment_rank, run_name, warn
+from rankprobe.pytorch._recompute import Recomputations
 from rankprobe.pytorch._saving import check_saved, gradient_leaves, skeleton
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
@@ -26,6 +29,11 @@ _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 _POLL_ON_SECONDS, _POLL_OFF_SECONDS = 0.5, 3.0
 
 Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
+
+
+class _InstanceOfProcess:
+    def __get__(self, _: Any, owner: type) -> Optional["PrecisionDebugger"]:
+        return owner._instance
 
 
 class PrecisionDebugger:
@@ -46,6 +54,8 @@ class PrecisionDebugger:
 
     _instance: Optional["PrecisionDebugger"] = None
     _lock = threading.RLock()
+    # The instance of this process, None before construction; read-only.
+    instance = _InstanceOfProcess()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "PrecisionDebugger":
         with cls._lock:
@@ -62,7 +72,7 @@ class PrecisionDebugger:
             _config.check_arguments(config_path, task, dump_path, level, step, auto_export)
             self._file = _config.ConfigFile(config_path, {
                 "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export})
-            self._plan, notes = _config.parse(self._file.text)
+            self._plan, notes = _config.parse(self._file.text, config_path)
             for note in notes:
                 warn(note)
             self._pid = os.getpid()
@@ -73,7 +83,6 @@ class PrecisionDebugger:
             self._banner_shown = False
             self._token_range: Optional[tuple[int, int]] = None
             self._tokens = 0
-            self._dumped_module: Optional[tuple[torch.nn.Module, list[Any]]] = None
             self._rank_sent: Optional[int] = None
             # What the records are filed under.
             self._filed_rank: Optional[int] = None
@@ -87,18 +96,26 @@ class PrecisionDebugger:
             self._place_told = False
             self._exports: Optional[Exports] = None
             self._scopes: list[Callable[[], None]] = []
+            self._notices = Notices()
             self._open_session()
             self._capture = make_capture(self._session, _PACKAGE)
             self._apis = Apis(self._capture)
             self._modules = ModuleHooks(self._capture, warn)
+            self._module_dump = ModuleDump(self._capture, self._modules)
             self._modules.on_root_begin = self._on_root_begin
             self._modules.on_root_end = self._on_root_end
+            self._recomputations = Recomputations(lambda: self._capture.active)
             PrecisionDebugger._instance = self
             if self._enabled:
                 self._apply_plan(self._plan)
             atexit.register(self._at_exit)
 
     # --- the public interface
+
+    @property
+    def config(self) -> _config.ConfigView:
+        """What is in force: level, task, dump_path, dump_enable and so on, read-only."""
+        return _config.ConfigView(self._plan, self._enabled)
 
     @classmethod
     def start(cls, model: Optional[Model] = None, token_range: Optional[Sequence[int]] = None,
@@ -220,6 +237,8 @@ class PrecisionDebugger:
         if (plan is not self._plan and plan != self._plan) or not self._applied:
             self._plan = plan
             self._apply_plan(plan)
+        if not recording:
+            self._notices.started(plan, rank)
         if plan["level"] == "debug" or not recording:
             return
         if model is not None and (plan["level"] in ("L0", "mix") or token_range is not None):
@@ -227,6 +246,8 @@ class PrecisionDebugger:
                 self._modules.hook_model(model)
             if token_range is not None:
                 self._modules.hook_roots(model)
+        if model is not None:
+            self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])
         if not self._running:
             self._tokens = 0
         self._running = True
@@ -241,6 +262,8 @@ class PrecisionDebugger:
         if self._forked() or self._closed:
             return
         self._apis.leave_mode()
+        if self._running:
+            self._notices.stopped(self._plan, self._capture, self._current_step())
         self._running = False
         self._session.stop()
         if self._exports is not None:
@@ -251,6 +274,7 @@ class PrecisionDebugger:
         if self._forked() or self._closed:
             return
         self._apis.leave_mode()
+        self._module_dump.end_step()
         if self._running:
             self._session.stop()
             if self._exports is not None:
@@ -298,11 +322,8 @@ class PrecisionDebugger:
             self._capture.enabled = self._token_range[0] <= self._tokens <= self._token_range[1]
 
     def _on_root_end(self) -> None:
-        if not self._running:
-            return
-        self._tokens += 1
-        if self._token_range is not None and self._tokens > self._token_range[1]:
-            self._capture.enabled = False
+        if self._running:  # what follows the last wanted forward, the choice of its token, belongs to it
+            self._tokens += 1
 
     # --- what the plan needs of PyTorch
 
@@ -312,6 +333,8 @@ class PrecisionDebugger:
         # construct.json names backward calls even where their data is not wanted.
         self._modules.backward = plan["backward"] or plan["extra_info"]
         self._modules.parameters_grad = plan["parameters_grad"]
+        if plan["level"] != "debug":
+            self._recomputations.install()
         if plan["level"] in ("L1", "mix"):
             self._apis.install()
         else:
@@ -323,7 +346,7 @@ class PrecisionDebugger:
         if plan["level"] == "mix":
             self._scopes = list(optimizer_scopes(self._capture))
 
-    # --- save, module_dump
+    # --- save
 
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
         if self._forked() or self._closed or not self._enabled or self._plan["level"] != "debug":
@@ -348,29 +371,6 @@ class PrecisionDebugger:
             self._capture.save_gradient(saved, path, gradient)
 
         return rankprobe_saver
-
-    def _module_dump(self, module: Any, name: Any) -> None:
-        if not isinstance(module, torch.nn.Module):
-            raise InvalidParameterError(f"module must be a torch.nn.Module, not {type(module).__name__}")
-        if not isinstance(name, str) or not name:
-            raise InvalidParameterError(f"dump_name must be a non-empty str, not {name!r}")
-        if self._modules.is_hooked(module):
-            warn("module_dump: the module is recorded by start(model) already")
-            return
-        if self._dumped_module is not None:
-            self._module_dump_end()
-        self._capture.set_apis_enabled(False)
-        self._capture.set_modules_forced(True)
-        self._dumped_module = (module, self._modules.hook_module(name, module))
-
-    def _module_dump_end(self) -> None:
-        if self._dumped_module is not None:
-            module, handles = self._dumped_module
-            self._dumped_module = None
-            self._modules.remove(handles)
-            self._modules.forget(module)
-        self._capture.set_apis_enabled(True)
-        self._capture.set_modules_forced(False)
 
     # --- the collector
 
@@ -453,6 +453,7 @@ class PrecisionDebugger:
         self._enabled = self._applied = False
         self._failed_closed = True
         self._apis.remove()
+        self._recomputations.remove()
 
     # --- the end
 
@@ -475,6 +476,7 @@ class PrecisionDebugger:
         self._closed = True
         self._apis.remove()
         self._modules.remove()
+        self._recomputations.remove()
         for undo in self._scopes:
             undo()
         self._session.close()
@@ -490,15 +492,15 @@ def module_dump(module: torch.nn.Module, dump_name: str) -> None:
     """Until module_dump_end(): only `module` is recorded, as
     Module.{dump_name}.{Class}; its children and all APIs are silent.
 
-    Raises InvalidParameterError for another type, InterfaceUsageError before
-    PrecisionDebugger exists. A module hooked by start(model) is left as it is.
+    It ends with the step at the latest. Raises InvalidParameterError for
+    another type, InterfaceUsageError before PrecisionDebugger exists. A module hooked by start(model) is left as it is.
     """
-    PrecisionDebugger._get("module_dump")._module_dump(module, dump_name)
+    PrecisionDebugger._get("module_dump")._module_dump.begin(module, dump_name)
 
 
 def module_dump_end() -> None:
     """Ends module_dump."""
-    PrecisionDebugger._get("module_dump_end")._module_dump_end()
+    PrecisionDebugger._get("module_dump_end")._module_dump.end()
 
 
 def save(variable: Any, name: str, save_backward: bool = True) -> None:

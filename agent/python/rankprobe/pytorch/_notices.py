@@ -1,0 +1,49 @@
+"""What a user should be told once: filters that leave nothing to record."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+import torch
+
+from rankprobe.pytorch._process import warn
+
+
+def _single_process() -> bool:
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size() == 1
+    return os.environ.get("WORLD_SIZE", "1") in ("", "1")
+
+
+class Notices:
+    """Each notice is given once for each plan."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._plan: Optional[dict] = None
+
+    def _once(self, plan: dict, key: str, text: str) -> None:
+        if plan != self._plan:
+            self._plan = plan
+            self._told.clear()
+        if key not in self._told:
+            self._told.add(key)
+            warn(text)
+
+    def started(self, plan: dict, rank: Optional[int]) -> None:
+        """A start() under `plan` as this rank, None: unknown."""
+        if plan["rank"] and (rank is None or rank not in plan["rank"]) and _single_process():
+            self._once(plan, "rank", f"config.json asks for rank {plan['rank']} and this is a single process "
+                       f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
+
+    def stopped(self, plan: dict, capture: Any, step: int) -> None:
+        """A stop(): did the filters let anything pass?"""
+        for field in ("list", "scope"):
+            names = plan[field]
+            # Backward entries are not counted.
+            if names and capture.seen and not capture.matched and not any("backward" in name for name in names):
+                self._once(plan, field, f"{field} {names} matched none of the {capture.seen} forwards of step {step}: "
+                           "nothing was recorded")
+                return
