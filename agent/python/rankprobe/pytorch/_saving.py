@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -58,3 +58,21 @@ def skeleton(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [skeleton(item) for item in value]
     return None
+
+
+def save_variable(capture: Any, variable: Any, name: str, save_backward: bool) -> bool:
+    """Records a checked variable, and its gradients when they come. Whether the plan wanted it."""
+    leaves = list(gradient_leaves(variable)) if save_backward else []
+    saved = capture.save(name, variable, skeleton(variable) if save_backward else ...)
+    if saved is None:
+        return False
+    for path, tensor in leaves:
+        tensor.register_hook(_gradient_saver(capture, saved, path))
+    return True
+
+
+def _gradient_saver(capture: Any, saved: Any, path: str) -> Callable[[torch.Tensor], None]:
+    def rankprobe_saver(gradient: torch.Tensor) -> None:
+        capture.save_gradient(saved, path, gradient)
+
+    return rankprobe_saver

@@ -22,7 +22,7 @@ from rankprobe.pytorch._modules import ModuleHooks
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import check_torch_compile, environment_rank, run_name, warn
 from rankprobe.pytorch._recompute import Recomputations
-from rankprobe.pytorch._saving import check_saved, gradient_leaves, skeleton
+from rankprobe.pytorch._saving import check_saved, save_variable
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 # How often the config file is looked at while the dynamic switch is on, off.
@@ -357,20 +357,8 @@ class PrecisionDebugger:
             return
         if self._finished():
             return
-        leaves = list(gradient_leaves(variable)) if save_backward else []
-        nulls = skeleton(variable) if save_backward else ...
-        saved = self._capture.save(name, variable, nulls)
-        if saved is None:
-            return
-        self._dirty_steps.add(self._current_step())
-        for path, tensor in leaves:
-            tensor.register_hook(self._gradient_saver(saved, path))
-
-    def _gradient_saver(self, saved: Any, path: str) -> Callable[[torch.Tensor], None]:
-        def rankprobe_saver(gradient: torch.Tensor) -> None:
-            self._capture.save_gradient(saved, path, gradient)
-
-        return rankprobe_saver
+        if save_variable(self._capture, variable, name, save_backward):
+            self._dirty_steps.add(self._current_step())
 
     # --- the collector
 
