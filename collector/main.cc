@@ -78,7 +78,15 @@ int Main(int argc, char** argv) {
       {{"data_dir", config.data_dir},
        {"segments", absl::StrCat(recovery.segments)},
        {"torn_bytes_dropped", absl::StrCat(recovery.torn_bytes_dropped)},
-       {"dangling_chunks_removed", absl::StrCat(recovery.dangling_payloads)}});
+       {"torn_payloads_removed", absl::StrCat(recovery.dangling_payloads)},
+       {"damaged_payloads", absl::StrCat(recovery.damaged_payloads)}});
+  if (recovery.lost_syncs > 0) {
+    logger.Log(Logger::Severity::kWarning, "index_went_back",
+               {{"lost_syncs", absl::StrCat(recovery.lost_syncs)},
+                {"what_to_do",
+                 "records that were stored are gone; restore a backup if they "
+                 "matter; `rankprobe verify` says what is here"}});
+  }
   auto server = Server::Start(config, *std::move(store), file_system.get(),
                               &clock, &logger);
   if (!server.ok()) return Fail(5, std::string(server.status().message()));

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "collector/archive_service.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/server_credentials.h"
@@ -22,6 +21,7 @@
 #include "collector/janitor.h"
 #include "collector/metrics.h"
 #include "common/channel_security.h"
+#include "common/monotonic_event.h"
 #include "common/status_macros.h"
 #include "common/watch_spec.h"
 
@@ -114,8 +114,7 @@ class ServerImpl final : public Server {
     }
     janitor_.Start();
     ticker_ = std::thread([this] {
-      while (!stop_ticker_.WaitForNotificationWithTimeout(kTick))
-        control_.Tick();
+      while (!stop_ticker_.WaitFor(kTick)) control_.Tick();
     });
     return absl::OkStatus();
   }
@@ -134,7 +133,7 @@ class ServerImpl final : public Server {
                                          absl::Milliseconds(300)));
     metrics_server_.reset();
     janitor_.Stop();
-    stop_ticker_.Notify();
+    stop_ticker_.Set();
     ticker_.join();
     // Writes and syncs what has been received.
     commits_.reset();
@@ -236,7 +235,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
-  absl::Notification stop_ticker_;
+  MonotonicEvent stop_ticker_;
   std::thread ticker_;
 };
 

@@ -16,6 +16,12 @@ void PayloadHash::Add(absl::string_view data) {
   XXH3_128bits_update(state_.get(), data.data(), data.size());
 }
 
+PayloadHash PayloadHash::Clone() const {
+  PayloadHash copy;
+  XXH3_copyState(copy.state_.get(), state_.get());
+  return copy;
+}
+
 std::string PayloadHash::Digest() const {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));

@@ -21,6 +21,8 @@ class PayloadHash {
  public:
   PayloadHash();
   void Add(absl::string_view data);
+  // Another one that has seen the same bytes.
+  PayloadHash Clone() const;
   // 16 bytes, canonical (big-endian).
   std::string Digest() const;
 

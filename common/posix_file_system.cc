@@ -51,6 +51,11 @@ absl::Status FromErrno(int error, absl::string_view what,
   }
 }
 
+absl::Status NotRegular(absl::string_view path) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, " is no regular file (a FIFO, a device or a directory)"));
+}
+
 class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(int fd, std::string path)
@@ -161,15 +166,20 @@ class PosixFileSystem : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenForRead(
       const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Not to wait for the other end of a FIFO.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return FromErrno(errno, "open", path);
-    return std::unique_ptr<RandomAccessFile>(
-        new PosixRandomAccessFile(fd, path));
+    std::unique_ptr<RandomAccessFile> file(new PosixRandomAccessFile(fd, path));
+    struct stat st;
+    if (::fstat(fd, &st) != 0) return FromErrno(errno, "stat", path);
+    if (!S_ISREG(st.st_mode)) return NotRegular(path);
+    return file;
   }
 
   absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
     struct stat st;
     if (::stat(path.c_str(), &st) != 0) return FromErrno(errno, "stat", path);
+    if (!S_ISREG(st.st_mode)) return NotRegular(path);
     return static_cast<uint64_t>(st.st_size);
   }
 
@@ -224,13 +234,17 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status SyncFile(const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return FromErrno(errno, "open", path);
     const int rc = ::fdatasync(fd);
     const int error = errno;
     ::close(fd);
-    if (rc != 0) return FromErrno(error, "fdatasync", path);
-    return absl::OkStatus();
+    if (rc == 0) return absl::OkStatus();
+    // What a failed fdatasync left behind is unknown: more room mends nothing.
+    const absl::Status status = FromErrno(error, "fdatasync", path);
+    return absl::IsResourceExhausted(status)
+               ? absl::DataLossError(status.message())
+               : status;
   }
 
   absl::Status Delete(const std::string& path) override {

@@ -212,7 +212,8 @@ class StepExporter {
       RP_RETURN_IF_ERROR(
           WriteText(directory + "/construct.json", ConstructJson(view)));
     }
-    const v1::StepLedger ledger = AccountStep(info, view, missing, unreadable);
+    const v1::StepLedger ledger = AccountStep(info, view, missing, unreadable,
+                                              DamageOf(store_, options_.run));
     if (!view.errors.empty() || !ledger.gaps().empty()) {
       RP_RETURN_IF_ERROR(WriteText(directory + "/dump_error_info.log",
                                    ErrorLog(view, ledger)));

@@ -120,16 +120,22 @@ v1::StepLedger SummarizeStep(const v1::StepInfo& info) {
 v1::StepLedger AccountStep(
     const v1::StepInfo& info, const StepView& view,
     const std::vector<PayloadFile>& missing,
-    const absl::flat_hash_set<const v1::TensorSummary*>& unreadable) {
+    const absl::flat_hash_set<const v1::TensorSummary*>& unreadable,
+    const DamageFn& damage) {
   v1::StepLedger ledger = Head(info);
   uint64_t lost_payloads = 0;
   if (!info.deleted()) {
     for (const PayloadFile& file : missing) {
       const v1::LossReason lost = file.tensor->payload().lost();
-      AddGap(unreadable.contains(file.tensor)      ? "CORRUPT"
+      const std::string place = damage(*file.tensor);
+      const bool corrupt = unreadable.contains(file.tensor) || !place.empty();
+      AddGap(corrupt                               ? "CORRUPT"
              : lost == v1::LOSS_REASON_UNSPECIFIED ? "NOT_STORED"
                                                    : LossReasonName(lost),
-             0, 1, file.file_name, &ledger);
+             0, 1,
+             place.empty() ? file.file_name
+                           : absl::StrCat(file.file_name, ": ", place),
+             &ledger);
       ledger.mutable_gaps(ledger.gaps_size() - 1)->set_entry(file.entry);
     }
     ledger.set_stored_payloads(info.payloads() -
@@ -149,6 +155,13 @@ v1::StepLedger AccountStep(
   return ledger;
 }
 
+DamageFn DamageOf(Store* store, const std::string& run) {
+  return [store, run](const v1::TensorSummary& tensor) {
+    return store->PayloadDamage(run, tensor.payload().digest(),
+                                tensor.payload().length_bytes());
+  };
+}
+
 absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
                                            const v1::StepInfo& info) {
   if (info.deleted()) return SummarizeStep(info);
@@ -166,7 +179,7 @@ absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
                                  tensor.payload().length_bytes());
       },
       &files, &missing);
-  return AccountStep(info, view, missing, {});
+  return AccountStep(info, view, missing, {}, DamageOf(store, run));
 }
 
 std::string GapText(const v1::LedgerGap& gap) {

@@ -5,6 +5,7 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,18 @@ v1::StepLedger SummarizeStep(const v1::StepInfo& info);
 // entry's step is -1.
 v1::StepLedger LostFrames(const v1::IncarnationRow& row);
 
+// Where the bytes of a payload are damaged; empty if they are not, or if nobody
+// knows.
+using DamageFn = std::function<std::string(const v1::TensorSummary&)>;
+DamageFn DamageOf(Store* store, const std::string& run);
+
 // `missing` are the payloads of the view that cannot be had, `unreadable` those
-// of them that are damaged. `details` of equal gaps are not merged.
+// of them that could not be read. `details` of equal gaps are not merged.
 v1::StepLedger AccountStep(
     const v1::StepInfo& info, const StepView& view,
     const std::vector<PayloadFile>& missing,
-    const absl::flat_hash_set<const v1::TensorSummary*>& unreadable);
+    const absl::flat_hash_set<const v1::TensorSummary*>& unreadable,
+    const DamageFn& damage);
 
 // The same, looking into the store for the records and each payload.
 absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,

@@ -163,7 +163,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   agent.step = ReportedStep(hello.step());
   agent.epoch = hello.plan_epoch();
   agent.framework_version = hello.framework_version();
-  agent.last_heard = clock_->Now();
+  agent.last_heard = MonotonicNow();
   v1::Welcome& welcome = admission.welcome;
   welcome.set_session_id(session);
   welcome.set_collector_version(options_.version);
@@ -185,7 +185,7 @@ void ControlPlane::OnEvent(const std::string& session,
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
   Agent& agent = it->second;
-  agent.last_heard = clock_->Now();
+  agent.last_heard = MonotonicNow();
   Run* const run = LoadRun(agent.identity.run());
   switch (event.event_case()) {
     case v1::AgentEvent::kProgress:
@@ -245,7 +245,7 @@ void ControlPlane::Disconnected(const std::string& session,
   if (it == agents_.end()) return;
   it->second.connected = false;
   it->second.dumping = false;
-  it->second.last_heard = clock_->Now();
+  it->second.last_heard = MonotonicNow();
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
   told.set_detail(it->second.farewell ? "the process has ended" : reason);
   Tell(std::move(told));
@@ -295,7 +295,7 @@ void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,
   it->second.received_bytes += bytes;
   it->second.pending_bytes += pending_delta;
   if (bytes == 0) return;
-  it->second.last_heard = clock_->Now();
+  it->second.last_heard = MonotonicNow();
   NoteRunBytes(it->second.identity, bytes);
 }
 
@@ -322,7 +322,7 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
     info.set_lag_steps(
         std::max<int64_t>(furthest[agent.identity.run()] - agent.step, 0));
     info.set_silent_ms(
-        absl::ToInt64Milliseconds(clock_->Now() - agent.last_heard));
+        absl::ToInt64Milliseconds(MonotonicNow() - agent.last_heard));
     info.set_step_ns(agent.step_ns);
     info.set_lost_records(agent.lost_records);
     info.set_lost_payloads(agent.lost_payloads);
@@ -341,7 +341,7 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
 
 void ControlPlane::Tick() {
   absl::MutexLock lock(&mutex_);
-  const absl::Time now = clock_->Now();
+  const absl::Time now = MonotonicNow();
   CheckSilence(now);
   FinishExplains();
   for (auto& [name, run] : runs_) {

@@ -162,6 +162,10 @@ class ControlPlane {
   static std::string OperatorConfig(const Run& run);
   void NoteRunBytes(const v1::Identity& identity, uint64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For deadlines and ages only: a jump of the wall clock moves none of them.
+  absl::Time MonotonicNow() const {
+    return absl::FromUnixNanos(clock_->MonotonicNanos());
+  }
   void CheckSilence(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool Asked(const v1::ExplainRequest& request, const Agent& agent);
   void FinishExplains() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

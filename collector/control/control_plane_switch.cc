@@ -93,7 +93,7 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
   spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
   run->switches.push_back(std::make_unique<SwitchOperation>(
       SwitchOperation::Request{std::move(spec), options}, sessions,
-      std::move(actions), clock_->Now(), std::move(done)));
+      std::move(actions), MonotonicNow(), std::move(done)));
   run->switches.back()->Start();
   ForgetFinished(run);
 }

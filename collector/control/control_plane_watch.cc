@@ -206,7 +206,7 @@ void ControlPlane::Act(Run* run, const RunWatch::Fired& fired) {
   event.set_entry(fired.entry.substr(0, 4096));
   event.set_detail(fired.detail.substr(0, 1024));
   std::string why;
-  const absl::Time now = clock_->Now();
+  const absl::Time now = MonotonicNow();
   if (!run->watch.TakeTurn(fired.rule, now, &why)) {
     event.set_outcome(absl::StrCat("nothing more: ", why));
     Tell(std::move(event));
@@ -331,7 +331,7 @@ void ControlPlane::Explain(const v1::ExplainRequest& request,
   op->request = request;
   op->hypothetical = std::move(hypothetical);
   op->done = std::move(done);
-  op->deadline = clock_->Now() + kExplainTimeout;
+  op->deadline = MonotonicNow() + kExplainTimeout;
   v1::Directive directive;
   directive.mutable_report_calls()->set_id(op->id);
   for (auto& [session, agent] : agents_) {
@@ -351,7 +351,7 @@ bool ControlPlane::Asked(const v1::ExplainRequest& request,
 }
 
 void ControlPlane::FinishExplains() {
-  const absl::Time now = clock_->Now();
+  const absl::Time now = MonotonicNow();
   for (auto it = explains_.begin(); it != explains_.end();) {
     ExplainOperation& op = **it;
     if (!op.waiting.empty() && now < op.deadline) {
@@ -374,7 +374,7 @@ v1::ExplainResponse ControlPlane::Answer(const ExplainOperation& op) {
   question.hypothetical = op.hypothetical != nullptr;
   if (op.request.max_calls() > 0)
     question.max_calls = std::min(op.request.max_calls(), kMaxExplainedCalls);
-  const absl::Time now = clock_->Now();
+  const absl::Time now = MonotonicNow();
   for (const auto& [session, agent] : agents_) {
     if (!Asked(op.request, agent)) continue;
     RankFacts facts;

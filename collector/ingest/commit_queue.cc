@@ -24,11 +24,13 @@ CommitQueue::~CommitQueue() {
     stopping_ = true;
     work_ = true;
   }
+  stop_.Set();
   thread_.join();
   {
     absl::MutexLock lock(&mutex_);
     all_committed_ = true;
   }
+  drained_.Set();
   sync_thread_.join();
 }
 
@@ -290,12 +292,13 @@ void CommitQueue::RunSync() {
       };
       mutex_.Await(absl::Condition(&wanted));
       if (!unsynced_) return;
-      while (!all_committed_ &&
-             clock_->MonotonicNanos() - last_sync_ns <
-                 absl::ToInt64Nanoseconds(options_.sync_interval)) {
-        mutex_.AwaitWithTimeout(absl::Condition(&all_committed_),
-                                options_.sync_interval / 4);
-      }
+    }
+    while (clock_->MonotonicNanos() - last_sync_ns <
+           absl::ToInt64Nanoseconds(options_.sync_interval)) {
+      if (drained_.WaitFor(options_.sync_interval / 4)) break;
+    }
+    {
+      absl::MutexLock lock(&mutex_);
       unsynced_ = false;
     }
     last_sync_ns = clock_->MonotonicNanos();
@@ -416,10 +419,7 @@ void CommitQueue::Run() {
       ack.set_retry_after_ms(static_cast<uint32_t>(
           absl::ToInt64Milliseconds(options_.retry_interval)));
       for (const auto& upload : waiting) upload->listener.ack(ack);
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_),
-                                  options_.retry_interval))
-        return;
+      if (stop_.WaitFor(options_.retry_interval)) return;
     }
     if (stopping) return;
   }

@@ -27,6 +27,7 @@
 #include "collector/ingest/ingest_metrics.h"
 #include "collector/ingest/payload_claims.h"
 #include "collector/store/store.h"
+#include "common/monotonic_event.h"
 #include "common/record_gate.h"
 
 namespace rankprobe {
@@ -135,6 +136,8 @@ class CommitQueue {
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Set with stopping_ and with all_committed_: they end timed waits.
+  MonotonicEvent stop_, drained_;
   // Something is committed that is not synced yet.
   bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
   // Nothing will be committed any more.

@@ -28,7 +28,9 @@ absl::Status FromLevelDb(const leveldb::Status& status,
   const std::string message = absl::StrCat(what, ": ", status.ToString());
   if (status.IsCorruption() || status.IsInvalidArgument())
     return absl::DataLossError(message);
-  if (absl::StrContains(message, "No space left"))
+  // Both pass: disks are cleared, and descriptors come back.
+  if (absl::StrContains(message, "No space left") ||
+      absl::StrContains(message, "Too many open files"))
     return absl::ResourceExhaustedError(message);
   return absl::UnavailableError(message);
 }
@@ -66,7 +68,9 @@ class LevelDbIndex : public Index {
     RP_RETURN_IF_ERROR(WriteLogged(std::move(batch), sync));
     if (!sync) return absl::OkStatus();
     const absl::Status status = SyncOlderLogs();
-    if (!status.ok()) {
+    // Without descriptors nothing was synced and nothing is lost: the caller
+    // tries again.
+    if (!status.ok() && !absl::IsResourceExhausted(status)) {
       absl::MutexLock write_lock(&write_mutex_);
       broken_ = status;
     }
@@ -158,6 +162,7 @@ class LevelDbIndex : public Index {
           absl::StrCat(options_.directory, "/", name));
       // Gone: its table is finished, which LevelDB syncs.
       if (absl::IsNotFound(status)) continue;
+      if (absl::IsResourceExhausted(status)) return status;
       if (!status.ok()) return absl::UnavailableError(status.message());
     }
     return absl::OkStatus();
@@ -178,7 +183,8 @@ class LevelDbIndex : public Index {
       return absl::ResourceExhaustedError("the index is busy; try again");
     leveldb::Options options;
     options.env = env_.get();
-    options.create_if_missing = true;
+    // Once it was open it may not be found missing.
+    options.create_if_missing = options_.create_if_missing && !was_open_;
     options.paranoid_checks = true;
     options.write_buffer_size = options_.write_buffer_bytes;
     options.block_cache = cache_.get();
@@ -190,6 +196,7 @@ class LevelDbIndex : public Index {
         leveldb::DB::Open(options, options_.directory, &db);
     if (status.ok()) {
       db_.reset(db);
+      was_open_ = true;
       out_of_space_ = false;
       return absl::OkStatus();
     }
@@ -214,6 +221,7 @@ class LevelDbIndex : public Index {
   absl::Mutex mutex_;
   std::shared_ptr<leveldb::DB> db_ ABSL_GUARDED_BY(mutex_);
   bool out_of_space_ ABSL_GUARDED_BY(mutex_) = false;
+  bool was_open_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
@@ -223,6 +231,19 @@ absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
   auto index = std::make_unique<LevelDbIndex>(options);
   RP_RETURN_IF_ERROR(index->Open());
   return std::unique_ptr<Index>(std::move(index));
+}
+
+absl::Status RepairLevelDbIndex(const IndexOptions& options) {
+  const std::unique_ptr<leveldb::Env> env = NewIndexEnv(options.file_system);
+  const std::unique_ptr<const leveldb::FilterPolicy> filter(
+      leveldb::NewBloomFilterPolicy(10));
+  leveldb::Options repair;
+  repair.env = env.get();
+  repair.paranoid_checks = true;
+  repair.filter_policy = filter.get();
+  repair.write_buffer_size = options.write_buffer_bytes;
+  return FromLevelDb(leveldb::RepairDB(options.directory, repair),
+                     absl::StrCat("repair index ", options.directory));
 }
 
 }  // namespace rankprobe

@@ -46,10 +46,16 @@ struct IndexOptions {
   uint64_t cache_bytes = 0;
   // All files of the index go through it.
   FileSystem* file_system = nullptr;
+  // False: DATA_LOSS where there is none.
+  bool create_if_missing = true;
 };
 
 absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
     const IndexOptions& options);
+
+// Makes a damaged index one that opens: what cannot be read is left out (and
+// kept in `directory`/lost), the rest stays.
+absl::Status RepairLevelDbIndex(const IndexOptions& options);
 
 }  // namespace rankprobe
 

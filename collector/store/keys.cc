@@ -3,6 +3,9 @@
 namespace rankprobe::keys {
 namespace {
 
+// Table, run, digest, length.
+constexpr size_t kPayloadKeyBytes = 1 + 4 + 16 + 8;
+
 template <typename T>
 void AppendBigEndian(T value, std::string* out) {
   for (int shift = static_cast<int>(sizeof(T)) * 8 - 8; shift >= 0;
@@ -86,6 +89,33 @@ std::string Chunk(uint32_t run, absl::string_view digest, uint64_t length,
   return key;
 }
 
+std::string PartialPrefix(uint32_t run, absl::string_view digest,
+                          uint64_t length) {
+  std::string key = Payload(run, digest, length);
+  key[0] = 'q';
+  return key;
+}
+std::string PartialPrefix(uint32_t run, absl::string_view digest,
+                          uint64_t length, uint64_t incarnation) {
+  std::string key = PartialPrefix(run, digest, length);
+  AppendBigEndian(incarnation, &key);
+  return key;
+}
+std::string ChunkOfPartial(absl::string_view partial_key) {
+  std::string key(partial_key.substr(0, kPayloadKeyBytes));
+  key[0] = 'k';
+  const absl::string_view offset = partial_key.substr(kPayloadKeyBytes + 8);
+  key.append(offset.data(), offset.size());
+  return key;
+}
+std::string AtOffset(absl::string_view prefix, uint64_t offset) {
+  std::string key(prefix);
+  AppendBigEndian(offset, &key);
+  return key;
+}
+std::string Segment(uint64_t segment) { return AtOffset("g", segment); }
+std::string LostSyncs(uint64_t count) { return AtOffset("z", count); }
+
 std::string Reference(uint32_t run, absl::string_view digest, uint64_t length,
                       int64_t step, uint64_t incarnation) {
   std::string key = ReferencePrefix(run, digest, length);
@@ -118,7 +148,7 @@ std::optional<uint32_t> ParseRun(absl::string_view key) {
 }
 
 std::optional<PayloadParts> ParsePayload(absl::string_view key) {
-  if (key.size() < 1 + 4 + 16 + 8) return std::nullopt;
+  if (key.size() < kPayloadKeyBytes) return std::nullopt;
   return PayloadParts{*ParseRun(key), std::string(key.substr(5, 16)),
                       ReadBigEndian64(key.substr(21))};
 }
@@ -131,8 +161,27 @@ std::optional<StepParts> ParseStep(absl::string_view key) {
 }
 
 std::optional<uint64_t> ParseChunkOffset(absl::string_view key) {
-  if (key.size() != 1 + 4 + 16 + 8 + 8) return std::nullopt;
-  return ReadBigEndian64(key.substr(29));
+  if (key.size() != kPayloadKeyBytes + 8 && key.size() != kPayloadKeyBytes + 16)
+    return std::nullopt;
+  return ReadBigEndian64(key.substr(key.size() - 8));
+}
+std::optional<uint64_t> ParsePartialSender(absl::string_view key) {
+  if (key.size() != kPayloadKeyBytes + 16) return std::nullopt;
+  return ReadBigEndian64(key.substr(kPayloadKeyBytes));
+}
+std::optional<uint64_t> ParseSegment(absl::string_view key) {
+  if (key.size() != 1 + 8) return std::nullopt;
+  return ReadBigEndian64(key.substr(1));
+}
+
+std::string SyncedValue(const Synced& synced) {
+  return AtOffset(AtOffset(AtOffset("", synced.segment), synced.offset),
+                  synced.count);
+}
+std::optional<Synced> ParseSynced(absl::string_view value) {
+  if (value.size() != 24) return std::nullopt;
+  return Synced{ReadBigEndian64(value), ReadBigEndian64(value.substr(8)),
+                ReadBigEndian64(value.substr(16))};
 }
 
 }  // namespace rankprobe::keys

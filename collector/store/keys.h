@@ -9,10 +9,22 @@
 //   p run(4) digest(16) length(8)             PayloadRow, once all chunks are
 //   f run(4) digest(16) length(8) step(8) incarnation(8)   empty: the step
 //                                             refers to the payload
+//   q run(4) digest(16) length(8) incarnation(8) offset(8)   ChunkRow of a
+//                                             payload that one sender has not
+//                                             finished
 //   d run(4) [step(8) incarnation(8)]         deletion to finish; empty value
 //   t run-name                                RunTombstone
 //   l run-name                                PlanSpec
 //   x                                         closed cleanly
+//   g segment(8)                              empty: a row of this index has
+//                                             named the segment
+//   y                                         segment(8) offset(8) count(8):
+//   how
+//                                             far the segments are synced, and
+//                                             how often that was written down
+//   z count(8)                                text: synced writes that the
+//   index
+//                                             has lost since
 // The rank is not in the keys: it may become known after the first record.
 #ifndef RANKPROBE_COLLECTOR_STORE_KEYS_H_
 #define RANKPROBE_COLLECTOR_STORE_KEYS_H_
@@ -27,6 +39,7 @@ namespace rankprobe::keys {
 
 inline constexpr char kSchema[] = "v";
 inline constexpr char kClean[] = "x";
+inline constexpr char kSynced[] = "y";
 
 std::string Run(absl::string_view run);
 std::string Plan(absl::string_view run);
@@ -42,6 +55,17 @@ std::string Chunk(uint32_t run, absl::string_view digest, uint64_t length,
                   uint64_t offset);
 std::string ChunkPrefix(uint32_t run, absl::string_view digest,
                         uint64_t length);
+// Of one sender; without `incarnation`, of all.
+std::string PartialPrefix(uint32_t run, absl::string_view digest,
+                          uint64_t length);
+std::string PartialPrefix(uint32_t run, absl::string_view digest,
+                          uint64_t length, uint64_t incarnation);
+// The key that a chunk of table q has in table k.
+std::string ChunkOfPartial(absl::string_view partial_key);
+std::string Segment(uint64_t segment);
+std::string LostSyncs(uint64_t count);
+// `prefix` and the offset: a key of table k or q.
+std::string AtOffset(absl::string_view prefix, uint64_t offset);
 std::string Payload(uint32_t run, absl::string_view digest, uint64_t length);
 std::string Reference(uint32_t run, absl::string_view digest, uint64_t length,
                       int64_t step, uint64_t incarnation);
@@ -68,8 +92,20 @@ struct PayloadParts {
 };
 // A key of table p, k or f.
 std::optional<PayloadParts> ParsePayload(absl::string_view key);
-// Offset field of a chunk key.
+// Offset field of a key of table k or q.
 std::optional<uint64_t> ParseChunkOffset(absl::string_view key);
+// Of a key of table q.
+std::optional<uint64_t> ParsePartialSender(absl::string_view key);
+std::optional<uint64_t> ParseSegment(absl::string_view key);
+
+// The value of kSynced.
+struct Synced {
+  uint64_t segment = 0;
+  uint64_t offset = 0;
+  uint64_t count = 0;
+};
+std::string SyncedValue(const Synced& synced);
+std::optional<Synced> ParseSynced(absl::string_view value);
 
 }  // namespace rankprobe::keys
 

@@ -17,8 +17,6 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kRowsPerBatch = 2000;
-// Copied between two looks of the commit path at the lock.
-constexpr uint64_t kCopyBytes = 4 << 20;
 
 // A batch that writes itself every so many rows.
 class RowDeleter {
@@ -200,7 +198,7 @@ absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
-  for (const char table : {'f', 'k', 'i', 'd'})
+  for (const char table : {'f', 'k', 'q', 'i', 'd'})
     RP_RETURN_IF_ERROR(DeleteTable(store, table, run).status());
   for (const char table : {'c', 'f', 'k'})
     index->Compact(keys::TableOfRun(table, run));
@@ -230,6 +228,42 @@ absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
   return absl::OkStatus();
 }
 
+absl::Status FreePartials(StoreHooks* store, uint32_t run, bool all) {
+  std::set<std::string> prefixes;
+  RP_RETURN_IF_ERROR(store->index()->Scan(
+      keys::TableOfRun('q', run),
+      [&](absl::string_view key, absl::string_view) -> absl::Status {
+        const std::string prefix(key.substr(0, key.size() - 8));
+        if (prefixes.count(prefix) > 0) return absl::OkStatus();
+        const std::optional<keys::PayloadParts> payload =
+            keys::ParsePayload(key);
+        bool done = all || !payload.has_value();
+        if (!done) {
+          RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                              store->index()->Get(keys::Payload(
+                                  run, payload->digest, payload->length)));
+          v1::PayloadRow row;
+          done = value.has_value() && row.ParseFromString(*value) &&
+                 !row.corrupt() && !row.damaged();
+        }
+        if (done) prefixes.insert(prefix);
+        return absl::OkStatus();
+      }));
+  for (const std::string& prefix : prefixes) {
+    RP_RETURN_IF_ERROR(store->Exclusive([&]() -> absl::Status {
+      std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
+      RP_RETURN_IF_ERROR(store->index()->Scan(
+          prefix, [&](absl::string_view key, absl::string_view) {
+            batch->Delete(key);
+            return absl::OkStatus();
+          }));
+      store->ForgetPartials(prefix);
+      return store->index()->Write(std::move(batch), /*sync=*/false);
+    }));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ResumeDeletions(StoreHooks* store) {
   std::vector<std::string> pending;
   RP_RETURN_IF_ERROR(
@@ -255,120 +289,6 @@ absl::Status ResumeDeletions(StoreHooks* store) {
     RP_RETURN_IF_ERROR(store->index()->Write(std::move(batch), /*sync=*/false));
   }
   return absl::OkStatus();
-}
-
-namespace {
-
-struct LiveChunk {
-  std::string key;
-  v1::ChunkRow row;
-};
-
-// Copies chunks to the newest segment and points the index at the copies.
-absl::Status MoveChunks(StoreHooks* store, absl::Span<const LiveChunk> chunks,
-                        CompactResult* result) {
-  std::vector<std::string> data(chunks.size());
-  std::vector<ChunkToAppend> appends(chunks.size());
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    RP_RETURN_IF_ERROR(store->payloads()->Read(chunks[i].row, &data[i]));
-    const std::optional<keys::PayloadParts> payload =
-        keys::ParsePayload(chunks[i].key);
-    const std::optional<uint64_t> offset =
-        keys::ParseChunkOffset(chunks[i].key);
-    if (!payload.has_value() || !offset.has_value())
-      return absl::DataLossError("a chunk has a damaged key");
-    appends[i].run = payload->run;
-    appends[i].digest = absl::string_view(chunks[i].key).substr(5, 16);
-    appends[i].payload_length = payload->length;
-    appends[i].offset = *offset;
-    appends[i].data = data[i];
-    appends[i].crc32c = chunks[i].row.crc32c();
-    result->bytes_copied += data[i].size();
-  }
-  return store->Exclusive([&]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(const std::vector<v1::ChunkRow> rows,
-                        store->payloads()->Append(appends));
-    // The copies must be safe before the originals may go.
-    RP_RETURN_IF_ERROR(store->payloads()->Sync());
-    std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      RP_ASSIGN_OR_RETURN(const std::optional<std::string> now,
-                          store->index()->Get(chunks[i].key));
-      // Deleted meanwhile: the copy is dead at once.
-      if (now != chunks[i].row.SerializeAsString()) continue;
-      batch->Put(chunks[i].key, rows[i].SerializeAsString());
-    }
-    return store->index()->Write(std::move(batch), /*sync=*/false);
-  });
-}
-
-}  // namespace
-
-absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
-                                              const CompactOptions& options) {
-  CompactResult result;
-  // Taken before the rows: segments that come later are not touched.
-  const std::vector<PayloadStore::SegmentInfo> segments =
-      store->payloads()->Segments();
-  std::map<uint64_t, uint64_t> live;
-  const auto scan = [&](const std::function<void(absl::string_view,
-                                                 const v1::ChunkRow&)>& fn) {
-    return store->index()->Scan(
-        "k",
-        [&](absl::string_view key, absl::string_view value) -> absl::Status {
-          v1::ChunkRow row;
-          if (!row.ParseFromArray(value.data(),
-                                  static_cast<int>(value.size()))) {
-            return absl::DataLossError("the row of a chunk cannot be read");
-          }
-          fn(key, row);
-          return absl::OkStatus();
-        });
-  };
-  RP_RETURN_IF_ERROR(scan([&](absl::string_view, const v1::ChunkRow& row) {
-    live[row.segment()] += PayloadStore::StoredBytes(row);
-    result.live_bytes += PayloadStore::StoredBytes(row);
-  }));
-  std::set<uint64_t> victims;
-  for (const PayloadStore::SegmentInfo& segment : segments) {
-    result.total_bytes += segment.size_bytes;
-    if (segment.closed &&
-        static_cast<double>(live[segment.number]) <
-            options.live_share * static_cast<double>(segment.size_bytes))
-      victims.insert(segment.number);
-    // An empty file that nothing was written to.
-    if (segment.closed && segment.size_bytes == 0)
-      victims.insert(segment.number);
-  }
-  if (victims.empty()) return result;
-  // Rows may not point into a victim that is written to meanwhile: nothing is
-  // ever appended to a closed segment.
-  std::vector<LiveChunk> chunks;
-  RP_RETURN_IF_ERROR(scan([&](absl::string_view key, const v1::ChunkRow& row) {
-    if (victims.count(row.segment()) > 0)
-      chunks.push_back({std::string(key), row});
-  }));
-  for (size_t first = 0; first < chunks.size();) {
-    size_t last = first;
-    uint64_t bytes = 0;
-    while (last < chunks.size() && (last == first || bytes < kCopyBytes))
-      bytes += chunks[last++].row.length_bytes();
-    RP_RETURN_IF_ERROR(MoveChunks(
-        store, absl::MakeConstSpan(chunks).subspan(first, last - first),
-        &result));
-    first = last;
-  }
-  // One sync makes all moves and deletions safe; only then may the files go.
-  RP_RETURN_IF_ERROR(store->Exclusive([&] {
-    return store->index()->Write(store->index()->NewBatch(), /*sync=*/true);
-  }));
-  for (const PayloadStore::SegmentInfo& segment : segments) {
-    if (victims.count(segment.number) == 0) continue;
-    RP_RETURN_IF_ERROR(store->payloads()->Remove(segment.number));
-    ++result.segments_removed;
-    result.bytes_removed += segment.size_bytes;
-  }
-  return result;
 }
 
 }  // namespace rankprobe

@@ -37,12 +37,16 @@ class StoreHooks {
   // comes first, and an error of `fn` that a write may have left half done is
   // made sticky.
   virtual absl::Status Exclusive(const std::function<absl::Status()>& fn) = 0;
-  // Inside Exclusive: drop what is cached of a payload (key of table p) or of a
-  // step.
+  // Inside Exclusive: drop what is cached of a payload (key of table p), of its
+  // unfinished chunks (prefix of table q) or of a step.
   virtual void ForgetPayload(const std::string& payload_key) = 0;
+  virtual void ForgetPartials(const std::string& prefix) = 0;
   virtual void ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) = 0;
   // Inside Exclusive: a rank has offered these bytes a short while ago.
   virtual bool OfferedLately(const std::string& payload_key) = 0;
+  // Outside Exclusive: the bytes of a chunk fail their checksum.
+  virtual void FoundDamaged(const std::string& chunk_key,
+                            const v1::ChunkRow& row) = 0;
 };
 
 struct StepToDelete {
@@ -65,12 +69,20 @@ absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
 absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
                          v1::DeleteReport* report);
 
+// Frees chunks of unfinished payloads that somebody else has sent whole; `all`:
+// every one, as nobody writes to the run any more.
+absl::Status FreePartials(StoreHooks* store, uint32_t run, bool all);
+
 // Finishes deletions that a crash cut short.
 absl::Status ResumeDeletions(StoreHooks* store);
 
 struct CompactOptions {
   // A segment is written anew when less than this share of it is live.
   double live_share = 0.5;
+  // Not 0: segments with less than `most_live_share` live are written anew too,
+  // those with the least first, until no more than so many bytes are left.
+  uint64_t target_bytes = 0;
+  double most_live_share = 0.9;
 };
 struct CompactResult {
   uint64_t segments_removed = 0;
@@ -79,7 +91,10 @@ struct CompactResult {
   // Of all segments, before.
   uint64_t live_bytes = 0;
   uint64_t total_bytes = 0;
+  // No row of this index has ever named them: not to be deleted.
+  uint64_t unknown_segments = 0;
 };
+// A segment with a damaged chunk stays until the payload is deleted.
 absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
                                               const CompactOptions& options);
 

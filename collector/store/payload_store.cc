@@ -20,6 +20,8 @@ constexpr size_t kHeaderBytes = 52;
 constexpr char kMagic[] = "RPS1";
 constexpr char kSuffix[] = ".seg";
 constexpr size_t kMaxOpenReaders = 64;
+// Files with a higher number are somebody else's.
+constexpr uint64_t kMaxSegment = uint64_t{1} << 48;
 
 using Header = std::array<char, kHeaderBytes>;
 
@@ -48,61 +50,98 @@ Header MakeHeader(const ChunkToAppend& chunk) {
   return h;
 }
 
+std::string FileName(uint64_t segment) {
+  return absl::StrCat(absl::StrFormat("%010d", segment), kSuffix);
+}
+
+bool IsHeader(const Header& h) {
+  return std::memcmp(h.data(), kMagic, 4) == 0 &&
+         GetLittle<uint32_t>(h.data() + 48) == Crc32c({h.data(), 48});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PayloadStore>> PayloadStore::Open(
-    const Options& options, FileSystem* file_system) {
+    const Options& options, FileSystem* file_system, const Known& known) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(options.directory));
   std::unique_ptr<PayloadStore> store(new PayloadStore(options, file_system));
-  RP_RETURN_IF_ERROR(store->Recover());
+  RP_RETURN_IF_ERROR(store->Recover(known));
   return store;
 }
 
 std::string PayloadStore::SegmentPath(uint64_t segment) const {
-  return absl::StrCat(options_.directory, "/",
-                      absl::StrFormat("%010d", segment), kSuffix);
+  return absl::StrCat(options_.directory, "/", FileName(segment));
 }
 
-absl::Status PayloadStore::Recover() {
+std::string PayloadStore::PlaceText(uint64_t segment, uint64_t offset) {
+  return absl::StrCat("segments/", FileName(segment), " at byte ", offset);
+}
+
+absl::StatusOr<PayloadStore::Sizes> PayloadStore::ListSegments(
+    const std::string& directory, FileSystem* file_system) {
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                      file_system_->List(options_.directory));
-  absl::MutexLock lock(&mutex_);
+                      file_system->List(directory));
+  Sizes sizes;
   for (const std::string& name : names) {
     uint64_t number = 0;
     if (!absl::EndsWith(name, kSuffix) ||
-        !absl::SimpleAtoi(name.substr(0, name.size() - 4), &number))
+        !absl::SimpleAtoi(name.substr(0, name.size() - 4), &number) ||
+        number > kMaxSegment || name != FileName(number))
       continue;
-    RP_ASSIGN_OR_RETURN(const uint64_t size,
-                        file_system_->FileSize(SegmentPath(number)));
-    sizes_[number] = size;
+    RP_ASSIGN_OR_RETURN(sizes[number], file_system->FileSize(
+                                           absl::StrCat(directory, "/", name)));
   }
-  recovery_.segments = sizes_.size();
-  if (sizes_.empty()) return absl::OkStatus();
-  segment_ = sizes_.rbegin()->first;
-  const std::string path = SegmentPath(segment_);
-  const uint64_t size = sizes_.rbegin()->second;
-  RP_ASSIGN_OR_RETURN(const uint64_t valid, ValidBytes(path, size));
-  if (valid < size) {
-    recovery_.torn_bytes_dropped = size - valid;
-    RP_RETURN_IF_ERROR(file_system_->Truncate(path, valid));
-    sizes_[segment_] = valid;
+  return sizes;
+}
+
+absl::Status PayloadStore::Recover(const Known& known) {
+  RP_ASSIGN_OR_RETURN(Sizes sizes,
+                      ListSegments(options_.directory, file_system_));
+  recovery_.segments = sizes.size();
+  absl::MutexLock lock(&mutex_);
+  if (sizes.empty()) return absl::OkStatus();
+  segment_ = sizes.rbegin()->first;
+  Place trusted = known.synced;
+  if (known.clean) {
+    trusted = {segment_, sizes.rbegin()->second};
+  } else if (trusted.segment == 0) {
+    trusted = {segment_, 0};
   }
+  recovery_.trusted = trusted;
+  for (auto it = sizes.lower_bound(trusted.segment);
+       !known.clean && it != sizes.end(); ++it) {
+    const std::string path = SegmentPath(it->first);
+    uint64_t& size = it->second;
+    const uint64_t from =
+        it->first == trusted.segment ? std::min(trusted.offset, size) : 0;
+    RP_ASSIGN_OR_RETURN(uint64_t end, ValidEnd(path, from, size));
+    const auto named = known.named_ends.find(it->first);
+    if (named != known.named_ends.end())
+      end = std::max(end, std::min(named->second, size));
+    if (end < size) {
+      recovery_.torn_bytes_dropped += size - end;
+      RP_RETURN_IF_ERROR(file_system_->Truncate(path, end));
+      size = end;
+    }
+    // The process that wrote it may have died before it did this.
+    RP_RETURN_IF_ERROR(file_system_->SyncFile(path));
+  }
+  synced_ = {segment_, sizes.rbegin()->second};
+  sizes_ = std::move(sizes);
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> PayloadStore::ValidBytes(const std::string& path,
-                                                  uint64_t size) {
+absl::StatusOr<uint64_t> PayloadStore::ValidEnd(const std::string& path,
+                                                uint64_t from, uint64_t size) {
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
                       file_system_->OpenForRead(path));
-  uint64_t at = 0;
+  uint64_t at = from;
   std::string data;
   while (at + kHeaderBytes <= size) {
     Header h;
     RP_RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(h)));
     const uint64_t length = GetLittle<uint32_t>(h.data() + 4);
-    if (std::memcmp(h.data(), kMagic, 4) != 0 ||
-        GetLittle<uint32_t>(h.data() + 48) != Crc32c({h.data(), 48}))
-      break;
+    if (!IsHeader(h)) break;
     if (at + kHeaderBytes + length > size) break;
     data.resize(length);
     RP_RETURN_IF_ERROR(file->Read(at + kHeaderBytes, absl::MakeSpan(data)));
@@ -210,12 +249,15 @@ absl::Status PayloadStore::Sync() {
   // A second caller must not be told of a success that is not there yet.
   absl::MutexLock sync_lock(&sync_mutex_);
   std::vector<std::shared_ptr<WritableFile>> files;
+  Place end;
   {
     absl::MutexLock lock(&mutex_);
     RP_RETURN_IF_ERROR(broken_);
     files.swap(unsynced_);
     if (dirty_) files.push_back(file_);
     dirty_ = false;
+    if (!sizes_.empty())
+      end = {sizes_.rbegin()->first, sizes_.rbegin()->second};
   }
   for (const auto& file : files) {
     if (const absl::Status status = file->Sync(); !status.ok()) {
@@ -225,6 +267,8 @@ absl::Status PayloadStore::Sync() {
     }
     file->ForgetSynced();
   }
+  absl::MutexLock lock(&mutex_);
+  synced_ = end;
   return absl::OkStatus();
 }
 
@@ -270,6 +314,36 @@ bool PayloadStore::Contains(const v1::ChunkRow& row) {
   const uint64_t bytes = StoredBytes(row);
   return it != sizes_.end() && bytes <= it->second &&
          row.offset_bytes() <= it->second - bytes;
+}
+
+uint64_t PayloadStore::TotalBytes() {
+  absl::MutexLock lock(&mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [segment, size] : sizes_) bytes += size;
+  return bytes;
+}
+
+absl::Status PayloadStore::CheckHeader(const v1::ChunkRow& row,
+                                       const ChunkToAppend& chunk) {
+  const auto damaged = [&] {
+    return absl::DataLossError(absl::StrCat(SegmentPath(row.segment()),
+                                            ": the header of the chunk at ",
+                                            row.offset_bytes(), " is damaged"));
+  };
+  if (!Contains(row) || row.offset_bytes() < kHeaderBytes) return damaged();
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<RandomAccessFile> file,
+                      Reader(row.segment()));
+  Header h;
+  RP_RETURN_IF_ERROR(
+      file->Read(row.offset_bytes() - kHeaderBytes, absl::MakeSpan(h)));
+  const bool same =
+      IsHeader(h) && GetLittle<uint32_t>(h.data() + 4) == StoredBytes(row) &&
+      GetLittle<uint32_t>(h.data() + 8) == chunk.run &&
+      absl::string_view(h.data() + 12, 16) == chunk.digest &&
+      GetLittle<uint64_t>(h.data() + 28) == chunk.payload_length &&
+      GetLittle<uint64_t>(h.data() + 36) == chunk.offset &&
+      GetLittle<uint32_t>(h.data() + 44) == row.crc32c();
+  return same ? absl::OkStatus() : damaged();
 }
 
 absl::Status PayloadStore::Read(const v1::ChunkRow& row, std::string* out) {

@@ -8,6 +8,8 @@
 //          (little-endian)
 //
 // A new segment is begun at each open and when one would grow too large.
+// Damage: bytes that fail their checksum spoil the chunk they belong to, never
+// its neighbours; a file is not cut where something may point to.
 // Threads: Append is called by one thread at a time; the rest by any. A Sync
 // does not hold up Append.
 // Failure: a failed Append leaves nothing behind (the file is cut back); if
@@ -52,14 +54,42 @@ class PayloadStore {
     // Chunks that zstd makes at least a tenth smaller are kept so.
     bool compress = false;
   };
+  // By number of the segment.
+  using Sizes = std::map<uint64_t, uint64_t>;
+  // A place in the row of all segments.
+  struct Place {
+    uint64_t segment = 0;
+    uint64_t offset = 0;
+  };
+  // What the index knows of the segments when they are opened.
+  struct Known {
+    // The last process closed them: nothing is looked at and nothing is cut.
+    bool clean = false;
+    // What lies before is on the disk, come what may. Segment 0: not known,
+    // then all segments but the newest are.
+    Place synced;
+    // The highest end of a chunk that the index names, by segment.
+    Sizes named_ends;
+  };
   struct Recovery {
     uint64_t torn_bytes_dropped = 0;
     uint64_t segments = 0;
+    // What lies before this place is never torn: a fault there is damage.
+    Place trusted;
   };
 
-  // Opens the directory; cuts a torn frame off the newest segment.
+  // Opens the directory. Behind the place that was synced last, and behind all
+  // that the index names, what is no row of whole frames is torn and cut off.
+  // INVALID_ARGUMENT: a segment is no regular file.
   static absl::StatusOr<std::unique_ptr<PayloadStore>> Open(
-      const Options& options, FileSystem* file_system);
+      const Options& options, FileSystem* file_system, const Known& known);
+  static absl::StatusOr<std::unique_ptr<PayloadStore>> Open(
+      const Options& options, FileSystem* file_system) {
+    return Open(options, file_system, Known());
+  }
+  // Numbers of the segment files of a directory and their sizes.
+  static absl::StatusOr<Sizes> ListSegments(const std::string& directory,
+                                            FileSystem* file_system);
 
   const Recovery& recovery() const { return recovery_; }
 
@@ -70,6 +100,11 @@ class PayloadStore {
 
   // What was appended before the call survives a crash of the machine.
   absl::Status Sync();
+  // All that lies before it has been synced.
+  Place synced() {
+    absl::MutexLock lock(&mutex_);
+    return synced_;
+  }
 
   // Bytes of the chunk in its segment.
   static uint64_t StoredBytes(const v1::ChunkRow& row) {
@@ -79,6 +114,18 @@ class PayloadStore {
 
   // The chunk's bytes, checked against its CRC (DATA_LOSS).
   absl::Status Read(const v1::ChunkRow& row, std::string* out);
+  // Whether the header before the chunk's bytes says what was appended there
+  // (DATA_LOSS). Reading does not need it, rebuilding an index does.
+  absl::Status CheckHeader(const v1::ChunkRow& row, const ChunkToAppend& chunk);
+
+  // A crash of the machine may have torn the chunk: it lay behind what was
+  // synced when the store was opened.
+  bool MayBeTorn(const v1::ChunkRow& row) const {
+    const Place& trusted = recovery_.trusted;
+    return row.segment() > trusted.segment ||
+           (row.segment() == trusted.segment &&
+            row.offset_bytes() + StoredBytes(row) > trusted.offset);
+  }
 
   struct SegmentInfo {
     uint64_t number = 0;
@@ -87,7 +134,11 @@ class PayloadStore {
     bool closed = false;
   };
   std::vector<SegmentInfo> Segments();
+  // Of all segments.
+  uint64_t TotalBytes();
   std::string SegmentPath(uint64_t segment) const;
+  // "segments/0000000001.seg at byte 52", for people.
+  static std::string PlaceText(uint64_t segment, uint64_t offset);
   // Deletes a closed segment that no row points into.
   absl::Status Remove(uint64_t segment);
 
@@ -98,8 +149,10 @@ class PayloadStore {
   PayloadStore(const Options& options, FileSystem* file_system)
       : options_(options), file_system_(file_system) {}
 
-  absl::Status Recover();
-  absl::StatusOr<uint64_t> ValidBytes(const std::string& path, uint64_t size);
+  absl::Status Recover(const Known& known);
+  // The end of the row of whole frames that begins at `from`.
+  absl::StatusOr<uint64_t> ValidEnd(const std::string& path, uint64_t from,
+                                    uint64_t size);
   absl::Status NextSegment();
   absl::StatusOr<std::shared_ptr<RandomAccessFile>> Reader(uint64_t segment);
 
@@ -135,7 +188,8 @@ class PayloadStore {
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   // Sizes of all segments; readers may not look beyond them.
-  std::map<uint64_t, uint64_t> sizes_ ABSL_GUARDED_BY(mutex_);
+  Sizes sizes_ ABSL_GUARDED_BY(mutex_);
+  Place synced_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<RandomAccessFile>> readers_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -34,7 +34,9 @@ class Pass {
                           store_->ListSteps(run.run()));
       int64_t keep_from = INT64_MAX;
       if (only_freeable) {
-        RP_ASSIGN_OR_RETURN(keep_from, store_->KeepFromStep(run.run(), live_));
+        RP_ASSIGN_OR_RETURN(
+            keep_from,
+            store_->KeepFromStep(run.run(), live_, kCollectorKeepsSteps));
       }
       std::map<int64_t, RunStep> by_step;
       std::set<int64_t> busy;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/recovery.h"
 #include "collector/store/store_impl.h"
 #include "collector/store/upgrade.h"
 
@@ -20,6 +21,22 @@ absl::Status StoreImpl::Initialise() {
     return absl::Status(
         status.code(), absl::StrCat(options_.data_dir, ": ", status.message()));
   }
+  RP_RETURN_IF_ERROR(LoadRuns());
+  recovery_.torn_bytes_dropped = payloads_->recovery().torn_bytes_dropped;
+  recovery_.segments = payloads_->recovery().segments;
+  if (schema.has_value() && !clean_) RP_RETURN_IF_ERROR(RecoverChunks());
+  RP_RETURN_IF_ERROR(CompareSyncCount());
+  RP_RETURN_IF_ERROR(NameSegments(schema.value_or("")));
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Delete(keys::kClean);
+  const keys::Synced synced = NextSynced();
+  batch->Put(keys::kSynced, keys::SyncedValue(synced));
+  RP_RETURN_IF_ERROR(index_->Write(std::move(batch), /*sync=*/true));
+  NoteSyncCount(synced.count);
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::LoadRuns() {
   RP_RETURN_IF_ERROR(
       index_->Scan("r", [this](absl::string_view key, absl::string_view value) {
         mutex_.AssertHeld();
@@ -32,43 +49,13 @@ absl::Status StoreImpl::Initialise() {
         return absl::OkStatus();
       }));
   // The number of a run that was deleted is not used again.
-  RP_RETURN_IF_ERROR(
-      index_->Scan("t", [this](absl::string_view, absl::string_view value) {
-        mutex_.AssertHeld();
-        v1::RunTombstone row;
-        if (row.ParseFromArray(value.data(), static_cast<int>(value.size())))
-          last_run_id_ = std::max(last_run_id_, row.run().id());
-        return absl::OkStatus();
-      }));
-  RP_ASSIGN_OR_RETURN(const std::optional<std::string> clean,
-                      index_->Get(keys::kClean));
-  recovery_.torn_bytes_dropped = payloads_->recovery().torn_bytes_dropped;
-  recovery_.segments = payloads_->recovery().segments;
-  if (schema.has_value() && !clean.has_value())
-    RP_RETURN_IF_ERROR(RemoveDanglingChunks());
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Delete(keys::kClean);
-  return index_->Write(std::move(batch), /*sync=*/true);
-}
-
-absl::Status StoreImpl::RemoveDanglingChunks() {
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  RP_RETURN_IF_ERROR(
-      index_->Scan("k", [&](absl::string_view key, absl::string_view value) {
-        v1::ChunkRow row;
-        if (row.ParseFromArray(value.data(), static_cast<int>(value.size())) &&
-            payloads_->Contains(row)) {
-          return absl::OkStatus();
-        }
-        batch->Delete(key);
-        std::string payload(key.substr(0, key.size() - 8));
-        payload[0] = 'p';
-        batch->Delete(payload);
-        ++recovery_.dangling_payloads;
-        return absl::OkStatus();
-      }));
-  if (recovery_.dangling_payloads == 0) return absl::OkStatus();
-  return index_->Write(std::move(batch), /*sync=*/true);
+  return index_->Scan("t", [this](absl::string_view, absl::string_view value) {
+    mutex_.AssertHeld();
+    v1::RunTombstone row;
+    if (row.ParseFromArray(value.data(), static_cast<int>(value.size())))
+      last_run_id_ = std::max(last_run_id_, row.run().id());
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<v1::RunRow*> StoreImpl::LoadRun(const std::string& run,
@@ -129,19 +116,22 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<FileLock> lock,
       file_system->Lock(absl::StrCat(options.data_dir, "/LOCK")));
+  RP_ASSIGN_OR_RETURN(const bool fresh, IsFresh(options.data_dir, file_system));
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<Index> index,
       OpenLevelDbIndex({absl::StrCat(options.data_dir, "/index"),
                         options.leveldb_write_buffer_bytes,
-                        options.leveldb_cache_bytes, file_system}));
+                        options.leveldb_cache_bytes, file_system, fresh}));
+  RP_ASSIGN_OR_RETURN(const PayloadStore::Known known,
+                      KnownSegments(index.get()));
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<PayloadStore> payloads,
       PayloadStore::Open({absl::StrCat(options.data_dir, "/segments"),
                           options.segment_bytes, options.compress_payloads},
-                         file_system));
-  auto store =
-      std::make_unique<StoreImpl>(options, file_system, clock, std::move(lock),
-                                  std::move(index), std::move(payloads));
+                         file_system, known));
+  auto store = std::make_unique<StoreImpl>(options, file_system, clock,
+                                           std::move(lock), std::move(index),
+                                           std::move(payloads), known.clean);
   RP_RETURN_IF_ERROR(store->Initialise());
   return store;
 }

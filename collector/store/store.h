@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/dedup_window.h"
 #include "common/file_system.h"
 #include "common/plan.h"
 #include "rankprobe/v1/agent.pb.h"
@@ -62,6 +63,8 @@ struct DeleteOptions {
   std::optional<std::set<int64_t>> steps;
   // Incarnations of connected ranks.
   absl::flat_hash_set<uint64_t> live_incarnations;
+  // Payloads of so many newest steps of a connected rank stay.
+  int64_t keep_steps = kCollectorKeepsSteps;
 };
 
 struct StoreTotals {
@@ -81,6 +84,8 @@ struct GarbageReport {
   // Of all segments, before.
   uint64_t live_bytes = 0;
   uint64_t total_bytes = 0;
+  // Segments that no row of this index has ever named; they stay.
+  uint64_t unknown_segments = 0;
 };
 
 // One frame that passed admission, with the identity the collector stamped.
@@ -107,15 +112,19 @@ struct RecoveryReport {
   uint64_t torn_bytes_dropped = 0;
   uint64_t dangling_payloads = 0;
   uint64_t segments = 0;
+  // Payloads whose bytes are gone though they had been synced.
+  uint64_t damaged_payloads = 0;
+  // How many syncs the index has gone back behind what it had once synced.
+  uint64_t lost_syncs = 0;
 };
 
 class Store {
  public:
   virtual ~Store() = default;
 
-  // Opens or creates. FAILED_PRECONDITION: another process holds the lock
-  // (named). DATA_LOSS: the index is corrupt. Unknown schema:
-  // FAILED_PRECONDITION.
+  // Opens, or creates where there is nothing yet. FAILED_PRECONDITION: another
+  // process holds the lock (named). DATA_LOSS: the index is corrupt, or gone
+  // while there are segments. Unknown schema: FAILED_PRECONDITION.
   static absl::StatusOr<std::unique_ptr<Store>> Open(
       const StoreOptions& options, FileSystem* file_system, const Clock* clock);
 
@@ -137,8 +146,12 @@ class Store {
   // The run holds all bytes of this payload.
   virtual bool HasPayload(const std::string& run, absl::string_view digest,
                           uint64_t length_bytes) = 0;
-  // The same for somebody who is about to refer to it: it is not freed before
-  // the quiet time has passed.
+  // Where its bytes are damaged; empty: nowhere that is known.
+  virtual std::string PayloadDamage(const std::string& run,
+                                    absl::string_view digest,
+                                    uint64_t length_bytes) = 0;
+  // The same as HasPayload for somebody who is about to refer to it: it is not
+  // freed before the quiet time has passed.
   virtual bool KeepPayload(const std::string& run, absl::string_view digest,
                            uint64_t length_bytes) = 0;
 
@@ -154,8 +167,9 @@ class Store {
   virtual absl::Status ForEachRecord(
       const StepKey& key,
       const std::function<absl::Status(const v1::Record&)>& callback) = 0;
-  // Streams the payload's bytes in order, checking chunk CRCs (DATA_LOSS).
-  // NOT_FOUND when the payload is not whole.
+  // Streams the payload's bytes in order, checking chunk CRCs (DATA_LOSS; the
+  // payload is then known to be damaged and not whole any more, until a rank
+  // sends it again). NOT_FOUND when the payload is not whole.
   virtual absl::Status ReadPayload(
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) = 0;
@@ -183,15 +197,19 @@ class Store {
       const DeleteOptions& options) = 0;
   // Payloads that steps of the run from this one on refer to stay when the
   // steps are deleted: a rank may take for granted that they are here.
+  // INT64_MAX: nobody writes to the run any more.
   virtual absl::StatusOr<int64_t> KeepFromStep(
       const std::string& run,
-      const absl::flat_hash_set<uint64_t>& live_incarnations) = 0;
+      const absl::flat_hash_set<uint64_t>& live_incarnations,
+      int64_t keep_steps) = 0;
   // Finishes deletions, frees what nothing refers to, rewrites segments.
   virtual absl::StatusOr<GarbageReport> CollectGarbage(
       const absl::flat_hash_set<uint64_t>& live_incarnations) = 0;
   // A copy of the archive in a new directory. ALREADY_EXISTS.
   // Sums over all runs; cheap.
   virtual StoreTotals Totals() = 0;
+  // Bytes of all segment files; cheaper.
+  virtual uint64_t SegmentBytes() = 0;
   virtual absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
                                                   bool copy) = 0;
 };

@@ -54,44 +54,57 @@ absl::StatusOr<bool> StoreImpl::IsWhole(uint32_t run, absl::string_view digest,
   if (whole_.contains(key)) return true;
   RP_ASSIGN_OR_RETURN(const std::optional<v1::PayloadRow> row,
                       GetMessage<v1::PayloadRow>(index_.get(), key));
-  if (!row.has_value() || row->corrupt()) return false;
+  if (!row.has_value() || row->corrupt() || row->damaged()) return false;
   if (whole_.size() > kMaxKnownPayloads) whole_.clear();
   whole_.insert(key);
   return true;
 }
 
-absl::StatusOr<Partial*> StoreImpl::LoadPartial(uint32_t run,
-                                                const v1::PayloadChunk& chunk) {
-  const std::string prefix =
-      keys::ChunkPrefix(run, chunk.digest(), chunk.length_bytes());
-  const auto it = partials_.find(prefix);
-  if (it != partials_.end()) return &it->second;
-  Partial partial;
-  RP_ASSIGN_OR_RETURN(
-      const std::optional<std::string> first,
-      index_->Get(keys::Chunk(run, chunk.digest(), chunk.length_bytes(), 0)));
-  if (first.has_value()) {
-    // After a restart: hash again what is already there.
-    RP_RETURN_IF_ERROR(index_->Scan(prefix, [&](absl::string_view key,
-                                                absl::string_view value) {
-      v1::ChunkRow row;
-      if (!row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
-        return absl::DataLossError("the row of a chunk cannot be read");
-      }
-      if (keys::ParseChunkOffset(key) != partial.next_offset)
-        return absl::OkStatus();
-      std::string data;
-      RP_RETURN_IF_ERROR(payloads_->Read(row, &data));
-      partial.hash.Add(data);
-      partial.next_offset += data.size();
-      return absl::OkStatus();
-    }));
-  }
-  return &(partials_[prefix] = std::move(partial));
+absl::Status StoreImpl::DropRows(const std::string& prefix, Work* work) {
+  return index_->Scan(prefix, [&](absl::string_view key, absl::string_view) {
+    work->batch->Delete(key);
+    work->dropped.insert(std::string(key));
+    return absl::OkStatus();
+  });
 }
 
-absl::Status StoreImpl::AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
-                                 Work* work) {
+absl::StatusOr<Partial*> StoreImpl::LoadPartial(const std::string& prefix,
+                                                Work* work) {
+  if (Partial* const found = partials_.Find(prefix); found != nullptr) {
+    if (work->partials_before.count(prefix) == 0)
+      work->partials_before.emplace(prefix, found->Clone());
+    return found;
+  }
+  work->partials_before.try_emplace(prefix, std::nullopt);
+  Partial partial;
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> first,
+                      index_->Get(keys::AtOffset(prefix, 0)));
+  if (!first.has_value()) return partials_.Put(prefix, std::move(partial));
+  // After a restart: hash again what is already there.
+  const absl::Status loaded =
+      index_->Scan(prefix, [&](absl::string_view key, absl::string_view value) {
+        v1::ChunkRow row;
+        if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
+            keys::ParseChunkOffset(key) != partial.next_offset)
+          return absl::DataLossError("the chunks of a payload have a gap");
+        std::string data;
+        RP_RETURN_IF_ERROR(payloads_->Read(row, &data));
+        partial.hash.Add(data);
+        partial.next_offset += data.size();
+        return absl::OkStatus();
+      });
+  if (absl::IsDataLoss(loaded)) {
+    // Damaged: this sender's chunks go, and the ledger misses the payload
+    // unless they come again from the beginning.
+    RP_RETURN_IF_ERROR(DropRows(prefix, work));
+    partial = Partial();
+  } else if (!loaded.ok()) {
+    return loaded;
+  }
+  return partials_.Put(prefix, std::move(partial));
+}
+
+absl::Status StoreImpl::CheckChunk(const v1::PayloadChunk& chunk) const {
   const uint64_t size = chunk.data().size();
   if (chunk.digest().size() != 16 ||
       chunk.length_bytes() > options_.max_payload_bytes || size == 0 ||
@@ -103,79 +116,118 @@ absl::Status StoreImpl::AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
     return absl::InvalidArgumentError(
         "a payload chunk does not match its checksum");
   }
-  RP_ASSIGN_OR_RETURN(const bool whole,
-                      IsWhole(run->id(), chunk.digest(), chunk.length_bytes()));
-  if (whole) {
-    // Somebody is about to refer to it.
-    touched_[keys::Payload(run->id(), chunk.digest(), chunk.length_bytes())] =
-        run->updated_unix_ns();
-    return absl::OkStatus();
-  }
-  RP_ASSIGN_OR_RETURN(Partial* const partial, LoadPartial(run->id(), chunk));
-  // Its forerunner was lost: the payload stays incomplete and the ledger says
-  // so.
-  if (chunk.offset_bytes() > partial->next_offset) return absl::OkStatus();
-  // Another rank may have cut the same payload elsewhere: the new bytes count.
-  const uint64_t known = partial->next_offset - chunk.offset_bytes();
-  if (known >= size) return absl::OkStatus();
-  const absl::string_view fresh = absl::string_view(chunk.data()).substr(known);
-  partial->hash.Add(fresh);
-  ChunkToAppend append;
-  append.run = run->id();
-  append.digest = chunk.digest();
-  append.payload_length = chunk.length_bytes();
-  append.offset = partial->next_offset;
-  append.data = fresh;
-  append.crc32c = known == 0 ? chunk.crc32c() : Crc32c(fresh);
-  work->chunks.push_back(append);
-  work->chunk_keys.push_back(keys::Chunk(run->id(), chunk.digest(),
-                                         chunk.length_bytes(), append.offset));
-  partial->next_offset += fresh.size();
-  if (partial->next_offset == chunk.length_bytes()) {
-    v1::PayloadRow row;
-    row.set_corrupt(partial->hash.Digest() != chunk.digest());
-    const std::string key =
-        keys::Payload(run->id(), chunk.digest(), chunk.length_bytes());
-    work->batch->Put(key, row.SerializeAsString());
-    const std::string prefix =
-        keys::ChunkPrefix(run->id(), chunk.digest(), chunk.length_bytes());
-    partials_.erase(prefix);
-    if (row.corrupt()) {
-      // Bytes of another digest make way for the right ones.
-      for (std::string& pending : work->chunk_keys) {
-        if (absl::StartsWith(pending, prefix)) pending.clear();
-      }
-      RP_RETURN_IF_ERROR(
-          index_->Scan(prefix, [&](absl::string_view old, absl::string_view) {
-            work->batch->Delete(old);
-            return absl::OkStatus();
-          }));
-    } else {
-      whole_.insert(key);
-      run->set_stored_payload_bytes(run->stored_payload_bytes() +
-                                    chunk.length_bytes());
-    }
-  }
   return absl::OkStatus();
 }
 
-absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
-                                 uint64_t incarnation,
+absl::Status StoreImpl::AddChunk(v1::RunRow* run, uint64_t sender,
+                                 const v1::PayloadChunk& chunk, Work* work) {
+  const uint64_t size = chunk.data().size(), length = chunk.length_bytes();
+  RP_ASSIGN_OR_RETURN(const bool whole,
+                      IsWhole(run->id(), chunk.digest(), length));
+  if (whole) {
+    // Somebody is about to refer to it.
+    touched_[keys::Payload(run->id(), chunk.digest(), length)] =
+        clock_->MonotonicNanos();
+    return absl::OkStatus();
+  }
+  ChunkToAppend append;
+  append.run = run->id();
+  append.digest = chunk.digest();
+  append.payload_length = length;
+  append.data = chunk.data();
+  append.crc32c = chunk.crc32c();
+  const std::string prefix =
+      keys::PartialPrefix(run->id(), chunk.digest(), length, sender);
+  if (size == length) {
+    // Most payloads are one chunk.
+    work->chunks.push_back(append);
+    work->chunk_keys.push_back(
+        keys::Chunk(run->id(), chunk.digest(), length, 0));
+    PayloadHash hash;
+    hash.Add(chunk.data());
+    return FinishPayload(run, chunk, prefix, hash.Digest() == chunk.digest(),
+                         work);
+  }
+  RP_ASSIGN_OR_RETURN(Partial* const partial, LoadPartial(prefix, work));
+  // Its forerunner was lost: the payload stays incomplete and the ledger says
+  // so.
+  if (chunk.offset_bytes() > partial->next_offset) return absl::OkStatus();
+  // The sender may have cut it elsewhere before: the new bytes count.
+  const uint64_t known = partial->next_offset - chunk.offset_bytes();
+  if (known >= size) return absl::OkStatus();
+  append.data.remove_prefix(known);
+  append.offset = partial->next_offset;
+  if (known > 0) append.crc32c = Crc32c(append.data);
+  partial->hash.Add(append.data);
+  partial->next_offset += append.data.size();
+  work->chunks.push_back(append);
+  work->chunk_keys.push_back(keys::AtOffset(prefix, append.offset));
+  if (partial->next_offset < length) return absl::OkStatus();
+  const bool right = partial->hash.Digest() == chunk.digest();
+  partials_.Erase(prefix);
+  return FinishPayload(run, chunk, prefix, right, work);
+}
+
+absl::Status StoreImpl::FinishPayload(v1::RunRow* run,
+                                      const v1::PayloadChunk& chunk,
+                                      const std::string& partial, bool right,
+                                      Work* work) {
+  const uint64_t length = chunk.length_bytes();
+  const bool one_chunk = chunk.data().size() == length;
+  const std::string key = keys::Payload(run->id(), chunk.digest(), length);
+  if (!right) {
+    // Bytes of another digest are not kept; nobody else's are touched.
+    for (std::string& pending : work->chunk_keys) {
+      if (absl::StartsWith(pending, partial)) pending.clear();
+    }
+    if (one_chunk) work->chunk_keys.back().clear();
+    RP_RETURN_IF_ERROR(DropRows(partial, work));
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> row, index_->Get(key));
+    if (row.has_value()) return absl::OkStatus();
+    v1::PayloadRow corrupt;
+    corrupt.set_corrupt(true);
+    work->batch->Put(key, corrupt.SerializeAsString());
+    return absl::OkStatus();
+  }
+  // What damage or a lost end left of it makes way.
+  const std::string chunks =
+      keys::ChunkPrefix(run->id(), chunk.digest(), length);
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> first,
+                      index_->Get(keys::AtOffset(chunks, 0)));
+  if (first.has_value()) RP_RETURN_IF_ERROR(DropRows(chunks, work));
+  if (!one_chunk) {
+    RP_RETURN_IF_ERROR(index_->Scan(
+        partial, [&](absl::string_view row, absl::string_view value) {
+          if (work->dropped.contains(row)) return absl::OkStatus();
+          work->batch->Put(keys::ChunkOfPartial(row), value);
+          work->batch->Delete(row);
+          return absl::OkStatus();
+        }));
+    for (std::string& pending : work->chunk_keys) {
+      if (absl::StartsWith(pending, partial))
+        pending = keys::ChunkOfPartial(pending);
+    }
+  }
+  work->batch->Put(key, v1::PayloadRow().SerializeAsString());
+  if (whole_.insert(key).second) work->whole_added.push_back(key);
+  run->set_stored_payload_bytes(run->stored_payload_bytes() + length);
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
                                  const v1::RecordBatch& records, Work* work) {
-  if (records.step() < 0)
-    return absl::InvalidArgumentError("a record batch has a negative step");
   const StepId id(run->id(), records.step(), incarnation);
   RP_ASSIGN_OR_RETURN(v1::StepRow* const step, LoadStep(id));
+  work->steps.insert(id);
   if (step->deleted_unix_ns() != 0) {
     // Latecomers of a deleted step are counted, not kept.
     step->set_rank_records(step->rank_records() +
                            static_cast<uint64_t>(records.records_size()));
-    work->steps.insert(id);
     return absl::OkStatus();
   }
   for (const v1::Record& record : records.records()) {
     if (record.has_loss())
-      lost_records_[record.loss().reason()] += record.loss().records();
+      work->lost_records[record.loss().reason()] += record.loss().records();
     CountRecord(
         record,
         [&](const v1::PayloadRef& payload) {
@@ -195,20 +247,62 @@ absl::Status StoreImpl::AddBatch(const std::string& run_name, v1::RunRow* run,
   run->set_records(run->records() +
                    static_cast<uint64_t>(records.records_size()));
   step->set_updated_unix_ns(run->updated_unix_ns());
-  work->steps.insert(id);
-  work->runs.insert(run_name);
   return absl::OkStatus();
 }
 
-void StoreImpl::DropCaches() {
-  incarnations_.clear();
-  steps_.clear();
-  partials_.clear();
-  whole_.clear();
-  for (auto& [name, row] : runs_) {
-    const auto stored = GetMessage<v1::RunRow>(index_.get(), keys::Run(name));
-    if (stored.ok() && stored->has_value()) row = **stored;
+void StoreImpl::Undo(Work* work) {
+  for (const RunIncarnation& id : work->incarnations) incarnations_.erase(id);
+  for (const StepId& id : work->steps) steps_.erase(id);
+  for (const std::string& key : work->whole_added) whole_.erase(key);
+  for (auto& [prefix, partial] : work->partials_before) {
+    if (partial.has_value()) {
+      partials_.Put(prefix, *std::move(partial));
+    } else {
+      partials_.Erase(prefix);
+    }
   }
+  for (const std::string& name : work->runs) {
+    const auto stored = GetMessage<v1::RunRow>(index_.get(), keys::Run(name));
+    if (stored.ok() && stored->has_value()) runs_[name] = **stored;
+  }
+}
+
+void StoreImpl::ForgetRun(uint32_t run) {
+  const auto of_run = [run](const auto& row) {
+    return std::get<0>(row.first) == run;
+  };
+  std::erase_if(incarnations_, of_run);
+  std::erase_if(steps_, of_run);
+  std::erase_if(heard_, of_run);
+  partials_.Erase(keys::TableOfRun('q', run));
+  absl::erase_if(whole_, [run](const std::string& key) {
+    return keys::ParseRun(key) == run;
+  });
+}
+
+absl::Status StoreImpl::CheckFrames(absl::Span<const FrameToStore> frames) {
+  std::map<RunIncarnation, uint64_t> held;
+  for (const FrameToStore& f : frames) {
+    RP_ASSIGN_OR_RETURN(v1::RunRow* const run,
+                        LoadRun(f.identity->run(), /*create=*/true));
+    RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
+                        LoadIncarnation(run->id(), *f.identity));
+    uint64_t& last = held.try_emplace({run->id(), f.identity->incarnation()},
+                                      row->committed_sequence())
+                         .first->second;
+    const uint64_t sequence = f.frame->sequence();
+    if (sequence <= last) continue;  // a duplicate
+    if (sequence != last + 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("frames ", last + 1, " to ", sequence - 1, " of run ",
+                       f.identity->run(), " are missing"));
+    }
+    if (f.frame->has_batch() && f.frame->batch().step() < 0)
+      return absl::InvalidArgumentError("a record batch has a negative step");
+    if (f.frame->has_chunk()) RP_RETURN_IF_ERROR(CheckChunk(f.frame->chunk()));
+    last = sequence;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
@@ -217,9 +311,13 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   uint64_t bytes = 0;
   for (const FrameToStore& f : frames) bytes += f.frame->ByteSizeLong();
   RP_RETURN_IF_ERROR(CheckSpace(bytes));
+  // What is refused is refused before anything is touched: one rank's fault
+  // costs the others nothing.
+  RP_RETURN_IF_ERROR(CheckFrames(frames));
   Work work;
   work.batch = index_->NewBatch();
   const int64_t now = absl::ToUnixNanos(clock_->Now());
+  const int64_t heard = clock_->MonotonicNanos();
   const absl::Status built = [&]() -> absl::Status {
     mutex_.AssertHeld();
     for (const FrameToStore& f : frames) {
@@ -229,37 +327,33 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
                           LoadIncarnation(run->id(), *f.identity));
       const uint64_t sequence = f.frame->sequence();
       if (sequence <= row->committed_sequence()) continue;  // a duplicate
-      if (sequence != row->committed_sequence() + 1) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "frames ", row->committed_sequence() + 1, " to ", sequence - 1,
-            " of run ", f.identity->run(), " are missing"));
-      }
+      work.incarnations.insert({run->id(), f.identity->incarnation()});
+      work.runs.insert(f.identity->run());
       run->set_updated_unix_ns(now);
       if (f.frame->has_batch()) {
-        RP_RETURN_IF_ERROR(AddBatch(f.identity->run(), run,
-                                    f.identity->incarnation(), f.frame->batch(),
-                                    &work));
+        RP_RETURN_IF_ERROR(
+            AddBatch(run, f.identity->incarnation(), f.frame->batch(), &work));
       } else if (f.frame->has_chunk()) {
-        RP_RETURN_IF_ERROR(AddChunk(run, f.frame->chunk(), &work));
+        RP_RETURN_IF_ERROR(
+            AddChunk(run, f.identity->incarnation(), f.frame->chunk(), &work));
       }
       row->set_committed_sequence(sequence);
       row->set_updated_unix_ns(now);
       if (f.frame->has_batch()) row->set_last_step(f.frame->batch().step());
-      work.incarnations.insert({run->id(), f.identity->incarnation()});
-      work.runs.insert(f.identity->run());
     }
     return absl::OkStatus();
   }();
   if (!built.ok()) {
-    DropCaches();
+    Undo(&work);
     return built;
   }
   // Bytes first, then what points at them.
+  std::set<uint64_t> new_segments;
   if (!work.chunks.empty()) {
     absl::StatusOr<std::vector<v1::ChunkRow>> rows =
         payloads_->Append(work.chunks);
     if (!rows.ok()) {
-      DropCaches();
+      Undo(&work);
       bytes_since_space_check_ = kFreeSpaceCheckBytes;
       if (!absl::IsResourceExhausted(rows.status())) sticky_ = rows.status();
       return rows.status();
@@ -267,6 +361,11 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
     for (size_t i = 0; i < rows->size(); ++i) {
       if (work.chunk_keys[i].empty()) continue;
       work.batch->Put(work.chunk_keys[i], (*rows)[i].SerializeAsString());
+    }
+    for (const v1::ChunkRow& row : *rows) {
+      if (named_segments_.count(row.segment()) > 0) continue;
+      work.batch->Put(keys::Segment(row.segment()), "");
+      new_segments.insert(row.segment());
     }
   }
   for (const RunIncarnation& id : work.incarnations) {
@@ -283,7 +382,7 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   if (const absl::Status status =
           index_->Write(std::move(work.batch), /*sync=*/false);
       !status.ok()) {
-    DropCaches();
+    Undo(&work);
     // Where there was no room nothing was written, and the index begins anew
     // once there is.
     if (absl::IsResourceExhausted(status)) {
@@ -293,18 +392,37 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
     }
     return status;
   }
+  named_segments_.insert(new_segments.begin(), new_segments.end());
+  for (const RunIncarnation& id : work.incarnations) heard_[id] = heard;
+  for (const auto& [reason, records] : work.lost_records)
+    lost_records_[reason] += records;
+  partials_.Trim();
   return absl::OkStatus();
 }
 
 absl::Status StoreImpl::Sync() {
+  // One at a time, so that the counts are written in their order.
+  absl::MutexLock sync_lock(&sync_mutex_);
   {
     absl::MutexLock lock(&mutex_);
     RP_RETURN_IF_ERROR(sticky_);
   }
   // Commits go on meanwhile; what they add may be synced or not.
   absl::Status status = payloads_->Sync();
-  if (status.ok()) status = index_->Write(index_->NewBatch(), /*sync=*/true);
-  if (status.ok()) return status;
+  keys::Synced synced;
+  if (status.ok()) {
+    std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+    {
+      absl::MutexLock lock(&mutex_);
+      synced = NextSynced();
+    }
+    batch->Put(keys::kSynced, keys::SyncedValue(synced));
+    status = index_->Write(std::move(batch), /*sync=*/true);
+  }
+  if (status.ok()) {
+    NoteSyncCount(synced.count);
+    return status;
+  }
   absl::MutexLock lock(&mutex_);
   // The index waits for room; nothing was synced and nothing is lost.
   if (absl::IsResourceExhausted(status)) return status;

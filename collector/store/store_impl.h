@@ -1,6 +1,7 @@
 // How the Store is made. Its methods are in store_commit.cc (what agents send),
-// store_read.cc (queries), store_upkeep.cc (maintenance), store.cc (opening).
-// Only these files include this.
+// store_read.cc (queries), store_upkeep.cc (maintenance), store_recovery.cc
+// (what an end without goodbye left behind), store.cc (opening). Only these
+// files include this.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 
@@ -19,10 +20,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/store/index.h"
+#include "collector/store/keys.h"
 #include "collector/store/maintenance.h"
+#include "collector/store/partials.h"
 #include "collector/store/payload_store.h"
 #include "collector/store/store.h"
-#include "common/content_hash.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -34,11 +36,8 @@ using RunIncarnation = std::pair<uint32_t, uint64_t>;
 using StepId =
     std::tuple<uint32_t, int64_t, uint64_t>;  // run, step, incarnation
 
-// A payload of which some chunks are there.
-struct Partial {
-  uint64_t next_offset = 0;
-  PayloadHash hash;
-};
+// States of unfinished payloads that are kept; a rank has one or two.
+inline constexpr size_t kMaxPartials = 8192;
 
 template <typename M>
 absl::StatusOr<std::optional<M>> GetMessage(Index* index,
@@ -56,20 +55,24 @@ class StoreImpl : public Store, private StoreHooks {
   StoreImpl(const StoreOptions& options, FileSystem* file_system,
             const Clock* clock, std::unique_ptr<FileLock> lock,
             std::unique_ptr<Index> index,
-            std::unique_ptr<PayloadStore> payloads)
+            std::unique_ptr<PayloadStore> payloads, bool clean)
       : options_(options),
         file_system_(file_system),
         clock_(clock),
         lock_(std::move(lock)),
         index_(std::move(index)),
-        payloads_(std::move(payloads)) {}
+        payloads_(std::move(payloads)),
+        clean_(clean) {}
 
   ~StoreImpl() override {
     absl::MutexLock lock(&mutex_);
     if (!sticky_.ok() || !payloads_->Sync().ok()) return;
     std::unique_ptr<IndexBatch> batch = index_->NewBatch();
     batch->Put(keys::kClean, "1");
-    index_->Write(std::move(batch), /*sync=*/true).IgnoreError();
+    const keys::Synced synced = NextSynced();
+    batch->Put(keys::kSynced, keys::SyncedValue(synced));
+    if (index_->Write(std::move(batch), /*sync=*/true).ok())
+      NoteSyncCount(synced.count);
   }
 
   absl::Status Initialise();
@@ -81,6 +84,8 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status Sync() override;
   bool HasPayload(const std::string& run, absl::string_view digest,
                   uint64_t length_bytes) override;
+  std::string PayloadDamage(const std::string& run, absl::string_view digest,
+                            uint64_t length_bytes) override;
   bool KeepPayload(const std::string& run, absl::string_view digest,
                    uint64_t length_bytes) override;
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
@@ -109,21 +114,27 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<v1::DeleteReport> Delete(
       const DeleteOptions& options) override;
   absl::StatusOr<int64_t> KeepFromStep(
-      const std::string& run,
-      const absl::flat_hash_set<uint64_t>& live) override;
+      const std::string& run, const absl::flat_hash_set<uint64_t>& live,
+      int64_t keep_steps) override;
   absl::StatusOr<GarbageReport> CollectGarbage(
       const absl::flat_hash_set<uint64_t>& live_incarnations) override;
   absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
                                           bool copy) override;
   StoreTotals Totals() override;
+  uint64_t SegmentBytes() override { return payloads_->TotalBytes(); }
 
  private:
   Index* index() override { return index_.get(); }
   PayloadStore* payloads() override { return payloads_.get(); }
   absl::Status Exclusive(const std::function<absl::Status()>& fn) override;
   void ForgetPayload(const std::string& payload_key) override;
+  void ForgetPartials(const std::string& prefix) override;
+  void FoundDamaged(const std::string& chunk_key,
+                    const v1::ChunkRow& row) override;
   void ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) override;
   bool OfferedLately(const std::string& payload_key) override;
+  // Less than the quiet time ago.
+  bool IsRecent(int64_t monotonic_nanos) const;
   absl::StatusOr<v1::DeleteReport> DeleteRun(const std::string& name);
 
   // What one Commit is about to do; applied to the caches once it is written.
@@ -134,7 +145,12 @@ class StoreImpl : public Store, private StoreHooks {
     std::set<RunIncarnation> incarnations;
     std::set<StepId> steps;
     std::set<std::string> runs;
-    uint64_t bytes = 0;
+    // What it takes to undo it in the caches.
+    std::map<std::string, std::optional<Partial>> partials_before;
+    std::vector<std::string> whole_added;
+    // Rows of the index that the batch deletes.
+    absl::flat_hash_set<std::string> dropped;
+    std::map<int, uint64_t> lost_records;
   };
 
   absl::StatusOr<v1::RunRow*> LoadRun(const std::string& run, bool create)
@@ -144,13 +160,25 @@ class StoreImpl : public Store, private StoreHooks {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::StepRow*> LoadStep(const StepId& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddBatch(const std::string& run_name, v1::RunRow* run,
-                        uint64_t incarnation, const v1::RecordBatch& records,
-                        Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddChunk(v1::RunRow* run, const v1::PayloadChunk& chunk,
-                        Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Partial*> LoadPartial(uint32_t run,
-                                       const v1::PayloadChunk& chunk)
+  absl::Status AddBatch(v1::RunRow* run, uint64_t incarnation,
+                        const v1::RecordBatch& records, Work* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // INVALID_ARGUMENT for what may never be stored; changes nothing.
+  absl::Status CheckFrames(absl::Span<const FrameToStore> frames)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckChunk(const v1::PayloadChunk& chunk) const;
+  absl::Status AddChunk(v1::RunRow* run, uint64_t sender,
+                        const v1::PayloadChunk& chunk, Work* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All bytes of one sender are there: they become the payload, or go.
+  absl::Status FinishPayload(v1::RunRow* run, const v1::PayloadChunk& chunk,
+                             const std::string& partial, bool right, Work* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `prefix`: of the sender's chunks in table q.
+  absl::StatusOr<Partial*> LoadPartial(const std::string& prefix, Work* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The chunks that `prefix` names go with the batch.
+  absl::Status DropRows(const std::string& prefix, Work* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> IsWhole(uint32_t run, absl::string_view digest,
                                uint64_t length)
@@ -161,9 +189,28 @@ class StoreImpl : public Store, private StoreHooks {
                                          uint64_t length_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSpace(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets what was cached, so that it is read again from what is written.
-  void DropCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RemoveDanglingChunks();
+  // Makes the caches what they were before `work`, which was not written.
+  void Undo(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets what is cached of a run that is deleted.
+  void ForgetRun(uint32_t run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Recovery, at open.
+  absl::Status LoadRuns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What may be torn is removed, what is damaged is marked.
+  absl::Status RecoverChunks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the index has gone back behind what it had synced.
+  absl::Status CompareSyncCount() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NameSegments(absl::string_view schema)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  keys::Synced NextSynced() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Kept beside the index, as a witness; nothing depends on it.
+  void NoteSyncCount(uint64_t count);
+  std::string SyncCountPath() const { return options_.data_dir + "/synced"; }
+
+  // The bytes that the row points at fail their checksum.
+  void MarkDamaged(const std::string& payload_key, const v1::ChunkRow& row);
+  // They were read again and are right.
+  void MarkSound(const std::string& payload_key);
 
   const StoreOptions options_;
   FileSystem* const file_system_;
@@ -171,6 +218,8 @@ class StoreImpl : public Store, private StoreHooks {
   const std::unique_ptr<FileLock> lock_;
   const std::unique_ptr<Index> index_;
   const std::unique_ptr<PayloadStore> payloads_;
+  // The last process closed the archive.
+  const bool clean_;
   RecoveryReport recovery_;
 
   absl::Mutex mutex_;
@@ -182,16 +231,24 @@ class StoreImpl : public Store, private StoreHooks {
   std::map<RunIncarnation, v1::IncarnationRow> incarnations_
       ABSL_GUARDED_BY(mutex_);
   std::map<StepId, v1::StepRow> steps_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, Partial> partials_ ABSL_GUARDED_BY(mutex_);
+  PartialTable partials_ ABSL_GUARDED_BY(mutex_){kMaxPartials};
   absl::flat_hash_set<std::string> whole_ ABSL_GUARDED_BY(mutex_);
-  // Whole payloads that were offered again, and when: deletion spares them.
+  // Whole payloads that were offered again, and when by the monotonic clock:
+  // deletion spares them.
   absl::flat_hash_map<std::string, int64_t> touched_ ABSL_GUARDED_BY(mutex_);
+
+  // When, by the monotonic clock, frames of an incarnation came last.
+  std::map<RunIncarnation, int64_t> heard_ ABSL_GUARDED_BY(mutex_);
+  // Segments of table g.
+  std::set<uint64_t> named_segments_ ABSL_GUARDED_BY(mutex_);
+  uint64_t sync_count_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // Records lost since the store was opened, by LossReason.
   std::map<int, uint64_t> lost_records_ ABSL_GUARDED_BY(mutex_);
 
-  // One job at a time; taken before mutex_.
-  absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  // One job at a time; taken before the others.
+  absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(sync_mutex_);
+  absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
 };
 
 }  // namespace rankprobe

@@ -24,6 +24,51 @@ std::optional<uint32_t> StoreImpl::RunWithPayload(const std::string& run,
   return (*row)->id();
 }
 
+std::string StoreImpl::PayloadDamage(const std::string& run,
+                                     absl::string_view digest,
+                                     uint64_t length_bytes) {
+  if (digest.size() != 16) return "";
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<v1::RunRow*> found = LoadRun(run, /*create=*/false);
+  if (!found.ok()) return "";
+  const absl::StatusOr<std::optional<v1::PayloadRow>> row =
+      GetMessage<v1::PayloadRow>(
+          index_.get(), keys::Payload((*found)->id(), digest, length_bytes));
+  if (!row.ok() || !row->has_value() || !(*row)->damaged()) return "";
+  return PayloadStore::PlaceText((*row)->damaged_segment(),
+                                 (*row)->damaged_offset_bytes());
+}
+
+void StoreImpl::MarkDamaged(const std::string& payload_key,
+                            const v1::ChunkRow& row) {
+  absl::MutexLock lock(&mutex_);
+  if (!sticky_.ok()) return;
+  const absl::StatusOr<std::optional<v1::PayloadRow>> old =
+      GetMessage<v1::PayloadRow>(index_.get(), payload_key);
+  // Deleted meanwhile, or known already.
+  if (!old.ok() || !old->has_value() || (*old)->damaged()) return;
+  v1::PayloadRow marked = **old;
+  marked.set_damaged(true);
+  marked.set_damaged_segment(row.segment());
+  marked.set_damaged_offset_bytes(row.offset_bytes());
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Put(payload_key, marked.SerializeAsString());
+  // Without room it is found again by the next reader.
+  if (index_->Write(std::move(batch), /*sync=*/false).ok())
+    whole_.erase(payload_key);
+}
+
+void StoreImpl::MarkSound(const std::string& payload_key) {
+  absl::MutexLock lock(&mutex_);
+  if (!sticky_.ok()) return;
+  const absl::StatusOr<std::optional<v1::PayloadRow>> old =
+      GetMessage<v1::PayloadRow>(index_.get(), payload_key);
+  if (!old.ok() || !old->has_value() || !(*old)->damaged()) return;
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Put(payload_key, v1::PayloadRow().SerializeAsString());
+  index_->Write(std::move(batch), /*sync=*/false).IgnoreError();
+}
+
 bool StoreImpl::HasPayload(const std::string& run, absl::string_view digest,
                            uint64_t length_bytes) {
   absl::MutexLock lock(&mutex_);
@@ -35,8 +80,7 @@ bool StoreImpl::KeepPayload(const std::string& run, absl::string_view digest,
   absl::MutexLock lock(&mutex_);
   const std::optional<uint32_t> id = RunWithPayload(run, digest, length_bytes);
   if (!id.has_value()) return false;
-  touched_[keys::Payload(*id, digest, length_bytes)] =
-      absl::ToUnixNanos(clock_->Now());
+  touched_[keys::Payload(*id, digest, length_bytes)] = clock_->MonotonicNanos();
   return true;
 }
 
@@ -200,7 +244,11 @@ absl::Status StoreImpl::ReadPayload(
                           GetMessage<v1::ChunkRow>(index_.get(), key));
       if (!now.has_value())
         return absl::NotFoundError("the payload was deleted");
-      if (now->SerializeAsString() == row.SerializeAsString()) return read;
+      if (now->SerializeAsString() == row.SerializeAsString()) {
+        if (absl::IsDataLoss(read))
+          MarkDamaged(keys::Payload(id, digest, length_bytes), row);
+        return read;
+      }
       RP_RETURN_IF_ERROR(payloads_->Read(*now, &data));
     }
     at += data.size();

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
 #include "collector/testing/frames.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -232,7 +234,7 @@ TEST_F(StoreTest, ImpossibleChunksAreRefused) {
   EXPECT_TRUE(refused([](v1::PayloadChunk* c) { c->set_crc32c(1); }));
 }
 
-TEST_F(StoreTest, ATornTailIsCutAndWhatPointedThereIsForgotten) {
+TEST_F(StoreTest, WhatPointsAtATornTailIsForgotten) {
   const std::string kept(100000, 'k'), torn(100000, 't');
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddPayload(kept);
@@ -241,14 +243,22 @@ TEST_F(StoreTest, ATornTailIsCutAndWhatPointedThereIsForgotten) {
     std::unique_ptr<Store> store = OpenStore();
     ASSERT_TRUE(store->Commit(frames.All()).ok());
   }
-  // As after a machine crash: the index got further than the segment, and the
-  // mark of a clean end is not there.
+  // As after a machine crash: the index got further than the segment, and
+  // neither a clean end nor a sync is written down.
   const std::string segment = root_ + "/data/segments/0000000001.seg";
-  ASSERT_TRUE(
-      file_system_->Truncate(segment, *file_system_->FileSize(segment) - 10)
-          .ok());
+  const uint64_t size = *file_system_->FileSize(segment);
+  ASSERT_TRUE(file_system_->Truncate(segment, size - 10).ok());
+  {
+    const std::unique_ptr<Index> index = *OpenLevelDbIndex(
+        {root_ + "/data/index", 1 << 20, 1 << 20, file_system_.get()});
+    std::unique_ptr<IndexBatch> batch = index->NewBatch();
+    batch->Delete(keys::kClean);
+    batch->Delete(keys::kSynced);
+    ASSERT_TRUE(index->Write(std::move(batch), true).ok());
+  }
   std::unique_ptr<Store> store = OpenStore();
-  EXPECT_GT(store->recovery().torn_bytes_dropped, 99000u);
+  EXPECT_EQ(store->recovery().dangling_payloads, 1u);
+  EXPECT_EQ(store->recovery().damaged_payloads, 0u);
   EXPECT_EQ(*Read(store.get(), "run", kept), kept);
   EXPECT_FALSE(Read(store.get(), "run", torn).ok());
 }

@@ -24,9 +24,19 @@ absl::Status StoreImpl::Exclusive(const std::function<absl::Status()>& fn) {
 void StoreImpl::ForgetPayload(const std::string& payload_key) {
   mutex_.AssertHeld();
   whole_.erase(payload_key);
-  std::string prefix = payload_key;
-  prefix[0] = 'k';
-  partials_.erase(prefix);
+}
+
+void StoreImpl::ForgetPartials(const std::string& prefix) {
+  mutex_.AssertHeld();
+  partials_.Erase(prefix);
+}
+
+void StoreImpl::FoundDamaged(const std::string& chunk_key,
+                             const v1::ChunkRow& row) {
+  std::string payload = chunk_key.substr(0, chunk_key.size() - 8);
+  payload[0] = 'p';
+  // An unfinished payload is dropped when its sender goes on.
+  if (chunk_key[0] == 'k') MarkDamaged(payload, row);
 }
 
 void StoreImpl::ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) {
@@ -37,27 +47,49 @@ void StoreImpl::ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) {
 bool StoreImpl::OfferedLately(const std::string& payload_key) {
   mutex_.AssertHeld();
   const auto it = touched_.find(payload_key);
-  std::string prefix = payload_key;
-  prefix[0] = 'k';
-  const int64_t since = absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
-  return (it != touched_.end() && it->second > since) ||
-         partials_.contains(prefix);
+  return it != touched_.end() && IsRecent(it->second);
+}
+
+bool StoreImpl::IsRecent(int64_t monotonic_nanos) const {
+  return clock_->MonotonicNanos() - monotonic_nanos <
+         absl::ToInt64Nanoseconds(options_.quiet_time);
 }
 
 absl::StatusOr<v1::VerifyReport> StoreImpl::Verify(
     const v1::VerifyRequest& request,
     const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
-  return VerifyArchive(index_.get(), payloads_.get(), request, progress);
+  VerifyHooks hooks;
+  hooks.damaged = [this](const std::string& key, const v1::ChunkRow& row) {
+    MarkDamaged(key, row);
+  };
+  hooks.sound = [this](const std::string& key) { MarkSound(key); };
+  hooks.progress = progress;
+  return VerifyArchive(index_.get(), payloads_.get(), request, hooks);
 }
 
 absl::StatusOr<int64_t> StoreImpl::KeepFromStep(
-    const std::string& run, const absl::flat_hash_set<uint64_t>& live) {
+    const std::string& run, const absl::flat_hash_set<uint64_t>& live,
+    int64_t keep_steps) {
+  uint32_t id = 0;
+  absl::flat_hash_set<uint64_t> heard;
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                        LoadRun(run, /*create=*/false));
+    id = row->id();
+    for (auto it = heard_.lower_bound({id, 0});
+         it != heard_.end() && it->first.first == id; ++it) {
+      if (IsRecent(it->second)) heard.insert(it->first.second);
+    }
+  }
+  // What came before this process is told by the wall clock alone.
   const int64_t since = absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
   int64_t keep_from = INT64_MAX;
   RP_RETURN_IF_ERROR(ForEachIncarnation(run, [&](const v1::IncarnationRow& r) {
     if (live.contains(r.identity().incarnation()) ||
+        heard.contains(r.identity().incarnation()) ||
         r.updated_unix_ns() > since)
-      keep_from = std::min(keep_from, r.last_step() - kCollectorKeepsSteps);
+      keep_from = std::min(keep_from, r.last_step() - keep_steps);
   }));
   return keep_from;
 }
@@ -77,7 +109,7 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::DeleteRun(const std::string& name) {
     batch->Put(keys::DeletedRun(id), "");
     batch->Put(keys::Tombstone(name), tombstone.SerializeAsString());
     runs_.erase(name);
-    DropCaches();
+    ForgetRun(id);
     return index_->Write(std::move(batch), /*sync=*/true);
   }));
   RP_RETURN_IF_ERROR(DeleteRunRows(this, id, &report));
@@ -119,7 +151,8 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
     if (steps.empty())
       return absl::NotFoundError("none of these steps is in the archive");
     RP_ASSIGN_OR_RETURN(const int64_t keep_from,
-                        KeepFromStep(options.run, options.live_incarnations));
+                        KeepFromStep(options.run, options.live_incarnations,
+                                     options.keep_steps));
     RP_RETURN_IF_ERROR(DeleteSteps(this, id, steps, keep_from,
                                    absl::ToUnixNanos(clock_->Now()), &report));
     for (const char table : {'c', 'f', 'k'})
@@ -139,19 +172,20 @@ absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
   {
     absl::MutexLock run_lock(&mutex_);
     for (const auto& [name, row] : runs_) runs[name] = row.id();
-    const int64_t since =
-        absl::ToUnixNanos(clock_->Now() - options_.quiet_time);
     absl::erase_if(touched_,
-                   [since](const auto& t) { return t.second <= since; });
+                   [this](const auto& t) { return !IsRecent(t.second); });
+    std::erase_if(heard_,
+                  [this](const auto& h) { return !IsRecent(h.second); });
   }
   GarbageReport report;
   v1::DeleteReport freed;
   for (const auto& [name, id] : runs) {
     const absl::StatusOr<int64_t> keep_from =
-        KeepFromStep(name, live_incarnations);
+        KeepFromStep(name, live_incarnations, kCollectorKeepsSteps);
     // Only a run that nobody writes to any more has certain orphans.
-    if (!keep_from.ok() || *keep_from != INT64_MAX) continue;
-    RP_RETURN_IF_ERROR(FreeOrphans(this, id, &freed));
+    const bool quiet = keep_from.ok() && *keep_from == INT64_MAX;
+    RP_RETURN_IF_ERROR(FreePartials(this, id, /*all=*/quiet));
+    if (quiet) RP_RETURN_IF_ERROR(FreeOrphans(this, id, &freed));
   }
   RP_ASSIGN_OR_RETURN(const CompactResult compacted,
                       CompactSegments(this, {options_.min_live_share}));
@@ -161,6 +195,7 @@ absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
   report.bytes_copied = compacted.bytes_copied;
   report.live_bytes = compacted.live_bytes;
   report.total_bytes = compacted.total_bytes;
+  report.unknown_segments = compacted.unknown_segments;
   return report;
 }
 

@@ -7,6 +7,9 @@
 //   1  first
 //   2  references to payloads (table f), losses by reason in StepRow
 //   3  chunks may be compressed (ChunkRow.compressed_bytes)
+//   4  chunks of unfinished payloads by sender (table q), segments that the
+//      index has named (table g), the place synced last (y). A payload that
+//      version 3 had not finished stays unfinished.
 #ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 #define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 
@@ -16,7 +19,7 @@
 
 namespace rankprobe {
 
-inline constexpr char kSchemaVersion[] = "3";
+inline constexpr char kSchemaVersion[] = "4";
 
 // FAILED_PRECONDITION for a version that is not known here. `version` is empty
 // for a new archive.

@@ -24,17 +24,15 @@ constexpr uint64_t kRowsPerProgress = 100000;
 class Verifier {
  public:
   Verifier(Index* index, PayloadStore* payloads,
-           const v1::VerifyRequest& request,
-           const std::function<absl::Status(const v1::VerifyReport&)>& progress)
-      : index_(index),
-        payloads_(payloads),
-        request_(request),
-        progress_(progress) {}
+           const v1::VerifyRequest& request, const VerifyHooks& hooks)
+      : index_(index), payloads_(payloads), request_(request), hooks_(hooks) {}
 
   absl::StatusOr<v1::VerifyReport> Run() {
     RP_RETURN_IF_ERROR(Runs());
     RP_RETURN_IF_ERROR(Rows<v1::IncarnationRow>("i", "an incarnation"));
-    RP_RETURN_IF_ERROR(Rows<v1::StepRow>("s", "a step"));
+    RP_RETURN_IF_ERROR(LostSyncs());
+    RP_RETURN_IF_ERROR(Steps());
+    RP_RETURN_IF_ERROR(Counters());
     RP_RETURN_IF_ERROR(Records());
     RP_RETURN_IF_ERROR(References());
     RP_RETURN_IF_ERROR(Payloads());
@@ -51,8 +49,8 @@ class Verifier {
 
   absl::Status Row() {
     report_.set_rows(report_.rows() + 1);
-    if (progress_ && report_.rows() % kRowsPerProgress == 0)
-      return progress_(report_);
+    if (hooks_.progress && report_.rows() % kRowsPerProgress == 0)
+      return hooks_.progress(report_);
     return absl::OkStatus();
   }
 
@@ -79,6 +77,7 @@ class Verifier {
                           v1::RunRow row;
                           if (Parse(value, &row)) {
                             runs_[row.id()] = std::string(key.substr(1));
+                            listed_[row.id()] = row.records();
                           } else {
                             Fault(absl::StrCat("the row of run ", key.substr(1),
                                                " cannot be read"));
@@ -113,6 +112,76 @@ class Verifier {
           }
           return Row();
         });
+  }
+
+  // What the index knows that it has lost.
+  absl::Status LostSyncs() {
+    return index_->Scan("z", [&](absl::string_view, absl::string_view value) {
+      Fault(std::string(value));
+      return Row();
+    });
+  }
+
+  absl::Status Steps() {
+    return index_->Scan(
+        "s",
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          v1::StepRow row;
+          const std::optional<keys::StepParts> place = keys::ParseStep(key);
+          const uint32_t run = keys::ParseRun(key).value_or(0);
+          if (!place.has_value() || !Parse(value, &row)) {
+            Fault(absl::StrCat("the row of a step of ", RunText(run),
+                               " cannot be read"));
+            return Row();
+          }
+          counted_[run] += row.records();
+          if (row.deleted_unix_ns() == 0)
+            RP_RETURN_IF_ERROR(CountRecords(key, run, *place));
+          return Row();
+        });
+  }
+
+  // The records of a step against its counter. Frames may come meanwhile: only
+  // a difference between two equal rows is one.
+  absl::Status CountRecords(absl::string_view key, uint32_t run,
+                            const keys::StepParts& place) {
+    for (;;) {
+      RP_ASSIGN_OR_RETURN(const auto before, index_->Get(key));
+      v1::StepRow row;
+      if (!before.has_value() || !Parse(*before, &row) ||
+          row.deleted_unix_ns() != 0)
+        return absl::OkStatus();
+      uint64_t found = 0;
+      RP_RETURN_IF_ERROR(
+          index_->Scan(keys::RecordPrefix(run, place.step, place.incarnation),
+                       [&](absl::string_view, absl::string_view) {
+                         ++found;
+                         return absl::OkStatus();
+                       }));
+      if (found == row.records()) return absl::OkStatus();
+      RP_ASSIGN_OR_RETURN(const auto after, index_->Get(key));
+      if (after != before) continue;
+      Fault(absl::StrCat(RunText(run), ", step ", place.step, ": ",
+                         row.records(), " records were stored, ", found,
+                         " are here"));
+      return absl::OkStatus();
+    }
+  }
+
+  // The records of all steps of a run against the run's counter, unless some
+  // came since the runs were listed.
+  absl::Status Counters() {
+    for (const auto& [run, name] : runs_) {
+      RP_ASSIGN_OR_RETURN(const auto value, index_->Get(keys::Run(name)));
+      v1::RunRow row;
+      if (!value.has_value() || !Parse(*value, &row) ||
+          row.records() != listed_[run] || row.records() == counted_[run])
+        continue;
+      Fault(absl::StrCat(RunText(run), ": ", row.records(),
+                         " records were stored, its steps account for ",
+                         counted_[run]));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Records() {
@@ -211,21 +280,55 @@ class Verifier {
                                ": came with bytes of another digest"));
             return absl::OkStatus();
           }
-          std::string fault;
-          RP_ASSIGN_OR_RETURN(fault, CheckPayload(*payload));
-          if (fault.empty()) return absl::OkStatus();
-          // Moved or deleted while we looked: look again.
-          RP_ASSIGN_OR_RETURN(fault, CheckPayload(*payload));
-          RP_ASSIGN_OR_RETURN(const auto still, index_->Get(key));
-          if (!fault.empty() && still.has_value())
-            Fault(absl::StrCat(PayloadText(*payload), ": ", fault));
-          return absl::OkStatus();
+          if (row.damaged() && !Chosen(*payload)) {
+            Corrupt(*payload, absl::StrCat("damaged in ",
+                                           PayloadStore::PlaceText(
+                                               row.damaged_segment(),
+                                               row.damaged_offset_bytes())));
+            return absl::OkStatus();
+          }
+          return Payload(key, *payload, row);
         });
   }
 
-  // What is wrong with it; empty if nothing.
-  absl::StatusOr<std::string> CheckPayload(const keys::PayloadParts& payload) {
-    std::string fault;
+  absl::Status Payload(absl::string_view key, const keys::PayloadParts& payload,
+                       const v1::PayloadRow& row) {
+    Finding fault;
+    RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload));
+    // Moved or deleted while we looked: look again.
+    if (!fault.text.empty()) {
+      RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload));
+    }
+    RP_ASSIGN_OR_RETURN(const auto still, index_->Get(key));
+    if (!still.has_value()) return absl::OkStatus();
+    if (fault.damaged.has_value()) {
+      Corrupt(payload, fault.text);
+      if (hooks_.damaged) hooks_.damaged(std::string(key), *fault.damaged);
+      return absl::OkStatus();
+    }
+    if (row.damaged() && hooks_.sound) hooks_.sound(std::string(key));
+    if (!fault.text.empty())
+      Fault(absl::StrCat(PayloadText(payload), ": ", fault.text));
+    return absl::OkStatus();
+  }
+
+  void Corrupt(const keys::PayloadParts& payload, const std::string& text) {
+    report_.set_corrupt_payloads(report_.corrupt_payloads() + 1);
+    Fault(absl::StrCat(PayloadText(payload), ": CORRUPT: ", text));
+  }
+
+  // What is wrong with a payload; no text if nothing.
+  struct Finding {
+    std::string text;
+    // The chunk whose bytes are not what was stored.
+    std::optional<v1::ChunkRow> damaged;
+  };
+
+  absl::StatusOr<Finding> CheckPayload(const keys::PayloadParts& payload) {
+    Finding finding;
+    std::string& fault = finding.text;
+    // Nobody needs a header to read the bytes.
+    std::string header_fault;
     uint64_t at = 0;
     const bool read = Chosen(payload);
     std::optional<PayloadHash> hash;
@@ -243,11 +346,14 @@ class Verifier {
           } else if (!payloads_->Contains(row)) {
             fault = absl::StrCat("its chunk at ", at, " points beyond segment ",
                                  row.segment());
+            finding.damaged = row;
           } else if (read) {
             if (const absl::Status status = payloads_->Read(row, &data);
                 !status.ok()) {
               fault = std::string(status.message());
+              if (absl::IsDataLoss(status)) finding.damaged = row;
             } else {
+              header_fault = HeaderFault(payload, at, row);
               hash->Add(data);
               report_.set_payload_bytes_read(report_.payload_bytes_read() +
                                              data.size());
@@ -260,39 +366,62 @@ class Verifier {
       fault = absl::StrCat("its chunks hold ", at, " bytes");
     if (fault.empty() && read && payload.digest != hash->Digest())
       fault = "its bytes do not have its digest";
-    return fault;
+    if (fault.empty()) fault = header_fault;
+    return finding;
+  }
+
+  std::string HeaderFault(const keys::PayloadParts& payload, uint64_t at,
+                          const v1::ChunkRow& row) {
+    ChunkToAppend chunk;
+    chunk.run = payload.run;
+    chunk.digest = payload.digest;
+    chunk.payload_length = payload.length;
+    chunk.offset = at;
+    const absl::Status status = payloads_->CheckHeader(row, chunk);
+    return status.ok()
+               ? ""
+               : absl::StrCat(status.message(), "; its bytes are right");
   }
 
   absl::Status Partials() {
     std::string last;
-    return index_->Scan(
-        "k", [&](absl::string_view key, absl::string_view) -> absl::Status {
-          RP_RETURN_IF_ERROR(Row());
-          std::string payload(key.substr(0, key.size() - 8));
-          payload[0] = 'p';
-          if (payload == last) return absl::OkStatus();
-          last = payload;
-          RP_ASSIGN_OR_RETURN(const auto row, index_->Get(payload));
-          if (!row.has_value())
-            report_.set_partial_payloads(report_.partial_payloads() + 1);
-          return absl::OkStatus();
-        });
+    const auto look = [&](absl::string_view key,
+                          absl::string_view) -> absl::Status {
+      RP_RETURN_IF_ERROR(Row());
+      const std::optional<keys::PayloadParts> parts = keys::ParsePayload(key);
+      if (!parts.has_value()) return absl::OkStatus();
+      const std::string payload =
+          keys::Payload(parts->run, parts->digest, parts->length);
+      if (payload == last) return absl::OkStatus();
+      last = payload;
+      RP_ASSIGN_OR_RETURN(const auto row, index_->Get(payload));
+      if (!row.has_value())
+        report_.set_partial_payloads(report_.partial_payloads() + 1);
+      return absl::OkStatus();
+    };
+    RP_RETURN_IF_ERROR(index_->Scan("k", look));
+    last.clear();
+    return index_->Scan("q", look);
   }
 
   Index* const index_;
   PayloadStore* const payloads_;
   const v1::VerifyRequest& request_;
-  const std::function<absl::Status(const v1::VerifyReport&)>& progress_;
+  const VerifyHooks& hooks_;
   v1::VerifyReport report_;
   std::map<uint32_t, std::string> runs_;
+  // Records by the counters of the runs, and by those of their steps.
+  std::map<uint32_t, uint64_t> listed_;
+  std::map<uint32_t, uint64_t> counted_;
 };
 
 }  // namespace
 
-absl::StatusOr<v1::VerifyReport> VerifyArchive(
-    Index* index, PayloadStore* payloads, const v1::VerifyRequest& request,
-    const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
-  return Verifier(index, payloads, request, progress).Run();
+absl::StatusOr<v1::VerifyReport> VerifyArchive(Index* index,
+                                               PayloadStore* payloads,
+                                               const v1::VerifyRequest& request,
+                                               const VerifyHooks& hooks) {
+  return Verifier(index, payloads, request, hooks).Run();
 }
 
 }  // namespace rankprobe

@@ -335,6 +335,8 @@ absl::Status FaultFileSystem::SyncFile(const std::string& path) {
   uint64_t life = 0;
   {
     absl::MutexLock lock(&mutex_);
+    // Where descriptors are used up this fails and nothing else has happened.
+    RP_RETURN_IF_ERROR(Check("OpenForSync", path, /*read=*/true));
     const auto it = files_.find(path);
     if (it == files_.end()) return NotThere("open", path);
     inode = it->second;

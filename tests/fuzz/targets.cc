@@ -172,8 +172,13 @@ void ChunkAssembly(absl::string_view data) {
 void SegmentRecovery(absl::string_view data) {
   testing::FaultFileSystem fs;
   const ManualClock clock;
-  (void)fs.CreateDirectories("/d/segments");
+  // A process that died: an index, and behind what it synced a segment.
+  { const auto store = Store::Open(Options(), &fs, &clock); }
   {
+    const auto index = OpenLevelDbIndex({"/d/index", 64 << 10, 64 << 10, &fs});
+    std::unique_ptr<IndexBatch> batch = (*index)->NewBatch();
+    batch->Delete(keys::kClean);
+    (void)(*index)->Write(std::move(batch), true);
     auto file = fs.OpenForWrite("/d/segments/0000000001.seg",
                                 FileSystem::OpenMode::kCreateNew);
     (void)(*file)->Append(data);

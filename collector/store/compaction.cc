@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "collector/store/keys.h"
+#include "collector/store/maintenance.h"
+#include "common/crc32c.h"
+#include "common/status_macros.h"
+#include "rankprobe/v1/store.pb.h"
+
+namespace rankprobe {
+namespace {
+
+// Copied between two looks of the commit path at the lock.
+constexpr uint64_t kCopyBytes = 4 << 20;
+
+struct LiveChunk {
+  std::string key;
+  v1::ChunkRow row;
+  std::string data;
+};
+
+using RowFn = std::function<void(absl::string_view, const v1::ChunkRow&)>;
+
+// Rows of all chunks, of unfinished payloads too.
+absl::Status ForEachChunk(Index* index, const RowFn& fn) {
+  for (const char* const table : {"k", "q"}) {
+    RP_RETURN_IF_ERROR(index->Scan(
+        table,
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          v1::ChunkRow row;
+          if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())))
+            return absl::DataLossError("the row of a chunk cannot be read");
+          fn(key, row);
+          return absl::OkStatus();
+        }));
+  }
+  return absl::OkStatus();
+}
+
+// Reads the chunks. Those that are damaged stay where they are, and so do their
+// segments.
+absl::Status ReadChunks(StoreHooks* store, std::vector<LiveChunk>* chunks,
+                        std::set<uint64_t>* victims) {
+  std::vector<LiveChunk> sound;
+  for (LiveChunk& chunk : *chunks) {
+    const absl::Status read = store->payloads()->Read(chunk.row, &chunk.data);
+    if (read.ok()) {
+      sound.push_back(std::move(chunk));
+      continue;
+    }
+    if (!absl::IsDataLoss(read)) return read;
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> now,
+                        store->index()->Get(chunk.key));
+    if (now != chunk.row.SerializeAsString()) continue;
+    victims->erase(chunk.row.segment());
+    store->FoundDamaged(chunk.key, chunk.row);
+  }
+  *chunks = std::move(sound);
+  return absl::OkStatus();
+}
+
+// Copies chunks to the newest segment and points the index at the copies.
+absl::Status MoveChunks(StoreHooks* store, const std::vector<LiveChunk>& chunks,
+                        CompactResult* result) {
+  std::vector<ChunkToAppend> appends(chunks.size());
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const std::optional<keys::PayloadParts> payload =
+        keys::ParsePayload(chunks[i].key);
+    const std::optional<uint64_t> offset =
+        keys::ParseChunkOffset(chunks[i].key);
+    if (!payload.has_value() || !offset.has_value())
+      return absl::DataLossError("a chunk has a damaged key");
+    appends[i].run = payload->run;
+    appends[i].digest = absl::string_view(chunks[i].key).substr(5, 16);
+    appends[i].payload_length = payload->length;
+    appends[i].offset = *offset;
+    appends[i].data = chunks[i].data;
+    // Of the bytes themselves: a compressed chunk has that of its frame.
+    appends[i].crc32c = Crc32c(chunks[i].data);
+    result->bytes_copied += chunks[i].data.size();
+  }
+  return store->Exclusive([&]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::ChunkRow> rows,
+                        store->payloads()->Append(appends));
+    // The copies must be safe before the originals may go.
+    RP_RETURN_IF_ERROR(store->payloads()->Sync());
+    std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      batch->Put(keys::Segment(rows[i].segment()), "");
+      const std::string before = chunks[i].row.SerializeAsString();
+      std::string key = chunks[i].key;
+      RP_ASSIGN_OR_RETURN(std::optional<std::string> now,
+                          store->index()->Get(key));
+      if (now != before && key[0] == 'q') {
+        // Finished meanwhile: the same chunk of the whole payload.
+        key = keys::ChunkOfPartial(key);
+        RP_ASSIGN_OR_RETURN(now, store->index()->Get(key));
+      }
+      // Deleted meanwhile: the copy is dead at once.
+      if (now != before) continue;
+      batch->Put(key, rows[i].SerializeAsString());
+    }
+    return store->index()->Write(std::move(batch), /*sync=*/false);
+  });
+}
+
+absl::StatusOr<std::set<uint64_t>> NamedSegments(Index* index) {
+  std::set<uint64_t> named;
+  RP_RETURN_IF_ERROR(
+      index->Scan("g", [&](absl::string_view key, absl::string_view) {
+        if (const auto segment = keys::ParseSegment(key); segment.has_value())
+          named.insert(*segment);
+        return absl::OkStatus();
+      }));
+  return named;
+}
+
+using Segments = std::vector<PayloadStore::SegmentInfo>;
+
+std::set<uint64_t> Victims(const Segments& segments,
+                           std::map<uint64_t, uint64_t>* live,
+                           const std::set<uint64_t>& named,
+                           const CompactOptions& options,
+                           CompactResult* result) {
+  std::set<uint64_t> victims;
+  // By what would come back.
+  std::vector<std::pair<double, PayloadStore::SegmentInfo>> more;
+  uint64_t left = 0;
+  for (const PayloadStore::SegmentInfo& segment : segments) {
+    result->total_bytes += segment.size_bytes;
+    left += segment.size_bytes;
+    if (!segment.closed) continue;
+    const uint64_t bytes = (*live)[segment.number];
+    if (bytes == 0 && segment.size_bytes > 0 &&
+        named.count(segment.number) == 0) {
+      ++result->unknown_segments;
+      continue;
+    }
+    const double share = segment.size_bytes == 0
+                             ? 0
+                             : static_cast<double>(bytes) /
+                                   static_cast<double>(segment.size_bytes);
+    if (share < options.live_share) {
+      victims.insert(segment.number);
+      left -= segment.size_bytes - std::min(bytes, segment.size_bytes);
+    } else if (share < options.most_live_share) {
+      more.emplace_back(share, segment);
+    }
+  }
+  if (options.target_bytes == 0) return victims;
+  std::sort(more.begin(), more.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [share, segment] : more) {
+    if (left <= options.target_bytes) break;
+    victims.insert(segment.number);
+    left -= segment.size_bytes -
+            std::min((*live)[segment.number], segment.size_bytes);
+  }
+  return victims;
+}
+
+}  // namespace
+
+absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
+                                              const CompactOptions& options) {
+  CompactResult result;
+  // Taken before the rows: segments that come later are not touched.
+  const Segments segments = store->payloads()->Segments();
+  std::map<uint64_t, uint64_t> live;
+  RP_RETURN_IF_ERROR(ForEachChunk(
+      store->index(), [&](absl::string_view, const v1::ChunkRow& row) {
+        live[row.segment()] += PayloadStore::StoredBytes(row);
+        result.live_bytes += PayloadStore::StoredBytes(row);
+      }));
+  RP_ASSIGN_OR_RETURN(const std::set<uint64_t> named,
+                      NamedSegments(store->index()));
+  std::set<uint64_t> victims =
+      Victims(segments, &live, named, options, &result);
+  if (victims.empty()) return result;
+  // Rows may not point into a victim that is written to meanwhile: nothing is
+  // ever appended to a closed segment.
+  std::vector<LiveChunk> chunks;
+  RP_RETURN_IF_ERROR(ForEachChunk(
+      store->index(), [&](absl::string_view key, const v1::ChunkRow& row) {
+        if (victims.count(row.segment()) > 0)
+          chunks.push_back({std::string(key), row, ""});
+      }));
+  for (size_t next = 0; next < chunks.size();) {
+    std::vector<LiveChunk> some;
+    uint64_t bytes = 0;
+    while (next < chunks.size() && (some.empty() || bytes < kCopyBytes)) {
+      bytes += chunks[next].row.length_bytes();
+      some.push_back(std::move(chunks[next++]));
+    }
+    RP_RETURN_IF_ERROR(ReadChunks(store, &some, &victims));
+    if (!some.empty()) RP_RETURN_IF_ERROR(MoveChunks(store, some, &result));
+  }
+  // One sync makes all moves and deletions safe; only then may the files go.
+  RP_RETURN_IF_ERROR(store->Exclusive([&] {
+    return store->index()->Write(store->index()->NewBatch(), /*sync=*/true);
+  }));
+  // What is still named stays, whatever was reckoned above.
+  if (!chunks.empty()) {
+    RP_RETURN_IF_ERROR(ForEachChunk(
+        store->index(), [&](absl::string_view, const v1::ChunkRow& row) {
+          victims.erase(row.segment());
+        }));
+  }
+  std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
+  for (const PayloadStore::SegmentInfo& segment : segments) {
+    if (victims.count(segment.number) == 0) continue;
+    RP_RETURN_IF_ERROR(store->payloads()->Remove(segment.number));
+    batch->Delete(keys::Segment(segment.number));
+    ++result.segments_removed;
+    result.bytes_removed += segment.size_bytes;
+  }
+  RP_RETURN_IF_ERROR(store->index()->Write(std::move(batch), /*sync=*/false));
+  return result;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,26 @@
+// What is looked at before an archive is opened: whether there is one, and what
+// its index says of its segments.
+// Threads: pure functions over a FileSystem and an Index.
+#ifndef RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
+#define RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "collector/store/index.h"
+#include "collector/store/payload_store.h"
+#include "common/file_system.h"
+
+namespace rankprobe {
+
+// True where nothing has been stored yet, so that an index may be made. An
+// index that is gone while the rest of the archive is there is DATA_LOSS: a new
+// one would call all of it garbage.
+absl::StatusOr<bool> IsFresh(const std::string& data_dir,
+                             FileSystem* file_system);
+
+absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_RECOVERY_H_

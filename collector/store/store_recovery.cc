@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "collector/store/keys.h"
+#include "collector/store/recovery.h"
+#include "collector/store/store_impl.h"
+
+namespace rankprobe {
+
+absl::StatusOr<bool> IsFresh(const std::string& data_dir,
+                             FileSystem* file_system) {
+  const std::string index = data_dir + "/index",
+                    segments = data_dir + "/segments";
+  if (file_system->Exists(index + "/CURRENT")) return false;
+  std::string found;
+  if (file_system->Exists(segments)) {
+    RP_ASSIGN_OR_RETURN(const PayloadStore::Sizes sizes,
+                        PayloadStore::ListSegments(segments, file_system));
+    for (const auto& [number, size] : sizes) {
+      if (size > 0) found = absl::StrCat(sizes.size(), " segments");
+    }
+  }
+  if (found.empty() && file_system->Exists(index)) {
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                        file_system->List(index));
+    for (const std::string& name : names) {
+      if (!absl::EndsWith(name, ".log") && !absl::EndsWith(name, ".ldb") &&
+          !absl::EndsWith(name, ".sst"))
+        continue;
+      RP_ASSIGN_OR_RETURN(
+          const uint64_t size,
+          file_system->FileSize(absl::StrCat(index, "/", name)));
+      if (size > 0) found = absl::StrCat("index/", name);
+    }
+  }
+  // Written after the first sync of every index (SyncCountPath).
+  if (found.empty() && file_system->Exists(data_dir + "/synced"))
+    found = "a trace of an index";
+  if (found.empty()) return true;
+  return absl::DataLossError(
+      absl::StrCat("index/CURRENT is gone, but ", found,
+                   found.back() == 's' ? " are" : " is",
+                   " there: a new index would know nothing of what is stored"));
+}
+
+absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index) {
+  PayloadStore::Known known;
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> clean,
+                      index->Get(keys::kClean));
+  known.clean = clean.has_value();
+  if (known.clean) return known;
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                      index->Get(keys::kSynced));
+  const std::optional<keys::Synced> synced =
+      keys::ParseSynced(value.value_or(""));
+  if (synced.has_value()) known.synced = {synced->segment, synced->offset};
+  for (const char* const table : {"k", "q"}) {
+    RP_RETURN_IF_ERROR(
+        index->Scan(table, [&](absl::string_view, absl::string_view row_bytes) {
+          v1::ChunkRow row;
+          if (row.ParseFromArray(row_bytes.data(),
+                                 static_cast<int>(row_bytes.size()))) {
+            uint64_t& end = known.named_ends[row.segment()];
+            end = std::max(end,
+                           row.offset_bytes() + PayloadStore::StoredBytes(row));
+          }
+          return absl::OkStatus();
+        }));
+  }
+  return known;
+}
+
+absl::Status StoreImpl::RecoverChunks() {
+  // Prefixes of all chunks of a payload, or of one sender's.
+  std::set<std::string> torn;
+  std::map<std::string, v1::ChunkRow> damaged;
+  const auto look = [&](absl::string_view key,
+                        absl::string_view value) -> absl::Status {
+    v1::ChunkRow row;
+    // A row that cannot be read is named by verify.
+    if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
+        !keys::ParseChunkOffset(key).has_value())
+      return absl::OkStatus();
+    const bool may_be_torn = payloads_->MayBeTorn(row);
+    bool sound = payloads_->Contains(row);
+    if (sound && may_be_torn) {
+      std::string data;
+      const absl::Status read = payloads_->Read(row, &data);
+      if (!read.ok() && !absl::IsDataLoss(read)) return read;
+      sound = read.ok();
+    }
+    if (sound) return absl::OkStatus();
+    const std::string prefix(key.substr(0, key.size() - 8));
+    if (may_be_torn || key[0] == 'q') {
+      torn.insert(prefix);
+    } else {
+      damaged[prefix] = row;
+    }
+    return absl::OkStatus();
+  };
+  RP_RETURN_IF_ERROR(index_->Scan("k", look));
+  RP_RETURN_IF_ERROR(index_->Scan("q", look));
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  for (const std::string& prefix : torn) {
+    RP_RETURN_IF_ERROR(
+        index_->Scan(prefix, [&](absl::string_view key, absl::string_view) {
+          batch->Delete(key);
+          return absl::OkStatus();
+        }));
+    ++recovery_.dangling_payloads;
+    if (prefix[0] == 'q') continue;
+    std::string payload = prefix;
+    payload[0] = 'p';
+    batch->Delete(payload);
+  }
+  for (const auto& [prefix, row] : damaged) {
+    std::string payload = prefix;
+    payload[0] = 'p';
+    if (torn.count(prefix) > 0) continue;
+    RP_ASSIGN_OR_RETURN(std::optional<v1::PayloadRow> marked,
+                        GetMessage<v1::PayloadRow>(index_.get(), payload));
+    if (!marked.has_value()) continue;
+    marked->set_damaged(true);
+    marked->set_damaged_segment(row.segment());
+    marked->set_damaged_offset_bytes(row.offset_bytes());
+    batch->Put(payload, marked->SerializeAsString());
+    ++recovery_.damaged_payloads;
+  }
+  if (torn.empty() && damaged.empty()) return absl::OkStatus();
+  return index_->Write(std::move(batch), /*sync=*/true);
+}
+
+absl::Status StoreImpl::CompareSyncCount() {
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                      index_->Get(keys::kSynced));
+  const std::optional<keys::Synced> synced =
+      keys::ParseSynced(value.value_or(""));
+  if (synced.has_value()) sync_count_ = synced->count;
+  // Written after the index had synced its own count: never ahead of it.
+  const auto file = file_system_->OpenForRead(SyncCountPath());
+  const auto size = file_system_->FileSize(SyncCountPath());
+  if (!file.ok() || !size.ok() || *size > 20) return absl::OkStatus();
+  std::string text(*size, '\0');
+  uint64_t count = 0;
+  if (!(*file)->Read(0, absl::MakeSpan(text)).ok() ||
+      !absl::SimpleAtoi(text, &count) || count <= sync_count_)
+    return absl::OkStatus();
+  recovery_.lost_syncs = count - sync_count_;
+  const std::string note = absl::StrCat(
+      "the index has gone back: it stands at sync ", sync_count_, ", sync ",
+      count, " had been reached; what was stored between the two is lost");
+  sync_count_ = count;
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Put(keys::LostSyncs(count), note);
+  return index_->Write(std::move(batch), /*sync=*/true);
+}
+
+absl::Status StoreImpl::NameSegments(absl::string_view schema) {
+  RP_RETURN_IF_ERROR(
+      index_->Scan("g", [&](absl::string_view key, absl::string_view) {
+        mutex_.AssertHeld();
+        if (const auto segment = keys::ParseSegment(key); segment.has_value())
+          named_segments_.insert(*segment);
+        return absl::OkStatus();
+      }));
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  bool owns_all = false;
+  // Older archives do not say; one that names chunks has made its segments.
+  if (schema == "1" || schema == "2" || schema == "3") {
+    const absl::Status any =
+        index_->Scan("k", [&](absl::string_view, absl::string_view) {
+          owns_all = true;
+          return absl::CancelledError();
+        });
+    if (!any.ok() && !owns_all) return any;
+  }
+  for (const PayloadStore::SegmentInfo& segment : payloads_->Segments()) {
+    // The last process began it and died before it could name it.
+    const bool begun_last =
+        !clean_ && !schema.empty() && recovery_.lost_syncs == 0 &&
+        segment.number > payloads_->recovery().trusted.segment;
+    if ((owns_all || begun_last) &&
+        named_segments_.insert(segment.number).second)
+      batch->Put(keys::Segment(segment.number), "");
+  }
+  return index_->Write(std::move(batch), /*sync=*/false);
+}
+
+keys::Synced StoreImpl::NextSynced() {
+  const PayloadStore::Place place = payloads_->synced();
+  return {place.segment, place.offset, ++sync_count_};
+}
+
+void StoreImpl::NoteSyncCount(uint64_t count) {
+  auto file = file_system_->OpenForWrite(SyncCountPath(),
+                                         FileSystem::OpenMode::kTruncate);
+  if (!file.ok()) return;
+  (*file)->Append(absl::StrCat(count)).IgnoreError();
+  (*file)->Close().IgnoreError();
+}
+
+}  // namespace rankprobe
