@@ -104,22 +104,32 @@ _pass = super(torch.autograd.Function, _Pass).apply
 _functorch_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
+# Recorded in place of gradients that autograd does not lead through our hooks.
+_IN_PLACE = "not recorded: the module changed its input in place"
+
+
 class _NodeBackward:
     """Backward of one module call by two nodes (PyTorch >= 2.0): one that its
-    outputs pass, one that its inputs pass."""
+    outputs pass, one that its inputs pass.
 
-    __slots__ = ("_capture", "_call", "_grad_outputs", "_has_inputs")
+    in_place: an input was changed in place, and autograd leads its gradient
+    around the node. Known once outputs() was called."""
+
+    __slots__ = ("_capture", "_call", "_grad_outputs", "_has_inputs", "_entered", "in_place")
 
     def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
         self._capture, self._call = capture, call
         self._grad_outputs: Optional[tuple] = None
-        self._has_inputs = False
+        self._has_inputs = self.in_place = False
+        self._entered: Optional[tuple[Any, tuple]] = None
 
     def _on_outputs(self, _: Any, grad_outputs: tuple) -> tuple:
         capture = self._capture
         try:
             capture.begin_module_backward(self._call)
-            if self._has_inputs:
+            if self.in_place:
+                capture.module_backward(self._call, (_IN_PLACE,), grad_outputs)
+            elif self._has_inputs:
                 self._grad_outputs = grad_outputs
             else:
                 capture.module_backward(self._call, (), grad_outputs)
@@ -141,6 +151,10 @@ class _NodeBackward:
         return self._passed(args, self._on_inputs)
 
     def outputs(self, output: Any) -> Any:
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            node, passed = entered
+            self.in_place = any(tensor.grad_fn is not node for tensor in passed)
         return self._passed(output, self._on_outputs)
 
     def _passed(self, value: Any, hook: Callable) -> Any:
@@ -166,6 +180,7 @@ class _NodeBackward:
                 _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
         if hook == self._on_inputs:
             self._has_inputs = True
+            self._entered = (node, passed)
         if one is not None:
             return passed[0] if one is value else passed
         return _replaced(value, iter(passed))
@@ -185,6 +200,8 @@ class _TensorBackward:
         self._grad_outputs: list[Optional[torch.Tensor]] = []
         self._waiting = 0
         self._begun = self._done = False
+        self._entered: list[tuple[torch.Tensor, Any]] = []
+        self.in_place = False
 
     def inputs(self, args: tuple) -> tuple:
         return _hooked(args, self._setup_inputs)
@@ -195,6 +212,7 @@ class _TensorBackward:
         self._waiting = len(views)
         for i, view in enumerate(views):
             view.register_hook(self._on_input(i))
+        self._entered = [(view, view.grad_fn) for view in views]
         return views
 
     def _on_input(self, index: int) -> Callable[[torch.Tensor], None]:
@@ -207,6 +225,8 @@ class _TensorBackward:
         return hook
 
     def outputs(self, output: Any) -> Any:
+        self.in_place = any(view.grad_fn is not node for view, node in self._entered)
+        self._entered.clear()
         return _hooked(output, self._setup_outputs)
 
     def _setup_outputs(self, tensors: tuple) -> list[torch.Tensor]:
@@ -233,7 +253,9 @@ class _TensorBackward:
         if self._done:
             return
         self._done = True
-        self._capture.module_backward(self._call, tuple(self._grad_inputs), tuple(self._grad_outputs))
+        inputs = (_IN_PLACE,) if self.in_place and not any(g is not None for g in self._grad_inputs) else (
+            tuple(self._grad_inputs))
+        self._capture.module_backward(self._call, inputs, tuple(self._grad_outputs))
 
 
 _Backward = _NodeBackward if _SET_CREATION_META is not None else _TensorBackward
@@ -251,6 +273,8 @@ class ModuleHooks:
         self._handles: list[Any] = []
         self._open = threading.local()
         self._hooked: set[int] = set()
+        # Names of modules that were warned about.
+        self._told: set[str] = set()
         # By id of the module and name: what is watched (the parameter, or its
         # accumulator), and the handle.
         self._parameters: dict[int, dict[str, tuple[Any, Any]]] = {}
@@ -375,7 +399,12 @@ class ModuleHooks:
             capture.enter_quiet()
             try:
                 capture.end_module(call, output, _parameters(module) if call.kept else {})
-                return None if backward is None else backward.outputs(output)
+                if backward is None:
+                    return None
+                output = backward.outputs(output)
+                if backward.in_place:
+                    self._tell_in_place(call.name.rpartition(".forward.")[0])
+                return output
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 capture.report_fault(f"{call.name} after its forward: {error!r}")
                 return None
@@ -383,6 +412,12 @@ class ModuleHooks:
                 capture.leave_quiet()
 
         return rankprobe_post
+
+    def _tell_in_place(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            self._warn(f"{name} changes its input in place: the gradients of its inputs are not recorded, nor is the "
+                       "backward of the module that made them")
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
         watched = self._parameters.setdefault(id(module), {})
