@@ -126,10 +126,13 @@ class _NodeBackward:
     def _on_outputs(self, _: Any, grad_outputs: tuple) -> tuple:
         capture = self._capture
         try:
+            if self.in_place:
+                # Its end is not seen: what follows stays inside it, as with a module that has no end.
+                capture.module_backward(self._call, (_IN_PLACE,), grad_outputs)
             capture.begin_module_backward(self._call)
             if self.in_place:
-                capture.module_backward(self._call, (_IN_PLACE,), grad_outputs)
-            elif self._has_inputs:
+                return grad_outputs
+            if self._has_inputs:
                 self._grad_outputs = grad_outputs
             else:
                 capture.module_backward(self._call, (), grad_outputs)
