@@ -105,7 +105,7 @@ std::string MetricsText(const MetricsInput& input) {
                "Frames that came again after a reconnect.",
                ingest.duplicate_frames.load());
   text.Counter("refused_frames_total",
-               "Frames that ended their stream because of what they were.",
+               "Frames that were refused for what they were.",
                ingest.refused_frames.load());
   text.Counter("no_space_retries_total",
                "Times that ingest waited for free disk space.",

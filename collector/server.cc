@@ -56,8 +56,8 @@ class ServerImpl final : public Server {
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_(AgentOptions(&ingest_metrics_, &pool_), &control_,
-                       commits_.get(), store_.get()),
+        agent_service_(AgentOptions(&ingest_metrics_, &pool_, logger),
+                       &control_, commits_.get(), store_.get()),
         control_service_(&control_, logger),
         archive_service_(
             store_.get(), file_system, &pool_, config.export_roots, logger,
@@ -154,9 +154,11 @@ class ServerImpl final : public Server {
     return options;
   }
   static AgentService::Options AgentOptions(IngestMetrics* metrics,
-                                            WorkerPool* pool) {
+                                            WorkerPool* pool,
+                                            const Logger* logger) {
     AgentService::Options options;
     options.metrics = metrics;
+    options.logger = logger;
     options.run = [pool](std::function<void()> task) {
       return pool->Run(std::move(task));
     };

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "common/limits.h"
+
 namespace rankprobe {
 namespace {
 
 using Visit = absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)>;
 
-// Levels below and with `value`.
+// Messages below `value`.
 int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
   int depth = 0;
   // No default: the compiler names a kind that is missing here.
@@ -20,11 +22,13 @@ int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
       break;
     case v1::Value::kList:
       for (const v1::Value& item : value.list().items())
-        depth = std::max(depth, WalkValue(item, place, visit));
+        depth = std::max(depth, kListMessages + WalkValue(item, place, visit));
       break;
     case v1::Value::kMap:
-      for (const v1::NamedValue& item : value.map().items())
-        depth = std::max(depth, WalkValue(item.value(), place, visit));
+      for (const v1::NamedValue& item : value.map().items()) {
+        depth = std::max(depth,
+                         kMapMessages + WalkValue(item.value(), place, visit));
+      }
       break;
     case v1::Value::kScalar:
     case v1::Value::kObject:
@@ -32,7 +36,7 @@ int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
     case v1::Value::KIND_NOT_SET:
       break;
   }
-  return depth + 1;
+  return depth;
 }
 
 int WalkPhase(const v1::CallPhase& phase, Visit visit) {
@@ -81,11 +85,18 @@ void ForEachTensor(v1::CallPhase* phase,
   });
 }
 
-int ValueDepth(const v1::Value& value) {
+void ForEachTensor(const v1::Value& value,
+                   absl::FunctionRef<void(const v1::TensorSummary&)> visit) {
+  WalkValue(value, {}, [&](TensorPlace, const v1::TensorSummary& tensor) {
+    visit(tensor);
+  });
+}
+
+int NestedMessages(const v1::Value& value) {
   return WalkValue(value, {}, [](TensorPlace, const v1::TensorSummary&) {});
 }
 
-int ValueDepth(const v1::CallPhase& phase) {
+int NestedMessages(const v1::CallPhase& phase) {
   return WalkPhase(phase, [](TensorPlace, const v1::TensorSummary&) {});
 }
 

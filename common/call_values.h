@@ -34,9 +34,15 @@ void ForEachPlacedTensor(
     const v1::CallPhase& phase,
     absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)> visit);
 
-// Levels of nesting of the deepest value of the phase; a leaf has one.
-int ValueDepth(const v1::CallPhase& phase);
-int ValueDepth(const v1::Value& value);
+// Those of one value.
+void ForEachTensor(const v1::Value& value,
+                   absl::FunctionRef<void(const v1::TensorSummary&)> visit);
+
+// Protobuf messages that stand inside each other from a value down to its
+// deepest one, itself not counted: kListMessages a list, kMapMessages a dict.
+// Of a phase: of its deepest value.
+int NestedMessages(const v1::Value& value);
+int NestedMessages(const v1::CallPhase& phase);
 
 }  // namespace rankprobe
 

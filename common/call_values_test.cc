@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "common/limits.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -128,15 +130,46 @@ TEST(CallValuesTest, PlacesNameSectionAndItem) {
   EXPECT_EQ(places[1].index, 0);
 }
 
-TEST(CallValuesTest, DepthCountsListsAndLeaves) {
+TEST(CallValuesTest, ListsAndDictsCountTheirMessages) {
   v1::CallPhase phase;
-  EXPECT_EQ(ValueDepth(phase), 0);
+  EXPECT_EQ(NestedMessages(phase), 0);
   phase.mutable_output()->add_items()->mutable_scalar();
-  EXPECT_EQ(ValueDepth(phase), 1);
-  phase.mutable_debug()->mutable_list();
-  EXPECT_EQ(ValueDepth(phase), 1);
-  phase.mutable_debug()->mutable_list()->add_items()->mutable_map();
-  EXPECT_EQ(ValueDepth(phase), 2);
+  EXPECT_EQ(NestedMessages(phase), 0);
+  v1::Value* const value = phase.mutable_debug();
+  value->mutable_list();
+  EXPECT_EQ(NestedMessages(phase), 0);
+  value->mutable_list()->add_items()->mutable_map()->add_items();
+  EXPECT_EQ(NestedMessages(*value), kListMessages + kMapMessages);
+  EXPECT_EQ(NestedMessages(phase), kListMessages + kMapMessages);
+}
+
+// What the limit promises: the deepest legal value in the deepest place of a
+// frame is within what protobuf reads.
+TEST(CallValuesTest, TheDeepestLegalValueCanBeRead) {
+  for (const bool maps : {false, true}) {
+    v1::UploadFrame frame;
+    v1::Value* value = frame.mutable_batch()
+                           ->add_records()
+                           ->mutable_call()
+                           ->mutable_input_kwargs()
+                           ->add_items()
+                           ->mutable_value();
+    int messages = 0;
+    const int each = maps ? kMapMessages : kListMessages;
+    for (; messages + each <= kMaxValueMessages; messages += each) {
+      value = maps ? value->mutable_map()->add_items()->mutable_value()
+                   : value->mutable_list()->add_items();
+    }
+    EXPECT_EQ(messages, kMaxValueMessages);
+    v1::TensorSummary* const tensor = value->mutable_p2p()->mutable_tensor();
+    tensor->mutable_stats()->set_max_f(1);
+    tensor->mutable_payload()->set_length_bytes(1);
+    tensor->add_placements()->set_dim(1);
+    EXPECT_EQ(NestedMessages(frame.batch().records(0).call()),
+              kMaxValueMessages);
+    v1::UploadFrame read;
+    EXPECT_TRUE(read.ParseFromString(frame.SerializeAsString()));
+  }
 }
 
 }  // namespace

@@ -8,13 +8,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "common/call_values.h"
+#include "common/cut_value.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
-
-// What one record may have (admission.cc).
-constexpr int kMaxMergedDepth = 400;
 
 bool MovesToTheEnd(v1::CallKind kind) {
   return kind == v1::CALL_KIND_MODULE_FORWARD ||
@@ -27,31 +26,30 @@ bool MovesToTheEnd(v1::CallKind kind) {
 // to any depth: what would be deeper than one record may be is marked as cut.
 void FillPath(const std::string& path, const v1::Value& leaf,
               v1::Value* value) {
-  int level = 0;
+  int messages = 0;
+  uint64_t level = 0;
   if (!path.empty()) {
     for (const absl::string_view part : absl::StrSplit(path, '.')) {
       int index = 0;
       if (!absl::SimpleAtoi(part, &index) || index < 0) return;
       if (value->has_list() && index < value->list().items_size()) {
         value = value->mutable_list()->mutable_items(index);
+        messages += kListMessages;
       } else if (value->has_map() && index < value->map().items_size()) {
         value = value->mutable_map()->mutable_items(index)->mutable_value();
+        messages += kMapMessages;
       } else {
         return;
       }
       ++level;
     }
   }
-  const int depth = level + ValueDepth(leaf);
-  if (depth <= kMaxMergedDepth) {
+  if (messages + NestedMessages(leaf) <= kMaxValueMessages) {
     *value = leaf;
     return;
   }
   value->Clear();
-  v1::CutValue* const cut = value->mutable_cut();
-  cut->set_limit("depth");
-  cut->set_size(static_cast<uint64_t>(depth));
-  cut->set_kept(static_cast<uint64_t>(level));
+  SetCut("", 0, level, "depth", value);
 }
 
 // Merges the phases of one step's calls.

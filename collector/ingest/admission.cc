@@ -2,28 +2,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/call_values.h"
+#include "common/crc32c.h"
 #include "common/json_check.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kMaxEntryBytes = 4096;
-constexpr int kMaxDepth = 400;
-constexpr int kMaxDimensions = 64;
-constexpr int kMaxStackFrames = 4096;
 constexpr size_t kMaxDebugPathBytes = 4096;
-constexpr size_t kMaxMeshBytes = 64 << 10;
 constexpr int kMaxMeshDepth = 16;
 constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 40;
 constexpr int kMaxOffers = 256;
 
 absl::Status CheckName(absl::string_view name, absl::string_view what) {
-  if (name.empty() || name.size() > kMaxEntryBytes) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " has ", name.size(), " bytes; 1 to ",
-                     kMaxEntryBytes, " are legal"));
+        absl::StrCat(what, " has ", name.size(), " bytes; 1 to ", kMaxNameBytes,
+                     " are legal"));
   }
   return absl::OkStatus();
 }
@@ -32,9 +29,11 @@ absl::Status CheckCall(const v1::CallPhase& call) {
   RP_RETURN_IF_ERROR(CheckName(call.entry(), "an entry name"));
   if (call.kind() == v1::CALL_KIND_UNSPECIFIED)
     return absl::InvalidArgumentError("a call has no kind");
-  if (ValueDepth(call) > kMaxDepth) {
+  if (NestedMessages(call) > kMaxValueMessages) {
     return absl::InvalidArgumentError(absl::StrCat(
-        call.entry(), " is nested deeper than ", kMaxDepth, " levels"));
+        "a value of ", call.entry().substr(0, 200), " is nested deeper than ",
+        kMaxValueMessages / kListMessages, " lists or ",
+        kMaxValueMessages / kMapMessages, " dicts"));
   }
   if (call.debug_path().size() > kMaxDebugPathBytes) {
     return absl::InvalidArgumentError(
@@ -95,6 +94,8 @@ absl::Status CheckChunk(const v1::PayloadChunk& chunk) {
       chunk.data().size() > chunk.length_bytes() - chunk.offset_bytes()) {
     return absl::InvalidArgumentError("a chunk reaches beyond its payload");
   }
+  if (Crc32c(chunk.data()) != chunk.crc32c())
+    return absl::InvalidArgumentError("a chunk does not match its checksum");
   return absl::OkStatus();
 }
 
@@ -114,7 +115,7 @@ absl::Status CheckOffers(const v1::PayloadOffers& offers) {
 
 }  // namespace
 
-absl::Status CheckFrame(const v1::UploadFrame& frame,
+absl::Status CheckPlace(const v1::UploadFrame& frame,
                         uint64_t expected_sequence) {
   if (frame.has_offers()) {
     return frame.sequence() == 0
@@ -130,6 +131,10 @@ absl::Status CheckFrame(const v1::UploadFrame& frame,
   }
   if (frame.has_open())
     return absl::InvalidArgumentError("the upload is open already");
+  return absl::OkStatus();
+}
+
+absl::Status CheckContent(const v1::UploadFrame& frame) {
   if (frame.has_chunk()) return CheckChunk(frame.chunk());
   if (frame.has_batch()) {
     if (!IsStep(frame.batch().step())) {

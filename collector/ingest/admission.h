@@ -7,11 +7,15 @@
 
 namespace rankprobe {
 
-// INVALID_ARGUMENT naming what is wrong with the frame; `expected_sequence` is
-// the next one of this incarnation. A sequence below it is a duplicate and
-// fine.
-absl::Status CheckFrame(const v1::UploadFrame& untrusted,
+// Whether the frame has its place in the stream: INVALID_ARGUMENT ends it.
+// `expected_sequence` is the next one of this incarnation; one below it is a
+// duplicate and fine.
+absl::Status CheckPlace(const v1::UploadFrame& untrusted,
                         uint64_t expected_sequence);
+
+// INVALID_ARGUMENT naming what is wrong with what the frame holds: it alone is
+// refused.
+absl::Status CheckContent(const v1::UploadFrame& untrusted);
 
 }  // namespace rankprobe
 

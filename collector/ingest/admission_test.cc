@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "common/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -13,8 +14,8 @@ bool Refused(const std::function<void(v1::UploadFrame*)>& change,
   v1::UploadFrame frame;
   frame.set_sequence(1);
   change(&frame);
-  return CheckFrame(frame, expected).code() ==
-         absl::StatusCode::kInvalidArgument;
+  const bool place = absl::IsInvalidArgument(CheckPlace(frame, expected));
+  return place || absl::IsInvalidArgument(CheckContent(frame));
 }
 
 v1::CallPhase* Call(v1::UploadFrame* frame) {
@@ -36,16 +37,28 @@ TEST(AdmissionTest, SequencesHaveNoGaps) {
   EXPECT_TRUE(Refused([](v1::UploadFrame* f) { f->mutable_open(); }));
 }
 
+TEST(AdmissionTest, ContentIsNoFaultOfThePlace) {
+  v1::UploadFrame frame;
+  frame.set_sequence(1);
+  Call(&frame)->set_entry("");
+  EXPECT_TRUE(CheckPlace(frame, 1).ok());
+  EXPECT_FALSE(CheckContent(frame).ok());
+  frame.set_sequence(5);
+  EXPECT_FALSE(CheckPlace(frame, 1).ok());
+}
+
 TEST(AdmissionTest, ChunksStayInsideTheirPayload) {
   const auto chunk = [](v1::UploadFrame* f) {
     v1::PayloadChunk* c = f->mutable_chunk();
     c->set_digest(std::string(16, 'd'));
     c->set_length_bytes(10);
     c->set_data("0123456789");
+    c->set_crc32c(Crc32c("0123456789"));
     return c;
   };
   EXPECT_FALSE(Refused([&](v1::UploadFrame* f) { chunk(f); }));
   EXPECT_TRUE(Refused([&](v1::UploadFrame* f) { chunk(f)->set_data(""); }));
+  EXPECT_TRUE(Refused([&](v1::UploadFrame* f) { chunk(f)->set_crc32c(1); }));
   EXPECT_TRUE(Refused([&](v1::UploadFrame* f) { chunk(f)->set_digest("x"); }));
   EXPECT_TRUE(
       Refused([&](v1::UploadFrame* f) { chunk(f)->set_offset_bytes(1); }));
@@ -109,16 +122,16 @@ TEST(AdmissionTest, RecordsAreSane) {
 }
 
 TEST(AdmissionTest, NestingIsBounded) {
-  const auto nested = [](int depth) {
-    return [depth](v1::UploadFrame* f) {
+  const auto nested = [](int lists) {
+    return [lists](v1::UploadFrame* f) {
       v1::Value* value = Call(f)->mutable_output()->add_items();
-      for (int i = 1; i < depth; ++i) {
+      for (int i = 0; i < lists; ++i) {
         value = value->mutable_list()->add_items();
       }
     };
   };
-  EXPECT_FALSE(Refused(nested(400)));
-  EXPECT_TRUE(Refused(nested(401)));
+  EXPECT_FALSE(Refused(nested(45)));
+  EXPECT_TRUE(Refused(nested(46)));
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "collector/ingest/admission.h"
 #include "collector/ingest/bench_source.h"
+#include "collector/ingest/frame_decoding.h"
 #include "collector/ingest/server_stream.h"
 
 namespace rankprobe {
@@ -13,6 +15,8 @@ namespace {
 
 // Beyond it acks queue up, and a peer that does not read them is cut off.
 constexpr int kMaxDigestsInAck = 4096;
+// Of one stream; the metrics count them all.
+constexpr uint64_t kRefusalsLogged = 3;
 
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
  public:
@@ -54,37 +58,45 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   std::string session_;
 };
 
-class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
+// Frames are read as bytes: what gRPC cannot parse it drops with the stream.
+class UploadStream
+    : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
  public:
   UploadStream(ControlPlane* control, CommitQueue* commits, Store* store,
-               IngestMetrics* metrics)
+               IngestMetrics* metrics, const Logger* logger)
       : ServerStream(/*max_queued=*/64),
         control_(control),
         commits_(commits),
         store_(store),
-        metrics_(metrics) {
+        metrics_(metrics),
+        logger_(logger) {
     ReadNext();
   }
 
  protected:
-  void OnMessage(v1::UploadFrame* untrusted) override {
-    if (upload_ == 0) return Open(*untrusted);
-    if (const absl::Status status = CheckFrame(*untrusted, next_sequence_);
-        !status.ok()) {
-      if (metrics_ != nullptr) ++metrics_->refused_frames;
-      return FinishOnce(status);
-    }
-    const bool is_next =
-        untrusted->has_offers() || untrusted->sequence() == next_sequence_;
+  void OnMessage(grpc::ByteBuffer* untrusted) override {
+    const absl::Status decoded = DecodeFrame(untrusted, &frame_);
+    if (upload_ == 0) return decoded.ok() ? Open(frame_) : Fail(decoded);
+    // Of bytes that are no frame only the number is known.
+    if (!decoded.ok() && frame_.sequence() == 0) return Fail(decoded);
+    if (const absl::Status status = CheckPlace(frame_, next_sequence_);
+        !status.ok())
+      return Fail(status);
+    const absl::Status content = decoded.ok() ? CheckContent(frame_) : decoded;
+    const bool offers = frame_.has_offers();
+    const bool is_next = offers || frame_.sequence() == next_sequence_;
+    if (offers && !content.ok()) return Fail(content);
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
-      metrics_->accepted_bytes += untrusted->ByteSizeLong();
+      metrics_->accepted_bytes += untrusted->Length();
       if (!is_next) ++metrics_->duplicate_frames;
     }
     if (is_next) {
-      if (!untrusted->has_offers()) ++next_sequence_;
+      if (!offers) ++next_sequence_;
       // What does not fit stays with the sender: gRPC's window is the limit.
-      if (!commits_->Submit(upload_, std::move(*untrusted))) return;
+      if (!(content.ok() ? commits_->Submit(upload_, std::move(frame_))
+                         : Refuse(content)))
+        return;
     }
     ReadNext();
   }
@@ -96,7 +108,7 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
   // Acks overtake each other: only the newest numbers count.
   bool Merge(v1::UploadAck* queued, const v1::UploadAck& next) override {
     if (queued->have_digests_size() + queued->coming_digests_size() +
-            queued->wanted_digests_size() >
+            queued->wanted_digests_size() + queued->refused_frames_size() >
         kMaxDigestsInAck)
       return false;
     queued->set_received(std::max(queued->received(), next.received()));
@@ -109,13 +121,14 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
     queued->mutable_have_digests()->MergeFrom(next.have_digests());
     queued->mutable_coming_digests()->MergeFrom(next.coming_digests());
     queued->mutable_wanted_digests()->MergeFrom(next.wanted_digests());
+    queued->mutable_refused_frames()->MergeFrom(next.refused_frames());
     return true;
   }
 
  private:
   void Open(const v1::UploadFrame& frame) {
     if (!frame.has_open())
-      return FinishOnce(absl::InvalidArgumentError(
+      return Fail(absl::InvalidArgumentError(
           "the first frame does not open the upload"));
     // Who the agent is was settled in its session; what it says here is not
     // asked.
@@ -136,6 +149,7 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
     }
     if (!committed.ok()) return FinishOnce(committed.status());
     next_sequence_ = *committed + 1;
+    identity_ = *identity;
     upload_ = commits_->Add(
         frame.open().session_id(), *identity, *committed,
         {[handle = handle()](const v1::UploadAck& ack) { handle->Send(ack); },
@@ -146,10 +160,40 @@ class UploadStream : public ServerStream<v1::UploadFrame, v1::UploadAck> {
     ReadNext();
   }
 
+  // The stream cannot go on.
+  void Fail(const absl::Status& status) {
+    if (metrics_ != nullptr) ++metrics_->refused_frames;
+    Log("upload_ended", next_sequence_, status);
+    FinishOnce(status);
+  }
+
+  // Nothing of it is wanted, now or later; the stream goes on.
+  bool Refuse(const absl::Status& status) {
+    if (metrics_ != nullptr) ++metrics_->refused_frames;
+    if (refused_++ < kRefusalsLogged)
+      Log("frame_refused", frame_.sequence(), status);
+    return commits_->Refuse(upload_, frame_.sequence(),
+                            std::string(status.message()));
+  }
+
+  void Log(absl::string_view event, uint64_t sequence,
+           const absl::Status& status) const {
+    if (logger_ == nullptr) return;
+    logger_->Info(event, {{"run", identity_.run()},
+                          {"host", identity_.host()},
+                          {"pid", absl::StrCat(identity_.pid())},
+                          {"sequence", absl::StrCat(sequence)},
+                          {"status", status.ToString()}});
+  }
+
   ControlPlane* const control_;
   CommitQueue* const commits_;
   Store* const store_;
   IngestMetrics* const metrics_;
+  const Logger* const logger_;
+  v1::UploadFrame frame_;
+  v1::Identity identity_;
+  uint64_t refused_ = 0;
   uint64_t upload_ = 0;
   uint64_t next_sequence_ = 1;
 };
@@ -204,9 +248,10 @@ grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
   return new SessionStream(options_.max_queued_directives, control_);
 }
 
-grpc::ServerBidiReactor<v1::UploadFrame, v1::UploadAck>* AgentService::Upload(
-    grpc::CallbackServerContext* context) {
-  return new UploadStream(control_, commits_, store_, options_.metrics);
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+AgentService::Upload(grpc::CallbackServerContext* context) {
+  return new UploadStream(control_, commits_, store_, options_.metrics,
+                          options_.logger);
 }
 
 }  // namespace rankprobe

@@ -1,7 +1,8 @@
 // AgentService over gRPC's callback API: no thread per rank. Streams check and
 // queue; the control plane and the commit queue do the work.
 // Ownership: one per server; ControlPlane, CommitQueue and Store outlive it.
-// Failure: a bad message ends its stream with a status and nothing else.
+// Failure: a frame whose content is bad is refused alone, by its number; any
+// other bad message ends its stream with a status and nothing else.
 #ifndef RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
 #define RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
 
@@ -9,17 +10,26 @@
 
 #include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
+#include "collector/logger.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
 namespace rankprobe {
 
-class AgentService : public v1::AgentService::CallbackService {
+// Frames come as bytes (frame_decoding.h).
+using AgentServiceBase = v1::AgentService::WithCallbackMethod_Session<
+    v1::AgentService::WithRawCallbackMethod_Upload<
+        v1::AgentService::WithCallbackMethod_GetBench<
+            v1::AgentService::Service>>>;
+
+class AgentService : public AgentServiceBase {
  public:
   struct Options {
     // Directives waiting for one slow agent.
     size_t max_queued_directives = 1024;
     // May be null; outlives the service.
     IngestMetrics* metrics = nullptr;
+    // Likewise: of frames that are refused.
+    const Logger* logger = nullptr;
     // Runs what waits for the disk elsewhere; false: no room. Null: in place.
     std::function<bool(std::function<void()>)> run;
   };
@@ -33,7 +43,7 @@ class AgentService : public v1::AgentService::CallbackService {
 
   grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* Session(
       grpc::CallbackServerContext* context) override;
-  grpc::ServerBidiReactor<v1::UploadFrame, v1::UploadAck>* Upload(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Upload(
       grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::BenchChunk>* GetBench(
       grpc::CallbackServerContext* context,

@@ -97,16 +97,30 @@ std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
 }
 
 bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
+  Pending pending;
+  pending.bytes = frame.ByteSizeLong();
+  pending.frame = std::move(frame);
+  return Enqueue(upload, std::move(pending));
+}
+
+bool CommitQueue::Refuse(uint64_t upload, uint64_t sequence,
+                         std::string reason) {
+  Pending pending;
+  pending.frame.set_sequence(sequence);
+  pending.bytes = reason.size() + sizeof(Pending);
+  pending.refused = std::move(reason);
+  return Enqueue(upload, std::move(pending));
+}
+
+bool CommitQueue::Enqueue(uint64_t upload, Pending pending) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
   if (it == uploads_.end()) return true;
-  Pending pending;
-  pending.bytes = frame.ByteSizeLong();
   pending_ += pending.bytes;
   control_->NoteReceived(it->second->session, pending.bytes,
                          static_cast<int64_t>(pending.bytes));
-  it->second->received = std::max(it->second->received, frame.sequence());
-  pending.frame = std::move(frame);
+  it->second->received =
+      std::max(it->second->received, pending.frame.sequence());
   it->second->backlog += pending.bytes;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
@@ -202,13 +216,24 @@ absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
   return store_->Commit(frames);
 }
 
+absl::Status CommitQueue::CommitRefused(const absl::Status& why, Taken* taken) {
+  v1::UploadFrame empty;
+  empty.set_sequence(taken->pending.frame.sequence());
+  taken->pending.frame = std::move(empty);
+  taken->pending.refused = std::string(why.message());
+  if (options_.metrics != nullptr) ++options_.metrics->refused_frames;
+  // Where the number itself is wrong this fails too.
+  return store_->Commit({{&taken->upload->identity, &taken->pending.frame}});
+}
+
 void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
   std::vector<Taken> done;
   std::map<std::shared_ptr<Upload>, absl::Status> bad;
   for (Taken& t : *taken) {
     if (bad.count(t.upload) == 0) {
-      const absl::Status status =
+      absl::Status status =
           store_->Commit({{&t.upload->identity, &t.pending.frame}});
+      if (absl::IsInvalidArgument(status)) status = CommitRefused(status, &t);
       if (status.ok()) {
         done.push_back(std::move(t));
         continue;
@@ -251,6 +276,11 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       ack.set_committed(t.upload->committed);
       ack.set_synced(t.upload->synced);
       ack.set_credit_bytes(credit);
+      if (!t.pending.refused.empty()) {
+        v1::RefusedFrame* const refused = ack.add_refused_frames();
+        refused->set_sequence(t.pending.frame.sequence());
+        refused->set_reason(t.pending.refused);
+      }
       if (!t.pending.frame.has_chunk()) continue;
       const v1::PayloadChunk& chunk = t.pending.frame.chunk();
       const std::string& run = t.upload->identity.run();

@@ -6,7 +6,8 @@
 // disk. Callbacks come from the commit thread and the sync thread, without
 // locks held.
 // Failure: no space is retried and the uploads are told to hold; any other
-// store error is final: all uploads end with it and `failed` is called once.
+// store error is final: all uploads end with it and `failed` is called once. A
+// frame that the store refuses for what it holds is committed empty.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 #define RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 
@@ -67,6 +68,9 @@ class CommitQueue {
   // the upload, or all of them together, hold more than they should; read no
   // more until `resume` is called.
   bool Submit(uint64_t upload, v1::UploadFrame frame);
+  // The frame of that number will never be taken: it is committed empty, and
+  // the ack says so and why. False as for Submit.
+  bool Refuse(uint64_t upload, uint64_t sequence, std::string reason);
 
   uint64_t pending_bytes() const;
 
@@ -74,6 +78,8 @@ class CommitQueue {
   struct Pending {
     v1::UploadFrame frame;
     uint64_t bytes = 0;
+    // Not empty: what it held is refused, for this reason.
+    std::string refused;
   };
   struct StepPlan {
     uint64_t epoch = 0;
@@ -113,7 +119,10 @@ class CommitQueue {
   // Lets a call through or counts it as left out by `verdict`.
   static void CheckCalls(RecordGate* gate, v1::UploadFrame* frame);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
+  bool Enqueue(uint64_t upload, Pending pending);
   void CommitOneByOne(std::vector<Taken>* taken);
+  // Commits the frame's number without what it holds.
+  absl::Status CommitRefused(const absl::Status& why, Taken* taken);
   void AckAll(const std::vector<Taken>& taken);
   void RunSync();
   void SyncNow();

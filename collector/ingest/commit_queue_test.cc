@@ -21,6 +21,8 @@ class Heard {
               absl::MutexLock lock(&mutex_);
               committed_ = std::max(committed_, ack.committed());
               synced_ = std::max(synced_, ack.synced());
+              for (const v1::RefusedFrame& refused : ack.refused_frames())
+                refused_[refused.sequence()] = refused.reason();
             },
             [this](const absl::Status& status) {
               absl::MutexLock lock(&mutex_);
@@ -43,6 +45,10 @@ class Heard {
     return mutex_.AwaitWithTimeout(absl::Condition(&reached),
                                    absl::Seconds(20));
   }
+  std::map<uint64_t, std::string> refused() {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
   absl::Status WaitEnded() {
     absl::MutexLock lock(&mutex_);
     const auto reached = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -56,6 +62,7 @@ class Heard {
   absl::Mutex mutex_;
   uint64_t committed_ = 0;
   uint64_t synced_ = 0;
+  std::map<uint64_t, std::string> refused_;
   absl::Status ended_;
 };
 
@@ -248,6 +255,31 @@ TEST_F(CommitQueueTest, CallsAreCheckedOneByOneAgainstTheTrace) {
   EXPECT_EQ(stored,
             std::vector<std::string>(names.begin() + 1, names.begin() + 4));
   EXPECT_EQ(why, "outside the plan: scope");
+}
+
+TEST_F(CommitQueueTest, ARefusedFrameIsAnsweredAndTheNextIsCommitted) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 4; ++i) AddCall(&frames, 0, i);
+  const uint64_t upload =
+      queue_->Add("s", frames.identity(), 0, heard_[0].Listener());
+  queue_->Submit(upload, frames.frame(0));
+  queue_->Refuse(upload, 2, "it is deep");
+  queue_->Submit(upload, frames.frame(2));
+  // The store finds the fault of this one.
+  v1::UploadFrame bad;
+  bad.set_sequence(4);
+  bad.mutable_batch()->set_step(-1);
+  queue_->Submit(upload, bad);
+  v1::UploadFrame last = frames.frame(3);
+  last.set_sequence(5);
+  queue_->Submit(upload, last);
+  ASSERT_TRUE(heard_[0].WaitCommitted(5));
+  const std::map<uint64_t, std::string> refused = heard_[0].refused();
+  ASSERT_EQ(refused.size(), 2u);
+  EXPECT_EQ(refused.at(2), "it is deep");
+  EXPECT_NE(refused.at(4), "");
+  EXPECT_EQ(Records("run"), 3u);
+  EXPECT_EQ(*store_->OpenIncarnation(frames.identity()), 5u);
 }
 
 }  // namespace

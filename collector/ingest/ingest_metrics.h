@@ -41,7 +41,7 @@ struct IngestMetrics {
   std::atomic<uint64_t> accepted_frames{0};
   std::atomic<uint64_t> accepted_bytes{0};
   std::atomic<uint64_t> duplicate_frames{0};
-  // Streams that were ended because of what they sent.
+  // Frames that were refused, alone or with the stream that sent them.
   std::atomic<uint64_t> refused_frames{0};
   // Uploads that were told to wait because there was no space.
   std::atomic<uint64_t> no_space_retries{0};

@@ -9,11 +9,13 @@
 
 #include <deque>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "google/protobuf/message_lite.h"
 
 namespace rankprobe {
 
@@ -22,8 +24,15 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
                       std::string(status.message()));
 }
 
-template <typename Request, typename Response>
-class ServerStream : public grpc::ServerBidiReactor<Request, Response> {
+// For streams that are read and written as bytes.
+inline grpc::ByteBuffer ToWire(const google::protobuf::MessageLite& message) {
+  const grpc::Slice bytes(message.SerializeAsString());
+  return grpc::ByteBuffer(&bytes, 1);
+}
+
+// `Wire`: what gRPC is given of a response, itself or its bytes.
+template <typename Request, typename Response, typename Wire = Response>
+class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
  public:
   class Handle {
    public:
@@ -99,7 +108,11 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Response> {
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || queue_.empty() || finished_) return;
     writing_ = true;
-    outgoing_ = std::move(queue_.front());
+    if constexpr (std::is_same_v<Response, Wire>) {
+      outgoing_ = std::move(queue_.front());
+    } else {
+      outgoing_ = ToWire(queue_.front());
+    }
     queue_.pop_front();
     this->StartWrite(&outgoing_);
   }
@@ -126,7 +139,7 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Response> {
   const size_t max_queued_;
   const std::shared_ptr<Handle> handle_;
   Request incoming_;
-  Response outgoing_;
+  Wire outgoing_;
   absl::Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -101,7 +101,9 @@ class Input {
 void Frame(absl::string_view data) {
   v1::UploadFrame frame;
   if (!frame.ParseFromArray(data.data(), static_cast<int>(data.size()))) return;
-  if (!CheckFrame(frame, 1).ok() || frame.sequence() != 1) return;
+  if (!CheckPlace(frame, 1).ok() || !CheckContent(frame).ok() ||
+      frame.sequence() != 1)
+    return;
   testing::FaultFileSystem fs;
   const ManualClock clock;
   const auto store = Store::Open(Options(), &fs, &clock);

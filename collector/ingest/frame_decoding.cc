@@ -1,0 +1,52 @@
+#include "collector/ingest/frame_decoding.h"
+
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <utility>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
+
+namespace rankprobe {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+// Of the top-level field `sequence`, the last one as protobuf reads it; 0: the
+// bytes have none before they stop to make sense.
+uint64_t FindSequence(grpc::ByteBuffer* untrusted) {
+  grpc::ProtoBufferReader reader(untrusted);
+  if (!reader.status().ok()) return 0;
+  CodedInputStream in(&reader);
+  uint64_t sequence = 0;
+  for (uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
+    if (tag == WireFormatLite::MakeTag(v1::UploadFrame::kSequenceFieldNumber,
+                                       WireFormatLite::WIRETYPE_VARINT)) {
+      uint64_t value = 0;
+      if (!in.ReadVarint64(&value)) break;
+      sequence = value;
+    } else if (!WireFormatLite::SkipField(&in, tag)) {
+      break;
+    }
+  }
+  return sequence;
+}
+
+}  // namespace
+
+absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame) {
+  frame->Clear();
+  {
+    grpc::ProtoBufferReader reader(untrusted);
+    if (reader.status().ok() && frame->ParseFromZeroCopyStream(&reader))
+      return absl::OkStatus();
+  }
+  frame->Clear();
+  frame->set_sequence(FindSequence(untrusted));
+  return absl::InvalidArgumentError(
+      "the bytes are no upload frame: cut off, not UTF-8 where text stands, or "
+      "nested deeper than 100 messages");
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,22 @@
+// An UploadFrame from its bytes. gRPC's own way ends the stream without a word
+// when bytes are no message; here the frame's number is still found, so that it
+// can be refused and its neighbours kept. Thread-safe: pure functions.
+#ifndef RANKPROBE_COLLECTOR_INGEST_FRAME_DECODING_H_
+#define RANKPROBE_COLLECTOR_INGEST_FRAME_DECODING_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+// INVALID_ARGUMENT: no UploadFrame, not UTF-8 where text stands, or deeper than
+// protobuf reads; `*frame` is then empty but for the number, if it was found.
+absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_INGEST_FRAME_DECODING_H_
