@@ -1,10 +1,11 @@
 #include "agent/libtorch/tensor_adapter.h"
 
+#include <algorithm>
+
+#include "common/cut_value.h"
+
 namespace rankprobe {
 namespace {
-
-// The wire's limit, minus room for the section around the value.
-constexpr int kMaxDepth = 390;
 
 v1::DType ToDtype(c10::ScalarType type) {
   switch (type) {
@@ -85,6 +86,11 @@ int& SuppressionDepth() {
 void TensorAdapter::Add(CallBuilder& builder, const at::Tensor& tensor,
                         v1::Value* out) {
   if (!tensor.defined()) return;
+  if (tensor.dim() > kMaxDimensions) {
+    SetCut("torch.Tensor", static_cast<uint64_t>(tensor.dim()), 0, "length",
+           out);
+    return;
+  }
   const HostTensor host(tensor);
   if (!host.valid()) {
     const v1::DType dtype = ToDtype(tensor.scalar_type());
@@ -110,9 +116,39 @@ void TensorAdapter::Add(CallBuilder& builder, const at::Tensor& tensor,
 }
 
 void TensorAdapter::Add(CallBuilder& builder, const c10::IValue& value,
-                        v1::Value* out, int depth) {
-  if (depth > kMaxDepth || value.isNone()) return;
+                        v1::Value* out) {
+  Room room;
+  AddValue(builder, value, &room, out);
+}
+
+template <typename Items>
+void TensorAdapter::AddItems(CallBuilder& builder, const Items& items,
+                             Room* room, v1::Value* out) {
+  const size_t count = items.size();
+  if (room->messages < kListMessages)
+    return SetCut("list", count, 0, "depth", out);
+  room->messages -= kListMessages;
+  v1::ValueList* const list = out->mutable_list();
+  size_t kept = 0;
+  for (const c10::IValue item : items) {
+    if (room->values == 0 || room->tensors == 0) {
+      SetCut("list", count, kept, room->values == 0 ? "length" : "tensors",
+             list->add_items());
+      break;
+    }
+    AddValue(builder, item, room, list->add_items());
+    ++kept;
+  }
+  room->messages += kListMessages;
+}
+
+void TensorAdapter::AddValue(CallBuilder& builder, const c10::IValue& value,
+                             Room* room, v1::Value* out) {
+  if (value.isNone()) return;
+  if (room->values == 0) return SetCut("", 0, 0, "length", out);
+  --room->values;
   if (value.isTensor()) {
+    room->tensors -= std::min<uint64_t>(room->tensors, 1);
     Add(builder, value.toTensor(), out);
   } else if (value.isInt()) {
     CallBuilder::Int(value.toInt(), out);
@@ -126,21 +162,12 @@ void TensorAdapter::Add(CallBuilder& builder, const c10::IValue& value,
     out->mutable_object()->set_kind(v1::ObjectLeaf::KIND_DEVICE);
     out->mutable_object()->set_text(value.toDevice().str());
   } else if (value.isTuple()) {
-    out->mutable_list();
-    for (const c10::IValue& item : value.toTupleRef().elements()) {
-      Add(builder, item, out->mutable_list()->add_items(), depth + 1);
-    }
+    AddItems(builder, value.toTupleRef().elements(), room, out);
   } else if (value.isList()) {
-    out->mutable_list();
-    for (const c10::IValue& item : value.toListRef()) {
-      Add(builder, item, out->mutable_list()->add_items(), depth + 1);
-    }
+    AddItems(builder, value.toListRef(), room, out);
   } else if (value.isIntList() || value.isDoubleList() || value.isBoolList() ||
              value.isTensorList()) {
-    out->mutable_list();
-    for (const c10::IValue& item : value.toList()) {
-      Add(builder, item, out->mutable_list()->add_items(), depth + 1);
-    }
+    AddItems(builder, value.toList(), room, out);
   }
 }
 

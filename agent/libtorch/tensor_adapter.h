@@ -4,10 +4,12 @@
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
 #include "agent/runtime/recorder.h"
+#include "common/limits.h"
 
 namespace rankprobe {
 
@@ -54,13 +56,26 @@ class TensorAdapter {
   // and meta tensors have shape and type only. Tensors of other devices are
   // copied to the host first, which waits for the device.
   void Add(CallBuilder& builder, const at::Tensor& tensor, v1::Value* out);
-  void Add(CallBuilder& builder, const c10::IValue& value, v1::Value* out,
-           int depth = 0);
+  // What is beyond the limits of common/limits.h ends with a CutValue.
+  void Add(CallBuilder& builder, const c10::IValue& value, v1::Value* out);
 
   // Storages seen since are let go; called at the end of a step.
   void EndStep();
 
  private:
+  // What is left of a value's limits.
+  struct Room {
+    uint64_t values = kMaxCallValues;
+    uint64_t tensors = kMaxCallTensors;
+    int messages = kMaxValueMessages;
+  };
+  void AddValue(CallBuilder& builder, const c10::IValue& value, Room* room,
+                v1::Value* out);
+  // `items` is anything with size() and iterators over IValues.
+  template <typename Items>
+  void AddItems(CallBuilder& builder, const Items& items, Room* room,
+                v1::Value* out);
+
   // Weak references keep a storage's address from being given to another one
   // while the recorder uses it as a name; the memory itself is free to go.
   std::mutex mutex_;

@@ -268,7 +268,9 @@ bool CollectorLink::RunConnection() {
     SpoolFrames();
     if (welcomed) ShipFlight();
     if (control.done() || (upload != nullptr && upload->done())) {
-      NoteEnd(control.done() ? control.status() : upload->status(), welcomed);
+      const bool session = control.done();
+      NoteEnd(session ? control.status() : upload->status(), welcomed);
+      if (!session) NoteUploadEnd(upload->status());
       break;
     }
     if (welcomed && control.CanWrite()) {
@@ -448,6 +450,21 @@ void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
       break;
   }
   TellOnce();
+}
+
+// The collector may never take what it was sent; a network that fails has
+// other codes.
+void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      queue_->StreamEnded(status.ok() ? "no reason given"
+                                      : status.error_message());
+      break;
+    default:
+      break;
+  }
 }
 
 // The one thing said to whoever started the training: it goes on, unwatched.

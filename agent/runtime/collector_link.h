@@ -80,6 +80,7 @@ class CollectorLink {
   void NoteError(const absl::Status& status);
   void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEnd(const grpc::Status& status, bool welcomed);
+  void NoteUploadEnd(const grpc::Status& status);
 
   const SessionOptions& options_;
   PlanGate* const gate_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "agent/runtime/record_cutter.h"
+#include "common/call_values.h"
 #include "common/crc32c.h"
 #include "google/protobuf/io/coded_stream.h"
 
@@ -36,12 +38,21 @@ void Begin(uint64_t sequence, EncodedFrame* out) {
 }  // namespace
 
 std::vector<std::string> EncodeRecords(
-    int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers) {
+    int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers,
+    std::vector<v1::LossEvent>* losses) {
   std::vector<std::string> batches;
   std::string bytes;
   for (const auto& buffer : buffers) {
-    for (const v1::Record& record : buffer->batch()->records()) {
-      const size_t size = record.ByteSizeLong();
+    for (v1::Record& record : *buffer->batch()->mutable_records()) {
+      size_t size = record.ByteSizeLong();
+      if (ExceedsLimits(record, size)) {
+        v1::LossEvent loss;
+        const bool kept = CutRecord(kMaxRecordBytes, &record, &loss);
+        if (loss.records() + loss.payloads() > 0)
+          losses->push_back(std::move(loss));
+        if (!kept) continue;
+        size = record.ByteSizeLong();
+      }
       if (!bytes.empty() && bytes.size() + size + 8 > kChunkBytes)
         batches.push_back(std::exchange(bytes, {}));
       if (bytes.empty()) {
@@ -58,6 +69,35 @@ std::vector<std::string> EncodeRecords(
   }
   if (!bytes.empty()) batches.push_back(std::move(bytes));
   return batches;
+}
+
+BatchContent CountBatch(absl::string_view batch) {
+  using google::protobuf::io::CodedInputStream;
+  BatchContent content;
+  CodedInputStream in(reinterpret_cast<const uint8_t*>(batch.data()),
+                      static_cast<int>(batch.size()));
+  // Ours: the step once, then records.
+  for (uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
+    uint64_t value = 0;
+    if (!in.ReadVarint64(&value)) break;
+    if (tag == kStepTag) {
+      content.step = static_cast<int64_t>(value);
+      continue;
+    }
+    std::string bytes;
+    if (tag != kRecordTag || !in.ReadString(&bytes, static_cast<int>(value)))
+      break;
+    v1::Record record;
+    const bool parsed = record.ParseFromString(bytes);
+    if (parsed && record.has_loss()) continue;
+    ++content.records;
+    if (!parsed || !record.has_call()) continue;
+    ForEachTensor(static_cast<const v1::CallPhase&>(record.call()),
+                  [&](const v1::TensorSummary& tensor) {
+                    content.payloads += tensor.has_payload() ? 1 : 0;
+                  });
+  }
+  return content;
 }
 
 void EncodeEmpty(uint64_t sequence, EncodedFrame* out) { Begin(sequence, out); }

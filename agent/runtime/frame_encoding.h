@@ -11,13 +11,9 @@
 
 #include "absl/strings/string_view.h"
 #include "agent/runtime/session.h"
+#include "common/limits.h"
 
 namespace rankprobe {
-
-inline constexpr uint64_t kMaxFrameBytes = 1 << 20;
-// Room in a frame for everything but the payload's or records' own bytes.
-inline constexpr uint64_t kFrameOverhead = 256;
-inline constexpr uint64_t kChunkBytes = kMaxFrameBytes - kFrameOverhead;
 
 // An UploadFrame: `head`, then `tail`, which is not copied.
 struct EncodedFrame {
@@ -28,9 +24,21 @@ struct EncodedFrame {
   std::shared_ptr<const void> tail_owner;
 };
 
-// RecordBatches of one step, at most a frame each.
+// RecordBatches of one step, at most a frame each. Records beyond the limits
+// are cut or left out; `losses` says what went with them.
 std::vector<std::string> EncodeRecords(
-    int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers);
+    int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers,
+    std::vector<v1::LossEvent>* losses);
+
+// What an encoded RecordBatch holds, also one that cannot be parsed whole.
+struct BatchContent {
+  int64_t step = 0;
+  // Without LossEvents, which count others.
+  uint64_t records = 0;
+  // References in them.
+  uint64_t payloads = 0;
+};
+BatchContent CountBatch(absl::string_view batch);
 
 // A frame with nothing in it but its number.
 void EncodeEmpty(uint64_t sequence, EncodedFrame* out);

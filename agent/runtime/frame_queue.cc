@@ -12,8 +12,6 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxKnownDigests = 1 << 20;
-// Orders of records that the queue itself adds to a step: behind all others.
-constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
 
 }  // namespace
 
@@ -163,13 +161,19 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
   return true;
 }
 
+bool FrameQueue::Committed(const FlushMarker& marker, bool synced) const {
+  const uint64_t acked = synced ? synced_ : committed_;
+  return marker.placed && !HasLosses() &&
+         acked >= std::max(marker.sequence, last_loss_sequence_);
+}
+
 absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
   auto marker = std::make_shared<FlushMarker>();
   {
     absl::MutexLock lock(&mutex_);
     const uint64_t acked =
         level == v1::DURABILITY_SYNCED ? synced_ : committed_;
-    if (items_.empty() && waiting_.empty() && !encoding_ && losses_.empty() &&
+    if (items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
         acked >= last_sequence_)
       return absl::OkStatus();
     items_.push_back(marker);
@@ -181,15 +185,13 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
     const FlushMarker* marker;
     bool synced;
   } wait{this, marker.get(), level == v1::DURABILITY_SYNCED};
-  if (mutex_.AwaitWithTimeout(
-          absl::Condition(
-              +[](Wait* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                const uint64_t acked =
-                    w->synced ? w->queue->synced_ : w->queue->committed_;
-                return w->marker->placed && acked >= w->marker->sequence;
-              },
-              &wait),
-          deadline)) {
+  if (mutex_.AwaitWithTimeout(absl::Condition(
+                                  +[](Wait* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                    return w->queue->Committed(*w->marker,
+                                                               w->synced);
+                                  },
+                                  &wait),
+                              deadline)) {
     return absl::OkStatus();
   }
   return absl::DeadlineExceededError(absl::StrCat(
@@ -219,24 +221,6 @@ void FrameQueue::AddRecordsFrame(std::string batch) {
   frame.sequence = ++last_sequence_;
   frame.wire_bytes = batch.size() + kFrameOverhead;
   frame.records = std::make_shared<const std::string>(std::move(batch));
-}
-
-void FrameQueue::AddLosses() {
-  for (const auto& [place, count] : losses_) {
-    const auto& [step, reason] = place;
-    v1::RecordBatch batch;
-    batch.set_step(step);
-    v1::Record* record = batch.add_records();
-    record->set_order(kLossOrderBase + loss_orders_++);
-    record->mutable_loss()->set_reason(reason);
-    record->mutable_loss()->set_records(count);
-    record->mutable_loss()->set_detail(
-        reason == v1::LOSS_REASON_AGENT_DEADLINE
-            ? "the agent's byte budget stayed full for its block deadline"
-            : "the agent's byte budget was full");
-    AddRecordsFrame(batch.SerializeAsString());
-  }
-  losses_.clear();
 }
 
 void FrameQueue::MakeFrames() {
@@ -271,11 +255,13 @@ void FrameQueue::MakeFrames() {
       }
       encoding_ = true;
       mutex_.Unlock();
+      std::vector<v1::LossEvent> cut;
       std::vector<std::string> pieces =
-          EncodeRecords(batch.step, batch.buffers);
+          EncodeRecords(batch.step, batch.buffers, &cut);
       batch.buffers.clear();
       mutex_.Lock();
       encoding_ = false;
+      for (v1::LossEvent& loss : cut) NoteLoss(batch.step, std::move(loss));
       for (std::string& piece : pieces) AddRecordsFrame(std::move(piece));
       if (pieces.empty()) {
         used_bytes_ -= budget;
@@ -286,12 +272,12 @@ void FrameQueue::MakeFrames() {
       PlacePayload(std::move(*payload));
     } else {
       auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
-      if (!losses_.empty()) AddLosses();
+      if (HasLosses()) AddLosses();
       marker->sequence = last_sequence_;
       marker->placed = true;
     }
   }
-  if (items_.empty() && !losses_.empty()) AddLosses();
+  if (items_.empty() && HasLosses()) AddLosses();
 }
 
 bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
@@ -300,6 +286,8 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
     absl::MutexLock lock(&mutex_);
     MakeFrames();
     if (next_frame_ >= frames_.size()) return false;
+    if (in_flight_bytes_ > 0 && frames_[next_frame_].sequence <= alone_until_)
+      return false;
     // One frame may always be on its way, however small the credit.
     if (in_flight_bytes_ > 0 &&
         in_flight_bytes_ + frames_[next_frame_].wire_bytes > credit_bytes)
@@ -381,12 +369,15 @@ bool FrameQueue::HasWork() const {
 }
 
 bool FrameQueue::HasWorkLocked() const {
-  return !items_.empty() || !waiting_.empty() || !losses_.empty() ||
+  return !items_.empty() || !waiting_.empty() || HasLosses() ||
          next_frame_ < frames_.size();
 }
 
 bool FrameQueue::Ack(const v1::UploadAck& ack) {
   absl::MutexLock lock(&mutex_);
+  // Before they go as committed.
+  for (const v1::RefusedFrame& refused : ack.refused_frames())
+    Refuse(refused.sequence(), refused.reason());
   committed_ = std::max(committed_, ack.committed());
   synced_ = std::max(synced_, ack.synced());
   DropCommitted(committed_);
@@ -394,21 +385,10 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   for (const std::string& have : ack.have_digests()) {
     if (!options_.remember) break;
     if (have.size() != 16) continue;
-    // Frames not yet sent become empty: their numbers must still come. The
-    // lock is let go of in between: some may have been sent meanwhile.
-    for (size_t i = 0; i < frames_.size(); ++i) {
-      if (i < next_frame_) continue;
-      Frame& frame = frames_[i];
-      if (frame.payload == nullptr ||
-          std::memcmp(frame.digest.data(), have.data(), 16) != 0)
-        continue;
-      deduplicated_bytes_ += frame.length;
-      frame.wire_bytes = kFrameOverhead;
-      std::shared_ptr<Buffer> payload = std::move(frame.payload);
-      mutex_.Unlock();
-      payload.reset();
-      mutex_.Lock();
-    }
+    // Frames not yet sent become empty: their numbers must still come.
+    Digest digest;
+    std::memcpy(digest.data(), have.data(), digest.size());
+    deduplicated_bytes_ += EmptyChunks(digest);
   }
   return HasWorkLocked();
 }

@@ -77,8 +77,13 @@ class FrameQueue {
   // The collector holds everything up to `sequence`; what follows is sent
   // again.
   void Resume(uint64_t sequence);
-  // Whether NextFrame may now give what it did not give before.
+  // Whether NextFrame may now give what it did not give before. Frames that it
+  // names as refused are dropped and what they held is counted as lost.
   bool Ack(const v1::UploadAck& ack);
+  // The collector has ended the upload, for a person: `reason`. If it does so
+  // again with one and the same frame alone on its way, that frame is dropped
+  // as if it were refused: it would never let the others through.
+  void StreamEnded(absl::string_view reason);
   // Something has not been sent yet.
   bool HasWork() const;
   // The lowest sequence number that can still be sent.
@@ -160,7 +165,22 @@ class FrameQueue {
   void AddRecordsFrame(std::string batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Losses become records, which become frames.
+  bool HasLosses() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !losses_.empty() || !loss_events_.empty();
+  }
+  void NoteLoss(int64_t step, v1::LossEvent loss)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Empties the frame of that number, counts what it held, says so.
+  void Refuse(uint64_t sequence, absl::string_view reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frames of a payload that were not sent yet hold nothing any more; how many
+  // bytes they held. Lets go of the lock meanwhile.
+  uint64_t EmptyChunks(const Digest& digest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Committed(const FlushMarker& marker, bool synced) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -200,7 +220,18 @@ class FrameQueue {
   // Records shed, by step and reason, until a LossEvent tells of them.
   std::map<std::pair<int64_t, v1::LossReason>, uint64_t> losses_
       ABSL_GUARDED_BY(mutex_);
+  // Losses that have more to say, by step.
+  std::vector<std::pair<int64_t, v1::LossEvent>> loss_events_
+      ABSL_GUARDED_BY(mutex_);
   uint64_t loss_orders_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the newest frame with losses: a barrier waits for it too.
+  uint64_t last_loss_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t refused_frames_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The frame that was alone on its way when the stream ended, and how often.
+  uint64_t suspect_ ABSL_GUARDED_BY(mutex_) = 0;
+  int suspect_ends_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Frames up to this one go one at a time.
+  uint64_t alone_until_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payload_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

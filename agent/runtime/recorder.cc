@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/cut_value.h"
 #include "common/names.h"
 #include "common/record_gate.h"
 #include "common/status_macros.h"
+#include "common/visible_text.h"
+#include "google/protobuf/stubs/common.h"
 
 namespace rankprobe {
 namespace {
@@ -35,8 +38,14 @@ void CallBuilder::Bool(bool value, v1::Value* out) {
   out->mutable_scalar()->set_b(value);
 }
 void CallBuilder::String(absl::string_view value, v1::Value* out) {
+  // Text on the wire is UTF-8.
+  const bool utf8 = google::protobuf::internal::IsStructurallyValidUTF8(
+      value.data(), static_cast<int>(value.size()));
+  std::string text = utf8 ? std::string(value) : VisibleText(value);
+  if (text.size() > kMaxTextBytes)
+    return SetCutText("str", text, kMaxTextBytes, "length", out);
   out->mutable_scalar()->set_type("str");
-  out->mutable_scalar()->set_s(value.data(), value.size());
+  out->mutable_scalar()->set_s(std::move(text));
 }
 
 absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(

@@ -1,11 +1,15 @@
 #include "agent/runtime/spool_drain.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/grpc_channel.h"
 #include "common/status_macros.h"
+#include "common/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -77,6 +81,15 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
     while (upload->Pop(&ack)) {
       committed = std::max(committed, ack.committed());
       if (ack.credit_bytes() > 0) credit = ack.credit_bytes();
+      // The collector's ledger has their number; nobody else is left to tell.
+      for (const v1::RefusedFrame& refused : ack.refused_frames()) {
+        const std::string line = absl::StrCat(
+            "rankprobe: the collector refuses frame ", refused.sequence(),
+            " of the spool of process ", spool->identity().pid(),
+            ", it is lost: ", VisibleText(refused.reason().substr(0, 500)),
+            "\n");
+        std::fputs(line.c_str(), stderr);
+      }
     }
     while (!sent.empty() && sent.front().first <= committed) {
       in_flight -= sent.front().second;

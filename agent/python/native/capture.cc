@@ -135,7 +135,8 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
     Count(call);
     MaybeFail("api inputs");
     if (call.kept) {
-      const ReadMode mode{!spec.distributed, call.needs};
+      ReadBudget budget;
+      const ReadMode mode{!spec.distributed, call.needs, &budget};
       PyValue named;
       std::vector<PyValue> inputs(static_cast<size_t>(count));
       for (Py_ssize_t i = 0; i < count; ++i) {

@@ -22,9 +22,10 @@ std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
     Count(module.call);
     MaybeFail("module inputs");
     if (module.call.kept) {
-      const ReadMode mode{true, module.call.needs};
-      const PyValue inputs = reader_.Read(args.ptr(), mode),
-                    named = reader_.Read(kwargs.ptr(), mode);
+      ReadBudget budget;
+      const ReadMode mode{true, module.call.needs, &budget};
+      const PyValue inputs = reader_.ReadSection(args.ptr(), mode),
+                    named = reader_.ReadSection(kwargs.ptr(), mode);
       const py::gil_scoped_release release;
       recorder->Inputs(
           module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
@@ -48,13 +49,14 @@ void Capture::EndModule(const ModuleCall& module, const py::object& output,
   Guarded("module outputs", [&] {
     MaybeFail("module outputs");
     if (!module.call.kept) return;
-    const ReadMode mode{true, module.call.needs};
+    ReadBudget budget;
+    const ReadMode mode{true, module.call.needs, &budget};
     if (PyTuple_Check(output.ptr())) {
       outputs = reader_.ReadItems(output.ptr(), mode);
     } else {
       outputs.items.push_back(reader_.Read(output.ptr(), mode));
     }
-    named = reader_.Read(parameters.ptr(), mode);
+    named = reader_.ReadSection(parameters.ptr(), mode);
   });
   const py::gil_scoped_release release;
   recorder->Outputs(module.call,

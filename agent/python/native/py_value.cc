@@ -1,19 +1,22 @@
 #include "agent/python/native/py_value.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "agent/python/native/py_statistics.h"
+#include "common/cut_value.h"
 #include "common/dtype.h"
 
 namespace rankprobe {
 namespace {
 
-// The wire's limit is 400, minus room for the section around the value.
-constexpr int kMaxDepth = 390;
 constexpr uint64_t kReuseBytes = 8 << 10;
-constexpr Py_ssize_t kMaxItems = 1 << 20;
+// At least so much of a record goes for a value, for a tensor.
+constexpr uint64_t kValueBytes = 4;
+constexpr uint64_t kTensorBytes = 40;
 // Above all tokens of host memory.
 constexpr uintptr_t kDeviceStorage = uintptr_t{1} << 62;
 
@@ -52,12 +55,104 @@ PyValue Leaf(v1::Value leaf) {
 PyValue Object(v1::ObjectLeaf::Kind kind, std::string text = "") {
   v1::Value value;
   value.mutable_object()->set_kind(kind);
+  if (text.size() > kMaxNameBytes)
+    text = std::string(Utf8Prefix(text, kMaxNameBytes));
   value.mutable_object()->set_text(std::move(text));
   return Leaf(std::move(value));
 }
 
-// A number or text; `type` is the JSON "type".
-PyValue Scalar(PyObject* object, const char* type) {
+PyValue Cut(absl::string_view type, uint64_t size, uint64_t kept,
+            absl::string_view limit) {
+  v1::Value value;
+  SetCut(Utf8Prefix(type, kMaxTypeBytes), size, kept, limit, &value);
+  return Leaf(std::move(value));
+}
+
+PyValue Cut(PyObject* object, uint64_t size, absl::string_view limit) {
+  return Cut(PyList_Check(object) || PyTuple_Check(object) ? "list"
+             : PyDict_Check(object)                        ? "dict"
+                                    : Py_TYPE(object)->tp_name,
+             size, 0, limit);
+}
+
+// Null: there is room for another value.
+const char* Exhausted(const ReadBudget& budget) {
+  if (budget.values == 0) return "length";
+  if (budget.tensors == 0) return "tensors";
+  return budget.bytes == 0 ? "bytes" : nullptr;
+}
+
+void Charge(uint64_t bytes, ReadBudget* budget) {
+  budget->bytes -= std::min(budget->bytes, bytes);
+}
+
+// The inside of a container or object; `cut` is set where it may not be read.
+class Inside {
+ public:
+  Inside(PyObject* object, uint64_t size, int messages, ReadBudget* budget)
+      : messages_(messages), budget_(budget) {
+    if (std::find(budget->inside.begin(), budget->inside.end(), object) !=
+        budget->inside.end()) {
+      cut = Cut(object, 0, "cycle");
+    } else if (budget->messages < messages) {
+      cut = Cut(object, size, "depth");
+    }
+    budget_->messages -= messages_;
+    budget_->inside.push_back(object);
+  }
+  ~Inside() {
+    budget_->messages += messages_;
+    budget_->inside.pop_back();
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  std::optional<PyValue> cut;
+
+ private:
+  const int messages_;
+  ReadBudget* const budget_;
+};
+
+PyValue WithinDimensions(PyValue tensor) {
+  const size_t dimensions = tensor.tensor->shape.size();
+  if (dimensions <= kMaxDimensions) return tensor;
+  return Cut("torch.Tensor", dimensions, 0, "length");
+}
+
+// A key of a dict as a name.
+std::string KeyText(PyObject* key, Py_ssize_t position) {
+  std::string text = Text(key);
+  if (text.size() <= kMaxNameBytes) return text;
+  // Long keys that begin alike stay apart.
+  return absl::StrCat(Utf8Prefix(text, kMaxNameBytes - 96), "...(", text.size(),
+                      " bytes, item ", position, ")");
+}
+
+// Beyond 64 bits.
+void BigInt(PyObject* object, const std::string& type, v1::Value* out) {
+  const PyRef bits =
+      PyRef::Steal(PyObject_CallMethod(object, "bit_length", nullptr));
+  const long long count = bits ? PyLong_AsLongLong(bits.get()) : -1;
+  PyErr_Clear();
+  // To within one: the digits themselves take quadratic time.
+  const auto digits = static_cast<uint64_t>(
+      static_cast<double>(std::max(count, 0LL)) * 0.30102999566398120 + 1);
+  if (digits <= kMaxIntegerDigits) {
+    std::string text = Text(object);
+    // Python may be told to print fewer.
+    if (!text.empty()) {
+      out->mutable_scalar()->set_type(type);
+      out->mutable_scalar()->set_big_int(std::move(text));
+      return;
+    }
+  }
+  SetCut(type, digits, 0, "length", out);
+}
+
+// A number or text; `type_name` is the JSON "type".
+PyValue Scalar(PyObject* object, absl::string_view type_name) {
+  const std::string type(Utf8Prefix(type_name, kMaxTypeBytes));
   v1::Value value;
   v1::ScalarValue* scalar = value.mutable_scalar();
   scalar->set_type(type);
@@ -69,12 +164,17 @@ PyValue Scalar(PyObject* object, const char* type) {
     if (overflow == 0) {
       scalar->set_i(i);
     } else {
-      scalar->set_big_int(Text(object));
+      BigInt(object, type, &value);
     }
   } else if (PyFloat_Check(object)) {
     scalar->set_f(PyFloat_AS_DOUBLE(object));
   } else {
-    scalar->set_s(Text(object));
+    std::string text = Text(object);
+    if (text.size() > kMaxTextBytes) {
+      SetCutText(type, text, kMaxTextBytes, "length", &value);
+    } else {
+      scalar->set_s(std::move(text));
+    }
   }
   return Leaf(std::move(value));
 }
@@ -131,56 +231,119 @@ uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
   return life.token;
 }
 
-PyValue ValueReader::Read(PyObject* object, ReadMode mode, const char* keyword,
-                          int depth) const {
-  PyValue out;
-  if (object == nullptr || object == Py_None || depth > kMaxDepth) return out;
-  if (torch_->IsTensor(object)) return ReadTensor(object, mode);
-  if (PyBool_Check(object)) return Scalar(object, "bool");
-  if (PyLong_CheckExact(object)) return Scalar(object, "int");
-  if (PyFloat_CheckExact(object)) return Scalar(object, "float");
-  const bool device_keyword =
-      keyword != nullptr && std::string_view(keyword) == "device";
-  if (PyUnicode_CheckExact(object) && !device_keyword)
-    return Scalar(object, "str");
-  if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
-    out.kind = PyValue::Kind::kList;
-    const Py_ssize_t count =
-        std::min(PySequence_Fast_GET_SIZE(object), kMaxItems);
-    out.items.reserve(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(object);
-         ++i) {
-      out.items.push_back(
-          Read(PySequence_Fast_GET_ITEM(object, i), mode, nullptr, depth + 1));
-    }
-    return out;
-  }
-  if (PyDict_Check(object)) {
-    out.kind = PyValue::Kind::kMap;
-    // A copy: a fault of a value's repr must not see it change.
-    const PyRef items = PyRef::Steal(PyDict_Items(object));
-    for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* pair = PyList_GET_ITEM(items.get(), i);
-      out.names.push_back(Text(PyTuple_GET_ITEM(pair, 0)));
-      out.items.push_back(
-          Read(PyTuple_GET_ITEM(pair, 1), mode, nullptr, depth + 1));
-    }
-    PyErr_Clear();
-    return out;
-  }
-  return ReadOther(object, mode, keyword, depth);
+PyValue ValueReader::Read(PyObject* object, ReadMode mode,
+                          const char* keyword) const {
+  ReadBudget own;
+  return ReadValue(object, mode, keyword,
+                   mode.budget == nullptr ? &own : mode.budget);
 }
 
 PyValue ValueReader::ReadItems(PyObject* tuple, ReadMode mode) const {
+  ReadBudget own;
+  ReadBudget* const budget = mode.budget == nullptr ? &own : mode.budget;
+  // What is read is a section; its items are the values.
+  budget->messages += kListMessages;
+  PyValue out = ReadList(tuple, mode, budget);
+  budget->messages -= kListMessages;
+  return out;
+}
+
+PyValue ValueReader::ReadSection(PyObject* object, ReadMode mode) const {
+  if (PyTuple_Check(object)) return ReadItems(object, mode);
+  if (!PyDict_Check(object)) return PyValue();
+  ReadBudget own;
+  ReadBudget* const budget = mode.budget == nullptr ? &own : mode.budget;
+  budget->messages += kMapMessages;
+  PyValue out = ReadDict(object, mode, budget);
+  budget->messages -= kMapMessages;
+  return out;
+}
+
+PyValue ValueReader::ReadValue(PyObject* object, ReadMode mode,
+                               const char* keyword, ReadBudget* budget) const {
+  if (object == nullptr || object == Py_None) return PyValue();
+  if (const char* const limit = Exhausted(*budget); limit != nullptr)
+    return Cut(object, 0, limit);
+  --budget->values;
+  Charge(kValueBytes, budget);
+  if (torch_->IsTensor(object)) {
+    --budget->tensors;
+    Charge(kTensorBytes, budget);
+    return ReadTensor(object, mode);
+  }
+  const auto leaf = [budget](PyValue value) {
+    Charge(value.leaf->ByteSizeLong(), budget);
+    return value;
+  };
+  if (PyBool_Check(object)) return leaf(Scalar(object, "bool"));
+  if (PyLong_CheckExact(object)) return leaf(Scalar(object, "int"));
+  if (PyFloat_CheckExact(object)) return leaf(Scalar(object, "float"));
+  const bool device_keyword =
+      keyword != nullptr && std::string_view(keyword) == "device";
+  if (PyUnicode_CheckExact(object) && !device_keyword)
+    return leaf(Scalar(object, "str"));
+  if (PyTuple_CheckExact(object) || PyList_CheckExact(object))
+    return ReadList(object, mode, budget);
+  if (PyDict_Check(object)) return ReadDict(object, mode, budget);
+  PyValue out = ReadOther(object, mode, keyword, budget);
+  if (out.leaf != nullptr) Charge(out.leaf->ByteSizeLong(), budget);
+  return out;
+}
+
+PyValue ValueReader::ReadList(PyObject* object, ReadMode mode,
+                              ReadBudget* budget) const {
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(object);
+  Inside inside(object, static_cast<uint64_t>(count), kListMessages, budget);
+  if (inside.cut.has_value()) return *std::move(inside.cut);
   PyValue out;
   out.kind = PyValue::Kind::kList;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
-    out.items.push_back(Read(PyTuple_GET_ITEM(tuple, i), mode));
+  out.items.reserve(static_cast<size_t>(
+      std::min(count, static_cast<Py_ssize_t>(budget->values))));
+  // Again: what reading an item runs may have changed the list.
+  for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(object);
+       ++i) {
+    if (const char* const limit = Exhausted(*budget); limit != nullptr) {
+      out.items.push_back(Cut("list", static_cast<uint64_t>(count),
+                              static_cast<uint64_t>(i), limit));
+      break;
+    }
+    const PyRef item = PyRef::Share(PySequence_Fast_GET_ITEM(object, i));
+    out.items.push_back(ReadValue(item.get(), mode, nullptr, budget));
+  }
+  return out;
+}
+
+PyValue ValueReader::ReadDict(PyObject* object, ReadMode mode,
+                              ReadBudget* budget) const {
+  const Py_ssize_t count = PyDict_Size(object);
+  Inside inside(object, static_cast<uint64_t>(count), kMapMessages, budget);
+  if (inside.cut.has_value()) return *std::move(inside.cut);
+  // A copy: what reading a value runs must not see it change.
+  std::vector<std::pair<PyRef, PyRef>> items;
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t at = 0; items.size() <= budget->values &&
+                          PyDict_Next(object, &at, &key, &value) != 0;)
+    items.emplace_back(PyRef::Share(key), PyRef::Share(value));
+  PyValue out;
+  out.kind = PyValue::Kind::kMap;
+  for (const auto& [name, item] : items) {
+    const size_t position = out.items.size();
+    if (const char* const limit = Exhausted(*budget); limit != nullptr) {
+      out.names.emplace_back("rankprobe_cut");
+      out.items.push_back(
+          Cut("dict", static_cast<uint64_t>(count), position, limit));
+      break;
+    }
+    out.names.push_back(KeyText(name.get(), static_cast<Py_ssize_t>(position)));
+    Charge(out.names.back().size(), budget);
+    out.items.push_back(ReadValue(item.get(), mode, nullptr, budget));
+  }
+  PyErr_Clear();
   return out;
 }
 
 PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
-                               const char* keyword, int depth) const {
+                               const char* keyword, ReadBudget* budget) const {
   const TorchBindings& t = *torch_;
   const std::string_view name = keyword == nullptr ? "" : keyword;
   if (PySlice_Check(object)) return Slice(object);
@@ -216,8 +379,12 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
     return PyTuple_GET_ITEM(simple.get(), i);
   };
   const std::string tag = Text(part(0));
-  if (tag == "value") return Read(part(1), mode, keyword, depth + 1);
-  if (tag == "scalar") return Scalar(part(2), Text(part(1)).c_str());
+  if (tag == "value") {
+    Inside inside(object, 0, 0, budget);
+    return inside.cut.has_value() ? *std::move(inside.cut)
+                                  : ReadValue(part(1), mode, keyword, budget);
+  }
+  if (tag == "scalar") return Scalar(part(2), Text(part(1)));
   if (tag == "group") {
     v1::Value value;
     value.mutable_object()->set_kind(v1::ObjectLeaf::KIND_PROCESS_GROUP);
@@ -230,7 +397,7 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
   if (tag == "reduce_op")
     return Object(v1::ObjectLeaf::KIND_REDUCE_OP, Text(part(1)));
   if (tag == "p2p" && PyTuple_GET_SIZE(simple.get()) == 6) {
-    PyValue out = Read(part(1), mode, nullptr, depth + 1);
+    PyValue out = ReadValue(part(1), mode, nullptr, budget);
     if (out.kind != PyValue::Kind::kTensor) return PyValue();
     out.kind = PyValue::Kind::kP2p;
     out.leaf = std::make_unique<v1::Value>();
@@ -246,7 +413,10 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
     PyValue out;
     out.kind = PyValue::Kind::kTensor;
     out.tensor = std::make_unique<PyTensorView>();
-    if (ReadDescribed(object, mode, out.tensor.get())) return out;
+    if (ReadDescribed(object, mode, out.tensor.get())) {
+      budget->tensors -= std::min<uint64_t>(budget->tensors, 1);
+      return out;
+    }
   }
   return PyValue();
 }
@@ -257,11 +427,11 @@ PyValue ValueReader::ReadTensor(PyObject* tensor, ReadMode mode) const {
   out.tensor = std::make_unique<PyTensorView>();
   if (torch_->IsPlainTensor(tensor) &&
       ReadPlain(tensor, mode.reuse, out.tensor.get())) {
-    return out;
+    return WithinDimensions(std::move(out));
   }
   *out.tensor = PyTensorView();
   if (!ReadDescribed(tensor, mode, out.tensor.get())) return PyValue();
-  return out;
+  return WithinDimensions(std::move(out));
 }
 
 bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
@@ -369,8 +539,11 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
     return false;
   }
   out->requires_grad = get("requires_grad") == Py_True;
-  if (PyObject* mesh = get("mesh"); mesh != nullptr)
-    out->summary->set_device_mesh_json(Text(mesh));
+  if (PyObject* mesh = get("mesh"); mesh != nullptr) {
+    // One of over 10,000 ranks is left out.
+    if (std::string text = Text(mesh); text.size() <= kMaxMeshBytes)
+      out->summary->set_device_mesh_json(std::move(text));
+  }
   if (PyObject* list = get("placements"); list != nullptr) {
     const PyRef fast = PyRef::Steal(PySequence_Fast(list, ""));
     for (Py_ssize_t i = 0; fast && i < PySequence_Fast_GET_SIZE(fast.get());

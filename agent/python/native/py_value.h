@@ -14,6 +14,7 @@
 #include "absl/container/inlined_vector.h"
 #include "agent/python/native/torch_bindings.h"
 #include "agent/runtime/recorder.h"
+#include "common/limits.h"
 
 namespace rankprobe {
 
@@ -77,10 +78,23 @@ class StorageTokens {
   bool finish_wanted_ = false;
 };
 
+// What is left of the limits of one record (common/limits.h). Bytes are counted
+// low: what is too large after all is cut when the record is encoded.
+struct ReadBudget {
+  uint64_t values = kMaxCallValues;
+  uint64_t tensors = kMaxCallTensors;
+  uint64_t bytes = kMaxRecordBytes;
+  int messages = kMaxValueMessages;
+  // Containers and objects that the value lies in, outermost first.
+  absl::InlinedVector<PyObject*, 8> inside;
+};
+
 struct ReadMode {
   // A summary of the same bytes may be used again.
   bool reuse = true;
   RecordedCall::Needs needs = RecordedCall::Needs::kNow;
+  // Shared by the values of one record; null: each has its own.
+  ReadBudget* budget = nullptr;
 };
 
 class ValueReader {
@@ -88,9 +102,12 @@ class ValueReader {
   ValueReader(const TorchBindings* torch, StorageTokens* tokens)
       : torch_(torch), tokens_(tokens) {}
 
-  // `keyword`: the name of the keyword argument, or null.
-  PyValue Read(PyObject* object, ReadMode mode, const char* keyword = nullptr,
-               int depth = 0) const;
+  // `keyword`: the name of the keyword argument, or null. What is beyond a
+  // limit, or holds itself, ends with a CutValue.
+  PyValue Read(PyObject* object, ReadMode mode,
+               const char* keyword = nullptr) const;
+  // A tuple or dict that is a section of a call, not a value of it.
+  PyValue ReadSection(PyObject* object, ReadMode mode) const;
   // Any tuple as a list, named or not.
   PyValue ReadItems(PyObject* tuple, ReadMode mode) const;
   // Storage of a plain CPU tensor; 0: not known.
@@ -102,8 +119,12 @@ class ValueReader {
   // Where its elements are, by PyTorch's descriptors.
   bool ReadMemory(PyObject* tensor, PyTensorView* out) const;
   bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
+  PyValue ReadValue(PyObject* object, ReadMode mode, const char* keyword,
+                    ReadBudget* budget) const;
+  PyValue ReadList(PyObject* object, ReadMode mode, ReadBudget* budget) const;
+  PyValue ReadDict(PyObject* object, ReadMode mode, ReadBudget* budget) const;
   PyValue ReadOther(PyObject* object, ReadMode mode, const char* keyword,
-                    int depth) const;
+                    ReadBudget* budget) const;
 
   const TorchBindings* const torch_;
   StorageTokens* const tokens_;

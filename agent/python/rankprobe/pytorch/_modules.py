@@ -11,6 +11,7 @@ import torch
 from rankprobe.pytorch._recompute import stopped as recomputation_stopped
 
 _MAX_DEPTH = 350
+_MAX_VALUES = 1 << 20
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
     torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
@@ -32,30 +33,46 @@ def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
                 yield prefix + path, module
 
 
-def _differentiable(value: Any, out: list[torch.Tensor], depth: int = 0) -> list[torch.Tensor]:
+def _opened(value: Any, inside: tuple) -> Optional[tuple]:
+    """The containers around the items of `value`; None: it is no container, one
+    that holds itself, or too deep."""
+    if not isinstance(value, (list, tuple, dict)) or len(inside) >= _MAX_DEPTH or any(value is c for c in inside):
+        return None
+    return (*inside, value)
+
+
+def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple = (),
+                    left: Optional[list[int]] = None) -> list[torch.Tensor]:
     """The tensors of nested containers that require a gradient, in order."""
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
             out.append(value)
-    elif depth < _MAX_DEPTH and isinstance(value, (list, tuple, dict)):
+        return out
+    around = _opened(value, inside)
+    if around is not None:
+        left = [_MAX_VALUES] if left is None else left
+        left[0] -= len(value)
+        if left[0] < 0:
+            raise ValueError(f"gradients of more than {_MAX_VALUES} values are not recorded")
         for item in value.values() if isinstance(value, dict) else value:
-            _differentiable(item, out, depth + 1)
+            _differentiable(item, out, around, left)
     return out
 
 
-def _replaced(value: Any, tensors: Iterator[torch.Tensor], depth: int = 0) -> Any:
+def _replaced(value: Any, tensors: Iterator[torch.Tensor], inside: tuple = ()) -> Any:
     """`value` with those tensors replaced. Lists and dicts stay the same objects:
     a module may add to one it was given."""
     if isinstance(value, torch.Tensor):
         return next(tensors) if value.requires_grad else value
-    if depth >= _MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+    around = _opened(value, inside)
+    if around is None:
         return value
     if isinstance(value, tuple):
-        items = [_replaced(item, tensors, depth + 1) for item in value]
+        items = [_replaced(item, tensors, around) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     for key in list(value) if isinstance(value, dict) else range(len(value)):
         item = value[key]
-        new = _replaced(item, tensors, depth + 1)
+        new = _replaced(item, tensors, around)
         if new is not item:
             value[key] = new
     return value
