@@ -119,7 +119,7 @@ class Parser {
     }
     top_.Has("dump_path");
     plan_.dump_path = path.value_or("");
-    plan_.ranks = IntSet(top_.Ranges("rank"));
+    plan_.ranks = top_.Ranges("rank");
     if (overrides_.step_json.has_value()) {
       top_.Has("step");
       rapidjson::Document steps;
@@ -130,10 +130,10 @@ class Parser {
         top_.Fault("step", *overrides_.step_json,
                    "a list of integers and ranges");
       } else {
-        plan_.steps = IntSet(ConfigReader(&steps, "", &faults_).Ranges("step"));
+        plan_.steps = ConfigReader(&steps, "", &faults_).Ranges("step");
       }
     } else {
-      plan_.steps = IntSet(top_.Ranges("step"));
+      plan_.steps = top_.Ranges("step");
     }
     plan_.async_dump = top_.Bool("async_dump").value_or(false);
     plan_.extra_info = top_.Bool("extra_info").value_or(true);

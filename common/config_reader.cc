@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxRangeValue = 1000000;
+constexpr rapidjson::SizeType kMaxRanges = 100000;
 constexpr char kRangeLegal[] =
     "a list of integers 0..1000000 and ranges \"a-b\" with a <= b";
 
@@ -173,13 +174,18 @@ std::vector<std::string> ConfigReader::StringList(const char* name) {
   return out;
 }
 
-std::vector<int64_t> ConfigReader::Ranges(const char* name) {
+IntSet ConfigReader::Ranges(const char* name) {
   const rapidjson::Value* v = Get(name);
-  std::vector<int64_t> out;
-  if (v == nullptr) return out;
+  std::vector<IntInterval> out;
+  if (v == nullptr) return IntSet();
   if (!v->IsArray()) {
     Fault(name, JsonText(*v), kRangeLegal);
-    return out;
+    return IntSet();
+  }
+  if (v->Size() > kMaxRanges) {
+    Fault(name, absl::StrCat("a list of ", v->Size(), " items"),
+          absl::StrCat("at most ", kMaxRanges, " integers and ranges"));
+    return IntSet();
   }
   const auto parse = [](absl::string_view text, int64_t* value) {
     return !text.empty() && absl::c_all_of(text, absl::ascii_isdigit) &&
@@ -188,7 +194,7 @@ std::vector<int64_t> ConfigReader::Ranges(const char* name) {
   for (const rapidjson::Value& item : v->GetArray()) {
     if (item.IsInt64() && item.GetInt64() >= 0 &&
         item.GetInt64() <= kMaxRangeValue) {
-      out.push_back(item.GetInt64());
+      out.push_back({item.GetInt64(), item.GetInt64()});
       continue;
     }
     int64_t first = 0, last = 0;
@@ -196,18 +202,18 @@ std::vector<int64_t> ConfigReader::Ranges(const char* name) {
       const absl::string_view text(item.GetString(), item.GetStringLength());
       const std::vector<absl::string_view> ends = absl::StrSplit(text, '-');
       if (ends.size() == 1 && parse(ends[0], &first)) {
-        out.push_back(first);
+        out.push_back({first, first});
         continue;
       }
       if (ends.size() == 2 && parse(ends[0], &first) && parse(ends[1], &last) &&
           first <= last) {
-        for (int64_t i = first; i <= last; ++i) out.push_back(i);
+        out.push_back({first, last});
         continue;
       }
     }
     Fault(name, JsonText(item), kRangeLegal);
   }
-  return out;
+  return IntSet::OfIntervals(std::move(out));
 }
 
 std::vector<std::string> ConfigReader::UnknownNames() const {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/plan.h"
 #include "rapidjson/document.h"
 
 namespace rankprobe {
@@ -54,8 +55,8 @@ class ConfigReader {
   std::optional<size_t> OneOf(const char* name,
                               absl::Span<const char* const> legal);
   std::vector<std::string> StringList(const char* name);
-  // [1, "3", "4-6"]: sorted members of 0 .. 1,000,000.
-  std::vector<int64_t> Ranges(const char* name);
+  // [1, "3", "4-6"]: members of 0 .. 1,000,000. At most 100,000 items.
+  IntSet Ranges(const char* name);
 
   // Members nobody asked for.
   std::vector<std::string> UnknownNames() const;

@@ -20,20 +20,34 @@ enum class Level { kL0, kL1, kMix, kDebug };
 enum class RiskLevel { kAll, kCore, kFocus };
 enum class SummaryMode { kStatistics, kMd5, kXor };
 
-// Sorted set of non-negative integers; empty = everything.
+// first .. last, both inside.
+struct IntInterval {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// Set of integers, kept as intervals: what it costs does not depend on how far
+// they reach. Empty = everything.
 class IntSet {
  public:
   IntSet() = default;
-  explicit IntSet(std::vector<int64_t> values);
-  bool all() const { return values_.empty(); }
+  explicit IntSet(const std::vector<int64_t>& values);
+  // Overlapping and adjacent ones become one.
+  static IntSet OfIntervals(std::vector<IntInterval> intervals);
+  bool all() const { return intervals_.empty(); }
   // True when all() or v is a member.
   bool Contains(int64_t v) const;
   // Largest member; nullopt when all().
   std::optional<int64_t> Max() const;
-  const std::vector<int64_t>& values() const { return values_; }
+  // Sorted, apart from each other.
+  const std::vector<IntInterval>& intervals() const { return intervals_; }
+  // How many members; 0 when all().
+  uint64_t size() const;
+  // "1,3-6"; at most about 200 bytes, then "..".
+  std::string Text() const;
 
  private:
-  std::vector<int64_t> values_;
+  std::vector<IntInterval> intervals_;
 };
 
 struct DataMode {

@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -148,12 +150,61 @@ TEST(ConfigTest, AllFaultsInOneAnswer) {
 TEST(ConfigTest, RangesAndFilters) {
   const Plan plan = PlanOf(
       R"({"dump_path": "d", "rank": [3, "1", "4-6"], "step": ["0", "2-3"]})");
-  EXPECT_THAT(plan.ranks.values(), ElementsAre(1, 3, 4, 5, 6));
+  EXPECT_EQ(plan.ranks.Text(), "1,3-6");
   EXPECT_FALSE(plan.WantsRank(std::nullopt));
   EXPECT_TRUE(plan.WantsRank(5));
   EXPECT_FALSE(plan.WantsStep(1));
   EXPECT_FALSE(plan.FinishedBefore(3));
   EXPECT_TRUE(plan.FinishedBefore(4));
+}
+
+TEST(IntSetTest, IsWhatASetOfItsMembersIs) {
+  // Against std::set, with overlapping, adjacent and repeated intervals.
+  uint32_t random = 1;
+  const auto next = [&random](uint32_t below) {
+    random = random * 1664525 + 1013904223;
+    return static_cast<int64_t>((random >> 16) % below);
+  };
+  for (int round = 0; round < 300; ++round) {
+    std::set<int64_t> members;
+    std::vector<IntInterval> intervals;
+    for (int64_t i = 0, n = 1 + next(8); i < n; ++i) {
+      const int64_t first = next(60), last = first + next(9);
+      intervals.push_back({first, last});
+      for (int64_t v = first; v <= last; ++v) members.insert(v);
+    }
+    const IntSet set = IntSet::OfIntervals(intervals);
+    const IntSet same(std::vector<int64_t>(members.begin(), members.end()));
+    ASSERT_EQ(set.Text(), same.Text());
+    ASSERT_EQ(set.size(), members.size());
+    ASSERT_EQ(set.Max(), *members.rbegin());
+    for (int64_t v = -2; v < 75; ++v)
+      ASSERT_EQ(set.Contains(v), members.count(v) == 1) << v << set.Text();
+    for (size_t i = 1; i < set.intervals().size(); ++i)
+      ASSERT_GT(set.intervals()[i].first, set.intervals()[i - 1].last + 1);
+  }
+  EXPECT_TRUE(IntSet::OfIntervals({}).all());
+  EXPECT_TRUE(IntSet().Contains(INT64_MIN));
+  const IntSet ends = IntSet::OfIntervals({{INT64_MAX, INT64_MAX},
+                                           {INT64_MIN, INT64_MIN},
+                                           {INT64_MAX - 1, INT64_MAX - 1}});
+  EXPECT_TRUE(ends.Contains(INT64_MIN) && ends.Contains(INT64_MAX));
+  EXPECT_FALSE(ends.Contains(0));
+  EXPECT_EQ(ends.intervals().size(), 2u);
+}
+
+// D04, D05: 80,000 ranges of a million numbers each are one interval.
+TEST(ConfigTest, ManyWideRangesStayOneInterval) {
+  std::string json = R"({"dump_path": "d", "step": [)";
+  for (int i = 0; i < 70000; ++i)
+    json += absl::StrCat(i == 0 ? "" : ",", "\"0-1000000\"");
+  const Plan plan = PlanOf(json + "]}");
+  EXPECT_EQ(plan.steps.Text(), "0-1000000");
+  EXPECT_EQ(plan.steps.intervals().size(), 1u);
+  std::string many = R"({"dump_path": "d", "step": [0)";
+  for (int i = 0; i < 100000; ++i) many += ",1";
+  EXPECT_THAT(ErrorOf(many + "]}"),
+              HasSubstr("step: a list of 100001 items is not legal"));
 }
 
 TEST(ConfigTest, ConstructorArgumentsBeatTheFile) {
@@ -167,7 +218,7 @@ TEST(ConfigTest, ConstructorArgumentsBeatTheFile) {
   EXPECT_EQ(plan.task, Task::kTensor);
   EXPECT_EQ(plan.dump_path, "other");
   EXPECT_EQ(plan.level, Level::kMix);
-  EXPECT_THAT(plan.steps.values(), ElementsAre(7, 8));
+  EXPECT_EQ(plan.steps.Text(), "7-8");
   overrides.step_json = "[7";
   EXPECT_THAT(ErrorOf(R"({"dump_path": "d"})", overrides), HasSubstr("step"));
 }

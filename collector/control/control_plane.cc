@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
+#include "common/watch_spec.h"
 
 namespace rankprobe {
 namespace {
@@ -56,18 +57,90 @@ absl::Status ControlPlane::CheckRunName(const std::string& run) {
   return absl::OkStatus();
 }
 
+ControlPlane::SavedRun ControlPlane::ReadSaved(const std::string& name) const {
+  SavedRun saved;
+  if (const auto plan = store_->LoadPlan(name);
+      plan.ok() && plan->has_value()) {
+    if (auto compiled = RunPlans::Compile(**plan); compiled.ok())
+      saved.plan = *std::move(compiled);
+  }
+  if (const auto watch = store_->LoadPlan(WatchKey(name));
+      watch.ok() && watch->has_value()) {
+    if (auto spec = ParseWatchSpec((*watch)->config_json()); spec.ok())
+      saved.watch = *std::move(spec);
+  }
+  if (!saved.watch.has_value()) saved.watch = options_.default_watch;
+  return saved;
+}
+
+void ControlPlane::ReadRun(const std::string& name) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (runs_.count(name) > 0) return;
+  }
+  const SavedRun saved = ReadSaved(name);
+  absl::MutexLock lock(&mutex_);
+  // Whoever came first has read the same.
+  const auto [it, is_new] = runs_.try_emplace(name);
+  if (!is_new) return;
+  it->second.name = name;
+  if (saved.plan != nullptr) it->second.plans.Set(saved.plan, {});
+  if (saved.watch.has_value()) it->second.watch.Set(*saved.watch);
+}
+
 ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
   const auto it = runs_.find(name);
   if (it != runs_.end()) return &it->second;
+  // It was forgotten since ReadRun.
+  const SavedRun saved = ReadSaved(name);
   Run& run = runs_[name];
   run.name = name;
-  LoadWatch(name, &run);
-  if (const auto saved = store_->LoadPlan(name);
-      saved.ok() && saved->has_value()) {
-    if (auto compiled = RunPlans::Compile(**saved); compiled.ok())
-      run.plans.Set(*std::move(compiled), {});
-  }
+  if (saved.plan != nullptr) run.plans.Set(saved.plan, {});
+  if (saved.watch.has_value()) run.watch.Set(*saved.watch);
   return &run;
+}
+
+absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello) {
+  const std::string& name = hello.identity().run();
+  if (hello.config_json().empty()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (LoadRun(name)->plans.ForAll() != nullptr) return absl::OkStatus();
+  }
+  // A config that is not legal is the agent's own affair.
+  const auto config = RunPlans::Parse(hello.config_json());
+  if (!config.ok()) return absl::OkStatus();
+  v1::PlanSpec spec;
+  spec.set_config_json(hello.config_json());
+  spec.set_enabled((*config)->dump_enable.value_or(true));
+  absl::MutexLock saving(&save_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    Run* const run = LoadRun(name);
+    if (run->plans.ForAll() != nullptr || !run->switches.empty())
+      return absl::OkStatus();
+    spec.set_epoch(run->plans.NextEpoch());
+  }
+  RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
+                      RunPlans::Compile(spec, *config));
+  RP_RETURN_IF_ERROR(store_->SavePlan(name, spec));
+  absl::MutexLock lock(&mutex_);
+  Run* const run = LoadRun(name);
+  if (run->plans.ForAll() == nullptr) {
+    run->plans.Set(std::move(plan), {});
+    return absl::OkStatus();
+  }
+  // An operator's switch was agreed on meanwhile: the store must have that.
+  return store_->SavePlan(name, run->plans.ForAll()->spec);
+}
+
+std::shared_ptr<const CompiledPlan> ControlPlane::ReadOwnPlan(
+    const v1::Identity& identity) const {
+  if (!identity.has_rank()) return nullptr;
+  const auto own = store_->LoadPlan(PlanKey(identity.run(), identity.rank()));
+  if (!own.ok() || !own->has_value()) return nullptr;
+  auto compiled = RunPlans::Compile(**own);
+  return compiled.ok() ? *std::move(compiled) : nullptr;
 }
 
 absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
@@ -109,6 +182,9 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   // Outside the lock: this waits for the disk.
   RP_ASSIGN_OR_RETURN(const uint64_t committed,
                       store_->OpenIncarnation(identity));
+  ReadRun(identity.run());
+  RP_RETURN_IF_ERROR(AdoptPlanOf(hello));
+  const std::shared_ptr<const CompiledPlan> own = ReadOwnPlan(identity);
 
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
@@ -136,26 +212,10 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     ForgetFinished(run);
   }
   const std::optional<int64_t> rank = RankOf(identity);
-  if (run->plans.ForAll() == nullptr && !hello.config_json().empty()) {
-    v1::PlanSpec spec;
-    spec.set_config_json(hello.config_json());
-    if (auto compiled = RunPlans::Compile(spec); compiled.ok()) {
-      spec.set_epoch(run->plans.NextEpoch());
-      spec.set_enabled((*compiled)->plan.dump_enable.value_or(true));
-      RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
-                          RunPlans::Compile(spec));
-      RP_RETURN_IF_ERROR(SavePlan(identity.run(), spec, {}));
-      run->plans.Set(std::move(plan), {});
-    }
-  }
-  if (rank.has_value() && run->plans.ForRank(rank) == run->plans.ForAll()) {
-    const auto own = store_->LoadPlan(PlanKey(identity.run(), *rank));
-    if (own.ok() && own->has_value() && run->plans.ForAll() != nullptr &&
-        (*own)->epoch() > run->plans.ForAll()->spec.epoch()) {
-      if (auto compiled = RunPlans::Compile(**own); compiled.ok())
-        run->plans.Set(*std::move(compiled), {*rank});
-    }
-  }
+  if (own != nullptr && run->plans.ForAll() != nullptr &&
+      run->plans.ForRank(rank) == run->plans.ForAll() &&
+      own->spec.epoch() > run->plans.ForAll()->spec.epoch())
+    run->plans.Set(own, {*rank});
   const std::string session = absl::StrCat("s", next_session_++);
   Agent& agent = agents_[session];
   agent.identity = identity;
@@ -181,6 +241,15 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
 
 void ControlPlane::OnEvent(const std::string& session,
                            const v1::AgentEvent& event) {
+  std::optional<v1::Identity> known;
+  TakeEvent(session, event, &known);
+  // Outside the lock: this waits for the disk.
+  if (known.has_value()) store_->OpenIncarnation(*known).IgnoreError();
+}
+
+void ControlPlane::TakeEvent(const std::string& session,
+                             const v1::AgentEvent& event,
+                             std::optional<v1::Identity>* known) {
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
@@ -225,7 +294,7 @@ void ControlPlane::OnEvent(const std::string& session,
         break;
       }
       agent.identity = identity;
-      store_->OpenIncarnation(identity).IgnoreError();
+      *known = identity;
       break;
     }
     case v1::AgentEvent::kGoodbye:

@@ -124,13 +124,32 @@ class ControlPlane {
     BenchBudget bench;
   };
 
+  // Brings a run that is not known yet from the store. First thing in every
+  // call that names a run: LoadRun then finds it and need not wait for the
+  // disk under the lock.
+  void ReadRun(const std::string& run);
+  // `known`: what the process is now known to be, for the store.
+  void TakeEvent(const std::string& session, const v1::AgentEvent& event,
+                 std::optional<v1::Identity>* known);
   Run* LoadRun(const std::string& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the store has of a run.
+  struct SavedRun {
+    std::shared_ptr<const CompiledPlan> plan;
+    std::optional<v1::WatchSpec> watch;
+  };
+  SavedRun ReadSaved(const std::string& run) const;
+  // The plan of a run that has none becomes the one this agent brings.
+  absl::Status AdoptPlanOf(const v1::Hello& hello);
+  // A plan of one rank that was saved for it.
+  std::shared_ptr<const CompiledPlan> ReadOwnPlan(
+      const v1::Identity& identity) const;
   absl::Status CheckRankFree(const v1::Identity& identity,
                              const std::string& self) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Switch(const std::string& run, v1::PlanSpec spec,
-              uint64_t expected_epoch, const v1::SwitchOptions& options,
-              SwitchDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+              std::shared_ptr<const Plan> config, uint64_t expected_epoch,
+              const v1::SwitchOptions& options, SwitchDone done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Plans of single ranks are kept beside the run's own.
   static std::string PlanKey(const std::string& run, int64_t rank);
   absl::Status SavePlan(const std::string& run, const v1::PlanSpec& spec,
@@ -142,8 +161,7 @@ class ControlPlane {
   static absl::Status CheckRunName(const std::string& run);
   static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
   uint64_t Tell(v1::Event event);
-  void LoadWatch(const std::string& name, Run* run)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::string WatchKey(const std::string& run);
   void SendToRun(const std::string& run, const v1::Directive& directive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t CountConnected(const std::string& run) const
@@ -176,6 +194,9 @@ class ControlPlane {
   const Options options_;
   Store* const store_;
   const Clock* const clock_;
+  // Held while a run's first plan or its triggers are written to the store;
+  // never waited for with mutex_ held.
+  absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
   uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_explain_ ABSL_GUARDED_BY(mutex_) = 1;

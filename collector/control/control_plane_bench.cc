@@ -63,7 +63,7 @@ void ControlPlane::EndSpentPlans(Run* run) {
   spec.set_cause(kCause);
   spec.set_operator_config_json(OperatorConfig(*run));
   Switch(
-      run->name, std::move(spec), /*expected_epoch=*/0, options,
+      run->name, std::move(spec), plan->config, /*expected_epoch=*/0, options,
       [this, name = run->name](const absl::StatusOr<v1::SwitchResult>& result) {
         v1::Event told;
         told.set_kind(v1::Event::KIND_SWITCHED);

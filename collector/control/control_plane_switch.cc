@@ -26,6 +26,7 @@ absl::Status ControlPlane::SavePlan(const std::string& run,
 }
 
 void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
+                          std::shared_ptr<const Plan> config,
                           uint64_t expected_epoch,
                           const v1::SwitchOptions& options, SwitchDone done) {
   Run* const run = LoadRun(run_name);
@@ -92,8 +93,8 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
   };
   spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
   run->switches.push_back(std::make_unique<SwitchOperation>(
-      SwitchOperation::Request{std::move(spec), options}, sessions,
-      std::move(actions), MonotonicNow(), std::move(done)));
+      SwitchOperation::Request{std::move(spec), options, std::move(config)},
+      sessions, std::move(actions), MonotonicNow(), std::move(done)));
   run->switches.back()->Start();
   ForgetFinished(run);
 }
@@ -102,20 +103,26 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
                                  SwitchDone done) {
   if (const absl::Status status = CheckRunName(request.run()); !status.ok())
     return done(status);
-  absl::MutexLock lock(&mutex_);
-  Run* const run = LoadRun(request.run());
+  ReadRun(request.run());
   v1::PlanSpec spec;
   spec.set_enabled(request.enable());
-  if (!request.config_json().empty()) {
-    spec.set_config_json(request.config_json());
-  } else if (run->plans.ForAll() != nullptr) {
-    // What a trigger recorded with is its own affair.
-    spec.set_config_json(OperatorConfig(*run));
-  } else {
-    spec.set_config_json(std::string(DefaultConfigJson()));
+  spec.set_config_json(request.config_json());
+  for (;;) {
+    if (request.config_json().empty()) {
+      // What a trigger recorded with is its own affair.
+      absl::MutexLock lock(&mutex_);
+      spec.set_config_json(OperatorConfig(*LoadRun(request.run())));
+    }
+    auto config = RunPlans::Parse(spec.config_json());
+    if (!config.ok()) return done(config.status());
+    absl::MutexLock lock(&mutex_);
+    // Somebody has changed it meanwhile.
+    if (request.config_json().empty() &&
+        spec.config_json() != OperatorConfig(*LoadRun(request.run())))
+      continue;
+    return Switch(request.run(), std::move(spec), *std::move(config),
+                  request.expected_epoch(), request.options(), std::move(done));
   }
-  Switch(request.run(), std::move(spec), request.expected_epoch(),
-         request.options(), std::move(done));
 }
 
 int64_t ControlPlane::StepsLeft(const Run& run,
@@ -134,6 +141,9 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
                              SwitchDone done) {
   if (const absl::Status status = CheckRunName(request.run()); !status.ok())
     return done(status);
+  auto config = RunPlans::Parse(request.config_json());
+  if (!config.ok()) return done(config.status());
+  ReadRun(request.run());
   absl::MutexLock lock(&mutex_);
   Run* const run = LoadRun(request.run());
   v1::PlanSpec spec;
@@ -147,12 +157,13 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
     if (plan->spec.for_steps() > 0 && options.for_steps() == 0)
       options.set_for_steps(left);
   }
-  Switch(request.run(), std::move(spec), request.expected_epoch(), options,
-         std::move(done));
+  Switch(request.run(), std::move(spec), *std::move(config),
+         request.expected_epoch(), options, std::move(done));
 }
 
 absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
     const std::string& name) {
+  ReadRun(name);
   absl::MutexLock lock(&mutex_);
   const Run* const run = LoadRun(name);
   if (run->plans.ForAll() == nullptr)

@@ -16,11 +16,6 @@ constexpr uint32_t kTriggerSwitchTimeoutMs = 10000;
 constexpr uint32_t kMaxExplainedCalls = 20000;
 constexpr int kMaxReportedCalls = 20000;
 
-// Watch specs are kept beside the runs' plans, as their JSON text.
-std::string WatchKey(const std::string& run) {
-  return absl::StrCat(run, std::string(1, '\0'), "watch");
-}
-
 std::string Who(const v1::Identity& identity) {
   return identity.has_rank() ? absl::StrCat("rank ", identity.rank())
                              : absl::StrCat("proc", identity.pid());
@@ -42,16 +37,9 @@ uint64_t ControlPlane::Tell(v1::Event event) {
                                     : options_.events->Append(std::move(event));
 }
 
-void ControlPlane::LoadWatch(const std::string& name, Run* run) {
-  const auto saved = store_->LoadPlan(WatchKey(name));
-  if (saved.ok() && saved->has_value()) {
-    if (auto spec = ParseWatchSpec((*saved)->config_json()); spec.ok()) {
-      run->watch.Set(*spec);
-      return;
-    }
-  }
-  if (options_.default_watch.has_value())
-    run->watch.Set(*options_.default_watch);
+// Watch specs are kept beside the runs' plans, as their JSON text.
+std::string ControlPlane::WatchKey(const std::string& run) {
+  return absl::StrCat(run, std::string(1, '\0'), "watch");
 }
 
 void ControlPlane::SendToRun(const std::string& run,
@@ -67,9 +55,12 @@ absl::StatusOr<uint64_t> ControlPlane::SetTriggers(
   RP_RETURN_IF_ERROR(CheckWatchSpec(request.spec()));
   v1::PlanSpec saved;
   saved.set_config_json(WatchSpecToJson(request.spec()));
+  ReadRun(request.run());
+  // What the store has last is what is in force.
+  absl::MutexLock saving(&save_mutex_);
+  RP_RETURN_IF_ERROR(store_->SavePlan(WatchKey(request.run()), saved));
   absl::MutexLock lock(&mutex_);
   Run* const run = LoadRun(request.run());
-  RP_RETURN_IF_ERROR(store_->SavePlan(WatchKey(request.run()), saved));
   run->watch.Set(request.spec());
   v1::Directive directive;
   *directive.mutable_watch() = run->watch.spec();
@@ -87,6 +78,7 @@ uint64_t ControlPlane::CountConnected(const std::string& run) const {
 absl::StatusOr<v1::WatchSpec> ControlPlane::GetTriggers(
     const std::string& name) {
   RP_RETURN_IF_ERROR(CheckRunName(name));
+  ReadRun(name);
   absl::MutexLock lock(&mutex_);
   const Run* const run = LoadRun(name);
   if (!run->watch.set())
@@ -98,6 +90,7 @@ absl::StatusOr<v1::WatchSpec> ControlPlane::GetTriggers(
 absl::StatusOr<uint64_t> ControlPlane::ShipFlight(
     const v1::ShipFlightRequest& request) {
   RP_RETURN_IF_ERROR(CheckRunName(request.run()));
+  ReadRun(request.run());
   absl::MutexLock lock(&mutex_);
   const Run* const run = LoadRun(request.run());
   if (run->watch.spec().flight().steps() == 0) {
@@ -244,7 +237,11 @@ void ControlPlane::Act(Run* run, const RunWatch::Fired& fired) {
   spec.set_config_json(RaisedConfigJson(fired.rule));
   spec.set_cause(fired.rule.name());
   spec.set_operator_config_json(OperatorConfig(*run));
-  Switch(name, std::move(spec), /*expected_epoch=*/0, options,
+  // Made here from a checked rule, and small.
+  auto config = RunPlans::Parse(spec.config_json());
+  if (!config.ok()) return;
+  Switch(name, std::move(spec), *std::move(config), /*expected_epoch=*/0,
+         options,
          [this, event, id](const absl::StatusOr<v1::SwitchResult>& result) {
            v1::Event told = event;
            told.set_kind(v1::Event::KIND_SWITCHED);
@@ -325,6 +322,7 @@ void ControlPlane::Explain(const v1::ExplainRequest& request,
     if (!compiled.ok()) return done(compiled.status());
     hypothetical = *std::move(compiled);
   }
+  ReadRun(request.run());
   absl::MutexLock lock(&mutex_);
   auto op = std::make_unique<ExplainOperation>();
   op->id = next_explain_++;

@@ -83,19 +83,17 @@ class Explainer {
   void ExplainFilters() {
     const Plan& plan = plan_->plan;
     const auto rank = RankOf(facts_.identity);
-    const std::string ranks =
-        plan.ranks.all()
-            ? "all ranks"
-            : absl::StrCat("ranks ", absl::StrJoin(plan.ranks.values(), ","));
+    const std::string ranks = plan.ranks.all()
+                                  ? "all ranks"
+                                  : absl::StrCat("ranks ", plan.ranks.Text());
     Stage(
         "rank", plan.WantsRank(rank),
         rank.has_value()
             ? absl::StrCat("rank ", *rank, "; the plan wants ", ranks)
             : absl::StrCat("the process has no rank; the plan wants ", ranks));
-    const std::string steps =
-        plan.steps.all()
-            ? "all steps"
-            : absl::StrCat("steps ", absl::StrJoin(plan.steps.values(), ","));
+    const std::string steps = plan.steps.all()
+                                  ? "all steps"
+                                  : absl::StrCat("steps ", plan.steps.Text());
     Stage("step", plan.WantsStep(Target()),
           absl::StrCat("step ", Target(), "; the plan wants ", steps));
     if (plan.task == Task::kStructure)

@@ -22,18 +22,27 @@ bool CompiledPlan::Admits(std::optional<int64_t> rank, int64_t step) const {
   return plan.WantsRank(rank) && plan.WantsStep(step);
 }
 
+absl::StatusOr<std::shared_ptr<const Plan>> RunPlans::Parse(
+    const std::string& config_json) {
+  RP_ASSIGN_OR_RETURN(ConfigResult parsed, ParseConfig(config_json, {}));
+  return std::make_shared<const Plan>(std::move(parsed.plan));
+}
+
 absl::StatusOr<std::shared_ptr<const CompiledPlan>> RunPlans::Compile(
     const v1::PlanSpec& spec) {
+  RP_ASSIGN_OR_RETURN(std::shared_ptr<const Plan> config,
+                      Parse(spec.config_json()));
+  return Compile(spec, std::move(config));
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledPlan>> RunPlans::Compile(
+    const v1::PlanSpec& spec, std::shared_ptr<const Plan> config) {
   if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a plan takes effect at step ", spec.effective_at_step(), " for ",
         spec.for_steps(), " steps; 0 .. ", kMaxStep, " are legal"));
   }
-  RP_ASSIGN_OR_RETURN(ConfigResult parsed, ParseConfig(spec.config_json(), {}));
-  auto compiled = std::make_shared<CompiledPlan>();
-  compiled->spec = spec;
-  compiled->plan = std::move(parsed.plan);
-  return std::shared_ptr<const CompiledPlan>(std::move(compiled));
+  return std::make_shared<const CompiledPlan>(spec, std::move(config));
 }
 
 void RunPlans::Set(std::shared_ptr<const CompiledPlan> plan,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,8 +26,12 @@ inline std::optional<int64_t> RankOf(const v1::Identity& identity) {
 
 // A plan with what the gate needs; immutable.
 struct CompiledPlan {
-  v1::PlanSpec spec;
-  Plan plan;
+  CompiledPlan(v1::PlanSpec with, std::shared_ptr<const Plan> of)
+      : spec(std::move(with)), config(std::move(of)), plan(*config) {}
+
+  const v1::PlanSpec spec;
+  const std::shared_ptr<const Plan> config;
+  const Plan& plan;
 
   // Records of `rank` at `step` are inside this plan.
   bool Admits(std::optional<int64_t> rank, int64_t step) const;
@@ -34,7 +39,14 @@ struct CompiledPlan {
 
 class RunPlans {
  public:
-  // INVALID_ARGUMENT with every fault.
+  // INVALID_ARGUMENT with every fault. Untrusted text of up to 1 MiB takes
+  // its time: not under a lock.
+  static absl::StatusOr<std::shared_ptr<const Plan>> Parse(
+      const std::string& config_json);
+  // Of a spec whose config_json was parsed into `config`; cheap.
+  static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Compile(
+      const v1::PlanSpec& spec, std::shared_ptr<const Plan> config);
+  // Both at once.
   static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Compile(
       const v1::PlanSpec& spec);
 

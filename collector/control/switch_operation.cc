@@ -74,7 +74,7 @@ void SwitchOperation::Prepare() {
   // Before the first step nothing has gone by.
   prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
   absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
-      RunPlans::Compile(spec);
+      RunPlans::Compile(spec, request_.config);
   if (!compiled.ok()) return Finish(compiled.status());
   plan_ = *std::move(compiled);
   v1::Directive directive;

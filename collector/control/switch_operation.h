@@ -35,6 +35,8 @@ class SwitchOperation {
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
     v1::SwitchOptions options;
+    // The spec's config, parsed.
+    std::shared_ptr<const Plan> config;
   };
   // What the owner does for the operation.
   struct Actions {

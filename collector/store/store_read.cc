@@ -179,9 +179,23 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
                       row.call_phases() >= row.end().call_phases());
     return absl::OkStatus();
   };
-  if (steps.all()) RP_RETURN_IF_ERROR(index_->Scan(keys::StepPrefix(id), add));
-  for (const int64_t step : steps.values())
-    RP_RETURN_IF_ERROR(index_->Scan(keys::StepPrefix(id, step), add));
+  // A few steps are sought one by one, many by passing all of them.
+  constexpr uint64_t kMaxSought = 1024;
+  if (steps.all() || steps.size() > kMaxSought) {
+    RP_RETURN_IF_ERROR(index_->Scan(
+        keys::StepPrefix(id),
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+          if (parts.has_value() && !steps.Contains(parts->step))
+            return absl::OkStatus();
+          return add(key, value);
+        }));
+  } else {
+    for (const IntInterval& i : steps.intervals()) {
+      for (int64_t step = i.first; step <= i.last; ++step)
+        RP_RETURN_IF_ERROR(index_->Scan(keys::StepPrefix(id, step), add));
+    }
+  }
   std::stable_sort(
       out.begin(), out.end(), [](const v1::StepInfo& a, const v1::StepInfo& b) {
         const auto rank = [](const v1::StepInfo& s) {

@@ -79,7 +79,7 @@ def test_second_construction_is_ignored(dump) -> None:
 
 def test_arguments_beat_the_file(dump) -> None:
     debugger = PrecisionDebugger(config_path=dump.config(level="L0"), level="L1", step=[3])
-    assert debugger._plan["level"] == "L1" and debugger._plan["step"] == [3]
+    assert debugger._plan["level"] == "L1" and debugger._plan["last_step"] == 3
 
 
 def test_early_bound_function_is_seen(dump) -> None:

@@ -72,8 +72,8 @@ py::dict PlanDict(const Plan& plan) {
   out["task"] = std::string(TaskName(plan.task));
   out["level"] = std::string(LevelName(plan.level));
   out["dump_path"] = plan.dump_path;
-  out["rank"] = plan.ranks.values();
-  out["step"] = plan.steps.values();
+  if (const std::optional<int64_t> last = plan.steps.Max(); last.has_value())
+    out["last_step"] = *last;
   out["scope"] = plan.scope;
   out["list"] = plan.list;
   out["tensor_list"] = plan.tensor_list;

@@ -296,8 +296,8 @@ class PrecisionDebugger:
 
     def _finished(self) -> bool:
         """Past the last wanted step: says so once, then nothing is done."""
-        steps = self._plan["step"]
-        if not steps or self._current_step() <= steps[-1]:
+        last = self._plan.get("last_step")
+        if last is None or self._current_step() <= last:
             return False
         if not self._banner_shown:
             self._banner_shown = True
