@@ -18,12 +18,20 @@ std::string RankText(const v1::Identity& identity) {
 
 absl::Status Runs(const Globals& globals) {
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ListRunsResponse response;
-  absl::Status status =
-      client.ToStatus(client.archive->ListRuns(&context, {}, &response));
-  if (!status.ok()) return status;
+  for (bool more = true; more;) {
+    grpc::ClientContext context;
+    client.Prepare(&context);
+    v1::ListRunsRequest request;
+    if (!response.runs().empty())
+      request.set_after_run(response.runs().rbegin()->run());
+    v1::ListRunsResponse page;
+    const absl::Status status =
+        client.ToStatus(client.archive->ListRuns(&context, request, &page));
+    if (!status.ok()) return status;
+    more = page.truncated() && !page.runs().empty();
+    response.mutable_runs()->MergeFrom(page.runs());
+  }
   if (globals.json) {
     std::printf("%s\n", ToJson(response).c_str());
     return absl::OkStatus();

@@ -1,6 +1,6 @@
 #include "collector/archive_service.h"
 
-#include <deque>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "collector/archive/export.h"
 #include "collector/archive/ledger.h"
-#include "collector/ingest/server_stream.h"
 #include "collector/stream_sink.h"
+#include "collector/stream_writer.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -22,124 +22,54 @@ namespace {
 // Of one export into a directory.
 constexpr int kExportThreads = 4;
 
-// A server stream that a worker thread fills: Write waits for room.
-template <typename Response>
-class StreamWriter : public grpc::ServerWriteReactor<Response> {
- public:
-  // The worker's side; keeps working after gRPC let the stream go.
-  class Handle {
-   public:
-    explicit Handle(StreamWriter* stream) : stream_(stream) {}
-
-    // CANCELLED once the reader is gone.
-    absl::Status Write(Response response) {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &Handle::Ready));
-      if (stream_ == nullptr || cancelled_)
-        return absl::CancelledError("the reader has gone");
-      writing_ = true;
-      outgoing_ = std::move(response);
-      stream_->StartWrite(&outgoing_);
-      return absl::OkStatus();
-    }
-    void Finish(const absl::Status& status) {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &Handle::Ready));
-      if (stream_ != nullptr && !std::exchange(finished_, true))
-        stream_->Finish(ToGrpc(status));
-    }
-
-   private:
-    friend class StreamWriter;
-    bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stream_ == nullptr || cancelled_ || !writing_;
-    }
-    absl::Mutex mutex_;
-    StreamWriter* stream_ ABSL_GUARDED_BY(mutex_);
-    Response outgoing_ ABSL_GUARDED_BY(mutex_);
-    bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-    bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-    bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  };
-
-  StreamWriter() : handle_(std::make_shared<Handle>(this)) {}
-  std::shared_ptr<Handle> handle() { return handle_; }
-
- private:
-  void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&handle_->mutex_);
-    handle_->writing_ = false;
-    handle_->cancelled_ = handle_->cancelled_ || !ok;
-  }
-  void OnCancel() override {
-    absl::MutexLock lock(&handle_->mutex_);
-    handle_->cancelled_ = true;
-  }
-  void OnDone() override {
-    {
-      absl::MutexLock lock(&handle_->mutex_);
-      handle_->stream_ = nullptr;
-    }
-    delete this;
-  }
-
-  const std::shared_ptr<Handle> handle_;
-};
-
-// Runs `work(handle)` on the pool and finishes the stream with its status.
-template <typename Response, typename Work>
-grpc::ServerWriteReactor<Response>* RunStream(WorkerPool* pool, Work work) {
-  auto* const stream = new StreamWriter<Response>();
-  auto handle = stream->handle();
-  if (!pool->Run([handle, work = std::move(work)] {
-        handle->Finish(work(handle.get()));
-      })) {
-    handle->Finish(
-        absl::ResourceExhaustedError("too many calls are waiting; try again"));
-  }
-  return stream;
-}
-
-template <typename Work>
-grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
-                                   WorkerPool* pool, Work work) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  if (!pool->Run([reactor, work = std::move(work)] {
-        reactor->Finish(ToGrpc(work()));
-      })) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                                 "too many calls are waiting; try again"));
-  }
-  return reactor;
-}
+// Runs in one answer.
+constexpr uint32_t kMaxRunsListed = 10000;
 
 }  // namespace
 
 grpc::ServerUnaryReactor* ArchiveService::ListRuns(
-    grpc::CallbackServerContext* context, const v1::ListRunsRequest*,
+    grpc::CallbackServerContext* context, const v1::ListRunsRequest* request,
     v1::ListRunsResponse* response) {
-  return RunUnary(context, pool_, [this, response]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store_->ListRuns());
-    for (v1::RunInfo& run : runs) response->add_runs()->Swap(&run);
-    return absl::OkStatus();
-  });
+  return RunUnary(
+      context, quick_pool_, [this, request, response]() -> absl::Status {
+        const size_t limit =
+            request->limit() == 0
+                ? kMaxRunsListed
+                : std::min<uint32_t>(request->limit(), kMaxRunsListed);
+        RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store_->ListRuns());
+        std::sort(runs.begin(), runs.end(),
+                  [](const v1::RunInfo& a, const v1::RunInfo& b) {
+                    return a.run() < b.run();
+                  });
+        auto next = std::upper_bound(
+            runs.begin(), runs.end(), request->after_run(),
+            [](const std::string& after, const v1::RunInfo& run) {
+              return after < run.run();
+            });
+        for (size_t i = 0; i < limit && next != runs.end(); ++i)
+          response->add_runs()->Swap(&*next++);
+        response->set_truncated(next != runs.end());
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* ArchiveService::ListSteps(
     grpc::CallbackServerContext* context, const v1::ListStepsRequest* request,
     v1::ListStepsResponse* response) {
-  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
-                        store_->ListSteps(request->run()));
-    for (v1::StepInfo& step : steps) response->add_steps()->Swap(&step);
-    return absl::OkStatus();
-  });
+  return RunUnary(context, quick_pool_,
+                  [this, request, response]() -> absl::Status {
+                    RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
+                                        store_->ListSteps(request->run()));
+                    for (v1::StepInfo& step : steps)
+                      response->add_steps()->Swap(&step);
+                    return absl::OkStatus();
+                  });
 }
 
 grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
     grpc::CallbackServerContext* context, const v1::ListCallsRequest* request) {
   return RunStream<v1::CallEntry>(
-      pool_,
+      context, pool_,
       [this, request = *request](
           StreamWriter<v1::CallEntry>::Handle* out) -> absl::Status {
         RP_ASSIGN_OR_RETURN(
@@ -169,7 +99,7 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
 grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
     grpc::CallbackServerContext* context, const v1::GetTensorRequest* request) {
   return RunStream<v1::TensorBytes>(
-      pool_,
+      context, pool_,
       [this, request = *request](
           StreamWriter<v1::TensorBytes>::Handle* out) -> absl::Status {
         uint64_t offset = 0;
@@ -188,7 +118,7 @@ grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
 grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
     grpc::CallbackServerContext* context, const v1::GetLedgerRequest* request) {
   return RunStream<v1::StepLedger>(
-      pool_,
+      context, pool_,
       [this, request = *request](
           StreamWriter<v1::StepLedger>::Handle* out) -> absl::Status {
         const IntSet chosen_steps(
@@ -222,7 +152,7 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
 grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(
     grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
   return RunStream<v1::VerifyReport>(
-      pool_,
+      context, pool_,
       [this, request = *request](
           StreamWriter<v1::VerifyReport>::Handle* out) -> absl::Status {
         if (request.subset_percent() > 100)
@@ -303,7 +233,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
   logger_->Info("export", {{"run", request->run()},
                            {"directory", request->server_directory()}});
   return RunStream<v1::ExportEvent>(
-      pool_,
+      context, pool_,
       [this, request = *request](
           StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
         const absl::Time began = absl::Now();

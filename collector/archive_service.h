@@ -23,12 +23,15 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   // `export_roots`: absolute directories below which server-side exports may
   // go. `live` answers which incarnations are connected now.
   using LiveFn = std::function<absl::flat_hash_set<uint64_t>()>;
+  // `quick_pool`: for what is answered soon; calls that may take long have the
+  // other.
   ArchiveService(Store* store, FileSystem* file_system, WorkerPool* pool,
-                 std::vector<std::string> export_roots, const Logger* logger,
-                 LiveFn live, ExportMetrics* metrics)
+                 WorkerPool* quick_pool, std::vector<std::string> export_roots,
+                 const Logger* logger, LiveFn live, ExportMetrics* metrics)
       : store_(store),
         file_system_(file_system),
         pool_(pool),
+        quick_pool_(quick_pool),
         export_roots_(std::move(export_roots)),
         logger_(logger),
         live_(std::move(live)),
@@ -70,6 +73,7 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   Store* const store_;
   FileSystem* const file_system_;
   WorkerPool* const pool_;
+  WorkerPool* const quick_pool_;
   const std::vector<std::string> export_roots_;
   const Logger* const logger_;
   const LiveFn live_;

@@ -4,17 +4,16 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 
 namespace rankprobe {
@@ -23,32 +22,7 @@ namespace {
 constexpr int kPollMs = 100;
 constexpr absl::Duration kPatience = absl::Seconds(2);
 constexpr size_t kMaxRequestBytes = 8 << 10;
-
-// The head of the request; empty if it does not come in time or is too long.
-std::string ReadHead(int client, absl::Time deadline) {
-  std::string head;
-  std::array<char, 1024> data;
-  while (head.size() < kMaxRequestBytes && absl::Now() < deadline) {
-    pollfd poll_fd{client, POLLIN, 0};
-    if (::poll(&poll_fd, 1, kPollMs) <= 0) continue;
-    const ssize_t n = ::recv(client, data.data(), data.size(), 0);
-    if (n <= 0) return "";
-    head.append(data.data(), static_cast<size_t>(n));
-    if (absl::StrContains(head, "\r\n\r\n")) return head;
-  }
-  return "";
-}
-
-void WriteAll(int client, absl::string_view text, absl::Time deadline) {
-  while (!text.empty() && absl::Now() < deadline) {
-    pollfd poll_fd{client, POLLOUT, 0};
-    if (::poll(&poll_fd, 1, kPollMs) <= 0) continue;
-    const ssize_t n =
-        ::send(client, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) return;
-    if (n > 0) text.remove_prefix(static_cast<size_t>(n));
-  }
-}
+constexpr size_t kMaxClients = 64;
 
 }  // namespace
 
@@ -91,30 +65,75 @@ HttpTextServer::~HttpTextServer() {
 }
 
 void HttpTextServer::Run() {
+  std::vector<pollfd> waiting;
   while (!stopping_) {
-    pollfd poll_fd{listener_, POLLIN, 0};
-    if (::poll(&poll_fd, 1, kPollMs) <= 0) continue;
-    const int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (client < 0) continue;
-    Serve(client);
-    ::close(client);
+    waiting.assign(1, pollfd{listener_, POLLIN, 0});
+    for (const Client& client : clients_) {
+      waiting.push_back({client.fd,
+                         static_cast<short>(client.answered ? POLLOUT : POLLIN),
+                         0});
+    }
+    const int ready = ::poll(waiting.data(), waiting.size(), kPollMs);
+    size_t i = 0;
+    for (auto it = clients_.begin(); it != clients_.end();) {
+      const bool moved = ready > 0 && waiting[++i].revents != 0;
+      if (absl::Now() < it->deadline && (!moved || Serve(&*it))) {
+        ++it;
+      } else {
+        ::close(it->fd);
+        it = clients_.erase(it);
+      }
+    }
+    if (ready > 0 && waiting[0].revents != 0) Accept();
   }
+  for (const Client& client : clients_) ::close(client.fd);
 }
 
-void HttpTextServer::Serve(int client) const {
-  const absl::Time deadline = absl::Now() + kPatience;
-  const std::string head = ReadHead(client, deadline);
-  if (head.empty()) return;
+void HttpTextServer::Accept() {
+  const int fd =
+      ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    // Without descriptors it would be ready again at once.
+    ::usleep(kPollMs * 1000);
+    return;
+  }
+  if (clients_.size() >= kMaxClients) {
+    ::close(clients_.front().fd);
+    clients_.pop_front();
+  }
+  Client& client = clients_.emplace_back();
+  client.fd = fd;
+  client.deadline = absl::Now() + kPatience;
+}
+
+bool HttpTextServer::Serve(Client* client) const {
+  if (!client->answered) {
+    std::array<char, 1024> data;
+    const ssize_t n = ::recv(client->fd, data.data(), data.size(), 0);
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    if (n == 0) return false;
+    client->head.append(data.data(), static_cast<size_t>(n));
+    if (!absl::StrContains(client->head, "\r\n\r\n"))
+      return client->head.size() < kMaxRequestBytes;
+    client->answer = AnswerTo(client->head);
+    client->answered = true;
+  }
+  const ssize_t n = ::send(client->fd, client->answer.data() + client->sent,
+                           client->answer.size() - client->sent, MSG_NOSIGNAL);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  client->sent += static_cast<size_t>(n);
+  return client->sent < client->answer.size();
+}
+
+std::string HttpTextServer::AnswerTo(const std::string& head) const {
   const bool known = absl::StartsWith(head, absl::StrCat("GET ", path_, " ")) ||
                      absl::StartsWith(head, absl::StrCat("GET ", path_, "?"));
   const std::string body =
       known ? text_() : absl::StrCat("only ", path_, " is here\n");
-  WriteAll(client,
-           absl::StrCat("HTTP/1.1 ", known ? "200 OK" : "404 Not Found",
-                        "\r\nContent-Type: text/plain; version=0.0.4; "
-                        "charset=utf-8\r\nContent-Length: ",
-                        body.size(), "\r\nConnection: close\r\n\r\n", body),
-           deadline);
+  return absl::StrCat("HTTP/1.1 ", known ? "200 OK" : "404 Not Found",
+                      "\r\nContent-Type: text/plain; version=0.0.4; "
+                      "charset=utf-8\r\nContent-Length: ",
+                      body.size(), "\r\nConnection: close\r\n\r\n", body);
 }
 
 }  // namespace rankprobe

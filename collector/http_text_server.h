@@ -1,17 +1,20 @@
 // Answers GET of one path over HTTP/1.1 with a text that is made anew each
-// time; for Prometheus. One connection at a time, each cut off after two
-// seconds, so that a slow or hostile peer costs nothing but its own answer.
+// time; for Prometheus. All connections are served side by side, each cut off
+// after two seconds, the oldest when there are too many, so that a slow or
+// hostile peer costs nothing but its own answer.
 // Ownership: one per server; what `text` asks outlives it.
 #ifndef RANKPROBE_COLLECTOR_HTTP_TEXT_SERVER_H_
 #define RANKPROBE_COLLECTOR_HTTP_TEXT_SERVER_H_
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace rankprobe {
 
@@ -27,16 +30,31 @@ class HttpTextServer {
   int port() const { return port_; }
 
  private:
+  struct Client {
+    int fd = -1;
+    absl::Time deadline;
+    std::string head;
+    // Once the head is there: what is still to be sent of the answer.
+    bool answered = false;
+    std::string answer;
+    size_t sent = 0;
+  };
+
   HttpTextServer(int listener, int port, std::string path,
                  std::function<std::string()> text);
   void Run();
-  void Serve(int client) const;
+  void Accept();
+  // False when the connection is done with.
+  bool Serve(Client* client) const;
+  std::string AnswerTo(const std::string& head) const;
 
   const int listener_;
   const int port_;
   const std::string path_;
   const std::function<std::string()> text_;
   std::atomic<bool> stopping_{false};
+  // Of the thread; in order of acceptance.
+  std::list<Client> clients_;
   std::thread thread_;
 };
 

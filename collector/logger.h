@@ -3,11 +3,17 @@
 #ifndef RANKPROBE_COLLECTOR_LOGGER_H_
 #define RANKPROBE_COLLECTOR_LOGGER_H_
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 
 namespace rankprobe {
@@ -21,7 +27,11 @@ class Logger {
       : fd_(fd), least_(least), clock_(clock) {}
 
   void Log(Severity severity, absl::string_view event,
-           std::initializer_list<Field> fields) const;
+           absl::Span<const Field> fields) const;
+  void Log(Severity severity, absl::string_view event,
+           std::initializer_list<Field> fields) const {
+    Log(severity, event, absl::MakeConstSpan(fields.begin(), fields.size()));
+  }
   void Info(absl::string_view event,
             std::initializer_list<Field> fields = {}) const {
     Log(Severity::kInfo, event, fields);
@@ -31,10 +41,33 @@ class Logger {
     Log(Severity::kError, event, fields);
   }
 
+  const Clock* clock() const { return clock_; }
+
  private:
   const int fd_;
   const Severity least_;
   const Clock* const clock_;
+};
+
+// Lines that others can cause at will: at most ten a second of each event, the
+// rest counted and told with the next. Thread-safe; the Logger outlives it.
+class LogLimiter {
+ public:
+  explicit LogLimiter(const Logger* logger) : logger_(logger) {}
+
+  void Log(Logger::Severity severity, absl::string_view event,
+           std::vector<Logger::Field> fields);
+
+ private:
+  struct Window {
+    int64_t began_ns = 0;
+    int lines = 0;
+    uint64_t left_out = 0;
+  };
+
+  const Logger* const logger_;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, Window> windows_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rankprobe

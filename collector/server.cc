@@ -4,18 +4,24 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/support/server_interceptor.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collector/archive_service.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/server_credentials.h"
+#include "collector/connection_gate.h"
 #include "collector/control/event_log.h"
 #include "collector/control_service.h"
+#include "collector/descriptor_limit.h"
 #include "collector/http_text_server.h"
 #include "collector/ingest/agent_service.h"
 #include "collector/janitor.h"
@@ -30,6 +36,14 @@ namespace {
 
 // A frame is at most 1 MiB of payload or records, plus what frames it.
 constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
+// Calls of one connection at once. A rank has three; many ranks of a process
+// may share one connection.
+constexpr int kMaxStreams = 256;
+// Beside --worker-threads, for calls that must not wait for exports.
+constexpr size_t kQuickThreads = 2;
+constexpr int kMaxMetadataBytes = 8 << 10;
+constexpr int kIdleMs = 10 * 60 * 1000;
+constexpr int kHandshakeMs = 10000;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
 class ServerImpl final : public Server {
@@ -52,16 +66,18 @@ class ServerImpl final : public Server {
         control_(ControlOptions(config, parts, events_.get()), store_.get(),
                  clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
+        quick_pool_(kQuickThreads, /*max_queued=*/1024),
         commits_(std::make_unique<CommitQueue>(
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_(AgentOptions(&ingest_metrics_, &pool_, logger),
+        agent_service_(AgentOptions(&ingest_metrics_, &quick_pool_, logger),
                        &control_, commits_.get(), store_.get()),
         control_service_(&control_, logger),
         archive_service_(
-            store_.get(), file_system, &pool_, config.export_roots, logger,
-            [this] { return LiveIncarnations(); }, &export_metrics_),
+            store_.get(), file_system, &pool_, &quick_pool_,
+            config.export_roots, logger, [this] { return LiveIncarnations(); },
+            &export_metrics_),
         janitor_({RetentionOf(config),
                   absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
                  store_.get(), clock, logger,
@@ -70,6 +86,7 @@ class ServerImpl final : public Server {
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
   absl::Status Listen() {
+    RP_RETURN_IF_ERROR(OpenGate());
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -83,7 +100,17 @@ class ServerImpl final : public Server {
                                file_system_, clock_));
     control_service_.SetAudit(audit_.get(), security.authorizer);
     ForwardGrpcLog(logger_);
-    builder.AddListeningPort(config_.listen, security.credentials, &port_);
+    // Accepted by the gate: see there.
+    std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+        builder.experimental().AddExternalConnectionAcceptor(
+            grpc::ServerBuilder::experimental_type::ExternalConnectionType::
+                FROM_FD,
+            security.credentials);
+    std::vector<
+        std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        provers;
+    provers.push_back(std::make_unique<Prover>(gate_.get()));
+    builder.experimental().SetInterceptorCreators(std::move(provers));
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
@@ -91,12 +118,22 @@ class ServerImpl final : public Server {
     grpc::ResourceQuota quota("rankprobed");
     quota.Resize(config_.grpc_memory_bytes);
     builder.SetResourceQuota(quota);
+    // A message is refused before it is inflated: gRPC would do that first and
+    // look at its size afterwards. Nobody compresses messages here.
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+    builder.AddChannelArgument(
+        GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
+        1 << GRPC_COMPRESS_NONE);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               kHandshakeMs);
     // Peers that vanish without a word are noticed within half a minute.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     builder.AddChannelArgument(
         GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     if (config_.metrics_port >= 0) {
       RP_ASSIGN_OR_RETURN(
           metrics_server_,
@@ -106,12 +143,14 @@ class ServerImpl final : public Server {
                     {{"port", absl::StrCat(metrics_server_->port())}});
     }
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", config_.listen,
-                       ": taken by another process, or no address of this "
-                       "machine"));
-    }
+    if (server_ == nullptr)
+      return absl::UnavailableError("gRPC cannot start a server");
+    gate_->Start([acceptor](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+          connection;
+      connection.fd = fd;
+      acceptor->HandleNewConnection(&connection);
+    });
     janitor_.Start();
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitFor(kTick)) control_.Tick();
@@ -119,7 +158,7 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
-  int port() const override { return port_; }
+  int port() const override { return gate_->port(); }
 
   void Shutdown() override {
     if (server_ == nullptr) return;
@@ -127,6 +166,7 @@ class ServerImpl final : public Server {
         absl::Now() + absl::Seconds(config_.drain_seconds);
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
+    gate_->Stop();
     control_.Shutdown();
     server_->Shutdown(absl::ToChronoTime(deadline -
                                          absl::Seconds(config_.drain_seconds) +
@@ -138,11 +178,55 @@ class ServerImpl final : public Server {
     // Writes and syncs what has been received.
     commits_.reset();
     server_.reset();
+    gate_.reset();
     ForwardGrpcLog(nullptr);
     logger_->Info("stopped");
   }
 
  private:
+  // Tells the gate of calls to our services. What a caller may do was asked
+  // before: this runs for calls that were let through.
+  class Prover final
+      : public grpc::experimental::ServerInterceptorFactoryInterface {
+   public:
+    explicit Prover(ConnectionGate* gate) : gate_(gate) {}
+    grpc::experimental::Interceptor* CreateServerInterceptor(
+        grpc::experimental::ServerRpcInfo* info) override {
+      if (absl::StartsWith(info->method(), "/rankprobe."))
+        gate_->Prove(info->server_context()->peer());
+      return nullptr;
+    }
+
+   private:
+    ConnectionGate* const gate_;
+  };
+
+  absl::Status OpenGate() {
+    ConnectionGate::Options options;
+    options.listen = config_.listen;
+    options.memory_bytes = config_.memory_bytes;
+    if (options.memory_bytes == 0) {
+      options.memory_bytes = config_.pending_bytes + config_.index_cache_bytes +
+                             config_.grpc_memory_bytes + (uint64_t{1} << 30);
+    }
+    const uint64_t descriptors = RaiseDescriptorLimit();
+    // Files come first; a connection takes two.
+    const uint64_t files = std::min<uint64_t>(descriptors / 2, 2048);
+    options.max_connections = (descriptors - files) / 2;
+    options.max_unproven =
+        std::min(options.max_unproven, options.max_connections / 2);
+    if (options.max_connections < config_.max_sessions) {
+      logger_->Log(
+          Logger::Severity::kWarning, "few_descriptors",
+          {{"limit", absl::StrCat(descriptors)},
+           {"connections", absl::StrCat(options.max_connections)},
+           {"max_sessions", absl::StrCat(config_.max_sessions)},
+           {"what_to_do", "raise the limit of open files (ulimit -n)"}});
+    }
+    RP_ASSIGN_OR_RETURN(gate_, ConnectionGate::Listen(options, logger_));
+    return absl::OkStatus();
+  }
+
   static ControlPlane::Options ControlOptions(const ServerConfig& config,
                                               const Parts& parts,
                                               EventLog* events) {
@@ -228,6 +312,7 @@ class ServerImpl final : public Server {
   const std::unique_ptr<EventLog> events_;
   ControlPlane control_;
   WorkerPool pool_;
+  WorkerPool quick_pool_;
   std::unique_ptr<CommitQueue> commits_;
   AgentService agent_service_;
   ControlService control_service_;
@@ -235,8 +320,8 @@ class ServerImpl final : public Server {
   Janitor janitor_;
   std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
+  std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
 };

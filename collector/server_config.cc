@@ -64,6 +64,9 @@ constexpr NumberKey kNumbers[] = {
      "LevelDB block cache"},
     {"grpc-memory-bytes", &ServerConfig::grpc_memory_bytes, 32 << 20, kTiB,
      "memory gRPC may use for messages"},
+    {"memory-bytes", &ServerConfig::memory_bytes, 0, kTiB,
+     "memory of the process above which connections are cut; 0: what the "
+     "other limits add up to, and 1 GiB"},
     {"worker-threads", &ServerConfig::worker_threads, 1, 256,
      "threads for queries and exports"},
     {"sync-interval-ms", &ServerConfig::sync_interval_ms, 1, 3600000,

@@ -35,6 +35,8 @@ struct ServerConfig {
   uint64_t min_free_bytes = uint64_t{256} << 20;
   uint64_t index_cache_bytes = 64 << 20;
   uint64_t grpc_memory_bytes = uint64_t{1} << 30;
+  // 0: what the other limits add up to, and 1 GiB.
+  uint64_t memory_bytes = 0;
   uint64_t worker_threads = 4;
   uint64_t sync_interval_ms = 1000;
   uint64_t drain_seconds = 20;

@@ -4,7 +4,7 @@
 #include <grpc/support/log.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 
-#include <atomic>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -43,7 +43,7 @@ Credentials MakeCredentials(const Metadata& metadata,
 class Processor final : public grpc::AuthMetadataProcessor {
  public:
   Processor(std::shared_ptr<const Authorizer> authorizer, const Logger* logger)
-      : authorizer_(std::move(authorizer)), logger_(logger) {}
+      : authorizer_(std::move(authorizer)), log_(logger) {}
 
   bool IsBlocking() const override { return false; }
 
@@ -57,10 +57,11 @@ class Processor final : public grpc::AuthMetadataProcessor {
     const absl::StatusOr<Principal> principal =
         authorizer_->Check(credentials, method);
     if (principal.ok()) return grpc::Status::OK;
-    logger_->Log(Logger::Severity::kWarning, "call_refused",
-                 {{"method", method},
-                  {"certificate", credentials.certificate_name},
-                  {"status", principal.status().ToString()}});
+    // The path is the caller's: as long as it likes.
+    log_.Log(Logger::Severity::kWarning, "call_refused",
+             {{"method", method.substr(0, 256)},
+              {"certificate", credentials.certificate_name},
+              {"status", principal.status().ToString()}});
     return grpc::Status(
         static_cast<grpc::StatusCode>(principal.status().code()),
         std::string(principal.status().message()));
@@ -68,24 +69,28 @@ class Processor final : public grpc::AuthMetadataProcessor {
 
  private:
   const std::shared_ptr<const Authorizer> authorizer_;
-  const Logger* const logger_;
+  LogLimiter log_;
 };
 
 // gRPC's log function takes no argument of ours.
-std::atomic<const Logger*> g_grpc_logger{nullptr};
+absl::Mutex g_grpc_log_mutex(absl::kConstInit);
+std::unique_ptr<LogLimiter>& GrpcLog()
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_grpc_log_mutex) {
+  static auto* const log = new std::unique_ptr<LogLimiter>();
+  return *log;
+}
 
 void OnGrpcLog(gpr_log_func_args* args) {
-  const Logger* const logger = g_grpc_logger.load();
-  if (logger == nullptr) return;
   const absl::string_view message(args->message);
-  if (absl::StrContains(message, "Handshaking failed")) {
-    logger->Log(Logger::Severity::kWarning, "handshake_failed",
-                {{"reason", std::string(message)}});
-  } else if (args->severity == GPR_LOG_SEVERITY_ERROR &&
-             !absl::StrContains(message, "Handshake failed")) {
-    logger->Log(Logger::Severity::kWarning, "grpc",
-                {{"message", std::string(message)}});
-  }
+  const bool handshake = absl::StrContains(message, "Handshaking failed");
+  if (!handshake && (args->severity != GPR_LOG_SEVERITY_ERROR ||
+                     absl::StrContains(message, "Handshake failed")))
+    return;
+  absl::MutexLock lock(&g_grpc_log_mutex);
+  if (GrpcLog() == nullptr) return;
+  GrpcLog()->Log(Logger::Severity::kWarning,
+                 handshake ? "handshake_failed" : "grpc",
+                 {{handshake ? "reason" : "message", std::string(message)}});
 }
 
 }  // namespace
@@ -137,7 +142,11 @@ Credentials CredentialsOf(const grpc::CallbackServerContext& context) {
 }
 
 void ForwardGrpcLog(const Logger* logger) {
-  g_grpc_logger.store(logger);
+  {
+    absl::MutexLock lock(&g_grpc_log_mutex);
+    GrpcLog() =
+        logger == nullptr ? nullptr : std::make_unique<LogLimiter>(logger);
+  }
   if (logger == nullptr) return;
   gpr_set_log_function(OnGrpcLog);
   // Failed handshakes are told at this level.

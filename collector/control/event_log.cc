@@ -1,6 +1,7 @@
 #include "collector/control/event_log.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -60,8 +61,10 @@ absl::Status EventLog::Load(const std::string& path) {
       break;
     offset += kHeaderBytes + length;
     next_id_ = std::max(next_id_, event.id() + 1);
-    events_.push_back(std::move(event));
-    if (events_.size() > options_.max_in_memory) events_.pop_front();
+    // A file begins with what was in memory: most of that has been seen.
+    const Ring& ring = *RingOf(event);
+    if (ring.events.empty() || ring.events.back().id() < event.id())
+      Keep(std::move(event));
   }
   // What is behind the last whole event was being written in a crash.
   if (offset < size) return file_system_->Truncate(path, offset);
@@ -75,14 +78,89 @@ absl::Status EventLog::OpenFile() {
   return absl::OkStatus();
 }
 
-absl::Status EventLog::Write(const v1::Event& event) {
-  if (file_bytes_ > options_.max_file_bytes) {
-    RP_RETURN_IF_ERROR(file_->Close());
-    file_.reset();
-    RP_RETURN_IF_ERROR(
-        file_system_->Rename(options_.path, absl::StrCat(options_.path, ".1")));
-    RP_RETURN_IF_ERROR(OpenFile());
+EventLog::Ring* EventLog::RingOf(const v1::Event& event) {
+  const auto [it, is_new] = rings_.try_emplace(KeyOf(event));
+  if (is_new) {
+    it->second.allowed = options_.burst;
+    it->second.counted_ns = clock_->MonotonicNanos();
+    by_size_.emplace(0, it->first);
   }
+  return &it->second;
+}
+
+bool EventLog::Allow(Ring* ring) const {
+  const int64_t now = clock_->MonotonicNanos();
+  const double seconds = static_cast<double>(now - ring->counted_ns) / 1e9;
+  ring->counted_ns = now;
+  ring->allowed = std::min(ring->allowed + seconds * options_.events_per_second,
+                           options_.burst);
+  if (ring->allowed < 1) {
+    ++ring->left_out;
+    return false;
+  }
+  ring->allowed -= 1;
+  return true;
+}
+
+void EventLog::Resize(const RingKey& key, Ring* ring, uint64_t bytes) {
+  by_size_.erase({ring->bytes, key});
+  bytes_ = bytes_ - ring->bytes + bytes;
+  ring->bytes = bytes;
+  by_size_.emplace(bytes, key);
+}
+
+void EventLog::Keep(v1::Event event) {
+  const RingKey key = KeyOf(event);
+  Ring* const ring = RingOf(event);
+  Resize(key, ring, ring->bytes + kHeaderBytes + event.ByteSizeLong());
+  ring->events.push_back(std::move(event));
+  ++count_;
+  while (count_ > options_.max_in_memory ||
+         (bytes_ > options_.max_file_bytes / 2 && count_ > 1))
+    DropOldestOfLargest();
+}
+
+void EventLog::DropOldestOfLargest() {
+  const RingKey key = by_size_.rbegin()->second;
+  const auto it = rings_.find(key);
+  Ring& ring = it->second;
+  Resize(key, &ring,
+         ring.bytes - kHeaderBytes - ring.events.front().ByteSizeLong());
+  ring.events.pop_front();
+  --count_;
+  if (!ring.events.empty()) return;
+  by_size_.erase({ring.bytes, key});
+  rings_.erase(it);
+}
+
+std::vector<const v1::Event*> EventLog::InOrder(const std::string& run,
+                                                uint64_t after_id) const {
+  std::vector<const v1::Event*> found;
+  auto it = run.empty() ? rings_.begin() : rings_.lower_bound({run, INT_MIN});
+  for (; it != rings_.end() && (run.empty() || it->first.first == run); ++it) {
+    const std::deque<v1::Event>& events = it->second.events;
+    for (auto event = events.rbegin();
+         event != events.rend() && event->id() > after_id; ++event)
+      found.push_back(&*event);
+  }
+  std::sort(
+      found.begin(), found.end(),
+      [](const v1::Event* a, const v1::Event* b) { return a->id() < b->id(); });
+  return found;
+}
+
+absl::Status EventLog::TurnOver() {
+  RP_RETURN_IF_ERROR(file_->Close());
+  file_.reset();
+  RP_RETURN_IF_ERROR(
+      file_system_->Rename(options_.path, absl::StrCat(options_.path, ".1")));
+  RP_RETURN_IF_ERROR(OpenFile());
+  for (const v1::Event* event : InOrder("", 0))
+    RP_RETURN_IF_ERROR(Write(*event));
+  return absl::OkStatus();
+}
+
+absl::Status EventLog::Write(const v1::Event& event) {
   const std::string bytes = event.SerializeAsString();
   char header[kHeaderBytes];
   PutLittleEndian(static_cast<uint32_t>(bytes.size()), header);
@@ -93,28 +171,34 @@ absl::Status EventLog::Write(const v1::Event& event) {
 
 uint64_t EventLog::Append(v1::Event event) {
   absl::MutexLock lock(&mutex_);
+  Ring* const ring = RingOf(event);
+  if (!Allow(ring)) return 0;
+  if (ring->left_out > 0) {
+    event.set_detail(absl::StrCat(event.detail(), " (", ring->left_out,
+                                  " before it were left out)"));
+    ring->left_out = 0;
+  }
   const uint64_t id = next_id_++;
   event.set_id(id);
   event.set_time_unix_ns(absl::ToUnixNanos(clock_->Now()));
   // After a fault nothing is written until the next start: a hole would hide
   // what follows it.
+  if (file_ != nullptr && status_.ok() && file_bytes_ > options_.max_file_bytes)
+    status_ = TurnOver();
   if (file_ != nullptr && status_.ok()) status_ = Write(event);
-  events_.push_back(std::move(event));
-  if (events_.size() > options_.max_in_memory) events_.pop_front();
+  Keep(std::move(event));
   return id;
 }
 
 std::vector<v1::Event> EventLog::List(const std::string& run, uint64_t after_id,
                                       size_t limit) const {
   absl::MutexLock lock(&mutex_);
-  std::vector<v1::Event> found;
-  for (auto it = events_.rbegin();
-       it != events_.rend() && it->id() > after_id && found.size() < limit;
-       ++it) {
-    if (run.empty() || it->run() == run) found.push_back(*it);
-  }
-  std::reverse(found.begin(), found.end());
-  return found;
+  const std::vector<const v1::Event*> found = InOrder(run, after_id);
+  std::vector<v1::Event> events;
+  for (size_t i = found.size() - std::min(found.size(), limit);
+       i < found.size(); ++i)
+    events.push_back(*found[i]);
+  return events;
 }
 
 absl::Status EventLog::status() const {

@@ -2,6 +2,11 @@
 // turned over once. Each line of the file is one framed Event: length, CRC32C,
 // bytes (docs/formats.md, "Events").
 //
+// Whoever tells much loses its own: each run has a ring for each kind of event,
+// the largest ring gives way when there are too many, and a ring that is told
+// more than its rate leaves events out and says how many. A file that begins
+// anew begins with what is in memory, so that this holds over restarts too.
+//
 // Ownership: one per collector; FileSystem and Clock outlive it. Thread-safe.
 // Failure: an event that cannot be written is kept in memory and the fault is
 // remembered; a torn end is dropped at Open.
@@ -10,8 +15,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,15 +37,19 @@ class EventLog {
     // Empty: memory only.
     std::string path;
     size_t max_in_memory = 10000;
-    // The file is moved to `path`.1 beyond this.
+    // The file is moved to `path`.1 beyond this. Half of it is the most that
+    // is in memory.
     uint64_t max_file_bytes = 64 << 20;
+    // Of one kind in one run: so many at once, and so many a second.
+    double burst = 1000;
+    double events_per_second = 20;
   };
 
   static absl::StatusOr<std::unique_ptr<EventLog>> Open(const Options& options,
                                                         FileSystem* file_system,
                                                         const Clock* clock);
 
-  // Gives the event its id and time; returns the id.
+  // Gives the event its id and time; returns the id; 0 when it is left out.
   uint64_t Append(v1::Event event);
 
   // Newest `limit` events after `after_id`, oldest first; `run` empty: all.
@@ -51,6 +63,31 @@ class EventLog {
   EventLog(const Options& options, FileSystem* file_system, const Clock* clock)
       : options_(options), file_system_(file_system), clock_(clock) {}
 
+  using RingKey = std::pair<std::string, int>;
+  struct Ring {
+    // By id.
+    std::deque<v1::Event> events;
+    uint64_t bytes = 0;
+    // What may still be told at `counted_ns`.
+    double allowed = 0;
+    int64_t counted_ns = 0;
+    uint64_t left_out = 0;
+  };
+
+  static RingKey KeyOf(const v1::Event& event) {
+    return {event.run(), static_cast<int>(event.kind())};
+  }
+  Ring* RingOf(const v1::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the ring may be told one more event now.
+  bool Allow(Ring* ring) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Keep(v1::Event event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropOldestOfLargest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Resize(const RingKey& key, Ring* ring, uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<const v1::Event*> InOrder(const std::string& run,
+                                        uint64_t after_id) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status TurnOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const std::string& path)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -62,7 +99,11 @@ class EventLog {
   const Clock* const clock_;
   mutable absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::deque<v1::Event> events_ ABSL_GUARDED_BY(mutex_);
+  std::map<RingKey, Ring> rings_ ABSL_GUARDED_BY(mutex_);
+  // Rings by their bytes.
+  std::set<std::pair<uint64_t, RingKey>> by_size_ ABSL_GUARDED_BY(mutex_);
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
   uint64_t file_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -77,17 +77,65 @@ TEST_F(EventLogTest, ATornEndIsDroppedAndWrittenOver) {
 }
 
 TEST_F(EventLogTest, TurnsTheFileOverAndForgetsInMemory) {
-  options_.max_file_bytes = 200;
+  options_.max_file_bytes = 400;
   options_.max_in_memory = 5;
   {
     const auto log = Open();
     for (int i = 0; i < 50; ++i) log->Append(Make("a", absl::StrCat(i)));
     EXPECT_THAT(Details(*log, ""), ElementsAre("45", "46", "47", "48", "49"));
   }
-  EXPECT_LT(*file_system_->FileSize(options_.path), 300u);
+  EXPECT_LT(*file_system_->FileSize(options_.path), 500u);
   const auto log = Open();
   EXPECT_THAT(Details(*log, ""), ElementsAre("45", "46", "47", "48", "49"));
   EXPECT_EQ(log->Append(Make("a", "x")), 51u);
+}
+
+// C03: what one run is told much of is its own loss, also over restarts.
+TEST_F(EventLogTest, AFloodPushesOutOnlyItself) {
+  options_.max_in_memory = 50;
+  options_.max_file_bytes = 4000;
+  options_.burst = 1e9;
+  {
+    const auto log = Open();
+    v1::Event fired = Make("quiet", "the one that matters");
+    fired.set_kind(v1::Event::KIND_TRIGGER_FIRED);
+    log->Append(fired);
+    fired.set_run("loud");
+    log->Append(fired);
+    for (int i = 0; i < 5000; ++i) {
+      v1::Event error = Make("loud", absl::StrCat("error ", i));
+      error.set_kind(v1::Event::KIND_ERROR);
+      log->Append(error);
+    }
+    EXPECT_THAT(Details(*log, "quiet"), ElementsAre("the one that matters"));
+    EXPECT_EQ(Details(*log, "loud").front(), "the one that matters");
+    EXPECT_EQ(Details(*log, "loud").back(), "error 4999");
+    EXPECT_LE(Details(*log, "").size(), 50u);
+    EXPECT_TRUE(log->status().ok());
+  }
+  EXPECT_LT(*file_system_->FileSize(options_.path), 4200u);
+  const auto log = Open();
+  EXPECT_THAT(Details(*log, "quiet"), ElementsAre("the one that matters"));
+  EXPECT_EQ(Details(*log, "loud").front(), "the one that matters");
+  EXPECT_EQ(Details(*log, "loud").back(), "error 4999");
+  const std::vector<v1::Event> all = log->List("", 0, 100);
+  for (size_t i = 1; i < all.size(); ++i)
+    EXPECT_LT(all[i - 1].id(), all[i].id());
+  EXPECT_EQ(log->Append(Make("a", "next")), 5003u);
+}
+
+TEST_F(EventLogTest, ARateIsKeptAndSaysWhatItLeftOut) {
+  options_.burst = 3;
+  options_.events_per_second = 2;
+  const auto log = Open();
+  for (int i = 0; i < 10; ++i) log->Append(Make("a", absl::StrCat(i)));
+  EXPECT_EQ(log->Append(Make("b", "other run")), 4u);
+  EXPECT_THAT(Details(*log, "a"), ElementsAre("0", "1", "2"));
+  manual_.Advance(absl::Milliseconds(500));
+  log->Append(Make("a", "later"));
+  log->Append(Make("a", "too soon"));
+  EXPECT_THAT(Details(*log, "a"),
+              ElementsAre("0", "1", "2", "later (7 before it were left out)"));
 }
 
 }  // namespace
