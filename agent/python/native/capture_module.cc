@@ -72,6 +72,10 @@ py::dict PlanDict(const Plan& plan) {
   out["task"] = std::string(TaskName(plan.task));
   out["level"] = std::string(LevelName(plan.level));
   out["dump_path"] = plan.dump_path;
+  std::vector<std::pair<int64_t, int64_t>> ranks;
+  for (const IntInterval& i : plan.ranks.intervals())
+    ranks.emplace_back(i.first, i.last);
+  out["ranks"] = ranks;
   if (const std::optional<int64_t> last = plan.steps.Max(); last.has_value())
     out["last_step"] = *last;
   out["scope"] = plan.scope;

@@ -34,8 +34,11 @@ class Notices:
 
     def started(self, plan: dict, rank: Optional[int]) -> None:
         """A start() under `plan` as this rank, None: unknown."""
-        if plan["rank"] and (rank is None or rank not in plan["rank"]) and _single_process():
-            self._once(plan, "rank", f"config.json asks for rank {plan['rank']} and this is a single process "
+        ranks = plan["ranks"]
+        wanted = rank is not None and any(first <= rank <= last for first, last in ranks)
+        if ranks and not wanted and _single_process():
+            asked = [first if first == last else f"{first}-{last}" for first, last in ranks]
+            self._once(plan, "rank", f"config.json asks for rank {asked} and this is a single process "
                        f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
 
     def stopped(self, plan: dict, capture: Any, step: int) -> None:
