@@ -58,6 +58,7 @@ class RankPlan:
     fault: str
     place: str
     at: int
+    guard: Optional[str]  # it kills them itself, just before the stop() of step `at`
     seed: int
 
 
@@ -73,8 +74,15 @@ class Plan:
     late_after: float
 
     @property
+    def leaves_a_keeper(self) -> bool:
+        """Of supervisor and standby one lives, and has the time to fork another."""
+        guards = [self.guard, self.late, *(rank.guard for rank in self.ranks)]
+        return sum(one is not None for one in guards) <= 1 and not {"supervisors", "all"} & set(guards)
+
+    @property
     def name(self) -> str:
         parts = sorted({rank.fault for rank in self.ranks})
+        parts += sorted({f"before_stop:{rank.guard}" for rank in self.ranks if rank.guard is not None})
         if self.oom_after is not None:
             parts.append("oom")
         if self.guard is not None:
@@ -88,7 +96,12 @@ def plan_round(rng: random.Random) -> Plan:
     ranks = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         steps = rng.randint(1, 8)
-        ranks.append(RankPlan(steps, rng.choice(SELF_FAULTS), rng.choice(PLACES), rng.randrange(steps), rng.getrandbits(32)))
+        rank = RankPlan(steps, rng.choice(SELF_FAULTS), rng.choice(PLACES), rng.randrange(steps), None, rng.getrandbits(32))
+        if rng.random() < 0.15:
+            rank.guard = rng.choice(list(GUARDS))
+            if rng.random() < 0.7:
+                rank.fault, rank.place = "sigkill", "after_stop"
+        ranks.append(rank)
     kind = rng.random()
     return Plan(ranks, "tensor" if rng.random() < 0.3 else "statistics", len(ranks) > 1 or rng.random() < 0.5,
                 rng.uniform(0, 0.6) if rng.random() < 0.3 else None,
@@ -112,7 +125,8 @@ def _fail(kind: str) -> None:
 
 
 def work(directory: pathlib.Path, index: int, rank: RankPlan, named: bool) -> None:
-    """Lines of state-N: `place P`, `safe STEP CALLS` once a stop() has returned, `ending STEP` before step()."""
+    """Lines of state-N: `place P`, `open` once it has a session, `safe STEP CALLS` once a stop() has returned,
+    `ending STEP` before step()."""
     from rankprobe.pytorch import PrecisionDebugger
 
     state = os.open(directory / f"state-{index}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -124,6 +138,7 @@ def work(directory: pathlib.Path, index: int, rank: RankPlan, named: bool) -> No
     write(f"place {f'rank{index}' if named else f'proc{os.getpid()}'}")
     rng = random.Random(rank.seed)
     debugger = PrecisionDebugger(config_path=str(directory / "config.json"))
+    write("open")
     for step in range(rank.steps):
         calls = 0
         for part in range(rng.choice((1, 1, 2))):
@@ -137,6 +152,8 @@ def work(directory: pathlib.Path, index: int, rank: RankPlan, named: bool) -> No
                 calls += 1
                 if here and rank.place == "between_calls":
                     _fail(rank.fault)
+            if here and rank.guard is not None:
+                kill_guards(directory / "dump", rank.guard)
             debugger.stop()
             write(f"safe {step} {calls}")
             if here and rank.place == "after_stop":
@@ -269,7 +286,7 @@ def check_tree(directory: pathlib.Path, task: str) -> int:
               f"left behind: {sorted(p.name for p in dump.iterdir())}")
     there = sorted(str(p.relative_to(dump)) for p in dump.glob("step*/**/*") if p.is_file())
     told = {f["path"]: f["bytes"] for f in manifest["files"]} if manifest else {}
-    check(there == sorted(told), f"manifest.json lists {sorted(set(told) ^ set(there))} and the tree does not, or the reverse")
+    check(there == sorted(told), f"in only one of manifest.json and the tree: {sorted(set(told) ^ set(there))}")
     for path, size in told.items():
         check((dump / path).stat().st_size == size, f"{path} has not the size that manifest.json says")
     for path in there:
@@ -325,6 +342,8 @@ def run_round(directory: pathlib.Path, plan: Plan, rng: random.Random) -> tuple[
         time.sleep(plan.late_after)
         kill_guards(dump, plan.late)
     how = await_end(directory, dump)
+    opened = all("\nopen\n" in state.read_text() for state in directory.glob("state-*"))
+    check(how == "ended" or not opened or not plan.leaves_a_keeper, "none was left to export it, though not all were killed")
     return check_tree(directory, plan.task), how
 
 
@@ -375,7 +394,8 @@ def main() -> int:
             ends[how] += 1
         except (Wrong, OSError, ValueError, KeyError) as error:
             failed.append(number)
-            print(f"round {number} ({plan.name}) FAILED in {directory}: {type(error).__name__}: {error}\n{plan}", flush=True)
+            print(f"round {number} ({plan.name}) FAILED in {directory}: {type(error).__name__}: {error}\n{plan}",
+                  flush=True)
         if time.monotonic() - started > _SLOW_SECONDS:
             print(f"round {number} ({plan.name}) took {time.monotonic() - started:.1f} s", flush=True)
         longest = max(longest, time.monotonic() - started)

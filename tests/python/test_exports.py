@@ -82,6 +82,21 @@ def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, mon
         debugger.wait_exported()
 
 
+def test_what_a_killed_process_left_is_removed(dump, collector, monkeypatch) -> None:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    host = socket.gethostname()
+    (dump.path / f".rankprobe-rank0-{host}-{gone.pid}" / "step0").mkdir(parents=True)
+    (dump.path / f".rankprobe-manifest-{host}-{gone.pid}").write_text("{")
+    others = [dump.path / f".rankprobe-rank0-{host}-{os.getpid()}x", dump.path / f".rankprobe-rank0-elsewhere-{gone.pid}",
+              dump.path / f".rankprobe-manifest-{host}-{os.getppid()}"]
+    for other in others:
+        other.write_text("of somebody else")
+    dump.debugger(auto_export=True).close()
+    assert sorted(dump.path.iterdir()) == sorted(others)
+
+
 def test_bad_auto_export(tmp_path: pathlib.Path, dump) -> None:
     with pytest.raises(InvalidParameterError, match="auto_export"):
         PrecisionDebugger(dump_path=str(tmp_path), auto_export="yes")

@@ -133,8 +133,9 @@ void StepExports::Work() {
 }
 
 absl::Status StepExports::Flush() {
-  const absl::Time deadline = absl::Now() + kFlushDeadline;
-  absl::Time connected = absl::Now();
+  const absl::Time begun = absl::Now();
+  const absl::Time deadline = begun + kFlushDeadline;
+  absl::Time connected = begun;
   absl::Status status;
   do {
     status = recorder_->session()->Flush(v1::DURABILITY_COMMITTED,
@@ -142,7 +143,10 @@ absl::Status StepExports::Flush() {
     if (recorder_->session()->GetStats().connected) connected = absl::Now();
   } while (absl::IsDeadlineExceeded(status) && absl::Now() < deadline &&
            absl::Now() - connected < kAbsenceDeadline);
-  return status;
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat("the collector has not taken all records after ",
+                   absl::ToInt64Seconds(absl::Now() - begun), " s"));
 }
 
 absl::Status StepExports::Export(int64_t step) {

@@ -29,6 +29,7 @@ is never seen.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -485,11 +486,13 @@ class Supervisor:
                 f"this exports it and removes the archive: {command(place)}")
         _say(line)
         for directory in (pathlib.Path(self._job["root"]), place, pathlib.Path(tempfile.gettempdir())):
+            note = note_of(place, directory)
             try:
-                note_of(place, directory).write_text(line + "\n", encoding="utf-8")
+                note.write_text(line + "\n", encoding="utf-8")
                 return
             except OSError:
-                continue
+                with contextlib.suppress(OSError):
+                    note.unlink(missing_ok=True)
 
 
 def note_of(place: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:

@@ -36,6 +36,7 @@ _TELL_SECONDS = 5.0
 _CONNECT_SECONDS = 30.0
 # As long as a step's records may take to be committed, at stop().
 _COMMIT_SECONDS = 10.0
+_BACK_SECONDS = 2.0
 _SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
@@ -240,19 +241,24 @@ class EmbeddedCollector:
                 self._supervise(soon=True)
 
     def connect(self, session: Any) -> None:
-        """Waits until the collector has welcomed the session. TimeoutError."""
+        """Waits until the collector has welcomed the session. TimeoutError, or the
+        RuntimeError of one that refuses it: it is not used then."""
         deadline = time.monotonic() + _CONNECT_SECONDS
-        while True:
-            try:
-                return session.wait_connected(1.0)
-            except TimeoutError:
-                if time.monotonic() > deadline:
-                    raise
-                self.ensure_supervised()
+        try:
+            while True:
+                try:
+                    return session.wait_connected(1.0)
+                except TimeoutError:
+                    if time.monotonic() > deadline:
+                        raise
+                    self.ensure_supervised()
+        except BaseException:
+            self.leave()
+            raise
 
     def commit(self, session: Any) -> bool:
-        """After session.stop(): waits for what it did not, because the collector was
-        being started again. False: not committed, for the first time."""
+        """After session.stop(): waits for what it did not wait for, because the
+        collector was being started again. False: not committed, for the first time."""
         self.ensure_supervised()
         try:
             session.flush(0.25 if self._commits else 0.0)
@@ -261,7 +267,9 @@ class EmbeddedCollector:
         except (TimeoutError, RuntimeError):
             if not self._commits:
                 return True
-        deadline = time.monotonic() + _COMMIT_SECONDS
+        # With one that is there stop() has waited for long enough, unless it has just come back.
+        there = session.stats()["connected"]
+        deadline = time.monotonic() + (_BACK_SECONDS if there else _COMMIT_SECONDS)
         while time.monotonic() < deadline:
             self.ensure_supervised()
             with contextlib.suppress(TimeoutError, RuntimeError):

@@ -10,6 +10,7 @@ steps once the process has ended.
 from __future__ import annotations
 
 import concurrent.futures
+import glob
 import json
 import os
 import pathlib
@@ -49,7 +50,8 @@ class Exports:
         """After stop(): a private collector that was killed is waited for, so
         that what stop() returned for is safe."""
         if self.embedded is not None and not self.embedded.commit(self._session):
-            self._warn("the private collector does not answer; what is recorded waits in this process")
+            self._warn("the private collector does not take what is recorded (its disk may be full; "
+                       f"{self.embedded.directory}/collector.log says more): it waits in this process")
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
@@ -75,7 +77,7 @@ class Exports:
         try:
             if self.embedded is None:
                 parts = [json.loads(part) for part in self._steps.take_manifests()]
-                scratch = self.root / f".manifest-{os.uname().nodename}-{os.getpid()}.json"
+                scratch = self.root / f".rankprobe-manifest-{_here()}"
                 with root_lock(self.root):
                     self._write_manifest(parts, scratch)
             else:
@@ -112,6 +114,22 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
     print(f"rankprobe: {text}", file=sys.stderr, flush=True)
 
 
+def _here() -> str:
+    """This process, as names of temporary files end: hosts may share a dump_path."""
+    return f"{os.uname().nodename}-{os.getpid()}"
+
+
+def _remove_leftovers(root: pathlib.Path) -> None:
+    """Temporary files of processes of this machine that were killed."""
+    for left in root.glob(f".rankprobe-*-{glob.escape(os.uname().nodename)}-*"):
+        pid = left.name.rpartition("-")[2]
+        if pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
 class _Fetches:
     """Trees from a collector elsewhere: what StepExports is for a private one."""
 
@@ -122,6 +140,7 @@ class _Fetches:
         self._running: Optional[concurrent.futures.Future] = None
         self._faults: list[str] = []
         self._parts: list[bytes] = []
+        _remove_leftovers(root)
 
     def begin(self, step: int) -> None:
         self.wait()
@@ -158,7 +177,7 @@ class _Fetches:
 
     def _fetch(self, step: int) -> bytes:
         """This rank's part of a step."""
-        fresh = self._root / f".rankprobe-{self._label()}-{os.getpid()}"
+        fresh = self._root / f".rankprobe-{self._label()}-{_here()}"
         words = [find_binary("rankprobe"), "export", "--run", self._run, "--steps", str(step), "-o", str(fresh)]
         if self._rank() is not None:
             words += ["--ranks", str(self._rank())]
