@@ -313,7 +313,8 @@ class Supervisor:
 
     def started(self, fault: Optional[str]) -> None:
         if self._tell is not None:
-            os.write(self._tell, f"{fault or ''}\n".encode())
+            with contextlib.suppress(BrokenPipeError):  # who asked was killed
+                os.write(self._tell, f"{fault or ''}\n".encode())
             os.close(self._tell)
             self._tell = None
 
