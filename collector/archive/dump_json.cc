@@ -3,6 +3,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "collector/archive/npy_writer.h"
 #include "common/dtype.h"
 #include "common/json_check.h"
 #include "common/json_text.h"
@@ -225,18 +226,20 @@ class DumpWriter {
 
   // Leaves of two entries may have one name: output 0 of "A", and the debug
   // entry "A.output.0". The later one gets another, not to replace its file.
-  std::string FreeFileName(const std::string& path) {
-    std::string name = EscapeFileName(path, ".pt");
+  std::string FreeFileName(const std::string& path,
+                           absl::string_view extension) {
+    std::string name = EscapeFileName(path, extension);
     // An escaped name is never that of another path.
     for (int n = 2; !names_.insert(name).second; ++n)
-      name = EscapeFileName(absl::StrCat(path, "%", n), ".pt");
+      name = EscapeFileName(absl::StrCat(path, "%", n), extension);
     return name;
   }
 
   void DataName(const v1::TensorSummary& tensor, const std::string& path) {
     const bool named = tensor.name_without_payload();
     if (!named && !tensor.has_payload()) return;
-    const std::string file_name = FreeFileName(path);
+    const std::string file_name = FreeFileName(
+        path, NumpyTextElementBytes(tensor).has_value() ? ".npy" : ".pt");
     if (named) Text("data_name", file_name);
     if (!tensor.has_payload()) return;
     const bool there = tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&

@@ -24,6 +24,7 @@
 #include "collector/archive/dump_json.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/manifest.h"
+#include "collector/archive/npy_writer.h"
 #include "collector/archive/pt_writer.h"
 #include "collector/archive/step_view.h"
 #include "common/content_hash.h"
@@ -97,7 +98,8 @@ class LinkTable {
 // Bytes of a dense tensor of this dtype and shape; none if there can be no such
 // tensor.
 std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
-  uint64_t bytes = ElementSize(tensor.dtype());
+  uint64_t bytes =
+      NumpyTextElementBytes(tensor).value_or(ElementSize(tensor.dtype()));
   for (const int64_t size : tensor.shape()) {
     if (size < 0 ||
         (size > 0 && bytes > (uint64_t{1} << 62) / static_cast<uint64_t>(size)))
@@ -256,6 +258,11 @@ class StepExporter {
     if (DenseBytes(tensor) != tensor.payload().length_bytes()) return false;
     const std::vector<int64_t> shape(tensor.shape().begin(),
                                      tensor.shape().end());
+    if (NumpyTextElementBytes(tensor).has_value()) {
+      return WriteFile(path, tensor, "", [&] {
+        return NpyWriter(tensor, tensor.payload().length_bytes());
+      });
+    }
     const std::string content =
         options_.link ? LinkTable::ContentOf(tensor) : std::string();
     if (options_.link) {
@@ -268,15 +275,24 @@ class StepExporter {
     // The name inside the file is the file's own, unless it has several.
     const absl::string_view stem =
         options_.link ? "archive" : absl::StripSuffix(file.file_name, ".pt");
-    const auto new_writer = [&] {
+    return WriteFile(path, tensor, content, [&] {
       return PtWriter(stem, tensor.dtype(), shape,
                       tensor.payload().length_bytes());
-    };
-    PtWriter writer = new_writer();
+    });
+  }
+
+  // As WritePayload, in the format of the writers. `content`: what later files
+  // may be linked by, empty: nothing.
+  template <typename NewWriter>
+  absl::StatusOr<bool> WriteFile(const std::string& path,
+                                 const v1::TensorSummary& tensor,
+                                 const std::string& content,
+                                 NewWriter new_writer) {
+    auto writer = new_writer();
     Manifest::File entry{path, writer.FileBytes(), 0};
     const std::optional<uint64_t> kept = sink_->FindKept(path, entry.bytes);
     if (kept.has_value()) {
-      PtWriter checker = new_writer();
+      auto checker = new_writer();
       const absl::StatusOr<uint64_t> sum = Produce(
           tensor, &checker, [](absl::string_view) { return absl::OkStatus(); });
       if (absl::IsDataLoss(sum.status())) return false;
@@ -284,7 +300,7 @@ class StepExporter {
       if (*sum == *kept) {
         RP_RETURN_IF_ERROR(sink_->UseKept(path));
         entry.xxh3 = *sum;
-        if (options_.link) links_->Add(content, entry);
+        if (!content.empty()) links_->Add(content, entry);
         RP_RETURN_IF_ERROR(Add(std::move(entry)));
         return true;
       }
@@ -300,16 +316,16 @@ class StepExporter {
     RP_RETURN_IF_ERROR(sum.status());
     RP_RETURN_IF_ERROR(sink_->EndFile());
     entry.xxh3 = *sum;
-    if (options_.link) links_->Add(content, entry);
+    if (!content.empty()) links_->Add(content, entry);
     RP_RETURN_IF_ERROR(Add(std::move(entry)));
     return true;
   }
 
-  // Feeds the bytes of the .pt file to `write`; their XXH3, or DATA_LOSS when
+  // Feeds the bytes of the file to `write`; their XXH3, or DATA_LOSS when
   // the archive cannot give them.
-  template <typename Write>
+  template <typename Writer, typename Write>
   absl::StatusOr<uint64_t> Produce(const v1::TensorSummary& tensor,
-                                   PtWriter* writer, Write write) {
+                                   Writer* writer, Write write) {
     FileHash hash;
     absl::Status write_status;
     const auto put = [&](absl::string_view data) {

@@ -85,3 +85,20 @@ def test_numpy_arrays_keep_their_statistics_in_every_summary_mode(dump, mode: st
         assert ("md5" in item) == (mode != "statistics")
     for item in items[len(arrays):]:
         assert [item.get(key) for key in ("Max", "Min", "Mean", "Norm")] == [None] * 4
+
+
+def test_text_arrays_are_saved_as_npy(dump) -> None:
+    arrays = [np.array(["a", "bcé"]), np.array([["x"], ["yz"]]), np.array([b"ab", b"c"]), np.array("alone"),
+              np.array(["p", "q", "r"])[::2], np.array(["w"]).astype(">U2")]
+    entry = _recorded(dump, *arrays, np.arange(3.0), np.array([], dtype="<U1"), task="tensor",
+                      section={"scope": [], "list": [], "data_mode": ["all"]})
+    directory = dump.rank_directory() / "dump_tensor_data"
+    for index, (array, item) in enumerate(zip(arrays, entry["input_args"][1:]), 1):
+        assert item["data_name"] == f"Module.takes.Takes.forward.0.input.{index}.npy"
+        assert (item["dtype"], item["shape"], item["Max"]) == (str(array.dtype), list(array.shape), None)
+        read = np.load(directory / item["data_name"])
+        assert read.dtype == array.dtype and read.shape == array.shape and np.array_equal(read, array)
+    numbers = entry["input_args"][len(arrays) + 1]
+    assert numbers["data_name"].endswith(".pt") and torch.equal(
+        torch.load(directory / numbers["data_name"]), torch.arange(3.0).double())
+    assert "data_name" not in entry["input_args"][-1]

@@ -507,6 +507,7 @@ uintptr_t ValueReader::Storage(PyObject* tensor) const {
 // and keep when there is memory to read; slot when the numbers, or with an
 // address the bytes, come later; stats, which beat what the memory gives;
 // numpy; mesh, placements.
+// text_bytes: the memory is that of a NumPy text array and that long.
 bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
                                 PyTensorView* out) const {
   const PyRef said = PyRef::Steal(PyObject_CallFunction(
@@ -571,6 +572,13 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
           reinterpret_cast<const void*>(kDeviceStorage | out->slot);  // NOLINT
     }
   }
+  if (PyObject* bytes = get("text_bytes"); bytes != nullptr) {
+    out->text = true;
+    out->dtype = v1::DTYPE_UINT8;
+    out->summary->clear_dtype_name();
+    out->summary->mutable_shape()->Assign(out->shape.begin(), out->shape.end());
+    out->shape = {PyLong_AsLongLong(bytes)};
+  }
   out->no_data = (address == nullptr && out->arrival == Arrival::kNow) ||
                  out->dtype == v1::DTYPE_UNSPECIFIED;
   if (!out->no_data && address != nullptr) {
@@ -596,6 +604,11 @@ void FillTensor(CallBuilder& builder, const PyTensorView& tensor,
     builder.NoData(out);
   } else {
     builder.Tensor(tensor.Info(), out);
+  }
+  if (tensor.text) {
+    out->clear_dtype();
+    out->clear_shape();
+    if (out->has_stats()) out->mutable_stats()->Clear();
   }
   if (tensor.summary != nullptr) out->MergeFrom(*tensor.summary);
 }

@@ -26,6 +26,8 @@ struct PyTensorView {
   bool requires_grad = false;
   // No bytes to read (meta, fake, sparse): `summary` says all.
   bool no_data = false;
+  // The bytes are those of a NumPy text array: `summary` has dtype and shape.
+  bool text = false;
   absl::InlinedVector<int64_t, 6> shape, strides;
   TensorIdentity identity;
   // Of a tensor on a device.

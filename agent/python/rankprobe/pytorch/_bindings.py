@@ -128,6 +128,10 @@ def _describe_ndarray(array: Any) -> dict:
         array = numpy.ascontiguousarray(array).reshape(array.shape)
         fields.update(address=array.__array_interface__["data"][0], keep=array,
                       strides=tuple(s // array.itemsize for s in array.strides))
+    elif array.dtype.kind in "US" and array.nbytes > 0:
+        array = numpy.ascontiguousarray(array)
+        fields.update(address=array.__array_interface__["data"][0], keep=array, strides=(1,),
+                      text_bytes=array.nbytes)
     return fields
 
 
