@@ -118,7 +118,7 @@ ACCEPTED = {
     "a20-regex": ({"statistics": {"list": ["name-regex(conv.*)"]}}, "MindSpore", {}),
     "a22-device": ({"statistics": {"device": "host"}}, "device", {}),
     "a25-file_format": ({"task": "tensor", "tensor": {"file_format": "bin"}}, "file_format", {}),
-    "a8-one": ({"rank": ["3", 5, "7-8"]}, None, {"rank": [3, 5, 7, 8]}),
+    "a8-one": ({"rank": ["3", 5, "7-8"]}, None, {"ranks": [(3, 3), (5, 5), (7, 8)]}),
     "a16-high": ({"precision": "high"}, None, {"precision": "high"}),
     "a17-core": ({"risk_level": "CORE"}, None, {"risk_level": "CORE"}),
     "a24-xor": ({"statistics": {"summary_mode": "xor"}}, None, {"summary_mode": "xor"}),

@@ -14,6 +14,14 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
+// First and last of each.
+std::vector<std::pair<int64_t, int64_t>> Intervals(const IntSet& set) {
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const IntInterval& i : set.intervals())
+    out.emplace_back(i.first, i.last);
+  return out;
+}
+
 const char* SummaryModeName(SummaryMode mode) {
   return mode == SummaryMode::kMd5   ? "md5"
          : mode == SummaryMode::kXor ? "xor"
@@ -72,10 +80,8 @@ py::dict PlanDict(const Plan& plan) {
   out["task"] = std::string(TaskName(plan.task));
   out["level"] = std::string(LevelName(plan.level));
   out["dump_path"] = plan.dump_path;
-  std::vector<std::pair<int64_t, int64_t>> ranks;
-  for (const IntInterval& i : plan.ranks.intervals())
-    ranks.emplace_back(i.first, i.last);
-  out["ranks"] = ranks;
+  out["ranks"] = Intervals(plan.ranks);
+  out["steps"] = Intervals(plan.steps);
   if (const std::optional<int64_t> last = plan.steps.Max(); last.has_value())
     out["last_step"] = *last;
   out["scope"] = plan.scope;

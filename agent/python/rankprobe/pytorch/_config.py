@@ -166,6 +166,8 @@ class ConfigView:
 
     def __init__(self, plan: dict, enabled: bool) -> None:
         fields = {key: list(value) if isinstance(value, list) else value for key, value in plan.items()}
+        for name in ("rank", "step"):  # as in config.json
+            fields[name] = [first if first == last else f"{first}-{last}" for first, last in fields.pop(name + "s")]
         fields["dump_enable"] = enabled if "dump_enable" in plan else None
         fields["framework"] = "pytorch"
         object.__setattr__(self, "_fields", fields)
