@@ -7,6 +7,7 @@
 #include "cli/ledger_text.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "common/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -80,6 +81,13 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
                          static_cast<double>(agent.silent_ms()) / 1000)});
   }
   std::fputs(table.ToText().c_str(), stdout);
+  for (const v1::AgentInfo& agent : response.agents()) {
+    if (agent.config_fault().empty()) continue;
+    std::printf("rank %s of %s: its config file cannot be used: %s\n",
+                RankText(agent.identity()).c_str(),
+                VisibleText(agent.identity().run()).c_str(),
+                VisibleText(agent.config_fault()).c_str());
+  }
   return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
 

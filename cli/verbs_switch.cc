@@ -8,6 +8,7 @@
 #include "cli/ranges.h"
 #include "cli/verbs.h"
 #include "common/status_macros.h"
+#include "common/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -113,6 +114,28 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   return absl::OkStatus();
 }
 
+// Who made the plan, for a person; empty: not known.
+std::string SourceText(const v1::GetConfigResponse& response) {
+  const char* source = "";
+  switch (response.source()) {
+    case v1::PlanSpec::SOURCE_OPERATOR:
+      source = "by operator";
+      break;
+    case v1::PlanSpec::SOURCE_FILE:
+      source = "by an edit of the config file of";
+      break;
+    case v1::PlanSpec::SOURCE_FIRST_RANK:
+      source = "by the first rank of the run,";
+      break;
+    case v1::PlanSpec::SOURCE_TRIGGER:
+      source = "by rule";
+      break;
+    default:
+      return "";
+  }
+  return absl::StrCat(", ", source, " ", VisibleText(response.source_detail()));
+}
+
 absl::Status ConfigGet(const Globals& globals, const std::string& run) {
   const Client client(globals);
   v1::GetConfigRequest request;
@@ -131,10 +154,15 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
             : absl::StrCat(
                   "in steps ", response.effective_at_step(), " to ",
                   response.effective_at_step() + response.for_steps() - 1);
-    std::printf("epoch %llu, dumping %s %s\n%s\n",
+    std::printf("epoch %llu, dumping %s %s%s\n",
                 static_cast<unsigned long long>(response.epoch()),
                 response.enabled() ? "on" : "off", steps.c_str(),
-                response.config_json().c_str());
+                SourceText(response).c_str());
+    if (!response.config_fault().empty()) {
+      std::printf("kept off: %s\n",
+                  VisibleText(response.config_fault()).c_str());
+    }
+    std::printf("%s\n", response.config_json().c_str());
   }
   return absl::OkStatus();
 }

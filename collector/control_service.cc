@@ -128,6 +128,13 @@ ControlService::Audit ControlService::BeginAudit(
   return Audit(std::move(record), audit_, logger_);
 }
 
+std::string ControlService::ActorOf(
+    const grpc::CallbackServerContext& context) const {
+  if (authorizer_ == nullptr) return "";
+  const auto principal = authorizer_->Identify(CredentialsOf(context));
+  return principal.ok() ? principal->name : "";
+}
+
 grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
     v1::SwitchResult* response) {
@@ -141,7 +148,8 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
            reactor->Done()](absl::StatusOr<v1::SwitchResult> result) mutable {
         audit.End(result);
         done(std::move(result));
-      });
+      },
+      ActorOf(*context));
   return reactor;
 }
 
@@ -160,7 +168,8 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
            reactor->Done()](absl::StatusOr<v1::SwitchResult> result) mutable {
         audit.End(result);
         done(std::move(result));
-      });
+      },
+      ActorOf(*context));
   return reactor;
 }
 

@@ -64,6 +64,8 @@ class ControlService : public v1::ControlService::CallbackService {
   Audit BeginAudit(const grpc::CallbackServerContext& context,
                    const char* action, const std::string& run,
                    const std::string& detail) const;
+  // Whose call it is, for a person.
+  std::string ActorOf(const grpc::CallbackServerContext& context) const;
 
   ControlPlane* const control_;
   const Logger* const logger_;

@@ -1,5 +1,6 @@
 #include "agent/libtorch/precision_debugger.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -31,7 +32,14 @@ absl::StatusOr<std::string> ReadConfig(const DebuggerOptions& options) {
 
 absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
     const DebuggerOptions& options) {
-  RP_ASSIGN_OR_RETURN(const std::string config, ReadConfig(options));
+  // Before it is read: no edit falls between.
+  std::unique_ptr<ConfigFile> file;
+  if (!options.config_path.empty())
+    file = std::make_unique<ConfigFile>(options.config_path);
+  RP_ASSIGN_OR_RETURN(const std::string read, ReadConfig(options));
+  const std::string config =
+      MergeOverrides(read.empty() ? std::string(DefaultConfigJson()) : read,
+                     options.overrides);
   RecorderOptions recorder_options;
   recorder_options.config_json = config;
   recorder_options.overrides = options.overrides;
@@ -40,8 +48,8 @@ absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
       MakeSessionOptions(
           options.agent, [](const char* name) { return std::getenv(name); },
           ProcessClock()));
-  session_options.config_json =
-      config.empty() ? std::string(DefaultConfigJson()) : config;
+  session_options.config_json = config;
+  session_options.config_path = options.config_path;
   session_options.framework_version = absl::StrCat("libtorch ", TORCH_VERSION);
   if (session_options.identity.has_rank())
     recorder_options.rank = session_options.identity.rank();
@@ -53,7 +61,13 @@ absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
   RP_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
                       Recorder::Create(std::move(recorder_options),
                                        std::move(session), &ProcessClock()));
-  return Over(std::move(recorder));
+  std::unique_ptr<PrecisionDebugger> debugger = Over(std::move(recorder));
+  if (file != nullptr &&
+      debugger->recorder()->plan()->dump_enable.has_value()) {
+    debugger->file_ = std::move(file);
+    debugger->overrides_ = options.overrides;
+  }
+  return debugger;
 }
 
 PrecisionDebugger::PrecisionDebugger(std::shared_ptr<Recorder> recorder)
@@ -70,7 +84,23 @@ PrecisionDebugger::~PrecisionDebugger() {
   context_->recorder->Stop();
 }
 
+void PrecisionDebugger::FollowFile() {
+  if (file_ == nullptr) return;
+  std::optional<absl::StatusOr<std::string>> text = file_->Look();
+  if (!text.has_value()) return;
+  if (text->ok()) text = MergeOverrides(**text, overrides_);
+  const EditReport report = SubmitEdit(file_->path(), *text, /*at_once=*/false,
+                                       recorder()->session());
+  for (const std::string& warning : report.warnings) {
+    std::fprintf(stderr, "rankprobe: %s: %s\n", file_->path().c_str(),
+                 warning.c_str());
+  }
+  if (!report.fault.empty())
+    std::fputs(FaultLine(file_->path(), report.fault).c_str(), stderr);
+}
+
 void PrecisionDebugger::Start() {
+  FollowFile();
   context_->recorder->Start();
   const std::shared_ptr<const Plan> plan = context_->recorder->plan();
   if (recording() &&

@@ -18,6 +18,9 @@
 //
 // Ownership: one per process, kept until the end of training. Threads: the
 // training thread; hooks may run on autograd's threads.
+// The config file: one that says dump_enable is looked at again in each Start;
+// an edit becomes a plan of the run, by way of the collector
+// (docs/pytorch.md, "Who decides").
 // Failure: Create reports a bad config. Nothing after it throws or stops
 // training; a missing collector means nothing is recorded.
 #ifndef RANKPROBE_AGENT_LIBTORCH_PRECISION_DEBUGGER_H_
@@ -33,6 +36,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/libtorch/module_hooks.h"
+#include "agent/runtime/config_file.h"
 #include "agent/runtime/options.h"
 
 namespace rankprobe {
@@ -89,6 +93,8 @@ class PrecisionDebugger {
  private:
   explicit PrecisionDebugger(std::shared_ptr<Recorder> recorder);
 
+  void FollowFile();
+
   static std::vector<at::Tensor> Tensors(const at::Tensor& tensor) {
     return {tensor};
   }
@@ -99,6 +105,9 @@ class PrecisionDebugger {
         tuple);
   }
 
+  // Null: no file, or one that is no switch.
+  std::unique_ptr<ConfigFile> file_;
+  ConfigOverrides overrides_;
   const std::shared_ptr<HookContext> context_;
   AtenObserver observer_;
   ParameterHooks parameters_;

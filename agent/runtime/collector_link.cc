@@ -117,6 +117,34 @@ void CollectorLink::SetRank(int64_t rank, int64_t world_size) {
   outbox_->Push(std::move(event));
 }
 
+void CollectorLink::TellEdit(v1::ConfigEdited edited) {
+  v1::AgentEvent event;
+  *event.mutable_config_edited() = edited;
+  absl::MutexLock lock(&mutex_);
+  edit_ = std::move(edited);
+  outbox_->Push(std::move(event));
+}
+
+// The collector that was told may have ended before it had kept the plan. One
+// that knows the edit takes it for the same.
+void CollectorLink::TellEditAgain(const v1::Welcome& welcome) {
+  absl::MutexLock lock(&mutex_);
+  if (!edit_.has_value()) return;
+  if (welcome.plan().epoch() > edit_->seen_epoch()) {
+    edit_.reset();
+    return;
+  }
+  v1::AgentEvent event;
+  *event.mutable_config_edited() = *edit_;
+  outbox_->Push(std::move(event));
+}
+
+absl::Status CollectorLink::Refusal() const {
+  absl::MutexLock lock(&mutex_);
+  return !connected_ && absl::IsAlreadyExists(fatal_) ? fatal_
+                                                      : absl::OkStatus();
+}
+
 void CollectorLink::FillStats(SessionStats* stats) const {
   absl::MutexLock lock(&mutex_);
   stats->connected = connected_;
@@ -232,6 +260,7 @@ v1::AgentEvent CollectorLink::HelloEvent() {
   hello->set_framework_version(options_.framework_version);
   hello->set_protocol(kProtocol);
   hello->set_config_json(options_.config_json);
+  hello->set_config_path(options_.config_path);
   hello->set_step(gate_->step());
   hello->set_plan_epoch(gate_->epoch());
   return event;
@@ -247,7 +276,7 @@ bool CollectorLink::RunConnection() {
   control.Write(HelloEvent());
 
   std::unique_ptr<UploadStream> upload;
-  bool welcomed = false;
+  bool welcomed = false, unwanted = false;
   absl::Time next_metrics = absl::Now() + kMetricsInterval;
   absl::Time hold_until = absl::InfinitePast();
   for (;;) {
@@ -256,6 +285,10 @@ bool CollectorLink::RunConnection() {
       if (directive.has_welcome()) {
         welcomed = true;
         upload = OnWelcome(directive.welcome());
+      } else if (directive.has_goodbye()) {
+        // It goes down, or the rank that has become known is another process':
+        // the next hello is told.
+        unwanted = true;
       } else {
         OnDirective(directive);
       }
@@ -265,6 +298,7 @@ bool CollectorLink::RunConnection() {
       if (ack.retry_after_ms() > 0)
         hold_until = absl::Now() + absl::Milliseconds(ack.retry_after_ms());
     }
+    if (unwanted) break;
     SpoolFrames();
     if (welcomed) ShipFlight();
     if (control.done() || (upload != nullptr && upload->done())) {
@@ -311,6 +345,7 @@ void CollectorLink::SayGoodbye(ControlStream* control) {
 std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     const v1::Welcome& welcome) {
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
+  TellEditAgain(welcome);
   watcher_->SetRunLevel(welcome.degrade());
   if (welcome.has_watch()) watcher_->Configure(welcome.watch());
   credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
@@ -335,6 +370,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     absl::MutexLock lock(&mutex_);
     *open.mutable_open()->mutable_identity() = identity_;
     connected_ = true;
+    fatal_ = absl::OkStatus();
     last_error_.clear();
   }
   upload->Write(ToByteBuffer(open));

@@ -51,6 +51,10 @@ class CollectorLink {
       const v1::BenchRequest& request, absl::Duration deadline,
       const std::function<absl::Status(const v1::BenchChunk&)>& add);
   void SetRank(int64_t rank, int64_t world_size);
+  // Until the collector has made something of it, again after a reconnect.
+  void TellEdit(v1::ConfigEdited edited);
+  // ALREADY_EXISTS once another live process has this rank.
+  absl::Status Refusal() const;
   void FillStats(SessionStats* stats) const;
   bool EverConnected() const;
 
@@ -81,6 +85,7 @@ class CollectorLink {
   void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
+  void TellEditAgain(const v1::Welcome& welcome);
 
   const SessionOptions& options_;
   PlanGate* const gate_;
@@ -98,6 +103,8 @@ class CollectorLink {
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   v1::Identity identity_ ABSL_GUARDED_BY(mutex_);
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The newest edit of the config file.
+  std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
 
   // Bytes that may be in flight.
   std::atomic<uint64_t> credit_{0};

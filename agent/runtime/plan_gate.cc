@@ -1,5 +1,6 @@
 #include "agent/runtime/plan_gate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,12 @@ namespace rankprobe {
 
 ActivePlan PlanGate::Current() const {
   ActivePlan active;
+  if (edit_.has_value()) {
+    // Epoch 0: the process' own plan.
+    active.plan = edit_->plan;
+    active.enabled = edit_->enabled;
+    return active;
+  }
   active.plan = current_.plan;
   active.epoch = current_.epoch;
   active.enabled = current_.enabled &&
@@ -25,6 +32,9 @@ ActivePlan PlanGate::BeginStep(int64_t step,
       step >= next_->effective_at_step) {
     current_ = *std::move(next_);
     next_.reset();
+    if (edit_.has_value() && !current_.from_file &&
+        current_.epoch > edit_->heard_epoch)
+      edit_.reset();
     applied->emplace();
     (*applied)->set_epoch(current_.epoch);
     (*applied)->set_step(step);
@@ -39,10 +49,25 @@ void PlanGate::SetLocal(std::shared_ptr<const Plan> plan, bool enabled) {
   current_.enabled = enabled;
 }
 
+void PlanGate::Edit(std::shared_ptr<const Plan> plan,
+                    std::optional<bool> enabled, bool at_once) {
+  absl::MutexLock lock(&mutex_);
+  const ActivePlan before = Current();
+  const bool on = plan != nullptr && enabled.value_or(before.enabled);
+  if (plan == nullptr) plan = before.plan;
+  if (at_once) {
+    edit_ = FileEdit{std::move(plan), on, heard_epoch_};
+  } else if (current_.epoch == 0) {
+    current_.plan = std::move(plan);
+    current_.enabled = on;
+  }
+}
+
 v1::PlanPrepared PlanGate::Prepare(const v1::PlanSpec& spec) {
   // Parsing is the slow part; the training thread does not wait for it.
   absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
   absl::MutexLock lock(&mutex_);
+  heard_epoch_ = std::max(heard_epoch_, spec.epoch());
   v1::PlanPrepared answer;
   answer.set_epoch(spec.epoch());
   answer.set_current_step(step_);
@@ -61,6 +86,7 @@ v1::PlanPrepared PlanGate::Prepare(const v1::PlanSpec& spec) {
     next_ = Held{spec.epoch(),
                  spec.enabled(),
                  /*committed=*/false,
+                 spec.source() == v1::PlanSpec::SOURCE_FILE,
                  spec.effective_at_step(),
                  spec.for_steps(),
                  std::make_shared<const Plan>(std::move(parsed->plan))};
@@ -100,12 +126,14 @@ void PlanGate::Adopt(const v1::PlanSpec& spec) {
       !IsStep(spec.for_steps()))
     return;
   absl::MutexLock lock(&mutex_);
+  heard_epoch_ = std::max(heard_epoch_, spec.epoch());
   if (spec.epoch() <= current_.epoch ||
       (next_.has_value() && next_->epoch == spec.epoch() && next_->committed))
     return;
   next_ = Held{spec.epoch(),
                spec.enabled(),
                /*committed=*/true,
+               spec.source() == v1::PlanSpec::SOURCE_FILE,
                spec.effective_at_step(),
                spec.for_steps(),
                std::make_shared<const Plan>(std::move(parsed->plan))};
@@ -119,6 +147,11 @@ int64_t PlanGate::step() const {
 uint64_t PlanGate::epoch() const {
   absl::MutexLock lock(&mutex_);
   return current_.epoch;
+}
+
+uint64_t PlanGate::heard_epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return heard_epoch_;
 }
 
 }  // namespace rankprobe

@@ -103,5 +103,90 @@ TEST_F(PlanGateTest, TheLocalPlanYieldsToTheCollectors) {
   EXPECT_FALSE(Enabled(2));
 }
 
+std::shared_ptr<const Plan> PlanOf(Task task) {
+  auto plan = std::make_shared<Plan>();
+  plan->task = task;
+  return plan;
+}
+
+v1::PlanSpec FileSpec(uint64_t epoch, int64_t step, bool enabled) {
+  v1::PlanSpec spec = Spec(epoch, step, enabled);
+  spec.set_source(v1::PlanSpec::SOURCE_FILE);
+  return spec;
+}
+
+TEST_F(PlanGateTest, AnEditAtOnceBeatsThePlanInForceInTheNextStep) {
+  gate_.Adopt(Spec(1, 0, false));
+  EXPECT_FALSE(Enabled(0));
+  gate_.Edit(PlanOf(Task::kTensor), true, /*at_once=*/true);
+  const ActivePlan active = gate_.BeginStep(1, &applied_);
+  EXPECT_TRUE(active.enabled);
+  EXPECT_EQ(active.epoch, 0u) << "the process' own plan";
+  EXPECT_EQ(active.plan->task, Task::kTensor);
+  gate_.Edit(PlanOf(Task::kTensor), false, true);
+  EXPECT_FALSE(Enabled(2));
+  gate_.Edit(PlanOf(Task::kTensor), std::nullopt, true);
+  EXPECT_FALSE(Enabled(3)) << "a file that does not say changes nothing";
+}
+
+TEST_F(PlanGateTest, AnEditThatCannotBeUsedIsOffUntilItIsMended) {
+  gate_.Adopt(Spec(1, 0, true));
+  EXPECT_TRUE(Enabled(0));
+  gate_.Edit(nullptr, std::nullopt, true);
+  EXPECT_FALSE(Enabled(1));
+  gate_.Edit(PlanOf(Task::kStatistics), true, true);
+  EXPECT_TRUE(Enabled(2));
+}
+
+TEST_F(PlanGateTest, AnOperatorWhoSpeaksAfterTheEditBeatsIt) {
+  gate_.Adopt(Spec(1, 0, true));
+  Enabled(0);
+  gate_.Edit(nullptr, std::nullopt, true);
+  EXPECT_FALSE(Enabled(1));
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 4)).accepted());
+  gate_.Commit(2);
+  EXPECT_FALSE(Enabled(3));
+  EXPECT_TRUE(Enabled(4));
+  EXPECT_EQ(applied_->epoch(), 2u);
+}
+
+TEST_F(PlanGateTest, AnEditBeatsAnOperatorWhoSpokeBefore) {
+  gate_.Adopt(Spec(1, 0, false));
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 4)).accepted());
+  gate_.Commit(2);
+  gate_.Edit(PlanOf(Task::kStatistics), false, true);
+  EXPECT_FALSE(Enabled(4)) << "the file spoke later";
+  ASSERT_TRUE(applied_.has_value()) << "the collector does not wait for it";
+  EXPECT_EQ(gate_.epoch(), 2u);
+}
+
+TEST_F(PlanGateTest, PlansMadeOfFilesAreForTheOthers) {
+  gate_.Adopt(Spec(1, 0, false));
+  Enabled(0);
+  gate_.Edit(PlanOf(Task::kTensor), true, true);
+  // Of an edit before that one, which came late.
+  ASSERT_TRUE(gate_.Prepare(FileSpec(2, 3, false)).accepted());
+  gate_.Commit(2);
+  EXPECT_TRUE(Enabled(3));
+  EXPECT_EQ(applied_->epoch(), 2u);
+}
+
+TEST_F(PlanGateTest, WithASharedCollectorAnEditWaitsForThePlanOfTheRun) {
+  gate_.SetLocal(PlanOf(Task::kStatistics), false);
+  gate_.Edit(PlanOf(Task::kStatistics), true, /*at_once=*/false);
+  EXPECT_TRUE(Enabled(0)) << "no collector yet: the file is all there is";
+  gate_.Adopt(Spec(1, 0, true));
+  EXPECT_TRUE(Enabled(1));
+  gate_.Edit(PlanOf(Task::kStatistics), false, false);
+  EXPECT_TRUE(Enabled(2)) << "the collector says when";
+  gate_.Edit(nullptr, std::nullopt, false);
+  EXPECT_TRUE(Enabled(3));
+  ASSERT_TRUE(gate_.Prepare(FileSpec(2, 5, false)).accepted());
+  EXPECT_EQ(gate_.heard_epoch(), 2u);
+  gate_.Commit(2);
+  EXPECT_FALSE(Enabled(5));
+}
+
 }  // namespace
 }  // namespace rankprobe

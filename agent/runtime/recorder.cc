@@ -101,6 +101,11 @@ int64_t Recorder::current_step() const {
   return init_step_ + loop_;
 }
 
+bool Recorder::enabled() const {
+  absl::MutexLock lock(&mutex_);
+  return plan_enabled_;
+}
+
 std::shared_ptr<const Plan> Recorder::plan() const {
   absl::MutexLock lock(&mutex_);
   return plan_;

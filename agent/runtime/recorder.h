@@ -135,6 +135,8 @@ class Recorder {
 
   // The gate of every hook.
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  // The plan of the last Start says that something may be recorded.
+  bool enabled() const;
   // Names the plan under which hooks may be left out altogether.
   std::shared_ptr<const Plan> plan() const;
 

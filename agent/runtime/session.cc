@@ -92,6 +92,20 @@ class SessionImpl final : public Session {
     if (!Forked()) gate_.SetLocal(std::move(plan), enabled);
   }
 
+  void EditConfig(const ConfigEdit& edit, bool at_once) override {
+    if (Forked()) return;
+    gate_.Edit(edit.plan,
+               edit.plan == nullptr ? std::nullopt : edit.plan->dump_enable,
+               at_once);
+    v1::ConfigEdited edited;
+    edited.set_config_json(edit.config_json);
+    edited.set_step(gate_.step());
+    edited.set_path(edit.path);
+    edited.set_fault(edit.fault);
+    edited.set_seen_epoch(gate_.heard_epoch());
+    link_.TellEdit(std::move(edited));
+  }
+
   std::unique_ptr<PayloadBuffer> ReservePayload(
       uint64_t length_bytes, v1::LossReason* reason) override {
     *reason = v1::LOSS_REASON_PROCESS_EXIT;
@@ -119,6 +133,8 @@ class SessionImpl final : public Session {
 
   absl::Status Flush(v1::Durability level, absl::Duration deadline) override {
     if (Forked()) return absl::OkStatus();
+    // Nobody will ever take it.
+    if (absl::Status refused = link_.Refusal(); !refused.ok()) return refused;
     return queue_.Flush(level, deadline);
   }
 

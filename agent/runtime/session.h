@@ -43,6 +43,8 @@ struct SessionOptions {
   std::string framework_version;
   // The process' own config.json; used by the collector when the run has none.
   std::string config_json;
+  // The file it was read from, for a person; empty: none.
+  std::string config_path;
   uint64_t queue_budget_bytes = uint64_t{256} << 20;
   OverflowPolicy policy = OverflowPolicy::kBlock;
   absl::Duration block_deadline = absl::Seconds(10);
@@ -92,6 +94,17 @@ struct ActivePlan {
   bool enabled = false;
 };
 
+// What a config file says after it was edited.
+struct ConfigEdit {
+  std::string path;
+  // After constructor arguments; empty with a fault.
+  std::string config_json;
+  // Compiled from that; null with a fault.
+  std::shared_ptr<const Plan> plan;
+  // Why it cannot be used; empty: it can.
+  std::string fault;
+};
+
 struct SessionStats {
   bool connected = false;
   uint64_t queue_bytes = 0;
@@ -134,6 +147,11 @@ class Session {
   // [training] Replaces the plan from this side (constructor config); used
   // while the collector has none of its own.
   virtual void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) = 0;
+
+  // [training] The config file has been edited. The collector is told and makes
+  // a plan of the run of it, unless an operator spoke later. `at_once`, when
+  // the collector is private: in force here with the next BeginStep.
+  virtual void EditConfig(const ConfigEdit& edit, bool at_once) {}
 
   // [training] Room for one payload, or null when it is shed; `*reason` says
   // why. Waits under kBlock.

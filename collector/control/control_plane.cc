@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
+#include "common/visible_text.h"
 #include "common/watch_spec.h"
 
 namespace rankprobe {
@@ -61,8 +62,13 @@ ControlPlane::SavedRun ControlPlane::ReadSaved(const std::string& name) const {
   SavedRun saved;
   if (const auto plan = store_->LoadPlan(name);
       plan.ok() && plan->has_value()) {
-    if (auto compiled = RunPlans::Compile(**plan); compiled.ok())
+    if (auto compiled = RunPlans::Compile(**plan); compiled.ok()) {
       saved.plan = *std::move(compiled);
+      if (const auto source = saved.plan->spec.source();
+          source == v1::PlanSpec::SOURCE_FILE ||
+          source == v1::PlanSpec::SOURCE_FIRST_RANK)
+        saved.file_key = RunEdits::KeyOf(saved.plan->spec.config_json());
+    }
   }
   if (const auto watch = store_->LoadPlan(WatchKey(name));
       watch.ok() && watch->has_value()) {
@@ -84,8 +90,14 @@ void ControlPlane::ReadRun(const std::string& name) {
   const auto [it, is_new] = runs_.try_emplace(name);
   if (!is_new) return;
   it->second.name = name;
-  if (saved.plan != nullptr) it->second.plans.Set(saved.plan, {});
-  if (saved.watch.has_value()) it->second.watch.Set(*saved.watch);
+  UseSaved(saved, &it->second);
+}
+
+void ControlPlane::UseSaved(const SavedRun& saved, Run* run) {
+  if (saved.watch.has_value()) run->watch.Set(*saved.watch);
+  if (saved.plan == nullptr) return;
+  run->plans.Set(saved.plan, {});
+  run->edits.Know(saved.file_key);
 }
 
 ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
@@ -95,8 +107,7 @@ ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
   const SavedRun saved = ReadSaved(name);
   Run& run = runs_[name];
   run.name = name;
-  if (saved.plan != nullptr) run.plans.Set(saved.plan, {});
-  if (saved.watch.has_value()) run.watch.Set(*saved.watch);
+  UseSaved(saved, &run);
   return &run;
 }
 
@@ -113,6 +124,16 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello) {
   v1::PlanSpec spec;
   spec.set_config_json(hello.config_json());
   spec.set_enabled((*config)->dump_enable.value_or(true));
+  std::string file_key = RunEdits::KeyOf(hello.config_json());
+  spec.set_source(v1::PlanSpec::SOURCE_FIRST_RANK);
+  spec.set_source_detail(absl::StrCat(
+      hello.identity().has_rank()
+          ? absl::StrCat("rank ", hello.identity().rank())
+          : absl::StrCat("proc", hello.identity().pid()),
+      hello.config_path().empty()
+          ? ""
+          : absl::StrCat(", ",
+                         VisibleText(hello.config_path().substr(0, 1024)))));
   absl::MutexLock saving(&save_mutex_);
   {
     absl::MutexLock lock(&mutex_);
@@ -128,6 +149,7 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello) {
   Run* const run = LoadRun(name);
   if (run->plans.ForAll() == nullptr) {
     run->plans.Set(std::move(plan), {});
+    run->edits.Know(std::move(file_key));
     return absl::OkStatus();
   }
   // An operator's switch was agreed on meanwhile: the store must have that.
@@ -241,6 +263,8 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
 
 void ControlPlane::OnEvent(const std::string& session,
                            const v1::AgentEvent& event) {
+  if (event.has_config_edited())
+    return OnConfigEdited(session, event.config_edited());
   std::optional<v1::Identity> known;
   TakeEvent(session, event, &known);
   // Outside the lock: this waits for the disk.
@@ -396,6 +420,7 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
     info.set_lost_records(agent.lost_records);
     info.set_lost_payloads(agent.lost_payloads);
     info.set_framework_version(agent.framework_version);
+    info.set_config_fault(agent.config_fault);
   }
   std::sort(response.mutable_agents()->begin(),
             response.mutable_agents()->end(),
@@ -416,6 +441,7 @@ void ControlPlane::Tick() {
   for (auto& [name, run] : runs_) {
     for (auto& op : run.switches) op->Tick(now);
     ForgetFinished(&run);
+    TryEdit(&run);
     EndSpentPlans(&run);
   }
   for (auto it = agents_.begin(); it != agents_.end();) {

@@ -23,6 +23,7 @@
 #include "collector/control/bench_budget.h"
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
+#include "collector/control/run_edits.h"
 #include "collector/control/run_plans.h"
 #include "collector/control/run_watch.h"
 #include "collector/control/switch_operation.h"
@@ -68,8 +69,11 @@ class ControlPlane {
                     int64_t pending_delta);
 
   using SwitchDone = SwitchOperation::Done;
-  void SetDumpEnable(const v1::SetDumpEnableRequest& request, SwitchDone done);
-  void SetConfig(const v1::SetConfigRequest& request, SwitchDone done);
+  // `who` names the operator in the plan.
+  void SetDumpEnable(const v1::SetDumpEnableRequest& request, SwitchDone done,
+                     const std::string& who = "");
+  void SetConfig(const v1::SetConfigRequest& request, SwitchDone done,
+                 const std::string& who = "");
   absl::StatusOr<v1::GetConfigResponse> GetConfig(const std::string& run);
   v1::ListAgentsResponse ListAgents(const std::string& run) const;
 
@@ -101,6 +105,8 @@ class ControlPlane {
     uint64_t lost_records = 0;
     uint64_t lost_payloads = 0;
     std::string framework_version;
+    // Why its config file cannot be used; empty: it can.
+    std::string config_fault;
     absl::Time last_heard;
     // When its step last changed.
     absl::Time last_moved;
@@ -120,6 +126,7 @@ class ControlPlane {
     std::string name;
     RunWatch watch;
     RunPlans plans;
+    RunEdits edits;
     std::list<std::unique_ptr<SwitchOperation>> switches;
     BenchBudget bench;
   };
@@ -135,8 +142,11 @@ class ControlPlane {
   // What the store has of a run.
   struct SavedRun {
     std::shared_ptr<const CompiledPlan> plan;
+    // The state of the config file that it was made of.
+    std::string file_key;
     std::optional<v1::WatchSpec> watch;
   };
+  static void UseSaved(const SavedRun& saved, Run* run);
   SavedRun ReadSaved(const std::string& run) const;
   // The plan of a run that has none becomes the one this agent brings.
   absl::Status AdoptPlanOf(const v1::Hello& hello);
@@ -149,6 +159,22 @@ class ControlPlane {
   void Switch(const std::string& run, v1::PlanSpec spec,
               std::shared_ptr<const Plan> config, uint64_t expected_epoch,
               const v1::SwitchOptions& options, SwitchDone done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnConfigEdited(const std::string& session,
+                      const v1::ConfigEdited& untrusted);
+  // Begins to make the edit that waits the plan of the run, if it may.
+  void TryEdit(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EditDone(const std::string& run, FileEdit edit,
+                const absl::StatusOr<v1::SwitchResult>& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What became of an edit, with the plan that decided.
+  void NoteEdit(const Run& run, const FileEdit& edit, const v1::PlanSpec& plan,
+                const std::string& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Somebody has spoken later.
+  void CallOffFileSwitches(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the connected ranks whose step can be believed; -1: none has begun.
+  int64_t FurthestStep(const std::string& run) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Plans of single ranks are kept beside the run's own.
   static std::string PlanKey(const std::string& run, int64_t rank);

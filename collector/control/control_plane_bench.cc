@@ -61,6 +61,8 @@ void ControlPlane::EndSpentPlans(Run* run) {
   spec.set_enabled(false);
   spec.set_config_json(plan->spec.config_json());
   spec.set_cause(kCause);
+  spec.set_source(v1::PlanSpec::SOURCE_TRIGGER);
+  spec.set_source_detail(kCause);
   spec.set_operator_config_json(OperatorConfig(*run));
   Switch(
       run->name, std::move(spec), plan->config, /*expected_epoch=*/0, options,

@@ -35,6 +35,7 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
         absl::StrCat("the run is at epoch ", run->plans.last_epoch(), ", not ",
                      expected_epoch, ": someone else has changed it")));
   }
+  if (spec.source() == v1::PlanSpec::SOURCE_OPERATOR) CallOffFileSwitches(run);
   if (!run->switches.empty()) {
     return done(
         absl::AbortedError("another switch of this run is in progress"));
@@ -46,7 +47,7 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
   std::vector<std::string> sessions;
   const std::vector<int64_t> ranks(options.ranks().begin(),
                                    options.ranks().end());
-  int64_t furthest = -1;
+  std::vector<int64_t> steps;
   for (const auto& [session, agent] : agents_) {
     if (!agent.connected || agent.identity.run() != run_name) continue;
     if (!ranks.empty() && (!agent.identity.has_rank() ||
@@ -55,8 +56,10 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
       continue;
     }
     sessions.push_back(session);
-    furthest = std::max(furthest, agent.step);
+    steps.push_back(agent.step);
   }
+  const int64_t furthest =
+      SwitchOperation::FurthestBelievable(std::move(steps));
   if (!ranks.empty() && sessions.empty()) {
     return done(absl::NotFoundError("none of the chosen ranks is connected"));
   }
@@ -89,6 +92,9 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
     mutex_.AssertHeld();
     RP_RETURN_IF_ERROR(SavePlan(run_name, plan->spec, ranks));
     run->plans.Set(plan, ranks);
+    // An operator overrules a file that cannot be used.
+    if (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR)
+      run->edits.SetFault("");
     return absl::OkStatus();
   };
   spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
@@ -100,12 +106,14 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
 }
 
 void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
-                                 SwitchDone done) {
+                                 SwitchDone done, const std::string& who) {
   if (const absl::Status status = CheckRunName(request.run()); !status.ok())
     return done(status);
   ReadRun(request.run());
   v1::PlanSpec spec;
   spec.set_enabled(request.enable());
+  spec.set_source(v1::PlanSpec::SOURCE_OPERATOR);
+  spec.set_source_detail(who);
   spec.set_config_json(request.config_json());
   for (;;) {
     if (request.config_json().empty()) {
@@ -128,17 +136,14 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
 int64_t ControlPlane::StepsLeft(const Run& run,
                                 const v1::PlanSpec& spec) const {
   if (spec.for_steps() == 0) return INT64_MAX;
-  int64_t next = spec.effective_at_step();
-  for (const auto& [session, agent] : agents_) {
-    if (agent.connected && agent.identity.run() == run.name)
-      next = std::max(next, agent.step + 1);
-  }
+  const int64_t next =
+      std::max(spec.effective_at_step(), FurthestStep(run.name) + 1);
   return std::max<int64_t>(spec.effective_at_step() + spec.for_steps() - next,
                            0);
 }
 
 void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
-                             SwitchDone done) {
+                             SwitchDone done, const std::string& who) {
   if (const absl::Status status = CheckRunName(request.run()); !status.ok())
     return done(status);
   auto config = RunPlans::Parse(request.config_json());
@@ -148,6 +153,8 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
   Run* const run = LoadRun(request.run());
   v1::PlanSpec spec;
   spec.set_config_json(request.config_json());
+  spec.set_source(v1::PlanSpec::SOURCE_OPERATOR);
+  spec.set_source_detail(who);
   // Dumping goes on as long as it would have, and no longer.
   v1::SwitchOptions options = request.options();
   if (const auto plan = run->plans.ForAll();
@@ -174,6 +181,9 @@ absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
   response.set_config_json(OperatorConfig(*run));
   response.set_effective_at_step(run->plans.ForAll()->spec.effective_at_step());
   response.set_for_steps(run->plans.ForAll()->spec.for_steps());
+  response.set_source(run->plans.ForAll()->spec.source());
+  response.set_source_detail(run->plans.ForAll()->spec.source_detail());
+  response.set_config_fault(run->edits.fault());
   return response;
 }
 

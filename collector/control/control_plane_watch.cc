@@ -222,7 +222,10 @@ void ControlPlane::Act(Run* run, const RunWatch::Fired& fired) {
   const bool one = fired.rule.only_fired_rank() && fired.identity.has_rank();
   if (one) options.add_ranks(fired.identity.rank());
   const bool raise = fired.rule.raise_to() != v1::TriggerRule::EVIDENCE_NONE;
-  if (raise && DumpingNow(*run)) {
+  const bool kept_off = !run->edits.fault().empty();
+  if (raise && kept_off) {
+    add("the config file cannot be used: dumping stays off");
+  } else if (raise && DumpingNow(*run)) {
     add("an operator's dump is on and stays as it is");
   } else if (raise) {
     add(absl::StrCat(EvidenceName(fired.rule.raise_to()), " at level ",
@@ -231,11 +234,13 @@ void ControlPlane::Act(Run* run, const RunWatch::Fired& fired) {
   }
   event.set_outcome(outcome);
   const uint64_t id = Tell(event);
-  if (!raise || DumpingNow(*run)) return;
+  if (!raise || kept_off || DumpingNow(*run)) return;
   v1::PlanSpec spec;
   spec.set_enabled(true);
   spec.set_config_json(RaisedConfigJson(fired.rule));
   spec.set_cause(fired.rule.name());
+  spec.set_source(v1::PlanSpec::SOURCE_TRIGGER);
+  spec.set_source_detail(fired.rule.name());
   spec.set_operator_config_json(OperatorConfig(*run));
   // Made here from a checked rule, and small.
   auto config = RunPlans::Parse(spec.config_json());

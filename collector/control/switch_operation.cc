@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace rankprobe {
@@ -17,6 +18,10 @@ constexpr double kRoundTripNs = 1e8;
 constexpr double kRoundTripNsPerRank = 2e5;
 constexpr int64_t kMinMargin = 2;
 constexpr int64_t kMaxMargin = 100000;
+
+// Ranks of one job are not further apart.
+constexpr int64_t kOutlierSteps = 1000000;
+constexpr absl::string_view kLeftOut = "left out: ";
 
 absl::Duration TimeoutOf(const v1::SwitchOptions& options) {
   if (options.timeout_ms() == 0) return kDefaultTimeout;
@@ -38,21 +43,51 @@ SwitchOperation::SwitchOperation(Request request,
 
 void SwitchOperation::Start() { Prepare(); }
 
+int64_t SwitchOperation::FurthestBelievable(std::vector<int64_t> steps) {
+  // Those that have not begun say nothing.
+  steps.erase(std::remove(steps.begin(), steps.end(), -1), steps.end());
+  if (steps.empty()) return -1;
+  std::sort(steps.begin(), steps.end());
+  size_t i = (steps.size() - 1) / 2;
+  while (i + 1 < steps.size() && steps[i + 1] - steps[i] <= kOutlierSteps) ++i;
+  return steps[i];
+}
+
+bool SwitchOperation::IsLeftOut(const v1::RankSwitch& rank) {
+  return absl::StartsWith(rank.reason(), kLeftOut);
+}
+
 int64_t SwitchOperation::FurthestStep() const {
-  int64_t furthest = -1;
+  std::vector<int64_t> steps;
   for (const auto& [session, rank] : ranks_) {
-    if (rank.state != v1::RankSwitch::STATE_LOST)
-      furthest = std::max(furthest, actions_.look(session).step);
+    if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
+      steps.push_back(actions_.look(session).step);
   }
-  return furthest;
+  return FurthestBelievable(std::move(steps));
+}
+
+void SwitchOperation::LeaveOutliersOut() {
+  const int64_t furthest = FurthestStep();
+  for (auto& [session, rank] : ranks_) {
+    const int64_t step = actions_.look(session).step;
+    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out ||
+        step <= furthest)
+      continue;
+    rank.left_out = true;
+    rank.state = v1::RankSwitch::STATE_REFUSED;
+    rank.reason = absl::StrCat(kLeftOut, "it says it is in step ", step,
+                               ", the others are in step ", furthest,
+                               " at most; it keeps its plan");
+  }
 }
 
 int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
-  int64_t furthest = -1, fastest_ns = INT64_MAX;
+  const int64_t furthest = FurthestStep();
+  int64_t fastest_ns = INT64_MAX;
   for (auto& [session, rank] : ranks_) {
+    if (rank.left_out) continue;
     const Participant now = actions_.look(session);
-    furthest = std::max(furthest, now.step);
     if (now.step_ns > 0) fastest_ns = std::min(fastest_ns, now.step_ns);
   }
   const double wait_ns =
@@ -68,6 +103,7 @@ int64_t SwitchOperation::ChooseStep() {
 
 void SwitchOperation::Prepare() {
   ++attempts_;
+  LeaveOutliersOut();
   v1::PlanSpec spec = request_.spec;
   spec.set_epoch(actions_.next_epoch());
   spec.set_effective_at_step(ChooseStep());
@@ -80,7 +116,7 @@ void SwitchOperation::Prepare() {
   v1::Directive directive;
   *directive.mutable_prepare()->mutable_plan() = spec;
   for (auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_LOST) continue;
+    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
     rank.reason.clear();
     actions_.send(session, directive);
@@ -91,7 +127,7 @@ void SwitchOperation::Prepare() {
 void SwitchOperation::OnPrepared(const std::string& session,
                                  const v1::PlanPrepared& prepared) {
   const auto it = ranks_.find(session);
-  if (finished_ || it == ranks_.end() ||
+  if (finished_ || it == ranks_.end() || it->second.left_out ||
       prepared.epoch() != plan_->spec.epoch())
     return;
   Rank& rank = it->second;
@@ -134,7 +170,7 @@ void SwitchOperation::OnPrepared(const std::string& session,
 void SwitchOperation::CommitIfAllPrepared() {
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_LOST) continue;
+    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     if (rank.state != v1::RankSwitch::STATE_PREPARED) return;
     any = true;
   }
@@ -164,7 +200,7 @@ void SwitchOperation::CommitIfAllPrepared() {
 void SwitchOperation::OnApplied(const std::string& session,
                                 const v1::PlanApplied& applied) {
   const auto it = ranks_.find(session);
-  if (finished_ || it == ranks_.end() || !committed_ ||
+  if (finished_ || it == ranks_.end() || it->second.left_out || !committed_ ||
       applied.epoch() != plan_->spec.epoch())
     return;
   it->second.state = v1::RankSwitch::STATE_APPLIED;
@@ -188,7 +224,7 @@ void SwitchOperation::OnLost(const std::string& session) {
 bool SwitchOperation::CommitCameTooLate() const {
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_LOST) continue;
+    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     if (rank.state != v1::RankSwitch::STATE_REFUSED) return false;
     any = true;
   }
@@ -211,6 +247,13 @@ void SwitchOperation::Abort() {
     if (rank.state != v1::RankSwitch::STATE_LOST)
       actions_.send(session, directive);
   }
+}
+
+void SwitchOperation::CallOff() {
+  if (finished_) return;
+  if (committed_) return Finish(Result());
+  Abort();
+  Finish(absl::CancelledError("called off: something newer has come"));
 }
 
 void SwitchOperation::Tick(absl::Time now) {

@@ -62,7 +62,18 @@ class SwitchOperation {
   void OnLost(const std::string& session);
   void Tick(absl::Time now);
 
+  // Something newer has come: nothing more is prepared or waited for. A plan
+  // that is agreed on already stays; else CANCELLED.
+  void CallOff();
+
   bool finished() const { return finished_; }
+  v1::PlanSpec::Source source() const { return request_.spec.source(); }
+
+  // The furthest of the ranks' steps, without those far beyond most ranks',
+  // which nobody can wait for. -1: none has begun.
+  static int64_t FurthestBelievable(std::vector<int64_t> steps);
+  // The rank was left out of the switch for such a step.
+  static bool IsLeftOut(const v1::RankSwitch& rank);
 
  private:
   struct Rank {
@@ -70,9 +81,12 @@ class SwitchOperation {
     v1::RankSwitch::State state = v1::RankSwitch::STATE_UNSPECIFIED;
     int64_t applied_step = 0;
     std::string reason;
+    // Its step is not to be believed: the others go on without it.
+    bool left_out = false;
   };
 
   void Prepare();
+  void LeaveOutliersOut();
   void CommitIfAllPrepared();
   bool CommitCameTooLate() const;
   void FinishIfAllSettled();

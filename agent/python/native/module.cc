@@ -14,9 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "agent/python/native/api_object.h"
 #include "agent/python/native/capture.h"
-#include "agent/python/native/collector_calls.h"
 #include "agent/python/native/plan_dict.h"
 #include "agent/python/native/step_exports.h"
+#include "agent/runtime/config_file.h"
 #include "agent/runtime/options.h"
 #include "agent/runtime/recorder.h"
 #include "common/dtype.h"
@@ -89,7 +89,8 @@ class PySession {
  public:
   PySession(const std::string& collector, const std::string& run,
             std::optional<int64_t> rank, std::optional<int64_t> world_size,
-            const std::string& config_json, const std::string& framework) {
+            const std::string& config_json, const std::string& framework,
+            const std::string& config_path) {
     AgentSettings settings{collector, run, rank, world_size};
     auto options = MakeSessionOptions(
         settings, [](const char* name) { return std::getenv(name); }, Clock());
@@ -97,6 +98,7 @@ class PySession {
     options->config_json =
         config_json.empty() ? std::string(DefaultConfigJson()) : config_json;
     options->framework_version = framework;
+    options->config_path = config_path;
     RecorderOptions recorder_options;
     recorder_options.config_json = config_json;
     if (options->identity.has_rank())
@@ -144,12 +146,20 @@ class PySession {
         recorder_);
   }
 
-  // Replaces the plan from this side; used while the collector has none.
-  void SetLocalPlan(const std::string& config_json, bool enabled) {
-    auto config = ParseConfig(config_json, {});
-    if (!config.ok()) Raise(config.status());
-    Get().session()->SetLocalPlan(
-        std::make_shared<const Plan>(std::move(config->plan)), enabled);
+  // An edit of the config file, or why it cannot be read. Returns the fault
+  // that keeps dumping off, empty: none, and warnings.
+  std::pair<std::string, std::vector<std::string>> EditConfig(
+      const std::string& path, const std::string& config_json,
+      const std::string& fault, bool at_once) {
+    Session* const session = Get().session();
+    const py::gil_scoped_release release;
+    EditReport report = SubmitEdit(
+        path,
+        fault.empty()
+            ? absl::StatusOr<std::string>(config_json)
+            : absl::StatusOr<std::string>(absl::InvalidArgumentError(fault)),
+        at_once, session);
+    return {std::move(report.fault), std::move(report.warnings)};
   }
   // The same dict as long as the plan is the same: asked for in each step.
   py::dict ActivePlanDict() {
@@ -195,6 +205,7 @@ class PySession {
       Raise(status);
   }
   bool recording() { return Get().recording(); }
+  bool enabled() { return Get().enabled(); }
   int64_t step() { return Get().current_step(); }
 
   // One whole call: its inputs and its outputs. The entry's name.
@@ -323,13 +334,39 @@ PYBIND11_MODULE(_native, m) {
       .def("wait", &StepExports::Wait, ReleaseGil())
       .def("take_faults", &StepExports::TakeFaults)
       .def("close", &StepExports::Close, ReleaseGil());
+  using rankprobe::ConfigFile;
+  py::class_<ConfigFile>(m, "ConfigFile",
+                         "A config file that is looked at for edits.")
+      .def(py::init<std::string>(), py::arg("path"))
+      .def(
+          "look",
+          [](ConfigFile& self) -> py::object {
+            const auto text = [&] {
+              const py::gil_scoped_release release;
+              return self.Look();
+            }();
+            if (!text.has_value()) return py::none();
+            return text->ok()
+                       ? py::make_tuple(py::bytes(**text), "")
+                       : py::make_tuple(py::bytes(),
+                                        std::string(text->status().message()));
+          },
+          "(bytes, fault) of an edit; None: there was none.");
+  m.def(
+      "fault_line",
+      [](const std::string& path, const std::string& fault) {
+        return rankprobe::FaultLine(path, fault);
+      },
+      py::arg("path"), py::arg("fault"));
   py::class_<PySession>(m, "Session")
       .def(py::init<const std::string&, const std::string&,
                     std::optional<int64_t>, std::optional<int64_t>,
-                    const std::string&, const std::string&>(),
+                    const std::string&, const std::string&,
+                    const std::string&>(),
            py::arg("collector") = "", py::arg("run") = "",
            py::arg("rank") = py::none(), py::arg("world_size") = py::none(),
-           py::arg("config_json") = "", py::arg("framework") = "python")
+           py::arg("config_json") = "", py::arg("framework") = "python",
+           py::arg("config_path") = "")
       .def("wait_connected", &PySession::WaitConnected,
            py::arg("seconds") = 10.0)
       .def("start", &PySession::Start, py::arg("rank") = py::none())
@@ -352,13 +389,13 @@ PYBIND11_MODULE(_native, m) {
       .def("step_exports", &PySession::MakeStepExports, py::arg("collector"),
            py::arg("run"), py::arg("root"), py::arg("directory"),
            py::arg("manifests"))
-      .def("set_local_plan", &PySession::SetLocalPlan, py::arg("config_json"),
-           py::arg("enabled"))
+      .def("edit_config", &PySession::EditConfig, py::arg("path"),
+           py::arg("config_json"), py::arg("fault"), py::arg("at_once"))
       .def("set_rank", &PySession::SetRank, py::arg("rank"),
            py::arg("world_size"))
       .def("plan", &PySession::ActivePlanDict)
       .def_property_readonly("recording", &PySession::recording)
+      .def_property_readonly("enabled", &PySession::enabled)
       .def_property_readonly("current_step", &PySession::step);
   rankprobe::RegisterCapture(m);
-  rankprobe::RegisterCollectorCalls(m);
 }

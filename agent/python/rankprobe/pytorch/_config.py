@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -82,6 +81,18 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
             raise InvalidParameterError(f"config_path {config_path} is not valid JSON: {error}") from error
         if not isinstance(data, dict):
             return text
+    return _put(data, overrides)
+
+
+def _merge(text: str, overrides: dict[str, Any]) -> str:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return _put(data, overrides) if isinstance(data, dict) else text
+
+
+def _put(data: dict, overrides: dict[str, Any]) -> str:
     for key, value in overrides.items():
         if value is not None:
             data[key] = list(value) if isinstance(value, tuple) else value
@@ -91,42 +102,43 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
         raise InvalidParameterError(f"step: {error}") from error
 
 
+class Edit(NamedTuple):
+    """What config.json says now, under the constructor's arguments, or why it cannot be read."""
+
+    text: str
+    fault: str
+
+
 class ConfigFile:
     """config.json under the constructor's arguments; as a switch (dump_enable)
-    it is looked at again now and then.
+    it is looked at again in each start().
 
-    text: what it said when it was last taken.
+    text: what it said when the process began.
     """
 
     def __init__(self, path: Optional[str], overrides: dict[str, Any]) -> None:
         self.path, self._overrides = path, overrides
-        self._polled = time.monotonic()
-        self._stamp = self._read_stamp()
+        # Before it is read: no edit falls between.
+        self._file = None if path is None else _native.ConfigFile(os.path.abspath(path))
         self.text = merged_text(path, overrides)
+        self._last = Edit(self.text, "")
 
-    def changed(self, after_seconds: float) -> Optional[str]:
-        """Its text if it has changed; None if not, or if looked at less than `after_seconds` ago.
-
-        Raises InvalidParameterError if it cannot be read any more.
-        """
-        now = time.monotonic()
-        if now - self._polled < after_seconds:
+    def edited(self) -> Optional[Edit]:
+        """What it says, if it says something else than the last time."""
+        found = None if self._file is None else self._file.look()
+        if found is None:
             return None
-        self._polled = now
-        stamp = self._read_stamp()
-        if stamp is None or stamp == self._stamp:
+        data, fault = found
+        edit = Edit("", fault)
+        if not fault:
+            try:
+                edit = Edit(_merge(data.decode("utf-8"), self._overrides), "")
+            except (UnicodeDecodeError, InvalidParameterError) as error:
+                edit = Edit("", str(error))
+        if edit == self._last:
             return None
-        self._stamp = stamp
-        return merged_text(self.path, self._overrides)
-
-    def _read_stamp(self) -> Optional[tuple[int, int]]:
-        if self.path is None:
-            return None
-        try:
-            stat = os.stat(self.path)
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size
+        self._last = edit
+        return edit
 
 
 def parse(text: str, path: Optional[str] = None) -> tuple[dict, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
+import sys
 import threading
 from typing import Any, Callable, Optional, Sequence, Union
 
@@ -25,9 +26,6 @@ from rankprobe.pytorch._recompute import Recomputations
 from rankprobe.pytorch._saving import check_saved, save_variable
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
-# How often the config file is looked at while the dynamic switch is on, off.
-_POLL_ON_SECONDS, _POLL_OFF_SECONDS = 0.5, 3.0
-
 Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
 
 
@@ -75,6 +73,7 @@ class PrecisionDebugger:
             self._plan, notes = _config.parse(self._file.text, config_path)
             for note in notes:
                 warn(note)
+            self._dump_path = self._plan["dump_path"]
             self._pid = os.getpid()
             self._closed = False
             self._init_step = 0
@@ -86,12 +85,14 @@ class PrecisionDebugger:
             self._rank_sent: Optional[int] = None
             # What the records are filed under.
             self._filed_rank: Optional[int] = None
+            # Stand-ins and hooks are those of self._plan, the plan in force.
             self._applied = False
-            self._failed_closed = False
-            self._dynamic = "dump_enable" in self._plan
             self._enabled = self._plan.get("dump_enable", True)
+            # The file is a switch.
+            self._dynamic = config_path is not None and "dump_enable" in self._plan
+            # The plan is still the one that the constructor was given.
+            self._own_plan = True
             self._embedded: Optional[EmbeddedCollector] = None
-            self._calls: Any = None
             self._dirty_steps: set[int] = set()
             self._place_told = False
             self._exports: Optional[Exports] = None
@@ -217,26 +218,23 @@ class PrecisionDebugger:
 
     def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int]) -> None:
         check_torch_compile()
-        self._poll_config()
-        level = self._plan["level"] if self._enabled else ""
+        self._follow_file()
+        # A config that comes later raises nothing in a training loop.
+        level = self._plan["level"] if self._enabled and self._own_plan else ""
         _config.check_start(model, token_range, rank_id, level)
-        if self._forked() or self._closed or self._failed_closed:
+        if self._forked() or self._closed:
             return
         rank = rank_id if rank_id is not None else self._known_rank()
-        if self._enabled and self._finished():
-            return
         # Tells the collector step and rank, and takes the plan it has for them:
         # also what is off here may be switched on from there.
         if self._filed_rank is None:
             self._filed_rank = rank
         self._session.start(rank)
-        recording = self._session.recording
-        if not recording and not self._enabled:
+        self._take_plan(model is not None)
+        if not self._enabled or self._finished():
             return
-        plan = self._session.plan()
-        if (plan is not self._plan and plan != self._plan) or not self._applied:
-            self._plan = plan
-            self._apply_plan(plan)
+        plan = self._plan
+        recording = self._session.recording
         if not recording:
             self._notices.started(plan, rank)
         if plan["level"] == "debug" or not recording:
@@ -268,7 +266,6 @@ class PrecisionDebugger:
         self._session.stop()
         if self._exports is not None:
             self._exports.commit()
-        self._poll_config()
 
     def _step(self) -> None:
         if self._forked() or self._closed:
@@ -282,13 +279,12 @@ class PrecisionDebugger:
             self._running = False
         self._tokens = 0
         self._capture.enabled = True
-        if self._finished():
-            return
         step = self._current_step()
         self._session.step()
         self._loop += 1
         self._export(step)
-        self._poll_config()
+        # Who only saves (level debug) does not call start().
+        self._follow_file()
         self._finished()
 
     def _current_step(self) -> int:
@@ -327,6 +323,34 @@ class PrecisionDebugger:
 
     # --- what the plan needs of PyTorch
 
+    def _take_plan(self, has_model: bool) -> None:
+        """The plan in force since session.start(): its stand-ins and hooks, or none."""
+        self._enabled = self._session.enabled
+        if not self._enabled:
+            self._take_off()
+            return
+        plan = self._session.plan()
+        if plan is not self._plan and plan != self._plan:
+            self._applied = self._own_plan = self._banner_shown = False
+        self._plan = plan
+        if self._applied:
+            return
+        self._apply_plan(plan)
+        if self._exports is not None and plan["dump_path"] != self._dump_path:
+            warn(f"dump_path cannot change in a running job: trees go on to {self._dump_path}")
+        if plan["level"] in ("L0", "mix") and not has_model:
+            warn(f"start() has no model: no modules are recorded at level {plan['level']}")
+
+    def _take_off(self) -> None:
+        if self._running:
+            self._apis.leave_mode()
+            self._session.stop()
+            self._running = False
+        if self._applied:
+            self._applied = False
+            self._apis.remove()
+            self._recomputations.remove()
+
     def _apply_plan(self, plan: dict) -> None:
         """Patches and hooks that this level needs, and no others."""
         self._applied = True
@@ -349,7 +373,7 @@ class PrecisionDebugger:
     # --- save
 
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
-        if self._forked() or self._closed or not self._enabled or self._plan["level"] != "debug":
+        if self._forked() or self._closed or self._plan["level"] != "debug":
             return
         fault = check_saved(variable, name, save_backward)
         if fault is not None:
@@ -368,10 +392,10 @@ class PrecisionDebugger:
         if not address:
             self._embedded = EmbeddedCollector(self._plan["dump_path"], run)
             address, run = self._embedded.address, self._embedded.run
-            self._calls = _native.CollectorCalls(address)
         rank = self._filed_rank = environment_rank()
         self._session = _native.Session(address, run=run, rank=rank, config_json=self._file.text,
-                                        framework=f"pytorch {torch.__version__}")
+                                        framework=f"pytorch {torch.__version__}",
+                                        config_path=os.path.abspath(self._file.path) if self._file.path else "")
         if self._embedded is not None:
             self._embedded.connect(self._session)
         self._run = run
@@ -402,46 +426,29 @@ class PrecisionDebugger:
 
     # --- dump_enable: the config file as a switch
 
-    def _poll_config(self) -> None:
+    def _follow_file(self) -> None:
+        """An edit of the config file: with a private collector in force with the
+        next session.start(), else the collector makes a plan of the run of it."""
         if not self._dynamic or self._forked() or self._closed:
             return
         try:
-            text = self._file.changed(_POLL_ON_SECONDS if self._enabled else _POLL_OFF_SECONDS)
-            if text is None:
-                return
-            plan, notes = _config.parse(text)
-        except InvalidParameterError as error:
-            warn(f"{self._file.path} is invalid, recording is off until it changes: {error}")
-            self._switch_off()
-            return
-        for note in notes:
-            warn(note)
-        enabled = plan.get("dump_enable", self._enabled)
-        if self._enabled and not enabled:
-            self._switch_off()
-            return
-        try:
-            if self._calls is not None:
-                self._calls.set_config(self._run, text, enabled)
-            else:
-                self._session.set_local_plan(text, enabled)
-        except (RuntimeError, ValueError) as error:
-            warn(f"the collector did not take the changed config: {error}")
-            return
-        self._enabled, self._plan, self._failed_closed = enabled, plan, False
-        self._banner_shown = False
-        if enabled:
-            self._apply_plan(plan)
+            self._take_edit(self._file.edited())
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            warn(f"the edit of {self._file.path} was not taken: {error!r}")
 
-    def _switch_off(self) -> None:
-        if self._running:
-            self._apis.leave_mode()
-            self._session.stop()
-            self._running = False
-        self._enabled = self._applied = False
-        self._failed_closed = True
-        self._apis.remove()
-        self._recomputations.remove()
+    def _take_edit(self, edit: Optional[_config.Edit]) -> None:
+        if edit is None:
+            return
+        path, fault = os.path.abspath(str(self._file.path)), edit.fault
+        if not fault:
+            try:
+                for note in _config.parse(edit.text)[1]:
+                    warn(note)
+            except InvalidParameterError as error:
+                fault = str(error)
+        fault, _ = self._session.edit_config(path, edit.text, fault, self._embedded is not None)
+        if fault:
+            print(_native.fault_line(path, fault), end="", file=sys.stderr, flush=True)
 
     # --- the end
 
@@ -469,7 +476,6 @@ class PrecisionDebugger:
             undo()
         self._session.close()
         if self._embedded is not None:
-            self._calls = None
             self._embedded.leave()
         with PrecisionDebugger._lock:
             if PrecisionDebugger._instance is self:

@@ -1,0 +1,159 @@
+// ControlPlane: config files that are edited while the job runs
+// (docs/design.md, "Who decides").
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/control/control_plane.h"
+#include "common/step_range.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint32_t kSwitchTimeoutMs = 10000;
+// A rank that is silent or late gets another chance, so many times.
+constexpr int kMaxAttempts = 5;
+constexpr absl::Duration kTryAgain = absl::Seconds(1);
+
+bool AnyMissed(const v1::SwitchResult& result) {
+  return std::any_of(result.ranks().begin(), result.ranks().end(),
+                     [](const v1::RankSwitch& rank) {
+                       return rank.state() == v1::RankSwitch::STATE_REFUSED &&
+                              !SwitchOperation::IsLeftOut(rank);
+                     });
+}
+
+}  // namespace
+
+void ControlPlane::OnConfigEdited(const std::string& session,
+                                  const v1::ConfigEdited& untrusted) {
+  v1::Identity identity;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = agents_.find(session);
+    if (it == agents_.end()) return;
+    identity = it->second.identity;
+  }
+  ReadRun(identity.run());
+  // Outside the lock: this compiles.
+  FileEdit edit = FileEdit::Read(untrusted, identity);
+  absl::MutexLock lock(&mutex_);
+  const auto it = agents_.find(session);
+  if (it == agents_.end()) return;
+  Agent& agent = it->second;
+  agent.last_heard = MonotonicNow();
+  agent.config_fault = edit.fault;
+  Run* const run = LoadRun(identity.run());
+  v1::Event told = EventOf(v1::Event::KIND_ERROR, agent);
+  told.set_step(ReportedStep(untrusted.step()));
+  told.set_detail(absl::StrCat(edit.who, " cannot be used: ", edit.fault));
+  told.set_outcome("dumping is kept off");
+  if (!run->edits.Take(edit)) return;
+  if (!edit.fault.empty()) Tell(std::move(told));
+  // A newer edit need not wait for an older one.
+  CallOffFileSwitches(run);
+  TryEdit(run);
+}
+
+void ControlPlane::CallOffFileSwitches(Run* run) {
+  for (auto& op : run->switches) {
+    if (op->source() == v1::PlanSpec::SOURCE_FILE) op->CallOff();
+  }
+  ForgetFinished(run);
+}
+
+void ControlPlane::TryEdit(Run* run) {
+  if (!run->switches.empty()) return;
+  std::optional<FileEdit> next = run->edits.Next(MonotonicNow());
+  if (!next.has_value()) return;
+  FileEdit edit = *std::move(next);
+  const std::shared_ptr<const CompiledPlan> own = run->plans.ForRank(edit.rank);
+  const std::shared_ptr<const CompiledPlan> plan = run->plans.ForAll();
+  if (own != nullptr && edit.IsOlderThan(own->spec)) {
+    return NoteEdit(*run, edit, own->spec,
+                    absl::StrCat("not applied: read before the operator's plan "
+                                 "of epoch ",
+                                 own->spec.epoch(),
+                                 "; edit the file again to overrule it"));
+  }
+  const bool usable = edit.fault.empty();
+  v1::PlanSpec spec;
+  spec.set_source(v1::PlanSpec::SOURCE_FILE);
+  spec.set_source_detail(
+      usable ? edit.who
+             : absl::StrCat(edit.who, " cannot be used: ", edit.fault));
+  v1::SwitchOptions options;
+  options.set_timeout_ms(kSwitchTimeoutMs);
+  std::shared_ptr<const Plan> config = edit.config;
+  if (usable) {
+    spec.set_config_json(edit.config_json);
+    run->edits.SetFault("");
+    // A file that does not say leaves the switch as it is.
+    const bool on = plan != nullptr && plan->spec.enabled() &&
+                    StepsLeft(*run, plan->spec) > 0;
+    spec.set_enabled(config->dump_enable.value_or(on));
+  } else {
+    spec.set_config_json(OperatorConfig(*run));
+    // A disabled plan's config is asked for nothing but its text.
+    config = plan != nullptr ? plan->config : std::make_shared<const Plan>();
+    run->edits.SetFault(edit.who + ": " + edit.fault);
+  }
+  ++edit.attempts;
+  Switch(run->name, std::move(spec), std::move(config), /*expected_epoch=*/0,
+         options,
+         [this, name = run->name,
+          edit](const absl::StatusOr<v1::SwitchResult>& result) {
+           mutex_.AssertHeld();
+           EditDone(name, edit, result);
+         });
+}
+
+void ControlPlane::EditDone(const std::string& name, FileEdit edit,
+                            const absl::StatusOr<v1::SwitchResult>& result) {
+  Run* const run = LoadRun(name);
+  const std::shared_ptr<const CompiledPlan> plan = run->plans.ForAll();
+  const bool in_force =
+      result.ok() && plan != nullptr && plan->spec.epoch() == result->epoch();
+  // What called it off is newer.
+  const bool again = !absl::IsCancelled(result.status()) &&
+                     edit.attempts < kMaxAttempts &&
+                     (!in_force || AnyMissed(*result));
+  if (in_force || !again) {
+    NoteEdit(*run, edit, in_force ? plan->spec : v1::PlanSpec(),
+             result.ok() ? absl::StrCat(in_force ? "OK: " : "not applied: ",
+                                        result->summary())
+                         : result.status().ToString());
+  }
+  if (!again) return;
+  edit.not_before = MonotonicNow();
+  if (!in_force) edit.not_before += kTryAgain;
+  run->edits.TryAgain(std::move(edit));
+}
+
+void ControlPlane::NoteEdit(const Run& run, const FileEdit& edit,
+                            const v1::PlanSpec& plan,
+                            const std::string& outcome) {
+  v1::Event told;
+  told.set_kind(v1::Event::KIND_SWITCHED);
+  told.set_run(run.name);
+  told.set_step(plan.source() == v1::PlanSpec::SOURCE_FILE
+                    ? plan.effective_at_step()
+                    : -1);
+  told.set_detail(absl::StrCat(
+      edit.who, edit.fault.empty() ? " was edited" : " cannot be used"));
+  told.set_outcome(outcome);
+  Tell(std::move(told));
+}
+
+int64_t ControlPlane::FurthestStep(const std::string& run) const {
+  std::vector<int64_t> steps;
+  for (const auto& [session, agent] : agents_) {
+    if (agent.connected && agent.identity.run() == run)
+      steps.push_back(agent.step);
+  }
+  return SwitchOperation::FurthestBelievable(std::move(steps));
+}
+
+}  // namespace rankprobe

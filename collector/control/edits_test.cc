@@ -1,0 +1,386 @@
+// Config files that are edited while the job runs: order, sameness, faults.
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collector/control/control_plane.h"
+#include "collector/testing/frames.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kOff[] = R"({"dump_path": "d", "dump_enable": false})";
+constexpr char kOn[] = R"({"dump_path": "d", "dump_enable": true})";
+constexpr char kTensor[] =
+    R"({"dump_path": "d", "dump_enable": true, "task": "tensor"})";
+
+// What a rank does with directives: PlanGate, in short.
+struct FakeRank {
+  std::string session;
+  int64_t step = 0;
+  bool silent = false;
+  uint64_t heard_epoch = 0;
+  std::deque<v1::Directive> inbox;
+  std::optional<v1::PlanSpec> prepared;
+  bool committed = false;
+  v1::PlanSpec in_force;
+};
+
+class EditsTest : public testing::TempDirTest {
+ protected:
+  void SetUp() override {
+    TempDirTest::SetUp();
+    auto events = EventLog::Open({}, file_system_.get(), &clock_);
+    ASSERT_TRUE(events.ok());
+    events_ = *std::move(events);
+    Restart();
+  }
+  void TearDown() override {
+    control_.reset();
+    store_.reset();
+    TempDirTest::TearDown();
+  }
+  void Restart() {
+    control_.reset();
+    store_.reset();
+    store_ = OpenStore();
+    ControlPlane::Options options;
+    options.events = events_.get();
+    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
+  }
+
+  void Join(int64_t rank, FakeRank* fake, const std::string& config = kOff) {
+    v1::Hello hello;
+    *hello.mutable_identity() =
+        testing::MakeIdentity("run", rank, 100 + static_cast<uint64_t>(rank));
+    hello.set_protocol(1);
+    hello.set_config_json(config);
+    hello.set_config_path("/work/config.json");
+    hello.set_step(-1);
+    auto admission = control_->Admit(
+        hello, [fake](const v1::Directive& d) { fake->inbox.push_back(d); });
+    ASSERT_TRUE(admission.ok()) << admission.status();
+    fake->session = admission->welcome.session_id();
+    fake->in_force = admission->welcome.plan();
+    fake->heard_epoch = fake->in_force.epoch();
+  }
+
+  void Edit(const FakeRank& rank, const std::string& config,
+            const std::string& fault = "",
+            std::optional<uint64_t> seen = std::nullopt) {
+    v1::AgentEvent event;
+    v1::ConfigEdited& edited = *event.mutable_config_edited();
+    edited.set_config_json(config);
+    edited.set_fault(fault);
+    edited.set_path("/work/config.json");
+    edited.set_step(rank.step);
+    edited.set_seen_epoch(seen.value_or(rank.heard_epoch));
+    control_->OnEvent(rank.session, event);
+  }
+
+  void Answer(FakeRank* rank) {
+    if (rank->silent) return;
+    while (!rank->inbox.empty()) {
+      const v1::Directive d = rank->inbox.front();
+      rank->inbox.pop_front();
+      if (d.has_prepare()) {
+        rank->prepared = d.prepare().plan();
+        rank->heard_epoch = rank->prepared->epoch();
+        rank->committed = false;
+        v1::AgentEvent event;
+        event.mutable_prepared()->set_epoch(rank->prepared->epoch());
+        event.mutable_prepared()->set_current_step(rank->step);
+        event.mutable_prepared()->set_accepted(
+            rank->prepared->effective_at_step() > rank->step);
+        control_->OnEvent(rank->session, event);
+      } else if (d.has_commit()) {
+        rank->committed = true;
+      } else if (d.has_abort()) {
+        rank->prepared.reset();
+      }
+    }
+  }
+
+  void Step(FakeRank* rank) {
+    ++rank->step;
+    v1::AgentEvent event;
+    event.mutable_progress()->set_step(rank->step);
+    event.mutable_progress()->set_last_step_ns(100000000);
+    control_->OnEvent(rank->session, event);
+    if (!rank->committed || !rank->prepared.has_value() ||
+        rank->step < rank->prepared->effective_at_step())
+      return;
+    rank->in_force = *rank->prepared;
+    rank->prepared.reset();
+    v1::AgentEvent applied;
+    applied.mutable_applied()->set_epoch(rank->in_force.epoch());
+    applied.mutable_applied()->set_step(rank->step);
+    control_->OnEvent(rank->session, applied);
+  }
+
+  // A few steps of all ranks, and time for the ticker.
+  void Run(const std::vector<FakeRank*>& ranks, int steps = 6) {
+    for (int i = 0; i < steps; ++i) {
+      for (FakeRank* rank : ranks) Answer(rank);
+      for (FakeRank* rank : ranks) Step(rank);
+      clock_.Advance(absl::Milliseconds(500));
+      control_->Tick();
+    }
+  }
+
+  void Operator(bool on) {
+    v1::SetDumpEnableRequest request;
+    request.set_run("run");
+    request.set_enable(on);
+    control_->SetDumpEnable(
+        request,
+        [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); },
+        "anna");
+  }
+
+  v1::GetConfigResponse Config() { return *control_->GetConfig("run"); }
+  std::vector<std::string> Outcomes() {
+    v1::ListEventsRequest request;
+    request.set_run("run");
+    std::vector<std::string> out;
+    const v1::ListEventsResponse listed = control_->ListEvents(request);
+    for (const v1::Event& event : listed.events()) {
+      if (event.kind() == v1::Event::KIND_SWITCHED)
+        out.push_back(absl::StrCat(event.detail(), ": ", event.outcome()));
+    }
+    return out;
+  }
+
+  std::unique_ptr<EventLog> events_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<ControlPlane> control_;
+  std::optional<absl::StatusOr<v1::SwitchResult>> result_;
+};
+
+TEST_F(EditsTest, TheFirstRanksConfigSaysWhereItComesFrom) {
+  FakeRank rank;
+  Join(3, &rank);
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_FIRST_RANK);
+  EXPECT_EQ(Config().source_detail(), "rank 3, /work/config.json");
+}
+
+TEST_F(EditsTest, AnEditOfOneRankIsThePlanOfAllFromOneStep) {
+  FakeRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 3);
+  Edit(b, kTensor);
+  Run({&a, &b});
+  EXPECT_TRUE(a.in_force.enabled());
+  EXPECT_EQ(a.in_force.epoch(), 2u);
+  EXPECT_EQ(a.in_force.SerializeAsString(), b.in_force.SerializeAsString());
+  EXPECT_EQ(a.in_force.config_json(), kTensor);
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_FILE);
+  EXPECT_EQ(Config().source_detail(), "rank 1, /work/config.json");
+  EXPECT_THAT(Outcomes(),
+              ::testing::ElementsAre(HasSubstr("was edited: OK: 2/2 ranks")));
+  Edit(b, kOff);
+  Run({&a, &b});
+  EXPECT_FALSE(a.in_force.enabled());
+}
+
+TEST_F(EditsTest, TheSameEditSeenByManyRanksIsOnePlan) {
+  FakeRank a, b, c;
+  Join(0, &a);
+  Join(1, &b);
+  Join(2, &c);
+  Run({&a, &b, &c}, 2);
+  Edit(a, kOn);
+  // Another dump_path, another order of members: still the same edit.
+  Edit(b, R"({"dump_path": "of_b", "dump_enable": true})");
+  Run({&a, &b, &c});
+  Edit(c, kOn);
+  Run({&a, &b, &c});
+  EXPECT_EQ(Config().epoch(), 2u);
+  EXPECT_TRUE(c.in_force.enabled());
+}
+
+TEST_F(EditsTest, ASlowRanksReadingIsNoEditAfterTheOperatorSpoke) {
+  FakeRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  Edit(a, kOn);
+  Run({&a, &b});
+  Operator(false);
+  Run({&a, &b});
+  EXPECT_FALSE(a.in_force.enabled());
+  // It has heard of the operator and reads the file only now.
+  Edit(b, kOn);
+  Run({&a, &b});
+  EXPECT_FALSE(b.in_force.enabled());
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_OPERATOR);
+  EXPECT_EQ(Config().source_detail(), "anna");
+}
+
+TEST_F(EditsTest, AnEditReadBeforeTheOperatorSpokeLosesAndIsTold) {
+  FakeRank rank;
+  Join(0, &rank);
+  Run({&rank}, 2);
+  Operator(true);
+  Run({&rank});
+  EXPECT_TRUE(rank.in_force.enabled());
+  Edit(rank, R"({"dump_path": "d", "dump_enable": false, "level": "L0"})", "",
+       /*seen=*/1);
+  Run({&rank});
+  EXPECT_TRUE(rank.in_force.enabled());
+  EXPECT_THAT(Outcomes(), ::testing::Contains(HasSubstr(
+                              "not applied: read before the operator's plan")));
+  // One that was read after it wins.
+  Edit(rank, kOff);
+  Run({&rank});
+  EXPECT_FALSE(rank.in_force.enabled());
+}
+
+TEST_F(EditsTest, AnOperatorNeedNotWaitForAnEditThatHangs) {
+  FakeRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  b.silent = true;
+  Edit(a, kTensor);
+  Answer(&a);
+  Operator(true);
+  b.silent = false;
+  Run({&a, &b});
+  ASSERT_TRUE(result_.has_value() && result_->ok()) << result_->status();
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_OPERATOR);
+  Run({&a, &b}, 30);
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_OPERATOR)
+      << "an edit that was called off does not come back";
+}
+
+TEST_F(EditsTest, ARankThatIsSilentForAWhileGetsTheEditLater) {
+  FakeRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  b.silent = true;
+  Edit(a, kOn);
+  Run({&a, &b}, 24);
+  EXPECT_FALSE(a.in_force.enabled());
+  b.silent = false;
+  Run({&a, &b}, 24);
+  EXPECT_TRUE(a.in_force.enabled());
+  EXPECT_TRUE(b.in_force.enabled());
+}
+
+TEST_F(EditsTest, AnEditThatCannotBeUsedIsOffOnAllRanksUntilItIsMended) {
+  FakeRank a, b;
+  Join(0, &a, kOn);
+  Join(1, &b, kOn);
+  Run({&a, &b}, 2);
+  EXPECT_TRUE(a.in_force.enabled());
+  Edit(a, "", "task: \"x\x1b[2J\" is not legal");
+  Edit(b, "", "task: \"x\x1b[2J\" is not legal");
+  Run({&a, &b});
+  EXPECT_FALSE(a.in_force.enabled());
+  EXPECT_FALSE(b.in_force.enabled());
+  EXPECT_EQ(Config().epoch(), 2u) << "one fault, one plan";
+  EXPECT_THAT(Config().config_fault(), HasSubstr("rank 0, /work/config.json"));
+  EXPECT_THAT(Config().config_fault(), ::testing::Not(HasSubstr("\x1b")));
+  EXPECT_THAT(control_->ListAgents("run").agents(1).config_fault(),
+              HasSubstr("is not legal"));
+  Edit(b, kOn);
+  Run({&a, &b});
+  EXPECT_TRUE(a.in_force.enabled());
+  EXPECT_THAT(Config().config_fault(), IsEmpty());
+  EXPECT_THAT(control_->ListAgents("run").agents(1).config_fault(), IsEmpty());
+  EXPECT_THAT(control_->ListAgents("run").agents(0).config_fault(),
+              HasSubstr("is not legal"))
+      << "that rank has not read it again yet";
+}
+
+TEST_F(EditsTest, AnOperatorOverrulesAFileThatCannotBeUsed) {
+  FakeRank rank;
+  Join(0, &rank, kOn);
+  Run({&rank}, 2);
+  Edit(rank, "{");
+  Run({&rank});
+  EXPECT_FALSE(rank.in_force.enabled());
+  EXPECT_THAT(Config().config_fault(), HasSubstr("not valid JSON"));
+  Operator(true);
+  Run({&rank});
+  EXPECT_TRUE(rank.in_force.enabled());
+  EXPECT_THAT(Config().config_fault(), IsEmpty());
+  EXPECT_THAT(control_->ListAgents("run").agents(0).config_fault(),
+              HasSubstr("not valid JSON"))
+      << "the file is as it was";
+}
+
+TEST_F(EditsTest, AFileThatDoesNotSayLeavesTheSwitchAsItIs) {
+  FakeRank rank;
+  Join(0, &rank);
+  Run({&rank}, 2);
+  Edit(rank, R"({"dump_path": "d", "task": "tensor"})");
+  Run({&rank});
+  EXPECT_FALSE(rank.in_force.enabled());
+  Operator(true);
+  Run({&rank});
+  Edit(rank, R"({"dump_path": "d", "level": "L0"})");
+  Run({&rank});
+  EXPECT_TRUE(rank.in_force.enabled());
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_FILE);
+}
+
+TEST_F(EditsTest, APlanOfAFileOutlivesTheCollectorAndIsNoEditAfterIt) {
+  FakeRank rank;
+  Join(0, &rank);
+  Run({&rank}, 2);
+  Edit(rank, kTensor);
+  Run({&rank});
+  Restart();
+  Join(0, &rank);
+  EXPECT_TRUE(rank.in_force.enabled());
+  EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_FILE);
+  // The agent tells its edit again, not knowing whether it was kept.
+  Edit(rank, kTensor, "", /*seen=*/1);
+  Run({&rank});
+  EXPECT_EQ(Config().epoch(), 2u);
+}
+
+TEST_F(EditsTest, AStepThatNobodyCanReachDoesNotHoldUpTheOthers) {
+  FakeRank a, b, c;
+  Join(0, &a);
+  Join(1, &b);
+  Join(2, &c);
+  Run({&a, &b, &c}, 2);
+  c.step = int64_t{1} << 62;
+  Step(&c);
+  Operator(true);
+  Run({&a, &b});
+  ASSERT_TRUE(result_.has_value() && result_->ok()) << result_->status();
+  EXPECT_LT((*result_)->effective_at_step(), 20);
+  EXPECT_EQ((*result_)->attempts(), 1u);
+  ASSERT_EQ((*result_)->ranks_size(), 3);
+  EXPECT_EQ((*result_)->ranks(2).state(), v1::RankSwitch::STATE_REFUSED);
+  EXPECT_THAT((*result_)->ranks(2).reason(), HasSubstr("left out"));
+  EXPECT_TRUE(a.in_force.enabled());
+  EXPECT_TRUE(b.in_force.enabled());
+}
+
+TEST(FurthestBelievable, IsThatOfTheRanksThatBelongTogether) {
+  const auto furthest = SwitchOperation::FurthestBelievable;
+  EXPECT_EQ(furthest({}), -1);
+  EXPECT_EQ(furthest({-1, -1}), -1);
+  EXPECT_EQ(furthest({-1, 5000000}), 5000000) << "set_init_step";
+  EXPECT_EQ(furthest({3, 900000}), 900000);
+  EXPECT_EQ(furthest({3, 4, int64_t{1} << 53}), 4);
+  EXPECT_EQ(furthest({3, int64_t{1} << 53}), 3);
+}
+
+}  // namespace
+}  // namespace rankprobe

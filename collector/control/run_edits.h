@@ -1,0 +1,76 @@
+// Edits of the config files of one run's ranks: which state of the file is
+// known already, which edit waits to become the run's plan, and why dumping is
+// kept off. Not thread-safe: guarded by the ControlPlane's lock.
+//
+// The newest of file edit and operator's command wins. Ranks read the same file
+// at different times, so a state of the file that the run knows is no edit; and
+// an edit that its rank read before it heard of an operator's plan is older
+// than that plan.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_RUN_EDITS_H_
+#define RANKPROBE_COLLECTOR_CONTROL_RUN_EDITS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "common/plan.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+struct FileEdit {
+  // Empty with a fault, and null.
+  std::string config_json;
+  std::shared_ptr<const Plan> config;
+  // Why it cannot be used; empty: it can.
+  std::string fault;
+  uint64_t seen_epoch = 0;
+  std::optional<int64_t> rank;
+  // "rank 3, /work/config.json".
+  std::string who;
+  // What it says, the same for all ranks.
+  std::string key;
+  // Tries to make it the plan of every rank, and when the next may be made.
+  int attempts = 0;
+  absl::Time not_before = absl::InfinitePast();
+
+  // Of an event of `rank`; compiles, so not under a lock. Never fails: what
+  // cannot be used has a fault.
+  static FileEdit Read(const v1::ConfigEdited& untrusted,
+                       const v1::Identity& identity);
+  // Its rank had not heard of `plan` yet, which an operator made.
+  bool IsOlderThan(const v1::PlanSpec& plan) const;
+};
+
+class RunEdits {
+ public:
+  // The same for configs that say the same, members apart that are each rank's
+  // own (dump_path). Parses, so not under a lock.
+  static std::string KeyOf(const std::string& config_json);
+
+  // False: the run knows this state of the file.
+  bool Take(FileEdit edit);
+  // What the file said that the plan in force was made of.
+  void Know(std::string key) { key_ = std::move(key); }
+
+  // Takes the edit that waits if its time has come.
+  std::optional<FileEdit> Next(absl::Time now);
+  // It is to be tried again, unless another has come since.
+  void TryAgain(FileEdit edit);
+
+  // Why dumping is kept off; empty: it is not.
+  const std::string& fault() const { return fault_; }
+  void SetFault(std::string fault) { fault_ = std::move(fault); }
+
+ private:
+  std::string key_;
+  std::string fault_;
+  std::optional<FileEdit> waiting_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_RUN_EDITS_H_
