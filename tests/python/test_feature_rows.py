@@ -242,6 +242,7 @@ def test_b3_what_follows_the_last_forward_of_token_range_belongs_to_it(dump, lev
     assert [n for n in names if "argmax" in n or "cat" in n] == [
         "Torch.argmax.0.forward", "Torch.cat.0.forward", "Torch.argmax.1.forward", "Torch.cat.1.forward"]
     assert len([n for n in names if "linear" in n]) == 4 and not any("neg" in n for n in names)
+    assert (names[0], names[-1]) == ("Functional.linear.0.forward", "Torch.cat.1.forward")
 
 
 def test_b10_an_exception_in_module_dump_silences_that_step_only(dump) -> None:
