@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 import warnings
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -17,6 +17,13 @@ from rankprobe.pytorch._errors import InterfaceUsageError
 def warn(text: str) -> None:
     """To the caller of the function that calls this."""
     warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
+
+
+class InstanceOfProcess:
+    """A class attribute: the one instance of the class, None while there is none."""
+
+    def __get__(self, _: Any, owner: Any) -> Any:
+        return owner._instance
 
 
 def run_name() -> str:

@@ -21,17 +21,12 @@ from rankprobe.pytorch._exports import Exports, tell_place
 from rankprobe.pytorch._module_dump import ModuleDump
 from rankprobe.pytorch._modules import ModuleHooks
 from rankprobe.pytorch._notices import Notices
-from rankprobe.pytorch._process import check_torch_compile, environment_rank, run_name, warn
+from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, environment_rank, run_name, warn
 from rankprobe.pytorch._recompute import Recomputations
 from rankprobe.pytorch._saving import check_saved, save_variable
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
-
-
-class _InstanceOfProcess:
-    def __get__(self, _: Any, owner: type) -> Optional["PrecisionDebugger"]:
-        return owner._instance
 
 
 class PrecisionDebugger:
@@ -53,7 +48,7 @@ class PrecisionDebugger:
     _instance: Optional["PrecisionDebugger"] = None
     _lock = threading.RLock()
     # The instance of this process, None before construction; read-only.
-    instance = _InstanceOfProcess()
+    instance = InstanceOfProcess()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "PrecisionDebugger":
         with cls._lock:
