@@ -54,6 +54,11 @@ absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
   if (session_options.identity.has_rank())
     recorder_options.rank = session_options.identity.rank();
   std::unique_ptr<Session> session;
+  if (session_options.collector.empty() &&
+      session_options.on_missing != MissingCollector::kIgnore) {
+    return absl::InvalidArgumentError(
+        "no collector is named, and on_collector_missing is not ignore");
+  }
   if (!session_options.collector.empty()) {
     RP_ASSIGN_OR_RETURN(
         session, Session::Create(std::move(session_options), &ProcessClock()));

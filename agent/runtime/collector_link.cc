@@ -16,7 +16,9 @@ namespace {
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
 // How long a collector may take to appear before its absence is told.
-constexpr absl::Duration kSilence = absl::Seconds(10);
+constexpr absl::Duration kSilence = absl::Milliseconds(900);
+// One that takes connections may be slow.
+constexpr absl::Duration kLongSilence = absl::Seconds(5);
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
@@ -244,7 +246,8 @@ void CollectorLink::StayConnected() {
         absl::Now() + backoff * absl::Uniform(random, 0.5, 1.5);
     while (absl::Now() < until) {
       SpoolFrames();
-      if (!outbox_->Wait(until - absl::Now())) return;
+      TellIfSilent();
+      if (!outbox_->Wait(std::min(until - absl::Now(), kSilence / 2))) return;
     }
   }
 }
@@ -314,7 +317,8 @@ bool CollectorLink::RunConnection() {
     }
     if (upload != nullptr && upload->CanWrite() && absl::Now() >= hold_until)
       SendNext(upload.get());
-    if (!outbox_->Wait(absl::Milliseconds(500))) {
+    if (!welcomed) TellIfSilent();
+    if (!outbox_->Wait(absl::Milliseconds(welcomed ? 500 : 200))) {
       if (welcomed && control.CanWrite()) SayGoodbye(&control);
       break;
     }
@@ -372,6 +376,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     connected_ = true;
     fatal_ = absl::OkStatus();
     last_error_.clear();
+    TellFound();
   }
   upload->Write(ToByteBuffer(open));
   return upload;
@@ -507,17 +512,37 @@ void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
 void CollectorLink::TellOnce() {
   if (told_) return;
   // A collector that was there comes back; frames wait for it.
-  if (fatal_.ok() && (reconnects_ > 0 || absl::Now() - began_ < kSilence))
+  const absl::Duration patience = last_error_.empty() ? kLongSilence : kSilence;
+  if (fatal_.ok() && (reconnects_ > 0 || absl::Now() - began_ < patience))
     return;
+  // That is an error of Session::Create.
+  if (fatal_.ok() && options_.on_missing == MissingCollector::kFail) return;
   told_ = true;
   const std::string rank =
       identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
-  const std::string line = absl::StrCat(
-      "rankprobe: nothing", rank, " is recorded, training goes on: ",
-      fatal_.ok() ? absl::StrCat("no collector at ", options_.collector, " (",
-                                 last_error_, "); it is still looked for")
-                  : std::string(fatal_.message()),
-      "\n");
+  std::string why(fatal_.message());
+  if (fatal_.ok()) {
+    why = absl::StrCat("no collector at ", options_.collector,
+                       last_error_.empty() ? "" : " (", last_error_,
+                       last_error_.empty() ? "" : ")",
+                       "; it is still looked for");
+  }
+  const std::string line =
+      !options_.spool_directory.empty()
+          ? absl::StrCat("rankprobe: what is recorded", rank, " is kept in ",
+                         options_.spool_directory, ", training goes on: ", why,
+                         "\n")
+          : absl::StrCat("rankprobe: nothing", rank,
+                         " is recorded, training goes on: ", why, "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+void CollectorLink::TellFound() {
+  if (!told_ || !fatal_.ok() || found_) return;
+  found_ = true;
+  const std::string line =
+      absl::StrCat("rankprobe: the collector at ", options_.collector,
+                   " is there now, what is queued is sent\n");
   std::fputs(line.c_str(), stderr);
 }
 

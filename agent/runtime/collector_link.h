@@ -83,6 +83,13 @@ class CollectorLink {
   void SpoolFrames();
   void NoteError(const absl::Status& status);
   void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same while a connection is still being made.
+  void TellIfSilent() {
+    absl::MutexLock lock(&mutex_);
+    if (!connected_) TellOnce();
+  }
+  // A collector that was said to be missing is there.
+  void TellFound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
   void TellEditAgain(const v1::Welcome& welcome);
@@ -98,6 +105,7 @@ class CollectorLink {
   mutable absl::Mutex mutex_;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
+  bool found_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string last_error_ ABSL_GUARDED_BY(mutex_);

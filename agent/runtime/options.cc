@@ -77,6 +77,17 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
         absl::StrCat("RANKPROBE_POLICY=", policy,
                      " is not one of block, stats_only, drop_newest"));
   }
+  std::string missing = settings.on_collector_missing;
+  if (missing.empty()) missing = text("RANKPROBE_ON_COLLECTOR_MISSING");
+  if (missing == "spool") {
+    options.on_missing = MissingCollector::kSpool;
+  } else if (missing == "fail") {
+    options.on_missing = MissingCollector::kFail;
+  } else if (!missing.empty() && missing != "ignore") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RANKPROBE_ON_COLLECTOR_MISSING=", missing,
+                     " is not one of ignore, spool, fail"));
+  }
   options.spool_directory = text("RANKPROBE_SPOOL");
   options.remember_payloads = text("RANKPROBE_RESEND").empty();
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> spool_mb,

@@ -5,6 +5,8 @@
 //   RANK, WORLD_SIZE     as torchrun sets them
 //   RANKPROBE_QUEUE_MB   byte budget of the agent, MiB
 //   RANKPROBE_POLICY     block, stats_only or drop_newest
+//   RANKPROBE_ON_COLLECTOR_MISSING
+//                        ignore, spool or fail (session.h)
 //   RANKPROBE_SPOOL      directory that keeps frames until they are committed
 //   RANKPROBE_RESEND     set: equal payloads are sent again, for measurements
 //   RANKPROBE_TLS_*, RANKPROBE_TOKEN_FILE: common/channel_security.h
@@ -26,6 +28,8 @@ struct AgentSettings {
   std::optional<int64_t> rank;
   std::optional<int64_t> world_size;
   ChannelSecurityFiles security;
+  // "ignore", "spool" or "fail".
+  std::string on_collector_missing;
 };
 
 // Reads one variable; null when it is not set.

@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "agent/runtime/collector_link.h"
 #include "agent/runtime/event_outbox.h"
@@ -211,7 +212,22 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
     options.identity.set_incarnation(
         absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
   }
-  return std::make_unique<SessionImpl>(std::move(options), clock);
+  if (options.on_missing == MissingCollector::kSpool &&
+      options.spool_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "on_collector_missing=spool needs a directory: RANKPROBE_SPOOL");
+  }
+  const bool fail = options.on_missing == MissingCollector::kFail;
+  const absl::Duration deadline = options.missing_deadline;
+  auto session = std::make_unique<SessionImpl>(std::move(options), clock);
+  if (!fail) return session;
+  if (const absl::Status status = session->WaitConnected(deadline);
+      !status.ok()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), " (on_collector_missing is fail)"));
+  }
+  return session;
 }
 
 }  // namespace rankprobe

@@ -34,6 +34,12 @@ namespace rankprobe {
 
 enum class OverflowPolicy { kBlock, kStatsOnly, kDropNewest };
 
+// When no collector answers within a second. kIgnore: training goes on, stderr
+// says that nothing is recorded, the collector is still looked for. kSpool: the
+// same, with what is recorded kept on disk for the next session. kFail: Create
+// waits a while longer, then it is an error.
+enum class MissingCollector { kIgnore, kSpool, kFail };
+
 struct SessionOptions {
   // "host:port". Empty: FAILED to create.
   std::string collector;
@@ -58,6 +64,9 @@ struct SessionOptions {
   // process: the next session with this directory delivers them. Empty: no
   // spool.
   std::string spool_directory;
+  MissingCollector on_missing = MissingCollector::kIgnore;
+  // How long Create waits under kFail.
+  absl::Duration missing_deadline = absl::Seconds(10);
   uint64_t spool_bytes = uint64_t{4} << 30;
   // Time the destructor may take to drain.
   absl::Duration drain_deadline = absl::Seconds(10);
@@ -131,7 +140,8 @@ class Session {
   virtual ~Session() = default;
 
   // Starts the threads and returns at once; connecting happens behind.
-  // INVALID_ARGUMENT for bad options.
+  // INVALID_ARGUMENT for bad options. Under MissingCollector::kFail it waits
+  // for the collector, and fails as WaitConnected does.
   static absl::StatusOr<std::unique_ptr<Session>> Create(SessionOptions options,
                                                          const Clock* clock);
 

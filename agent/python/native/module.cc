@@ -106,7 +106,11 @@ class PySession {
     // A bad config is told before anything connects.
     const auto checked = ParseConfig(options->config_json, {});
     if (!checked.ok()) Raise(checked.status());
-    auto session = Session::Create(*std::move(options), &Clock());
+    auto session = [&] {
+      // It may wait for the collector.
+      const py::gil_scoped_release release;
+      return Session::Create(*std::move(options), &Clock());
+    }();
     if (!session.ok()) Raise(session.status());
     auto recorder = Recorder::Create(std::move(recorder_options),
                                      *std::move(session), &Clock());
