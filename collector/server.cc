@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -44,6 +45,7 @@ constexpr size_t kQuickThreads = 2;
 constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kIdleMs = 10 * 60 * 1000;
 constexpr int kHandshakeMs = 10000;
+constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
 class ServerImpl final : public Server {
@@ -162,15 +164,11 @@ class ServerImpl final : public Server {
 
   void Shutdown() override {
     if (server_ == nullptr) return;
-    const absl::Time deadline =
-        absl::Now() + absl::Seconds(config_.drain_seconds);
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
     gate_->Stop();
     control_.Shutdown();
-    server_->Shutdown(absl::ToChronoTime(deadline -
-                                         absl::Seconds(config_.drain_seconds) +
-                                         absl::Milliseconds(300)));
+    EndCalls();
     metrics_server_.reset();
     janitor_.Stop();
     stop_ticker_.Set();
@@ -200,6 +198,25 @@ class ServerImpl final : public Server {
    private:
     ConnectionGate* const gate_;
   };
+
+  // Calls get a moment to end, then they are cancelled. Shutdown returns when
+  // the last one is over: a query that does not look whether anybody still
+  // waits for it must not keep the process, once what was received is safe.
+  void EndCalls() {
+    MonotonicEvent ended;
+    std::thread ending([this, &ended] {
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + kLastMoment));
+      ended.Set();
+    });
+    if (!ended.WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
+      commits_->Finish();
+      logger_->Log(Logger::Severity::kWarning, "queries_left",
+                   {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
+      // Nothing is left to be saved, and destructors would wait as well.
+      std::_Exit(0);
+    }
+    ending.join();
+  }
 
   absl::Status OpenGate() {
     ConnectionGate::Options options;

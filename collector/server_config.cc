@@ -78,7 +78,7 @@ constexpr NumberKey kNumbers[] = {
     {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
      "time between two looks for what is to be deleted"},
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
-     "time a shutdown may take"},
+     "time after which a shutdown waits for queries no longer"},
 };
 
 void CheckNumber(const NumberKey& key, const std::string& text,

@@ -39,7 +39,7 @@ struct ServerConfig {
   uint64_t memory_bytes = 0;
   uint64_t worker_threads = 4;
   uint64_t sync_interval_ms = 1000;
-  uint64_t drain_seconds = 20;
+  uint64_t drain_seconds = 5;
   // 0: no limit.
   uint64_t retention_hours = 0;
   uint64_t retention_bytes = 0;

@@ -22,6 +22,8 @@ class BenchBudget {
   // A plan that is to be switched off now, as one try; nothing when there is
   // none. Ask again after the switch: it may not have been agreed on.
   std::optional<uint64_t> TakeSpent();
+  // Nothing was counted.
+  bool empty() const { return counts_.empty(); }
   // The plan is no longer in force, or was switched off.
   void Forget(uint64_t epoch);
 

@@ -439,6 +439,11 @@ void ControlPlane::Tick() {
   CheckSilence(now);
   FinishExplains();
   for (auto& [name, run] : runs_) {
+    // Most runs of a long life have nothing going on.
+    if (run.switches.empty() && run.bench.empty()) {
+      TryEdit(&run);
+      continue;
+    }
     for (auto& op : run.switches) op->Tick(now);
     ForgetFinished(&run);
     TryEdit(&run);

@@ -298,19 +298,25 @@ void ControlPlane::NoteRunBytes(const v1::Identity& identity, uint64_t bytes) {
 void ControlPlane::CheckSilence(absl::Time now) {
   if (now < next_silence_check_) return;
   next_silence_check_ = now + absl::Milliseconds(200);
-  for (auto& [name, run] : runs_) {
+  // One pass over the agents, however many runs there are.
+  std::map<std::string, std::vector<RunWatch::Rank>> watched;
+  for (const auto& [name, run] : runs_) {
     const auto& rules = run.watch.spec().rules();
-    if (std::none_of(rules.begin(), rules.end(),
-                     [](const auto& rule) { return rule.has_silence(); }))
-      continue;
-    std::vector<RunWatch::Rank> ranks;
-    for (const auto& [session, agent] : agents_) {
-      if (agent.identity.run() != name) continue;
-      ranks.push_back({agent.identity, agent.step, agent.connected,
-                       agent.farewell, agent.last_moved});
-    }
-    for (const RunWatch::Fired& fired : run.watch.CheckSilence(ranks, now))
-      Act(&run, fired);
+    if (std::any_of(rules.begin(), rules.end(),
+                    [](const auto& rule) { return rule.has_silence(); }))
+      watched[name];
+  }
+  if (watched.empty()) return;
+  for (const auto& [session, agent] : agents_) {
+    const auto it = watched.find(agent.identity.run());
+    if (it == watched.end()) continue;
+    it->second.push_back({agent.identity, agent.step, agent.connected,
+                          agent.farewell, agent.last_moved});
+  }
+  for (const auto& [name, ranks] : watched) {
+    Run* const run = LoadRun(name);
+    for (const RunWatch::Fired& fired : run->watch.CheckSilence(ranks, now))
+      Act(run, fired);
   }
 }
 

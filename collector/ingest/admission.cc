@@ -1,6 +1,7 @@
 #include "collector/ingest/admission.h"
 
 #include "absl/strings/str_cat.h"
+#include "collector/ingest/decoded_size.h"
 #include "common/call_values.h"
 #include "common/crc32c.h"
 #include "common/json_check.h"
@@ -141,6 +142,12 @@ absl::Status CheckContent(const v1::UploadFrame& frame) {
       return absl::InvalidArgumentError(
           absl::StrCat("a record batch is of step ", frame.batch().step(),
                        "; 0 .. ", kMaxStep, " are legal"));
+    }
+    if (const uint64_t bytes = DecodedSize(frame, 0);
+        bytes > kMaxDecodedBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          frame.batch().records_size(), " records of one frame take ", bytes,
+          " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
     }
     for (const v1::Record& record : frame.batch().records())
       RP_RETURN_IF_ERROR(CheckRecord(record));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/ingest/decoded_size.h"
 
 namespace rankprobe {
 
@@ -18,7 +19,10 @@ CommitQueue::CommitQueue(const Options& options, Store* store,
       sync_thread_([this] { RunSync(); }),
       thread_([this] { Run(); }) {}
 
-CommitQueue::~CommitQueue() {
+CommitQueue::~CommitQueue() { Finish(); }
+
+void CommitQueue::Finish() {
+  if (!thread_.joinable()) return;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -81,7 +85,8 @@ void CommitQueue::Remove(uint64_t upload) {
 }
 
 bool CommitQueue::MayRead(const Upload& upload) const {
-  if (upload.backlog < (1 << 20)) return true;
+  // One that sends little is not held up by those that send much.
+  if (upload.backlog < (64 << 10)) return true;
   return upload.backlog < 2 * options_.credit_bytes &&
          pending_ < options_.pending_bytes;
 }
@@ -99,6 +104,7 @@ std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
 bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
   Pending pending;
   pending.bytes = frame.ByteSizeLong();
+  pending.memory = DecodedSize(frame, pending.bytes);
   pending.frame = std::move(frame);
   return Enqueue(upload, std::move(pending));
 }
@@ -107,7 +113,7 @@ bool CommitQueue::Refuse(uint64_t upload, uint64_t sequence,
                          std::string reason) {
   Pending pending;
   pending.frame.set_sequence(sequence);
-  pending.bytes = reason.size() + sizeof(Pending);
+  pending.memory = reason.size() + sizeof(Pending);
   pending.refused = std::move(reason);
   return Enqueue(upload, std::move(pending));
 }
@@ -116,12 +122,12 @@ bool CommitQueue::Enqueue(uint64_t upload, Pending pending) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
   if (it == uploads_.end()) return true;
-  pending_ += pending.bytes;
+  pending_ += pending.memory;
   control_->NoteReceived(it->second->session, pending.bytes,
-                         static_cast<int64_t>(pending.bytes));
+                         static_cast<int64_t>(pending.memory));
   it->second->received =
       std::max(it->second->received, pending.frame.sequence());
-  it->second->backlog += pending.bytes;
+  it->second->backlog += pending.memory;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
   it->second->paused = !MayRead(*it->second);
@@ -170,10 +176,10 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
 
 void CommitQueue::LetGo(const Taken& t) {
   // A failed sync may have forgotten all that was pending.
-  pending_ -= std::min(pending_, t.pending.bytes);
-  t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
+  pending_ -= std::min(pending_, t.pending.memory);
+  t.upload->backlog -= std::min(t.upload->backlog, t.pending.memory);
   control_->NoteReceived(t.upload->session, 0,
-                         -static_cast<int64_t>(t.pending.bytes));
+                         -static_cast<int64_t>(t.pending.memory));
 }
 
 void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
@@ -244,15 +250,15 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       bad[t.upload] = status;
     }
     absl::MutexLock lock(&mutex_);
-    pending_ -= std::min(pending_, t.pending.bytes);
-    t.upload->backlog -= std::min(t.upload->backlog, t.pending.bytes);
+    pending_ -= std::min(pending_, t.pending.memory);
+    t.upload->backlog -= std::min(t.upload->backlog, t.pending.memory);
   }
   AckAll(done);
   for (const auto& [upload, status] : bad) {
     {
       absl::MutexLock lock(&mutex_);
       for (const Pending& pending : upload->frames)
-        pending_ -= std::min(pending_, pending.bytes);
+        pending_ -= std::min(pending_, pending.memory);
       upload->backlog = 0;
       upload->frames.clear();
     }

@@ -38,7 +38,8 @@ class CommitQueue {
   struct Options {
     // Of frames taken into one commit.
     uint64_t batch_bytes = 8 << 20;
-    // Frames of all uploads that wait for the disk; credit shrinks near it.
+    // Memory of all uploads' frames that wait for the disk; credit shrinks
+    // near it.
     uint64_t pending_bytes = uint64_t{512} << 20;
     uint64_t credit_bytes = 16 << 20;
     absl::Duration sync_interval = absl::Seconds(1);
@@ -57,8 +58,10 @@ class CommitQueue {
   CommitQueue(const Options& options, Store* store, ControlPlane* control,
               const Clock* clock,
               std::function<void(const absl::Status&)> failed);
-  // Commits and syncs what was submitted, then stops.
   ~CommitQueue();
+  // Commits and syncs what was submitted, then stops; what is submitted later
+  // is not committed. The destructor does it too. From one thread.
+  void Finish();
 
   // A new upload; `committed` is what the store has of its incarnation.
   uint64_t Add(const std::string& session, const v1::Identity& identity,
@@ -77,7 +80,10 @@ class CommitQueue {
  private:
   struct Pending {
     v1::UploadFrame frame;
+    // As it came.
     uint64_t bytes = 0;
+    // As it is held.
+    uint64_t memory = 0;
     // Not empty: what it held is refused, for this reason.
     std::string refused;
   };

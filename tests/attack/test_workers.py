@@ -1,0 +1,57 @@
+"""Workers: readers that do not read, queries that nobody waits for, and the end of the process meanwhile."""
+
+import os
+import time
+
+import harness
+from harness import agent, archive
+
+MIB = 1 << 20
+
+
+def unread_exports(daemon: harness.Daemon, count: int) -> list:
+    """Exports whose client takes nothing: more than HTTP/2's window of data waits in each."""
+    rank = harness.RawAgent(daemon, run="big")
+    for step in range(8):
+        rank.step(step, os.urandom(MIB))
+    assert rank.committed()
+    calls = []
+    for _ in range(count):
+        channel = daemon.channel("", options=[("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65535)])
+        calls.append(harness.archive_grpc.ArchiveServiceStub(channel).Export(archive.ExportRequest(run="big"), timeout=120))
+    time.sleep(1)
+    return calls
+
+
+def test_w01_readers_that_do_not_read_hold_no_worker_for_ever(start_daemon):
+    """W01: four unread Exports of four workers: short calls are answered meanwhile, and each reader is ended."""
+    daemon = start_daemon("--worker-threads", 4)
+    calls = unread_exports(daemon, 4)
+    began = time.monotonic()
+    assert harness.outcome(daemon.archive().ListRuns, archive.ListRunsRequest())[0] == "OK"
+    assert harness.outcome(daemon.archive().ListSteps, archive.ListStepsRequest(run="big"))[0] == "OK"
+    bench = harness.agent_grpc.AgentServiceStub(daemon.channel())
+    assert harness.outcome(bench.GetBench, agent.BenchRequest(run="big", step=0, rank=0))[0] != "DEADLINE_EXCEEDED"
+    assert time.monotonic() - began < 25
+    # A call that needs a worker waits until the first reader has lost its own.
+    code, calls_of_step = harness.outcome(daemon.archive().ListCalls, archive.ListCallsRequest(run="big", step=0, rank=0),
+                                          timeout=90)
+    assert code == "OK" and len(calls_of_step) == 1
+    for call in calls:
+        call.cancel()
+
+
+def test_h10_sigterm_ends_within_seconds_while_readers_hold_all_workers(start_daemon):
+    """W02 H10: it took more than 60 s, until SIGKILL."""
+    daemon = start_daemon("--worker-threads", 2)
+    calls = unread_exports(daemon, 4)
+    daemon.process.terminate()
+    began = time.monotonic()
+    assert daemon.process.wait(40) == 0
+    assert time.monotonic() - began < 20
+    for call in calls:
+        call.cancel()
+    # What was acknowledged is there.
+    daemon.start()
+    code, steps = harness.outcome(daemon.archive().ListSteps, archive.ListStepsRequest(run="big"))
+    assert code == "OK" and [s.step for s in steps.steps] == list(range(8))
