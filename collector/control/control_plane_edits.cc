@@ -52,8 +52,8 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   told.set_outcome("dumping is kept off");
   if (!run->edits.Take(edit)) return;
   if (!edit.fault.empty()) Tell(std::move(told));
-  // A newer edit need not wait for an older one.
-  CallOffFileSwitches(run);
+  // While another switch goes on it waits, and only the newest does: who edits
+  // without end makes one plan at a time.
   TryEdit(run);
 }
 

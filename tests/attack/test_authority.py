@@ -86,7 +86,8 @@ def test_a_file_that_cannot_be_used_is_bounded_and_harmless_text(daemon) -> None
     rank = harness.RawAgent(daemon, "text", 0, config=_OFF)
     rank.event(config_edited=agent.ConfigEdited(fault="\x1b]0;title\x07" + "x" * 100_000, path="\n" * 100_000))
     stub = daemon.control()
-    fault = harness.wait_for(lambda: stub.GetConfig(control.GetConfigRequest(run="text")).config_fault, what="the fault")
+    fault = harness.wait_for(lambda: stub.GetConfig(control.GetConfigRequest(run="text")).config_fault,
+                             what="the fault")
     assert len(fault) < 20_000 and not any(c in fault for c in "\x1b\x07\n")
     printed = daemon.cli("config", "get", "--run", "text").stdout
     assert "\x1b" not in printed and "kept off" in printed

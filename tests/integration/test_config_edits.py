@@ -247,7 +247,7 @@ def test_two_processes_that_say_the_same_rank_id(collector, python_job) -> None:
 
     def taken() -> bool:
         agents = collector.json("status", "--run", "edits")["agents"]
-        return any(a["connected"] and a["identity"]["pid"] == str(second.ranks[0].process.pid) for a in agents
+        return any(a["connected"] and str(a["identity"]["pid"]) == str(second.ranks[0].process.pid) for a in agents
                    if a.get("connected"))
 
     harness.wait_for(taken, 60, "the second to be taken")
