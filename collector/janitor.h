@@ -1,10 +1,13 @@
-// The thread that applies retention and gives space back, now and then.
+// The thread that applies retention and gives space back: now and then, and as
+// soon as the segments pass their limit. Steps are deleted for their age only
+// while the wall clock can be believed (collector/store/wall_clock_guard.h).
 // Ownership: one per server; store, clock, logger and what `live` asks outlive
 // it. Failure: logged; the next round tries again.
 #ifndef RANKPROBE_COLLECTOR_JANITOR_H_
 #define RANKPROBE_COLLECTOR_JANITOR_H_
 
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -14,7 +17,9 @@
 #include "collector/logger.h"
 #include "collector/store/retention.h"
 #include "collector/store/store.h"
+#include "collector/store/wall_clock_guard.h"
 #include "common/clock.h"
+#include "common/monotonic_event.h"
 
 namespace rankprobe {
 
@@ -38,7 +43,10 @@ class Janitor {
 
  private:
   void Run();
-  void Round();
+  // True: it did nothing, though the segments are above their limit.
+  bool Round();
+  // Whether steps may be deleted for their age now; says so when it changes.
+  bool AgesAreKnown();
 
   const Options options_;
   Store* const store_;
@@ -47,7 +55,11 @@ class Janitor {
   const std::function<absl::flat_hash_set<uint64_t>()> live_;
   mutable absl::Mutex mutex_;
   GarbageReport last_garbage_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the thread alone.
+  std::optional<WallClockGuard> guard_;
+  bool ages_known_ = true;
+  bool told_over_limit_ = false, told_unknown_ = false;
+  MonotonicEvent stop_;
   std::thread thread_;
 };
 

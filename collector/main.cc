@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -15,6 +16,7 @@
 #include "collector/process_memory.h"
 #include "collector/server.h"
 #include "collector/server_config.h"
+#include "collector/store/rebuild.h"
 
 namespace rankprobe {
 namespace {
@@ -29,6 +31,42 @@ Logger::Severity SeverityOf(const std::string& level) {
   if (level == "warning") return Logger::Severity::kWarning;
   if (level == "error") return Logger::Severity::kError;
   return Logger::Severity::kInfo;
+}
+
+// What cannot be opened, in words that say what to do.
+int FailToOpen(const std::string& data_dir, const absl::Status& status) {
+  const std::string message =
+      absl::StrCat("cannot use ", data_dir, ": ", status.message());
+  if (absl::IsFailedPrecondition(status)) return Fail(3, message);
+  return Fail(
+      4,
+      absl::IsDataLoss(status)
+          ? absl::StrCat(message,
+                         "; restore the directory from a backup, or "
+                         "run `rankprobed --rebuild-index --data-dir ",
+                         data_dir,
+                         "` (copy the directory first), which makes the index "
+                         "anew from the segments and from the records that "
+                         "can still be read")
+          : message);
+}
+
+int Rebuild(const StoreOptions& options, FileSystem* file_system,
+            const Clock* clock) {
+  const absl::StatusOr<RebuildReport> report =
+      RebuildIndex(options, file_system, clock);
+  if (!report.ok()) return FailToOpen(options.data_dir, report.status());
+  std::printf("%s\n",
+              absl::StrCat(
+                  "rebuilt the index of ", options.data_dir, ": ", report->runs,
+                  " runs, ", report->records, " records, ", report->payloads,
+                  " payloads (", report->payloads_found,
+                  " found again in the segments), ", report->payloads_not_whole,
+                  " not whole, ", report->damaged_places, " damaged places")
+                  .c_str());
+  for (const std::string& place : report->damaged)
+    std::printf("damaged: %s\n", place.c_str());
+  return 0;
 }
 
 int Main(int argc, char** argv) {
@@ -57,21 +95,19 @@ int Main(int argc, char** argv) {
   StoreOptions options;
   options.data_dir = config.data_dir;
   options.segment_bytes = config.segment_bytes;
+  // A limit can be held to a segment, no better.
+  if (config.retention_bytes > 0) {
+    options.segment_bytes =
+        std::min(config.segment_bytes,
+                 std::max<uint64_t>(config.retention_bytes / 20, 1 << 20));
+  }
   options.leveldb_cache_bytes = config.index_cache_bytes;
   options.min_free_bytes = config.min_free_bytes;
   options.compress_payloads = config.compress_payloads;
   options.max_payload_bytes = config.max_payload_bytes;
+  if (config.rebuild_index) return Rebuild(options, file_system.get(), &clock);
   auto store = Store::Open(options, file_system.get(), &clock);
-  if (!store.ok()) {
-    const std::string message = absl::StrCat("cannot use ", config.data_dir,
-                                             ": ", store.status().message());
-    if (absl::IsFailedPrecondition(store.status())) return Fail(3, message);
-    return Fail(4, absl::IsDataLoss(store.status())
-                       ? absl::StrCat(message,
-                                      "; restore the directory from a backup, "
-                                      "or start with another --data-dir")
-                       : message);
-  }
+  if (!store.ok()) return FailToOpen(config.data_dir, store.status());
   const RecoveryReport recovery = (*store)->recovery();
   logger.Info(
       "opened",

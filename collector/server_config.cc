@@ -214,6 +214,9 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
       app.add_flag("--compress-payloads", flags.compress_payloads,
                    "keep payload chunks that zstd makes at least a tenth "
                    "smaller compressed");
+  app.add_flag("--rebuild-index", parsed.config.rebuild_index,
+               "make the index of --data-dir anew from its segments and from "
+               "what can still be read of it, say what was found, and end");
   for (const TextKey& key : kTexts) {
     texts.push_back(app.add_option(absl::StrCat("--", key.name),
                                    flags.*key.field, key.help));

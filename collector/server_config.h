@@ -44,6 +44,8 @@ struct ServerConfig {
   uint64_t retention_hours = 0;
   uint64_t retention_bytes = 0;
   uint64_t janitor_seconds = 60;
+  // Make the index anew and end.
+  bool rebuild_index = false;
   // On 127.0.0.1; 0 takes a free one, -1: none.
   int64_t metrics_port = -1;
 };

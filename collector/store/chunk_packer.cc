@@ -36,6 +36,13 @@ bool ChunkPacker::PackAll(absl::string_view data, std::string* packed) {
   return true;
 }
 
+std::optional<uint64_t> UnpackedBytes(absl::string_view data) {
+  const uint64_t bytes = ZSTD_getFrameContentSize(data.data(), data.size());
+  if (bytes == ZSTD_CONTENTSIZE_ERROR || bytes == ZSTD_CONTENTSIZE_UNKNOWN)
+    return std::nullopt;
+  return bytes;
+}
+
 bool Unpack(absl::string_view packed, uint64_t length_bytes,
             std::string* data) {
   // What the frame itself says is cheap to hold against the row, before memory

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -26,6 +27,9 @@ class ChunkPacker {
   };
   std::unique_ptr<ZSTD_CCtx_s, Free> context_;
 };
+
+// Bytes that a zstd frame says it holds; absent if `data` is none.
+std::optional<uint64_t> UnpackedBytes(absl::string_view data);
 
 // False if `packed` does not hold exactly `length_bytes` bytes. Thread-safe.
 bool Unpack(absl::string_view packed, uint64_t length_bytes, std::string* data);

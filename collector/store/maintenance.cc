@@ -97,23 +97,26 @@ absl::Status FreePayload(StoreHooks* store, const keys::PayloadParts& payload,
   });
 }
 
-// Marks the step deleted, so that nothing is added to it or read from it.
-absl::Status MarkStep(StoreHooks* store, uint32_t run, const StepToDelete& step,
-                      int64_t now_unix_ns, v1::DeleteReport* report) {
+// Marks the steps deleted, so that nothing is added to them or read from them.
+absl::Status MarkSteps(StoreHooks* store, uint32_t run,
+                       const std::vector<StepToDelete>& steps,
+                       int64_t now_unix_ns, v1::DeleteReport* report) {
   return store->Exclusive([&]() -> absl::Status {
-    const std::string key = keys::Step(run, step.step, step.incarnation);
-    RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
-                        store->index()->Get(key));
-    v1::StepRow row;
-    if (!bytes.has_value() || !row.ParseFromString(*bytes) ||
-        row.deleted_unix_ns() != 0)
-      return absl::OkStatus();
-    row.set_deleted_unix_ns(std::max<int64_t>(now_unix_ns, 1));
     std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
-    batch->Put(key, row.SerializeAsString());
-    batch->Put(keys::DeletedStep(run, step.step, step.incarnation), "");
-    store->ForgetStep(run, step.step, step.incarnation);
-    report->set_steps(report->steps() + 1);
+    for (const StepToDelete& step : steps) {
+      const std::string key = keys::Step(run, step.step, step.incarnation);
+      RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
+                          store->index()->Get(key));
+      v1::StepRow row;
+      if (!bytes.has_value() || !row.ParseFromString(*bytes) ||
+          row.deleted_unix_ns() != 0)
+        continue;
+      row.set_deleted_unix_ns(std::max<int64_t>(now_unix_ns, 1));
+      batch->Put(key, row.SerializeAsString());
+      batch->Put(keys::DeletedStep(run, step.step, step.incarnation), "");
+      store->ForgetStep(run, step.step, step.incarnation);
+      report->set_steps(report->steps() + 1);
+    }
     return store->index()->Write(std::move(batch), /*sync=*/true);
   });
 }
@@ -158,8 +161,8 @@ absl::Status DeleteSteps(StoreHooks* store, uint32_t run,
                          const std::vector<StepToDelete>& steps,
                          int64_t keep_from_step, int64_t now_unix_ns,
                          v1::DeleteReport* report) {
+  RP_RETURN_IF_ERROR(MarkSteps(store, run, steps, now_unix_ns, report));
   for (const StepToDelete& step : steps) {
-    RP_RETURN_IF_ERROR(MarkStep(store, run, step, now_unix_ns, report));
     std::set<std::string> candidates;
     RP_RETURN_IF_ERROR(RemoveRecords(store, run, step, &candidates, report));
     if (step.step >= keep_from_step) {

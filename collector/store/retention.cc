@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "common/dedup_window.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 namespace {
+
+// Newest steps of a connected rank that stay even where the limit is broken.
+constexpr int64_t kKeptUnderPressure = 2;
 
 struct RunStep {
   std::string run;
@@ -25,7 +31,9 @@ class Pass {
       : store_(store), live_(live) {}
 
   // Steps that may go, the oldest first.
-  absl::StatusOr<std::vector<RunStep>> Candidates(bool only_freeable) {
+  // `keep_steps`: but for those whose payloads a connected rank may refer to.
+  absl::StatusOr<std::vector<RunStep>> Candidates(
+      std::optional<int64_t> keep_steps) {
     std::vector<RunStep> out;
     RP_ASSIGN_OR_RETURN(const std::vector<v1::RunInfo> runs,
                         store_->ListRuns());
@@ -33,10 +41,9 @@ class Pass {
       RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                           store_->ListSteps(run.run()));
       int64_t keep_from = INT64_MAX;
-      if (only_freeable) {
+      if (keep_steps.has_value()) {
         RP_ASSIGN_OR_RETURN(
-            keep_from,
-            store_->KeepFromStep(run.run(), live_, kCollectorKeepsSteps));
+            keep_from, store_->KeepFromStep(run.run(), live_, *keep_steps));
       }
       std::map<int64_t, RunStep> by_step;
       std::set<int64_t> busy;
@@ -62,22 +69,76 @@ class Pass {
     return out;
   }
 
-  absl::Status DeleteSteps(const std::vector<RunStep>& steps) {
+  // Bytes of the payloads that went.
+  absl::StatusOr<uint64_t> DeleteSteps(absl::Span<const RunStep> steps,
+                                       int64_t keep_steps, bool reclaim) {
+    uint64_t bytes = 0;
     std::map<std::string, std::set<int64_t>> by_run;
     for (const RunStep& step : steps) by_run[step.run].insert(step.step);
     for (auto& [run, numbers] : by_run) {
       DeleteOptions options;
       options.run = run;
       options.live_incarnations = live_;
+      options.keep_steps = keep_steps;
+      options.reclaim = reclaim;
       RP_ASSIGN_OR_RETURN(const bool all, IsAll(run, numbers));
       if (!all) options.steps = numbers;
       const absl::StatusOr<v1::DeleteReport> done = store_->Delete(options);
       // Somebody else was quicker.
       if (absl::IsNotFound(done.status())) continue;
       RP_RETURN_IF_ERROR(done.status());
+      bytes += done->payload_bytes();
       report.steps_deleted += numbers.size();
       if (all) ++report.runs_deleted;
     }
+    return bytes;
+  }
+
+  // Deletes the oldest steps until `wanted` bytes are free. How much a step
+  // gives back is known only when it is gone, as ranks and steps share
+  // payloads: portions of what the rest should need.
+  absl::StatusOr<uint64_t> Free(uint64_t wanted, uint64_t live_bytes,
+                                int64_t keep_steps) {
+    RP_ASSIGN_OR_RETURN(const std::vector<RunStep> steps,
+                        Candidates(keep_steps));
+    uint64_t freed = 0;
+    for (size_t next = 0; next < steps.size() && freed < wanted;) {
+      const double share = static_cast<double>(wanted - freed) /
+                           static_cast<double>(std::max<uint64_t>(
+                               live_bytes - std::min(freed, live_bytes), 1));
+      const auto left = static_cast<double>(steps.size() - next);
+      const size_t count =
+          std::clamp<size_t>(static_cast<size_t>(std::min(share, 1.0) * left),
+                             1, steps.size() - next);
+      RP_ASSIGN_OR_RETURN(
+          const uint64_t bytes,
+          DeleteSteps(absl::MakeConstSpan(steps).subspan(next, count),
+                      keep_steps, /*reclaim=*/false));
+      freed += bytes;
+      next += count;
+    }
+    return freed;
+  }
+
+  absl::Status LimitBytes(uint64_t max_bytes) {
+    const uint64_t goal = max_bytes - max_bytes / 10;
+    for (const int64_t keep_steps :
+         {kCollectorKeepsSteps, kKeptUnderPressure}) {
+      while (store_->SegmentBytes() > max_bytes) {
+        // Room for chunks that are dead and in segments with living ones.
+        const uint64_t may_live = goal - goal / 10;
+        const uint64_t live = report.garbage.live_bytes;
+        if (live <= may_live) break;
+        RP_ASSIGN_OR_RETURN(const uint64_t freed,
+                            Free(live - may_live, live, keep_steps));
+        RP_ASSIGN_OR_RETURN(report.garbage,
+                            store_->CollectGarbage(live_, goal));
+        if (freed == 0) break;
+      }
+    }
+    // Dead bytes of the segment that is written now come back with it.
+    report.over_limit = store_->SegmentBytes() > max_bytes &&
+                        report.garbage.live_bytes > goal;
     return absl::OkStatus();
   }
 
@@ -113,28 +174,25 @@ absl::StatusOr<RetentionReport> ApplyRetention(
   if (options.max_age != absl::InfiniteDuration()) {
     const int64_t before = absl::ToUnixNanos(now - options.max_age);
     RP_ASSIGN_OR_RETURN(std::vector<RunStep> steps,
-                        pass.Candidates(/*only_freeable=*/false));
+                        pass.Candidates(std::nullopt));
     steps.erase(std::find_if(steps.begin(), steps.end(),
                              [before](const RunStep& step) {
                                return step.updated_unix_ns >= before;
                              }),
                 steps.end());
-    RP_RETURN_IF_ERROR(pass.DeleteSteps(steps));
+    RP_RETURN_IF_ERROR(
+        pass.DeleteSteps(steps, kCollectorKeepsSteps, /*reclaim=*/true)
+            .status());
   }
+  // Above the limit half-dead segments are written anew first.
+  const uint64_t target =
+      options.max_bytes > 0 && store->SegmentBytes() > options.max_bytes
+          ? options.max_bytes
+          : 0;
   RP_ASSIGN_OR_RETURN(pass.report.garbage,
-                      store->CollectGarbage(live_incarnations));
-  if (options.max_bytes == 0) return pass.report;
-  // How much a step gives back is known only when it is gone: ranks and steps
-  // share payloads. A tenth of the steps at a time.
-  while (pass.report.garbage.live_bytes > options.max_bytes) {
-    RP_ASSIGN_OR_RETURN(std::vector<RunStep> steps,
-                        pass.Candidates(/*only_freeable=*/true));
-    if (steps.empty()) break;
-    steps.resize(std::max<size_t>(1, steps.size() / 10));
-    RP_RETURN_IF_ERROR(pass.DeleteSteps(steps));
-    RP_ASSIGN_OR_RETURN(pass.report.garbage,
-                        store->CollectGarbage(live_incarnations));
-  }
+                      store->CollectGarbage(live_incarnations, target));
+  if (options.max_bytes > 0)
+    RP_RETURN_IF_ERROR(pass.LimitBytes(options.max_bytes));
   return pass.report;
 }
 

@@ -17,7 +17,8 @@ namespace rankprobe {
 struct RetentionOptions {
   // Infinite: no limit.
   absl::Duration max_age = absl::InfiniteDuration();
-  // Of payload segments; 0: no limit.
+  // Of all segment files; 0: no limit. Deletion begins above it and ends when
+  // a tenth of it is free again.
   uint64_t max_bytes = 0;
 };
 
@@ -25,10 +26,18 @@ struct RetentionReport {
   uint64_t steps_deleted = 0;
   uint64_t runs_deleted = 0;
   GarbageReport garbage;
+  // Nothing more may be deleted, and it is still above the limit.
+  bool over_limit = false;
 };
 
 // A step that a connected rank has not finished is never deleted; a run whose
 // last step goes and that no connected rank belongs to goes as a whole.
+//
+// A connected rank may refer to payloads of its 32 newest steps without sending
+// them again (common/dedup_window.h). They stay as long as the bytes can come
+// from elsewhere. When they cannot, the limit is worth more: steps go up to the
+// newest two of such a rank, and a payload of theirs that is referred to again
+// is a gap (NOT_STORED) that the ledger names.
 absl::StatusOr<RetentionReport> ApplyRetention(
     Store* store, const RetentionOptions& options, absl::Time now,
     const absl::flat_hash_set<uint64_t>& live_incarnations);

@@ -3,6 +3,7 @@
 #include <random>
 #include <string>
 
+#include "collector/store/wall_clock_guard.h"
 #include "collector/testing/frames.h"
 #include "gtest/gtest.h"
 
@@ -86,27 +87,115 @@ TEST_F(RetentionTest, ByAge) {
 
 TEST_F(RetentionTest, ByBytesTheOldestGoFirst) {
   Frames frames(MakeIdentity("run", 0, 2));
-  for (int64_t step = 0; step < 20; ++step) Write(&frames, step);
+  for (int64_t step = 0; step < 60; ++step) Write(&frames, step);
   clock_.Advance(absl::Hours(1));
   RetentionOptions options;
-  options.max_bytes = 1500000;
+  options.max_bytes = 6000000;
   const auto report = ApplyRetention(store_.get(), options, clock_.Now(), {});
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_LE(report->garbage.live_bytes, 1500000u);
+  EXPECT_FALSE(report->over_limit);
+  EXPECT_LE(store_->SegmentBytes(), options.max_bytes);
   const std::vector<int64_t> steps = Steps("run");
-  ASSERT_EQ(steps.size(), 7u);
-  EXPECT_EQ(steps.front(), 13);
+  EXPECT_GE(steps.size(), 20u) << "no more than needed goes";
+  EXPECT_LE(steps.size(), 30u);
+  EXPECT_EQ(steps.front(), 60 - static_cast<int64_t>(steps.size()));
+  EXPECT_EQ(steps.back(), 59);
 }
 
-// Deleting steps whose payloads must stay would give nothing back.
-TEST_F(RetentionTest, NothingOfAConnectedRankIsDeletedInVain) {
+// The limit holds at every moment while a rank writes, to a tenth and a
+// segment.
+TEST_F(RetentionTest, TheLimitHoldsUnderLoad) {
+  Frames frames(MakeIdentity("run", 0, 2));
+  RetentionOptions options;
+  options.max_bytes = 20000000;
+  uint64_t most = 0;
+  for (int64_t step = 0; step < 300; ++step) {
+    Write(&frames, step);
+    most = std::max(most, store_->SegmentBytes());
+    if (store_->SegmentBytes() <= options.max_bytes) continue;
+    const auto report =
+        ApplyRetention(store_.get(), options, clock_.Now(), {2});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_FALSE(report->over_limit);
+  }
+  EXPECT_LE(most, options.max_bytes * 11 / 10 + (1 << 20));
+  EXPECT_GE(Steps("run").size(), 60u);
+}
+
+// Payloads that a connected rank may refer to stay while that is enough, and go
+// where it is not.
+TEST_F(RetentionTest, TheLimitIsWorthMoreThanTheStepsOfAConnectedRank) {
   Frames frames(MakeIdentity("run", 0, 2));
   for (int64_t step = 0; step < 40; ++step) Write(&frames, step);
   RetentionOptions options;
-  options.max_bytes = 1000;
-  const auto report = ApplyRetention(store_.get(), options, clock_.Now(), {2});
+  options.max_bytes = 7800000;
+  auto report = ApplyRetention(store_.get(), options, clock_.Now(), {2});
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(Steps("run").size(), 33u) << "from 32 steps behind on, all stay";
+  EXPECT_EQ(Steps("run").front(), 7) << "32 steps behind the newest all stay";
+  options.max_bytes = 3000000;
+  report = ApplyRetention(store_.get(), options, clock_.Now(), {2});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_LE(store_->SegmentBytes(), options.max_bytes * 11 / 10 + (1 << 20));
+  EXPECT_LE(Steps("run").size(), 15u);
+  EXPECT_EQ(Steps("run").back(), 39);
+  options.max_bytes = 1000;
+  report = ApplyRetention(store_.get(), options, clock_.Now(), {2});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->over_limit);
+  EXPECT_EQ(Steps("run"), (std::vector<int64_t>{37, 38, 39}))
+      << "the newest stay";
+}
+
+// Wall time that moves by itself.
+class JumpingClock : public ManualClock {
+ public:
+  absl::Time Now() const override { return ManualClock::Now() + jump; }
+  absl::Duration jump;
+};
+
+// T09: ten days ahead for a moment.
+TEST(WallClockGuardTest, AJumpIsWaitedOut) {
+  JumpingClock clock;
+  WallClockGuard guard(&clock, clock.Now() - absl::Minutes(5), absl::Hours(24));
+  EXPECT_TRUE(guard.Trusts());
+  clock.Advance(absl::Hours(7));
+  EXPECT_TRUE(guard.Trusts());
+  clock.jump = absl::Hours(240);
+  EXPECT_FALSE(guard.Trusts());
+  clock.Advance(absl::Seconds(3));
+  EXPECT_FALSE(guard.Trusts());
+  clock.jump = absl::ZeroDuration();
+  EXPECT_TRUE(guard.Trusts()) << "it is back where it was";
+  // A clock that was set right stays so.
+  clock.jump = -absl::Hours(1);
+  EXPECT_FALSE(guard.Trusts());
+  clock.Advance(absl::Minutes(59));
+  EXPECT_FALSE(guard.Trusts());
+  clock.Advance(absl::Minutes(2));
+  EXPECT_TRUE(guard.Trusts());
+  // Small steps of a time server are no jump, however many.
+  for (int i = 0; i < 100; ++i) {
+    clock.Advance(absl::Minutes(1));
+    clock.jump += absl::Seconds(20);
+    EXPECT_TRUE(guard.Trusts());
+  }
+}
+
+TEST(WallClockGuardTest, AtStartTheArchiveStandsForTheClock) {
+  ManualClock clock;
+  const auto trusts = [&](std::optional<absl::Duration> age) {
+    std::optional<absl::Time> newest;
+    if (age.has_value()) newest = clock.Now() - *age;
+    return WallClockGuard(&clock, newest, absl::Hours(24)).Trusts();
+  };
+  EXPECT_TRUE(trusts(std::nullopt));
+  EXPECT_TRUE(trusts(absl::Hours(23)));
+  EXPECT_FALSE(trusts(absl::Hours(25))) << "all of it would go";
+  EXPECT_FALSE(trusts(-absl::Hours(1))) << "written in the future";
+  WallClockGuard guard(&clock, clock.Now() - absl::Hours(100), absl::Hours(24));
+  EXPECT_FALSE(guard.Trusts());
+  clock.Advance(absl::Minutes(61));
+  EXPECT_TRUE(guard.Trusts());
 }
 
 TEST_F(RetentionTest, AnUnfinishedStepOfAConnectedRankStays) {

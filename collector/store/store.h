@@ -65,6 +65,8 @@ struct DeleteOptions {
   absl::flat_hash_set<uint64_t> live_incarnations;
   // Payloads of so many newest steps of a connected rank stay.
   int64_t keep_steps = kCollectorKeepsSteps;
+  // Give the space back at once. Else CollectGarbage does.
+  bool reclaim = true;
 };
 
 struct StoreTotals {
@@ -202,9 +204,16 @@ class Store {
       const std::string& run,
       const absl::flat_hash_set<uint64_t>& live_incarnations,
       int64_t keep_steps) = 0;
-  // Finishes deletions, frees what nothing refers to, rewrites segments.
+  // Finishes deletions, frees what nothing refers to, rewrites segments: those
+  // that are mostly dead, and if `target_bytes` is not 0 others too until all
+  // segments together hold no more.
   virtual absl::StatusOr<GarbageReport> CollectGarbage(
-      const absl::flat_hash_set<uint64_t>& live_incarnations) = 0;
+      const absl::flat_hash_set<uint64_t>& live_incarnations,
+      uint64_t target_bytes) = 0;
+  absl::StatusOr<GarbageReport> CollectGarbage(
+      const absl::flat_hash_set<uint64_t>& live_incarnations) {
+    return CollectGarbage(live_incarnations, 0);
+  }
   // A copy of the archive in a new directory. ALREADY_EXISTS.
   // Sums over all runs; cheap.
   virtual StoreTotals Totals() = 0;

@@ -116,8 +116,10 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<int64_t> KeepFromStep(
       const std::string& run, const absl::flat_hash_set<uint64_t>& live,
       int64_t keep_steps) override;
+  using Store::CollectGarbage;
   absl::StatusOr<GarbageReport> CollectGarbage(
-      const absl::flat_hash_set<uint64_t>& live_incarnations) override;
+      const absl::flat_hash_set<uint64_t>& live_incarnations,
+      uint64_t target_bytes) override;
   absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
                                           bool copy) override;
   StoreTotals Totals() override;

@@ -155,9 +155,11 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
                                      options.keep_steps));
     RP_RETURN_IF_ERROR(DeleteSteps(this, id, steps, keep_from,
                                    absl::ToUnixNanos(clock_->Now()), &report));
+    if (!options.reclaim) return report;
     for (const char table : {'c', 'f', 'k'})
       index_->Compact(keys::TableOfRun(table, id));
   }
+  if (!options.reclaim) return report;
   RP_ASSIGN_OR_RETURN(const CompactResult compacted,
                       CompactSegments(this, {options_.min_live_share}));
   report.set_file_bytes(compacted.bytes_removed);
@@ -165,7 +167,8 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
 }
 
 absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
-    const absl::flat_hash_set<uint64_t>& live_incarnations) {
+    const absl::flat_hash_set<uint64_t>& live_incarnations,
+    uint64_t target_bytes) {
   absl::MutexLock lock(&maintenance_mutex_);
   RP_RETURN_IF_ERROR(ResumeDeletions(this));
   std::map<std::string, uint32_t> runs;
@@ -187,8 +190,9 @@ absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
     RP_RETURN_IF_ERROR(FreePartials(this, id, /*all=*/quiet));
     if (quiet) RP_RETURN_IF_ERROR(FreeOrphans(this, id, &freed));
   }
-  RP_ASSIGN_OR_RETURN(const CompactResult compacted,
-                      CompactSegments(this, {options_.min_live_share}));
+  RP_ASSIGN_OR_RETURN(
+      const CompactResult compacted,
+      CompactSegments(this, {options_.min_live_share, target_bytes}));
   report.orphans_freed = freed.payloads();
   report.segments_removed = compacted.segments_removed;
   report.bytes_removed = compacted.bytes_removed;

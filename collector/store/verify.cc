@@ -353,7 +353,8 @@ class Verifier {
               fault = std::string(status.message());
               if (absl::IsDataLoss(status)) finding.damaged = row;
             } else {
-              header_fault = HeaderFault(payload, at, row);
+              if (header_fault.empty())
+                header_fault = HeaderFault(payload, at, row);
               hash->Add(data);
               report_.set_payload_bytes_read(report_.payload_bytes_read() +
                                              data.size());

@@ -1,0 +1,37 @@
+// Reads a segment file from its beginning, past what is damaged.
+// Threads: pure functions over a FileSystem.
+#ifndef RANKPROBE_COLLECTOR_STORE_SEGMENT_READER_H_
+#define RANKPROBE_COLLECTOR_STORE_SEGMENT_READER_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/file_system.h"
+
+namespace rankprobe {
+
+// The frame of one chunk as it lies in a segment.
+struct SegmentFrame {
+  uint32_t run = 0;
+  std::string digest;
+  uint64_t payload_length = 0;
+  uint64_t offset = 0;
+  // Of the bytes in the file, which may be a zstd frame of the chunk.
+  uint64_t data_offset = 0;
+  uint32_t crc32c = 0;
+  absl::string_view data;
+};
+
+// `on_damage` is called with the first byte of what is no frame; reading goes
+// on at the next one that is.
+absl::Status ReadSegment(
+    FileSystem* file_system, const std::string& path, uint64_t size,
+    const std::function<absl::Status(const SegmentFrame&)>& on_frame,
+    const std::function<void(uint64_t offset)>& on_damage);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_SEGMENT_READER_H_
