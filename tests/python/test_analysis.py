@@ -298,6 +298,69 @@ def test_acc_check(tmp_path):
     assert bad.returncode == 2 and "none.json" in bad.stderr
 
 
+def test_acc_check_lists(tmp_path, monkeypatch, capsys):
+    """A28: lists of the command line and of config.json, against the APIs that are dumped; error_data_path; C9."""
+    pytest.importorskip("torch")
+    from rankprobe import _inputs, acc_check
+
+    x = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max": 1.0, "Min": -1.0, "Mean": 0.0, "Norm": 1.0,
+         "requires_grad": False}
+    data = {f"Torch.{name}.0.forward": {"input_args": [x], "input_kwargs": {}, "output": [x]}
+            for name in ("tanh", "sin", "cos", "abs")}
+    info, config = tmp_path / "dump.json", tmp_path / "config.json"
+    info.write_text(json.dumps({"task": "statistics", "data": data}))
+    info.chmod(0o644)
+    tmp_path.chmod(0o755)
+    calls = []
+
+    def run(*words, section=None):
+        """The APIs that were checked, or the line of a refusal."""
+        calls.append(tmp_path / f"out{len(calls)}")
+        if section is not None:
+            config.write_text(json.dumps({"task": "statistics", "acc_check": section}))
+            config.chmod(0o644)
+            words = (*words, "-config", config)
+        monkeypatch.setattr(_inputs, "_warned", set())
+        monkeypatch.setattr(sys, "argv", ["acc_check", "-api_info", str(info), "-o", str(calls[-1]), *map(str, words),
+                                          "--json"])
+        old = os.umask(0)
+        try:
+            code = acc_check.main()
+        finally:
+            os.umask(old)
+        said = capsys.readouterr()
+        if code == 2:
+            assert said.err.count("\n") == 1 and not said.out and not calls[-1].exists(), said
+            return said.err
+        assert code == 0
+        report = json.loads(said.out)
+        assert os.stat(report["result"]).st_mode & 0o777 == 0o640 and calls[-1].stat().st_mode & 0o777 == 0o750
+        with open(report["result"], newline="") as file:
+            return {row[0].split(".")[1] for row in list(csv.reader(file))[1:]}, said.err
+
+    # Lists that meet: what is in both is left out; disjoint: the white one counts.
+    assert run("--white_list", "sin", "cos", "--black_list", "cos", "abs") == ({"sin"}, "")
+    assert run(section={"white_list": ["sin"], "black_list": ["abs"]}) == ({"sin"}, "")
+    assert run(section={"black_list": ["abs", "cos", "tanh"]}) == ({"sin"}, "")
+    assert run("--white_list", "tanh", section={"white_list": ["sin"], "black_list": []}) == ({"tanh"}, "")
+    checked, warning = run(section={"white_list": ["sin"], "whitelist": []})
+    assert checked == {"sin"} and "acc_check.whitelist is unknown" in warning
+    assert "no_such_op" in run("--black_list", "no_such_op")
+    assert "no_such_op" in run(section={"white_list": ["sin", "no_such_op"]})
+    assert "expected a list" in run(section={"white_list": "sin"})
+    assert "error_data_path" in run(section={"error_data_path": str(tmp_path / "nowhere")})
+    for bad in (tmp_path, tmp_path / "none.json"):
+        assert str(bad) in run("-config", bad)
+    # Files that others can change, and links.
+    info.chmod(0o666)
+    assert "can be changed by other users" in run()
+    assert "because of --force" in run("--force", "--white_list", "sin")[1]
+    info.chmod(0o644)
+    config.rename(tmp_path / "real.json")
+    config.symlink_to(tmp_path / "real.json")
+    assert "is a symbolic link" in run("-config", config)
+
+
 def test_acc_check_of_two_devices(tmp_path, monkeypatch, capsys):
     """Details of one machine beside those of another: the same, then one that errs more, then bad files."""
     pytest.importorskip("torch")

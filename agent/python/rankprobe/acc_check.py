@@ -5,6 +5,8 @@
 Inputs come from the .pt files of a tensor dump, else they are drawn between the recorded Min and Max. On a machine
 without an accelerator the check is that of the CPU kernel in float16, bfloat16 or float32 against float64.
 Writes accuracy_checking_result_{time}.csv (a line a call) and accuracy_checking_details_{time}.csv (a line an output).
+-config FILE reads white_list, black_list and error_data_path from the acc_check section of a config.json; what is given
+on the command line goes before it. Files that others can change, of other users, and links are refused without --force.
 --compare DEVICE_details.csv REFERENCE_details.csv weighs what it found on two machines against each other (acc_compare.py).
 """
 
@@ -12,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import json
 import math
 import os
+import pathlib
 import re
 import sys
 import time
@@ -23,6 +27,7 @@ from typing import Any, Callable, Iterator
 import torch
 
 from rankprobe import acc_compare, acc_standards
+from rankprobe._inputs import Refused, open_input, show
 
 RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
 DETAIL_COLUMNS = ["API Name", "Dtype", "Reference Dtype", "Shape", "Standard", "Cosine", "Max Abs Err", "Max Rel Err",
@@ -57,8 +62,8 @@ def resolve(prefix: str, op: str) -> Callable:
 class Inputs:
     """Values of one call, made from their records."""
 
-    def __init__(self, data_dir: str | None, seed: int) -> None:
-        self.data_dir = data_dir
+    def __init__(self, data_dir: str | None, seed: int, force: bool = False) -> None:
+        self.data_dir, self.force = data_dir, force
         self.generator = torch.Generator().manual_seed(seed)
 
     def make(self, record: Any) -> Any:
@@ -95,7 +100,8 @@ class Inputs:
         if self.data_dir and isinstance(name, str) and "/" not in name and name.endswith(".pt"):
             path = os.path.join(self.data_dir, name)
             if os.path.exists(path):
-                value = torch.load(path, map_location="cpu", weights_only=True)
+                with open_input(path, self.force, "rb") as file:
+                    value = torch.load(file, map_location="cpu", weights_only=True)
                 if not isinstance(value, torch.Tensor):
                     raise Skip(f"{name} holds no tensor")
                 return value.requires_grad_(bool(record.get("requires_grad")) and value.is_floating_point())
@@ -235,7 +241,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
     return "error" if "error" in states else "pass" if "pass" in states else "SKIP"
 
 
-def check(name: str, record: dict, data_dir: str | None, seed: int) -> tuple[list[Any], list[dict[str, Any]], Any]:
+def check(name: str, record: dict, data_dir: str | None, seed: int, force: bool = False) -> tuple[list[Any], list[dict[str, Any]], Any]:
     """(result line, detail lines, inputs) of one forward entry."""
     match = NAME.match(name)
     try:
@@ -246,7 +252,7 @@ def check(name: str, record: dict, data_dir: str | None, seed: int) -> tuple[lis
             raise Skip(f"{op} has no reproducible result to check")
         if "input_args" not in record:
             raise Skip("its inputs were filtered out")
-        inputs = Inputs(data_dir, seed)
+        inputs = Inputs(data_dir, seed, force)
         args = inputs.make(record["input_args"])
         kwargs = {key: inputs.make(value) for key, value in (record.get("input_kwargs") or {}).items()}
         function = resolve(prefix, op)
@@ -263,6 +269,8 @@ def check(name: str, record: dict, data_dir: str | None, seed: int) -> tuple[lis
         forward = verdict(details[:len(outputs)])
         backward = verdict(details[len(outputs):]) if grads else "SKIP"
         return [name.removesuffix(".forward"), forward, backward, why if not grads else ""], details, (args, kwargs)
+    except Refused:
+        raise
     except Skip as reason:
         return [name.removesuffix(".forward"), "SKIP", "SKIP", str(reason)], [], None
     except Exception as fault:  # of the operator: a wrong argument, no kernel for the dtype
@@ -280,19 +288,70 @@ def convert_same(value: Any) -> Any:
     return value
 
 
-def read_info(path: str) -> dict:
+def read_info(path: str, force: bool = False) -> dict:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_input(path, force) as file:
             info = json.load(file)
         if not isinstance(info["data"], dict):
             raise ValueError("data is no object")
         return info
-    except (OSError, ValueError, KeyError, TypeError) as fault:
-        sys.stderr.write(f"rankprobe: {path}: is no dump.json ({' '.join(str(fault).split())})\n")
-        sys.exit(2)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
+        raise Refused(f"{path}: is no dump.json ({' '.join(str(fault).split())})") from None
+
+
+@functools.cache
+def supported() -> frozenset[str]:
+    """The names of the APIs that a dump of calls can have, as its entries spell them."""
+    families = json.loads((pathlib.Path(__file__).parent / "pytorch" / "data" / "apis.json").read_text("utf-8"))
+    return frozenset(name.rpartition(".")[2] for prefix in ("Functional", "Tensor", "Torch") for name in families[prefix])
+
+
+def checked_list(name: str, value: Any) -> list[str]:
+    """white_list or black_list, from wherever it comes."""
+    if not isinstance(value, list) or not all(isinstance(api, str) for api in value):
+        raise Refused(f"{name}: expected a list of API names")
+    unknown = [api for api in value if api not in supported()]
+    if unknown:
+        raise Refused(f"{name}: {', '.join(unknown)}: no API that is dumped (a name as in Torch.NAME.0.forward)")
+    return value
+
+
+def read_config(path: str, force: bool) -> dict[str, Any]:
+    """The acc_check section of a config.json; unknown keys warn."""
+    try:
+        with open_input(path, force) as file:
+            config = json.load(file)
+    except (OSError, ValueError, RecursionError) as fault:
+        raise Refused(f"{path}: is no config.json ({' '.join(str(fault).split())})") from None
+    section = config.get("acc_check", {}) if isinstance(config, dict) else None
+    if not isinstance(section, dict):
+        raise Refused(f"{path}: acc_check is no object")
+    known = ("white_list", "black_list", "error_data_path")
+    for key in section:
+        if key not in known:
+            sys.stderr.write(f"rankprobe: warning: {show(path)}: acc_check.{show(key)} is unknown; known: {', '.join(known)}\n")
+    return {key: section[key] for key in known if key in section}
+
+
+def error_directory(path: Any, out_path: str) -> str:
+    """Where the inputs of calls that fail go: below error_data_path, which must be there, else below the results."""
+    if path is None:
+        return os.path.join(out_path, "error_data")
+    if not isinstance(path, str) or not os.path.isdir(path):
+        raise Refused(f"error_data_path: {path}: is no directory")
+    return os.path.join(path, "error_data")
 
 
 def main() -> int:
+    os.umask(0o027)  # what is written is 0640 and 0750
+    try:
+        return run()
+    except Refused as reason:
+        sys.stderr.write(f"rankprobe: {show(reason)}\n")
+        return 2
+
+
+def run() -> int:
     parser = argparse.ArgumentParser(prog="rankprobe acc_check", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-api_info", "--api_info_file")
@@ -301,31 +360,38 @@ def main() -> int:
     parser.add_argument("-csv_path", "--result_csv_path", help="a result csv to go on with")
     parser.add_argument("-save_error_data", action="store_true")
     parser.add_argument("-f", "--filter_api", action="store_true", help="one call for each op and signature")
-    parser.add_argument("--white_list", nargs="*", default=[])
-    parser.add_argument("--black_list", nargs="*", default=[])
+    parser.add_argument("-config", "--config_path", help="a config.json with an acc_check section")
+    parser.add_argument("--white_list", nargs="*", help="only these APIs; with a black list, those of them not in it")
+    parser.add_argument("--black_list", nargs="*", help="not these APIs")
+    parser.add_argument("--error_data_path", help="an existing directory for what -save_error_data saves")
+    parser.add_argument("--force", action="store_true", help="read what the permission rule refuses, with a warning")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if (args.compare is None) == (args.api_info_file is None):
         parser.error("one of -api_info and --compare is needed")
     if args.compare is not None:
-        return acc_compare.run(*args.compare, args.out_path, args.json)
+        return acc_compare.run(*args.compare, args.out_path, args.json, args.force)
+    config = read_config(args.config_path, args.force) if args.config_path else {}
+    given = {key: getattr(args, key) for key in ("white_list", "black_list", "error_data_path")}
+    config.update({key: value for key, value in given.items() if value is not None})
+    white = checked_list("white_list", config.get("white_list", []))
+    black = checked_list("black_list", config.get("black_list", []))
+    error_dir = error_directory(config.get("error_data_path"), args.out_path)
     torch.set_num_threads(1)  # small tensors: a pool costs more than it gives
-    info = read_info(args.api_info_file)
+    info = read_info(args.api_info_file, args.force)
     directory = os.path.dirname(os.path.abspath(args.api_info_file))
     data_dir = os.path.join(directory, "dump_tensor_data") if info.get("task") == "tensor" else None
     os.makedirs(args.out_path, exist_ok=True)
     done: set[str] = set()
     if args.result_csv_path:
         try:
-            with open(args.result_csv_path, newline="", encoding="utf-8") as file:
+            with open_input(args.result_csv_path, args.force) as file:
                 rows = list(csv.reader(file))
         except OSError as fault:
-            sys.stderr.write(f"rankprobe: {fault}\n")
-            return 2
+            raise Refused(str(fault)) from None
         if not rows or rows[0] != RESULT_COLUMNS:
-            sys.stderr.write(f"rankprobe: {args.result_csv_path}: is no result of acc_check\n")
-            return 2
+            raise Refused(f"{args.result_csv_path}: is no result of acc_check")
         done = {row[0] for row in rows[1:] if row}
         result_path = args.result_csv_path
     else:
@@ -344,7 +410,8 @@ def main() -> int:
             if not name.endswith(".forward") or not isinstance(record, dict) or name.removesuffix(".forward") in done:
                 continue
             op = name.split(".")[1] if name.count(".") >= 2 else name
-            if (args.white_list and op not in args.white_list) or op in args.black_list:
+            # Lists that do not meet: the white one counts, and the black one says nothing new. Where they meet, black.
+            if (white and op not in white) or op in black:
                 continue
             if args.filter_api:
                 signature = op + json.dumps([record.get("input_args"), record.get("input_kwargs")],
@@ -352,7 +419,7 @@ def main() -> int:
                 if signature in seen:
                     continue
                 seen.add(signature)
-            result, lines, inputs = check(name, record, data_dir, args.seed)
+            result, lines, inputs = check(name, record, data_dir, args.seed, args.force)
             result_writer.writerow(result)
             for line in lines:
                 detail_writer.writerow(line)
@@ -361,14 +428,13 @@ def main() -> int:
             worst = "error" if "error" in result[1:3] else result[1]
             counts[worst] += 1
             if worst == "error" and args.save_error_data:
-                error_dir = os.path.join(args.out_path, "error_data")
                 os.makedirs(error_dir, exist_ok=True)
                 for index, tensor in enumerate(tensors(inputs)):
                     torch.save(tensor.detach(), os.path.join(error_dir, f"{name}.input.{index}.pt"))
     if args.json:
         print(json.dumps({"result": result_path, "details": detail_path, **counts}))
     else:
-        print(f"{result_path}: {counts['pass']} pass, {counts['error']} error, {counts['SKIP']} skipped")
+        print(f"{show(result_path)}: {counts['pass']} pass, {counts['error']} error, {counts['SKIP']} skipped")
     return 1 if counts["error"] else 0
 
 

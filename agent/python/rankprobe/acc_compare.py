@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from rankprobe import acc_standards
+from rankprobe._inputs import Refused, open_input, show
 
 RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
 DETAIL_COLUMNS = ["API Name", "Dtype", "Standard", "Max Rel Err Ratio", "Mean Rel Err Ratio", "RMSE Ratio",
@@ -30,14 +31,14 @@ RATIOS = ("max_rel", "mean_rel", "rmse", "small_share", "balance")
 _PART = re.compile(r"^(.+)\.(forward|backward)\.output\.\d+$")
 
 
-class BadFile(Exception):
+class BadFile(Refused):
     """One line: the file and the reason."""
 
 
-def read_details(path: str) -> dict[str, dict[str, str]]:
+def read_details(path: str, force: bool = False) -> dict[str, dict[str, str]]:
     """Row name to row."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open_input(path, force) as file:
             reader = csv.DictReader(file)
             missing = [c for c in ("API Name", "Dtype", "Status", *BENCHMARK.values()) if c not in (reader.fieldnames or [])]
             if missing:
@@ -92,9 +93,9 @@ def _worst(states: list[str]) -> str:
     return "error" if "error" in states else "pass" if "pass" in states else "SKIP"
 
 
-def compare(device_path: str, reference_path: str) -> tuple[list[list[str]], list[dict[str, Any]]]:
+def compare(device_path: str, reference_path: str, force: bool = False) -> tuple[list[list[str]], list[dict[str, Any]]]:
     """(result lines, detail lines), in the order of the device's file."""
-    device, reference = read_details(device_path), read_details(reference_path)
+    device, reference = read_details(device_path, force), read_details(reference_path, force)
     details = [weigh(row, reference.get(name), (device_path, reference_path)) for name, row in device.items()]
     calls: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for line in details:
@@ -109,12 +110,12 @@ def compare(device_path: str, reference_path: str) -> tuple[list[list[str]], lis
     return results, details
 
 
-def run(device_path: str, reference_path: str, out_path: str, as_json: bool) -> int:
+def run(device_path: str, reference_path: str, out_path: str, as_json: bool, force: bool = False) -> int:
     """The exit code: 0, 1 for an error found, 2 for a bad file."""
     try:
-        results, details = compare(device_path, reference_path)
-    except BadFile as fault:
-        sys.stderr.write(f"rankprobe: {fault}\n")
+        results, details = compare(device_path, reference_path, force)
+    except Refused as fault:
+        sys.stderr.write(f"rankprobe: {show(fault)}\n")
         return 2
     os.makedirs(out_path, exist_ok=True)
     stamp = time.strftime("%Y%m%d%H%M%S")

@@ -1,0 +1,51 @@
+"""Reading what others wrote, for the tools in Python: the permission rule of `rankprobe`, and
+texts that cannot steer a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import Any
+
+
+class Refused(Exception):
+    """Bad usage or input; the text is one line for a person."""
+
+
+def show(text: object) -> str:
+    """The text with control characters, C1, direction and line marks escaped (common/visible_text.h)."""
+    return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+_warned: set[str] = set()
+
+
+def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> Any:
+    """Opens a file for reading by the permission rule."""
+
+    def refuse(rule: str, of: str, reason: str) -> None:
+        if not force:
+            raise Refused(f"{of}: {reason}; --force reads it all the same")
+        if rule not in _warned:
+            _warned.add(rule)
+            sys.stderr.write(f"rankprobe: warning: {show(of)}: {reason}; it is read because of --force, and so are "
+                             "others like it\n")
+
+    for place in (os.path.dirname(os.path.abspath(path)), os.fspath(path)):
+        there = os.lstat(place)
+        if stat.S_ISLNK(there.st_mode):
+            refuse("link", place, "is a symbolic link")
+            there = os.stat(place)
+        sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
+        if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+            refuse("mode", place, f"can be changed by other users (mode {stat.S_IMODE(there.st_mode):04o})")
+        if there.st_uid != os.geteuid() and os.geteuid() != 0 and not sticky:
+            refuse("owner", place, f"belongs to user {there.st_uid}")
+    # A FIFO would wait for its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refused(f"{path}: is no regular file")
+    return open(descriptor, mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": ""}))
