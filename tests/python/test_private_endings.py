@@ -78,6 +78,13 @@ def test_what_stop_returned_for_is_there(tmp_path: pathlib.Path, environment, en
     assert {entry["path"].partition("/")[0] for entry in manifest["files"]} == {"step0", "step1", "step2"}
 
 
+def test_killed_before_anything_is_recorded(tmp_path: pathlib.Path, environment) -> None:
+    dump = tmp_path / "dump"
+    _run("os.kill(os.getpid(), signal.SIGKILL)", dump, environment)
+    _ended(dump)
+    assert not list(dump.iterdir())
+
+
 def test_a_forked_child_does_not_keep_it(tmp_path: pathlib.Path, environment) -> None:
     dump = tmp_path / "dump"
     done = _run("for _ in steps(1): pass\n"

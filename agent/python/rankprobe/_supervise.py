@@ -212,7 +212,7 @@ class Ending:
     def _await_disconnects(self) -> None:
         deadline = time.monotonic() + _DISCONNECT_SECONDS
         while time.monotonic() < deadline:
-            agents = json.loads(self._call("status", f"--run={self._run}", "--json"))["agents"]
+            agents = json.loads(self._call("status", "--json"))["agents"]
             if not any(agent["connected"] for agent in agents):
                 return
             time.sleep(0.02)
@@ -231,6 +231,8 @@ class Ending:
         return lock
 
     def _export(self) -> None:
+        if all(run["run"] != self._run for run in json.loads(self._call("runs", "--json"))["runs"]):
+            return  # they ended before anything was recorded
         recorded = [step for step in json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
                     if not step["deleted"]]
         manifest = _manifests.read_manifest(self._root, self._run)
