@@ -70,7 +70,8 @@ void HttpTextServer::Run() {
     waiting.assign(1, pollfd{listener_, POLLIN, 0});
     for (const Client& client : clients_) {
       waiting.push_back({client.fd,
-                         static_cast<short>(client.answered ? POLLOUT : POLLIN),
+                         static_cast<decltype(pollfd::events)>(
+                             client.answered ? POLLOUT : POLLIN),
                          0});
     }
     const int ready = ::poll(waiting.data(), waiting.size(), kPollMs);
