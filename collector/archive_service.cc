@@ -171,33 +171,48 @@ grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(
 grpc::ServerUnaryReactor* ArchiveService::Delete(
     grpc::CallbackServerContext* context, const v1::DeleteRequest* request,
     v1::DeleteReport* response) {
-  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-    DeleteOptions options;
-    options.run = request->run();
-    if (request->steps_size() > 0)
-      options.steps.emplace(request->steps().begin(), request->steps().end());
-    options.live_incarnations = live_();
-    RP_ASSIGN_OR_RETURN(*response, store_->Delete(options));
-    logger_->Info("deleted",
-                  {{"run", request->run()},
-                   {"steps", absl::StrCat(response->steps())},
-                   {"file_bytes", absl::StrCat(response->file_bytes())}});
-    return absl::OkStatus();
-  });
+  const Auditor::Entry audit = auditor_->Begin(
+      *context, "Delete", request->run(),
+      request->steps_size() == 0
+          ? "the whole run"
+          : absl::StrCat("steps ", absl::StrJoin(request->steps(), ",")));
+  return RunUnary(
+      context, pool_, [this, request, response, audit]() -> absl::Status {
+        DeleteOptions options;
+        options.run = request->run();
+        if (request->steps_size() > 0)
+          options.steps.emplace(request->steps().begin(),
+                                request->steps().end());
+        options.live_incarnations = live_();
+        absl::StatusOr<v1::DeleteReport> report = store_->Delete(options);
+        audit.End(report.status(),
+                  report.ok() ? absl::StrCat(report->steps(), " steps, ",
+                                             report->file_bytes(), " bytes")
+                              : "");
+        if (!report.ok()) return report.status();
+        *response = *std::move(report);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* ArchiveService::Backup(
     grpc::CallbackServerContext* context, const v1::BackupRequest* request,
     v1::BackupReport* response) {
-  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(const std::string directory,
-                        AllowedDirectory(request->server_directory()));
-    RP_ASSIGN_OR_RETURN(*response, store_->Backup(directory, request->copy()));
-    logger_->Info("backed_up",
-                  {{"directory", directory},
-                   {"segments", absl::StrCat(response->segments())}});
-    return absl::OkStatus();
-  });
+  const Auditor::Entry audit =
+      auditor_->Begin(*context, "Backup", /*run=*/"",
+                      absl::StrCat("to ", request->server_directory()));
+  return RunUnary(
+      context, pool_, [this, request, response, audit]() -> absl::Status {
+        const absl::Status status = [&]() -> absl::Status {
+          RP_ASSIGN_OR_RETURN(const std::string directory,
+                              AllowedDirectory(request->server_directory()));
+          RP_ASSIGN_OR_RETURN(*response,
+                              store_->Backup(directory, request->copy()));
+          return absl::OkStatus();
+        }();
+        audit.End(status, absl::StrCat(response->segments(), " segments"));
+        return status;
+      });
 }
 
 absl::StatusOr<std::string> ArchiveService::AllowedDirectory(
@@ -232,12 +247,25 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
     grpc::CallbackServerContext* context, const v1::ExportRequest* request) {
   logger_->Info("export", {{"run", request->run()},
                            {"directory", request->server_directory()}});
+  // Reading is a viewer's; writing to the collector's disk is not.
+  std::optional<Auditor::Entry> audit;
+  absl::Status allowed;
+  if (!request->server_directory().empty() ||
+      !request->staging_directory().empty()) {
+    audit = auditor_->Begin(
+        *context, "Export", request->run(),
+        absl::StrCat("to ", request->server_directory(), ", staged in ",
+                     request->staging_directory()));
+    allowed = auditor_->CheckOperator(
+        *context, "an export to the collector's own directories");
+  }
   return RunStream<v1::ExportEvent>(
       context, pool_,
-      [this, request = *request](
-          StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
+      [this, request = *request, audit,
+       allowed](StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
         const absl::Time began = absl::Now();
         const absl::Status status = [&]() -> absl::Status {
+          RP_RETURN_IF_ERROR(allowed);
           ExportOptions options;
           options.run = request.run();
           options.steps =
@@ -281,6 +309,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
         } else {
           ++metrics_->failed;
         }
+        if (audit.has_value()) audit->End(status, "exported");
         return status;
       });
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "collector/auth/auditor.h"
 #include "collector/logger.h"
 #include "collector/metrics.h"
 #include "collector/store/store.h"
@@ -36,6 +37,9 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
         logger_(logger),
         live_(std::move(live)),
         metrics_(metrics) {}
+
+  // Before the server starts. It outlives the service.
+  void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
 
   grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
                                      const v1::ListRunsRequest* request,
@@ -78,6 +82,7 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   const Logger* const logger_;
   const LiveFn live_;
   ExportMetrics* const metrics_;
+  const Auditor* auditor_ = nullptr;
 };
 
 }  // namespace rankprobe

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "collector/auth/server_credentials.h"
 #include "collector/ingest/server_stream.h"
 
 namespace rankprobe {
@@ -75,65 +74,16 @@ std::string DescribeOptions(const v1::SwitchOptions& options) {
   return text;
 }
 
+void EndAudit(const absl::StatusOr<v1::SwitchResult>& result,
+              const Auditor::Entry& audit) {
+  if (result.ok()) {
+    audit.End(absl::StrCat("OK: ", result->summary()), result->epoch());
+  } else {
+    audit.End(result.status().ToString());
+  }
+}
+
 }  // namespace
-
-class ControlService::Audit {
- public:
-  Audit(AuditRecord record, AuditLog* log, const Logger* logger)
-      : record_(std::move(record)), log_(log), logger_(logger) {}
-
-  void End(const absl::StatusOr<v1::SwitchResult>& result) {
-    if (result.ok()) {
-      record_.epoch = result->epoch();
-      End(absl::StrCat("OK: ", result->summary()));
-    } else {
-      End(result.status().ToString());
-    }
-  }
-
-  void End(std::string outcome) {
-    record_.outcome = std::move(outcome);
-    logger_->Info("control", {{"action", record_.action},
-                              {"run", record_.run},
-                              {"actor", record_.actor},
-                              {"peer", record_.peer},
-                              {"detail", record_.detail},
-                              {"outcome", record_.outcome}});
-    if (log_ == nullptr) return;
-    if (const absl::Status status = log_->Write(record_); !status.ok())
-      logger_->Error("audit_failed", {{"status", status.ToString()}});
-  }
-
- private:
-  AuditRecord record_;
-  AuditLog* const log_;
-  const Logger* const logger_;
-};
-
-ControlService::Audit ControlService::BeginAudit(
-    const grpc::CallbackServerContext& context, const char* action,
-    const std::string& run, const std::string& detail) const {
-  AuditRecord record;
-  if (authorizer_ != nullptr) {
-    const auto principal = authorizer_->Identify(CredentialsOf(context));
-    if (principal.ok()) {
-      record.actor = principal->name;
-      record.role = std::string(RoleName(principal->role));
-    }
-  }
-  record.peer = context.peer();
-  record.action = action;
-  record.run = run;
-  record.detail = detail;
-  return Audit(std::move(record), audit_, logger_);
-}
-
-std::string ControlService::ActorOf(
-    const grpc::CallbackServerContext& context) const {
-  if (authorizer_ == nullptr) return "";
-  const auto principal = authorizer_->Identify(CredentialsOf(context));
-  return principal.ok() ? principal->name : "";
-}
 
 grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
@@ -141,15 +91,16 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
   auto* const reactor = new LateReactor<v1::SwitchResult>(response);
   control_->SetConfig(
       *request,
-      [audit = BeginAudit(*context, "SetConfig", request->run(),
-                          absl::StrCat(DescribeOptions(request->options()),
-                                       ", config ", request->config_json())),
+      [audit =
+           auditor_->Begin(*context, "SetConfig", request->run(),
+                           absl::StrCat(DescribeOptions(request->options()),
+                                        ", config ", request->config_json())),
        done =
            reactor->Done()](absl::StatusOr<v1::SwitchResult> result) mutable {
-        audit.End(result);
+        EndAudit(result, audit);
         done(std::move(result));
       },
-      ActorOf(*context));
+      auditor_->ActorOf(*context));
   return reactor;
 }
 
@@ -159,17 +110,17 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
   auto* const reactor = new LateReactor<v1::SwitchResult>(response);
   control_->SetDumpEnable(
       *request,
-      [audit = BeginAudit(
+      [audit = auditor_->Begin(
            *context, request->enable() ? "Enable" : "Disable", request->run(),
            absl::StrCat(DescribeOptions(request->options()),
                         request->config_json().empty() ? "" : ", config ",
                         request->config_json())),
        done =
            reactor->Done()](absl::StatusOr<v1::SwitchResult> result) mutable {
-        audit.End(result);
+        EndAudit(result, audit);
         done(std::move(result));
       },
-      ActorOf(*context));
+      auditor_->ActorOf(*context));
   return reactor;
 }
 
@@ -201,11 +152,12 @@ grpc::ServerUnaryReactor* ControlService::Explain(
 grpc::ServerUnaryReactor* ControlService::SetTriggers(
     grpc::CallbackServerContext* context, const v1::SetTriggersRequest* request,
     v1::SetTriggersResponse* response) {
-  Audit audit = BeginAudit(*context, "SetTriggers", request->run(),
-                           request->spec().ShortDebugString());
+  const Auditor::Entry audit =
+      auditor_->Begin(*context, "SetTriggers", request->run(),
+                      request->spec().ShortDebugString());
   const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
-  audit.End(ranks.ok() ? absl::StrCat("OK: sent to ", *ranks, " ranks")
-                       : ranks.status().ToString());
+  audit.End(ranks.status(),
+            absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
   if (!ranks.ok()) return Answer(context, ranks.status());
   response->set_ranks(*ranks);
   return Answer(context, absl::OkStatus());
@@ -223,12 +175,12 @@ grpc::ServerUnaryReactor* ControlService::GetTriggers(
 grpc::ServerUnaryReactor* ControlService::ShipFlight(
     grpc::CallbackServerContext* context, const v1::ShipFlightRequest* request,
     v1::ShipFlightResponse* response) {
-  Audit audit =
-      BeginAudit(*context, "ShipFlight", request->run(),
-                 absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
+  const Auditor::Entry audit = auditor_->Begin(
+      *context, "ShipFlight", request->run(),
+      absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
   const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
-  audit.End(ranks.ok() ? absl::StrCat("OK: asked ", *ranks, " ranks")
-                       : ranks.status().ToString());
+  audit.End(ranks.status(),
+            absl::StrCat("asked ", ranks.value_or(0), " ranks"));
   if (!ranks.ok()) return Answer(context, ranks.status());
   response->set_ranks(*ranks);
   return Answer(context, absl::OkStatus());

@@ -3,26 +3,18 @@
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SERVICE_H_
 
-#include <memory>
-
-#include "collector/auth/audit_log.h"
-#include "collector/auth/authorizer.h"
+#include "collector/auth/auditor.h"
 #include "collector/control/control_plane.h"
-#include "collector/logger.h"
 #include "rankprobe/v1/control.grpc.pb.h"
 
 namespace rankprobe {
 
 class ControlService : public v1::ControlService::CallbackService {
  public:
-  ControlService(ControlPlane* control, const Logger* logger)
-      : control_(control), logger_(logger) {}
+  explicit ControlService(ControlPlane* control) : control_(control) {}
 
-  // Before the server starts. Both outlive it.
-  void SetAudit(AuditLog* audit, std::shared_ptr<const Authorizer> authorizer) {
-    audit_ = audit;
-    authorizer_ = std::move(authorizer);
-  }
+  // Before the server starts. It outlives the service.
+  void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
 
   grpc::ServerUnaryReactor* SetConfig(grpc::CallbackServerContext* context,
                                       const v1::SetConfigRequest* request,
@@ -59,18 +51,8 @@ class ControlService : public v1::ControlService::CallbackService {
       v1::ListEventsResponse* response) override;
 
  private:
-  // Writes who did what when the action is answered.
-  class Audit;
-  Audit BeginAudit(const grpc::CallbackServerContext& context,
-                   const char* action, const std::string& run,
-                   const std::string& detail) const;
-  // Whose call it is, for a person.
-  std::string ActorOf(const grpc::CallbackServerContext& context) const;
-
   ControlPlane* const control_;
-  const Logger* const logger_;
-  AuditLog* audit_ = nullptr;
-  std::shared_ptr<const Authorizer> authorizer_;
+  const Auditor* auditor_ = nullptr;
 };
 
 }  // namespace rankprobe

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/archive_service.h"
 #include "collector/auth/audit_log.h"
+#include "collector/auth/auditor.h"
 #include "collector/auth/server_credentials.h"
 #include "collector/connection_gate.h"
 #include "collector/control/event_log.h"
@@ -54,6 +55,7 @@ class ServerImpl final : public Server {
   struct Parts {
     std::unique_ptr<EventLog> events;
     std::optional<v1::WatchSpec> watch;
+    ServerSecurity security;
   };
 
   ServerImpl(const ServerConfig& config, Parts parts,
@@ -64,6 +66,7 @@ class ServerImpl final : public Server {
         clock_(clock),
         logger_(logger),
         store_(std::move(store)),
+        security_(parts.security),
         events_(std::move(parts.events)),
         control_(ControlOptions(config, parts, events_.get()), store_.get(),
                  clock),
@@ -75,7 +78,7 @@ class ServerImpl final : public Server {
             [this](const absl::Status& status) { OnStoreFailed(status); })),
         agent_service_(AgentOptions(&ingest_metrics_, &quick_pool_, logger),
                        &control_, commits_.get(), store_.get()),
-        control_service_(&control_, logger),
+        control_service_(&control_),
         archive_service_(
             store_.get(), file_system, &pool_, &quick_pool_,
             config.export_roots, logger, [this] { return LiveIncarnations(); },
@@ -92,15 +95,15 @@ class ServerImpl final : public Server {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    RP_ASSIGN_OR_RETURN(
-        const ServerSecurity security,
-        MakeServerSecurity({config_.tls_cert, config_.tls_key,
-                            config_.tls_client_ca, config_.token_file},
-                           logger_));
+    const ServerSecurity& security = security_;
     RP_ASSIGN_OR_RETURN(
         audit_, AuditLog::Open(absl::StrCat(config_.data_dir, "/audit.jsonl"),
                                file_system_, clock_));
-    control_service_.SetAudit(audit_.get(), security.authorizer);
+    auditor_ =
+        std::make_unique<Auditor>(audit_.get(), security.authorizer, logger_);
+    control_service_.SetAuditor(auditor_.get());
+    archive_service_.SetAuditor(auditor_.get());
+    agent_service_.SetAuthorizer(security.authorizer);
     ForwardGrpcLog(logger_);
     // Accepted by the gate: see there.
     std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
@@ -155,7 +158,10 @@ class ServerImpl final : public Server {
     });
     janitor_.Start();
     ticker_ = std::thread([this] {
-      while (!stop_ticker_.WaitFor(kTick)) control_.Tick();
+      while (!stop_ticker_.WaitFor(kTick)) {
+        control_.Tick();
+        WriteAgentsAudit();
+      }
     });
     return absl::OkStatus();
   }
@@ -173,6 +179,7 @@ class ServerImpl final : public Server {
     janitor_.Stop();
     stop_ticker_.Set();
     ticker_.join();
+    WriteAgentsAudit();
     // Writes and syncs what has been received.
     commits_.reset();
     server_.reset();
@@ -244,6 +251,10 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
+  void WriteAgentsAudit() {
+    for (const AuditRecord& record : control_.TakeAudit())
+      auditor_->Write(record);
+  }
   static ControlPlane::Options ControlOptions(const ServerConfig& config,
                                               const Parts& parts,
                                               EventLog* events) {
@@ -251,6 +262,7 @@ class ServerImpl final : public Server {
     options.events = events;
     options.default_watch = parts.watch;
     options.max_sessions = config.max_sessions;
+    options.agents = parts.security.authorizer->CountAgents();
     options.credit_bytes = config.credit_bytes;
     return options;
   }
@@ -270,6 +282,7 @@ class ServerImpl final : public Server {
     CommitQueue::Options options;
     options.metrics = metrics;
     options.batch_bytes = config.commit_batch_bytes;
+    options.max_uploads = 2 * config.max_sessions;
     options.pending_bytes = config.pending_bytes;
     options.credit_bytes = config.credit_bytes;
     options.sync_interval =
@@ -326,6 +339,7 @@ class ServerImpl final : public Server {
   IngestMetrics ingest_metrics_;
   ExportMetrics export_metrics_;
   std::atomic<bool> archive_failed_{false};
+  const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
   ControlPlane control_;
   WorkerPool pool_;
@@ -338,6 +352,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<ConnectionGate> gate_;
+  std::unique_ptr<Auditor> auditor_;
   std::unique_ptr<grpc::Server> server_;
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
@@ -359,6 +374,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     }
     parts.watch = *std::move(watch);
   }
+  RP_ASSIGN_OR_RETURN(
+      parts.security,
+      MakeServerSecurity({config.tls_cert, config.tls_key, config.tls_client_ca,
+                          config.token_file},
+                         logger));
   EventLog::Options events;
   events.path = absl::StrCat(config.data_dir, "/events.log");
   RP_ASSIGN_OR_RETURN(parts.events, EventLog::Open(events, file_system, clock));

@@ -30,7 +30,7 @@ constexpr TextKey kTexts[] = {
     {"tls-client-ca", &ServerConfig::tls_client_ca,
      "PEM certificates that vouch for clients (mutual TLS)"},
     {"token-file", &ServerConfig::token_file,
-     "file of bearer tokens, one `ROLE NAME TOKEN` a line"},
+     "file of bearer tokens, one `ROLE NAME TOKEN [BINDING..]` a line"},
     {"watch", &ServerConfig::watch_file,
      "JSON file with flight recorder, triggers and budgets of runs that were "
      "given none"},

@@ -114,6 +114,12 @@ void CollectorLink::SetRank(int64_t rank, int64_t world_size) {
   // A hello that names the rank leaves before this event, or has it.
   absl::MutexLock lock(&mutex_);
   if (identity_.has_rank() && identity_.rank() == rank) return;
+  // What is recorded was recorded as this rank; the collector keeps it so.
+  if (identity_.has_rank() && HasSent()) {
+    last_error_ = absl::StrCat("this process is rank ", identity_.rank(),
+                               "; it stays so when it says ", rank);
+    return;
+  }
   identity_.set_rank(rank);
   identity_.set_world_size(world_size);
   outbox_->Push(std::move(event));
@@ -147,6 +153,12 @@ absl::Status CollectorLink::Refusal() const {
                                                       : absl::OkStatus();
 }
 
+bool CollectorLink::HasSent() const {
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  return stats.records > 0 || stats.payloads > 0;
+}
+
 void CollectorLink::FillStats(SessionStats* stats) const {
   absl::MutexLock lock(&mutex_);
   stats->connected = connected_;
@@ -173,9 +185,12 @@ void CollectorLink::OpenSpool() {
     absl::MutexLock lock(&mutex_);
     identity = identity_;
   }
+  Spool::Options spool_options;
+  spool_options.directory = options_.spool_directory;
+  spool_options.max_bytes = options_.spool_bytes;
+  spool_options.secret = options_.incarnation_secret;
   absl::StatusOr<std::unique_ptr<Spool>> spool =
-      Spool::Open({options_.spool_directory, options_.spool_bytes}, identity,
-                  file_system_.get());
+      Spool::Open(spool_options, identity, file_system_.get());
   if (spool.ok()) {
     spool_ = *std::move(spool);
   } else {
@@ -205,7 +220,7 @@ void CollectorLink::SpoolFrames() {
 bool CollectorLink::DrainOrphans() {
   if (options_.spool_directory.empty()) return true;
   SpoolDrain drain(
-      stub_.get(), &upload_stub_, options_.agent_version,
+      stub_.get(), &upload_stub_, options_.security, options_.agent_version,
       [this] { outbox_->Wake(); },
       [this](absl::Duration timeout) {
         SpoolFrames();
@@ -264,6 +279,7 @@ v1::AgentEvent CollectorLink::HelloEvent() {
   hello->set_protocol(kProtocol);
   hello->set_config_json(options_.config_json);
   hello->set_config_path(options_.config_path);
+  hello->set_incarnation_secret(options_.incarnation_secret);
   hello->set_step(gate_->step());
   hello->set_plan_epoch(gate_->epoch());
   return event;

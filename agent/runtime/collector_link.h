@@ -73,6 +73,8 @@ class CollectorLink {
   void StayConnected();
   bool RunConnection();
   v1::AgentEvent HelloEvent();
+  // Anything was recorded.
+  bool HasSent() const;
   std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome);
   void OnDirective(const v1::Directive& directive);
   bool NextEvent(v1::AgentEvent* event, absl::Time* next_metrics);

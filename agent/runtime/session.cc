@@ -17,6 +17,7 @@
 #include "agent/runtime/watcher.h"
 #include "common/fork_guard.h"
 #include "common/host_port.h"
+#include "common/random_bytes.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -24,6 +25,7 @@ namespace {
 
 // How old the collector's idea of a rank's step may get while it steps.
 constexpr int64_t kProgressIntervalNs = 20'000'000;
+constexpr size_t kSecretBytes = 32;
 
 absl::Status ParentsError() {
   return absl::FailedPreconditionError(
@@ -212,6 +214,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
     options.identity.set_incarnation(
         absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
   }
+  if (options.incarnation_secret.empty())
+    options.incarnation_secret = RandomBytes(kSecretBytes);
   if (options.on_missing == MissingCollector::kSpool &&
       options.spool_directory.empty()) {
     return absl::InvalidArgumentError(

@@ -45,6 +45,8 @@ struct SessionOptions {
   std::string collector;
   ChannelSecurity security;
   v1::Identity identity;  // incarnation 0: chosen by Create
+  // Hello.incarnation_secret; empty: chosen by Create.
+  std::string incarnation_secret;
   std::string agent_version;
   std::string framework_version;
   // The process' own config.json; used by the collector when the run has none.

@@ -16,7 +16,8 @@
 namespace rankprobe {
 namespace {
 
-constexpr char kMagic[] = "RPQ1";
+constexpr char kMagic[] = "RPQ2";
+constexpr char kOldMagic[] = "RPQ1";
 constexpr size_t kMagicBytes = 4;
 constexpr size_t kHeadBytes = 8;
 // Above any frame; a length beyond it is not one.
@@ -72,9 +73,12 @@ absl::Status Spool::NextFile() {
       std::unique_ptr<WritableFile> file,
       file_system_->OpenForWrite(part.path, FileSystem::OpenMode::kCreateNew));
   RP_RETURN_IF_ERROR(file->Append(absl::string_view(kMagic, kMagicBytes)));
-  const std::string identity = identity_.SerializeAsString();
-  RP_RETURN_IF_ERROR(AppendFrame(file.get(), identity, {}));
-  part.bytes = kMagicBytes + kHeadBytes + identity.size();
+  v1::Hello hello;
+  *hello.mutable_identity() = identity_;
+  hello.set_incarnation_secret(options_.secret);
+  const std::string text = hello.SerializeAsString();
+  RP_RETURN_IF_ERROR(AppendFrame(file.get(), text, {}));
+  part.bytes = kMagicBytes + kHeadBytes + text.size();
   bytes_ += part.bytes;
   parts_.push_back(std::move(part));
   file_ = std::move(file);
@@ -201,14 +205,17 @@ absl::StatusOr<OrphanSpool::Frame> OrphanSpool::Next() {
       std::array<char, kMagicBytes> magic{};
       if (size_ >= kMagicBytes)
         RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(magic)));
-      if (size_ >= kMagicBytes &&
+      const bool old = std::memcmp(magic.data(), kOldMagic, kMagicBytes) == 0;
+      if (size_ >= kMagicBytes && !old &&
           std::memcmp(magic.data(), kMagic, kMagicBytes) != 0)
         return absl::DataLossError(absl::StrCat(path, " is not a spool"));
-      const absl::StatusOr<std::string> identity =
+      const absl::StatusOr<std::string> hello =
           size_ >= kMagicBytes
               ? ReadFrame()
               : absl::StatusOr<std::string>(absl::NotFoundError("torn"));
-      if (!identity.ok() || !identity_.ParseFromString(*identity)) {
+      if (!hello.ok() ||
+          !(old ? hello_.mutable_identity()->ParseFromString(*hello)
+                : hello_.ParseFromString(*hello))) {
         file_.reset();
         file_index_ = files_.size();
         break;

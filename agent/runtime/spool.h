@@ -3,8 +3,10 @@
 // A directory holds the spools of several lives of a rank (or of several
 // ranks): {incarnation}.lock, held while its process lives, and
 // {incarnation}.{number}.spool, each
-//   "RPQ1" | identity frame | upload frames ...
+//   "RPQ2" | hello frame | upload frames ...
 //   frame: length u32 | crc32c u32 | bytes       (little-endian)
+// The hello holds the identity and the incarnation's secret. "RPQ1", of older
+// agents, has an Identity in its place.
 // A torn frame at the end of a file is where its process died.
 //
 // Ownership: the session; FileSystem outlives it. Threads: one at a time.
@@ -23,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/file_system.h"
+#include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
@@ -33,6 +36,8 @@ class Spool {
     std::string directory;
     uint64_t max_bytes = uint64_t{4} << 30;
     uint64_t file_bytes = 64 << 20;
+    // Hello.incarnation_secret.
+    std::string secret;
   };
 
   // Leaves nothing behind when everything is committed.
@@ -86,7 +91,8 @@ class OrphanSpool {
   static std::vector<std::unique_ptr<OrphanSpool>> Find(
       const std::string& directory, FileSystem* file_system);
 
-  const v1::Identity& identity() const { return identity_; }
+  const v1::Identity& identity() const { return hello_.identity(); }
+  const std::string& secret() const { return hello_.incarnation_secret(); }
 
   // The next encoded UploadFrame, with its sequence number; NOT_FOUND at the
   // end.
@@ -113,7 +119,7 @@ class OrphanSpool {
   const std::string lock_path_;
   const std::vector<std::string> files_;
   const std::unique_ptr<FileLock> lock_;
-  v1::Identity identity_;
+  v1::Hello hello_;
   size_t file_index_ = 0;
   std::unique_ptr<RandomAccessFile> file_;
   uint64_t size_ = 0;

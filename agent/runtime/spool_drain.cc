@@ -32,9 +32,11 @@ absl::Status EndOf(const grpc::Status& status) {
 
 absl::Status SpoolDrain::Run(OrphanSpool* spool) {
   ControlStream control(wake_);
+  AddToken(security_, control.context());
   stub_->async()->Session(control.context(), &control);
   v1::AgentEvent event;
   *event.mutable_hello()->mutable_identity() = spool->identity();
+  event.mutable_hello()->set_incarnation_secret(spool->secret());
   event.mutable_hello()->set_agent_version(agent_version_);
   event.mutable_hello()->set_protocol(1);
   control.Start();
@@ -51,6 +53,7 @@ absl::Status SpoolDrain::Run(OrphanSpool* spool) {
   }
   if (status.ok()) {
     UploadStream upload(wake_);
+    AddToken(security_, upload.context());
     upload_stub_->PrepareBidiStreamingCall(upload.context(), kUploadMethod, {},
                                            &upload);
     upload.Start();

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "agent/runtime/bidi_stream.h"
 #include "agent/runtime/spool.h"
+#include "common/channel_security.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
 namespace rankprobe {
@@ -25,10 +26,12 @@ class SpoolDrain {
 
   // `wake` is called from gRPC's threads.
   SpoolDrain(v1::AgentService::Stub* stub, UploadStub* upload_stub,
-             std::string agent_version, std::function<void()> wake,
+             const ChannelSecurity& security, std::string agent_version,
+             std::function<void()> wake,
              std::function<bool(absl::Duration)> wait)
       : stub_(stub),
         upload_stub_(upload_stub),
+        security_(security),
         agent_version_(std::move(agent_version)),
         wake_(std::move(wake)),
         wait_(std::move(wait)) {}
@@ -45,6 +48,7 @@ class SpoolDrain {
 
   v1::AgentService::Stub* const stub_;
   UploadStub* const upload_stub_;
+  const ChannelSecurity& security_;
   const std::string agent_version_;
   const std::function<void()> wake_;
   const std::function<bool(absl::Duration)> wait_;

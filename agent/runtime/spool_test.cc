@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/crc32c.h"
 #include "common/testing/fault_file_system.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/agent.pb.h"
@@ -26,6 +27,7 @@ class SpoolTest : public ::testing::Test {
     options.directory = "/spool";
     options.max_bytes = max_bytes;
     options.file_bytes = 4000;
+    options.secret = "secret";
     auto spool = Spool::Open(options, identity, &fs_);
     EXPECT_TRUE(spool.ok()) << spool.status();
     return spool.ok() ? *std::move(spool) : nullptr;
@@ -62,6 +64,7 @@ TEST_F(SpoolTest, WhatADeadProcessLeftIsFoundAndRemoved) {
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(orphans[0]->identity().rank(), 3);
   EXPECT_EQ(orphans[0]->identity().incarnation(), 7u);
+  EXPECT_EQ(orphans[0]->secret(), "secret");
   const std::vector<uint64_t> sequences = Sequences(orphans[0].get());
   ASSERT_FALSE(sequences.empty());
   EXPECT_LE(sequences.front(), 13u);
@@ -99,6 +102,38 @@ TEST_F(SpoolTest, IsBoundedAndHasNoHoles) {
   auto orphans = OrphanSpool::Find("/spool", &fs_);
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{42}));
+}
+
+TEST_F(SpoolTest, WhatAnOlderAgentLeftIsReadToo) {
+  ASSERT_TRUE(fs_.CreateDirectories("/spool").ok());
+  { auto lock = *fs_.Lock("/spool/0000000000000007.lock"); }
+  ASSERT_TRUE(fs_.OpenForWrite("/spool/0000000000000007.lock",
+                               FileSystem::OpenMode::kTruncate)
+                  .ok());
+  v1::Identity identity;
+  identity.set_run("run");
+  identity.set_rank(3);
+  identity.set_incarnation(7);
+  v1::UploadFrame frame;
+  frame.set_sequence(5);
+  std::string file = "RPQ1";
+  for (const std::string& bytes :
+       {identity.SerializeAsString(), frame.SerializeAsString()}) {
+    const auto length = static_cast<uint32_t>(bytes.size());
+    const uint32_t crc = Crc32c(bytes);
+    file.append(reinterpret_cast<const char*>(&length), 4);
+    file.append(reinterpret_cast<const char*>(&crc), 4);
+    file.append(bytes);
+  }
+  ASSERT_TRUE((*fs_.OpenForWrite("/spool/0000000000000007.00000000.spool",
+                                 FileSystem::OpenMode::kTruncate))
+                  ->Append(absl::string_view(file))
+                  .ok());
+  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(orphans[0]->identity().rank(), 3);
+  EXPECT_EQ(orphans[0]->secret(), "");
+  EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{5}));
 }
 
 TEST_F(SpoolTest, ATornFrameEndsIt) {

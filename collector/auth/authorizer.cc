@@ -1,12 +1,17 @@
 #include "collector/auth/authorizer.h"
 
 #include <algorithm>
-#include <array>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "rankprobe/v1/access.pb.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/archive.pb.h"
+#include "rankprobe/v1/control.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -14,16 +19,44 @@ namespace {
 constexpr absl::string_view kBearer = "Bearer ";
 constexpr absl::string_view kUriScheme = "rankprobe:";
 
-// Reading changes nothing.
-constexpr std::array<absl::string_view, 13> kViewerMethods = {
-    "ControlService/GetConfig",   "ControlService/ListAgents",
-    "ControlService/Explain",     "ControlService/ListEvents",
-    "ControlService/GetTriggers", "ArchiveService/ListRuns",
-    "ArchiveService/ListSteps",   "ArchiveService/ListCalls",
-    "ArchiveService/GetTensor",   "ArchiveService/Export",
-    "ArchiveService/Watch",       "ArchiveService/GetLedger",
-    "ArchiveService/Verify",
-};
+std::optional<Role> RoleOf(v1::AccessRole role) {
+  switch (role) {
+    case v1::ACCESS_ROLE_AGENT:
+      return Role::kAgent;
+    case v1::ACCESS_ROLE_VIEWER:
+      return Role::kViewer;
+    case v1::ACCESS_ROLE_OPERATOR:
+      return Role::kOperator;
+    default:
+      return std::nullopt;
+  }
+}
+
+// By path. Built once: looking up what callers name in the pool would let them
+// fill its cache of unknown names.
+const absl::flat_hash_map<std::string, v1::Access>& AccessOfMethods() {
+  static const auto* const table = [] {
+    auto* const methods = new absl::flat_hash_map<std::string, v1::Access>();
+    for (const google::protobuf::Descriptor* const message :
+         {v1::Hello::descriptor(), v1::SwitchResult::descriptor(),
+          v1::DeleteReport::descriptor()}) {
+      const google::protobuf::FileDescriptor* const file = message->file();
+      for (int s = 0; s < file->service_count(); ++s) {
+        const google::protobuf::ServiceDescriptor* const service =
+            file->service(s);
+        for (int m = 0; m < service->method_count(); ++m) {
+          const google::protobuf::MethodDescriptor* const method =
+              service->method(m);
+          (*methods)[absl::StrCat("/", service->full_name(), "/",
+                                  method->name())] =
+              method->options().GetExtension(v1::access);
+        }
+      }
+    }
+    return methods;
+  }();
+  return *table;
+}
 
 bool Grants(Role has, Role needs) {
   return has == needs || (has == Role::kOperator && needs == Role::kViewer);
@@ -35,18 +68,34 @@ std::optional<Role> NeededRole(absl::string_view path) {
   // Orchestrators ask for health without a secret; it tells up or down.
   if (absl::StartsWith(path, "/grpc.health.v1.Health/")) return std::nullopt;
   if (absl::StartsWith(path, "/grpc.reflection.")) return Role::kViewer;
-  absl::string_view method = path;
-  if (!absl::ConsumePrefix(&method, "/rankprobe.v1.")) return Role::kOperator;
-  if (absl::StartsWith(method, "AgentService/")) return Role::kAgent;
-  if (std::find(kViewerMethods.begin(), kViewerMethods.end(), method) !=
-      kViewerMethods.end())
-    return Role::kViewer;
-  return Role::kOperator;
+  const auto it = AccessOfMethods().find(path);
+  if (it == AccessOfMethods().end()) return Role::kOperator;
+  return RoleOf(it->second.role()).value_or(Role::kOperator);
+}
+
+bool IsAudited(absl::string_view path) {
+  const auto it = AccessOfMethods().find(path);
+  return it != AccessOfMethods().end() && it->second.audited();
+}
+
+absl::Status Authorizer::CheckOperator(const Credentials& credentials,
+                                       absl::string_view what) const {
+  RP_ASSIGN_OR_RETURN(const Principal principal, Identify(credentials));
+  if (principal.role == Role::kOperator) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(principal.name, " is ", RoleName(principal.role), "; ", what,
+                   " needs operator"));
+}
+
+size_t Authorizer::CountAgents() const {
+  const size_t names = (tokens_.has_value() ? tokens_->CountAgents() : 0) +
+                       (client_certificates_ ? 1 : 0);
+  return std::max<size_t>(names, 1);
 }
 
 absl::StatusOr<Principal> Authorizer::Identify(
     const Credentials& credentials) const {
-  if (open()) return Principal{Role::kOperator, "anybody"};
+  if (open()) return Principal::Of(Role::kOperator, "anybody");
   if (tokens_.has_value() && credentials.authorization.has_value()) {
     absl::string_view token = *credentials.authorization;
     if (!absl::ConsumePrefix(&token, kBearer))
@@ -60,7 +109,7 @@ absl::StatusOr<Principal> Authorizer::Identify(
     absl::string_view uri = credentials.certificate_uri;
     if (absl::ConsumePrefix(&uri, kUriScheme)) {
       if (const std::optional<Role> role = ParseRole(uri); role.has_value())
-        return Principal{*role, credentials.certificate_name};
+        return Principal::Of(*role, credentials.certificate_name);
     }
     if (!tokens_.has_value()) {
       return absl::UnauthenticatedError(
@@ -76,7 +125,7 @@ absl::StatusOr<Principal> Authorizer::Identify(
 absl::StatusOr<Principal> Authorizer::Check(const Credentials& credentials,
                                             absl::string_view path) const {
   const std::optional<Role> needs = NeededRole(path);
-  if (!needs.has_value()) return Principal{Role::kViewer, "anybody"};
+  if (!needs.has_value()) return Principal::Of(Role::kViewer, "anybody");
   RP_ASSIGN_OR_RETURN(Principal principal, Identify(credentials));
   if (open() || Grants(principal.role, *needs)) return principal;
   return absl::PermissionDeniedError(absl::StrCat(

@@ -1,5 +1,6 @@
 // Who may call what. One rule for all services: the role that a method needs is
-// looked up by its path; a method nobody has listed needs an operator.
+// the option `access` of its descriptor (proto/rankprobe/v1/access.proto); a
+// method without one, or of nobody's, needs an operator.
 //
 // Ownership: one per server; the TokenTable is its own. Thread-safe: immutable.
 // Failure: UNAUTHENTICATED (no or a wrong token), PERMISSION_DENIED (role).
@@ -38,6 +39,14 @@ class Authorizer {
   // be "rankprobe:ROLE".
   absl::StatusOr<Principal> Identify(const Credentials& credentials) const;
 
+  // OK for operators: for what an argument of a viewer's method asks for.
+  absl::Status CheckOperator(const Credentials& credentials,
+                             absl::string_view what) const;
+
+  // Among how many agents --max-sessions is shared: the names of the token
+  // file, and one for all certificates. 1 when the port is open.
+  size_t CountAgents() const;
+
   // `path` is "/rankprobe.v1.ControlService/SetConfig".
   absl::StatusOr<Principal> Check(const Credentials& credentials,
                                   absl::string_view path) const;
@@ -49,6 +58,9 @@ class Authorizer {
 
 // The role that a method needs; nullopt: anybody.
 std::optional<Role> NeededRole(absl::string_view path);
+
+// Whether each call of the method is written to the audit log.
+bool IsAudited(absl::string_view path);
 
 }  // namespace rankprobe
 

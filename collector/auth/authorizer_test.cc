@@ -1,6 +1,15 @@
 #include "collector/auth/authorizer.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor_database.h"
 #include "gtest/gtest.h"
+#include "rankprobe/v1/access.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -82,6 +91,56 @@ TEST(AuthorizerTest, ATokenBeatsTheCertificate) {
   both.authorization = "Bearer nobody";
   EXPECT_TRUE(
       absl::IsUnauthenticated(authorizer.Check(both, kSetConfig).status()));
+}
+
+// The whole table: every method of every service that this program knows.
+TEST(AccessTest, EveryMethodNamesItsRole) {
+  int methods = 0;
+  std::vector<std::string> files;
+  google::protobuf::DescriptorPool::internal_generated_database()
+      ->FindAllFileNames(&files);
+  for (const std::string& name : files) {
+    if (!absl::StartsWith(name, "rankprobe/")) continue;
+    const google::protobuf::FileDescriptor* const file =
+        google::protobuf::DescriptorPool::generated_pool()->FindFileByName(
+            name);
+    ASSERT_NE(file, nullptr) << name;
+    for (int s = 0; s < file->service_count(); ++s) {
+      for (int m = 0; m < file->service(s)->method_count(); ++m) {
+        const google::protobuf::MethodDescriptor* const method =
+            file->service(s)->method(m);
+        ++methods;
+        ASSERT_TRUE(method->options().HasExtension(v1::access))
+            << method->full_name() << " names no role (access.proto)";
+        const v1::Access access = method->options().GetExtension(v1::access);
+        EXPECT_NE(access.role(), v1::ACCESS_ROLE_UNSPECIFIED)
+            << method->full_name();
+        // And the authorizer reads it from there.
+        const std::string path = absl::StrCat(
+            "/", method->service()->full_name(), "/", method->name());
+        const std::optional<Role> needed = NeededRole(path);
+        ASSERT_TRUE(needed.has_value()) << path;
+        EXPECT_EQ(absl::StrCat("ACCESS_ROLE_",
+                               absl::AsciiStrToUpper(RoleName(*needed))),
+                  v1::AccessRole_Name(access.role()))
+            << path;
+        EXPECT_EQ(IsAudited(path), access.audited()) << path;
+        if (access.role() == v1::ACCESS_ROLE_OPERATOR)
+          EXPECT_TRUE(access.audited()) << path << " changes something";
+      }
+    }
+  }
+  EXPECT_GE(methods, 21);
+}
+
+TEST(AuthorizerTest, WhatAnArgumentAsksForMayNeedAnOperator) {
+  const Authorizer authorizer(Table(), false);
+  EXPECT_TRUE(authorizer.CheckOperator(Token("oooooooooooooooo"), "it").ok());
+  const absl::Status viewer =
+      authorizer.CheckOperator(Token("vvvvvvvvvvvvvvvv"), "server_directory");
+  EXPECT_TRUE(absl::IsPermissionDenied(viewer));
+  EXPECT_EQ(viewer.message(), "bob is viewer; server_directory needs operator");
+  EXPECT_TRUE(Authorizer(std::nullopt, false).CheckOperator({}, "it").ok());
 }
 
 TEST(AuthorizerTest, UnlistedMethodsNeedAnOperatorAndHealthNobody) {

@@ -2,11 +2,17 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "collector/auth/secret.h"
 #include "common/channel_security.h"
 #include "common/config_reader.h"
 #include "common/status_macros.h"
@@ -17,15 +23,50 @@ namespace {
 constexpr size_t kMinTokenBytes = 16;
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxNameBytes = 255;
+constexpr char kForm[] = "ROLE NAME TOKEN [run=NAME] [ranks=0-3,8]";
 
-bool SameBytes(absl::string_view a, absl::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |=
-        static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// "0-3,8".
+std::optional<Ranges> ParseRanks(absl::string_view text) {
+  Ranges ranges;
+  for (const absl::string_view piece : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> ends =
+        absl::StrSplit(piece, absl::MaxSplits('-', 1));
+    int64_t first = 0, last = 0;
+    if (!absl::SimpleAtoi(ends.first, &first) || first < 0) return std::nullopt;
+    last = first;
+    if (absl::StrContains(piece, '-') &&
+        (!absl::SimpleAtoi(ends.second, &last) || last < first))
+      return std::nullopt;
+    ranges.emplace_back(first, last);
   }
-  return difference == 0;
+  return ranges;
+}
+
+std::string RanksText(const Ranges& ranges) {
+  return absl::StrJoin(ranges, ",", [](std::string* out, const auto& range) {
+    absl::StrAppend(out, range.first);
+    if (range.second != range.first) absl::StrAppend(out, "-", range.second);
+  });
+}
+
+// `run=NAME` and its like. False: no binding, or a second one of its kind.
+bool AddBinding(absl::string_view word, Principal* principal) {
+  const auto take = [](absl::string_view value, std::string* to) {
+    if (value.empty() || value.size() > kMaxNameBytes || !to->empty())
+      return false;
+    *to = std::string(value);
+    return true;
+  };
+  if (absl::ConsumePrefix(&word, "run=")) return take(word, &principal->run);
+  if (absl::ConsumePrefix(&word, "reads="))
+    return take(word, &principal->reads);
+  if (!absl::ConsumePrefix(&word, "ranks=") || !principal->ranks.empty())
+    return false;
+  const std::optional<Ranges> ranks = ParseRanks(word);
+  if (ranks.has_value()) principal->ranks = *ranks;
+  return ranks.has_value();
 }
 
 }  // namespace
@@ -49,6 +90,26 @@ std::optional<Role> ParseRole(absl::string_view name) {
   return std::nullopt;
 }
 
+absl::Status Principal::MayBe(absl::string_view of_run,
+                              std::optional<int64_t> rank) const {
+  if (!run.empty() && run != of_run) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the token of ", name, " is for run ", run));
+  }
+  if (ranks.empty() || !rank.has_value()) return absl::OkStatus();
+  for (const auto& [first, last] : ranks) {
+    if (first <= *rank && *rank <= last) return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat("the token of ", name, " is for ranks ", RanksText(ranks)));
+}
+
+absl::Status Principal::MayReadBench(absl::string_view of_run,
+                                     std::optional<int64_t> rank) const {
+  if (!reads.empty() && reads == of_run) return absl::OkStatus();
+  return MayBe(of_run, rank);
+}
+
 absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
   TokenTable table;
   ConfigFaults faults;
@@ -56,15 +117,19 @@ absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
   int number = 0;
   for (const absl::string_view raw : absl::StrSplit(text, '\n')) {
     ++number;
-    const absl::string_view line =
-        absl::StripAsciiWhitespace(raw.substr(0, raw.find('#')));
-    if (line.empty()) continue;
-    const std::vector<std::string> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    std::vector<std::string> words =
+        absl::StrSplit(absl::StripAsciiWhitespace(raw),
+                       absl::ByAnyChar(" \t\r\v\f"), absl::SkipEmpty());
+    // Only at the beginning of a word: a token may hold the character.
+    words.erase(std::find_if(words.begin(), words.end(),
+                             [](const std::string& word) {
+                               return absl::StartsWith(word, "#");
+                             }),
+                words.end());
+    if (words.empty()) continue;
     const std::string where = absl::StrCat("token file, line ", number);
-    if (words.size() != 3) {
-      faults.Add(where, absl::StrCat(words.size(), " words"),
-                 "ROLE NAME TOKEN");
+    if (words.size() < 3) {
+      faults.Add(where, absl::StrCat(words.size(), " words"), kForm);
       continue;
     }
     const std::optional<Role> role = ParseRole(words[0]);
@@ -79,11 +144,19 @@ absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
     } else if (!tokens.insert(words[2]).second) {
       faults.Add(where, "the token of another line", "a token of its own");
     }
-    if (role.has_value())
-      table.entries_.push_back({{*role, words[1]}, words[2]});
+    Principal principal = Principal::Of(role.value_or(Role::kViewer), words[1]);
+    for (size_t i = 3; i < words.size(); ++i) {
+      // Not shown: it may be a piece of a token.
+      if (principal.role != Role::kAgent || !AddBinding(words[i], &principal)) {
+        faults.Add(where, absl::StrCat("its word ", i + 1),
+                   "of an agent: run=NAME, ranks=0-3,8 or reads=NAME, each "
+                   "once; of others nothing");
+      }
+    }
+    table.entries_.push_back({std::move(principal), words[2]});
   }
   if (table.entries_.empty() && faults.empty())
-    faults.Add("token file", "no token", "lines of ROLE NAME TOKEN");
+    faults.Add("token file", "no token", absl::StrCat("lines of ", kForm));
   RP_RETURN_IF_ERROR(faults.ToStatus());
   return table;
 }
@@ -96,6 +169,15 @@ absl::StatusOr<TokenTable> TokenTable::Load(const std::string& path) {
   }
   RP_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
   return Parse(text);
+}
+
+size_t TokenTable::CountAgents() const {
+  std::set<absl::string_view> names;
+  for (const Entry& entry : entries_) {
+    if (entry.principal.role == Role::kAgent)
+      names.insert(entry.principal.name);
+  }
+  return names.size();
 }
 
 std::optional<Principal> TokenTable::Find(absl::string_view token) const {

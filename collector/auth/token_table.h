@@ -1,14 +1,21 @@
 // Bearer tokens and what their holders may do. Immutable after parsing.
 //
-// The file: one holder a line, `ROLE NAME TOKEN`, '#' begins a comment; roles
-// are agent, operator and viewer. An operator may do what a viewer may.
+// The file: one holder a line, `ROLE NAME TOKEN [BINDING..]`; a word that
+// begins with '#' begins a comment. Roles are agent, operator and viewer. An
+// operator may do what a viewer may. Bindings, of an agent only:
+//   run=NAME     it sends to this run and no other
+//   ranks=0-3,8  it is one of these ranks, or none yet
+//   reads=NAME   besides its own run it may read this one's bench
 #ifndef RANKPROBE_COLLECTOR_AUTH_TOKEN_TABLE_H_
 #define RANKPROBE_COLLECTOR_AUTH_TOKEN_TABLE_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -23,6 +30,27 @@ std::optional<Role> ParseRole(absl::string_view name);
 struct Principal {
   Role role = Role::kViewer;
   std::string name;
+  // Empty: any run.
+  std::string run;
+  // First and last of each range; empty: any rank.
+  std::vector<std::pair<int64_t, int64_t>> ranks;
+  std::string reads;
+
+  static Principal Of(Role role, std::string name) {
+    Principal principal;
+    principal.role = role;
+    principal.name = std::move(name);
+    return principal;
+  }
+  bool operator==(const Principal&) const = default;
+
+  // Whether it may be this process of the run; a rank that is not known yet is
+  // none. PERMISSION_DENIED.
+  absl::Status MayBe(absl::string_view of_run,
+                     std::optional<int64_t> rank) const;
+  // Whether it may read what that rank of the run recorded. PERMISSION_DENIED.
+  absl::Status MayReadBench(absl::string_view of_run,
+                            std::optional<int64_t> rank) const;
 };
 
 class TokenTable {
@@ -35,6 +63,8 @@ class TokenTable {
   // Takes the same time for every token of one length.
   std::optional<Principal> Find(absl::string_view token) const;
   size_t size() const { return entries_.size(); }
+  // Names of agents.
+  size_t CountAgents() const;
 
  private:
   struct Entry {

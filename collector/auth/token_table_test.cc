@@ -48,6 +48,53 @@ TEST(TokenTableTest, EveryFaultIsNamedAndNoTokenIsShown) {
   EXPECT_FALSE(TokenTable::Parse("# nobody\n").ok());
 }
 
+TEST(TokenTableTest, ATokenMayHoldTheSignOfAComment) {
+  const auto table = TokenTable::Parse(
+      "viewer bob 0123456789abcdef#0123  # the whole word is the token\n"
+      "viewer eve #fedcba9876543210\n");
+  EXPECT_THAT(std::string(table.status().message()), HasSubstr("line 2"))
+      << "a comment where the token should be";
+  const auto one = TokenTable::Parse("viewer bob 0123456789abcdef#0123 #x\n");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_TRUE(one->Find("0123456789abcdef#0123").has_value());
+  EXPECT_FALSE(one->Find("0123456789abcdef").has_value());
+}
+
+TEST(TokenTableTest, AgentsMayBeBoundToARunAndRanks) {
+  const auto table = TokenTable::Parse(
+      "agent a aaaaaaaaaaaaaaaa run=train ranks=0-3,8 reads=golden # all\n"
+      "agent b bbbbbbbbbbbbbbbb\n"
+      "agent b cccccccccccccccc\n"
+      "operator o oooooooooooooooo\n");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ(table->CountAgents(), 2u);
+  const Principal a = *table->Find("aaaaaaaaaaaaaaaa");
+  EXPECT_TRUE(a.MayBe("train", 3).ok());
+  EXPECT_TRUE(a.MayBe("train", 8).ok());
+  EXPECT_TRUE(a.MayBe("train", std::nullopt).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(a.MayBe("train", 4)));
+  EXPECT_TRUE(absl::IsPermissionDenied(a.MayBe("golden", 3)));
+  EXPECT_TRUE(a.MayReadBench("golden", 77).ok());
+  EXPECT_TRUE(a.MayReadBench("train", 0).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(a.MayReadBench("train", 7)));
+  EXPECT_TRUE(absl::IsPermissionDenied(a.MayReadBench("other", 0)));
+  EXPECT_TRUE(table->Find("bbbbbbbbbbbbbbbb")->MayBe("any", 99).ok());
+}
+
+TEST(TokenTableTest, BindingsThatCannotBeReadAreNamed) {
+  for (const std::string words :
+       {"run=", "runs=a", "ranks=", "ranks=3-1", "ranks=-1", "ranks=a",
+        "ranks=0-", "ranks=0,,1", "run=a run=b", "ranks=1 ranks=2",
+        "ranks=99999999999999999999"}) {
+    const auto table =
+        TokenTable::Parse("agent a 0123456789abcdef " + words + "\n");
+    EXPECT_THAT(std::string(table.status().message()), HasSubstr("line 1"))
+        << words;
+  }
+  EXPECT_FALSE(
+      TokenTable::Parse("operator a 0123456789abcdef run=train\n").ok());
+}
+
 TEST(TokenTableTest, AFileThatEverybodyMayReadIsRefused) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens";

@@ -40,6 +40,7 @@ class BenchControlTest : public testing::TempDirTest {
     v1::Hello hello;
     *hello.mutable_identity() = testing::MakeIdentity("run", rank, 100 + rank);
     hello.set_protocol(1);
+    hello.set_incarnation_secret(std::string(32, 's'));
     hello.set_step(0);
     hello.set_config_json(
         R"({"task": "tensor", "dump_path": "d", "tensor": {"summary_mode":

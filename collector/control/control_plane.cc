@@ -4,7 +4,10 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "collector/auth/secret.h"
+#include "common/random_bytes.h"
 #include "common/status_macros.h"
 #include "common/step_range.h"
 #include "common/visible_text.h"
@@ -14,13 +17,13 @@ namespace rankprobe {
 namespace {
 
 constexpr uint32_t kProtocol = 1;
-constexpr int64_t kMaxRank = 1000000;
+constexpr size_t kSecretBytes = 32;
+constexpr size_t kSessionIdBytes = 16;
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
 
 std::string Describe(const v1::Identity& identity) {
-  return absl::StrCat("process ", identity.pid(), " on ", identity.host(),
-                      " (incarnation ", absl::Hex(identity.incarnation()), ")");
+  return absl::StrCat("process ", identity.pid(), " on ", identity.host());
 }
 
 absl::Status CheckHello(const v1::Hello& hello) {
@@ -36,6 +39,11 @@ absl::Status CheckHello(const v1::Hello& hello) {
   }
   if (id.incarnation() == 0)
     return absl::InvalidArgumentError("incarnation: must not be 0");
+  if (!hello.incarnation_secret().empty() &&
+      hello.incarnation_secret().size() != kSecretBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("incarnation_secret: ", kSecretBytes, " bytes or none"));
+  }
   if (id.host().size() > 255 || hello.agent_version().size() > 255 ||
       hello.framework_version().size() > 255) {
     return absl::InvalidArgumentError(
@@ -111,7 +119,8 @@ ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
   return &run;
 }
 
-absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello) {
+absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
+                                       const Peer& peer) {
   const std::string& name = hello.identity().run();
   if (hello.config_json().empty()) return absl::OkStatus();
   {
@@ -150,6 +159,10 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello) {
   if (run->plans.ForAll() == nullptr) {
     run->plans.Set(std::move(plan), {});
     run->edits.Know(std::move(file_key));
+    AuditPlan(peer, "Hello", name, spec,
+              absl::StrCat("plan of the run's first rank (",
+                           Describe(hello.identity()), ")"),
+              "OK");
     return absl::OkStatus();
   }
   // An operator's switch was agreed on meanwhile: the store must have that.
@@ -183,50 +196,33 @@ absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
 }
 
 absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
-    const v1::Hello& hello, Sender sender) {
+    const v1::Hello& hello, Sender sender, Peer peer) {
   RP_RETURN_IF_ERROR(CheckRunName(hello.identity().run()));
   RP_RETURN_IF_ERROR(CheckHello(hello));
   const v1::Identity& identity = hello.identity();
+  RP_RETURN_IF_ERROR(peer.principal.MayBe(identity.run(), RankOf(identity)));
   {
     absl::MutexLock lock(&mutex_);
     RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
-    if (agents_.size() >= options_.max_sessions) {
-      // Make room by forgetting those that are gone.
-      for (auto it = agents_.begin(); it != agents_.end();) {
-        it = it->second.connected ? std::next(it) : agents_.erase(it);
-      }
-      if (agents_.size() >= options_.max_sessions) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("more than ", options_.max_sessions, " sessions"));
-      }
-    }
+    RP_RETURN_IF_ERROR(CheckRoom(identity, peer));
   }
+  IncarnationClaim claim;
+  claim.from_agent = true;
+  if (!hello.incarnation_secret().empty())
+    claim.secret_sha256 = Sha256(hello.incarnation_secret());
+  if (!peer.anonymous) claim.principal = peer.principal.name;
   // Outside the lock: this waits for the disk.
-  RP_ASSIGN_OR_RETURN(const uint64_t committed,
-                      store_->OpenIncarnation(identity));
+  RP_ASSIGN_OR_RETURN(const OpenedIncarnation opened,
+                      store_->OpenIncarnation(identity, claim));
   ReadRun(identity.run());
-  RP_RETURN_IF_ERROR(AdoptPlanOf(hello));
+  RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
   const std::shared_ptr<const CompiledPlan> own = ReadOwnPlan(identity);
 
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
   Admission admission;
   admission.identity = identity;
-  for (auto it = agents_.begin(); it != agents_.end();) {
-    const bool same_rank = identity.has_rank() &&
-                           it->second.identity.has_rank() &&
-                           it->second.identity.rank() == identity.rank();
-    const bool same =
-        it->second.identity.run() == identity.run() &&
-        (it->second.identity.incarnation() == identity.incarnation() ||
-         same_rank);
-    if (!same) {
-      ++it;
-      continue;
-    }
-    if (it->second.connected) admission.replaced_session = it->first;
-    it = agents_.erase(it);
-  }
+  RP_RETURN_IF_ERROR(TakeOver(opened, &admission));
   Run* const run = LoadRun(identity.run());
   // Nobody will hear of that session again.
   if (!admission.replaced_session.empty()) {
@@ -238,8 +234,11 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
       run->plans.ForRank(rank) == run->plans.ForAll() &&
       own->spec.epoch() > run->plans.ForAll()->spec.epoch())
     run->plans.Set(own, {*rank});
-  const std::string session = absl::StrCat("s", next_session_++);
+  const std::string session =
+      absl::BytesToHexString(RandomBytes(kSessionIdBytes));
   Agent& agent = agents_[session];
+  agent.peer = std::move(peer);
+  agent.stored_principal = opened.principal;
   agent.identity = identity;
   agent.sender = std::move(sender);
   agent.step = ReportedStep(hello.step());
@@ -249,7 +248,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   v1::Welcome& welcome = admission.welcome;
   welcome.set_session_id(session);
   welcome.set_collector_version(options_.version);
-  welcome.set_resume_after_sequence(committed);
+  welcome.set_resume_after_sequence(opened.committed);
   welcome.set_credit_bytes(options_.credit_bytes);
   welcome.set_takes_offers(true);
   if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
@@ -265,15 +264,7 @@ void ControlPlane::OnEvent(const std::string& session,
                            const v1::AgentEvent& event) {
   if (event.has_config_edited())
     return OnConfigEdited(session, event.config_edited());
-  std::optional<v1::Identity> known;
-  TakeEvent(session, event, &known);
-  // Outside the lock: this waits for the disk.
-  if (known.has_value()) store_->OpenIncarnation(*known).IgnoreError();
-}
-
-void ControlPlane::TakeEvent(const std::string& session,
-                             const v1::AgentEvent& event,
-                             std::optional<v1::Identity>* known) {
+  if (event.has_rank_known()) return OnRankKnown(session, event.rank_known());
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
@@ -305,22 +296,9 @@ void ControlPlane::TakeEvent(const std::string& session,
       agent.lost_records = event.metrics().lost_records();
       agent.lost_payloads = event.metrics().lost_payloads();
       break;
-    case v1::AgentEvent::kRankKnown: {
-      v1::Identity identity = agent.identity;
-      identity.set_rank(event.rank_known().rank());
-      identity.set_world_size(event.rank_known().world_size());
-      const absl::Status free = CheckRankFree(identity, session);
-      if (!free.ok() || identity.rank() < 0 || identity.rank() > kMaxRank) {
-        v1::Directive directive;
-        directive.mutable_goodbye()->set_reason(
-            free.ok() ? "rank out of range" : std::string(free.message()));
-        agent.sender(directive);
-        break;
-      }
-      agent.identity = identity;
-      *known = identity;
+    case v1::AgentEvent::kRankKnown:
+      // OnRankKnown's.
       break;
-    }
     case v1::AgentEvent::kGoodbye:
       agent.farewell = true;
       break;
@@ -347,15 +325,6 @@ void ControlPlane::Disconnected(const std::string& session,
   Run* const run = LoadRun(it->second.identity.run());
   for (auto& op : run->switches) op->OnLost(session);
   ForgetFinished(run);
-}
-
-absl::StatusOr<v1::Identity> ControlPlane::Find(
-    const std::string& session) const {
-  absl::MutexLock lock(&mutex_);
-  const auto it = agents_.find(session);
-  if (it == agents_.end() || !it->second.connected)
-    return absl::NotFoundError("no such session");
-  return it->second.identity;
 }
 
 bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,

@@ -20,6 +20,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "collector/auth/audit_log.h"
+#include "collector/auth/token_table.h"
 #include "collector/control/bench_budget.h"
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
@@ -31,11 +33,28 @@
 
 namespace rankprobe {
 
+inline constexpr int64_t kMaxRank = 1000000;
+
+// Who is on the other end of an agent's stream.
+struct Peer {
+  // An open port's, unless it is told otherwise.
+  Principal principal = Principal::Of(Role::kOperator, "anybody");
+  // The port is open: the principal tells nobody apart.
+  bool anonymous = true;
+  // Address, as gRPC prints it.
+  std::string address;
+  // Ends its Session when another connection has taken its place. Only queues;
+  // may be null.
+  std::function<void(const absl::Status&)> end;
+};
+
 class ControlPlane {
  public:
   using Sender = std::function<void(const v1::Directive&)>;
   struct Options {
     size_t max_sessions = 4096;
+    // Principals that share them: each may hold its part and no more.
+    size_t agents = 1;
     std::string version = "0.1.0";
     uint64_t credit_bytes = 16 << 20;
     // Where events go; outlives the control plane. Null: nowhere.
@@ -44,6 +63,7 @@ class ControlPlane {
     std::optional<v1::WatchSpec> default_watch;
   };
   struct Admission {
+    // Its session id is a secret: whoever knows it may upload in its name.
     v1::Welcome welcome;
     v1::Identity identity;
     // The session this one takes the place of (a reconnect); empty if none.
@@ -53,13 +73,21 @@ class ControlPlane {
   ControlPlane(const Options& options, Store* store, const Clock* clock);
 
   // INVALID_ARGUMENT, FAILED_PRECONDITION (protocol), RESOURCE_EXHAUSTED,
-  // ALREADY_EXISTS (another live process has this rank; both are named).
-  absl::StatusOr<Admission> Admit(const v1::Hello& hello, Sender sender);
+  // ALREADY_EXISTS (another live process has this rank; both are named),
+  // PERMISSION_DENIED (the token's run or ranks, or another's incarnation).
+  absl::StatusOr<Admission> Admit(const v1::Hello& hello, Sender sender,
+                                  Peer peer = {});
   void OnEvent(const std::string& session, const v1::AgentEvent& event);
   void Disconnected(const std::string& session, const std::string& reason);
 
-  // The identity behind a session id; NOT_FOUND.
-  absl::StatusOr<v1::Identity> Find(const std::string& session) const;
+  // The session behind an id, if it is the principal's own; NOT_FOUND.
+  struct SessionInfo {
+    v1::Identity identity;
+    // As IncarnationRow has it.
+    std::string principal;
+  };
+  absl::StatusOr<SessionInfo> Find(const std::string& session,
+                                   const Principal& principal) const;
   // The ingest gate: may this process record this step under this epoch?
   bool Admits(const v1::Identity& identity, int64_t step, uint64_t epoch) const;
   // The plan behind an epoch; null when it is not known (any more).
@@ -88,6 +116,8 @@ class ControlPlane {
 
   // Advances deadlines; call it every few tens of milliseconds.
   void Tick();
+  // What agents did that belongs into the audit log, since the last call.
+  std::vector<AuditRecord> TakeAudit();
   // Tells every agent goodbye.
   void Shutdown();
 
@@ -111,6 +141,9 @@ class ControlPlane {
     // When its step last changed.
     absl::Time last_moved;
     bool farewell = false;
+    Peer peer;
+    // IncarnationRow.principal.
+    std::string stored_principal;
   };
   struct ExplainOperation {
     uint64_t id = 0;
@@ -135,9 +168,6 @@ class ControlPlane {
   // call that names a run: LoadRun then finds it and need not wait for the
   // disk under the lock.
   void ReadRun(const std::string& run);
-  // `known`: what the process is now known to be, for the store.
-  void TakeEvent(const std::string& session, const v1::AgentEvent& event,
-                 std::optional<v1::Identity>* known);
   Run* LoadRun(const std::string& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of a run.
   struct SavedRun {
@@ -149,12 +179,24 @@ class ControlPlane {
   static void UseSaved(const SavedRun& saved, Run* run);
   SavedRun ReadSaved(const std::string& run) const;
   // The plan of a run that has none becomes the one this agent brings.
-  absl::Status AdoptPlanOf(const v1::Hello& hello);
+  absl::Status AdoptPlanOf(const v1::Hello& hello, const Peer& peer);
   // A plan of one rank that was saved for it.
   std::shared_ptr<const CompiledPlan> ReadOwnPlan(
       const v1::Identity& identity) const;
   absl::Status CheckRankFree(const v1::Identity& identity,
                              const std::string& self) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets those that are gone when there is no room otherwise.
+  absl::Status CheckRoom(const v1::Identity& identity, const Peer& peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its session goes: this connection is the same process, and has proved it.
+  absl::Status TakeOver(const OpenedIncarnation& opened, Admission* admission)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRankKnown(const std::string& session, const v1::RankKnown& known);
+  // Notes that an agent changed what its run records.
+  void AuditPlan(const Peer& peer, absl::string_view action,
+                 const std::string& run, const v1::PlanSpec& spec,
+                 absl::string_view detail, absl::string_view outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Switch(const std::string& run, v1::PlanSpec spec,
               std::shared_ptr<const Plan> config, uint64_t expected_epoch,
@@ -224,13 +266,13 @@ class ControlPlane {
   // never waited for with mutex_ held.
   absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
-  uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_explain_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Time next_silence_check_ ABSL_GUARDED_BY(mutex_);
   std::list<std::unique_ptr<ExplainOperation>> explains_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AuditRecord> audit_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rankprobe

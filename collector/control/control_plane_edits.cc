@@ -51,6 +51,13 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   told.set_detail(absl::StrCat(edit.who, " cannot be used: ", edit.fault));
   told.set_outcome("dumping is kept off");
   if (!run->edits.Take(edit)) return;
+  v1::PlanSpec brought;
+  brought.set_config_json(edit.config_json);
+  AuditPlan(agent.peer, "ConfigEdited", identity.run(), brought,
+            edit.fault.empty()
+                ? edit.who
+                : absl::StrCat(edit.who, " cannot be used: ", edit.fault),
+            "TAKEN: the run's events say what came of it");
   if (!edit.fault.empty()) Tell(std::move(told));
   // While another switch goes on it waits, and only the newest does: who edits
   // without end makes one plan at a time.

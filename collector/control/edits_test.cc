@@ -62,6 +62,7 @@ class EditsTest : public testing::TempDirTest {
     *hello.mutable_identity() =
         testing::MakeIdentity("run", rank, 100 + static_cast<uint64_t>(rank));
     hello.set_protocol(1);
+    hello.set_incarnation_secret(std::string(32, 's'));
     hello.set_config_json(config);
     hello.set_config_path("/work/config.json");
     hello.set_step(-1);

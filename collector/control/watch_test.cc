@@ -52,6 +52,7 @@ class WatchTest : public testing::TempDirTest {
     v1::Hello hello;
     *hello.mutable_identity() = testing::MakeIdentity("run", rank, 100 + rank);
     hello.set_protocol(1);
+    hello.set_incarnation_secret(std::string(32, 's'));
     hello.set_step(-1);
     hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
     auto admission = control_->Admit(

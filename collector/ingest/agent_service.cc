@@ -1,10 +1,12 @@
 #include "collector/ingest/agent_service.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/auth/server_credentials.h"
 #include "collector/ingest/admission.h"
 #include "collector/ingest/bench_source.h"
 #include "collector/ingest/frame_decoding.h"
@@ -17,11 +19,17 @@ namespace {
 constexpr int kMaxDigestsInAck = 4096;
 // Of one stream; the metrics count them all.
 constexpr uint64_t kRefusalsLogged = 3;
+// Frames that an agent can have sent since the last sync that a machine took
+// with it, and many more.
+constexpr uint64_t kMaxLostFrames = uint64_t{1} << 28;
 
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
  public:
-  SessionStream(size_t max_queued, ControlPlane* control)
-      : ServerStream(max_queued), control_(control) {
+  SessionStream(size_t max_queued, ControlPlane* control, Peer peer)
+      : ServerStream(max_queued), control_(control), peer_(std::move(peer)) {
+    peer_.end = [handle = handle()](const absl::Status& status) {
+      handle->End(status);
+    };
     ReadNext();
   }
 
@@ -31,11 +39,12 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
       if (!untrusted->has_hello())
         return FinishOnce(
             absl::InvalidArgumentError("the first event is not a hello"));
-      absl::StatusOr<ControlPlane::Admission> admission =
-          control_->Admit(untrusted->hello(),
-                          [handle = handle()](const v1::Directive& directive) {
-                            handle->Send(directive);
-                          });
+      absl::StatusOr<ControlPlane::Admission> admission = control_->Admit(
+          untrusted->hello(),
+          [handle = handle()](const v1::Directive& directive) {
+            handle->Send(directive);
+          },
+          peer_);
       if (!admission.ok()) return FinishOnce(admission.status());
       session_ = admission->welcome.session_id();
       v1::Directive directive;
@@ -55,6 +64,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 
  private:
   ControlPlane* const control_;
+  Peer peer_;
   std::string session_;
 };
 
@@ -63,13 +73,15 @@ class UploadStream
     : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
  public:
   UploadStream(ControlPlane* control, CommitQueue* commits, Store* store,
-               IngestMetrics* metrics, const Logger* logger)
+               IngestMetrics* metrics, const Logger* logger,
+               Principal principal)
       : ServerStream(/*max_queued=*/64),
         control_(control),
         commits_(commits),
         store_(store),
         metrics_(metrics),
-        logger_(logger) {
+        logger_(logger),
+        principal_(std::move(principal)) {
     ReadNext();
   }
 
@@ -132,26 +144,32 @@ class UploadStream
           "the first frame does not open the upload"));
     // Who the agent is was settled in its session; what it says here is not
     // asked.
-    absl::StatusOr<v1::Identity> identity =
-        control_->Find(frame.open().session_id());
-    if (!identity.ok()) {
+    const absl::StatusOr<ControlPlane::SessionInfo> session =
+        control_->Find(frame.open().session_id(), principal_);
+    if (!session.ok()) {
       return FinishOnce(absl::FailedPreconditionError(
           "the upload names a session that is not open"));
     }
-    absl::StatusOr<uint64_t> committed = store_->OpenIncarnation(*identity);
-    if (committed.ok() && frame.open().first_sequence() > *committed + 1) {
-      const uint64_t gap_end = frame.open().first_sequence() - 1;
+    const v1::Identity& identity = session->identity;
+    absl::StatusOr<uint64_t> committed = store_->OpenIncarnation(identity);
+    if (!committed.ok()) return FinishOnce(committed.status());
+    const uint64_t first = frame.open().first_sequence();
+    if (first > *committed + 1) {
+      if (first - *committed > kMaxLostFrames) {
+        return FinishOnce(absl::InvalidArgumentError(absl::StrCat(
+            "the upload begins at frame ", first, " and the collector has ",
+            *committed, ": no collector lost so many")));
+      }
       if (const absl::Status status =
-              store_->NoteLostFrames(*identity, gap_end);
+              store_->NoteLostFrames(identity, first - 1);
           !status.ok())
         return FinishOnce(status);
-      committed = gap_end;
+      committed = first - 1;
     }
-    if (!committed.ok()) return FinishOnce(committed.status());
     next_sequence_ = *committed + 1;
-    identity_ = *identity;
+    identity_ = identity;
     upload_ = commits_->Add(
-        frame.open().session_id(), *identity, *committed,
+        frame.open().session_id(), identity, session->principal, *committed,
         {[handle = handle()](const v1::UploadAck& ack) { handle->Send(ack); },
          [handle = handle()](const absl::Status& status) {
            handle->End(status);
@@ -191,6 +209,7 @@ class UploadStream
   Store* const store_;
   IngestMetrics* const metrics_;
   const Logger* const logger_;
+  const Principal principal_;
   v1::UploadFrame frame_;
   v1::Identity identity_;
   uint64_t refused_ = 0;
@@ -228,9 +247,28 @@ class BenchStream : public grpc::ServerWriteReactor<v1::BenchChunk> {
 
 }  // namespace
 
+Peer AgentService::PeerOf(const grpc::CallbackServerContext& context) const {
+  Peer peer;
+  peer.address = context.peer();
+  if (authorizer_ == nullptr || authorizer_->open()) return peer;
+  // gRPC has checked it: without a principal no call comes so far.
+  peer.anonymous = false;
+  peer.principal = authorizer_->Identify(CredentialsOf(context))
+                       .value_or(Principal::Of(Role::kViewer, "nobody"));
+  return peer;
+}
+
 grpc::ServerWriteReactor<v1::BenchChunk>* AgentService::GetBench(
     grpc::CallbackServerContext* context, const v1::BenchRequest* request) {
   auto* const stream = new BenchStream();
+  if (const absl::Status status = PeerOf(*context).principal.MayReadBench(
+          request->run(), request->has_rank()
+                              ? std::optional<int64_t>(request->rank())
+                              : std::nullopt);
+      !status.ok()) {
+    stream->End(status);
+    return stream;
+  }
   auto work = [store = store_, stream, request = *request] {
     stream->Answer(ReadBench(store, request));
   };
@@ -245,13 +283,14 @@ grpc::ServerWriteReactor<v1::BenchChunk>* AgentService::GetBench(
 
 grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
     grpc::CallbackServerContext* context) {
-  return new SessionStream(options_.max_queued_directives, control_);
+  return new SessionStream(options_.max_queued_directives, control_,
+                           PeerOf(*context));
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 AgentService::Upload(grpc::CallbackServerContext* context) {
   return new UploadStream(control_, commits_, store_, options_.metrics,
-                          options_.logger);
+                          options_.logger, PeerOf(*context).principal);
 }
 
 }  // namespace rankprobe

@@ -7,7 +7,10 @@
 #define RANKPROBE_COLLECTOR_INGEST_AGENT_SERVICE_H_
 
 #include <functional>
+#include <memory>
+#include <utility>
 
+#include "collector/auth/authorizer.h"
 #include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
 #include "collector/logger.h"
@@ -41,6 +44,12 @@ class AgentService : public AgentServiceBase {
         commits_(commits),
         store_(store) {}
 
+  // Before the server starts: who may be which rank. Without it the port is
+  // open.
+  void SetAuthorizer(std::shared_ptr<const Authorizer> authorizer) {
+    authorizer_ = std::move(authorizer);
+  }
+
   grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* Session(
       grpc::CallbackServerContext* context) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Upload(
@@ -50,10 +59,13 @@ class AgentService : public AgentServiceBase {
       const v1::BenchRequest* request) override;
 
  private:
+  Peer PeerOf(const grpc::CallbackServerContext& context) const;
+
   const Options options_;
   ControlPlane* const control_;
   CommitQueue* const commits_;
   Store* const store_;
+  std::shared_ptr<const Authorizer> authorizer_;
 };
 
 }  // namespace rankprobe

@@ -5,8 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/ingest/decoded_size.h"
+#include "collector/ingest/payload_scope.h"
 
 namespace rankprobe {
+namespace {
+
+// How often promises of payloads are looked at while somebody waits for one.
+constexpr absl::Duration kClaimCheck = absl::Milliseconds(250);
+
+}  // namespace
 
 CommitQueue::CommitQueue(const Options& options, Store* store,
                          ControlPlane* control, const Clock* clock,
@@ -39,21 +46,47 @@ void CommitQueue::Finish() {
 }
 
 uint64_t CommitQueue::Add(const std::string& session,
-                          const v1::Identity& identity, uint64_t committed,
+                          const v1::Identity& identity,
+                          const std::string& principal, uint64_t committed,
                           const Listener& listener) {
   absl::Status broken;
   uint64_t id = 0;
+  Acks acks;
+  std::vector<Listener> older;
   {
     absl::MutexLock lock(&mutex_);
     id = next_upload_++;
+    std::vector<uint64_t> retired;
+    for (const auto& [other, upload] : uploads_) {
+      if (!upload->removed && upload->identity.run() == identity.run() &&
+          upload->identity.incarnation() == identity.incarnation())
+        retired.push_back(other);
+    }
+    for (const uint64_t other : retired) {
+      older.push_back(uploads_[other]->listener);
+      Retire(other, &acks);
+    }
+    if (uploads_.size() >= options_.max_uploads) {
+      broken = absl::ResourceExhaustedError(
+          absl::StrCat("more than ", options_.max_uploads, " uploads"));
+    }
     auto upload = std::make_shared<Upload>();
     upload->session = session;
     upload->identity = identity;
+    upload->principal = principal;
+    // No run has a zero byte in its name.
+    upload->sharing =
+        absl::StrCat(identity.run(), absl::string_view("\0", 1), principal);
     upload->received = upload->committed = committed;
     upload->listener = listener;
-    uploads_[id] = std::move(upload);
-    broken = broken_;
+    if (broken.ok()) uploads_[id] = std::move(upload);
+    if (!broken_.ok()) broken = broken_;
   }
+  for (const Listener& listening : older) {
+    listening.end(absl::AbortedError(
+        "a newer upload of this process has taken its place"));
+  }
+  for (const auto& [other, ack] : acks) other->listener.ack(ack);
   if (!broken.ok()) {
     listener.end(broken);
     return id;
@@ -67,19 +100,12 @@ uint64_t CommitQueue::Add(const std::string& session,
 }
 
 void CommitQueue::Remove(uint64_t upload) {
-  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  Acks acks;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = uploads_.find(upload);
-    if (it == uploads_.end()) return;
-    for (const PayloadClaims::Heir& heir : claims_.Gone(upload)) {
-      const auto other = uploads_.find(heir.upload);
-      if (other != uploads_.end())
-        acks[other->second].add_wanted_digests(heir.digest);
-    }
-    // What has been received is still written; nobody hears of it.
-    it->second->removed = true;
-    if (it->second->frames.empty()) uploads_.erase(it);
+    if (it == uploads_.end() || it->second->removed) return;
+    Retire(upload, &acks);
   }
   for (const auto& [other, ack] : acks) other->listener.ack(ack);
 }
@@ -121,7 +147,7 @@ bool CommitQueue::Refuse(uint64_t upload, uint64_t sequence,
 bool CommitQueue::Enqueue(uint64_t upload, Pending pending) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
-  if (it == uploads_.end()) return true;
+  if (it == uploads_.end() || it->second->removed) return true;
   pending_ += pending.memory;
   control_->NoteReceived(it->second->session, pending.bytes,
                          static_cast<int64_t>(pending.memory));
@@ -162,7 +188,7 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
       if (!upload.frames.empty()) {
         any = true;
         taken.push_back(
-            {it->first, it->second, std::move(upload.frames.front())});
+            {it->first, it->second, std::move(upload.frames.front()), ""});
         upload.frames.pop_front();
         bytes += taken.back().pending.bytes;
       }
@@ -182,43 +208,11 @@ void CommitQueue::LetGo(const Taken& t) {
                          -static_cast<int64_t>(t.pending.memory));
 }
 
-void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
-  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
-  std::vector<Taken> rest;
-  for (Taken& t : *taken) {
-    if (!t.pending.frame.has_offers()) {
-      rest.push_back(std::move(t));
-      continue;
-    }
-    const v1::PayloadOffers& offers = t.pending.frame.offers();
-    const std::string& run = t.upload->identity.run();
-    v1::UploadAck& ack = acks[t.upload];
-    for (int i = 0; i < offers.digests_size(); ++i) {
-      const std::string& digest = offers.digests(i);
-      if (store_->KeepPayload(run, digest, offers.length_bytes(i))) {
-        ack.add_have_digests(digest);
-        continue;
-      }
-      absl::MutexLock lock(&mutex_);
-      if (t.upload->removed ||
-          claims_.Claim(run, digest, offers.length_bytes(i), t.id)) {
-        ack.add_wanted_digests(digest);
-      } else {
-        ack.add_coming_digests(digest);
-      }
-    }
-    absl::MutexLock lock(&mutex_);
-    LetGo(t);
-  }
-  *taken = std::move(rest);
-  for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
-}
-
 absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
   std::vector<FrameToStore> frames;
   frames.reserve(taken.size());
   for (const Taken& t : taken)
-    frames.push_back({&t.upload->identity, &t.pending.frame});
+    frames.push_back({&t.upload->identity, &t.pending.frame, t.content_digest});
   return store_->Commit(frames);
 }
 
@@ -237,8 +231,8 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
   std::map<std::shared_ptr<Upload>, absl::Status> bad;
   for (Taken& t : *taken) {
     if (bad.count(t.upload) == 0) {
-      absl::Status status =
-          store_->Commit({{&t.upload->identity, &t.pending.frame}});
+      absl::Status status = store_->Commit(
+          {{&t.upload->identity, &t.pending.frame, t.content_digest}});
       if (absl::IsInvalidArgument(status)) status = CommitRefused(status, &t);
       if (status.ok()) {
         done.push_back(std::move(t));
@@ -292,16 +286,22 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       const std::string& run = t.upload->identity.run();
       const bool last =
           chunk.offset_bytes() + chunk.data().size() >= chunk.length_bytes();
+      const std::string& digest =
+          t.content_digest.empty() ? chunk.digest() : t.content_digest;
+      if (!last && !claims_.empty()) {
+        claims_.Progress(t.upload->sharing, digest, chunk.length_bytes(),
+                         clock_->MonotonicNanos());
+      }
       if ((last && claims_.empty()) ||
           !store_->KeepPayload(run, chunk.digest(), chunk.length_bytes()))
         continue;
       // The rest of a payload that is whole need not come.
-      if (!last) ack.add_have_digests(chunk.digest());
+      if (!last) ack.add_have_digests(digest);
       for (const uint64_t id :
-           claims_.Whole(run, chunk.digest(), chunk.length_bytes())) {
+           claims_.Whole(t.upload->sharing, digest, chunk.length_bytes())) {
         const auto other = uploads_.find(id);
         if (other != uploads_.end())
-          acks[other->second].add_have_digests(chunk.digest());
+          acks[other->second].add_have_digests(digest);
       }
     }
     resumed = Unpause();
@@ -415,7 +415,11 @@ void CommitQueue::Run() {
       const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return work_ || stopping_;
       };
-      mutex_.Await(absl::Condition(&wanted));
+      if (claims_.awaited()) {
+        mutex_.AwaitWithTimeout(absl::Condition(&wanted), kClaimCheck);
+      } else {
+        mutex_.Await(absl::Condition(&wanted));
+      }
       taken = Take();
       stopping = stopping_ && taken.empty();
       broken = !broken_.ok();
@@ -424,8 +428,12 @@ void CommitQueue::Run() {
       if (stopping) return;
       continue;
     }
+    HandOnClaims();
     AnswerOffers(&taken);
-    for (Taken& t : taken) ApplyGate(t.upload.get(), &t.pending.frame);
+    for (Taken& t : taken) {
+      ApplyGate(t.upload.get(), &t.pending.frame);
+      t.content_digest = RenamePayloads(t.upload->principal, &t.pending.frame);
+    }
     while (!taken.empty()) {
       const int64_t began = clock_->MonotonicNanos();
       const absl::Status status = CommitTaken(taken);

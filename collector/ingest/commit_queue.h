@@ -44,6 +44,8 @@ class CommitQueue {
     uint64_t credit_bytes = 16 << 20;
     absl::Duration sync_interval = absl::Seconds(1);
     absl::Duration retry_interval = absl::Milliseconds(500);
+    // Beyond it a new one ends with RESOURCE_EXHAUSTED.
+    size_t max_uploads = 8192;
     // May be null; outlives the queue.
     IngestMetrics* metrics = nullptr;
   };
@@ -63,9 +65,14 @@ class CommitQueue {
   // is not committed. The destructor does it too. From one thread.
   void Finish();
 
-  // A new upload; `committed` is what the store has of its incarnation.
+  // A new upload; `committed` is what the store has of its incarnation. An
+  // older one of the same incarnation ends with ABORTED; what it has submitted
+  // is still written.
+  // Payloads are shared among uploads of one run and one `principal`, "" being
+  // one too.
   uint64_t Add(const std::string& session, const v1::Identity& identity,
-               uint64_t committed, const Listener& listener);
+               const std::string& principal, uint64_t committed,
+               const Listener& listener);
   void Remove(uint64_t upload);
   // A checked frame of the upload; offers are answered in their turn. False:
   // the upload, or all of them together, hold more than they should; read no
@@ -95,6 +102,9 @@ class CommitQueue {
   struct Upload {
     std::string session;
     v1::Identity identity;
+    std::string principal;
+    // Who shares payloads with it, for the claims.
+    std::string sharing;
     Listener listener;
     std::deque<Pending> frames;
     // Bytes of frames not yet committed.
@@ -111,11 +121,19 @@ class CommitQueue {
     uint64_t id = 0;
     std::shared_ptr<Upload> upload;
     Pending pending;
+    // Of a chunk that has another name in the store; else empty.
+    std::string content_digest;
   };
 
+  using Acks = std::map<std::shared_ptr<Upload>, v1::UploadAck>;
+
   void Run();
+  // Nobody listens to it any more; `acks` are for those who send in its stead.
+  void Retire(uint64_t id, Acks* acks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It is done with: its bytes make room.
   void LetGo(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells those who are to send what others have promised and not sent.
+  void HandOnClaims();
   // Takes offers out and answers them.
   void AnswerOffers(std::vector<Taken>* taken);
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

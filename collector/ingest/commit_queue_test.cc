@@ -124,8 +124,9 @@ TEST_F(CommitQueueTest, ManyUploadsAreCommittedAndSynced) {
     frames.back().AddPayload(std::string(300000, static_cast<char>(r)));
   }
   for (int r = 0; r < 8; ++r) {
-    SubmitAll(queue_->Add("s", frames[r].identity(), 0, heard[r].Listener()),
-              &frames[r]);
+    SubmitAll(
+        queue_->Add("s", frames[r].identity(), "", 0, heard[r].Listener()),
+        &frames[r]);
   }
   for (int r = 0; r < 8; ++r) {
     EXPECT_TRUE(heard[r].WaitCommitted(51));
@@ -145,8 +146,9 @@ TEST_F(CommitQueueTest, OneUploadsFaultIsNotTheOthers) {
   }
   bad_frames.frame(10).set_sequence(15);  // a gap that admission would refuse
   const uint64_t a =
-      queue_->Add("a", good_frames.identity(), 0, good.Listener());
-  const uint64_t b = queue_->Add("b", bad_frames.identity(), 0, bad.Listener());
+      queue_->Add("a", good_frames.identity(), "", 0, good.Listener());
+  const uint64_t b =
+      queue_->Add("b", bad_frames.identity(), "", 0, bad.Listener());
   SubmitAll(b, &bad_frames);
   SubmitAll(a, &good_frames);
   EXPECT_TRUE(good.WaitCommitted(20));
@@ -158,11 +160,32 @@ TEST_F(CommitQueueTest, WhatWasReceivedIsWrittenAtTheEnd) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (uint64_t i = 0; i < 200; ++i) AddCall(&frames, 0, i);
   const uint64_t upload =
-      queue_->Add("s", frames.identity(), 0, heard.Listener());
+      queue_->Add("s", frames.identity(), "", 0, heard.Listener());
   SubmitAll(upload, &frames);
   queue_->Remove(upload);
   queue_.reset();
   EXPECT_EQ(Records("run"), 200u);
+}
+
+TEST_F(CommitQueueTest, ANewerUploadOfAProcessEndsTheOlder) {
+  Heard& old = heard_[0];
+  Heard& fresh = heard_[1];
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 20; ++i) AddCall(&frames, 0, i);
+  const uint64_t first =
+      queue_->Add("s", frames.identity(), "", 0, old.Listener());
+  SubmitAll(first, &frames);
+  const uint64_t second =
+      queue_->Add("t", frames.identity(), "", 0, fresh.Listener());
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(absl::IsAborted(old.WaitEnded()));
+  // What had come is written; what comes now is not.
+  Frames late(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 25; ++i) AddCall(&late, 0, i);
+  queue_->Submit(first, late.frame(20));
+  queue_->Remove(first);
+  queue_.reset();
+  EXPECT_EQ(Records("run"), 20u);
 }
 
 TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
@@ -179,7 +202,8 @@ TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
     AddCall(&frames, step, 1);
     AddCall(&frames, step, 2);
   }
-  SubmitAll(queue_->Add("s", frames.identity(), 0, heard.Listener()), &frames);
+  SubmitAll(queue_->Add("s", frames.identity(), "", 0, heard.Listener()),
+            &frames);
   ASSERT_TRUE(heard.WaitCommitted(frames.size()));
   const auto steps = store_->ListSteps("run");
   ASSERT_EQ(steps->size(), 2u);
@@ -233,7 +257,8 @@ TEST_F(CommitQueueTest, CallsAreCheckedOneByOneAgainstTheTrace) {
     call->set_kind(v1::CALL_KIND_API_FORWARD);
   }
   Heard& heard = heard_[0];
-  SubmitAll(queue_->Add("s", frames.identity(), 0, heard.Listener()), &frames);
+  SubmitAll(queue_->Add("s", frames.identity(), "", 0, heard.Listener()),
+            &frames);
   ASSERT_TRUE(heard.WaitCommitted(frames.size()));
   EXPECT_EQ((*store_->ListSteps("run"))[0].filtered_calls(), 2u);
   std::vector<std::string> stored;
@@ -261,7 +286,7 @@ TEST_F(CommitQueueTest, ARefusedFrameIsAnsweredAndTheNextIsCommitted) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (uint64_t i = 0; i < 4; ++i) AddCall(&frames, 0, i);
   const uint64_t upload =
-      queue_->Add("s", frames.identity(), 0, heard_[0].Listener());
+      queue_->Add("s", frames.identity(), "", 0, heard_[0].Listener());
   queue_->Submit(upload, frames.frame(0));
   queue_->Refuse(upload, 2, "it is deep");
   queue_->Submit(upload, frames.frame(2));

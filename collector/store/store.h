@@ -94,6 +94,28 @@ struct GarbageReport {
 struct FrameToStore {
   const v1::Identity* identity = nullptr;
   const v1::UploadFrame* frame = nullptr;
+  // XXH3-128 that the bytes of a chunk's payload have; empty: it is the chunk's
+  // digest. Another one when that has the principal in it.
+  absl::string_view content_digest;
+};
+
+// What a process brings to prove that an incarnation is its own.
+struct IncarnationClaim {
+  // False: nothing is to be proved.
+  bool from_agent = false;
+  // SHA-256 of Hello.incarnation_secret; empty: it brought none.
+  std::string secret_sha256;
+  // IncarnationRow.principal of a new one.
+  std::string principal;
+};
+
+struct OpenedIncarnation {
+  // Highest sequence number of it that is committed; 0 for a new one.
+  uint64_t committed = 0;
+  // It is new, or the claim has its secret.
+  bool proved = false;
+  // As stored; whoever goes on with it is taken for this one.
+  std::string principal;
 };
 
 // One process' view of one step; what `rank{R}` or `proc{pid}` holds.
@@ -132,10 +154,18 @@ class Store {
 
   virtual RecoveryReport recovery() const = 0;
 
-  // Registers the incarnation; returns the highest sequence number of it that
-  // is committed (0 for a new one). Calling again updates a changed rank.
-  virtual absl::StatusOr<uint64_t> OpenIncarnation(
-      const v1::Identity& identity) = 0;
+  // Registers the incarnation, or goes on with it. What is stored of its
+  // identity stays: only a rank may be added, or change while no frame of it
+  // is stored. PERMISSION_DENIED: another process', or not proved to be this.
+  virtual absl::StatusOr<OpenedIncarnation> OpenIncarnation(
+      const v1::Identity& identity, const IncarnationClaim& claim) = 0;
+  // From inside, where it is settled who it is: the committed sequence.
+  absl::StatusOr<uint64_t> OpenIncarnation(const v1::Identity& identity) {
+    absl::StatusOr<OpenedIncarnation> opened =
+        OpenIncarnation(identity, IncarnationClaim());
+    if (!opened.ok()) return opened.status();
+    return opened->committed;
+  }
 
   // Makes the frames COMMITTED: on return they survive a crash of this process.
   // Frames at or below an incarnation's committed sequence are dropped as

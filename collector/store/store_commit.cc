@@ -16,23 +16,6 @@ constexpr size_t kMaxKnownPayloads = 1 << 20;
 
 }  // namespace
 
-absl::StatusOr<uint64_t> StoreImpl::OpenIncarnation(
-    const v1::Identity& identity) {
-  absl::MutexLock lock(&mutex_);
-  RP_RETURN_IF_ERROR(sticky_);
-  RP_ASSIGN_OR_RETURN(v1::RunRow* const run,
-                      LoadRun(identity.run(), /*create=*/true));
-  RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
-                      LoadIncarnation(run->id(), identity));
-  *row->mutable_identity() = identity;
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(keys::Run(identity.run()), run->SerializeAsString());
-  batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
-             row->SerializeAsString());
-  RP_RETURN_IF_ERROR(index_->Write(std::move(batch), /*sync=*/false));
-  return row->committed_sequence();
-}
-
 absl::Status StoreImpl::CheckSpace(uint64_t bytes) {
   bytes_since_space_check_ += bytes;
   if (bytes_since_space_check_ < kFreeSpaceCheckBytes) return absl::OkStatus();
@@ -120,7 +103,8 @@ absl::Status StoreImpl::CheckChunk(const v1::PayloadChunk& chunk) const {
 }
 
 absl::Status StoreImpl::AddChunk(v1::RunRow* run, uint64_t sender,
-                                 const v1::PayloadChunk& chunk, Work* work) {
+                                 const v1::PayloadChunk& chunk,
+                                 absl::string_view content_digest, Work* work) {
   const uint64_t size = chunk.data().size(), length = chunk.length_bytes();
   RP_ASSIGN_OR_RETURN(const bool whole,
                       IsWhole(run->id(), chunk.digest(), length));
@@ -145,7 +129,7 @@ absl::Status StoreImpl::AddChunk(v1::RunRow* run, uint64_t sender,
         keys::Chunk(run->id(), chunk.digest(), length, 0));
     PayloadHash hash;
     hash.Add(chunk.data());
-    return FinishPayload(run, chunk, prefix, hash.Digest() == chunk.digest(),
+    return FinishPayload(run, chunk, prefix, hash.Digest(), content_digest,
                          work);
   }
   RP_ASSIGN_OR_RETURN(Partial* const partial, LoadPartial(prefix, work));
@@ -163,19 +147,18 @@ absl::Status StoreImpl::AddChunk(v1::RunRow* run, uint64_t sender,
   work->chunks.push_back(append);
   work->chunk_keys.push_back(keys::AtOffset(prefix, append.offset));
   if (partial->next_offset < length) return absl::OkStatus();
-  const bool right = partial->hash.Digest() == chunk.digest();
+  const std::string digest = partial->hash.Digest();
   partials_.Erase(prefix);
-  return FinishPayload(run, chunk, prefix, right, work);
+  return FinishPayload(run, chunk, prefix, digest, content_digest, work);
 }
 
-absl::Status StoreImpl::FinishPayload(v1::RunRow* run,
-                                      const v1::PayloadChunk& chunk,
-                                      const std::string& partial, bool right,
-                                      Work* work) {
+absl::Status StoreImpl::FinishPayload(
+    v1::RunRow* run, const v1::PayloadChunk& chunk, const std::string& partial,
+    const std::string& digest, absl::string_view content_digest, Work* work) {
   const uint64_t length = chunk.length_bytes();
   const bool one_chunk = chunk.data().size() == length;
   const std::string key = keys::Payload(run->id(), chunk.digest(), length);
-  if (!right) {
+  if (digest != (content_digest.empty() ? chunk.digest() : content_digest)) {
     // Bytes of another digest are not kept; nobody else's are touched.
     for (std::string& pending : work->chunk_keys) {
       if (absl::StartsWith(pending, partial)) pending.clear();
@@ -208,7 +191,9 @@ absl::Status StoreImpl::FinishPayload(v1::RunRow* run,
         pending = keys::ChunkOfPartial(pending);
     }
   }
-  work->batch->Put(key, v1::PayloadRow().SerializeAsString());
+  v1::PayloadRow row;
+  row.set_content_digest(std::string(content_digest));
+  work->batch->Put(key, row.SerializeAsString());
   if (whole_.insert(key).second) work->whole_added.push_back(key);
   run->set_stored_payload_bytes(run->stored_payload_bytes() + length);
   return absl::OkStatus();
@@ -334,8 +319,8 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
         RP_RETURN_IF_ERROR(
             AddBatch(run, f.identity->incarnation(), f.frame->batch(), &work));
       } else if (f.frame->has_chunk()) {
-        RP_RETURN_IF_ERROR(
-            AddChunk(run, f.identity->incarnation(), f.frame->chunk(), &work));
+        RP_RETURN_IF_ERROR(AddChunk(run, f.identity->incarnation(),
+                                    f.frame->chunk(), f.content_digest, &work));
       }
       row->set_committed_sequence(sequence);
       row->set_updated_unix_ns(now);

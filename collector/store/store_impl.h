@@ -78,8 +78,9 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status Initialise();
 
   RecoveryReport recovery() const override { return recovery_; }
-  absl::StatusOr<uint64_t> OpenIncarnation(
-      const v1::Identity& identity) override;
+  using Store::OpenIncarnation;
+  absl::StatusOr<OpenedIncarnation> OpenIncarnation(
+      const v1::Identity& identity, const IncarnationClaim& claim) override;
   absl::Status Commit(absl::Span<const FrameToStore> frames) override;
   absl::Status Sync() override;
   bool HasPayload(const std::string& run, absl::string_view digest,
@@ -170,11 +171,15 @@ class StoreImpl : public Store, private StoreHooks {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckChunk(const v1::PayloadChunk& chunk) const;
   absl::Status AddChunk(v1::RunRow* run, uint64_t sender,
-                        const v1::PayloadChunk& chunk, Work* work)
+                        const v1::PayloadChunk& chunk,
+                        absl::string_view content_digest, Work* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All bytes of one sender are there: they become the payload, or go.
+  // All bytes of one sender are there and have `digest`: they become the
+  // payload, or go.
   absl::Status FinishPayload(v1::RunRow* run, const v1::PayloadChunk& chunk,
-                             const std::string& partial, bool right, Work* work)
+                             const std::string& partial,
+                             const std::string& digest,
+                             absl::string_view content_digest, Work* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `prefix`: of the sender's chunks in table q.
   absl::StatusOr<Partial*> LoadPartial(const std::string& prefix, Work* work)

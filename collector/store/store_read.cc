@@ -65,7 +65,11 @@ void StoreImpl::MarkSound(const std::string& payload_key) {
       GetMessage<v1::PayloadRow>(index_.get(), payload_key);
   if (!old.ok() || !old->has_value() || !(*old)->damaged()) return;
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(payload_key, v1::PayloadRow().SerializeAsString());
+  v1::PayloadRow sound = **old;
+  sound.clear_damaged();
+  sound.clear_damaged_segment();
+  sound.clear_damaged_offset_bytes();
+  batch->Put(payload_key, sound.SerializeAsString());
   index_->Write(std::move(batch), /*sync=*/false).IgnoreError();
 }
 

@@ -294,10 +294,10 @@ class Verifier {
   absl::Status Payload(absl::string_view key, const keys::PayloadParts& payload,
                        const v1::PayloadRow& row) {
     Finding fault;
-    RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload));
+    RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload, row));
     // Moved or deleted while we looked: look again.
     if (!fault.text.empty()) {
-      RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload));
+      RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload, row));
     }
     RP_ASSIGN_OR_RETURN(const auto still, index_->Get(key));
     if (!still.has_value()) return absl::OkStatus();
@@ -324,7 +324,8 @@ class Verifier {
     std::optional<v1::ChunkRow> damaged;
   };
 
-  absl::StatusOr<Finding> CheckPayload(const keys::PayloadParts& payload) {
+  absl::StatusOr<Finding> CheckPayload(const keys::PayloadParts& payload,
+                                       const v1::PayloadRow& payload_row) {
     Finding finding;
     std::string& fault = finding.text;
     // Nobody needs a header to read the bytes.
@@ -365,7 +366,10 @@ class Verifier {
         }));
     if (fault.empty() && at != payload.length)
       fault = absl::StrCat("its chunks hold ", at, " bytes");
-    if (fault.empty() && read && payload.digest != hash->Digest())
+    const std::string& digest = payload_row.content_digest().empty()
+                                    ? payload.digest
+                                    : payload_row.content_digest();
+    if (fault.empty() && read && digest != hash->Digest())
       fault = "its bytes do not have its digest";
     if (fault.empty()) fault = header_fault;
     return finding;

@@ -24,6 +24,7 @@ class RawAgent {
     identity->set_rank(rank);
     identity->set_incarnation(1000 + static_cast<uint64_t>(rank));
     event.mutable_hello()->set_protocol(1);
+    event.mutable_hello()->set_incarnation_secret(std::string(32, 's'));
     v1::Directive directive;
     EXPECT_TRUE(session_->Write(event) && session_->Read(&directive));
     upload_ = stub_->Upload(&upload_context_);

@@ -74,9 +74,10 @@ def test_tokens_and_roles_over_tls(start, certs, tmp_path):
     # One action took place, and the record says whose it was.
     records = audit(collector)
     assert [(r["actor"], r["role"], r["action"], r["run"]) for r in records] == [
-        ("test-operator", "operator", "Enable", "r")]
-    assert records[0]["peer"].startswith("ipv4:127.0.0.1:") and records[0]["epoch"] == 1
-    assert "for 2 steps" in records[0]["detail"] and records[0]["outcome"].startswith("OK")
+        ("test-operator", "operator", "Enable", "r")] * 2
+    assert records[0]["outcome"] == "BEGUN" and records[1]["outcome"].startswith("OK")
+    assert records[1]["peer"].startswith("ipv4:127.0.0.1:") and records[1]["epoch"] == 1
+    assert "for 2 steps" in records[1]["detail"]
 
 
 def test_plain_text_to_a_tls_port_and_tls_to_a_plain_one(start, certs):

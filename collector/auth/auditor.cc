@@ -1,0 +1,61 @@
+#include "collector/auth/auditor.h"
+
+#include "absl/strings/str_cat.h"
+#include "collector/auth/server_credentials.h"
+
+namespace rankprobe {
+
+Auditor::Entry Auditor::Begin(const grpc::CallbackServerContext& context,
+                              absl::string_view action, const std::string& run,
+                              std::string detail) const {
+  AuditRecord record;
+  if (const absl::StatusOr<Principal> principal =
+          authorizer_->Identify(CredentialsOf(context));
+      principal.ok()) {
+    record.actor = principal->name;
+    record.role = std::string(RoleName(principal->role));
+  }
+  record.peer = context.peer();
+  record.action = std::string(action);
+  record.run = run;
+  record.detail = std::move(detail);
+  record.outcome = kBegun;
+  Write(record);
+  return Entry(std::move(record), this);
+}
+
+void Auditor::Write(const AuditRecord& record) const {
+  if (const absl::Status status = log_->Write(record); !status.ok())
+    logger_->Error("audit_failed", {{"status", status.ToString()}});
+}
+
+std::string Auditor::ActorOf(const grpc::CallbackServerContext& context) const {
+  const absl::StatusOr<Principal> principal =
+      authorizer_->Identify(CredentialsOf(context));
+  return principal.ok() ? principal->name : "";
+}
+
+absl::Status Auditor::CheckOperator(const grpc::CallbackServerContext& context,
+                                    absl::string_view what) const {
+  return authorizer_->CheckOperator(CredentialsOf(context), what);
+}
+
+void Auditor::Entry::End(absl::string_view outcome, uint64_t epoch) const {
+  AuditRecord record = record_;
+  record.outcome = std::string(outcome);
+  record.epoch = epoch;
+  auditor_->logger_->Info("control", {{"action", record.action},
+                                      {"run", record.run},
+                                      {"actor", record.actor},
+                                      {"peer", record.peer},
+                                      {"detail", record.detail},
+                                      {"outcome", record.outcome}});
+  auditor_->Write(record);
+}
+
+void Auditor::Entry::End(const absl::Status& status,
+                         absl::string_view done) const {
+  End(status.ok() ? absl::StrCat("OK: ", done) : status.ToString());
+}
+
+}  // namespace rankprobe

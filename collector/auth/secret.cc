@@ -1,0 +1,20 @@
+#include "collector/auth/secret.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+namespace rankprobe {
+
+std::string Sha256(absl::string_view data) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+bool SameBytes(absl::string_view a, absl::string_view b) {
+  return a.size() == b.size() &&
+         CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,182 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collector/control/control_plane.h"
+#include "collector/testing/frames.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const std::string kSecret(32, 's'), kOther(32, 'o');
+
+class SessionsTest : public testing::TempDirTest {
+ protected:
+  void SetUp() override {
+    TempDirTest::SetUp();
+    store_ = OpenStore();
+    Restart({});
+  }
+  void TearDown() override {
+    control_.reset();
+    store_.reset();
+    TempDirTest::TearDown();
+  }
+  void Restart(const ControlPlane::Options& options) {
+    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
+  }
+
+  static v1::Hello HelloOf(int64_t rank, uint64_t incarnation,
+                           const std::string& secret = kSecret) {
+    v1::Hello hello;
+    *hello.mutable_identity() = testing::MakeIdentity("run", rank, incarnation);
+    hello.set_protocol(1);
+    hello.set_incarnation_secret(secret);
+    return hello;
+  }
+  static Peer Holder(const Principal& principal) {
+    Peer peer;
+    peer.anonymous = false;
+    peer.principal = principal;
+    return peer;
+  }
+  // Of an agent's token.
+  static Principal Agent(const std::string& bindings) {
+    const auto table = TokenTable::Parse(
+        absl::StrCat("agent a aaaaaaaaaaaaaaaa ", bindings, "\n"));
+    EXPECT_TRUE(table.ok()) << table.status();
+    return *table->Find("aaaaaaaaaaaaaaaa");
+  }
+  absl::StatusOr<ControlPlane::Admission> Admit(const v1::Hello& hello,
+                                                const Peer& peer = {}) {
+    return control_->Admit(
+        hello, [this](const v1::Directive& d) { inbox_.push_back(d); }, peer);
+  }
+  absl::StatusCode Code(const v1::Hello& hello, const Peer& peer = {}) {
+    return Admit(hello, peer).status().code();
+  }
+
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<ControlPlane> control_;
+  std::vector<v1::Directive> inbox_;
+};
+
+TEST_F(SessionsTest, IdsAreNotToBeGuessedAndThePrincipalsOwn) {
+  const Principal alice = Principal::Of(Role::kAgent, "alice"),
+                  bob = Principal::Of(Role::kAgent, "bob");
+  const auto first = Admit(HelloOf(0, 1), Holder(alice));
+  const auto second = Admit(HelloOf(1, 2), Holder(alice));
+  ASSERT_TRUE(first.ok() && second.ok());
+  const std::string id = first->welcome.session_id();
+  EXPECT_THAT(id, SizeIs(32));
+  EXPECT_NE(id.substr(0, 8), second->welcome.session_id().substr(0, 8));
+  const auto found = control_->Find(id, alice);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->identity.rank(), 0);
+  EXPECT_EQ(found->principal, "alice");
+  EXPECT_TRUE(absl::IsNotFound(control_->Find(id, bob).status()));
+  Principal bound = alice;
+  bound.run = "run";
+  EXPECT_TRUE(absl::IsNotFound(control_->Find(id, bound).status()))
+      << "another token of the same name";
+}
+
+TEST_F(SessionsTest, AReconnectNeedsTheSecret) {
+  ASSERT_TRUE(Admit(HelloOf(0, 1)).ok());
+  EXPECT_EQ(Code(HelloOf(0, 1, kOther)), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Code(HelloOf(0, 1, "")), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Code(HelloOf(0, 1, "short")), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Admit(HelloOf(0, 1)).ok());
+  // Kept over a restart.
+  store_.reset();
+  store_ = OpenStore();
+  Restart({});
+  EXPECT_EQ(Code(HelloOf(0, 1, kOther)), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(Admit(HelloOf(0, 1)).ok());
+}
+
+TEST_F(SessionsTest, TheOldConnectionIsEnded) {
+  std::vector<absl::Status> ended;
+  Peer peer;
+  peer.end = [&](const absl::Status& status) { ended.push_back(status); };
+  const auto old = Admit(HelloOf(0, 1), peer);
+  ASSERT_TRUE(old.ok());
+  ASSERT_TRUE(Admit(HelloOf(0, 1)).ok());
+  ASSERT_THAT(ended, SizeIs(1));
+  EXPECT_TRUE(absl::IsAborted(ended[0]));
+  EXPECT_TRUE(absl::IsNotFound(
+      control_->Find(old->welcome.session_id(), Peer().principal).status()));
+  EXPECT_EQ(control_->ListAgents("run").agents_size(), 1);
+}
+
+TEST_F(SessionsTest, WithoutASecretNobodyIsEvicted) {
+  const auto old = Admit(HelloOf(0, 1, ""));
+  ASSERT_TRUE(old.ok());
+  EXPECT_EQ(Code(HelloOf(0, 1, "")), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Code(HelloOf(0, 1)), absl::StatusCode::kAlreadyExists);
+  control_->Disconnected(old->welcome.session_id(), "");
+  EXPECT_TRUE(Admit(HelloOf(0, 1, "")).ok());
+}
+
+TEST_F(SessionsTest, TokensAreForTheirRunAndRanks) {
+  const auto denied = absl::StatusCode::kPermissionDenied;
+  EXPECT_EQ(Code(HelloOf(0, 1), Holder(Agent("run=other"))), denied);
+  EXPECT_EQ(Code(HelloOf(0, 1), Holder(Agent("run=run ranks=1-3"))), denied);
+  const Peer peer = Holder(Agent("run=run ranks=0,4-5"));
+  EXPECT_EQ(Code(HelloOf(0, 1), peer), absl::StatusCode::kOk);
+  EXPECT_EQ(Code(HelloOf(3, 3), peer), denied);
+  // A rank that becomes known later is checked then.
+  const auto process = Admit(HelloOf(-1, 9), peer);
+  ASSERT_TRUE(process.ok());
+  v1::AgentEvent event;
+  event.mutable_rank_known()->set_rank(3);
+  control_->OnEvent(process->welcome.session_id(), event);
+  ASSERT_FALSE(inbox_.empty());
+  EXPECT_THAT(inbox_.back().goodbye().reason(), HasSubstr("ranks 0,4-5"));
+  event.mutable_rank_known()->set_rank(4);
+  control_->OnEvent(process->welcome.session_id(), event);
+  EXPECT_EQ(control_->Find(process->welcome.session_id(), peer.principal)
+                ->identity.rank(),
+            4);
+}
+
+TEST_F(SessionsTest, APrincipalHoldsItsShareOfTheSessions) {
+  ControlPlane::Options options;
+  options.max_sessions = 4;
+  options.agents = 2;
+  Restart(options);
+  const Peer alice = Holder(Principal::Of(Role::kAgent, "alice")),
+             bob = Holder(Principal::Of(Role::kAgent, "bob"));
+  ASSERT_TRUE(Admit(HelloOf(0, 1), alice).ok());
+  ASSERT_TRUE(Admit(HelloOf(1, 2), alice).ok());
+  const absl::Status third = Admit(HelloOf(2, 3), alice).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(third));
+  EXPECT_THAT(third.message(), HasSubstr("alice holds 2 sessions"));
+  EXPECT_TRUE(Admit(HelloOf(1, 2), alice).ok()) << "a reconnect is no more";
+  EXPECT_TRUE(Admit(HelloOf(5, 6), bob).ok());
+  EXPECT_TRUE(Admit(HelloOf(6, 7), bob).ok());
+}
+
+TEST_F(SessionsTest, APlanThatAnAgentBringsIsNotedOnce) {
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(R"({"dump_path": "d"})");
+  ASSERT_TRUE(Admit(hello, Holder(Principal::Of(Role::kAgent, "alice"))).ok());
+  ASSERT_TRUE(Admit(HelloOf(1, 2)).ok());
+  const std::vector<AuditRecord> audit = control_->TakeAudit();
+  ASSERT_THAT(audit, SizeIs(1));
+  EXPECT_EQ(audit[0].actor, "alice");
+  EXPECT_EQ(audit[0].role, "agent");
+  EXPECT_EQ(audit[0].run, "run");
+  EXPECT_EQ(audit[0].epoch, 1u);
+  EXPECT_THAT(audit[0].detail, HasSubstr("dump_path"));
+  EXPECT_THAT(control_->TakeAudit(), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace rankprobe

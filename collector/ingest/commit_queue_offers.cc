@@ -1,0 +1,73 @@
+// What the commit queue has to do with payloads that are promised: offers,
+// claims that are handed on, uploads that end.
+#include <map>
+#include <utility>
+
+#include "collector/ingest/commit_queue.h"
+#include "collector/ingest/payload_scope.h"
+
+namespace rankprobe {
+
+void CommitQueue::Retire(uint64_t id, Acks* acks) {
+  const auto it = uploads_.find(id);
+  for (const PayloadClaims::Heir& heir :
+       claims_.Gone(id, clock_->MonotonicNanos())) {
+    const auto other = uploads_.find(heir.upload);
+    if (other != uploads_.end())
+      (*acks)[other->second].add_wanted_digests(heir.digest);
+  }
+  // What has been received is still written; nobody hears of it.
+  it->second->removed = true;
+  if (it->second->frames.empty()) uploads_.erase(it);
+}
+
+void CommitQueue::HandOnClaims() {
+  Acks acks;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!claims_.awaited()) return;
+    for (const PayloadClaims::Heir& heir :
+         claims_.HandOn(clock_->MonotonicNanos())) {
+      const auto other = uploads_.find(heir.upload);
+      if (other != uploads_.end())
+        acks[other->second].add_wanted_digests(heir.digest);
+    }
+  }
+  for (const auto& [other, ack] : acks) other->listener.ack(ack);
+}
+
+void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
+  std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
+  std::vector<Taken> rest;
+  for (Taken& t : *taken) {
+    if (!t.pending.frame.has_offers()) {
+      rest.push_back(std::move(t));
+      continue;
+    }
+    const v1::PayloadOffers& offers = t.pending.frame.offers();
+    const std::string& run = t.upload->identity.run();
+    v1::UploadAck& ack = acks[t.upload];
+    for (int i = 0; i < offers.digests_size(); ++i) {
+      const std::string& digest = offers.digests(i);
+      if (store_->KeepPayload(run, StoredDigest(t.upload->principal, digest),
+                              offers.length_bytes(i))) {
+        ack.add_have_digests(digest);
+        continue;
+      }
+      absl::MutexLock lock(&mutex_);
+      if (t.upload->removed ||
+          claims_.Claim(t.upload->sharing, digest, offers.length_bytes(i), t.id,
+                        clock_->MonotonicNanos())) {
+        ack.add_wanted_digests(digest);
+      } else {
+        ack.add_coming_digests(digest);
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    LetGo(t);
+  }
+  *taken = std::move(rest);
+  for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+}
+
+}  // namespace rankprobe
