@@ -137,8 +137,8 @@ class Pass {
       }
     }
     // Dead bytes of the segment that is written now come back with it.
-    report.over_limit = store_->SegmentBytes() > max_bytes &&
-                        report.garbage.live_bytes > goal;
+    report.over_limit =
+        store_->SegmentBytes() > max_bytes && report.garbage.live_bytes > goal;
     return absl::OkStatus();
   }
 
