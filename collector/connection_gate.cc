@@ -32,8 +32,8 @@ namespace {
 constexpr int kBacklog = 1024;
 // How often unproven connections are looked at, and memory.
 constexpr int kWatchMs = 20;
-constexpr int kIdleWatchMs = 250;
-constexpr int64_t kMemoryLookNs = 250000000;
+constexpr int kIdleWatchMs = 50;
+constexpr int64_t kMemoryLookNs = 50000000;
 constexpr int64_t kTrimNs = 2000000000;
 // Unacknowledged data of a peer that has vanished.
 constexpr unsigned kUserTimeoutMs = 10000;
@@ -237,6 +237,10 @@ void ConnectionGate::Prove(absl::string_view peer) {
   const auto it = by_peer_.find(name);
   if (it == by_peer_.end() || it->second->proven) return;
   it->second->proven = true;
+  // From now on only what is always reported: both sides are shut down.
+  epoll_event event{};
+  event.data.fd = it->second->fd;
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, it->second->fd, &event);
   proven_.splice(proven_.end(), unproven_, it->second);
 }
 
@@ -267,7 +271,8 @@ void ConnectionGate::Run() {
       if (std::find(listeners_.begin(), listeners_.end(), fd) !=
           listeners_.end()) {
         starved = !AcceptFrom(fd) || starved;
-      } else {
+      } else if ((events[static_cast<size_t>(i)].events &
+                  (EPOLLHUP | EPOLLERR)) != 0) {
         absl::MutexLock lock(&mutex_);
         Gone(fd);
       }
@@ -340,8 +345,10 @@ void ConnectionGate::Take(int fd) {
       connection.peer = peer;
       connection.accepted_ns = NowNs();
       by_fd_[copy] = by_peer_[peer] = std::prev(unproven_.end());
-      // Only what is always reported: the socket is shut down on both sides.
+      // Each arrival of data wakes the gate, which weighs the connection: a
+      // flood must not get as far as a busy machine lets the gate sleep.
       epoll_event event{};
+      event.events = EPOLLIN | EPOLLET;
       event.data.fd = copy;
       ::epoll_ctl(epoll_, EPOLL_CTL_ADD, copy, &event);
     }
