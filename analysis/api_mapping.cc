@@ -5,7 +5,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "analysis/input_files.h"
 #include "common/names.h"
+#include "common/status_macros.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -81,13 +83,13 @@ absl::Status AddRules(const std::string& path, const YAML::Node& root,
 
 }  // namespace
 
-absl::StatusOr<ApiRules> ReadApiRules(const std::string& path) {
+absl::StatusOr<ApiRules> ReadApiRules(FileSystem* file_system,
+                                      const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, path));
   ApiRules rules;
   absl::Status status;
   try {
-    status = AddRules(path, YAML::LoadFile(path), &rules);
-  } catch (const YAML::BadFile&) {
-    status = Bad(path, "cannot be read");
+    status = AddRules(path, YAML::Load(text), &rules);
   } catch (const YAML::Exception& fault) {
     status = Bad(path, fault.what());
   }

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/file_system.h"
 
 namespace rankprobe::analysis {
 
@@ -30,7 +31,8 @@ using ApiRules = std::map<std::string, ApiRule, std::less<>>;
 // YAML: lines of `Torch.mul: Tensor.mul`, or a list of msprobe's rules (ms_api,
 // pt_api, ms_args, pt_args, ms_output, pt_output ..). INVALID_ARGUMENT naming
 // file and reason.
-absl::StatusOr<ApiRules> ReadApiRules(const std::string& path);
+absl::StatusOr<ApiRules> ReadApiRules(FileSystem* file_system,
+                                      const std::string& path);
 
 // Of an entry such as "Torch.mul.3.forward"; null without a rule.
 const ApiRule* FindApiRule(const ApiRules& rules, absl::string_view entry);

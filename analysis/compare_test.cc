@@ -211,7 +211,8 @@ TEST_F(CompareTest, ApiMappingRenamesCalls) {
   dir_.Write("b/dump.json",
              absl::StrReplaceAll(kTwoCalls, {{"Torch.mul", "Tensor.mul"}}));
   MatchOptions options;
-  options.apis = *ReadApiRules(dir_.Write("am.yaml", "Torch.mul: Tensor.mul"));
+  options.apis = *ReadApiRules(file_system_.get(),
+                               dir_.Write("am.yaml", "Torch.mul: Tensor.mul"));
   const Table rows =
       ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", options));
   EXPECT_EQ(counts_.unmatched, 0);
@@ -229,6 +230,7 @@ TEST_F(CompareTest, ApiMappingMovesPlaces) {
              absl::StrReplaceAll(kTwoInputs, {{"Torch.sub", "Tensor.rsub"}}));
   MatchOptions options;
   options.apis = *ReadApiRules(
+      file_system_.get(),
       dir_.Write("am.yaml",
                  "- {ms_api: Torch.sub, pt_api: Tensor.rsub, ms_args: [0, 1],"
                  " pt_args: [1, 0]}"));
@@ -244,7 +246,8 @@ TEST_F(CompareTest, ApiMappingOfTheWrongShapeIsOneLine) {
   for (const char* const text :
        {"- 1", "a: [1]", "just text", "- {ms_api: a, pt_api: b, ms_args: [1]}",
         "- {ms_api: a}", "{"}) {
-    const auto rules = ReadApiRules(dir_.Write("am.yaml", text));
+    const auto rules =
+        ReadApiRules(file_system_.get(), dir_.Write("am.yaml", text));
     ASSERT_FALSE(rules.ok()) << text;
     EXPECT_THAT(rules.status().message(), HasSubstr("am.yaml: "));
     EXPECT_THAT(rules.status().message(), ::testing::Not(HasSubstr("\n")));
@@ -272,8 +275,8 @@ TEST_F(CompareTest, LayerMappingPairsRenamedLayers) {
   options.layers.emplace();
   Compare(dir_.path() + "/a", dir_.path() + "/b", options);
   EXPECT_EQ(counts_.unmatched, 3);
-  *options.layers =
-      *ReadLayerRules(dir_.Write("lm.yaml", "TopLayer: {a: x.y}"));
+  *options.layers = *ReadLayerRules(
+      file_system_.get(), dir_.Write("lm.yaml", "TopLayer: {a: x.y}"));
   const Table rows =
       ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", options));
   EXPECT_EQ(counts_.unmatched, 0);

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -36,8 +37,12 @@ std::optional<int64_t> Numbered(absl::string_view name,
   return number;
 }
 
-bool IsDirectory(FileSystem* file_system, const std::string& path) {
-  return file_system->List(path).ok();
+// An error when it is one that may not be read.
+absl::StatusOr<bool> IsDirectory(FileSystem* file_system,
+                                 const std::string& path) {
+  const absl::Status status = file_system->List(path).status();
+  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  return status.ok();
 }
 
 std::optional<bool> HasDump(FileSystem* file_system, const std::string& path) {
@@ -50,40 +55,54 @@ absl::Status AddRanks(FileSystem* file_system, const std::string& path,
                       int64_t step, const std::vector<std::string>& names,
                       DumpLayout* out) {
   std::vector<DumpPlace> places;
-  int processes = 0;
+  std::vector<DumpPlace> processes;
   std::set<int64_t> ranks;
   for (const std::string& name : names) {
     const std::string directory = absl::StrCat(path, "/", name);
-    std::optional<int64_t> rank = Numbered(name, "rank");
-    if (!rank.has_value() && Numbered(name, "proc").has_value()) {
-      ++processes;
-      rank = 0;
-    }
-    if (!rank.has_value()) {
-      if (!IsDirectory(file_system, directory)) continue;
+    const std::optional<int64_t> rank = Numbered(name, "rank");
+    const std::optional<int64_t> pid = Numbered(name, "proc");
+    if (!rank.has_value() && !pid.has_value()) {
+      RP_ASSIGN_OR_RETURN(const bool is_directory,
+                          IsDirectory(file_system, directory));
+      if (!is_directory) continue;
       return Bad(directory, absl::StrCat("is unexpected here; ", kForms));
     }
-    if (!ranks.insert(*rank).second) {
-      return Bad(path,
-                 processes > 1
-                     ? "has more than one proc directory; their ranks are not "
-                       "known, so name one of them"
-                     : "has two directories for one rank");
-    }
+    if (rank.has_value() && !ranks.insert(*rank).second)
+      return Bad(path, "has two directories for one rank");
     const std::optional<bool> debug = HasDump(file_system, directory);
     if (!debug.has_value()) return Bad(directory, "has no dump.json");
     out->debug = *debug;
-    places.push_back({step, *rank, directory});
+    (rank.has_value() ? places : processes)
+        .push_back({step, rank.has_value() ? *rank : *pid, directory});
+  }
+  if (ranks.empty() && processes.size() > 1) {
+    return Bad(path,
+               "has more than one proc directory and no rank; what is which "
+               "is not known, so name one of them");
+  }
+  const auto by_rank = [](const DumpPlace& a, const DumpPlace& b) {
+    return a.rank < b.rank;
+  };
+  std::sort(processes.begin(), processes.end(), by_rank);
+  int64_t index = 0;
+  for (DumpPlace& process : processes) {
+    process.process = !ranks.empty();
+    process.process_index = index++;
+    if (!process.process) process.rank = 0;
+    while (!ranks.insert(process.rank).second) ++process.rank;
+    places.push_back(process);
   }
   if (places.empty()) return Bad(path, absl::StrCat("has no dump; ", kForms));
-  std::sort(
-      places.begin(), places.end(),
-      [](const DumpPlace& a, const DumpPlace& b) { return a.rank < b.rank; });
+  std::sort(places.begin(), places.end(), by_rank);
   out->places.insert(out->places.end(), places.begin(), places.end());
   return absl::OkStatus();
 }
 
 }  // namespace
+
+std::string DumpPlace::Name() const {
+  return absl::StrCat(process ? "proc" : "rank", rank);
+}
 
 std::vector<int64_t> DumpLayout::Steps() const {
   std::set<int64_t> steps;
@@ -104,7 +123,8 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
   if (!file_system->Exists(path)) return Bad(path, "does not exist");
   DumpLayout out;
   out.path = path;
-  if (!IsDirectory(file_system, path)) {
+  RP_ASSIGN_OR_RETURN(const bool is_directory, IsDirectory(file_system, path));
+  if (!is_directory) {
     const size_t slash = path.rfind('/');
     const std::string file =
         slash == std::string::npos ? path : path.substr(slash + 1);
@@ -130,7 +150,9 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
   for (const std::string& name : names) {
     const std::optional<int64_t> step = Numbered(name, "step");
     const std::string inside = absl::StrCat(path, "/", name);
-    if (step.has_value() && IsDirectory(file_system, inside)) {
+    if (step.has_value()) {
+      RP_ASSIGN_OR_RETURN(const bool usable, IsDirectory(file_system, inside));
+      if (!usable) continue;
       if (!steps.emplace(*step, inside).second) {
         return Bad(path, absl::StrCat("has two directories for step ", *step));
       }
@@ -168,13 +190,18 @@ absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
         absl::StrCat(target.path, " and ", golden.path,
                      ": one is a dump.json, the other a debug.json"));
   }
-  std::map<std::pair<int64_t, int64_t>, const DumpPlace*> by_key;
+  // Two runs give their processes other pids.
+  const auto key_of = [](const DumpPlace& place) {
+    return std::make_tuple(place.step, place.process,
+                           place.process ? place.process_index : place.rank);
+  };
+  std::map<std::tuple<int64_t, bool, int64_t>, const DumpPlace*> by_key;
   for (const DumpPlace& place : golden.places) {
-    by_key[{place.step, place.rank}] = &place;
+    by_key[key_of(place)] = &place;
   }
   std::vector<std::pair<DumpPlace, DumpPlace>> out;
   for (const DumpPlace& place : target.places) {
-    const auto it = by_key.find({place.step, place.rank});
+    const auto it = by_key.find(key_of(place));
     if (it == by_key.end()) {
       unpaired->push_back(place.directory);
       continue;

@@ -1,5 +1,7 @@
 // Finds the dumps under a path: one rank's directory, a step of ranks, or a
-// dump of steps; processes without a rank (`proc{pid}`) count as rank 0.
+// dump of steps. A process without a rank (`proc{pid}`) that is alone in its
+// step counts as rank 0. Beside ranks it is another process than they are: its
+// number is its pid (the next free one, should that be a rank's).
 // Functions without state; errors name the path and the forms that are legal.
 #ifndef RANKPROBE_ANALYSIS_DUMP_LAYOUT_H_
 #define RANKPROBE_ANALYSIS_DUMP_LAYOUT_H_
@@ -19,6 +21,12 @@ struct DumpPlace {
   int64_t step = 0;
   int64_t rank = 0;
   std::string directory;
+  // A process beside ranks, and the how manieth of them.
+  bool process = false;
+  int64_t process_index = 0;
+
+  // "rank3", "proc4711"
+  std::string Name() const;
 };
 
 struct DumpLayout {
@@ -36,8 +44,9 @@ struct DumpLayout {
 absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
                                      const std::string& path);
 
-// Places of the same step and rank on both sides; places of one side only are
-// named in `unpaired`. INVALID_ARGUMENT when the kinds differ or nothing pairs.
+// Places of the same step and rank on both sides, processes beside ranks in the
+// order of their pids; places of one side only are named in `unpaired`.
+// INVALID_ARGUMENT when the kinds differ or nothing pairs.
 absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
     const DumpLayout& target, const DumpLayout& golden,
     std::vector<std::string>* unpaired);

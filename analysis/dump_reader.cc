@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<DumpReader>> DumpReader::Open(
 
 absl::Status DumpReader::InFile(const std::string& path,
                                 const absl::Status& status) const {
-  if (status.ok()) return status;
+  if (status.ok() || absl::IsPermissionDenied(status)) return status;
   if (absl::StrContains(status.message(), path)) {
     return absl::InvalidArgumentError(OneLine(status.message()));
   }

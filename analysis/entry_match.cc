@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "analysis/input_files.h"
 #include "common/names.h"
 #include "common/status_macros.h"
 
@@ -161,14 +162,16 @@ std::vector<int64_t> MatchFuzzy(const std::vector<std::string>& target,
 
 }  // namespace
 
-absl::StatusOr<NameMap> ReadNameMap(const std::string& path) {
+absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
+                                    const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, path));
   NameMap out;
   const auto bad = [&path](absl::string_view what) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", absl::StrReplaceAll(what, {{"\n", " "}})));
   };
   try {
-    const YAML::Node root = YAML::LoadFile(path);
+    const YAML::Node root = YAML::Load(text);
     if (!root.IsMap()) return bad("expected lines of `name: name`");
     for (const auto& item : root) {
       if (!item.first.IsScalar() || !item.second.IsScalar()) {
@@ -177,8 +180,6 @@ absl::StatusOr<NameMap> ReadNameMap(const std::string& path) {
       out.emplace_back(item.first.as<std::string>(),
                        item.second.as<std::string>());
     }
-  } catch (const YAML::BadFile&) {
-    return bad("cannot be read");
   } catch (const YAML::Exception& fault) {
     return bad(fault.what());
   }

@@ -31,7 +31,8 @@ struct MatchOptions {
 };
 
 // A YAML file of `name: name` lines. INVALID_ARGUMENT naming file and reason.
-absl::StatusOr<NameMap> ReadNameMap(const std::string& path);
+absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
+                                    const std::string& path);
 
 class EntryMatch {
  public:

@@ -309,7 +309,7 @@ TEST_F(GraphTest, LayerMapping) {
   const std::string path = dir_.Write(
       "map.yaml",
       "TopLayer:\n  enc: encoder\nEncoder:\n  att.core: sa(x)\n  att: wrong\n");
-  const auto rules = ReadLayerRules(path);
+  const auto rules = ReadLayerRules(file_system_.get(), path);
   ASSERT_TRUE(rules.ok()) << rules.status();
   const auto map = MapLayers(*rules, *n, *b);
   EXPECT_EQ(map.at("Module.enc.att.core.Core.forward.0"),
@@ -319,7 +319,8 @@ TEST_F(GraphTest, LayerMapping) {
   for (const std::string& text :
        std::vector<std::string>{"- a\n", "A: 3\n", "A: {b: [1]}\n", "{"}) {
     const std::string bad = dir_.Write("bad.yaml", text);
-    const absl::Status status = ReadLayerRules(bad).status();
+    const absl::Status status =
+        ReadLayerRules(file_system_.get(), bad).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad));
     EXPECT_FALSE(absl::StrContains(status.message(), "\n"));

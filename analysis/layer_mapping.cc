@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,7 +16,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "analysis/graph.h"
+#include "analysis/input_files.h"
 #include "common/names.h"
+#include "common/status_macros.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -154,12 +157,27 @@ absl::Status BadRules(const std::string& path, absl::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<LayerRules> ReadLayerRules(const std::string& path) {
+absl::StatusOr<std::optional<LayerRules>> LoadLayerMapping(
+    FileSystem* file_system, const std::string& path,
+    std::vector<std::string>* warnings) {
+  if (!absl::EndsWith(path, ".yaml"))
+    return BadRules(path, "a layer mapping is a .yaml file");
+  RP_RETURN_IF_ERROR(ReadInput(file_system, path).status());
+  absl::StatusOr<LayerRules> rules = ReadLayerRules(file_system, path);
+  if (rules.ok()) return std::optional<LayerRules>(*std::move(rules));
+  warnings->push_back(
+      absl::StrCat(rules.status().message(), "; it is not applied"));
+  return std::optional<LayerRules>();
+}
+
+absl::StatusOr<LayerRules> ReadLayerRules(FileSystem* file_system,
+                                          const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, path));
   constexpr char kShape[] =
       "expected `Class: {target name: golden name}` for each class";
   LayerRules rules;
   try {
-    const YAML::Node root = YAML::LoadFile(path);
+    const YAML::Node root = YAML::Load(text);
     if (!root.IsMap()) return BadRules(path, kShape);
     for (const auto& layer : root) {
       std::string name = layer.first.as<std::string>();
@@ -182,8 +200,6 @@ absl::StatusOr<LayerRules> ReadLayerRules(const std::string& path) {
                          return a.from.size() > b.from.size();
                        });
     }
-  } catch (const YAML::BadFile&) {
-    return BadRules(path, "cannot be read");
   } catch (const YAML::Exception& fault) {
     return BadRules(path, fault.what());
   }

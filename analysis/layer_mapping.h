@@ -5,6 +5,7 @@
 #define RANKPROBE_ANALYSIS_LAYER_MAPPING_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,15 @@ struct LayerRule {
 // Class name to its rules, the longest first.
 using LayerRules = std::map<std::string, std::vector<LayerRule>>;
 
-absl::StatusOr<LayerRules> ReadLayerRules(const std::string& path);
+// INVALID_ARGUMENT in one line.
+absl::StatusOr<LayerRules> ReadLayerRules(FileSystem* file_system,
+                                          const std::string& path);
+
+// What -lm names. As msprobe does, a file that is no rules is told in a warning
+// and not applied: none. An error for one that is no .yaml or cannot be read.
+absl::StatusOr<std::optional<LayerRules>> LoadLayerMapping(
+    FileSystem* file_system, const std::string& path,
+    std::vector<std::string>* warnings);
 
 // Entry names of the target to those of the golden side; an entry without a
 // partner maps to "N/A".

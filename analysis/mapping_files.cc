@@ -11,16 +11,19 @@ bool IsGiven(const NameMapSource& source) {
   return path == nullptr || !path->empty();
 }
 
-absl::StatusOr<NameMap> Read(const NameMapSource& source) {
+absl::StatusOr<NameMap> Read(FileSystem* file_system,
+                             const NameMapSource& source) {
   if (const auto* const path = std::get_if<std::string>(&source)) {
-    return path->empty() ? NameMap() : ReadNameMap(*path);
+    return path->empty() ? NameMap() : ReadNameMap(file_system, *path);
   }
   return std::get<NameMap>(source);
 }
 
 }  // namespace
 
-absl::StatusOr<MatchOptions> ReadMappings(const MappingFiles& files) {
+absl::StatusOr<MatchOptions> ReadMappings(FileSystem* file_system,
+                                          const MappingFiles& files,
+                                          std::vector<std::string>* warnings) {
   const int given = (files.layers.has_value() ? 1 : 0) +
                     (IsGiven(files.cells) ? 1 : 0) +
                     (IsGiven(files.data) ? 1 : 0) +
@@ -35,14 +38,16 @@ absl::StatusOr<MatchOptions> ReadMappings(const MappingFiles& files) {
   if (files.layers.has_value()) {
     options.layers.emplace();
     if (!files.layers->empty()) {
-      RP_ASSIGN_OR_RETURN(*options.layers, ReadLayerRules(*files.layers));
+      RP_ASSIGN_OR_RETURN(
+          options.layers,
+          LoadLayerMapping(file_system, *files.layers, warnings));
     }
   }
   if (!files.apis.empty()) {
-    RP_ASSIGN_OR_RETURN(options.apis, ReadApiRules(files.apis));
+    RP_ASSIGN_OR_RETURN(options.apis, ReadApiRules(file_system, files.apis));
   }
-  RP_ASSIGN_OR_RETURN(options.cells, Read(files.cells));
-  RP_ASSIGN_OR_RETURN(options.rows, Read(files.data));
+  RP_ASSIGN_OR_RETURN(options.cells, Read(file_system, files.cells));
+  RP_ASSIGN_OR_RETURN(options.rows, Read(file_system, files.data));
   return options;
 }
 

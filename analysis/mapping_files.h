@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "analysis/dump_layout.h"
@@ -25,8 +26,10 @@ struct MappingFiles {
 };
 
 // INVALID_ARGUMENT in one line: for a file, or for mappings that exclude each
-// other.
-absl::StatusOr<MatchOptions> ReadMappings(const MappingFiles& files);
+// other. `warnings`: of a layer mapping that is not applied.
+absl::StatusOr<MatchOptions> ReadMappings(FileSystem* file_system,
+                                          const MappingFiles& files,
+                                          std::vector<std::string>* warnings);
 
 // Can dumps of this kind be matched so?
 absl::Status CheckMappings(const DumpLayout& target,

@@ -44,7 +44,10 @@ class Checker {
       : file_system_(file_system), options_(options) {}
 
   absl::StatusOr<ReplicaReport> Run(const std::string& path) {
-    RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system_, path));
+    RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system_, path));
+    // A process beside the ranks holds nobody's replica.
+    std::erase_if(layout.places,
+                  [](const DumpPlace& place) { return place.process; });
     if (layout.kind == DumpLayout::Kind::kSingle || layout.Ranks().size() < 2) {
       return absl::InvalidArgumentError(absl::StrCat(
           layout.path, ": has one rank only; replicas are across ranks"));

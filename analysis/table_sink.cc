@@ -96,12 +96,19 @@ class XlsxSink : public TableSink {
  public:
   XlsxSink(FileSystem* file_system, const std::string& path,
            absl::Span<const std::string> header)
-      : temporary_(file_system, path), header_(header.begin(), header.end()) {}
+      : file_system_(file_system),
+        temporary_(file_system, path),
+        header_(header.begin(), header.end()) {}
   ~XlsxSink() override {
     if (book_ != nullptr) (void)workbook_close(book_);
   }
 
   absl::Status Start() {
+    // With the mode of our files, not with the library's.
+    RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForWrite(
+                                             temporary_.name(),
+                                             FileSystem::OpenMode::kTruncate));
+    RP_RETURN_IF_ERROR(file->Close());
     lxw_workbook_options options{};
     options.constant_memory = LXW_TRUE;
     book_ = workbook_new_opt(temporary_.name().c_str(), &options);
@@ -177,6 +184,7 @@ class XlsxSink : public TableSink {
     return error == LXW_NO_ERROR ? absl::OkStatus() : Fault(error);
   }
 
+  FileSystem* const file_system_;
   TemporaryFile temporary_;
   const std::vector<std::string> header_;
   lxw_workbook* book_ = nullptr;

@@ -154,6 +154,13 @@ absl::Status VisDb::Step(sqlite3_stmt* statement) {
 
 absl::Status VisDb::Open() {
   if (file_system_->Exists(temporary_)) (void)file_system_->Delete(temporary_);
+  {
+    // With the mode of our files, not with SQLite's.
+    RP_ASSIGN_OR_RETURN(const auto file,
+                        file_system_->OpenForWrite(
+                            temporary_, FileSystem::OpenMode::kCreateNew));
+    RP_RETURN_IF_ERROR(file->Close());
+  }
   // One thread at a time uses the connection (Drain).
   if (sqlite3_open_v2(
           temporary_.c_str(), &db_,

@@ -154,12 +154,15 @@ class Visualizer {
   }
 
   absl::Status ReadRules() {
-    if (options_.layer_mapping.empty() || options_.layer_mapping == "auto") {
+    maps_layers_ = !options_.layer_mapping.empty();
+    if (!maps_layers_ || options_.layer_mapping == "auto") {
       return absl::OkStatus();
     }
-    absl::StatusOr<LayerRules> rules = ReadLayerRules(options_.layer_mapping);
-    RP_RETURN_IF_ERROR(rules.status());
-    rules_ = *std::move(rules);
+    RP_ASSIGN_OR_RETURN(std::optional<LayerRules> rules,
+                        LoadLayerMapping(file_system_, options_.layer_mapping,
+                                         &result_.warnings));
+    maps_layers_ = rules.has_value();
+    if (maps_layers_) rules_ = *std::move(rules);
     return absl::OkStatus();
   }
 
@@ -179,6 +182,7 @@ class Visualizer {
     RP_RETURN_IF_ERROR(CheckLayout(layout, dump.path));
     std::map<int64_t, std::vector<DumpPlace>> steps;
     for (const DumpPlace& place : dump.places) {
+      if (place.process) continue;  // no rank of the layout
       steps[place.step].push_back(place);
     }
     for (const auto& [step, places] : steps) {
@@ -330,7 +334,7 @@ class Visualizer {
     config_.task = std::string(DumpModeName(target.dump->mode()));
     config_.tool_tip = ToolTip(target.dump->mode());
     config_.node_colors = NodeColors(target.dump->mode());
-    if (!options_.layer_mapping.empty()) {
+    if (maps_layers_) {
       MatchMapped(MapLayers(rules_, *target.dump, *golden.dump), &target.graph,
                   &golden.graph);
     } else if (fuzzy) {
@@ -353,6 +357,7 @@ class Visualizer {
   const VisualizeOptions& options_;
   const ProgressFn& progress_;
   std::vector<std::pair<DumpPlace, DumpPlace>> pairs_;
+  bool maps_layers_ = false;
   LayerRules rules_;
   std::unique_ptr<VisDb> db_;
   VisConfig config_;

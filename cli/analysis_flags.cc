@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "analysis/input_files.h"
+#include "cli/output.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -44,6 +46,19 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   return arguments;
 }
 
+std::unique_ptr<FileSystem> OpenInputs(bool force) {
+  return analysis::NewInputFiles({force, [](const std::string& text) {
+                                    Print(stderr, "rankprobe: warning: %s\n",
+                                          text);
+                                  }});
+}
+
+void AddForce(CLI::App* verb, bool* force) {
+  verb->add_flag("--force", *force,
+                 "read files that others can change, that belong to another "
+                 "user, or that are links (with a warning)");
+}
+
 absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
                                           const std::string& directory) {
   std::string path = directory;
@@ -62,15 +77,19 @@ std::string ResultPath(FileSystem* file_system, const std::string& directory,
   return path;
 }
 
-analysis::ProgressFn MakeProgress(bool json, const std::string& what) {
-  if (json || ::isatty(STDERR_FILENO) == 0) return nullptr;
+analysis::ProgressFn MakeProgress(bool json, const std::string& what,
+                                  bool log) {
+  const bool draws = !json && ::isatty(STDERR_FILENO) != 0;
+  if (!draws && !log) return nullptr;
   auto last = std::make_shared<int>(-1);
-  return [what, last](size_t done, size_t all) {
-    const int percent = all == 0 ? 100 : static_cast<int>(done * 100 / all);
+  return [draws, what, last](size_t done, size_t all) {
+    int percent = all == 0 ? 100 : static_cast<int>(done * 100 / all);
+    if (!draws) percent -= percent % 10;
     if (percent == *last) return;
     *last = percent;
-    std::fprintf(stderr, "\r%s %d%%%s", what.c_str(), percent,
-                 percent == 100 ? "\n" : "");
+    if (draws) Print(stderr, "\r");
+    Print(stderr, "%s %d%%", what, percent);
+    if (!draws || percent == 100) Print(stderr, "\n");
   };
 }
 

@@ -3,6 +3,7 @@
 #ifndef RANKPROBE_CLI_ANALYSIS_FLAGS_H_
 #define RANKPROBE_CLI_ANALYSIS_FLAGS_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,13 @@ namespace rankprobe {
 // several letters (-tp, -lm, ..); for its verbs they become long flags.
 std::vector<std::string> ArgumentsOf(int argc, char** argv);
 
+// Reads by the permission rule (analysis/input_files.h); its warnings go to
+// standard error.
+std::unique_ptr<FileSystem> OpenInputs(bool force);
+
+// The flag of the verbs that read dumps.
+void AddForce(CLI::App* verb, bool* force);
+
 // Makes the directory and returns it without a slash at the end.
 absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
                                           const std::string& directory);
@@ -25,8 +33,11 @@ absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
 std::string ResultPath(FileSystem* file_system, const std::string& directory,
                        const std::string& stem, const std::string& extension);
 
-// A bar on standard error, when that is a terminal and `json` is off.
-analysis::ProgressFn MakeProgress(bool json, const std::string& what);
+// Percentages on standard error: drawn over themselves when that is a terminal
+// and `json` is off; `log` (-progress_log): elsewhere too, a line at each
+// tenth.
+analysis::ProgressFn MakeProgress(bool json, const std::string& what,
+                                  bool log = false);
 
 }  // namespace rankprobe
 

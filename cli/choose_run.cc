@@ -1,24 +1,20 @@
 #include "cli/choose_run.h"
 
 #include <cstdio>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/str_join.h"
+#include "cli/output.h"
+#include "common/channel_security.h"
 #include "common/plan.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.good())
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  std::stringstream text;
-  text << file.rdbuf();
+  RP_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(path));
   // Bad configs are told at once, with every fault; the collector checks again.
-  const auto parsed = ParseConfig(text.str(), {});
+  const auto parsed = ParseConfig(text, {});
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": ",
@@ -26,10 +22,10 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
                             {{"\n", absl::StrCat("\n", path, ": ")}})));
   }
   for (const std::string& warning : parsed->warnings) {
-    std::fprintf(stderr, "rankprobe: warning: %s: %s\n", path.c_str(),
-                 warning.c_str());
+    Print(stderr, "rankprobe: warning: %s: %s\n", path.c_str(),
+          warning.c_str());
   }
-  return text.str();
+  return text;
 }
 
 absl::StatusOr<std::string> ChooseRun(const Client& client,

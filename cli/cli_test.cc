@@ -2,6 +2,9 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "cli/live_capture.h"
 #include "cli/output.h"
 #include "cli/ranges.h"
+#include "cli/tar_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -95,11 +99,98 @@ TEST(ExportFilesTest, WholeFilesAreWritten) {
   ASSERT_TRUE(file_system->DeleteTree(root).ok());
 }
 
+class TarFilesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = ::testing::TempDir() + "tarXXXXXX";
+    ASSERT_NE(mkdtemp(root_.data()), nullptr);
+    path_ = root_ + "/out.tar";
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  // The exporter's events of one file.
+  static absl::Status Add(TarFiles* tar, const std::string& name) {
+    v1::ExportEvent event;
+    v1::ExportFile* const file = event.mutable_files()->add_files();
+    file->set_path(name);
+    file->set_data("data of " + name);
+    return tar->OnEvent(event);
+  }
+  std::string Content() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string root_, path_;
+};
+
+// E03: in the C locale, which is a test's.
+TEST_F(TarFilesTest, NamesAreUtf8InAnyLocale) {
+  const auto tar = TarFiles::Open(path_);
+  ASSERT_TRUE(tar.ok()) << tar.status();
+  const std::string name = "step0/rank0/gr\u00f6\u00dfe \u6a21\u578b.pt";
+  ASSERT_TRUE(Add(tar->get(), name).ok());
+  EXPECT_FALSE(std::filesystem::exists(path_)) << "not before it is whole";
+  ASSERT_TRUE((*tar)->Finish().ok());
+  EXPECT_THAT(Content(), HasSubstr("path=" + name + "\n"));
+  EXPECT_THAT(Content(), HasSubstr("data of " + name));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
+}
+
+// T04
+TEST_F(TarFilesTest, AFailureLeavesTheOlderFile) {
+  std::ofstream(path_) << "the good one";
+  {
+    const auto tar = TarFiles::Open(path_);
+    ASSERT_TRUE(tar.ok()) << tar.status();
+    ASSERT_TRUE(Add(tar->get(), "step0/rank0/dump.json").ok());
+    EXPECT_TRUE(absl::IsPermissionDenied(Add(tar->get(), "../evil")));
+  }
+  EXPECT_EQ(Content(), "the good one");
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
+  // A file of that name that is somebody's stays too.
+  std::ofstream(path_ + ".tmp") << "somebody's";
+  EXPECT_THAT(std::string(TarFiles::Open(path_).status().message()),
+              HasSubstr("out.tar.tmp"));
+  EXPECT_EQ(std::filesystem::file_size(path_ + ".tmp"), 10u);
+}
+
+// T05
+TEST_F(TarFilesTest, ADeviceIsNotDeleted) {
+  std::filesystem::create_symlink("/dev/null", path_);
+  for (const bool fails : {true, false}) {
+    const auto tar = TarFiles::Open(path_);
+    ASSERT_TRUE(tar.ok()) << tar.status();
+    EXPECT_EQ(Add(tar->get(), fails ? "../evil" : "good").ok(), !fails);
+    if (!fails) EXPECT_TRUE((*tar)->Finish().ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  EXPECT_TRUE(std::filesystem::exists("/dev/null"));
+}
+
 TEST(TableTest, AlignsNumbersToTheRight) {
   Table table({"RUN", "STEPS"});
   table.Add({"a", "7"});
   table.Add({"longer", "100"});
   EXPECT_EQ(table.ToText(), "RUN     STEPS\na           7\nlonger    100\n");
+}
+
+// E15, C07, T07
+TEST(OutputTest, NothingFromElsewhereSteersTheTerminal) {
+  Table table({"RUN", "HOST"});
+  table.Add({"a\x1b]0;owned\x07", "h\nfake  row"});
+  EXPECT_EQ(table.ToText(),
+            "RUN                HOST\na\\x1b]0;owned\\x07  h\\nfake  row\n");
+  ::testing::internal::CaptureStdout();
+  const std::string reason = "gone\u009b31m\u202e";
+  Print(stdout, "%s:\n%5d%% %s %s|%s", "line\none", 7, reason, reason.c_str(),
+        Lines{"\na\x1b[2J\nb\n"});
+  PrintJson("{\"run\": \"\u202e\x7f\"}");
+  std::fflush(stdout);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
+            "line\\none:\n    7% gone\\u009b31m\\u202e "
+            "gone\\u009b31m\\u202e|\na\\x1b[2J\nb\n"
+            "{\"run\": \"\\u202e\\u007f\"}\n");
 }
 
 TEST(OutputTest, Bytes) {

@@ -72,7 +72,7 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
   switch (event.event_case()) {
     case v1::ExportEvent::kDirectory:
       RP_RETURN_IF_ERROR(checked(event.directory()));
-      return file_system_->CreateDirectories(tree_->PathOf(event.directory()));
+      return tree_->MakeDirectory(event.directory());
     case v1::ExportEvent::kFileBegin: {
       RP_RETURN_IF_ERROR(CloseFile());
       RP_RETURN_IF_ERROR(checked(event.file_begin().path()));

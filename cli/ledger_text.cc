@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "cli/output.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -27,8 +28,8 @@ std::string LedgerTotals::ToText() const {
     absl::StrAppend(&text, ", ", filtered_, " calls left out by the plan");
   absl::StrAppend(&text, lost_.empty() ? ", nothing lost\n" : "\n");
   for (const auto& [reason, lost] : lost_) {
-    absl::StrAppend(&text, "  lost ", reason, ": ", lost.records, " records, ",
-                    lost.payloads, " payloads\n");
+    absl::StrAppend(&text, "  lost ", VisibleText(reason), ": ", lost.records,
+                    " records, ", lost.payloads, " payloads\n");
   }
   return text;
 }
@@ -49,7 +50,7 @@ absl::Status PrintLedgerSummary(const Client& client, const std::string& run) {
   const absl::Status status = client.ToStatus(reader->Finish());
   if (absl::IsNotFound(status)) return absl::OkStatus();
   RP_RETURN_IF_ERROR(status);
-  if (any) std::fputs(totals.ToText().c_str(), stdout);
+  if (any) Print(stdout, "%s", Lines{totals.ToText()});
   return absl::OkStatus();
 }
 

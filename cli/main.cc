@@ -1,4 +1,6 @@
 // rankprobe: the operator's command line.
+#include <sys/stat.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "cli/analysis_flags.h"
 #include "cli/exit_codes.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "common/host_port.h"
 
@@ -18,6 +21,8 @@ namespace rankprobe {
 namespace {
 
 int Main(int argc, char** argv) {
+  // What is written is 0640 and 0750, whoever the libraries below trust.
+  ::umask(0027);
   Globals globals;
   if (const char* const address = std::getenv("RANKPROBE_COLLECTOR");
       address != nullptr && *address != '\0') {
@@ -51,37 +56,36 @@ int Main(int argc, char** argv) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     if (app.get_subcommands().empty() && !app.remaining().empty()) {
-      std::fprintf(stderr, "rankprobe: there is no verb %s (see --help)\n",
-                   app.remaining().front().c_str());
+      Print(stderr, "rankprobe: there is no verb %s (see --help)\n",
+            app.remaining().front().c_str());
       return kBadUsage;
     }
-    std::fprintf(
+    Print(
         stderr, "rankprobe: %s (see --help)\n",
         absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());
     return kBadUsage;
   }
   if (const auto address = ParseHostPort(globals.collector, /*min_port=*/1);
       !address.ok()) {
-    std::fprintf(stderr, "rankprobe: --collector: %s\n",
-                 std::string(address.status().message()).c_str());
+    Print(stderr, "rankprobe: --collector: %s\n",
+          std::string(address.status().message()).c_str());
     return kBadUsage;
   }
   FillFromEnvironment([](const char* name) { return std::getenv(name); },
                       &globals.files);
   auto security = ReadChannelSecurity(globals.files);
   if (!security.ok()) {
-    std::fprintf(stderr, "rankprobe: %s\n",
-                 std::string(security.status().message()).c_str());
+    Print(stderr, "rankprobe: %s\n",
+          std::string(security.status().message()).c_str());
     return kBadUsage;
   }
   globals.security = *std::move(security);
   int exit_code = kOk;
   const absl::Status status = invocation.run(globals, &exit_code);
   if (status.ok()) return exit_code;
-  std::fprintf(stderr, "rankprobe: %s\n",
-               absl::StrReplaceAll(std::string(status.message()),
-                                   {{"\n", "\nrankprobe: "}})
-                   .c_str());
+  Print(stderr, "rankprobe: %s\n",
+        Lines{absl::StrReplaceAll(std::string(status.message()),
+                                  {{"\n", "\nrankprobe: "}})});
   return ExitCodeOf(status);
 }
 
@@ -93,7 +97,7 @@ int main(int argc, char** argv) {
     return rankprobe::Main(argc, argv);
   } catch (const std::exception& error) {
     // Only a library that throws, or memory that is spent, ends here.
-    std::fprintf(stderr, "rankprobe: %s\n", error.what());
+    rankprobe::Print(stderr, "rankprobe: %s\n", error.what());
     return 5;
   }
 }

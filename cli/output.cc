@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "google/protobuf/descriptor.h"
 #include "rapidjson/stringbuffer.h"
 #include "rapidjson/writer.h"
@@ -101,6 +102,28 @@ void WriteMessage(const Message& message, JsonWriter* writer) {
 }
 
 }  // namespace
+
+std::string output_internal::Show(Lines lines) {
+  std::string out;
+  bool first = true;
+  for (const absl::string_view line : absl::StrSplit(lines.text, '\n'))
+    absl::StrAppend(&out, std::exchange(first, false) ? "" : "\n",
+                    VisibleText(line));
+  return out;
+}
+
+void ClearTerminal() { std::fputs("\033[H\033[J", stdout); }
+
+void PrintJson(absl::string_view json) {
+  const std::string text = VisibleJson(json);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputc('\n', stdout);
+}
+
+void Table::Add(const std::vector<std::string>& row) {
+  std::vector<std::string>& cells = rows_.emplace_back();
+  for (const std::string& cell : row) cells.push_back(VisibleText(cell));
+}
 
 std::string Table::ToText() const {
   std::vector<size_t> widths;

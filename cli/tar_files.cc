@@ -3,10 +3,12 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -25,23 +27,51 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
   std::unique_ptr<archive, Close> tar(archive_write_new());
   if (tar == nullptr) return absl::ResourceExhaustedError("out of memory");
   archive_write_set_format_pax_restricted(tar.get());
-  const int opened = path == "-"
-                         ? archive_write_open_fd(tar.get(), STDOUT_FILENO)
-                         : archive_write_open_filename(tar.get(), path.c_str());
-  std::unique_ptr<TarFiles> files(new TarFiles(path, std::move(tar)));
-  if (opened != ARCHIVE_OK) {
-    files->finished_ = true;  // nothing of ours is there
-    return files->Error();
+  const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  // Bytes as they are, then, and a mark that says so.
+  if (utf8 == nullptr)
+    archive_write_set_options(tar.get(), "hdrcharset=BINARY");
+  std::string temporary;
+  int fd = -1;
+  if (path != "-") {
+    struct stat st;
+    const bool special = ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
+    if (!special) temporary = path + ".tmp";
+    // What is there under that name is somebody's: it is not written over.
+    fd = special ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC)
+                 : ::open(temporary.c_str(),
+                          O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+    if (fd < 0) {
+      const int error = errno;
+      const std::string& name = special ? path : temporary;
+      const std::string message =
+          absl::StrCat(name, ": ", std::strerror(error),
+                       error == EEXIST ? " (of an export that was killed? "
+                                         "remove it)"
+                                       : "");
+      if (utf8 != nullptr) ::freelocale(utf8);
+      return error == ENOSPC || error == EDQUOT
+                 ? absl::ResourceExhaustedError(message)
+                 : absl::FailedPreconditionError(message);
+    }
   }
+  std::unique_ptr<TarFiles> files(
+      new TarFiles(path, std::move(temporary), fd, utf8, std::move(tar)));
+  if (archive_write_open_fd(files->tar_.get(), fd < 0 ? STDOUT_FILENO : fd) !=
+      ARCHIVE_OK)
+    return files->Error();
   return files;
 }
 
 TarFiles::~TarFiles() {
-  if (finished_) return;
-  // The archive would be ended as if it were whole.
-  archive_write_fail(tar_.get());
-  tar_.reset();
-  if (path_ != "-") ::unlink(path_.c_str());
+  if (utf8_ != nullptr) ::freelocale(utf8_);
+  if (!finished_) {
+    // The archive would be ended as if it were whole.
+    archive_write_fail(tar_.get());
+    tar_.reset();
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+  if (fd_ >= 0) ::close(fd_);
 }
 
 absl::Status TarFiles::Error() const {
@@ -72,9 +102,11 @@ absl::Status TarFiles::Header(const std::string& path, unsigned type,
   archive_entry_set_size(entry.get(), static_cast<la_int64_t>(length_bytes));
   if (!link_target.empty())
     archive_entry_set_hardlink(entry.get(), link_target.c_str());
-  return archive_write_header(tar_.get(), entry.get()) == ARCHIVE_OK
-             ? absl::OkStatus()
-             : Error();
+  // libarchive takes names to be in the locale of the thread.
+  const locale_t before = utf8_ == nullptr ? nullptr : ::uselocale(utf8_);
+  const int written = archive_write_header(tar_.get(), entry.get());
+  if (before != nullptr) ::uselocale(before);
+  return written == ARCHIVE_OK ? absl::OkStatus() : Error();
 }
 
 absl::Status TarFiles::EndFile() {
@@ -132,6 +164,13 @@ absl::Status TarFiles::OnEvent(const v1::ExportEvent& event) {
 absl::Status TarFiles::Finish() {
   RP_RETURN_IF_ERROR(EndFile());
   if (archive_write_close(tar_.get()) != ARCHIVE_OK) return Error();
+  if (fd_ >= 0 && ::close(std::exchange(fd_, -1)) != 0)
+    return absl::DataLossError(absl::StrCat(path_, ": ", std::strerror(errno)));
+  if (!temporary_.empty() &&
+      std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": ", std::strerror(errno)));
+  }
   finished_ = true;
   return absl::OkStatus();
 }

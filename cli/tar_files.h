@@ -1,10 +1,15 @@
-// Files of a streamed export as a tar (pax) to a file or standard output, as
-// they come. Paths from the collector are not trusted. Not thread-safe.
+// Files of a streamed export as a tar (pax, names in UTF-8 in any locale) to a
+// file or standard output, as they come. Paths from the collector are not
+// trusted. Not thread-safe.
 // Failure: a tar cannot take anything back. A payload that turns out to be
-// unreadable ends it with DATA_LOSS; a tar file (not standard output) that was
-// not finished is deleted.
+// unreadable ends it with DATA_LOSS. A tar file is written as FILE.tmp and gets
+// its name when it is whole: an older FILE stays until then, and nothing is
+// deleted that this object did not make. A FILE that is no regular file (a
+// FIFO, a tape) is written as it comes.
 #ifndef RANKPROBE_CLI_TAR_FILES_H_
 #define RANKPROBE_CLI_TAR_FILES_H_
+
+#include <locale.h>
 
 #include <cstdint>
 #include <memory>
@@ -32,8 +37,13 @@ class TarFiles {
   struct Close {
     void operator()(archive* tar) const;
   };
-  TarFiles(std::string path, std::unique_ptr<archive, Close> tar)
-      : path_(std::move(path)), tar_(std::move(tar)) {}
+  TarFiles(std::string path, std::string temporary, int fd, locale_t utf8,
+           std::unique_ptr<archive, Close> tar)
+      : path_(std::move(path)),
+        temporary_(std::move(temporary)),
+        fd_(fd),
+        utf8_(utf8),
+        tar_(std::move(tar)) {}
   // `link_target` empty for a file of its own.
   absl::Status Header(const std::string& path, unsigned type,
                       uint64_t length_bytes, const std::string& link_target);
@@ -42,6 +52,10 @@ class TarFiles {
   absl::Status Error() const;
 
   const std::string path_;
+  // Ours until it is renamed; empty where the tar goes out as it comes.
+  const std::string temporary_;
+  int fd_;               // -1: standard output
+  const locale_t utf8_;  // null: the system has none
   std::unique_ptr<archive, Close> tar_;
   std::string file_;
   uint64_t missing_bytes_ = 0;

@@ -12,6 +12,7 @@
 #include "cli/analysis_flags.h"
 #include "cli/dump_input.h"
 #include "cli/exit_codes.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
 #include "common/json_text.h"
@@ -35,6 +36,7 @@ struct CompareFlags {
   analysis::MappingFiles mappings;
   bool xlsx = false;
   bool diff_analyze = false;
+  bool force = false;
 };
 
 struct CompareResult {
@@ -49,16 +51,16 @@ void PrintResults(const Globals& globals,
   if (!globals.json) {
     for (const CompareResult& result : results) {
       const CompareCounts& c = result.counts;
-      std::printf(
-          "%s: %lld rows, %lld error, %lld warning, %lld pass, %lld without a "
-          "partner\n",
-          result.file.c_str(), static_cast<long long>(c.rows),
-          static_cast<long long>(c.error), static_cast<long long>(c.warning),
-          static_cast<long long>(c.pass), static_cast<long long>(c.unmatched));
+      Print(stdout,
+            "%s: %d rows, %d error, %d warning, %d pass, %d without a "
+            "partner\n",
+            result.file.c_str(), c.rows, c.error, c.warning, c.pass,
+            c.unmatched);
     }
     for (const std::string& path : unpaired) {
-      std::printf("%s: not compared, the other side has no such step or rank\n",
-                  path.c_str());
+      Print(stdout,
+            "%s: not compared, the other side has no such step or rank\n",
+            path.c_str());
     }
     return;
   }
@@ -78,7 +80,8 @@ void PrintResults(const Globals& globals,
     if (i > 0) out.push_back(',');
     AppendJsonString(unpaired[i], &out);
   }
-  std::printf("%s]}\n", out.c_str());
+  out.append("]}");
+  PrintJson(out);
 }
 
 std::string Stem(const DumpLayout& layout, const DumpPlace& place,
@@ -89,7 +92,7 @@ std::string Stem(const DumpLayout& layout, const DumpPlace& place,
                           : "",
                       layout.kind == DumpLayout::Kind::kSingle
                           ? ""
-                          : absl::StrCat("_rank", place.rank),
+                          : absl::StrCat("_", place.Name()),
                       "_", timestamp);
 }
 
@@ -111,7 +114,7 @@ class DiffFiles {
     place_ = absl::StrCat(layout.kind == DumpLayout::Kind::kSteps
                               ? absl::StrCat("_step", place.step)
                               : "");
-    rank_ = place.rank;
+    rank_ = place.Name();
     analyzer_->BeginRank(place.rank, dump);
   }
   analysis::EntryFn Sink() {
@@ -121,7 +124,7 @@ class DiffFiles {
   }
   absl::Status EndRank(std::unique_ptr<DumpReader> dump, bool last_of_step) {
     texts_.emplace_back(
-        absl::StrCat("compare_result", place_, "_rank", rank_, "_", timestamp_),
+        absl::StrCat("compare_result", place_, "_", rank_, "_", timestamp_),
         analyzer_->RankJson());
     dumps_.push_back(std::move(dump));
     if (!last_of_step) return absl::OkStatus();
@@ -151,16 +154,20 @@ class DiffFiles {
   const std::string output_;
   const std::string timestamp_;
   std::string place_;
-  int64_t rank_ = 0;
+  std::string rank_;
   std::unique_ptr<analysis::DiffAnalyzer> analyzer_;
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<std::pair<std::string, std::string>> texts_;
 };
 
 absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
-  RP_ASSIGN_OR_RETURN(const analysis::MatchOptions options,
-                      analysis::ReadMappings(flags.mappings));
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
+  std::vector<std::string> warnings;
+  RP_ASSIGN_OR_RETURN(
+      const analysis::MatchOptions options,
+      analysis::ReadMappings(file_system.get(), flags.mappings, &warnings));
+  for (const std::string& text : warnings)
+    Print(stderr, "rankprobe: warning: %s\n", text);
   RP_ASSIGN_OR_RETURN(
       const DumpInput target_input,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -243,6 +250,7 @@ void AddAnalysisVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
       ->required();
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the results");
+  AddForce(verb, &flags->force);
   verb->add_flag("--xlsx", flags->xlsx, "a workbook in place of csv");
   verb->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                  "-fm: match calls in order, whatever their numbers");

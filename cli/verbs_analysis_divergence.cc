@@ -14,6 +14,7 @@
 #include "cli/dump_input.h"
 #include "cli/exit_codes.h"
 #include "cli/live_capture.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "common/json_text.h"
 #include "common/status_macros.h"
@@ -30,6 +31,7 @@ struct DivergenceFlags {
   std::string noise;
   bool fuzzy = false;
   bool live = false;
+  bool force = false;
   double wait_seconds = 60;
 };
 
@@ -98,52 +100,45 @@ std::string DivergenceJson(const analysis::DivergenceReport& report) {
 
 void PrintDivergence(const analysis::DivergenceReport& report) {
   for (const Divergence& d : report.origins) {
-    std::printf("step %lld rank %lld: %s\n", static_cast<long long>(d.step),
-                static_cast<long long>(d.rank), d.call.c_str());
-    std::printf("  %s %s\n", d.row.c_str(), Verdict(d).c_str());
+    Print(stdout, "step %d rank %d: %s\n", d.step, d.rank, d.call.c_str());
+    Print(stdout, "  %s %s\n", d.row.c_str(), Verdict(d).c_str());
     if (d.from_outside) {
-      std::printf(
-          "  no recorded call made this input differ: it came in from "
-          "outside (a weight, a batch)\n");
+      Print(stdout,
+            "  no recorded call made this input differ: it came in from "
+            "outside (a weight, a batch)\n");
     } else {
-      std::printf("  its inputs match (%lld rows",
-                  static_cast<long long>(d.inputs_matched));
+      Print(stdout, "  its inputs match (%d rows", d.inputs_matched);
       if (d.inputs_unknown > 0) {
-        std::printf("; %lld more could not be compared",
-                    static_cast<long long>(d.inputs_unknown));
+        Print(stdout, "; %d more could not be compared", d.inputs_unknown);
       }
-      std::printf(")\n");
+      Print(stdout, ")\n");
     }
-    std::printf("  target: %s\n  golden: %s\n", d.target_values.c_str(),
-                d.golden_values.c_str());
+    Print(stdout, "  target: %s\n  golden: %s\n", d.target_values.c_str(),
+          d.golden_values.c_str());
     for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
       std::string frame = d.stack[i];
       for (char& c : frame) c = c == '\n' ? ' ' : c;
-      std::printf("  at %s\n", frame.c_str());
+      Print(stdout, "  at %s\n", frame.c_str());
     }
   }
   for (const auto& c : report.carried) {
-    std::printf("step %lld rank %lld: %s brings in what differs on rank %lld\n",
-                static_cast<long long>(c.step), static_cast<long long>(c.rank),
-                c.call.c_str(), static_cast<long long>(c.from_rank));
+    Print(stdout, "step %d rank %d: %s brings in what differs on rank %d\n",
+          c.step, c.rank, c.call.c_str(), c.from_rank);
   }
   const analysis::Unseen& u = report.unseen;
   if (report.origins.empty() && report.carried.empty()) {
-    std::printf("No difference in the %lld calls that both sides recorded%s.\n",
-                static_cast<long long>(report.calls_compared),
-                report.calls_differing > 0 ? " that began in one of them" : "");
+    Print(stdout, "No difference in the %d calls that both sides recorded%s.\n",
+          report.calls_compared,
+          report.calls_differing > 0 ? " that began in one of them" : "");
   }
   if (!u.Any()) return;
-  std::printf(
-      "Not seen: %lld calls of the target only, %lld of the golden side only, "
-      "%lld rows without a partner, %lld without values, %lld lost\n",
-      static_cast<long long>(u.only_in_target),
-      static_cast<long long>(u.only_in_golden),
-      static_cast<long long>(u.rows_without_partner),
-      static_cast<long long>(u.rows_without_values),
-      static_cast<long long>(u.lost));
+  Print(stdout,
+        "Not seen: %d calls of the target only, %d of the golden side only, "
+        "%d rows without a partner, %d without values, %d lost\n",
+        u.only_in_target, u.only_in_golden, u.rows_without_partner,
+        u.rows_without_values, u.lost);
   for (const std::string& text : u.examples)
-    std::printf("  %s\n", text.c_str());
+    Print(stdout, "  %s\n", text.c_str());
 }
 
 absl::StatusOr<analysis::Tolerance> ToleranceOf(const DivergenceFlags& flags) {
@@ -232,22 +227,22 @@ absl::StatusOr<Captured> CaptureOrigins(
 
 void PrintCaptured(const Captured& captured) {
   if (captured.step < 0) {
-    std::printf("No call to record again.\n");
+    Print(stdout, "No call to record again.\n");
     return;
   }
-  std::printf("\nRecorded in full: %s\n", captured.target.c_str());
+  Print(stdout, "\nRecorded in full: %s\n", captured.target.c_str());
   if (captured.report.has_value()) {
     PrintDivergence(*captured.report);
   } else {
-    std::printf(
-        "The golden side is no run in progress, so there is nothing to lay "
-        "beside it.\n");
+    Print(stdout,
+          "The golden side is no run in progress, so there is nothing to lay "
+          "beside it.\n");
   }
 }
 
 absl::Status FirstDivergence(const Globals& globals,
                              const DivergenceFlags& flags, int* exit_code) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
   if (flags.live && RunOf(flags.target).empty()) {
     return absl::InvalidArgumentError(
@@ -282,7 +277,7 @@ absl::Status FirstDivergence(const Globals& globals,
                         : std::string("null"),
                     "}}");
   }
-  std::printf("%s\n", json.c_str());
+  PrintJson(json);
   return absl::OkStatus();
 }
 
@@ -307,6 +302,7 @@ void AddDivergenceVerb(CLI::App* app, Globals* globals,
                          "the noise floor");
   divergence->add_flag("--fuzzy_match", flags->fuzzy,
                        "-fm: match calls in order, whatever their numbers");
+  AddForce(divergence, &flags->force);
   divergence->add_flag("--live", flags->live,
                        "ask the collector to record the calls that are found "
                        "again, with their tensors, on the next step");

@@ -20,6 +20,7 @@
 #include "cli/analysis_flags.h"
 #include "cli/dump_input.h"
 #include "cli/exit_codes.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
 #include "common/json_text.h"
@@ -37,10 +38,11 @@ using analysis::DumpReader;
 struct OverflowFlags {
   std::string input;
   std::string output = "./output";
+  bool force = false;
 };
 
 absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   RP_ASSIGN_OR_RETURN(const DumpInput input,
                       DumpInput::Open(file_system.get(), globals, flags.input));
   RP_ASSIGN_OR_RETURN(const DumpLayout layout,
@@ -73,9 +75,9 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   links.Match();
   const auto found = analysis::FindFirstNodes(states, links);
   if (found.empty()) {
-    std::printf("%s\n", globals.json ? "{\"found\":[]}"
-                                     : "No overflow was found in what was "
-                                       "recorded.");
+    Print(stdout, "%s\n",
+          globals.json ? "{\"found\":[]}"
+                       : "No overflow was found in what was recorded.");
     return absl::OkStatus();
   }
   std::string text = "{";
@@ -117,16 +119,15 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
         absl::StrAppend(&json, json.empty() ? "" : ",", "{\"rank\":", node.rank,
                         ",\"call\":", JsonString(name), "}");
       } else {
-        std::printf("rank %lld: %s\n", static_cast<long long>(node.rank),
-                    std::string(name).c_str());
+        Print(stdout, "rank %d: %s\n", node.rank, std::string(name).c_str());
       }
     }
   }
   if (globals.json) {
-    std::printf("{\"file\":%s,\"found\":[%s]}\n", JsonString(path).c_str(),
-                json.c_str());
+    PrintJson(absl::StrCat("{\"file\":", JsonString(path), ",\"found\":[", json,
+                           "]}"));
   } else {
-    std::printf("details: %s\n", path.c_str());
+    Print(stdout, "details: %s\n", path.c_str());
   }
   return absl::OkStatus();
 }
@@ -137,6 +138,7 @@ struct ReplicaFlags {
   std::string dump;
   std::string groups;
   bool gradients = false;
+  bool force = false;
 };
 
 absl::StatusOr<std::vector<std::vector<int64_t>>> ParseGroups(
@@ -159,7 +161,7 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> ParseGroups(
 
 absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
                       int* exit_code) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   analysis::ReplicaOptions options;
   RP_ASSIGN_OR_RETURN(options.groups, ParseGroups(flags.groups));
   options.gradients = flags.gradients;
@@ -184,34 +186,28 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
                       "]}");
       continue;
     }
-    std::printf("step %lld %s %s\n", static_cast<long long>(d.step),
-                analysis::ReplicaKindName(d.kind), d.row.c_str());
+    Print(stdout, "step %d %s %s\n", d.step, analysis::ReplicaKindName(d.kind),
+          d.row.c_str());
     for (const auto& [ranks, content] : d.values) {
-      std::printf("  rank %s: %s\n", absl::StrJoin(ranks, ",").c_str(),
-                  content.c_str());
+      Print(stdout, "  rank %s: %s\n", absl::StrJoin(ranks, ",").c_str(),
+            content.c_str());
     }
   }
   if (globals.json) {
-    std::printf(
-        "%s\n",
-        absl::StrCat("{\"differences\":[", json,
-                     "],\"rows_compared\":", report.rows_compared,
-                     ",\"rows_on_one_rank\":", report.rows_on_one_rank,
-                     ",\"rows_without_values\":", report.rows_without_values,
-                     ",\"transfers_compared\":", report.transfers_compared,
-                     ",\"collectives_compared\":", report.collectives_compared,
-                     "}")
-            .c_str());
+    PrintJson(absl::StrCat(
+        "{\"differences\":[", json, "],\"rows_compared\":",
+        report.rows_compared, ",\"rows_on_one_rank\":", report.rows_on_one_rank,
+        ",\"rows_without_values\":", report.rows_without_values,
+        ",\"transfers_compared\":", report.transfers_compared,
+        ",\"collectives_compared\":", report.collectives_compared, "}"));
     return absl::OkStatus();
   }
-  std::printf(
-      "%zu differences in %lld parameters and gradients, %lld transfers, %lld "
-      "collectives; %lld rows are on one rank only, %lld say nothing\n",
-      report.differences.size(), static_cast<long long>(report.rows_compared),
-      static_cast<long long>(report.transfers_compared),
-      static_cast<long long>(report.collectives_compared),
-      static_cast<long long>(report.rows_on_one_rank),
-      static_cast<long long>(report.rows_without_values));
+  Print(stdout,
+        "%d differences in %d parameters and gradients, %d transfers, %d "
+        "collectives; %d rows are on one rank only, %d say nothing\n",
+        report.differences.size(), report.rows_compared,
+        report.transfers_compared, report.collectives_compared,
+        report.rows_on_one_rank, report.rows_without_values);
   return absl::OkStatus();
 }
 
@@ -284,6 +280,7 @@ absl::Status AccCheck(const Globals& globals,
     // Spelt as the worker spells them.
     words.push_back(argument == "--result_csv_path"   ? "-csv_path"
                     : argument == "--save_error_data" ? "-save_error_data"
+                    : argument == "--config_path"     ? "-config"
                                                       : argument);
   }
   if (globals.json) words.emplace_back("--json");
@@ -305,6 +302,7 @@ void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
       ->required();
   overflow->add_option("-o,--output_path", overflow_flags->output,
                        "directory for the report");
+  AddForce(overflow, &overflow_flags->force);
   overflow->callback([invocation, overflow_flags] {
     invocation->run = [overflow_flags](const Globals& g, int*) {
       return OverflowCheck(g, *overflow_flags);
@@ -336,6 +334,7 @@ void AddFindVerbs(CLI::App* app, Globals* globals, Invocation* invocation) {
   replicas->add_flag("--gradients", replica_flags->gradients,
                      "compare gradients too (those recorded before they are "
                      "averaged differ by design)");
+  AddForce(replicas, &replica_flags->force);
   replicas->callback([invocation, replica_flags] {
     invocation->run = [replica_flags](const Globals& g, int* code) {
       return Replicas(g, *replica_flags, code);

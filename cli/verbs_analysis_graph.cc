@@ -8,6 +8,7 @@
 #include "analysis/visualize.h"
 #include "cli/analysis_flags.h"
 #include "cli/dump_input.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "common/clock.h"
 #include "common/json_text.h"
@@ -33,6 +34,7 @@ struct GraphFlags {
   bool fuzzy = false;
   bool tensor_log = false;
   bool progress_log = false;
+  bool force = false;
 };
 
 // The older form of the flags: {"npu_path": .., "bench_path": ..,
@@ -111,7 +113,7 @@ absl::Status ReadLayouts(const GraphFlags& flags,
 }
 
 absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
-  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   analysis::VisualizeOptions options;
   if (!flags.input_path.empty()) {
     RP_RETURN_IF_ERROR(ReadInputPath(file_system.get(), &flags));
@@ -158,7 +160,10 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
                 ".vis.db");
   RP_ASSIGN_OR_RETURN(const analysis::VisualizeResult result,
                       analysis::Visualize(file_system.get(), options, path,
-                                          MakeProgress(globals.json, "ranks")));
+                                          MakeProgress(globals.json, "ranks",
+                                                       flags.progress_log)));
+  for (const std::string& text : result.warnings)
+    Print(stderr, "rankprobe: warning: %s\n", text);
   if (globals.json) {
     std::string out = "{\"file\":";
     AppendJsonString(path, &out);
@@ -166,21 +171,18 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
                     ",\"error\":", result.error,
                     ",\"warning\":", result.warning,
                     ",\"unmatched\":", result.unmatched, "}");
-    std::printf("%s\n", out.c_str());
+    PrintJson(out);
     return absl::OkStatus();
   }
-  std::printf("%s: %lld nodes", path.c_str(),
-              static_cast<long long>(result.nodes));
+  Print(stdout, "%s: %d nodes", path.c_str(), result.nodes);
   if (!flags.golden.empty()) {
-    std::printf(", %lld error, %lld warning, %lld unmatched",
-                static_cast<long long>(result.error),
-                static_cast<long long>(result.warning),
-                static_cast<long long>(result.unmatched));
+    Print(stdout, ", %d error, %d warning, %d unmatched", result.error,
+          result.warning, result.unmatched);
   }
-  std::printf("\n");
+  Print(stdout, "\n");
   for (const std::string& place : result.unpaired) {
-    std::printf("%s: not compared, the other side has no such step or rank\n",
-                place.c_str());
+    Print(stdout, "%s: not compared, the other side has no such step or rank\n",
+          place.c_str());
   }
   return absl::OkStatus();
 }
@@ -208,14 +210,17 @@ void AddGraphVerb(CLI::App* app, Globals* globals, Invocation* invocation) {
       verb->add_option("--layer_mapping", flags->layer_mapping,
                        "-lm [FILE]: match layers of other names")
           ->expected(0, 1);
+  AddForce(verb, &flags->force);
   verb->add_flag("--overflow_check", flags->overflow_check,
                  "-oc: mark NaN, infinities and jumps");
   verb->add_flag("--fuzzy_match", flags->fuzzy,
                  "-fm: match calls in order, whatever their numbers");
   verb->add_flag("--is_print_compare_log", flags->tensor_log,
                  "-tensor_log: accepted; results are in the database");
-  verb->add_flag("--is_print_progress_log", flags->progress_log,
-                 "-progress_log: accepted; progress shows on a terminal");
+  verb->add_flag(
+      "--is_print_progress_log", flags->progress_log,
+      "-progress_log: percentages on standard error, also when that is "
+      "no terminal");
   verb->add_option("--rank_size", flags->rank_size,
                    "merge the ranks of a parallel layout: how many there are; "
                    "one value, or two when comparing")

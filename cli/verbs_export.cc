@@ -95,7 +95,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   if (files != nullptr && (absl::IsResourceExhausted(written) ||
                            (written.ok() && absl::IsUnavailable(status)))) {
     files->Keep();
-    std::fprintf(stderr, "what came so far is kept: --resume continues\n");
+    Print(stderr, "what came so far is kept: --resume continues\n");
   }
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
@@ -109,22 +109,19 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   }
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
   if (globals.json) {
-    std::printf("%s\n", ToJson(done).c_str());
+    PrintJson(ToJson(done));
     return absl::OkStatus();
   }
   std::FILE* const out = to_stdout ? stderr : stdout;
-  std::fprintf(out,
-               tar == nullptr
-                   ? "dump.json is at %s/step*/ (%llu files, %s)\n"
-                   : "dump.json is at step*/ of %s (%llu files, %s)\n",
-               to_stdout ? "the tar" : done.directory().c_str(),
-               static_cast<unsigned long long>(done.files()),
-               HumanBytes(done.bytes()).c_str());
+  const std::string place = to_stdout ? "step*/ of the tar"
+                            : tar != nullptr
+                                ? absl::StrCat("step*/ of ", done.directory())
+                                : absl::StrCat(done.directory(), "/step*/");
+  Print(out, "dump.json is at %s (%d files, %s)\n", place, done.files(),
+        HumanBytes(done.bytes()));
   if (*exit_code == kPartial) {
-    std::fprintf(
-        out, "%llu gaps and %llu incomplete steps: see manifest.json there\n",
-        static_cast<unsigned long long>(done.gaps()),
-        static_cast<unsigned long long>(done.incomplete_steps()));
+    Print(out, "%d gaps and %d incomplete steps: see manifest.json there\n",
+          done.gaps(), done.incomplete_steps());
   }
   return absl::OkStatus();
 }

@@ -51,7 +51,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   while (reader->Read(&ledger)) {
     totals.Add(ledger);
     if (globals.json) {
-      std::printf("%s\n", ToJson(ledger).c_str());
+      PrintJson(ToJson(ledger));
       continue;
     }
     const std::string rank = ledger.has_rank()
@@ -65,20 +65,20 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
          CountText(ledger.has_expected_payloads(), ledger.expected_payloads()),
          absl::StrCat(ledger.filtered_calls())});
     for (const v1::LedgerGap& gap : ledger.gaps()) {
-      absl::StrAppend(&gaps, "step ", ledger.step(), " rank ", rank, ": lost ",
-                      gap.reason(), ": ", gap.records(), " records, ",
-                      gap.payloads(), " payloads",
-                      gap.entry().empty() ? "" : " of ", gap.entry(),
-                      gap.detail().empty() ? "" : " (", gap.detail(),
-                      gap.detail().empty() ? "\n" : ")\n");
+      absl::StrAppend(
+          &gaps, "step ", ledger.step(), " rank ", rank, ": lost ",
+          VisibleText(gap.reason()), ": ", gap.records(), " records, ",
+          gap.payloads(), " payloads", gap.entry().empty() ? "" : " of ",
+          VisibleText(gap.entry()), gap.detail().empty() ? "" : " (",
+          VisibleText(gap.detail()), gap.detail().empty() ? "\n" : ")\n");
     }
   }
   RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
   if (!totals.whole()) *exit_code = kPartial;
   if (globals.json) return absl::OkStatus();
-  std::fputs(table.ToText().c_str(), stdout);
-  std::fputs(gaps.c_str(), stdout);
-  std::fputs(totals.ToText().c_str(), stdout);
+  Print(stdout, "%s", Lines{table.ToText()});
+  Print(stdout, "%s", Lines{gaps});
+  Print(stdout, "%s", Lines{totals.ToText()});
   return absl::OkStatus();
 }
 

@@ -34,7 +34,7 @@ absl::Status Runs(const Globals& globals) {
     response.mutable_runs()->MergeFrom(page.runs());
   }
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
     return absl::OkStatus();
   }
   Table table(
@@ -48,7 +48,7 @@ absl::Status Runs(const Globals& globals) {
                                 absl::FromUnixNanos(run.updated_unix_ns()),
                                 absl::LocalTimeZone())});
   }
-  std::fputs(table.ToText().c_str(), stdout);
+  Print(stdout, "%s", Lines{table.ToText()});
   return absl::OkStatus();
 }
 
@@ -63,7 +63,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
       client.ToStatus(client.control->ListAgents(&context, request, &response));
   if (!status.ok()) return status;
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
     return absl::OkStatus();
   }
   Table table({"RUN", "RANK", "HOST", "PID", "STATE", "STEP", "EPOCH", "DUMP",
@@ -80,13 +80,12 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
          absl::StrFormat("%.1f s",
                          static_cast<double>(agent.silent_ms()) / 1000)});
   }
-  std::fputs(table.ToText().c_str(), stdout);
+  Print(stdout, "%s", Lines{table.ToText()});
   for (const v1::AgentInfo& agent : response.agents()) {
     if (agent.config_fault().empty()) continue;
-    std::printf("rank %s of %s: its config file cannot be used: %s\n",
-                RankText(agent.identity()).c_str(),
-                VisibleText(agent.identity().run()).c_str(),
-                VisibleText(agent.config_fault()).c_str());
+    Print(stdout, "rank %s of %s: its config file cannot be used: %s\n",
+          RankText(agent.identity()), agent.identity().run(),
+          agent.config_fault());
   }
   return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
@@ -102,7 +101,7 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
       client.ToStatus(client.archive->ListSteps(&context, request, &response));
   if (!status.ok()) return status;
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
     return absl::OkStatus();
   }
   Table table(
@@ -116,7 +115,7 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
                absl::StrCat(step.lost()),
                step.complete() ? "complete" : "incomplete"});
   }
-  std::fputs(table.ToText().c_str(), stdout);
+  Print(stdout, "%s", Lines{table.ToText()});
   return absl::OkStatus();
 }
 

@@ -46,20 +46,18 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   const bool sound = report.fault_count() == 0 && report.finished();
   if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
   if (globals.json) {
-    std::printf("%s\n", ToJson(report).c_str());
+    PrintJson(ToJson(report));
     return absl::OkStatus();
   }
   for (const std::string& fault : report.faults())
-    std::printf("fault: %s\n", fault.c_str());
-  std::printf(
-      "%llu records, %llu payloads (%s read), %llu unfinished, %llu referred "
-      "to and not here: %llu faults\n",
-      static_cast<unsigned long long>(report.records()),
-      static_cast<unsigned long long>(report.payloads()),
-      HumanBytes(report.payload_bytes_read()).c_str(),
-      static_cast<unsigned long long>(report.partial_payloads()),
-      static_cast<unsigned long long>(report.missing_payloads()),
-      static_cast<unsigned long long>(report.fault_count()));
+    Print(stdout, "fault: %s\n", fault.c_str());
+  Print(stdout,
+        "%d records, %d payloads (%s read), %d unfinished, %d referred "
+        "to and not here: %d faults\n",
+        report.records(), report.payloads(),
+        HumanBytes(report.payload_bytes_read()).c_str(),
+        report.partial_payloads(), report.missing_payloads(),
+        report.fault_count());
   return absl::OkStatus();
 }
 
@@ -77,22 +75,20 @@ absl::Status Delete(const Globals& globals, const std::string& run,
   RP_RETURN_IF_ERROR(
       client.ToStatus(client.archive->Delete(&context, request, &report)));
   if (globals.json) {
-    std::printf("%s\n", ToJson(report).c_str());
+    PrintJson(ToJson(report));
     return absl::OkStatus();
   }
-  std::printf(
-      "deleted %llu rank-steps, %llu records, %llu payloads (%s); %s of files "
-      "are free again\n",
-      static_cast<unsigned long long>(report.steps()),
-      static_cast<unsigned long long>(report.records()),
-      static_cast<unsigned long long>(report.payloads()),
-      HumanBytes(report.payload_bytes()).c_str(),
-      HumanBytes(report.file_bytes()).c_str());
+  Print(stdout,
+        "deleted %d rank-steps, %d records, %d payloads (%s); %s of files "
+        "are free again\n",
+        report.steps(), report.records(), report.payloads(),
+        HumanBytes(report.payload_bytes()).c_str(),
+        HumanBytes(report.file_bytes()).c_str());
   if (report.kept_payloads() > 0) {
-    std::printf(
-        "%llu payloads stay until the connected ranks cannot refer to them any "
-        "more\n",
-        static_cast<unsigned long long>(report.kept_payloads()));
+    Print(stdout,
+          "%d payloads stay until the connected ranks cannot refer to them any "
+          "more\n",
+          report.kept_payloads());
   }
   return absl::OkStatus();
 }
@@ -109,16 +105,15 @@ absl::Status Backup(const Globals& globals, const std::string& directory,
   RP_RETURN_IF_ERROR(
       client.ToStatus(client.archive->Backup(&context, request, &report)));
   if (globals.json) {
-    std::printf("%s\n", ToJson(report).c_str());
+    PrintJson(ToJson(report));
     return absl::OkStatus();
   }
-  std::printf(
-      "backup at %s on the collector's machine: %llu segments (%s, %llu "
-      "shared), %llu index rows\n",
-      directory.c_str(), static_cast<unsigned long long>(report.segments()),
-      HumanBytes(report.segment_bytes()).c_str(),
-      static_cast<unsigned long long>(report.linked()),
-      static_cast<unsigned long long>(report.index_rows()));
+  Print(stdout,
+        "backup at %s on the collector's machine: %d segments (%s, %d "
+        "shared), %d index rows\n",
+        directory.c_str(), report.segments(),
+        HumanBytes(report.segment_bytes()).c_str(), report.linked(),
+        report.index_rows());
   return absl::OkStatus();
 }
 

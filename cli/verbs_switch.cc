@@ -60,18 +60,17 @@ void Report(const Globals& globals, bool no_wait,
     if (!followed(rank)) *exit_code = kPartial;
   }
   if (globals.json) {
-    std::printf("%s\n", ToJson(result).c_str());
+    PrintJson(ToJson(result));
     return;
   }
-  std::printf("%s\n", result.summary().c_str());
+  Print(stdout, "%s\n", result.summary().c_str());
   for (const v1::RankSwitch& rank : result.ranks()) {
     if (followed(rank)) continue;
     const std::string who = rank.has_rank() ? absl::StrCat("rank ", rank.rank())
                                             : absl::StrCat("proc", rank.pid());
-    std::printf("  %s (pid %lld on %s): %s%s%s\n", who.c_str(),
-                static_cast<long long>(rank.pid()), rank.host().c_str(),
-                StateText(rank.state()), rank.reason().empty() ? "" : ": ",
-                rank.reason().c_str());
+    Print(stdout, "  %s (pid %d on %s): %s%s%s\n", who.c_str(), rank.pid(),
+          rank.host().c_str(), StateText(rank.state()),
+          rank.reason().empty() ? "" : ": ", rank.reason().c_str());
   }
 }
 
@@ -133,7 +132,7 @@ std::string SourceText(const v1::GetConfigResponse& response) {
     default:
       return "";
   }
-  return absl::StrCat(", ", source, " ", VisibleText(response.source_detail()));
+  return absl::StrCat(", ", source, " ", response.source_detail());
 }
 
 absl::Status ConfigGet(const Globals& globals, const std::string& run) {
@@ -146,7 +145,7 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
   RP_RETURN_IF_ERROR(
       client.ToStatus(client.control->GetConfig(&context, request, &response)));
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
   } else {
     const std::string steps =
         response.for_steps() == 0
@@ -154,15 +153,12 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
             : absl::StrCat(
                   "in steps ", response.effective_at_step(), " to ",
                   response.effective_at_step() + response.for_steps() - 1);
-    std::printf("epoch %llu, dumping %s %s%s\n",
-                static_cast<unsigned long long>(response.epoch()),
-                response.enabled() ? "on" : "off", steps.c_str(),
-                SourceText(response).c_str());
+    Print(stdout, "epoch %d, dumping %s %s%s\n", response.epoch(),
+          response.enabled() ? "on" : "off", steps, SourceText(response));
     if (!response.config_fault().empty()) {
-      std::printf("kept off: %s\n",
-                  VisibleText(response.config_fault()).c_str());
+      Print(stdout, "kept off: %s\n", response.config_fault());
     }
-    std::printf("%s\n", response.config_json().c_str());
+    Print(stdout, "%s\n", Lines{response.config_json()});
   }
   return absl::OkStatus();
 }

@@ -75,27 +75,24 @@ struct ExplainFlags {
 };
 
 void PrintRank(const v1::RankExplanation& rank) {
-  std::printf("%s (pid %lld on %s)\n", Who(rank.identity()).c_str(),
-              static_cast<long long>(rank.identity().pid()),
-              rank.identity().host().c_str());
+  Print(stdout, "%s (pid %d on %s)\n", Who(rank.identity()).c_str(),
+        rank.identity().pid(), rank.identity().host().c_str());
   for (const v1::Explanation& stage : rank.stages()) {
-    std::printf("  %s %-10s %s\n", stage.passes() ? "yes" : "NO ",
-                stage.stage().c_str(), stage.reason().c_str());
+    Print(stdout, "  %s %-10s %s\n", stage.passes() ? "yes" : "NO ",
+          stage.stage().c_str(), stage.reason().c_str());
   }
   uint64_t captured = 0;
   for (const v1::CallExplanation& call : rank.calls())
     captured += call.captured() ? 1 : 0;
   if (rank.calls().empty()) return;
-  std::printf("  calls: %llu shown, %llu of them pass the filters\n",
-              static_cast<unsigned long long>(rank.calls_size()),
-              static_cast<unsigned long long>(captured));
+  Print(stdout, "  calls: %d shown, %d of them pass the filters\n",
+        rank.calls_size(), captured);
   for (const v1::CallExplanation& call : rank.calls()) {
-    std::printf(
-        "    %s %s%s%s\n", call.captured() ? "yes" : "NO ",
-        call.entry().c_str(), call.with_payload() ? " (with tensors)" : "",
-        call.captured()
-            ? ""
-            : absl::StrCat(": ", call.stage(), ": ", call.reason()).c_str());
+    Print(stdout, "    %s %s%s%s\n", call.captured() ? "yes" : "NO ",
+          call.entry().c_str(), call.with_payload() ? " (with tensors)" : "",
+          call.captured()
+              ? ""
+              : absl::StrCat(": ", call.stage(), ": ", call.reason()).c_str());
   }
 }
 
@@ -117,12 +114,12 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags) {
   RP_RETURN_IF_ERROR(
       client.ToStatus(client.control->Explain(&context, request, &response)));
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
     return absl::OkStatus();
   }
   for (const v1::Explanation& stage : response.stages()) {
-    std::printf("%s %s: %s\n", stage.passes() ? "yes" : "NO ",
-                stage.stage().c_str(), stage.reason().c_str());
+    Print(stdout, "%s %s: %s\n", stage.passes() ? "yes" : "NO ",
+          stage.stage().c_str(), stage.reason().c_str());
   }
   for (const v1::RankExplanation& rank : response.ranks()) PrintRank(rank);
   return absl::OkStatus();
@@ -162,11 +159,11 @@ absl::Status Events(const Globals& globals, const std::string& run,
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
                       FetchEvents(client, run, 0, limit));
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
     return absl::OkStatus();
   }
   for (const v1::Event& event : response.events())
-    std::printf("%s\n", EventLine(event).c_str());
+    Print(stdout, "%s\n", EventLine(event).c_str());
   return absl::OkStatus();
 }
 
@@ -193,15 +190,15 @@ absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
     for (const v1::Event& event : events.events()) {
       after = std::max(after, event.id());
       if (globals.json) {
-        std::printf("{\"event\": %s}\n", ToJson(event).c_str());
+        PrintJson(absl::StrCat("{\"event\": ", ToJson(event), "}"));
       } else {
-        std::printf("%s\n", EventLine(event).c_str());
+        Print(stdout, "%s\n", EventLine(event).c_str());
       }
     }
     if (globals.json) {
       RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
                           FetchAgents(client, flags.run));
-      std::printf("%s\n", ToJson(agents).c_str());
+      PrintJson(ToJson(agents));
     }
     std::fflush(stdout);
   }
@@ -269,14 +266,14 @@ class Top {
     }
     drawn_ = true;
     std::string text;
-    // Home, and clear what is below; elsewhere pages follow each other.
-    if (terminal_) text = "\033[H\033[J";
+    // Elsewhere pages follow each other.
+    if (terminal_) ClearTerminal();
     absl::StrAppend(&text, connected, " ranks connected, ", dumping,
                     " dumping, ", HumanBytes(rate), "/s\n\n", table.ToText());
     if (!events.events().empty()) absl::StrAppend(&text, "\nevents\n");
     for (const v1::Event& event : events.events())
-      absl::StrAppend(&text, EventLine(event), "\n");
-    std::fputs(text.c_str(), stdout);
+      absl::StrAppend(&text, VisibleText(EventLine(event)), "\n");
+    Print(stdout, "%s", Lines{text});
     std::fflush(stdout);
   }
 
@@ -305,10 +302,10 @@ absl::Status TriggersSet(const Globals& globals, const std::string& named,
   RP_RETURN_IF_ERROR(client.ToStatus(
       client.control->SetTriggers(&context, request, &response)));
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
   } else {
-    std::printf("sent to %llu ranks; ranks that join get it too\n",
-                static_cast<unsigned long long>(response.ranks()));
+    Print(stdout, "sent to %d ranks; ranks that join get it too\n",
+          response.ranks());
   }
   return absl::OkStatus();
 }
@@ -322,8 +319,7 @@ absl::Status TriggersGet(const Globals& globals, const std::string& named) {
   v1::WatchSpec spec;
   RP_RETURN_IF_ERROR(
       client.ToStatus(client.control->GetTriggers(&context, request, &spec)));
-  std::printf("%s\n", globals.json ? ToJson(spec).c_str()
-                                   : WatchSpecToJson(spec).c_str());
+  PrintJson(globals.json ? ToJson(spec) : WatchSpecToJson(spec));
   return absl::OkStatus();
 }
 
@@ -341,10 +337,9 @@ absl::Status Flight(const Globals& globals, const std::string& named,
   RP_RETURN_IF_ERROR(client.ToStatus(
       client.control->ShipFlight(&context, request, &response)));
   if (globals.json) {
-    std::printf("%s\n", ToJson(response).c_str());
+    PrintJson(ToJson(response));
   } else {
-    std::printf("asked %llu ranks for what they remember\n",
-                static_cast<unsigned long long>(response.ranks()));
+    Print(stdout, "asked %d ranks for what they remember\n", response.ranks());
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 // rankprobed: parse, open, serve, drain. Exit codes are in --help.
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +72,8 @@ int Rebuild(const StoreOptions& options, FileSystem* file_system,
 
 int Main(int argc, char** argv) {
   KeepFreedMemory();
+  // What is written is 0640 and 0750.
+  ::umask(0027);
   // Debian's Abseil looks for cycles of locks at each lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const auto parsed = ParseServerCommandLine(argc, argv);

@@ -1,11 +1,12 @@
 #include "common/channel_security.h"
 
 #include <cstdint>
-#include <fstream>
+#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/file_system.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
@@ -26,16 +27,16 @@ absl::Status ReadPem(const std::string& path, absl::string_view marker,
 }  // namespace
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.good())
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  const auto file = files->OpenForRead(path);
+  const auto size = files->FileSize(path);
+  if (!file.ok() || !size.ok())
     return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  if (text.size() > kMaxFileBytes)
+  if (*size > kMaxFileBytes)
     return absl::InvalidArgumentError(absl::StrCat(path, ": over 1 MiB"));
+  std::string text(*size, '\0');
+  if (!(*file)->Read(0, absl::MakeSpan(text)).ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
   return text;
 }
 

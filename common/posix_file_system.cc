@@ -16,13 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/file_system.h"
+#include "common/posix_files.h"
 #include "common/status_macros.h"
 
 namespace rankprobe {
-namespace {
 
-absl::Status FromErrno(int error, absl::string_view what,
-                       absl::string_view path) {
+absl::Status posix::FromErrno(int error, absl::string_view what,
+                              absl::string_view path) {
   const std::string message =
       absl::StrCat(what, " ", path, ": ", std::strerror(error));
   switch (error) {
@@ -50,6 +50,10 @@ absl::Status FromErrno(int error, absl::string_view what,
       return absl::UnknownError(message);
   }
 }
+
+namespace {
+
+using posix::FromErrno;
 
 absl::Status NotRegular(absl::string_view path) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -151,6 +155,60 @@ class PosixFileLock : public FileLock {
   const int fd_;
 };
 
+// Closes `fd` when it is refused.
+absl::Status CheckRegular(int fd, const std::string& path) {
+  struct stat st;
+  if (::fstat(fd, &st) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return FromErrno(error, "stat", path);
+  }
+  if (S_ISREG(st.st_mode)) return absl::OkStatus();
+  ::close(fd);
+  return NotRegular(path);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WritableFile>> posix::Writable(
+    int fd, std::string path) {
+  RP_RETURN_IF_ERROR(CheckRegular(fd, path));
+  return std::unique_ptr<WritableFile>(
+      new PosixWritableFile(fd, std::move(path)));
+}
+
+absl::StatusOr<std::unique_ptr<RandomAccessFile>> posix::Readable(
+    int fd, std::string path) {
+  RP_RETURN_IF_ERROR(CheckRegular(fd, path));
+  return std::unique_ptr<RandomAccessFile>(
+      new PosixRandomAccessFile(fd, std::move(path)));
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> posix::LockFile(
+    int fd, const std::string& path) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    std::array<char, 32> holder{};
+    const ssize_t n = ::pread(fd, holder.data(), holder.size() - 1, 0);
+    ::close(fd);
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is held by process ",
+                     n > 0 ? absl::string_view(holder.data()) : "(unknown)"));
+  }
+  const std::string pid = absl::StrCat(::getpid());
+  // Not emptied first: that gives a block back, which the disk may wait for.
+  const auto size = static_cast<off_t>(pid.size());
+  struct stat st;
+  if (::pwrite(fd, pid.data(), pid.size(), 0) < 0 || ::fstat(fd, &st) != 0 ||
+      (st.st_size > size && ::ftruncate(fd, size) != 0)) {
+    const int error = errno;
+    ::close(fd);
+    return FromErrno(error, "write", path);
+  }
+  return std::unique_ptr<FileLock>(new PosixFileLock(fd));
+}
+
+namespace {
+
 class PosixFileSystem : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> OpenForWrite(
@@ -169,11 +227,7 @@ class PosixFileSystem : public FileSystem {
     // Not to wait for the other end of a FIFO.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return FromErrno(errno, "open", path);
-    std::unique_ptr<RandomAccessFile> file(new PosixRandomAccessFile(fd, path));
-    struct stat st;
-    if (::fstat(fd, &st) != 0) return FromErrno(errno, "stat", path);
-    if (!S_ISREG(st.st_mode)) return NotRegular(path);
-    return file;
+    return posix::Readable(fd, path);
   }
 
   absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
@@ -280,25 +334,7 @@ class PosixFileSystem : public FileSystem {
       const std::string& path) override {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
     if (fd < 0) return FromErrno(errno, "open", path);
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      std::array<char, 32> holder{};
-      const ssize_t n = ::pread(fd, holder.data(), holder.size() - 1, 0);
-      ::close(fd);
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, " is held by process ",
-                       n > 0 ? absl::string_view(holder.data()) : "(unknown)"));
-    }
-    const std::string pid = absl::StrCat(::getpid());
-    // Not emptied first: that gives a block back, which the disk may wait for.
-    const auto size = static_cast<off_t>(pid.size());
-    struct stat st;
-    if (::pwrite(fd, pid.data(), pid.size(), 0) < 0 || ::fstat(fd, &st) != 0 ||
-        (st.st_size > size && ::ftruncate(fd, size) != 0)) {
-      const int error = errno;
-      ::close(fd);
-      return FromErrno(error, "write", path);
-    }
-    return std::unique_ptr<FileLock>(new PosixFileLock(fd));
+    return posix::LockFile(fd, path);
   }
 
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {

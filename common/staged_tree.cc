@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -39,7 +40,11 @@ StagedTree::StagedTree(FileSystem* file_system, std::string directory,
       directory_(std::move(directory)),
       staging_stays_(!staging.empty()),
       temporary_(staging_stays_ ? std::move(staging)
-                                : directory_ + "/.rankprobe-export") {}
+                                : directory_ + "/.rankprobe-export"),
+      // Beside a staging directory that stays, it goes with that one.
+      published_(file_system, directory_,
+                 staging_stays_ ? temporary_ + "/published"
+                                : directory_ + "/.rankprobe-published") {}
 
 absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
     FileSystem* file_system, std::string directory, Leftovers leftovers,
@@ -47,16 +52,19 @@ absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
   std::unique_ptr<StagedTree> tree(
       new StagedTree(file_system, std::move(directory), std::move(staging)));
   tree->made_ = !file_system->Exists(tree->directory_);
-  RP_RETURN_IF_ERROR(file_system->CreateDirectories(tree->temporary_));
+  tree->keep_ = true;  // until it is known to be ours
+  RP_RETURN_IF_ERROR(
+      ClaimDirectory(file_system, tree->temporary_,
+                     absl::StrCat("Unfinished exports to ", tree->directory_)));
   auto lock = file_system->Lock(tree->temporary_ + "/lock");
   if (!lock.ok()) {
-    tree->keep_ = true;  // it is someone else's
     if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
     return absl::FailedPreconditionError(
         absl::StrCat("another export is writing to ", tree->directory_, ": ",
                      lock.status().message()));
   }
   tree->lock_ = *std::move(lock);
+  tree->keep_ = false;
   RP_RETURN_IF_ERROR(tree->Start(leftovers));
   return tree;
 }
@@ -70,6 +78,12 @@ StagedTree::~StagedTree() {
     if (left.ok() && left->empty())
       file_system_->DeleteTree(directory_).IgnoreError();
   }
+}
+
+absl::Status StagedTree::MakeDirectory(const std::string& path) {
+  if (std::count(path.begin(), path.end(), '/') == 1)
+    RP_RETURN_IF_ERROR(published_.CheckReplaceable(path));
+  return file_system_->CreateDirectories(PathOf(path));
 }
 
 std::string StagedTree::PathOf(const std::string& path) const {
@@ -184,38 +198,61 @@ absl::Status StagedTree::Reuse(const std::string& path) {
   return file_system_->Rename(KeptPath(path), PathOf(path));
 }
 
+absl::Status StagedTree::MoveStep(const std::string& step,
+                                  const std::vector<std::string>& ranks) {
+  const std::string fresh = absl::StrCat(temporary_, "/new/", step);
+  const std::string old = temporary_ + "/old";
+  const std::string step_target = absl::StrCat(directory_, "/", step);
+  if (!file_system_->Exists(step_target))
+    return file_system_->Rename(fresh, step_target);
+  for (const std::string& rank : ranks) {
+    const std::string target = absl::StrCat(step_target, "/", rank);
+    if (file_system_->Exists(target)) {
+      RP_RETURN_IF_ERROR(file_system_->CreateDirectories(old));
+      RP_RETURN_IF_ERROR(file_system_->Rename(
+          target, absl::StrCat(old, "/", step, "-", rank)));
+    }
+    RP_RETURN_IF_ERROR(
+        file_system_->Rename(absl::StrCat(fresh, "/", rank), target));
+  }
+  return staging_stays_ ? file_system_->DeleteTree(fresh) : absl::OkStatus();
+}
+
 absl::Status StagedTree::Publish() {
   const std::string fresh = temporary_ + "/new", old = temporary_ + "/old";
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
                       file_system_->List(fresh));
+  bool manifest = false;
+  std::vector<std::pair<std::string, std::vector<std::string>>> ranks_of_steps;
+  std::set<std::string> ranks;
   for (const std::string& step : steps) {
-    if (step == "manifest.json") continue;
-    const std::string step_target = absl::StrCat(directory_, "/", step);
-    if (!file_system_->Exists(step_target)) {
-      RP_RETURN_IF_ERROR(
-          file_system_->Rename(absl::StrCat(fresh, "/", step), step_target));
+    if (step == "manifest.json") {
+      manifest = true;
+      RP_RETURN_IF_ERROR(published_.CheckManifestReplaceable());
       continue;
     }
-    RP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
+    RP_ASSIGN_OR_RETURN(std::vector<std::string> names,
                         file_system_->List(absl::StrCat(fresh, "/", step)));
-    for (const std::string& rank : ranks) {
-      const std::string target = absl::StrCat(directory_, "/", step, "/", rank);
-      if (file_system_->Exists(target)) {
-        RP_RETURN_IF_ERROR(file_system_->CreateDirectories(old));
-        RP_RETURN_IF_ERROR(file_system_->Rename(
-            target, absl::StrCat(old, "/", step, "-", rank)));
-      }
-      RP_RETURN_IF_ERROR(file_system_->Rename(
-          absl::StrCat(fresh, "/", step, "/", rank), target));
+    for (const std::string& name : names) {
+      std::string rank = absl::StrCat(step, "/", name);
+      RP_RETURN_IF_ERROR(published_.CheckReplaceable(rank));
+      ranks.insert(std::move(rank));
     }
-    if (staging_stays_) {
-      RP_RETURN_IF_ERROR(
-          file_system_->DeleteTree(absl::StrCat(fresh, "/", step)));
-    }
+    ranks_of_steps.emplace_back(step, std::move(names));
   }
-  if (file_system_->Exists(fresh + "/manifest.json")) {
+  if (staging_stays_)
+    RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory_));
+  // Said before it is done: an export that is killed here can be done again.
+  if (!ranks.empty()) {
+    RP_RETURN_IF_ERROR(manifest ? published_.WriteAll(ranks)
+                                : published_.Append(ranks));
+  }
+  for (const auto& [step, names] : ranks_of_steps)
+    RP_RETURN_IF_ERROR(MoveStep(step, names));
+  if (manifest) {
     RP_RETURN_IF_ERROR(file_system_->Rename(fresh + "/manifest.json",
                                             directory_ + "/manifest.json"));
+    RP_RETURN_IF_ERROR(published_.WriteRest(ranks));
   }
   keep_ = true;  // nothing is left to delete after this
   if (!staging_stays_) return file_system_->DeleteTree(temporary_);

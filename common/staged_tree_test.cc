@@ -51,7 +51,11 @@ class StagedTreeTest : public ::testing::Test {
 };
 
 TEST_F(StagedTreeTest, PublishReplacesRanksAndLeavesTheRest) {
-  Write(root_ + "/step0/rank0/old.json", "old");
+  {
+    const auto first = Open(Leftovers::kDelete);
+    Write(first->PathOf("step0/rank0/old.json"), "old");
+    ASSERT_TRUE(first->Publish().ok());
+  }
   Write(root_ + "/step0/rank1/dump.json", "other rank");
   Write(root_ + "/notes.txt", "mine");
   const auto tree = Open(Leftovers::kDelete);
@@ -64,6 +68,82 @@ TEST_F(StagedTreeTest, PublishReplacesRanksAndLeavesTheRest) {
   EXPECT_THAT(*fs_->List(root_ + "/step0/rank0"),
               ElementsAre("dump_tensor_data"));
   EXPECT_EQ(Read(root_ + "/step0/rank1/dump.json"), "other rank");
+}
+
+std::string ManifestOf(const std::string& rank) {
+  return "{\n \"format\": \"rankprobe-manifest-1\",\n \"files\": [\n  {\n"
+         "   \"path\": \"" +
+         rank + "/dump.json\"\n  }\n ]\n}";
+}
+
+// E11: bob's dump, which no export of ours made.
+TEST_F(StagedTreeTest, WhatIsNotOursIsNotReplaced) {
+  Write(root_ + "/step0/rank0/bob.json", "bob");
+  Write(root_ + "/step1/rank0/alice.json", "alice");
+  {
+    const auto tree = Open(Leftovers::kDelete);
+    const absl::Status refused = tree->MakeDirectory("step0/rank0");
+    EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(root_ + "/step0/rank0"));
+    EXPECT_TRUE(tree->MakeDirectory("step0/rank1").ok());
+    // The second place is refused, so the first one is not filled either.
+    Write(tree->PathOf("step0/rank1/dump.json"), "new");
+    Write(tree->PathOf("step1/rank0/dump.json"), "new");
+    EXPECT_TRUE(absl::IsAlreadyExists(tree->Publish()));
+  }
+  EXPECT_THAT(*fs_->List(root_), ElementsAre("step0", "step1"));
+  EXPECT_THAT(*fs_->List(root_ + "/step0"), ElementsAre("rank0"));
+  EXPECT_EQ(Read(root_ + "/step0/rank0/bob.json"), "bob");
+  EXPECT_EQ(Read(root_ + "/step1/rank0/alice.json"), "alice");
+  // Somebody's manifest.json.
+  Write(root_ + "/manifest.json", "{\"name\": \"app\"}");
+  const auto tree = Open(Leftovers::kDelete);
+  Write(tree->PathOf("step7/rank0/dump.json"), "new");
+  Write(tree->PathOf("manifest.json"), ManifestOf("step7/rank0"));
+  EXPECT_TRUE(absl::IsAlreadyExists(tree->Publish()));
+  EXPECT_THAT(Read(root_ + "/manifest.json"), HasSubstr("app"));
+  EXPECT_FALSE(fs_->Exists(root_ + "/step7"));
+}
+
+// Each manifest speaks of the last export only; all of them made the tree.
+TEST_F(StagedTreeTest, WhatAnyExportMadeIsReplaced) {
+  for (const std::string rank :
+       {"step0/rank0", "step1/rank0", "step0/rank0", "step1/rank0"}) {
+    const auto tree = Open(Leftovers::kDelete);
+    ASSERT_TRUE(tree->MakeDirectory(rank).ok());
+    Write(tree->PathOf(rank + "/dump.json"), "new");
+    Write(tree->PathOf("manifest.json"), ManifestOf(rank));
+    const absl::Status published = tree->Publish();
+    ASSERT_TRUE(published.ok()) << published;
+  }
+  EXPECT_EQ(Read(root_ + "/.rankprobe-published"), "step0/rank0\n");
+  // One that makes both needs no list beside the manifest.
+  const auto tree = Open(Leftovers::kDelete);
+  for (const std::string rank : {"step0/rank0", "step1/rank0"})
+    Write(tree->PathOf(rank + "/dump.json"), "new");
+  Write(tree->PathOf("manifest.json"),
+        ManifestOf("step0/rank0") + ManifestOf("step1/rank0"));
+  ASSERT_TRUE(tree->Publish().ok());
+  EXPECT_THAT(*fs_->List(root_),
+              ElementsAre("manifest.json", "step0", "step1"));
+}
+
+// E10: a staging directory is emptied, so it must be ours.
+TEST_F(StagedTreeTest, SomebodysDirectoryIsNoStagingDirectory) {
+  Write(root_ + "/alice/new/thesis", "new");
+  Write(root_ + "/alice/kept/thesis", "kept");
+  for (const std::string& staging : {root_ + "/alice", std::string()}) {
+    if (staging.empty())
+      Write(root_ + "/.rankprobe-export/new/thesis", "by hand");
+    const auto tree =
+        StagedTree::Open(fs_.get(), root_, Leftovers::kDelete, staging);
+    EXPECT_EQ(tree.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(tree.status().message()), HasSubstr("not ours"));
+  }
+  EXPECT_EQ(Read(root_ + "/alice/new/thesis"), "new");
+  EXPECT_EQ(Read(root_ + "/alice/kept/thesis"), "kept");
+  EXPECT_EQ(Read(root_ + "/.rankprobe-export/new/thesis"), "by hand");
 }
 
 TEST_F(StagedTreeTest, OneExportAtATime) {
@@ -95,6 +175,7 @@ TEST_F(StagedTreeTest, AStagingDirectoryServesOneExportAfterAnother) {
     EXPECT_THAT(*fs_->List(root_ + "/step1/rank0"),
                 ElementsAre(text + ".json"));
     EXPECT_THAT(*fs_->List(root_), ElementsAre(".private", "step0", "step1"));
+    EXPECT_TRUE(fs_->Exists(staging + "/published"));
   }
   // What an export leaves that came to nothing is not published by the next.
   Write(open()->PathOf("step2/rank0/dump.json"), "nothing");
@@ -140,7 +221,7 @@ TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {
   // What nobody asked for again is not published.
   EXPECT_THAT(*fs_->List(root_ + "/step0/rank0/dump_tensor_data"),
               ElementsAre("a.pt", "c.pt"));
-  EXPECT_THAT(*fs_->List(root_), ElementsAre("step0"));
+  EXPECT_THAT(*fs_->List(root_), ElementsAre(".rankprobe-published", "step0"));
 }
 
 TEST_F(StagedTreeTest, WithoutReuseLeftoversGo) {

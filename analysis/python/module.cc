@@ -13,6 +13,7 @@
 #include "analysis/divergence.h"
 #include "analysis/dump_layout.h"
 #include "analysis/first_nodes.h"
+#include "analysis/input_files.h"
 #include "analysis/mapping_files.h"
 #include "analysis/replicas.h"
 #include "analysis/visualize.h"
@@ -54,13 +55,36 @@ T OrThrow(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-absl::StatusOr<Table> CompareTables(const std::string& target,
+// The files that a call reads, by the permission rule, and what is to be said
+// when it is done.
+class Input {
+ public:
+  explicit Input(bool force)
+      : files_(NewInputFiles({force, [this](const std::string& text) {
+                                warnings_.push_back(text);
+                              }})) {}
+  FileSystem* get() const { return files_.get(); }
+  std::vector<std::string>* warnings() { return &warnings_; }
+  // With the GIL.
+  void Warn() const {
+    for (const std::string& text : warnings_) {
+      if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0)
+        throw py::error_already_set();
+    }
+  }
+
+ private:
+  std::vector<std::string> warnings_;
+  const std::unique_ptr<FileSystem> files_;
+};
+
+absl::StatusOr<Table> CompareTables(Input* files, const std::string& target,
                                     const std::string& golden,
                                     const MappingFiles& mappings) {
-  RP_ASSIGN_OR_RETURN(const MatchOptions options, ReadMappings(mappings));
-  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(files.get(), target));
-  RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(files.get(), golden));
+  RP_ASSIGN_OR_RETURN(const MatchOptions options,
+                      ReadMappings(files->get(), mappings, files->warnings()));
+  RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(files->get(), target));
+  RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(files->get(), golden));
   RP_RETURN_IF_ERROR(CheckMappings(n, options));
   std::vector<std::string> unpaired;
   RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(n, b, &unpaired));
@@ -71,13 +95,13 @@ absl::StatusOr<Table> CompareTables(const std::string& target,
     open.construct = options.layers.has_value();
     RP_ASSIGN_OR_RETURN(
         const auto target_dump,
-        DumpReader::Open(files.get(), target_place.directory, open));
+        DumpReader::Open(files->get(), target_place.directory, open));
     RP_ASSIGN_OR_RETURN(
         const auto golden_dump,
-        DumpReader::Open(files.get(), golden_place.directory, open));
+        DumpReader::Open(files->get(), golden_place.directory, open));
     Columns columns;
     MemoryTable sink(&columns);
-    RP_RETURN_IF_ERROR(CompareDumps(files.get(), *target_dump, *golden_dump,
+    RP_RETURN_IF_ERROR(CompareDumps(files->get(), *target_dump, *golden_dump,
                                     options, &sink, nullptr, nullptr)
                            .status());
     std::vector<std::string> header =
@@ -109,7 +133,8 @@ absl::StatusOr<Table> CompareTables(const std::string& target,
 py::dict Compare(const std::string& target, const std::string& golden,
                  bool fuzzy, const std::optional<std::string>& layers,
                  const NameMapSource& cells, const NameMapSource& data,
-                 const std::string& apis) {
+                 const std::string& apis, bool force) {
+  Input input(force);
   MappingFiles mappings;
   mappings.fuzzy = fuzzy;
   mappings.layers = layers;
@@ -119,8 +144,9 @@ py::dict Compare(const std::string& target, const std::string& golden,
   absl::StatusOr<Table> table;
   {
     const py::gil_scoped_release unlocked;
-    table = CompareTables(target, golden, mappings);
+    table = CompareTables(&input, target, golden, mappings);
   }
+  input.Warn();
   const Table result = OrThrow(std::move(table));
   py::dict out;
   for (size_t i = 0; i < result.header.size(); ++i) {
@@ -131,7 +157,8 @@ py::dict Compare(const std::string& target, const std::string& golden,
 
 py::dict FirstDivergence(const std::string& target, const std::string& golden,
                          std::optional<double> tolerance,
-                         const std::string& noise, bool fuzzy) {
+                         const std::string& noise, bool fuzzy, bool force) {
+  Input files(force);
   Tolerance limits;
   limits.fixed = tolerance;
   limits.noise = noise;
@@ -140,9 +167,9 @@ py::dict FirstDivergence(const std::string& target, const std::string& golden,
   absl::StatusOr<DivergenceReport> found;
   {
     const py::gil_scoped_release unlocked;
-    const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
     found = FindDivergence(files.get(), target, golden, options, limits);
   }
+  files.Warn();
   const DivergenceReport report = OrThrow(std::move(found));
   py::list origins;
   for (const Divergence& d : report.origins) {
@@ -190,16 +217,17 @@ py::dict FirstDivergence(const std::string& target, const std::string& golden,
 
 py::list Replicas(const std::string& dump,
                   const std::vector<std::vector<int64_t>>& groups,
-                  bool gradients) {
+                  bool gradients, bool force) {
+  Input files(force);
   ReplicaOptions options;
   options.groups = groups;
   options.gradients = gradients;
   absl::StatusOr<ReplicaReport> found;
   {
     const py::gil_scoped_release unlocked;
-    const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
     found = CheckReplicas(files.get(), dump, options);
   }
+  files.Warn();
   py::list out;
   for (const ReplicaDifference& d : OrThrow(std::move(found)).differences) {
     py::dict one;
@@ -229,8 +257,7 @@ std::string Graph(const std::string& path, const std::string& target,
                   const std::string& layer_mapping,
                   const std::optional<LayoutTuple>& target_layout,
                   const std::optional<LayoutTuple>& golden_layout,
-                  bool merged_as_dump) {
-  const py::gil_scoped_release unlocked;
+                  bool merged_as_dump, bool force) {
   VisualizeOptions options;
   options.target = target;
   options.golden = golden;
@@ -240,8 +267,15 @@ std::string Graph(const std::string& path, const std::string& target,
   options.target_layout = LayoutOf(target_layout);
   options.golden_layout = LayoutOf(golden_layout);
   options.merged_as_dump = merged_as_dump;
-  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  OrThrow(Visualize(files.get(), options, path, nullptr));
+  Input files(force);
+  absl::StatusOr<VisualizeResult> result;
+  {
+    const py::gil_scoped_release unlocked;
+    result = Visualize(files.get(), options, path, nullptr);
+  }
+  for (const std::string& text : OrThrow(std::move(result)).warnings)
+    files.warnings()->push_back(text);
+  files.Warn();
   return path;
 }
 
@@ -252,17 +286,19 @@ PYBIND11_MODULE(_analysis, module) {
   using namespace rankprobe::analysis;
   module.def("compare", &Compare, py::arg("target"), py::arg("golden"),
              py::arg("fuzzy") = false, py::arg("layers") = py::none(),
-             py::arg("cells") = "", py::arg("data") = "", py::arg("apis") = "");
+             py::arg("cells") = "", py::arg("data") = "", py::arg("apis") = "",
+             py::arg("force") = false);
   module.def("first_divergence", &FirstDivergence, py::arg("target"),
              py::arg("golden"), py::arg("tolerance") = py::none(),
-             py::arg("noise") = "", py::arg("fuzzy") = false);
+             py::arg("noise") = "", py::arg("fuzzy") = false,
+             py::arg("force") = false);
   module.def("replicas", &Replicas, py::arg("dump"),
              py::arg("groups") = std::vector<std::vector<int64_t>>(),
-             py::arg("gradients") = false);
+             py::arg("gradients") = false, py::arg("force") = false);
   module.def("graph", &Graph, py::arg("path"), py::arg("target"),
              py::arg("golden") = "", py::arg("overflow_check") = false,
              py::arg("fuzzy") = false, py::arg("layer_mapping") = "",
              py::arg("target_layout") = py::none(),
              py::arg("golden_layout") = py::none(),
-             py::arg("merged_as_dump") = false);
+             py::arg("merged_as_dump") = false, py::arg("force") = false);
 }

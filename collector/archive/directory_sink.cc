@@ -39,7 +39,7 @@ absl::Status DirectorySink::AbortFile() {
 }
 
 absl::Status DirectorySink::MakeDirectory(const std::string& path) {
-  return file_system_->CreateDirectories(tree_->PathOf(path));
+  return tree_->MakeDirectory(path);
 }
 
 }  // namespace rankprobe

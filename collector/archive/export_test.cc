@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
 #include "common/names.h"
@@ -549,10 +550,12 @@ TEST_F(ExportTest, AnInterruptedExportIsTakenUpAndChecked) {
   ASSERT_TRUE(store->Commit(frames.All()).ok());
   testing::FaultFileSystem disk;
   int opened = 0;
-  disk.FailWhile([&opened](const std::string& op, const std::string&) {
-    opened += op == "OpenForWrite" ? 1 : 0;
-    return opened == 3 && op == "OpenForWrite" ? testing::FaultKind::kNoSpace
-                                               : testing::FaultKind::kNone;
+  disk.FailWhile([&opened](const std::string& op, const std::string& path) {
+    // Files of the tree, not the marks beside it.
+    if (op != "OpenForWrite" || !absl::StrContains(path, "/new/"))
+      return testing::FaultKind::kNone;
+    return ++opened == 3 ? testing::FaultKind::kNoSpace
+                         : testing::FaultKind::kNone;
   });
   ExportOptions options;
   options.run = "run";

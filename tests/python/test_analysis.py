@@ -92,11 +92,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
         done = cli("graph_visualize", "-tp", directory, "-o", out, code=2)
         assert word in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert not out.exists() or not list(out.iterdir())
-    rules = tmp_path / "rules.yaml"
-    rules.write_text("- one\n- two\n")
+    rules = tmp_path / "rules.txt"
+    rules.write_text("TopLayer: {a: b}\n")
     done = cli("graph_visualize", "-tp", PLANTED, "-gp", CNN, "-lm", rules, "-o", out, code=2)
-    assert "rules.yaml" in done.stderr
-    assert not list(out.iterdir())
+    assert "rules.txt: a layer mapping is a .yaml file" in done.stderr
+    assert not out.exists() or not list(out.iterdir())
     assert cli("compare", "-tp", PLANTED, code=2).stderr.count("\n") == 1
     assert "not of one kind" in cli("compare", "-tp", DDP, "-gp", CNN, "-o", out, code=2).stderr
 
@@ -114,10 +114,14 @@ def test_bad_mappings_and_flags(tmp_path):
     shapes = {"text": "just words", "list": "- 1\n- 2\n", "deep": "a: {b: {c: d}}", "broken": "a: [", "number": "7"}
     for name, text in shapes.items():
         (tmp_path / f"{name}.yaml").write_text(text)
-        for verb, flag in (("compare", "-cm"), ("compare", "-dm"), ("compare", "-am"), ("compare", "-lm"),
-                           ("graph_visualize", "-lm")):
-            line = refused(out, verb, "-tp", PLANTED, "-gp", CNN, flag, tmp_path / f"{name}.yaml")
+        for flag in ("-cm", "-dm", "-am"):
+            line = refused(out, "compare", "-tp", PLANTED, "-gp", CNN, flag, tmp_path / f"{name}.yaml")
             assert f"{name}.yaml: " in line, (flag, line)
+        # As msprobe: a layer mapping that is none is told and not applied (D6).
+        for verb in ("compare", "graph_visualize"):
+            done = cli(verb, "-tp", PLANTED, "-gp", CNN, "-lm", tmp_path / f"{name}.yaml", "-o", tmp_path / "mapped")
+            assert f"{name}.yaml: " in done.stderr and "not applied" in done.stderr, (verb, done.stderr)
+    assert "none.yaml" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-lm", tmp_path / "none.yaml")
     assert "none.yaml" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-am", tmp_path / "none.yaml")
     assert "-lm and -dm" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-lm", "-fm")
     for words in (["compare", "-tp", PLANTED, "-gp", CNN, "--nonsense"], ["graph_visualize", "-gp", CNN],

@@ -121,6 +121,7 @@ def test_a_second_export_to_the_same_directory_is_refused(collector, tmp_path):
     record(collector, noise(2, 4))
     out = tmp_path / "out"
     (out / ".rankprobe-export").mkdir(parents=True)
+    (out / ".rankprobe-export" / ".rankprobe-own").touch()  # as an export leaves it
     import fcntl
     with open(out / ".rankprobe-export/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Reading what others wrote, for the tools in Python: the permission rule of `rankprobe`, and
+"""Reading what others wrote, for the tools in Python: the permission rule of `rankprobe` (analysis/input_files.h), and
 texts that cannot steer a terminal.
 """
 
@@ -23,7 +23,7 @@ _warned: set[str] = set()
 
 
 def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> Any:
-    """Opens a file for reading by the permission rule."""
+    """Opens a file for reading by the permission rule of `rankprobe` (analysis/input_files.h)."""
 
     def refuse(rule: str, of: str, reason: str) -> None:
         if not force:

@@ -4,7 +4,9 @@
     pandas.DataFrame(table)            # one column a key, equal lengths
     rankprobe.analysis.first_divergence("run_a", "run_b")["origins"]
 
-Built with the collector side (RANKPROBE_BUILD_COLLECTOR); bad input raises ValueError in one line.
+Built with the collector side (RANKPROBE_BUILD_COLLECTOR); bad input raises ValueError in one line. So does a dump that
+others can change, that belongs to another user, or that is a link (docs/analysis.md, "Which files are read"): `force` reads
+it and warns.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def _names(mapping: Path | Mapping[str, str] | None) -> str | list[tuple[str, st
 
 def compare(target: Path, golden: Path, *, fuzzy: bool = False, layer_mapping: Path | bool = False,
             api_mapping: Path | None = None, cell_mapping: Path | Mapping[str, str] | None = None,
-            data_mapping: Path | Mapping[str, str] | None = None) -> dict[str, list[str]]:
+            data_mapping: Path | Mapping[str, str] | None = None, force: bool = False) -> dict[str, list[str]]:
     """The table of `rankprobe compare`, over all steps and ranks both have: column name to cells (text).
 
     The mappings are those of the verb (docs/analysis.md, "Tables" and "Layer mapping"), each a YAML file:
@@ -53,7 +55,7 @@ def compare(target: Path, golden: Path, *, fuzzy: bool = False, layer_mapping: P
     """
     layers = None if layer_mapping is False else "" if layer_mapping is True else os.fspath(layer_mapping)
     return _analysis.compare(os.fspath(target), os.fspath(golden), fuzzy, layers, _names(cell_mapping),
-                             _names(data_mapping), "" if api_mapping is None else os.fspath(api_mapping))
+                             _names(data_mapping), "" if api_mapping is None else os.fspath(api_mapping), force)
 
 
 def to_numbers(column: Sequence[str]) -> list[float]:
@@ -68,19 +70,21 @@ def to_numbers(column: Sequence[str]) -> list[float]:
 
 
 def first_divergence(target: Path, golden: Path, *, tolerance: float | None = None, noise: Path = "",
-                     fuzzy: bool = False) -> dict[str, Any]:
+                     fuzzy: bool = False, force: bool = False) -> dict[str, Any]:
     """Where the target began to differ, and what could not be seen. `tolerance` None: from dtype and sum lengths."""
-    return _analysis.first_divergence(os.fspath(target), os.fspath(golden), tolerance, os.fspath(noise), fuzzy)
+    return _analysis.first_divergence(os.fspath(target), os.fspath(golden), tolerance, os.fspath(noise), fuzzy,
+                                      force)
 
 
-def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: bool = False) -> list[dict[str, Any]]:
+def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: bool = False,
+             force: bool = False) -> list[dict[str, Any]]:
     """What should be equal across the ranks of a dump and is not."""
-    return _analysis.replicas(os.fspath(dump), [list(g) for g in groups], gradients)
+    return _analysis.replicas(os.fspath(dump), [list(g) for g in groups], gradients, force)
 
 
 def graph(path: Path, target: Path, golden: Path = "", *, overflow_check: bool = False, fuzzy: bool = False,
           layer_mapping: Path | bool = False, layout: Layout | None = None,
-          golden_layout: Layout | None = None, merged_as_dump: bool = False) -> str:
+          golden_layout: Layout | None = None, merged_as_dump: bool = False, force: bool = False) -> str:
     """Writes the .vis.db of `rankprobe graph_visualize` to `path`, and returns it.
 
     `layer_mapping` (-lm) matches layers of other names, by scope alone when True. `layout` merges the ranks of each
@@ -90,4 +94,4 @@ def graph(path: Path, target: Path, golden: Path = "", *, overflow_check: bool =
     layers = "auto" if layer_mapping is True else "" if layer_mapping is False else os.fspath(layer_mapping)
     sides = [side and dataclasses.astuple(side) for side in (layout, golden_layout)]
     return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(golden), overflow_check, fuzzy, layers, *sides,
-                           merged_as_dump)
+                           merged_as_dump, force)

@@ -1,0 +1,188 @@
+"""Texts that ranks and collectors send: into dump.json, onto terminals, into logs."""
+
+import concurrent.futures
+import json
+import re
+
+import grpc
+import pytest
+
+import harness
+from harness import archive, archive_grpc, types
+
+ESC = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202e\nforged  line\r"
+# Line breaks are ours; the rest of C0, DEL, C1, line marks and direction overrides is nobody's.
+STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def shown(*done) -> str:
+    text = "".join(d.stdout + d.stderr for d in done)
+    assert not STEERS.search(text), repr(STEERS.search(text)) + repr(text[:500])
+    assert not [line for line in text.splitlines() if line.startswith("forged")], text
+    return text
+
+
+def test_E01_a_device_mesh_is_json_or_refused(daemon, tmp_path):
+    bad = ['[0]}]},\n "Forged.entry.0.forward": {"output": [{"type":"torch.Tensor"', "{{{ \x1b[31m", "[" * 5000,
+           '"' + "x" * (64 << 10) + '"', "[NaN]", "[0]\0"]
+    for i, mesh in enumerate(bad):
+        rank = harness.RawAgent(daemon, run="inj", rank=0)
+        leaf = harness.tensor(shape=[1])
+        leaf.tensor.device_mesh_json = mesh
+        rank.batch(i, [harness.begin_record(), harness.call_record(1, harness.call("Torch.relu.0.forward", [leaf])),
+                       harness.end_record(2, 1)])
+        rank.committed(seconds=10)  # refused: ended, or dropped with a word
+        rank.goodbye()
+    rank = harness.RawAgent(daemon, run="inj", rank=0)
+    leaf = harness.tensor(shape=[1])
+    leaf.tensor.device_mesh_json = "[[0, 1], [2, 3]]"
+    rank.batch(99, [harness.begin_record(), harness.call_record(1, harness.call("Torch.relu.0.forward", [leaf])),
+                    harness.end_record(2, 1)])
+    assert rank.committed()
+    daemon.cli("export", "--run", "inj", "-o", tmp_path / "tree")
+    dumps = {p.parent.parent.name: json.loads(p.read_text()) for p in (tmp_path / "tree").glob("step*/rank0/dump.json")}
+    entry = dumps["step99"]["data"]["Torch.relu.0.forward"]
+    assert entry["output"][0]["device_mesh"] == [[0, 1], [2, 3]]
+    for dump in dumps.values():
+        assert set(dump["data"]) <= {"Torch.relu.0.forward"}, "nothing was forged"
+
+
+def test_D02_records_that_nest_into_each_other(daemon, tmp_path):
+    rank = harness.RawAgent(daemon)
+    levels, path = 20, ""
+    for i in range(1200):
+        value = types.Value(scalar=types.ScalarValue(type="int", i=i))
+        for _ in range(levels):
+            value = types.Value(list=types.ValueList(items=[value]))
+        rank.batch(0, [harness.call_record(1 + i, types.CallPhase(entry="x.0.debug", kind=types.CALL_KIND_DEBUG,
+                                                                  debug=value, debug_path=path[:4000].rstrip(".")))])
+        path += ("." if path else "") + ".".join(["0"] * levels)
+    assert rank.committed(seconds=60)
+    done = daemon.cli("export", "--run", "run", "-o", tmp_path / "tree")
+    assert daemon.alive and done.returncode in (0, 1), done.stderr
+    text = (tmp_path / "tree/step0/rank0/dump.json").read_text()
+    assert "rankprobe_cut" in text and text.count("[") <= 400
+    json.loads(text)
+    status, _ = harness.outcome(daemon.archive().ListCalls, archive.ListCallsRequest(run="run", step=0, rank=0))
+    assert daemon.alive and status in ("OK", "INTERNAL")
+
+
+def test_W02_many_gradients_of_one_entry(daemon):
+    rank = harness.RawAgent(daemon)
+    number = 0
+    for order in range(60):
+        phase = types.CallPhase(entry="Module.m.M.parameters_grad.0", kind=types.CALL_KIND_PARAMETERS_GRAD)
+        for _ in range(5000):
+            item = phase.gradients.items.add(name=str(number))
+            item.value.SetInParent()
+            number += 1
+        rank.batch(0, [harness.call_record(order, phase)])
+    assert rank.committed(seconds=90)
+    before = daemon.cpu_seconds()
+    stub = daemon.archive()
+    status, calls = harness.outcome(stub.ListCalls, archive.ListCallsRequest(run="run", step=0, rank=0), timeout=90)
+    assert status == "OK" and len(calls[0].call.gradients.items) == number
+    # It took minutes of CPU.
+    assert daemon.cpu_seconds() - before < 20
+    assert harness.outcome(stub.ListRuns, archive.ListRunsRequest())[0] == "OK"
+
+
+def test_E05_two_payloads_of_one_name(daemon, tmp_path):
+    rank = harness.RawAgent(daemon)
+    for data in (b"one!" * 64, b"two!" * 64):
+        rank.payload(data)
+    rank.batch(0, [harness.begin_record(), harness.call_record(1, harness.call("A", [harness.tensor(b"one!" * 64)])),
+                   harness.call_record(2, types.CallPhase(entry="A.output.0", kind=types.CALL_KIND_DEBUG,
+                                                          debug=harness.tensor(b"two!" * 64))),
+                   harness.end_record(3, 2, 2)])
+    assert rank.committed()
+    tree = harness.export(daemon, "run", tmp_path / "tree")
+    found = harness.exported_tensors(tree)
+    assert sorted(found.values()) == [b"one!" * 64, b"two!" * 64]
+    data = json.loads((tree / "step0/rank0/dump.json").read_text())["data"]
+    names = [data["A"]["output"][0]["data_name"], data["A.output.0"]["data_name"]]
+    assert found[f"step0/rank0/dump_tensor_data/{names[1]}"] == b"two!" * 64
+
+
+def test_E15_C07_what_ranks_say_does_not_steer_the_terminal(daemon, tmp_path):
+    run = "run" + ESC
+    rank = harness.RawAgent(daemon, run=run, rank=0, host="host" + ESC)
+    rank.batch(0, [harness.begin_record(),
+                   harness.call_record(1, harness.call("Torch.relu.0.forward" + ESC)),
+                   types.Record(order=2, error=types.ErrorEvent(message="error" + ESC, time_unix_ns=1)),
+                   types.Record(order=3, loss=types.LossEvent(reason=types.LOSS_REASON_AGENT_BUDGET, records=1,
+                                                              detail="detail" + ESC)),
+                   harness.end_record(4, 1)])
+    assert rank.committed()
+    text = shown(daemon.cli("runs"), daemon.cli("status"), daemon.cli("events"), daemon.cli("runs", "--json"),
+                 daemon.cli("status", "--run", run), daemon.cli("status", "--run", run, "--steps"),
+                 daemon.cli("ledger", "--run", run), daemon.cli("explain", "--run", run), daemon.cli("top", "--rounds", 1),
+                 daemon.cli("watch", "--rounds", 1), daemon.cli("export", "--run", run, "-o", tmp_path / "tree"),
+                 daemon.cli("export", "--run", "no" + ESC, "-o", tmp_path / "none"))
+    assert "\\x1b]0;owned" in text and "\\u202e" in text
+    assert json.loads(daemon.cli("runs", "--json").stdout)["runs"][0]["run"] == run
+    log = (tmp_path / "tree/step0/rank0/dump_error_info.log").read_text()
+    assert "error\\x1b" in log and not STEERS.search(log) and "\nforged" not in log
+    assert not STEERS.search(daemon.log()), "the daemon's own log"
+
+
+def test_C06_counters_at_their_limits(daemon, tmp_path):
+    rank = harness.RawAgent(daemon)
+    most = 2**64 - 1
+    leaf = harness.tensor(shape=[2**62, 2**62])
+    rank.batch(0, [harness.begin_record(),
+                   harness.call_record(1, harness.call("Torch.relu.0.forward", [leaf], kind=999)),
+                   types.Record(order=2, loss=types.LossEvent(reason=12345, records=most, payloads=most)),
+                   types.Record(order=3, error=types.ErrorEvent(message="x", time_unix_ns=-2**63)),
+                   types.Record(order=4, step_end=types.StepEnd(call_phases=most, payloads=most))])
+    rank.committed()
+    for words in (["ledger", "--run", "run"], ["status"], ["verify"], ["export", "--run", "run", "-o", tmp_path / "tree"]):
+        done = daemon.cli(*words)
+        assert done.returncode in (0, 1), done.stderr
+    json.loads((tmp_path / "tree/manifest.json").read_text())
+    json.loads((tmp_path / "tree/step0/rank0/dump.json").read_text())
+    assert daemon.alive
+
+
+class _HostileArchive(archive_grpc.ArchiveServiceServicer):
+    """A collector that means harm to those who ask it."""
+
+    def ListRuns(self, request, context):
+        return archive.ListRunsResponse(runs=[archive.RunInfo(
+            run="evil" + ESC, ranks=2**63, steps=2**64 - 1, records=2**64 - 1, stored_payload_bytes=2**64 - 1,
+            updated_unix_ns=-2**63)])
+
+    def GetLedger(self, request, context):
+        context.abort(grpc.StatusCode.NOT_FOUND, "no" + ESC)
+
+    def Export(self, request, context):
+        yield archive.ExportEvent(directory="step0/rank0")
+        yield archive.ExportEvent(progress=archive.ExportProgress(files_done=1, files_total=1, current="x" + ESC))
+        yield archive.ExportEvent(files=archive.ExportFiles(files=[archive.ExportFile(path="../evil", data=b"x")]))
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    archive_grpc.add_ArchiveServiceServicer_to_server(_HostileArchive(), server)
+    daemon = harness.Daemon(tmp_path / "hostile")
+    daemon.port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield daemon
+    server.stop(None)
+
+
+def test_T06_T07_a_hostile_collector(hostile, tmp_path):
+    text = shown(hostile.cli("runs"), hostile.cli("runs", "--json"), hostile.cli("ledger", "--run", "x"))
+    assert "evil\\x1b" in text
+    done = hostile.cli("export", "--run", "x", "-o", tmp_path / "out")
+    shown(done)
+    assert done.returncode == 5 and not (tmp_path / "evil").exists() and not (tmp_path / "out").exists()
+
+
+def test_the_command_line_writes_through_one_place():
+    for source in (harness.ROOT / "cli").glob("*.cc"):
+        if source.name in ("output.cc", "cli_test.cc"):
+            continue
+        found = re.findall(r"std::printf|std::fprintf|std::fputs|std::cout|std::cerr|std::puts", source.read_text())
+        assert not found, f"{source}: {found}: use Print or PrintJson of cli/output.h"
