@@ -7,6 +7,7 @@ import os
 import pathlib
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -83,6 +84,18 @@ def test_killed_before_anything_is_recorded(tmp_path: pathlib.Path, environment)
     _run("os.kill(os.getpid(), signal.SIGKILL)", dump, environment)
     _ended(dump)
     assert not list(dump.iterdir())
+
+
+def test_what_a_collector_killed_too_late_made_is_in_nobodys_way(tmp_path: pathlib.Path, environment) -> None:
+    """Its archive had been moved away already; it makes the data directory anew. private_rounds, seed 413, round 80."""
+    dump = tmp_path / "dump"
+    late = dump / ".rankprobe" / f"collector-{socket.gethostname()}"
+    (late / "data" / "index").mkdir(parents=True)
+    (late / "port").write_text("1")
+    done = _run("for _ in steps(1): pass", dump, environment)
+    assert done.returncode == 0, done.stderr
+    assert len(_calls(dump)) == 1
+    _ended(dump)
 
 
 def test_a_forked_child_does_not_keep_it(tmp_path: pathlib.Path, environment) -> None:

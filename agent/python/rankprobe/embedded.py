@@ -14,6 +14,7 @@ killed at once, is exported by
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -162,7 +163,18 @@ class EmbeddedCollector:
             (fresh / "job.json").write_text(json.dumps(job), encoding="utf-8")
             users = _open(fresh / "users.lock", os.O_RDWR | os.O_CREAT)
             fcntl.flock(users, fcntl.LOCK_SH)
-            fresh.rename(self.directory)
+            try:
+                fresh.rename(self.directory)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                # An archive has its lock before it has this name: what is here
+                # without one was made by a collector that was killed too late,
+                # after its archive had been exported and moved away.
+                gone = self._base / f"gone-{os.getpid()}-{time.time_ns():x}"
+                self.directory.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+                fresh.rename(self.directory)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
