@@ -57,17 +57,34 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
   }
   std::unique_ptr<TarFiles> files(
       new TarFiles(path, std::move(temporary), fd, utf8, std::move(tar)));
-  if (archive_write_open_fd(files->tar_.get(), fd < 0 ? STDOUT_FILENO : fd) !=
-      ARCHIVE_OK)
+  struct stat out;
+  const bool regular = ::fstat(files->out(), &out) == 0 && S_ISREG(out.st_mode);
+  // Tapes and pipes get whole blocks.
+  archive_write_set_bytes_in_last_block(files->tar_.get(), regular ? 1 : 0);
+  if (archive_write_open(files->tar_.get(), files.get(), nullptr, &Write,
+                         nullptr) != ARCHIVE_OK)
     return files->Error();
   return files;
+}
+
+ssize_t TarFiles::Write(archive* tar, void* self, const void* data,
+                        size_t size) {
+  const auto* const files = static_cast<const TarFiles*>(self);
+  if (files->dropped_) return static_cast<ssize_t>(size);
+  ssize_t written = 0;
+  do {
+    written = ::write(files->out(), data, size);
+  } while (written < 0 && errno == EINTR);
+  if (written < 0) archive_set_error(tar, errno, "cannot be written");
+  return written;
 }
 
 TarFiles::~TarFiles() {
   if (utf8_ != nullptr) ::freelocale(utf8_);
   if (!finished_) {
-    // The archive would be ended as if it were whole.
-    archive_write_fail(tar_.get());
+    // The archive would be ended as if it were whole. (archive_write_fail()
+    // would say so, too, and leaks what the archive holds.)
+    dropped_ = true;
     tar_.reset();
     if (!temporary_.empty()) ::unlink(temporary_.c_str());
   }

@@ -10,6 +10,8 @@
 #define RANKPROBE_CLI_TAR_FILES_H_
 
 #include <locale.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -50,12 +52,16 @@ class TarFiles {
   absl::Status Data(const std::string& data);
   absl::Status EndFile();
   absl::Status Error() const;
+  int out() const { return fd_ < 0 ? STDOUT_FILENO : fd_; }
+  // What libarchive calls; `self` is the TarFiles.
+  static ssize_t Write(archive* tar, void* self, const void* data, size_t size);
 
   const std::string path_;
   // Ours until it is renamed; empty where the tar goes out as it comes.
   const std::string temporary_;
-  int fd_;               // -1: standard output
-  const locale_t utf8_;  // null: the system has none
+  int fd_;                // -1: standard output
+  bool dropped_ = false;  // what libarchive still writes goes nowhere
+  const locale_t utf8_;   // null: the system has none
   std::unique_ptr<archive, Close> tar_;
   std::string file_;
   uint64_t missing_bytes_ = 0;

@@ -527,6 +527,7 @@ TEST_F(DamageTest, ACommitWithoutRoomLeavesPartialsAsTheyWere) {
 
 // N03: no descriptors for a while, as seen by the sync of older logs.
 TEST_F(DamageTest, AfterDescriptorsAreBackSyncGoesOn) {
+  bool none_left = true;
   FaultFileSystem fs;
   StoreOptions options;
   options.data_dir = "/d";
@@ -537,9 +538,8 @@ TEST_F(DamageTest, AfterDescriptorsAreBackSyncGoesOn) {
   AddStep(&frames, 0, RandomBytes(1, 5000));
   AddStep(&frames, 1, RandomBytes(2, 5000));
   ASSERT_TRUE((*store)->Commit(frames.Range(0, 2)).ok());
-  bool none_left = true;
   for (const std::string op : {"List", "OpenForSync"}) {
-    fs.FailWhile([&](const std::string& call, const std::string&) {
+    fs.FailWhile([&none_left, op](const std::string& call, const std::string&) {
       return none_left && call == op ? FaultKind::kNoSpace : FaultKind::kNone;
     });
     none_left = true;
