@@ -5,7 +5,6 @@
 
 #include <fstream>
 #include <map>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,33 +30,7 @@ using testing::FaultKind;
 using testing::Frames;
 using ::testing::HasSubstr;
 using testing::MakeIdentity;
-
-std::string RandomBytes(uint64_t seed, size_t size) {
-  std::mt19937_64 random(seed);
-  std::string data(size, '\0');
-  for (char& c : data) c = static_cast<char>(random());
-  return data;
-}
-
-// One call that refers to the payload.
-void AddStep(Frames* frames, int64_t step, const std::string& data,
-             size_t chunk_bytes = 1 << 20) {
-  frames->AddPayload(data, chunk_bytes);
-  v1::RecordBatch* const batch = frames->AddBatch(step);
-  v1::Record* const record = batch->add_records();
-  record->mutable_call()->set_entry(absl::StrCat("e", step));
-  v1::PayloadRef* const payload = record->mutable_call()
-                                      ->mutable_output()
-                                      ->add_items()
-                                      ->mutable_tensor()
-                                      ->mutable_payload();
-  payload->set_digest(DigestOf(data));
-  payload->set_length_bytes(data.size());
-  v1::Record* const end = batch->add_records();
-  end->set_order(1);
-  end->mutable_step_end()->set_call_phases(1);
-  end->mutable_step_end()->set_payloads(1);
-}
+using testing::RandomBytes;
 
 absl::StatusOr<std::string> ReadBack(Store* store, const std::string& data) {
   std::string out;
@@ -126,7 +99,7 @@ TEST_F(DamageTest, AFlippedBitSpoilsOnePayloadOfTheNewestSegment) {
       std::vector<std::string> data;
       for (uint64_t i = 0; i < 20; ++i) {
         data.push_back(RandomBytes(i, 5000));
-        AddStep(&frames, static_cast<int64_t>(i), data.back());
+        frames.AddStep(static_cast<int64_t>(i), data.back());
       }
       {
         auto store = Open();
@@ -165,9 +138,9 @@ TEST_F(DamageTest, AFlippedBitSpoilsOnePayloadOfTheNewestSegment) {
 TEST_F(DamageTest, ADamagedPayloadIsMendedByTheRankThatSendsItAgain) {
   const std::string data = RandomBytes(1, 300000), other = RandomBytes(2, 900);
   Frames frames(MakeIdentity("run", 0, 1)), again(MakeIdentity("run", 1, 2));
-  AddStep(&frames, 0, data, 100000);
-  AddStep(&frames, 1, other);
-  AddStep(&again, 0, data, 70000);
+  frames.AddStep(0, data, 100000);
+  frames.AddStep(1, other);
+  again.AddStep(0, data, 70000);
   auto store = Open();
   ASSERT_TRUE((*store)->Commit(frames.All()).ok());
   Flip(Segment(1), 52 + 100000 + 52 + 17);
@@ -183,7 +156,7 @@ TEST_F(DamageTest, ADamagedPayloadIsMendedByTheRankThatSendsItAgain) {
 TEST_F(DamageTest, WhatIsRightAgainIsCalledSoAgain) {
   const std::string data = RandomBytes(1, 3000);
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, data);
+  frames.AddStep(0, data);
   auto store = Open();
   ASSERT_TRUE((*store)->Commit(frames.All()).ok());
   Flip(Segment(1), 100);
@@ -197,8 +170,8 @@ TEST_F(DamageTest, WhatIsRightAgainIsCalledSoAgain) {
 TEST_F(DamageTest, ATruncatedSegmentIsDamageOfWhatLayThere) {
   const std::string first = RandomBytes(1, 3000), second = RandomBytes(2, 3000);
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, first);
-  AddStep(&frames, 1, second);
+  frames.AddStep(0, first);
+  frames.AddStep(1, second);
   {
     auto store = Open();
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
@@ -219,9 +192,9 @@ TEST_F(DamageTest, AFlippedBitInAnUnfinishedPayloadDropsThatPayloadOnly) {
   const std::string data = RandomBytes(1, 5000), other = RandomBytes(2, 5000);
   Frames frames(MakeIdentity("run", 0, 1)),
       neighbour(MakeIdentity("run", 1, 2));
-  AddStep(&frames, 0, data, 1000);
-  AddStep(&frames, 1, other);
-  AddStep(&neighbour, 0, RandomBytes(3, 4000));
+  frames.AddStep(0, data, 1000);
+  frames.AddStep(1, other);
+  neighbour.AddStep(0, RandomBytes(3, 4000));
   {
     auto store = Open();
     ASSERT_TRUE((*store)->Commit(frames.Range(0, 3)).ok());
@@ -239,7 +212,7 @@ TEST_F(DamageTest, AFlippedBitInAnUnfinishedPayloadDropsThatPayloadOnly) {
   EXPECT_EQ(report.missing_payloads(), 1u);
   // And it may come again.
   Frames again(MakeIdentity("run", 0, 3));
-  AddStep(&again, 0, data, 1000);
+  again.AddStep(0, data, 1000);
   ASSERT_TRUE((*store)->Commit(again.All()).ok());
   EXPECT_EQ(*ReadBack(store->get(), data), data);
 }
@@ -247,7 +220,7 @@ TEST_F(DamageTest, AFlippedBitInAnUnfinishedPayloadDropsThatPayloadOnly) {
 // K12, K13: index/CURRENT or the whole index lost.
 TEST_F(DamageTest, AnIndexThatIsGoneIsNotMadeAnew) {
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, RandomBytes(1, 3000));
+  frames.AddStep(0, RandomBytes(1, 3000));
   {
     auto store = Open();
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
@@ -275,13 +248,13 @@ TEST_F(DamageTest, SegmentsThatNoRowHasNamedAreNotDeleted) {
   Frames frames(MakeIdentity("run", 0, 1));
   {
     auto store = Open();
-    AddStep(&frames, 0, RandomBytes(1, 3000));
+    frames.AddStep(0, RandomBytes(1, 3000));
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
   }
   Spit(Segment(7), Slurp(Segment(1)));
   auto store = Open();
   Frames more(MakeIdentity("other", 0, 2));
-  AddStep(&more, 0, RandomBytes(2, 3000));
+  more.AddStep(0, RandomBytes(2, 3000));
   ASSERT_TRUE((*store)->Commit(more.All()).ok());
   clock_.Advance(absl::Hours(1));
   const auto garbage = (*store)->CollectGarbage({});
@@ -314,7 +287,7 @@ TEST_F(DamageTest, AFifoOrDirectoryAsSegmentIsRefusedAtOnce) {
 TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < 4; ++step)
-    AddStep(&frames, step, RandomBytes(static_cast<uint64_t>(step), 3000));
+    frames.AddStep(step, RandomBytes(static_cast<uint64_t>(step), 3000));
   const std::string index = root_ + "/data/index";
   std::map<std::string, std::string> before;
   {
@@ -349,8 +322,8 @@ TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
 // K09: rows that are not where the counters say.
 TEST_F(DamageTest, VerifyCountsRecordsAgainstTheirCounters) {
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 3, RandomBytes(1, 300));
-  AddStep(&frames, 4, RandomBytes(2, 300));
+  frames.AddStep(3, RandomBytes(1, 300));
+  frames.AddStep(4, RandomBytes(2, 300));
   {
     auto store = Open();
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
@@ -381,7 +354,7 @@ TEST_F(DamageTest, AWrongFirstChunkSpoilsNobodyElsesPayload) {
   liar.AddPayload(wrong, 1000);
   for (size_t i = 0; i < liar.size(); ++i)
     liar.frame(i).mutable_chunk()->set_digest(DigestOf(data));
-  AddStep(&honest, 0, data, 1500);
+  honest.AddStep(0, data, 1500);
   auto store = Open();
   ASSERT_TRUE((*store)->Commit(liar.Range(0, 1)).ok());
   ASSERT_TRUE((*store)->Commit(honest.Range(0, 2)).ok());
@@ -405,11 +378,11 @@ TEST_F(DamageTest, AWrongFirstChunkSpoilsNobodyElsesPayload) {
 TEST_F(DamageTest, AnUnfinishedPayloadSurvivesCompaction) {
   const std::string data = RandomBytes(1, 50000);
   Frames frames(MakeIdentity("run", 0, 1)), noise(MakeIdentity("run", 1, 2));
-  AddStep(&frames, 0, data, 10000);
+  frames.AddStep(0, data, 10000);
   auto store = Open(/*segment_bytes=*/40000);
   ASSERT_TRUE((*store)->Commit(frames.Range(0, 1)).ok());
   for (int64_t step = 0; step < 3; ++step)
-    AddStep(&noise, step, RandomBytes(50 + static_cast<uint64_t>(step), 30000));
+    noise.AddStep(step, RandomBytes(50 + static_cast<uint64_t>(step), 30000));
   for (size_t i = 0; i < noise.size(); ++i)
     ASSERT_TRUE((*store)->Commit(noise.Range(i, i + 1)).ok());
   ASSERT_TRUE((*store)->Commit(frames.Range(1, 2)).ok());
@@ -428,15 +401,15 @@ TEST_F(DamageTest,
        CompressedChunksSurviveCompactionByAStoreThatDoesNotCompress) {
   const std::string kept(60000, 'k'), gone = RandomBytes(2, 60000);
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, gone);
-  AddStep(&frames, 1, kept);
+  frames.AddStep(0, gone);
+  frames.AddStep(1, kept);
   {
     auto store = Open(1 << 20, /*compress=*/true);
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
   }
   auto store = Open();
   Frames more(MakeIdentity("run", 0, 2));
-  AddStep(&more, 2, RandomBytes(3, 100));
+  more.AddStep(2, RandomBytes(3, 100));
   ASSERT_TRUE((*store)->Commit(more.All()).ok());
   clock_.Advance(absl::Hours(1));
   ASSERT_TRUE((*store)->Delete({"run", std::set<int64_t>{0}, {}}).ok());
@@ -450,9 +423,9 @@ TEST_F(DamageTest,
 TEST_F(DamageTest, CompactionLeavesADamagedChunkWhereItIs) {
   const std::string kept = RandomBytes(1, 3000), damaged = RandomBytes(2, 3000);
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, damaged);
-  AddStep(&frames, 1, kept);
-  AddStep(&frames, 2, RandomBytes(3, 60000));
+  frames.AddStep(0, damaged);
+  frames.AddStep(1, kept);
+  frames.AddStep(2, RandomBytes(3, 60000));
   {
     auto store = Open();
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
@@ -460,7 +433,7 @@ TEST_F(DamageTest, CompactionLeavesADamagedChunkWhereItIs) {
   Flip(Segment(1), 60);
   auto store = Open();
   Frames more(MakeIdentity("run", 0, 2));
-  AddStep(&more, 3, RandomBytes(4, 100));
+  more.AddStep(3, RandomBytes(4, 100));
   ASSERT_TRUE((*store)->Commit(more.All()).ok());
   clock_.Advance(absl::Hours(1));
   ASSERT_TRUE((*store)->Delete({"run", std::set<int64_t>{2}, {}}).ok());
@@ -483,7 +456,7 @@ TEST_F(DamageTest, ARefusedFrameDoesNotMakeOtherPayloadsBeReadAgain) {
   ASSERT_TRUE(store.ok()) << store.status();
   const std::string data = RandomBytes(1, 5000);
   Frames frames(MakeIdentity("run", 0, 1)), bad(MakeIdentity("run", 1, 2));
-  AddStep(&frames, 0, data, 1000);
+  frames.AddStep(0, data, 1000);
   bad.AddPayload("0123456789");
   bad.frame(0).mutable_chunk()->set_crc32c(1);
   ASSERT_TRUE((*store)->Commit(frames.Range(0, 2)).ok());
@@ -512,7 +485,7 @@ TEST_F(DamageTest, ACommitWithoutRoomLeavesPartialsAsTheyWere) {
   ASSERT_TRUE(store.ok()) << store.status();
   const std::string data = RandomBytes(1, 5000);
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, data, 1000);
+  frames.AddStep(0, data, 1000);
   ASSERT_TRUE((*store)->Commit(frames.Range(0, 2)).ok());
   for (const size_t last : {3ul, 5ul, frames.size()}) {
     fs.SetCapacity(fs.used_bytes());
@@ -535,8 +508,8 @@ TEST_F(DamageTest, AfterDescriptorsAreBackSyncGoesOn) {
   auto store = Store::Open(options, &fs, &clock_);
   ASSERT_TRUE(store.ok()) << store.status();
   Frames frames(MakeIdentity("run", 0, 1));
-  AddStep(&frames, 0, RandomBytes(1, 5000));
-  AddStep(&frames, 1, RandomBytes(2, 5000));
+  frames.AddStep(0, RandomBytes(1, 5000));
+  frames.AddStep(1, RandomBytes(2, 5000));
   ASSERT_TRUE((*store)->Commit(frames.Range(0, 2)).ok());
   for (const std::string op : {"List", "OpenForSync"}) {
     fs.FailWhile([&none_left, op](const std::string& call, const std::string&) {
@@ -606,8 +579,8 @@ class RebuildTest : public DamageTest {
     for (uint64_t i = 0; i < 12; ++i) {
       data_.push_back(i % 4 == 1 ? std::string(9000 + i, 'z')
                                  : RandomBytes(i, 9000 + i));
-      AddStep(&first, static_cast<int64_t>(i), data_.back(), 4000);
-      AddStep(&second, static_cast<int64_t>(i), RandomBytes(100 + i, 700));
+      first.AddStep(static_cast<int64_t>(i), data_.back(), 4000);
+      second.AddStep(static_cast<int64_t>(i), RandomBytes(100 + i, 700));
     }
     auto store = Open(/*segment_bytes=*/30000, /*compress=*/true);
     ASSERT_TRUE(store.ok()) << store.status();

@@ -1,6 +1,5 @@
 // The store over a file system that fails at each of its calls in turn, forgets
 // what was not synced, and fills up.
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,34 +22,16 @@ using testing::MakeIdentity;
 constexpr int64_t kSteps = 8;
 
 std::string PayloadOf(int64_t step) {
-  std::mt19937_64 random(static_cast<uint64_t>(step) + 7);
-  std::string data(9000 + static_cast<size_t>(step) * 700, '\0');
-  for (char& c : data) c = static_cast<char>(random());
-  return data;
+  return testing::RandomBytes(static_cast<uint64_t>(step) + 7,
+                              9000 + static_cast<size_t>(step) * 700);
 }
 
 // Frames of kSteps steps, each with one payload in three chunks and one call
 // that refers to it.
 Frames MakeFrames() {
   Frames frames(MakeIdentity("run", 0, 1));
-  for (int64_t step = 0; step < kSteps; ++step) {
-    const std::string data = PayloadOf(step);
-    frames.AddPayload(data, 4000);
-    v1::RecordBatch* const batch = frames.AddBatch(step);
-    v1::Record* const record = batch->add_records();
-    record->mutable_call()->set_entry(absl::StrCat("e", step));
-    v1::PayloadRef* const payload = record->mutable_call()
-                                        ->mutable_output()
-                                        ->add_items()
-                                        ->mutable_tensor()
-                                        ->mutable_payload();
-    payload->set_digest(DigestOf(data));
-    payload->set_length_bytes(data.size());
-    v1::Record* const end = batch->add_records();
-    end->set_order(1);
-    end->mutable_step_end()->set_call_phases(1);
-    end->mutable_step_end()->set_payloads(1);
-  }
+  for (int64_t step = 0; step < kSteps; ++step)
+    frames.AddStep(step, PayloadOf(step), 4000);
   return frames;
 }
 

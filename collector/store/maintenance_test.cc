@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,13 +22,7 @@ using testing::DigestOf;
 using testing::Frames;
 using ::testing::HasSubstr;
 using testing::MakeIdentity;
-
-std::string RandomBytes(uint64_t seed, size_t size) {
-  std::mt19937_64 random(seed);
-  std::string data(size, '\0');
-  for (char& c : data) c = static_cast<char>(random());
-  return data;
-}
+using testing::RandomBytes;
 
 class MaintenanceTest : public testing::TempDirTest {
  protected:

@@ -1,6 +1,5 @@
 #include "collector/store/retention.h"
 
-#include <random>
 #include <string>
 
 #include "collector/store/wall_clock_guard.h"
@@ -32,9 +31,8 @@ class RetentionTest : public testing::TempDirTest {
   // One step of 200,000 new bytes, an hour after the one before.
   void Write(Frames* frames, int64_t step, bool finish = true) {
     clock_.Advance(absl::Hours(1));
-    std::mt19937_64 random(static_cast<uint64_t>(step) + 1);
-    std::string data(200000, '\0');
-    for (char& c : data) c = static_cast<char>(random());
+    const std::string data =
+        testing::RandomBytes(static_cast<uint64_t>(step) + 1, 200000);
     const size_t first = frames->size();
     frames->AddPayload(data);
     v1::RecordBatch* const batch = frames->AddBatch(step);

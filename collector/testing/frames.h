@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "collector/store/store.h"
 #include "common/crc32c.h"
@@ -20,6 +22,14 @@ inline std::string DigestOf(absl::string_view data) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(data.data(), data.size()));
   return {reinterpret_cast<const char*>(canonical.digest), 16};
+}
+
+// The same bytes for the same seed.
+inline std::string RandomBytes(uint64_t seed, size_t size) {
+  std::mt19937_64 random(seed);
+  std::string data(size, '\0');
+  for (char& c : data) c = static_cast<char>(random());
+  return data;
 }
 
 inline v1::Identity MakeIdentity(const std::string& run, int64_t rank,
@@ -58,6 +68,26 @@ class Frames {
       chunk.set_data(piece.data(), piece.size());
       chunk.set_crc32c(Crc32c(piece));
     }
+  }
+
+  // A finished step: the payload, and one call that refers to it.
+  void AddStep(int64_t step, absl::string_view data,
+               size_t chunk_bytes = 1 << 20) {
+    AddPayload(data, chunk_bytes);
+    v1::RecordBatch* const batch = AddBatch(step);
+    v1::Record* const record = batch->add_records();
+    record->mutable_call()->set_entry(absl::StrCat("e", step));
+    v1::PayloadRef* const payload = record->mutable_call()
+                                        ->mutable_output()
+                                        ->add_items()
+                                        ->mutable_tensor()
+                                        ->mutable_payload();
+    payload->set_digest(DigestOf(data));
+    payload->set_length_bytes(data.size());
+    v1::Record* const end = batch->add_records();
+    end->set_order(1);
+    end->mutable_step_end()->set_call_phases(1);
+    end->mutable_step_end()->set_payloads(1);
   }
 
   v1::UploadFrame& frame(size_t i) { return frames_[i]; }
