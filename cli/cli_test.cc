@@ -1,20 +1,22 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/client/live_capture.h"
 #include "cli/exit_codes.h"
-#include "cli/export_files.h"
-#include "cli/live_capture.h"
-#include "cli/output.h"
-#include "cli/ranges.h"
-#include "cli/tar_files.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/export_receiver.h"
+#include "cli/output/output.h"
+#include "cli/output/tar_receiver.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -166,6 +168,32 @@ TEST_F(TarFilesTest, ADeviceIsNotDeleted) {
   }
   EXPECT_TRUE(std::filesystem::is_symlink(path_));
   EXPECT_TRUE(std::filesystem::exists("/dev/null"));
+}
+
+TEST_F(TarFilesTest, AFileThatTakesThePlaceOfADeviceIsNotWrittenOver) {
+  const std::string good = root_ + "/good.tar", link = root_ + "/link";
+  std::atomic<bool> done = false;
+  std::thread swaps([&] {
+    for (bool device = true; !done; device = !device) {
+      std::filesystem::create_symlink(device ? "/dev/null" : good, link);
+      std::filesystem::rename(link, path_);
+    }
+  });
+  std::string after = "the good one";
+  for (int i = 0; i < 3000 && after == "the good one"; ++i) {
+    std::ofstream(good) << "the good one";
+    {
+      const auto tar = TarFiles::Open(path_);
+      if (tar.ok()) Add(tar->get(), "../evil").IgnoreError();
+      if (tar.ok()) Add(tar->get(), "step0/rank0/dump.json").IgnoreError();
+      if (tar.ok()) (*tar)->Finish().IgnoreError();
+    }
+    std::ifstream file(good, std::ios::binary);
+    after = {std::istreambuf_iterator<char>(file), {}};
+  }
+  done = true;
+  swaps.join();
+  EXPECT_EQ(after, "the good one");
 }
 
 TEST(TableTest, AlignsNumbersToTheRight) {

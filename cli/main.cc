@@ -1,4 +1,5 @@
 // rankprobe: the operator's command line.
+#include <google/protobuf/stubs/logging.h>
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
@@ -6,60 +7,91 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "cli/analysis_flags.h"
+#include "cli/app.h"
+#include "cli/cli_manual.h"
 #include "cli/exit_codes.h"
-#include "cli/output.h"
-#include "cli/verbs.h"
-#include "common/host_port.h"
+#include "cli/flags/analysis_flags.h"
+#include "cli/output/output.h"
+#include "common/base/host_port.h"
+#include "common/base/version.h"
 
 namespace rankprobe {
 
 namespace {
 
+// What stands where a verb should: "bogus", "config bogus".
+std::optional<std::string> UnknownVerb(const CLI::App& root) {
+  const CLI::App* app = &root;
+  std::string path;
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    absl::StrAppend(&path, app->get_name(), " ");
+  }
+  const auto named = [](const CLI::App* sub) {
+    return !sub->get_name().empty();
+  };
+  if (app->get_subcommands(named).empty()) return std::nullopt;
+  for (const std::string& word : app->remaining()) {
+    if (!absl::StartsWith(word, "-")) return absl::StrCat(path, word);
+  }
+  return std::nullopt;
+}
+
+int NoSuchVerb(const std::string& verb) {
+  Print(stderr, "rankprobe: there is no verb %s (see --help)\n", verb);
+  return kBadUsage;
+}
+
 int Main(int argc, char** argv) {
   // What is written is 0640 and 0750, whoever the libraries below trust.
   ::umask(0027);
+  // It would write raw text to stderr, parts of what a collector sent included;
+  // what matters of it is in the status of the call.
+  google::protobuf::SetLogHandler(nullptr);
+  if (argc > 1 && std::string(argv[1]) == "run") {
+    const absl::Status status = Attach({argv + 2, argv + argc});
+    Print(stderr, "rankprobe: %s\n", std::string(status.message()));
+    return kBadUsage;
+  }
   Globals globals;
   if (const char* const address = std::getenv("RANKPROBE_COLLECTOR");
       address != nullptr && *address != '\0') {
     globals.collector = address;
   }
-  Invocation invocation;
-  CLI::App app(
-      "Watches and steers rankprobe runs through their collector.\n"
-      "Exit codes: 0 done; 1 partly (a rank did not follow, an export has "
-      "gaps); 2 bad usage or config;\n"
-      "3 no collector there; 4 not found; 5 refused.",
-      "rankprobe");
-  app.set_version_flag("--version", "rankprobe 0.1.0");
+  ParsedCommand command;
+  const Manual manual = CliManual();
+  CLI::App app(CliDescription(), "rankprobe");
+  UseHelp(manual, &app);
+  app.set_version_flag("--version", absl::StrCat("rankprobe ", Version()),
+                       "the version");
   app.require_subcommand(1);
   AddGlobals(&app, &globals);
-  AddReadVerbs(&app, &globals, &invocation);
-  AddSwitchVerbs(&app, &globals, &invocation);
-  AddStoreVerbs(&app, &globals, &invocation);
-  AddLedgerVerb(&app, &globals, &invocation);
-  AddWatchVerbs(&app, &globals, &invocation);
-  AddExportVerb(&app, &globals, &invocation);
-  AddAnalysisVerbs(&app, &globals, &invocation);
-  AddFindVerbs(&app, &globals, &invocation);
-  AddDivergenceVerb(&app, &globals, &invocation);
-  AddGraphVerb(&app, &globals, &invocation);
+  RegisterCommands(&app, &globals, &command);
+  if (const auto text = WrittenHelp(argc, argv, app, manual)) {
+    if (!text->ok()) {
+      Print(stderr, "rankprobe: %s\n", std::string(text->status().message()));
+      return kBadUsage;
+    }
+    Print(stdout, "%s", Lines{**text});
+    return kOk;
+  }
   try {
     std::vector<std::string> arguments = ArgumentsOf(argc, argv);
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
+    // "bogus --help" asks for the help of something that is not there.
+    if (const auto unknown = UnknownVerb(app)) return NoSuchVerb(*unknown);
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    if (app.get_subcommands().empty() && !app.remaining().empty()) {
-      Print(stderr, "rankprobe: there is no verb %s (see --help)\n",
-            app.remaining().front().c_str());
-      return kBadUsage;
-    }
+    if (const auto unknown = UnknownVerb(app)) return NoSuchVerb(*unknown);
     Print(
         stderr, "rankprobe: %s (see --help)\n",
         absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());
@@ -81,7 +113,7 @@ int Main(int argc, char** argv) {
   }
   globals.security = *std::move(security);
   int exit_code = kOk;
-  const absl::Status status = invocation.run(globals, &exit_code);
+  const absl::Status status = command.run(globals, &exit_code);
   if (status.ok()) return exit_code;
   Print(stderr, "rankprobe: %s\n",
         Lines{absl::StrReplaceAll(std::string(status.message()),

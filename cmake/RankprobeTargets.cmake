@@ -3,7 +3,8 @@
 include_guard()
 
 function(_rankprobe_common target)
-  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/rankprobe>)
   target_compile_options(${target} PRIVATE ${RANKPROBE_WARNINGS})
 endfunction()
 
@@ -53,4 +54,11 @@ function(rankprobe_benchmark name)
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE ${A_DEPS} benchmark::benchmark)
   _rankprobe_common(${name})
+endfunction()
+
+# Tells a test where the golden data lies.
+function(rankprobe_golden name)
+  if(TARGET ${name})
+    target_compile_definitions(${name} PRIVATE RANKPROBE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
+  endif()
 endfunction()

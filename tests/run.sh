@@ -2,18 +2,19 @@
 # All tests of rankprobe, from a bare clone on Debian 12:
 #   ./tests/run.sh            everything
 #   ./tests/run.sh --quick    without the stages that need PyPI
-#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, attack, torch213, interop, tsan (tsan only so)
+#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, attack, docs, torch213, interop;
+#                             only so: tsan, package (wheels, bare systems), and see tests/stages/
 # Each stage prints its own output; the last line is 'N passed, N failed, N skipped'.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/counts.sh"
 
-stages=unit,python,attack,torch213,interop
+stages=unit,python,attack,docs,torch213,interop
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick) stages=unit,python,attack ;;
+    --quick) stages=unit,python,attack,docs ;;
     --stage) stages=${2:?--stage needs a name}; shift ;;
-    -h | --help) sed -n '2,7p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,8p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown option $1 (see --help)" ;;
   esac
   shift

@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "agent/libtorch/tensor_adapter.h"
-#include "agent/runtime/recorder.h"
+#include "agent/runtime/recorder/recorder.h"
 
 namespace rankprobe {
 

@@ -1,8 +1,9 @@
 // The debugger for LibTorch programs. Same calls as msprobe's
 // PrecisionDebugger:
 //
-//   auto debugger = rankprobe::PrecisionDebugger::Create({.config_path =
-//   "config.json"}); for (...) {
+//   auto debugger = rankprobe::PrecisionDebugger::Create(
+//       {.config_path = "config.json"});
+//   for (...) {
 //     (*debugger)->Start();
 //     x = (*debugger)->Forward("conv1", conv1, x);   // L0 and mix
 //     loss.backward(); optimizer.step();
@@ -20,7 +21,7 @@
 // training thread; hooks may run on autograd's threads.
 // The config file: one that says dump_enable is looked at again in each Start;
 // an edit becomes a plan of the run, by way of the collector
-// (docs/pytorch.md, "Who decides").
+// (docs/design.md, "Who decides").
 // Failure: Create reports a bad config. Nothing after it throws or stops
 // training; a missing collector means nothing is recorded.
 #ifndef RANKPROBE_AGENT_LIBTORCH_PRECISION_DEBUGGER_H_
@@ -36,8 +37,8 @@
 
 #include "absl/status/statusor.h"
 #include "agent/libtorch/module_hooks.h"
-#include "agent/runtime/config_file.h"
-#include "agent/runtime/options.h"
+#include "agent/runtime/session/config_file.h"
+#include "agent/runtime/session/options.h"
 
 namespace rankprobe {
 

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "agent/runtime/testing/fake_session.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 namespace rankprobe {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/cut_value.h"
+#include "common/records/cut_value.h"
 
 namespace rankprobe {
 namespace {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "agent/runtime/recorder.h"
-#include "common/limits.h"
+#include "agent/runtime/recorder/recorder.h"
+#include "common/base/limits.h"
 
 namespace rankprobe {
 
@@ -56,7 +56,7 @@ class TensorAdapter {
   // and meta tensors have shape and type only. Tensors of other devices are
   // copied to the host first, which waits for the device.
   void Add(CallBuilder& builder, const at::Tensor& tensor, v1::Value* out);
-  // What is beyond the limits of common/limits.h ends with a CutValue.
+  // What is beyond the limits of common/base/limits.h ends with a CutValue.
   void Add(CallBuilder& builder, const c10::IValue& value, v1::Value* out);
 
   // Storages seen since are let go; called at the end of a step.

@@ -3,21 +3,26 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "analysis/compare.h"
-#include "analysis/divergence.h"
-#include "analysis/dump_layout.h"
-#include "analysis/first_nodes.h"
-#include "analysis/input_files.h"
-#include "analysis/mapping_files.h"
-#include "analysis/replicas.h"
-#include "analysis/visualize.h"
-#include "common/status_macros.h"
+#include "analysis/compare/mapping_files.h"
+#include "analysis/compare/run_compare.h"
+#include "analysis/graph_view/graph_visualize.h"
+#include "analysis/root_cause/first_divergence.h"
+#include "analysis/root_cause/overflow_check.h"
+#include "analysis/root_cause/replicas.h"
+#include "analysis/root_cause/report_messages.h"
+#include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
+#include "dump_format/input_files.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 
 namespace py = pybind11;
 
@@ -78,59 +83,114 @@ class Input {
   const std::unique_ptr<FileSystem> files_;
 };
 
+// One table of all steps and ranks, with a column for each in front.
+class WholeTable : public CompareVisitor {
+ public:
+  absl::StatusOr<TableSink*> BeginRank(const DumpPlace& place,
+                                       const DumpReader& dump) override {
+    std::vector<std::string> header =
+        CompareHeader(dump.mode(), dump.has_stack());
+    columns_.assign(header.size(), {});
+    header.insert(header.begin(), {"step", "rank"});
+    if (table_.header.empty()) {
+      table_.header = header;
+      table_.columns.resize(header.size());
+    }
+    if (table_.header != header) {
+      return absl::InvalidArgumentError(
+          dump.path() + ": has other columns than the ranks before it");
+    }
+    sink_.emplace(&columns_);
+    return &*sink_;
+  }
+  absl::Status EndRank(const DumpPlace& place, std::unique_ptr<DumpReader> dump,
+                       const CompareCounts& counts,
+                       bool last_of_step) override {
+    const size_t rows = columns_[0].size();
+    columns_.insert(
+        columns_.begin(),
+        {std::vector<std::string>(rows, std::to_string(place.step)),
+         std::vector<std::string>(rows, std::to_string(place.rank))});
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      std::move(columns_[i].begin(), columns_[i].end(),
+                std::back_inserter(table_.columns[i]));
+    }
+    return absl::OkStatus();
+  }
+  Table Take() { return std::move(table_); }
+
+ private:
+  Table table_;
+  Columns columns_;  // of the rank at hand
+  std::optional<MemoryTable> sink_;
+};
+
 absl::StatusOr<Table> CompareTables(Input* files, const std::string& target,
-                                    const std::string& golden,
+                                    const std::string& reference,
                                     const MappingFiles& mappings) {
   RP_ASSIGN_OR_RETURN(const MatchOptions options,
                       ReadMappings(files->get(), mappings, files->warnings()));
   RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(files->get(), target));
-  RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(files->get(), golden));
-  RP_RETURN_IF_ERROR(CheckMappings(n, options));
+  RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(files->get(), reference));
   std::vector<std::string> unpaired;
-  RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(n, b, &unpaired));
-  Table table;
-  for (const auto& [target_place, golden_place] : pairs) {
-    DumpReader::Options open;
-    open.debug = n.debug;
-    open.construct = options.layers.has_value();
-    RP_ASSIGN_OR_RETURN(
-        const auto target_dump,
-        DumpReader::Open(files->get(), target_place.directory, open));
-    RP_ASSIGN_OR_RETURN(
-        const auto golden_dump,
-        DumpReader::Open(files->get(), golden_place.directory, open));
-    Columns columns;
-    MemoryTable sink(&columns);
-    RP_RETURN_IF_ERROR(CompareDumps(files->get(), *target_dump, *golden_dump,
-                                    options, &sink, nullptr, nullptr)
-                           .status());
-    std::vector<std::string> header =
-        CompareHeader(target_dump->mode(), target_dump->has_stack());
-    columns.resize(header.size());
-    const size_t rows = columns[0].size();
-    header.insert(header.begin(), {"step", "rank"});
-    columns.insert(
-        columns.begin(),
-        {std::vector<std::string>(rows, std::to_string(target_place.step)),
-         std::vector<std::string>(rows, std::to_string(target_place.rank))});
-    if (table.header.empty()) {
-      table.header = header;
-      table.columns.resize(header.size());
-    }
-    if (table.header != header) {
-      return absl::InvalidArgumentError(target_dump->path() +
-                                        ": has other columns than the ranks "
-                                        "before it");
-    }
-    for (size_t i = 0; i < columns.size(); ++i) {
-      table.columns[i].insert(table.columns[i].end(), columns[i].begin(),
-                              columns[i].end());
-    }
-  }
-  return table;
+  WholeTable table;
+  RP_RETURN_IF_ERROR(
+      RunCompare(files->get(), n, b, options, &table, &unpaired));
+  return table.Take();
 }
 
-py::dict Compare(const std::string& target, const std::string& golden,
+py::object ToPython(const google::protobuf::Message& message,
+                    const google::protobuf::FieldDescriptor& field, int index);
+
+// Every field of a message by its name; an absent optional one is None.
+py::dict ToDict(const google::protobuf::Message& message) {
+  py::dict out;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field =
+        *message.GetDescriptor()->field(i);
+    py::object value = py::none();
+    if (field.is_repeated()) {
+      py::list items;
+      for (int k = 0; k < reflection.FieldSize(message, &field); ++k)
+        items.append(ToPython(message, field, k));
+      value = items;
+    } else if (!field.has_presence() || reflection.HasField(message, &field)) {
+      value = ToPython(message, field, -1);
+    }
+    out[py::str(field.name())] = value;
+  }
+  return out;
+}
+
+// One value; index -1 for a singular field. The kinds that analysis.proto has.
+py::object ToPython(const google::protobuf::Message& message,
+                    const google::protobuf::FieldDescriptor& field, int index) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& r = *message.GetReflection();
+  const bool many = index >= 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT64:
+      return py::int_(many ? r.GetRepeatedInt64(message, &field, index)
+                           : r.GetInt64(message, &field));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return py::bool_(many ? r.GetRepeatedBool(message, &field, index)
+                            : r.GetBool(message, &field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return py::float_(many ? r.GetRepeatedDouble(message, &field, index)
+                             : r.GetDouble(message, &field));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return py::str(many ? r.GetRepeatedString(message, &field, index)
+                          : r.GetString(message, &field));
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return ToDict(many ? r.GetRepeatedMessage(message, &field, index)
+                         : r.GetMessage(message, &field));
+    default:
+      throw py::type_error("no Python value for " + field.full_name());
+  }
+}
+
+py::dict Compare(const std::string& target, const std::string& reference,
                  bool fuzzy, const std::optional<std::string>& layers,
                  const NameMapSource& cells, const NameMapSource& data,
                  const std::string& apis, bool force) {
@@ -144,7 +204,7 @@ py::dict Compare(const std::string& target, const std::string& golden,
   absl::StatusOr<Table> table;
   {
     const py::gil_scoped_release unlocked;
-    table = CompareTables(&input, target, golden, mappings);
+    table = CompareTables(&input, target, reference, mappings);
   }
   input.Warn();
   const Table result = OrThrow(std::move(table));
@@ -155,7 +215,8 @@ py::dict Compare(const std::string& target, const std::string& golden,
   return out;
 }
 
-py::dict FirstDivergence(const std::string& target, const std::string& golden,
+py::dict FirstDivergence(const std::string& target,
+                         const std::string& reference,
                          std::optional<double> tolerance,
                          const std::string& noise, bool fuzzy, bool force) {
   Input files(force);
@@ -167,55 +228,13 @@ py::dict FirstDivergence(const std::string& target, const std::string& golden,
   absl::StatusOr<DivergenceReport> found;
   {
     const py::gil_scoped_release unlocked;
-    found = FindDivergence(files.get(), target, golden, options, limits);
+    found = FindDivergence(files.get(), target, reference, options, limits);
   }
   files.Warn();
-  const DivergenceReport report = OrThrow(std::move(found));
-  py::list origins;
-  for (const Divergence& d : report.origins) {
-    py::dict one;
-    one["step"] = d.step;
-    one["rank"] = d.rank;
-    one["call"] = d.call;
-    one["golden_call"] = d.golden_call;
-    one["row"] = d.row;
-    one["from_outside"] = d.from_outside;
-    one["target"] = d.target_values;
-    one["golden"] = d.golden_values;
-    one["difference"] = d.difference;
-    one["tolerance"] = d.tolerance;
-    one["noise"] = d.noise;
-    one["inputs_matched"] = d.inputs_matched;
-    one["inputs_unknown"] = d.inputs_unknown;
-    one["stack"] = d.stack;
-    origins.append(one);
-  }
-  py::list carried;
-  for (const DivergenceReport::Carried& c : report.carried) {
-    py::dict one;
-    one["step"] = c.step;
-    one["rank"] = c.rank;
-    one["call"] = c.call;
-    one["from_rank"] = c.from_rank;
-    carried.append(one);
-  }
-  py::dict unseen;
-  unseen["only_in_target"] = report.unseen.only_in_target;
-  unseen["only_in_golden"] = report.unseen.only_in_golden;
-  unseen["rows_without_partner"] = report.unseen.rows_without_partner;
-  unseen["rows_without_values"] = report.unseen.rows_without_values;
-  unseen["lost"] = report.unseen.lost;
-  unseen["examples"] = report.unseen.examples;
-  py::dict out;
-  out["origins"] = origins;
-  out["carried"] = carried;
-  out["unseen"] = unseen;
-  out["calls_compared"] = report.calls_compared;
-  out["calls_differing"] = report.calls_differing;
-  return out;
+  return ToDict(ToMessage(OrThrow(std::move(found))));
 }
 
-py::list Replicas(const std::string& dump,
+py::dict Replicas(const std::string& dump,
                   const std::vector<std::vector<int64_t>>& groups,
                   bool gradients, bool force) {
   Input files(force);
@@ -228,16 +247,18 @@ py::list Replicas(const std::string& dump,
     found = CheckReplicas(files.get(), dump, options);
   }
   files.Warn();
-  py::list out;
-  for (const ReplicaDifference& d : OrThrow(std::move(found)).differences) {
-    py::dict one;
-    one["kind"] = ReplicaKindName(d.kind);
-    one["step"] = d.step;
-    one["row"] = d.row;
-    one["values"] = d.values;
-    out.append(one);
+  return ToDict(ToMessage(OrThrow(std::move(found))));
+}
+
+py::dict Overflow(const std::string& dump, bool force) {
+  Input files(force);
+  absl::StatusOr<std::vector<OverflowOrigin>> found;
+  {
+    const py::gil_scoped_release unlocked;
+    found = CheckOverflow(files.get(), dump);
   }
-  return out;
+  files.Warn();
+  return ToDict(ToMessage(OrThrow(std::move(found)), ""));
 }
 
 // Ranks, tensor, pipeline and virtual pipeline sizes, and the order.
@@ -253,19 +274,19 @@ std::optional<ParallelLayout> LayoutOf(
 }
 
 std::string Graph(const std::string& path, const std::string& target,
-                  const std::string& golden, bool overflow_check, bool fuzzy,
+                  const std::string& reference, bool overflow_check, bool fuzzy,
                   const std::string& layer_mapping,
                   const std::optional<LayoutTuple>& target_layout,
-                  const std::optional<LayoutTuple>& golden_layout,
+                  const std::optional<LayoutTuple>& reference_layout,
                   bool merged_as_dump, bool force) {
   VisualizeOptions options;
   options.target = target;
-  options.golden = golden;
+  options.reference = reference;
   options.overflow_check = overflow_check;
   options.fuzzy = fuzzy;
   options.layer_mapping = layer_mapping;
   options.target_layout = LayoutOf(target_layout);
-  options.golden_layout = LayoutOf(golden_layout);
+  options.reference_layout = LayoutOf(reference_layout);
   options.merged_as_dump = merged_as_dump;
   Input files(force);
   absl::StatusOr<VisualizeResult> result;
@@ -284,21 +305,23 @@ std::string Graph(const std::string& path, const std::string& target,
 
 PYBIND11_MODULE(_analysis, module) {
   using namespace rankprobe::analysis;
-  module.def("compare", &Compare, py::arg("target"), py::arg("golden"),
+  module.def("compare", &Compare, py::arg("target"), py::arg("reference"),
              py::arg("fuzzy") = false, py::arg("layers") = py::none(),
              py::arg("cells") = "", py::arg("data") = "", py::arg("apis") = "",
              py::arg("force") = false);
   module.def("first_divergence", &FirstDivergence, py::arg("target"),
-             py::arg("golden"), py::arg("tolerance") = py::none(),
+             py::arg("reference"), py::arg("tolerance") = py::none(),
              py::arg("noise") = "", py::arg("fuzzy") = false,
              py::arg("force") = false);
   module.def("replicas", &Replicas, py::arg("dump"),
              py::arg("groups") = std::vector<std::vector<int64_t>>(),
              py::arg("gradients") = false, py::arg("force") = false);
+  module.def("overflow_check", &Overflow, py::arg("dump"),
+             py::arg("force") = false);
   module.def("graph", &Graph, py::arg("path"), py::arg("target"),
-             py::arg("golden") = "", py::arg("overflow_check") = false,
+             py::arg("reference") = "", py::arg("overflow_check") = false,
              py::arg("fuzzy") = false, py::arg("layer_mapping") = "",
              py::arg("target_layout") = py::none(),
-             py::arg("golden_layout") = py::none(),
+             py::arg("reference_layout") = py::none(),
              py::arg("merged_as_dump") = false, py::arg("force") = false);
 }

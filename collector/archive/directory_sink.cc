@@ -1,6 +1,6 @@
 #include "collector/archive/directory_sink.h"
 
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "collector/archive/export.h"
-#include "common/staged_tree.h"
+#include "common/io/staged_tree.h"
 
 namespace rankprobe {
 

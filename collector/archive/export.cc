@@ -21,16 +21,16 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/archive/directory_sink.h"
-#include "collector/archive/dump_json.h"
 #include "collector/archive/ledger.h"
-#include "collector/archive/manifest.h"
-#include "collector/archive/npy_writer.h"
-#include "collector/archive/pt_writer.h"
-#include "collector/archive/step_view.h"
-#include "common/content_hash.h"
-#include "common/dtype.h"
-#include "common/status_macros.h"
-#include "common/visible_text.h"
+#include "collector/archive/load_step.h"
+#include "common/base/status_macros.h"
+#include "common/io/content_hash.h"
+#include "common/tensor/dtype.h"
+#include "common/text/visible_text.h"
+#include "dump_format/dump_json.h"
+#include "dump_format/manifest.h"
+#include "dump_format/npy_writer.h"
+#include "dump_format/pt_writer.h"
 
 namespace rankprobe {
 namespace {
@@ -150,14 +150,45 @@ absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
   return chosen;
 }
 
+// Frames that are missing of processes of the run, as far as they may have been
+// of the chosen steps and ranks.
+absl::Status AddLostFrames(Store* store, const ExportOptions& options,
+                           Manifest* manifest) {
+  return store->ForEachIncarnation(
+      options.run, [&](const v1::IncarnationRow& row) {
+        const v1::Identity& identity = row.identity();
+        if (!options.ranks.all() &&
+            (!identity.has_rank() || !options.ranks.Contains(identity.rank())))
+          return;
+        const auto may_be_chosen = [&](const v1::RefusalRow& refusal) {
+          return !refusal.has_step() || options.steps.all() ||
+                 options.steps.Contains(refusal.step());
+        };
+        const bool known =
+            row.lost_frames() == 0 &&
+            row.refused_frames() == static_cast<uint64_t>(row.refusals_size());
+        if (known && std::none_of(row.refusals().begin(), row.refusals().end(),
+                                  may_be_chosen))
+          return;
+        if (auto frames = AccountFrames(row); frames.has_value()) {
+          manifest->AddLedger(identity.has_rank()
+                                  ? absl::StrCat("rank", identity.rank())
+                                  : absl::StrCat("proc", identity.pid()),
+                              *std::move(frames));
+        }
+      });
+}
+
 // Writes steps, one after the other, to one sink. One thread.
 class StepExporter {
  public:
   StepExporter(Store* store, const ExportOptions& options, ExportSink* sink,
-               ProgressMeter* progress, LinkTable* links)
+               const RefusedPayloads* refused, ProgressMeter* progress,
+               LinkTable* links)
       : store_(store),
         options_(options),
         sink_(sink),
+        refused_(refused),
         progress_(progress),
         links_(links) {}
 
@@ -214,8 +245,9 @@ class StepExporter {
       RP_RETURN_IF_ERROR(
           WriteText(directory + "/construct.json", ConstructJson(view)));
     }
-    const v1::StepLedger ledger = AccountStep(info, view, missing, unreadable,
-                                              DamageOf(store_, options_.run));
+    const v1::StepLedger ledger =
+        AccountStep(info, view, missing, unreadable,
+                    DamageOf(store_, options_.run), *refused_);
     if (!view.errors.empty() || !ledger.gaps().empty()) {
       RP_RETURN_IF_ERROR(WriteText(directory + "/dump_error_info.log",
                                    ErrorLog(view, ledger)));
@@ -355,6 +387,7 @@ class StepExporter {
   Store* const store_;
   const ExportOptions& options_;
   ExportSink* const sink_;
+  const RefusedPayloads* const refused_;
   ProgressMeter* const progress_;
   LinkTable* const links_;
   Manifest manifest_{options_.run};
@@ -370,6 +403,8 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
     return absl::NotFoundError(absl::StrCat(
         "run \"", options.run, "\" has nothing in the chosen steps and ranks"));
   }
+  RP_ASSIGN_OR_RETURN(const RefusedPayloads refused,
+                      RefusedPayloadsOf(store, options.run));
   ProgressMeter progress(&options);
   LinkTable links;
   for (const v1::StepInfo& step : steps) progress.Expect(3 + step.payloads());
@@ -380,7 +415,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   absl::Mutex mutex;
   absl::Status first_error;
   const auto work = [&](ExportSink* sink) {
-    StepExporter exporter(store, options, sink, &progress, &links);
+    StepExporter exporter(store, options, sink, &refused, &progress, &links);
     for (size_t i = next++; i < steps.size() && !failed; i = next++) {
       const absl::Status status = exporter.ExportStep(steps[i]);
       written[i] = exporter.TakeManifest();
@@ -397,11 +432,12 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   for (std::thread& thread : threads) thread.join();
   RP_RETURN_IF_ERROR(first_error);
   for (const Manifest& part : written) manifest.Append(part);
+  RP_RETURN_IF_ERROR(AddLostFrames(store, options, &manifest));
   v1::ExportDone done;
   if (options.manifest_in_reply) {
     done.set_manifest_json(manifest.ToJson());
   } else {
-    StepExporter last(store, options, sinks[0], &progress, &links);
+    StepExporter last(store, options, sinks[0], &refused, &progress, &links);
     RP_RETURN_IF_ERROR(last.WriteText("manifest.json", manifest.ToJson()));
   }
   done.set_gaps(manifest.gap_count());

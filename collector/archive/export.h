@@ -18,8 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "collector/store/store.h"
-#include "common/file_system.h"
-#include "common/plan.h"
+#include "common/config/plan.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe {
 

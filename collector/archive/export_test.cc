@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
-#include "common/names.h"
+#include "common/records/entry_names.h"
 #include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/status_macros.h"
+#include "collector/archive/load_step.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -72,6 +73,23 @@ void Close(const v1::StepInfo& info, uint64_t lost_payloads,
                                            : v1::StepLedger::STATE_GAPS);
 }
 
+std::string RefusedName() {
+  return LossReasonName(v1::LOSS_REASON_COLLECTOR_REFUSED);
+}
+
+std::string RefusalText(const v1::RefusalRow& refusal) {
+  std::string what;
+  if (refusal.has_step()) {
+    what = absl::StrCat(", ", refusal.records(), " records of step ",
+                        refusal.step());
+  } else if (!refusal.payload_digest().empty()) {
+    what = absl::StrCat(", a piece of a payload of ", refusal.payload_bytes(),
+                        " bytes");
+  }
+  return absl::StrCat("frame ", refusal.sequence(), what, ": ",
+                      refusal.reason());
+}
+
 }  // namespace
 
 std::string ProcessDirectory(const v1::StepInfo& step) {
@@ -87,7 +105,8 @@ std::string LossReasonName(v1::LossReason reason) {
       absl::StripPrefix(v1::LossReason_Name(reason), "LOSS_REASON_"));
 }
 
-v1::StepLedger LostFrames(const v1::IncarnationRow& row) {
+std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
+  if (row.lost_frames() == 0 && row.refused_frames() == 0) return std::nullopt;
   v1::StepLedger ledger;
   ledger.set_step(-1);
   if (row.identity().has_rank()) ledger.set_rank(row.identity().rank());
@@ -95,12 +114,36 @@ v1::StepLedger LostFrames(const v1::IncarnationRow& row) {
   ledger.set_host(row.identity().host());
   ledger.set_incarnation(row.identity().incarnation());
   ledger.set_state(v1::StepLedger::STATE_GAPS);
-  AddGap("COLLECTOR_CRASH", 0, 0,
-         absl::StrCat(row.lost_frames(),
-                      " frames were committed, not synced, and went with the "
-                      "collector's machine"),
-         &ledger);
+  if (row.lost_frames() > 0) {
+    AddGap("COLLECTOR_CRASH", 0, 0,
+           absl::StrCat(row.lost_frames(),
+                        " frames were committed, not synced, and went with the "
+                        "collector's machine"),
+           &ledger);
+  }
+  const uint64_t named = static_cast<uint64_t>(row.refusals_size());
+  if (row.refused_frames() > named) {
+    AddGap(RefusedName(), 0, 0,
+           absl::StrCat(row.refused_frames() - named,
+                        " frames, before those that are named"),
+           &ledger);
+  }
+  for (const v1::RefusalRow& refusal : row.refusals())
+    AddGap(RefusedName(), 0, 0, RefusalText(refusal), &ledger);
   return ledger;
+}
+
+absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(Store* store,
+                                                  const std::string& run) {
+  RefusedPayloads refused;
+  RP_RETURN_IF_ERROR(
+      store->ForEachIncarnation(run, [&](const v1::IncarnationRow& row) {
+        for (const v1::RefusalRow& refusal : row.refusals()) {
+          if (!refusal.payload_digest().empty())
+            refused.try_emplace(refusal.payload_digest(), RefusalText(refusal));
+        }
+      }));
+  return refused;
 }
 
 v1::StepLedger SummarizeStep(const v1::StepInfo& info) {
@@ -121,29 +164,34 @@ v1::StepLedger AccountStep(
     const v1::StepInfo& info, const StepView& view,
     const std::vector<PayloadFile>& missing,
     const absl::flat_hash_set<const v1::TensorSummary*>& unreadable,
-    const DamageFn& damage) {
+    const DamageFn& damage, const RefusedPayloads& refused) {
   v1::StepLedger ledger = Head(info);
   uint64_t lost_payloads = 0;
   if (!info.deleted()) {
     for (const PayloadFile& file : missing) {
       const v1::LossReason lost = file.tensor->payload().lost();
-      const std::string place = damage(*file.tensor);
-      const bool corrupt = unreadable.contains(file.tensor) || !place.empty();
-      AddGap(corrupt                               ? "CORRUPT"
-             : lost == v1::LOSS_REASON_UNSPECIFIED ? "NOT_STORED"
-                                                   : LossReasonName(lost),
-             0, 1,
-             place.empty() ? file.file_name
-                           : absl::StrCat(file.file_name, ": ", place),
+      std::string why = damage(*file.tensor);
+      std::string reason = LossReasonName(lost);
+      if (unreadable.contains(file.tensor) || !why.empty()) {
+        reason = "CORRUPT";
+      } else if (lost == v1::LOSS_REASON_UNSPECIFIED) {
+        const auto refusal = refused.find(file.tensor->payload().digest());
+        reason = refusal == refused.end() ? "NOT_STORED" : RefusedName();
+        if (refusal != refused.end()) why = refusal->second;
+      }
+      AddGap(reason, 0, 1,
+             why.empty() ? file.file_name
+                         : absl::StrCat(file.file_name, ": ", why),
              &ledger);
       ledger.mutable_gaps(ledger.gaps_size() - 1)->set_entry(file.entry);
     }
     ledger.set_stored_payloads(info.payloads() -
                                std::min(info.payloads(), missing.size()));
     for (const v1::LossEvent& loss : view.losses) {
-      // What the plan leaves out is not a gap.
+      // What the plan leaves out is not a gap. Bytes alone are of a payload
+      // whose records are here: those count it.
       if (loss.reason() == v1::LOSS_REASON_FILTERED ||
-          loss.records() + loss.payloads() == 0)
+          loss.records() + loss.payloads() + loss.bytes() == 0)
         continue;
       lost_payloads += loss.payloads();
       AddGap(LossReasonName(loss.reason()), loss.records(), loss.payloads(),
@@ -163,7 +211,8 @@ DamageFn DamageOf(Store* store, const std::string& run) {
 }
 
 absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
-                                           const v1::StepInfo& info) {
+                                           const v1::StepInfo& info,
+                                           const RefusedPayloads& refused) {
   if (info.deleted()) return SummarizeStep(info);
   StepKey key;
   key.run = run;
@@ -179,7 +228,7 @@ absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
                                  tensor.payload().length_bytes());
       },
       &files, &missing);
-  return AccountStep(info, view, missing, {}, DamageOf(store, run));
+  return AccountStep(info, view, missing, {}, DamageOf(store, run), refused);
 }
 
 std::string GapText(const v1::LedgerGap& gap) {

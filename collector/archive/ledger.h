@@ -6,14 +6,16 @@
 #define RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "collector/archive/dump_json.h"
-#include "collector/archive/step_view.h"
 #include "collector/store/store.h"
+#include "dump_format/dump_json.h"
+#include "dump_format/step_view.h"
 
 namespace rankprobe {
 
@@ -27,9 +29,16 @@ std::string LossReasonName(v1::LossReason reason);
 // entries and does not look for payloads.
 v1::StepLedger SummarizeStep(const v1::StepInfo& info);
 
-// Frames that went with the collector's machine: their steps are not known, the
-// entry's step is -1.
-v1::StepLedger LostFrames(const v1::IncarnationRow& row);
+// Frames of a process that are not in the archive: gone with the collector's
+// machine, or refused. Nobody knows all of their steps: the entry's step is -1,
+// and its gaps count no records, which gaps of the steps count. None: it has no
+// such frames.
+std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row);
+
+// Payloads of which a piece was refused, and why, by their digest in the store.
+using RefusedPayloads = absl::flat_hash_map<std::string, std::string>;
+absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(Store* store,
+                                                  const std::string& run);
 
 // Where the bytes of a payload are damaged; empty if they are not, or if nobody
 // knows.
@@ -42,11 +51,12 @@ v1::StepLedger AccountStep(
     const v1::StepInfo& info, const StepView& view,
     const std::vector<PayloadFile>& missing,
     const absl::flat_hash_set<const v1::TensorSummary*>& unreadable,
-    const DamageFn& damage);
+    const DamageFn& damage, const RefusedPayloads& refused);
 
 // The same, looking into the store for the records and each payload.
 absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
-                                           const v1::StepInfo& info);
+                                           const v1::StepInfo& info,
+                                           const RefusedPayloads& refused);
 
 // One line for a person: "lost AGENT_BUDGET: 3 records (detail)".
 std::string GapText(const v1::LedgerGap& gap);

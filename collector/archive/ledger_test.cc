@@ -46,10 +46,10 @@ class LedgerTest : public testing::TempDirTest {
   struct Accounts {
     v1::StepLedger exact, summary;
   };
-  Accounts Account(Store* store) {
+  Accounts Account(Store* store, const RefusedPayloads& refused = {}) {
     const std::vector<v1::StepInfo> steps = *store->ListSteps("run");
     EXPECT_EQ(steps.size(), 1u);
-    const auto exact = AccountStep(store, "run", steps[0]);
+    const auto exact = AccountStep(store, "run", steps[0], refused);
     EXPECT_TRUE(exact.ok()) << exact.status();
     return {*exact, SummarizeStep(steps[0])};
   }
@@ -126,6 +126,94 @@ TEST_F(LedgerTest, ExpectedIsStoredAndGaps) {
   EXPECT_EQ(Find(accounts.exact, "NOT_STORED")->entry(), "Torch.add.2.forward");
   EXPECT_EQ(GapText(*Find(accounts.exact, "AGENT_DEADLINE")),
             "lost AGENT_DEADLINE: 3 records");
+}
+
+// Frames of nobody knows which steps have an account of their own, which counts
+// nothing twice.
+TEST_F(LedgerTest, RefusedFramesAreNamed) {
+  Frames frames(MakeIdentity("run", 3, 1));
+  Add(&frames, 0)->mutable_step_begin();
+  for (int i = 0; i < 40; ++i) frames.AddBatch(3);
+  std::unique_ptr<Store> store = OpenStore();
+  std::vector<FrameToStore> all = frames.Range(0, 1);
+  v1::RefusalRow refusal;
+  refusal.set_reason("too deep");
+  refusal.set_step(3);
+  refusal.set_records(20);
+  std::vector<v1::RefusalRow> refusals(40, refusal);
+  std::vector<v1::UploadFrame> empty(40);
+  for (size_t i = 0; i < 40; ++i) {
+    empty[i].set_sequence(i + 2);
+    refusals[i].set_sequence(i + 2);
+    all.push_back({&frames.identity(), &empty[i], "", &refusals[i]});
+  }
+  ASSERT_TRUE(store->Commit(all).ok());
+  ASSERT_TRUE(store->Commit(all).ok()) << "duplicates";
+  for (int life = 0; life < 2; ++life) {
+    std::vector<v1::IncarnationRow> rows;
+    ASSERT_TRUE(store
+                    ->ForEachIncarnation("run",
+                                         [&](const v1::IncarnationRow& row) {
+                                           rows.push_back(row);
+                                         })
+                    .ok());
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].refused_frames(), 40u);
+    EXPECT_EQ(rows[0].refusals_size(), 32) << "the newest";
+    const std::optional<v1::StepLedger> ledger = AccountFrames(rows[0]);
+    ASSERT_TRUE(ledger.has_value());
+    EXPECT_EQ(ledger->step(), -1);
+    EXPECT_EQ(ledger->rank(), 3);
+    EXPECT_EQ(ledger->state(), v1::StepLedger::STATE_GAPS);
+    ASSERT_EQ(ledger->gaps_size(), 33);
+    EXPECT_EQ(
+        GapText(ledger->gaps(0)),
+        "lost COLLECTOR_REFUSED: (8 frames, before those that are named)");
+    EXPECT_EQ(ledger->gaps(32).detail(),
+              "frame 41, 20 records of step 3: too deep");
+    EXPECT_EQ(ledger->gaps(32).records(), 0u) << "gaps of the step count them";
+    store.reset();
+    store = OpenStore();
+  }
+  EXPECT_FALSE(AccountFrames(v1::IncarnationRow()).has_value());
+}
+
+TEST_F(LedgerTest, ARefusedPayloadHasItsReason) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  Add(&frames, 0)->mutable_step_begin();
+  AddCall(&frames, 1, "refused");
+  AddCall(&frames, 2, "gone");
+  AddEnd(&frames, 3, 2, 2);
+  v1::LossEvent* const loss = Add(&frames, kFirstAddedOrder)->mutable_loss();
+  loss->set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);
+  loss->set_bytes(7);
+  loss->set_detail("given up");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  v1::UploadFrame empty;
+  empty.set_sequence(frames.size() + 1);
+  v1::RefusalRow refusal;
+  refusal.set_sequence(empty.sequence());
+  refusal.set_payload_digest(DigestOf("refused"));
+  refusal.set_payload_bytes(7);
+  refusal.set_reason("a wrong checksum");
+  ASSERT_TRUE(store->Commit({{&frames.identity(), &empty, "", &refusal}}).ok());
+  const auto refused = RefusedPayloadsOf(store.get(), "run");
+  ASSERT_TRUE(refused.ok());
+  const v1::StepLedger ledger = Account(store.get(), *refused).exact;
+  ASSERT_EQ(ledger.gaps_size(), 3);
+  EXPECT_EQ(ledger.gaps(0).reason(), "COLLECTOR_REFUSED");
+  EXPECT_EQ(ledger.gaps(0).payloads(), 1u);
+  EXPECT_EQ(ledger.gaps(0).entry(), "Torch.add.1.forward");
+  EXPECT_EQ(ledger.gaps(0).detail(),
+            "Torch.add.1.forward.output.0.pt: frame 6, a piece of a payload of "
+            "7 bytes: a wrong checksum");
+  EXPECT_EQ(ledger.gaps(1).reason(), "NOT_STORED");
+  // What the agent gave up has its words, and is counted where it is missing.
+  EXPECT_EQ(ledger.gaps(2).payloads(), 0u);
+  EXPECT_EQ(ledger.gaps(2).detail(), "given up");
+  EXPECT_EQ(ledger.expected_payloads(), 2u);
+  EXPECT_EQ(ledger.stored_payloads(), 0u);
 }
 
 TEST_F(LedgerTest, AnUnfinishedStepIsOpen) {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/json_text.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/text/json_text.h"
 
 namespace rankprobe {
 namespace {

@@ -15,8 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/clock.h"
-#include "common/file_system.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe {
 

@@ -5,9 +5,10 @@
 
 namespace rankprobe {
 
-Auditor::Entry Auditor::Begin(const grpc::CallbackServerContext& context,
-                              absl::string_view action, const std::string& run,
-                              std::string detail) const {
+Auditor::Entry Auditor::Describe(const grpc::CallbackServerContext& context,
+                                 absl::string_view action,
+                                 const std::string& run,
+                                 std::string detail) const {
   AuditRecord record;
   if (const absl::StatusOr<Principal> principal =
           authorizer_->Identify(CredentialsOf(context));
@@ -20,9 +21,10 @@ Auditor::Entry Auditor::Begin(const grpc::CallbackServerContext& context,
   record.run = run;
   record.detail = std::move(detail);
   record.outcome = kBegun;
-  Write(record);
   return Entry(std::move(record), this);
 }
+
+void Auditor::Entry::Begin() const { auditor_->Write(record_); }
 
 void Auditor::Write(const AuditRecord& record) const {
   if (const absl::Status status = log_->Write(record); !status.ok())

@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/authorizer.h"
-#include "collector/logger.h"
+#include "common/base/logger.h"
 
 namespace rankprobe {
 
@@ -31,6 +31,8 @@ class Auditor {
   class Entry {
    public:
     void End(absl::string_view outcome, uint64_t epoch = 0) const;
+    // The line of the attempt, before anything is done.
+    void Begin() const;
     // `done` says what was done, when it was.
     void End(const absl::Status& status, absl::string_view done) const;
 
@@ -47,9 +49,10 @@ class Auditor {
           const Logger* logger)
       : log_(log), authorizer_(std::move(authorizer)), logger_(logger) {}
 
-  Entry Begin(const grpc::CallbackServerContext& context,
-              absl::string_view action, const std::string& run,
-              std::string detail) const;
+  // Writes nothing yet: gRPC's threads do not wait for the disk.
+  Entry Describe(const grpc::CallbackServerContext& context,
+                 absl::string_view action, const std::string& run,
+                 std::string detail) const;
   // What another party has noted, such as a plan that an agent brought.
   void Write(const AuditRecord& record) const;
 

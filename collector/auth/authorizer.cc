@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "rankprobe/v1/access.pb.h"
 #include "rankprobe/v1/agent.pb.h"

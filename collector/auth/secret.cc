@@ -1,6 +1,5 @@
 #include "collector/auth/secret.h"
 
-#include <openssl/crypto.h>
 #include <openssl/sha.h>
 
 namespace rankprobe {
@@ -10,11 +9,6 @@ std::string Sha256(absl::string_view data) {
   SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(),
          reinterpret_cast<unsigned char*>(digest.data()));
   return digest;
-}
-
-bool SameBytes(absl::string_view a, absl::string_view b) {
-  return a.size() == b.size() &&
-         CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 }  // namespace rankprobe

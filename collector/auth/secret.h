@@ -1,4 +1,4 @@
-// What is kept of a secret, and how two are compared. Pure functions.
+// What is kept of a secret; same_bytes.h compares it. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_AUTH_SECRET_H_
 #define RANKPROBE_COLLECTOR_AUTH_SECRET_H_
 
@@ -10,9 +10,6 @@ namespace rankprobe {
 
 // 32 bytes.
 std::string Sha256(absl::string_view data);
-
-// Takes the same time wherever two texts of one length differ.
-bool SameBytes(absl::string_view a, absl::string_view b);
 
 }  // namespace rankprobe
 

@@ -13,13 +13,5 @@ TEST(SecretTest, DigestsAreThoseOfTheStandard) {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST(SecretTest, OnlyTheSameBytesAreTheSame) {
-  EXPECT_TRUE(SameBytes("", ""));
-  EXPECT_TRUE(SameBytes("secret", "secret"));
-  EXPECT_FALSE(SameBytes("secret", "secreT"));
-  EXPECT_FALSE(SameBytes("secret", "secre"));
-  EXPECT_FALSE(SameBytes("secret", ""));
-}
-
 }  // namespace
 }  // namespace rankprobe

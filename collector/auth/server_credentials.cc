@@ -11,8 +11,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/channel_security.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel_security.h"
 
 namespace rankprobe {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "collector/auth/authorizer.h"
-#include "collector/logger.h"
+#include "common/base/logger.h"
 
 namespace rankprobe {
 

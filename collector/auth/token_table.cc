@@ -12,10 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "collector/auth/secret.h"
-#include "common/channel_security.h"
-#include "common/config_reader.h"
-#include "common/status_macros.h"
+#include "common/base/same_bytes.h"
+#include "common/base/status_macros.h"
+#include "common/config/config_reader.h"
+#include "common/rpc/channel_security.h"
 
 namespace rankprobe {
 namespace {
@@ -104,8 +104,8 @@ absl::Status Principal::MayBe(absl::string_view of_run,
       absl::StrCat("the token of ", name, " is for ranks ", RanksText(ranks)));
 }
 
-absl::Status Principal::MayReadBench(absl::string_view of_run,
-                                     std::optional<int64_t> rank) const {
+absl::Status Principal::MayReadReference(absl::string_view of_run,
+                                         std::optional<int64_t> rank) const {
   if (!reads.empty() && reads == of_run) return absl::OkStatus();
   return MayBe(of_run, rank);
 }

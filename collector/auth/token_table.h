@@ -5,7 +5,7 @@
 // operator may do what a viewer may. Bindings, of an agent only:
 //   run=NAME     it sends to this run and no other
 //   ranks=0-3,8  it is one of these ranks, or none yet
-//   reads=NAME   besides its own run it may read this one's bench
+//   reads=NAME   besides its own run it may read this one's reference
 #ifndef RANKPROBE_COLLECTOR_AUTH_TOKEN_TABLE_H_
 #define RANKPROBE_COLLECTOR_AUTH_TOKEN_TABLE_H_
 
@@ -49,8 +49,8 @@ struct Principal {
   absl::Status MayBe(absl::string_view of_run,
                      std::optional<int64_t> rank) const;
   // Whether it may read what that rank of the run recorded. PERMISSION_DENIED.
-  absl::Status MayReadBench(absl::string_view of_run,
-                            std::optional<int64_t> rank) const;
+  absl::Status MayReadReference(absl::string_view of_run,
+                                std::optional<int64_t> rank) const;
 };
 
 class TokenTable {

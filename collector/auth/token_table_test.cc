@@ -74,10 +74,10 @@ TEST(TokenTableTest, AgentsMayBeBoundToARunAndRanks) {
   EXPECT_TRUE(a.MayBe("train", std::nullopt).ok());
   EXPECT_TRUE(absl::IsPermissionDenied(a.MayBe("train", 4)));
   EXPECT_TRUE(absl::IsPermissionDenied(a.MayBe("golden", 3)));
-  EXPECT_TRUE(a.MayReadBench("golden", 77).ok());
-  EXPECT_TRUE(a.MayReadBench("train", 0).ok());
-  EXPECT_TRUE(absl::IsPermissionDenied(a.MayReadBench("train", 7)));
-  EXPECT_TRUE(absl::IsPermissionDenied(a.MayReadBench("other", 0)));
+  EXPECT_TRUE(a.MayReadReference("golden", 77).ok());
+  EXPECT_TRUE(a.MayReadReference("train", 0).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(a.MayReadReference("train", 7)));
+  EXPECT_TRUE(absl::IsPermissionDenied(a.MayReadReference("other", 0)));
   EXPECT_TRUE(table->Find("bbbbbbbbbbbbbbbb")->MayBe("any", 99).ok());
 }
 

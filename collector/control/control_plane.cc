@@ -7,11 +7,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/auth/secret.h"
-#include "common/random_bytes.h"
-#include "common/status_macros.h"
-#include "common/step_range.h"
-#include "common/visible_text.h"
-#include "common/watch_spec.h"
+#include "common/base/random_bytes.h"
+#include "common/base/status_macros.h"
+#include "common/base/step_range.h"
+#include "common/base/version.h"
+#include "common/config/trigger_spec.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -21,6 +22,9 @@ constexpr size_t kSecretBytes = 32;
 constexpr size_t kSessionIdBytes = 16;
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
+// Longer than any call, or anything that is being saved, has a run in hand.
+constexpr absl::Duration kIdle = absl::Seconds(30);
+constexpr absl::Duration kIdleCheckInterval = absl::Seconds(1);
 
 std::string Describe(const v1::Identity& identity) {
   return absl::StrCat("process ", identity.pid(), " on ", identity.host());
@@ -56,7 +60,10 @@ absl::Status CheckHello(const v1::Hello& hello) {
 
 ControlPlane::ControlPlane(const Options& options, Store* store,
                            const Clock* clock)
-    : options_(options), store_(store), clock_(clock) {}
+    : options_(options),
+      store_(store),
+      clock_(clock),
+      saves_(options.own_thread) {}
 
 absl::Status ControlPlane::CheckRunName(const std::string& run) {
   if (run.empty() || run.size() > 255)
@@ -78,12 +85,12 @@ ControlPlane::SavedRun ControlPlane::ReadSaved(const std::string& name) const {
         saved.file_key = RunEdits::KeyOf(saved.plan->spec.config_json());
     }
   }
-  if (const auto watch = store_->LoadPlan(WatchKey(name));
-      watch.ok() && watch->has_value()) {
-    if (auto spec = ParseWatchSpec((*watch)->config_json()); spec.ok())
-      saved.watch = *std::move(spec);
+  if (const auto triggers = store_->LoadPlan(TriggersKey(name));
+      triggers.ok() && triggers->has_value()) {
+    if (auto spec = ParseTriggerSpec((*triggers)->config_json()); spec.ok())
+      saved.triggers = *std::move(spec);
   }
-  if (!saved.watch.has_value()) saved.watch = options_.default_watch;
+  if (!saved.triggers.has_value()) saved.triggers = options_.default_triggers;
   return saved;
 }
 
@@ -98,25 +105,46 @@ void ControlPlane::ReadRun(const std::string& name) {
   const auto [it, is_new] = runs_.try_emplace(name);
   if (!is_new) return;
   it->second.name = name;
+  it->second.last_used = MonotonicNow();
   UseSaved(saved, &it->second);
 }
 
 void ControlPlane::UseSaved(const SavedRun& saved, Run* run) {
-  if (saved.watch.has_value()) run->watch.Set(*saved.watch);
+  if (saved.triggers.has_value()) run->triggers.Set(*saved.triggers);
   if (saved.plan == nullptr) return;
   run->plans.Set(saved.plan, {});
   run->edits.Know(saved.file_key);
 }
 
 ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
-  const auto it = runs_.find(name);
-  if (it != runs_.end()) return &it->second;
-  // It was forgotten since ReadRun.
-  const SavedRun saved = ReadSaved(name);
   Run& run = runs_[name];
   run.name = name;
-  UseSaved(saved, &run);
+  run.last_used = MonotonicNow();
   return &run;
+}
+
+size_t ControlPlane::CountRuns() const {
+  absl::MutexLock lock(&mutex_);
+  return runs_.size();
+}
+
+void ControlPlane::ForgetIdleRuns(absl::Time now) {
+  if (runs_.size() <= options_.max_idle_runs || now < next_idle_check_) return;
+  next_idle_check_ = now + kIdleCheckInterval;
+  std::set<absl::string_view> live;
+  for (const auto& [session, agent] : agents_) {
+    if (agent.connected) live.insert(agent.identity.run());
+  }
+  std::vector<std::pair<absl::Time, const std::string*>> idle;
+  for (const auto& [name, run] : runs_) {
+    if (live.count(name) == 0 && run.switches.empty() && !run.edits.waiting() &&
+        now - run.last_used > kIdle)
+      idle.emplace_back(run.last_used, &name);
+  }
+  if (idle.size() <= options_.max_idle_runs) return;
+  std::sort(idle.begin(), idle.end());
+  idle.resize(idle.size() - options_.max_idle_runs);
+  for (const auto& [last_used, name] : idle) runs_.erase(runs_.find(*name));
 }
 
 absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
@@ -143,30 +171,28 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
           ? ""
           : absl::StrCat(", ",
                          VisibleText(hello.config_path().substr(0, 1024)))));
-  absl::MutexLock saving(&save_mutex_);
+  absl::MutexLock adopting(&adopt_mutex_);
   {
     absl::MutexLock lock(&mutex_);
     Run* const run = LoadRun(name);
+    // What is being agreed on is saved later than this would be.
     if (run->plans.ForAll() != nullptr || !run->switches.empty())
       return absl::OkStatus();
     spec.set_epoch(run->plans.NextEpoch());
   }
   RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
                       RunPlans::Compile(spec, *config));
-  RP_RETURN_IF_ERROR(store_->SavePlan(name, spec));
-  absl::MutexLock lock(&mutex_);
-  Run* const run = LoadRun(name);
-  if (run->plans.ForAll() == nullptr) {
-    run->plans.Set(std::move(plan), {});
-    run->edits.Know(std::move(file_key));
-    AuditPlan(peer, "Hello", name, spec,
-              absl::StrCat("plan of the run's first rank (",
-                           Describe(hello.identity()), ")"),
-              "OK");
-    return absl::OkStatus();
-  }
-  // An operator's switch was agreed on meanwhile: the store must have that.
-  return store_->SavePlan(name, run->plans.ForAll()->spec);
+  // A switch that was begun meanwhile is saved, and so decided, after this.
+  return SaveAndWait(RowsOf(name, spec, {}), [&] {
+    absl::MutexLock lock(&mutex_);
+    Run* const run = LoadRun(name);
+    run->plans.Set(plan, {});
+    run->edits.Know(file_key);
+    Audit(AuditOf(peer, "Hello", name, spec,
+                  absl::StrCat("plan of the run's first rank (",
+                               Describe(hello.identity()), ")")),
+          "OK");
+  });
 }
 
 std::shared_ptr<const CompiledPlan> ControlPlane::ReadOwnPlan(
@@ -217,7 +243,10 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   ReadRun(identity.run());
   RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
   const std::shared_ptr<const CompiledPlan> own = ReadOwnPlan(identity);
+  // The disk may have taken long.
+  ReadRun(identity.run());
 
+  const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
   Admission admission;
@@ -245,16 +274,17 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   agent.epoch = hello.plan_epoch();
   agent.framework_version = hello.framework_version();
   agent.last_heard = MonotonicNow();
+  agent.pace.Note(agent.step, 0, agent.last_heard);
   v1::Welcome& welcome = admission.welcome;
   welcome.set_session_id(session);
-  welcome.set_collector_version(options_.version);
+  welcome.set_collector_version(Version());
   welcome.set_resume_after_sequence(opened.committed);
   welcome.set_credit_bytes(options_.credit_bytes);
   welcome.set_takes_offers(true);
   if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
     *welcome.mutable_plan() = plan->spec;
-  if (run->watch.set()) *welcome.mutable_watch() = run->watch.spec();
-  welcome.set_degrade(run->watch.degrade());
+  if (run->triggers.set()) *welcome.mutable_triggers() = run->triggers.spec();
+  welcome.set_degrade(run->triggers.degrade());
   agent.last_moved = agent.last_heard;
   Tell(EventOf(v1::Event::KIND_CONNECTED, agent));
   return admission;
@@ -265,6 +295,7 @@ void ControlPlane::OnEvent(const std::string& session,
   if (event.has_config_edited())
     return OnConfigEdited(session, event.config_edited());
   if (event.has_rank_known()) return OnRankKnown(session, event.rank_known());
+  const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
@@ -281,10 +312,13 @@ void ControlPlane::OnEvent(const std::string& session,
       agent.dumping = event.progress().dumping();
       if (event.progress().last_step_ns() > 0)
         agent.step_ns = event.progress().last_step_ns();
+      agent.pace.Note(agent.step, event.progress().last_step_ns(),
+                      agent.last_heard);
       break;
     case v1::AgentEvent::kPrepared:
       agent.step =
           std::max(agent.step, ReportedStep(event.prepared().current_step()));
+      agent.pace.Note(agent.step, 0, agent.last_heard);
       for (auto& op : run->switches) op->OnPrepared(session, event.prepared());
       break;
     case v1::AgentEvent::kApplied:
@@ -303,7 +337,7 @@ void ControlPlane::OnEvent(const std::string& session,
       agent.farewell = true;
       break;
     default:
-      OnWatchEvent(&agent, run, event);
+      OnTriggerEvent(&agent, run, event);
       break;
   }
   ForgetFinished(run);
@@ -311,6 +345,7 @@ void ControlPlane::OnEvent(const std::string& session,
 
 void ControlPlane::Disconnected(const std::string& session,
                                 const std::string& reason) {
+  const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
@@ -403,13 +438,14 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
 }
 
 void ControlPlane::Tick() {
+  const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const absl::Time now = MonotonicNow();
   CheckSilence(now);
   FinishExplains();
   for (auto& [name, run] : runs_) {
     // Most runs of a long life have nothing going on.
-    if (run.switches.empty() && run.bench.empty()) {
+    if (run.switches.empty() && run.reference.empty()) {
       TryEdit(&run);
       continue;
     }
@@ -423,6 +459,7 @@ void ControlPlane::Tick() {
         !it->second.connected && now - it->second.last_heard > kForgetAfter;
     it = forget ? agents_.erase(it) : std::next(it);
   }
+  ForgetIdleRuns(now);
 }
 
 void ControlPlane::Shutdown() {

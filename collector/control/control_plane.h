@@ -1,8 +1,12 @@
 // Who is connected, what each run records, and the switches in progress.
 //
 // Ownership: one per collector; the Store and the Clock outlive it.
-// Threads: thread-safe behind one mutex. Senders are called with that mutex
-// held: they must only queue. Completion callbacks likewise.
+// Threads: thread-safe behind one mutex, under which nothing is compiled and
+// nobody waits for a disk: every rank's events and every `status` need it.
+// Senders are called with that mutex held: they must only queue. Completion
+// callbacks likewise. Plans are saved by a queue, in the order in which they
+// were decided on; Admit, SetTriggers and what names a run for the first time
+// wait for the disk in the call, with no lock.
 // Failure: bad requests are answered with a status and change nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
@@ -22,12 +26,14 @@
 #include "absl/synchronization/mutex.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/token_table.h"
-#include "collector/control/bench_budget.h"
+#include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
+#include "collector/control/reference_budget.h"
 #include "collector/control/run_edits.h"
 #include "collector/control/run_plans.h"
-#include "collector/control/run_watch.h"
+#include "collector/control/run_triggers.h"
+#include "collector/control/step_pace.h"
 #include "collector/control/switch_operation.h"
 #include "collector/store/store.h"
 
@@ -53,14 +59,19 @@ class ControlPlane {
   using Sender = std::function<void(const v1::Directive&)>;
   struct Options {
     size_t max_sessions = 4096;
+    // Runs without a connected rank that are held in memory; of more, those that
+    // were longest not spoken of are forgotten, and read again when they are.
+    size_t max_idle_runs = 1024;
     // Principals that share them: each may hold its part and no more.
     size_t agents = 1;
-    std::string version = "0.1.0";
     uint64_t credit_bytes = 16 << 20;
     // Where events go; outlives the control plane. Null: nowhere.
     EventLog* events = nullptr;
     // For runs that were given no triggers of their own.
-    std::optional<v1::WatchSpec> default_watch;
+    std::optional<v1::TriggerSpec> default_triggers;
+    // Plans are saved on a thread of their own; else in the calls that asked
+    // for it, after the lock.
+    bool own_thread = false;
   };
   struct Admission {
     // Its session id is a secret: whoever knows it may upload in its name.
@@ -107,7 +118,7 @@ class ControlPlane {
 
   // Ranks it was sent to.
   absl::StatusOr<uint64_t> SetTriggers(const v1::SetTriggersRequest& request);
-  absl::StatusOr<v1::WatchSpec> GetTriggers(const std::string& run);
+  absl::StatusOr<v1::TriggerSpec> GetTriggers(const std::string& run);
   absl::StatusOr<uint64_t> ShipFlight(const v1::ShipFlightRequest& request);
   v1::ListEventsResponse ListEvents(const v1::ListEventsRequest& request) const;
   // Asks the ranks for their last calls; answers within a few seconds.
@@ -120,6 +131,10 @@ class ControlPlane {
   std::vector<AuditRecord> TakeAudit();
   // Tells every agent goodbye.
   void Shutdown();
+  // Held in memory.
+  size_t CountRuns() const;
+  // Returns when what was decided before is saved.
+  void WaitForSaves() { saves_.Wait(); }
 
  private:
   struct Agent {
@@ -128,6 +143,7 @@ class ControlPlane {
     bool connected = true;
     int64_t step = -1;
     int64_t step_ns = 0;
+    StepPace pace;
     uint64_t epoch = 0;
     bool dumping = false;
     uint64_t received_bytes = 0;
@@ -157,24 +173,26 @@ class ControlPlane {
   };
   struct Run {
     std::string name;
-    RunWatch watch;
+    absl::Time last_used = absl::InfinitePast();
+    RunTriggers triggers;
     RunPlans plans;
     RunEdits edits;
-    std::list<std::unique_ptr<SwitchOperation>> switches;
-    BenchBudget bench;
+    std::list<std::shared_ptr<SwitchOperation>> switches;
+    ReferenceBudget reference;
   };
 
   // Brings a run that is not known yet from the store. First thing in every
-  // call that names a run: LoadRun then finds it and need not wait for the
-  // disk under the lock.
+  // call that names a run: LoadRun only looks in memory.
   void ReadRun(const std::string& run);
   Run* LoadRun(const std::string& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Anybody can name runs that are none.
+  void ForgetIdleRuns(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of a run.
   struct SavedRun {
     std::shared_ptr<const CompiledPlan> plan;
     // The state of the config file that it was made of.
     std::string file_key;
-    std::optional<v1::WatchSpec> watch;
+    std::optional<v1::TriggerSpec> triggers;
   };
   static void UseSaved(const SavedRun& saved, Run* run);
   SavedRun ReadSaved(const std::string& run) const;
@@ -193,10 +211,11 @@ class ControlPlane {
   absl::Status TakeOver(const OpenedIncarnation& opened, Admission* admission)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRankKnown(const std::string& session, const v1::RankKnown& known);
-  // Notes that an agent changed what its run records.
-  void AuditPlan(const Peer& peer, absl::string_view action,
-                 const std::string& run, const v1::PlanSpec& spec,
-                 absl::string_view detail, absl::string_view outcome)
+  // Notes that an agent changed what its run records, or would have.
+  static AuditRecord AuditOf(const Peer& peer, absl::string_view action,
+                             const std::string& run, const v1::PlanSpec& spec,
+                             absl::string_view detail);
+  void Audit(AuditRecord record, absl::string_view outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Switch(const std::string& run, v1::PlanSpec spec,
               std::shared_ptr<const Plan> config, uint64_t expected_epoch,
@@ -220,26 +239,44 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Plans of single ranks are kept beside the run's own.
   static std::string PlanKey(const std::string& run, int64_t rank);
-  absl::Status SavePlan(const std::string& run, const v1::PlanSpec& spec,
-                        const std::vector<int64_t>& ranks)
+  // Rows of the store, by their keys.
+  using SavedRows = std::vector<std::pair<std::string, v1::PlanSpec>>;
+  static SavedRows RowsOf(const std::string& run, const v1::PlanSpec& spec,
+                          const std::vector<int64_t>& ranks);
+  // Saves the rows behind everything that was to be saved before. `saved` is
+  // called without the lock.
+  void Save(SavedRows rows, SwitchOperation::Saved saved);
+  // The same, and waits until they survive this process. Not under the lock.
+  absl::Status SaveAndWait(SavedRows rows,
+                           const std::function<void()>& when_saved);
+  // Saves what is in force then, for the run or for `ranks`.
+  void TakeBack(const std::string& run, const std::vector<int64_t>& ranks);
+  SwitchOperation::Actions ActionsFor(const std::string& run,
+                                      const std::vector<int64_t>& ranks,
+                                      const std::vector<std::string>& sessions);
+  void Agree(const std::string& run, const std::vector<int64_t>& ranks,
+             const std::vector<std::string>& sessions,
+             const std::shared_ptr<const CompiledPlan>& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsChosen(const Agent& agent, const std::string& run,
+                       const std::vector<int64_t>& ranks);
   // Steps that a bounded plan has before it, after the furthest rank's.
   int64_t StepsLeft(const Run& run, const v1::PlanSpec& spec) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status CheckRunName(const std::string& run);
   static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
   uint64_t Tell(v1::Event event);
-  static std::string WatchKey(const std::string& run);
+  static std::string TriggersKey(const std::string& run);
   void SendToRun(const std::string& run, const v1::Directive& directive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t CountConnected(const std::string& run) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnWatchEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
+  void OnTriggerEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Act(Run* run, const RunWatch::Fired& fired)
+  void Act(Run* run, const RunTriggers::Fired& fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDifference(const Agent& agent, Run* run,
-                    const v1::BenchDifference& untrusted)
+                    const v1::ReferenceDifference& untrusted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Switches plans off whose diff_nums is reached, as soon as nothing else is
   // being switched.
@@ -262,17 +299,20 @@ class ControlPlane {
   const Options options_;
   Store* const store_;
   const Clock* const clock_;
-  // Held while a run's first plan or its triggers are written to the store;
-  // never waited for with mutex_ held.
-  absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  // Held while a run's first plan is adopted, until it is saved; never waited
+  // for with mutex_ held.
+  absl::Mutex adopt_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
   uint64_t next_explain_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Time next_silence_check_ ABSL_GUARDED_BY(mutex_);
+  absl::Time next_idle_check_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::list<std::unique_ptr<ExplainOperation>> explains_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   std::vector<AuditRecord> audit_ ABSL_GUARDED_BY(mutex_);
+  // The last member: what it still has to do needs the others.
+  mutable DiskQueue saves_;
 };
 
 }  // namespace rankprobe

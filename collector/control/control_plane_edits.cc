@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
-#include "common/step_range.h"
+#include "common/base/step_range.h"
 
 namespace rankprobe {
 namespace {
@@ -16,6 +16,7 @@ constexpr uint32_t kSwitchTimeoutMs = 10000;
 // A rank that is silent or late gets another chance, so many times.
 constexpr int kMaxAttempts = 5;
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
+constexpr char kSuperseded[] = "SUPERSEDED: by a newer edit";
 
 bool AnyMissed(const v1::SwitchResult& result) {
   return std::any_of(result.ranks().begin(), result.ranks().end(),
@@ -39,6 +40,7 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   ReadRun(identity.run());
   // Outside the lock: this compiles.
   FileEdit edit = FileEdit::Read(untrusted, identity);
+  const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
@@ -50,18 +52,22 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   told.set_step(ReportedStep(untrusted.step()));
   told.set_detail(absl::StrCat(edit.who, " cannot be used: ", edit.fault));
   told.set_outcome("dumping is kept off");
-  if (!run->edits.Take(edit)) return;
   v1::PlanSpec brought;
   brought.set_config_json(edit.config_json);
-  AuditPlan(agent.peer, "ConfigEdited", identity.run(), brought,
-            edit.fault.empty()
-                ? edit.who
-                : absl::StrCat(edit.who, " cannot be used: ", edit.fault),
-            "TAKEN: the run's events say what came of it");
+  edit.audit =
+      AuditOf(agent.peer, "ConfigEdited", identity.run(), brought,
+              edit.fault.empty()
+                  ? edit.who
+                  : absl::StrCat(edit.who, " cannot be used: ", edit.fault));
+  std::optional<FileEdit> superseded;
+  if (!run->edits.Take(edit, &superseded)) return;
+  if (superseded.has_value()) Audit(superseded->audit, kSuperseded);
   if (!edit.fault.empty()) Tell(std::move(told));
   // While another switch goes on it waits, and only the newest does: who edits
   // without end makes one plan at a time.
   TryEdit(run);
+  if (run->edits.waiting())
+    Audit(edit.audit, "WAITING: for the end of another switch of the run");
 }
 
 void ControlPlane::CallOffFileSwitches(Run* run) {
@@ -136,12 +142,20 @@ void ControlPlane::EditDone(const std::string& name, FileEdit edit,
   if (!again) return;
   edit.not_before = MonotonicNow();
   if (!in_force) edit.not_before += kTryAgain;
-  run->edits.TryAgain(std::move(edit));
+  const AuditRecord audit = edit.audit;
+  if (!run->edits.TryAgain(std::move(edit)) && !in_force)
+    Audit(audit, kSuperseded);
 }
 
 void ControlPlane::NoteEdit(const Run& run, const FileEdit& edit,
                             const v1::PlanSpec& plan,
                             const std::string& outcome) {
+  AuditRecord audit = edit.audit;
+  audit.epoch = plan.epoch();
+  Audit(std::move(audit),
+        edit.fault.empty()
+            ? outcome
+            : absl::StrCat("REFUSED: dumping is kept off: ", outcome));
   v1::Event told;
   told.set_kind(v1::Event::KIND_SWITCHED);
   told.set_run(run.name);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/auth/secret.h"
 #include "collector/control/control_plane.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -82,11 +82,10 @@ absl::Status ControlPlane::TakeOver(const OpenedIncarnation& opened,
   return absl::OkStatus();
 }
 
-void ControlPlane::AuditPlan(const Peer& peer, absl::string_view action,
-                             const std::string& run, const v1::PlanSpec& spec,
-                             absl::string_view detail,
-                             absl::string_view outcome) {
-  if (audit_.size() >= kMaxWaitingAudit) return;
+AuditRecord ControlPlane::AuditOf(const Peer& peer, absl::string_view action,
+                                  const std::string& run,
+                                  const v1::PlanSpec& spec,
+                                  absl::string_view detail) {
   AuditRecord record;
   record.actor = peer.principal.name;
   record.role = std::string(peer.anonymous ? RoleName(Role::kAgent)
@@ -101,8 +100,13 @@ void ControlPlane::AuditPlan(const Peer& peer, absl::string_view action,
     absl::StrAppend(&record.detail, ".. (", config.size(), " bytes, SHA-256 ",
                     absl::BytesToHexString(Sha256(config)), ")");
   }
-  record.outcome = std::string(outcome);
   record.epoch = spec.epoch();
+  return record;
+}
+
+void ControlPlane::Audit(AuditRecord record, absl::string_view outcome) {
+  if (audit_.size() >= kMaxWaitingAudit) return;
+  record.outcome = std::string(outcome);
   audit_.push_back(std::move(record));
 }
 

@@ -163,6 +163,43 @@ TEST_F(SessionsTest, APrincipalHoldsItsShareOfTheSessions) {
   EXPECT_TRUE(Admit(HelloOf(6, 7), bob).ok());
 }
 
+// M03
+TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
+  ControlPlane::Options options;
+  options.max_idle_runs = 8;
+  Restart(options);
+  const auto join = [&](int i) {
+    v1::Hello hello = HelloOf(0, 100 + static_cast<uint64_t>(i));
+    hello.mutable_identity()->set_run(absl::StrCat("run", i));
+    hello.set_config_json(R"({"dump_path": "d"})");
+    const auto admission = Admit(hello);
+    EXPECT_TRUE(admission.ok()) << admission.status();
+    return admission->welcome.session_id();
+  };
+  for (int i = 0; i < 40; ++i) {
+    const std::string session = join(i);
+    // A rank stays in the first.
+    if (i > 0) control_->Disconnected(session, "gone");
+    clock_.Advance(absl::Milliseconds(10));
+  }
+  control_->Tick();
+  EXPECT_EQ(control_->CountRuns(), 40u) << "not what is being used";
+  clock_.Advance(absl::Seconds(31));
+  // Spoken of again.
+  EXPECT_TRUE(control_->GetConfig("run3").ok());
+  control_->Tick();
+  EXPECT_EQ(control_->CountRuns(), 10u) << "8, the first and the one spoken of";
+  const auto config = control_->GetConfig("run1");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->epoch(), 1u);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(control_->GetConfig(absl::StrCat("made up ", i)).ok());
+  }
+  clock_.Advance(absl::Seconds(31));
+  control_->Tick();
+  EXPECT_EQ(control_->CountRuns(), 9u);
+}
+
 TEST_F(SessionsTest, APlanThatAnAgentBringsIsNotedOnce) {
   v1::Hello hello = HelloOf(0, 1);
   hello.set_config_json(R"({"dump_path": "d"})");

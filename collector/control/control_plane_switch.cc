@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "collector/control/control_plane.h"
-#include "common/status_macros.h"
-#include "common/step_range.h"
+#include "common/base/status_macros.h"
+#include "common/base/step_range.h"
 
 namespace rankprobe {
 
@@ -16,13 +17,142 @@ std::string ControlPlane::PlanKey(const std::string& run, int64_t rank) {
   return absl::StrCat(run, std::string(1, '\0'), rank);
 }
 
-absl::Status ControlPlane::SavePlan(const std::string& run,
-                                    const v1::PlanSpec& spec,
-                                    const std::vector<int64_t>& ranks) {
-  if (ranks.empty()) return store_->SavePlan(run, spec);
-  for (const int64_t rank : ranks)
-    RP_RETURN_IF_ERROR(store_->SavePlan(PlanKey(run, rank), spec));
-  return absl::OkStatus();
+ControlPlane::SavedRows ControlPlane::RowsOf(
+    const std::string& run, const v1::PlanSpec& spec,
+    const std::vector<int64_t>& ranks) {
+  if (ranks.empty()) return {{run, spec}};
+  SavedRows rows;
+  for (const int64_t rank : ranks) rows.emplace_back(PlanKey(run, rank), spec);
+  return rows;
+}
+
+void ControlPlane::Save(SavedRows rows, SwitchOperation::Saved saved) {
+  saves_.Add([this, rows = std::move(rows), saved = std::move(saved)] {
+    for (const auto& [key, spec] : rows) {
+      if (const absl::Status status = store_->SavePlan(key, spec); !status.ok())
+        return saved(status, /*synced=*/false);
+    }
+    saved(absl::OkStatus(), /*synced=*/false);
+    saved(store_->SyncPlans(), /*synced=*/true);
+  });
+}
+
+absl::Status ControlPlane::SaveAndWait(
+    SavedRows rows, const std::function<void()>& when_saved) {
+  struct Answer {
+    absl::Notification given;
+    absl::Status status;
+  };
+  const auto answer = std::make_shared<Answer>();
+  // `when_saved` is called before this returns, or never.
+  Save(std::move(rows),
+       [answer, &when_saved](const absl::Status& status, bool synced) {
+         if (answer->given.HasBeenNotified()) return;
+         if (status.ok()) when_saved();
+         answer->status = status;
+         answer->given.Notify();
+       });
+  saves_.RunQueued();
+  answer->given.WaitForNotification();
+  return answer->status;
+}
+
+void ControlPlane::TakeBack(const std::string& run_name,
+                            const std::vector<int64_t>& ranks) {
+  saves_.Add([this, run_name, ranks] {
+    // Looked up now: everything that was saved before is decided, or is not
+    // agreed on either.
+    const v1::PlanSpec none;
+    SavedRows rows;
+    {
+      absl::MutexLock lock(&mutex_);
+      const Run* const run = LoadRun(run_name);
+      const auto spec_of = [&none](const auto& plan) {
+        return plan == nullptr ? none : plan->spec;
+      };
+      if (ranks.empty())
+        rows = RowsOf(run_name, spec_of(run->plans.ForAll()), {});
+      for (const int64_t rank : ranks)
+        rows.emplace_back(PlanKey(run_name, rank),
+                          spec_of(run->plans.ForRank(rank)));
+    }
+    for (const auto& [key, spec] : rows) {
+      // The store says itself that it has failed.
+      if (!store_->SavePlan(key, spec).ok()) return;
+    }
+    store_->SyncPlans().IgnoreError();
+  });
+}
+
+bool ControlPlane::IsChosen(const Agent& agent, const std::string& run,
+                            const std::vector<int64_t>& ranks) {
+  if (!agent.connected || agent.identity.run() != run) return false;
+  return ranks.empty() || (agent.identity.has_rank() &&
+                           std::find(ranks.begin(), ranks.end(),
+                                     agent.identity.rank()) != ranks.end());
+}
+
+void ControlPlane::Agree(const std::string& run_name,
+                         const std::vector<int64_t>& ranks,
+                         const std::vector<std::string>& sessions,
+                         const std::shared_ptr<const CompiledPlan>& plan) {
+  Run* const run = LoadRun(run_name);
+  run->plans.Set(plan, ranks);
+  // An operator overrules a file that cannot be used.
+  if (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR)
+    run->edits.SetFault("");
+  // Who came while it was being agreed on was welcomed with the old plan: it
+  // comes again and gets this one.
+  for (const auto& [session, agent] : agents_) {
+    if (IsChosen(agent, run_name, ranks) && agent.peer.end != nullptr &&
+        std::find(sessions.begin(), sessions.end(), session) == sessions.end())
+      agent.peer.end(absl::AbortedError(
+          "the plan has changed since this session's welcome; connect again"));
+  }
+}
+
+SwitchOperation::Actions ControlPlane::ActionsFor(
+    const std::string& run_name, const std::vector<int64_t>& ranks,
+    const std::vector<std::string>& sessions) {
+  SwitchOperation::Actions actions;
+  actions.send = [this](const std::string& session,
+                        const v1::Directive& directive) {
+    mutex_.AssertHeld();
+    const auto it = agents_.find(session);
+    if (it != agents_.end() && it->second.connected)
+      it->second.sender(directive);
+  };
+  actions.next_epoch = [this, run_name] {
+    mutex_.AssertHeld();
+    return LoadRun(run_name)->plans.NextEpoch();
+  };
+  actions.look = [this](const std::string& session) {
+    mutex_.AssertHeld();
+    const auto it = agents_.find(session);
+    // Replaced by a later session of its process.
+    if (it == agents_.end()) return SwitchOperation::Participant();
+    const Agent& agent = it->second;
+    return SwitchOperation::Participant{agent.identity, agent.step,
+                                        agent.pace.StepNanos(MonotonicNow())};
+  };
+  actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,
+                                         SwitchOperation::Saved saved) {
+    Save(RowsOf(run_name, spec, ranks),
+         [this, run_name, saved = std::move(saved)](const absl::Status& status,
+                                                    bool synced) {
+           absl::MutexLock lock(&mutex_);
+           saved(status, synced);
+           ForgetFinished(LoadRun(run_name));
+         });
+  };
+  actions.agree = [this, run_name, ranks,
+                   sessions](const std::shared_ptr<const CompiledPlan>& plan) {
+    mutex_.AssertHeld();
+    Agree(run_name, ranks, sessions, plan);
+  };
+  actions.take_back = [this, run_name, ranks] { TakeBack(run_name, ranks); };
+  actions.now = [this] { return MonotonicNow(); };
+  return actions;
 }
 
 void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
@@ -49,12 +179,7 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
                                    options.ranks().end());
   std::vector<int64_t> steps;
   for (const auto& [session, agent] : agents_) {
-    if (!agent.connected || agent.identity.run() != run_name) continue;
-    if (!ranks.empty() && (!agent.identity.has_rank() ||
-                           std::find(ranks.begin(), ranks.end(),
-                                     agent.identity.rank()) == ranks.end())) {
-      continue;
-    }
+    if (!IsChosen(agent, run_name, ranks)) continue;
     sessions.push_back(session);
     steps.push_back(agent.step);
   }
@@ -68,39 +193,10 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
         absl::StrCat("step ", options.at_step(),
                      " has passed: a rank is in step ", furthest)));
   }
-  SwitchOperation::Actions actions;
-  actions.send = [this](const std::string& session,
-                        const v1::Directive& directive) {
-    mutex_.AssertHeld();
-    const auto it = agents_.find(session);
-    if (it != agents_.end() && it->second.connected)
-      it->second.sender(directive);
-  };
-  actions.next_epoch = [run] { return run->plans.NextEpoch(); };
-  actions.look = [this](const std::string& session) {
-    mutex_.AssertHeld();
-    const auto it = agents_.find(session);
-    // Replaced by a later session of its process.
-    if (it == agents_.end()) return SwitchOperation::Participant();
-    const Agent& agent = it->second;
-    return SwitchOperation::Participant{agent.identity, agent.step,
-                                        agent.step_ns};
-  };
-  actions.agree =
-      [this, run, run_name,
-       ranks](const std::shared_ptr<const CompiledPlan>& plan) -> absl::Status {
-    mutex_.AssertHeld();
-    RP_RETURN_IF_ERROR(SavePlan(run_name, plan->spec, ranks));
-    run->plans.Set(plan, ranks);
-    // An operator overrules a file that cannot be used.
-    if (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR)
-      run->edits.SetFault("");
-    return absl::OkStatus();
-  };
   spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
-  run->switches.push_back(std::make_unique<SwitchOperation>(
+  run->switches.push_back(std::make_shared<SwitchOperation>(
       SwitchOperation::Request{std::move(spec), options, std::move(config)},
-      sessions, std::move(actions), MonotonicNow(), std::move(done)));
+      sessions, ActionsFor(run_name, ranks, sessions), std::move(done)));
   run->switches.back()->Start();
   ForgetFinished(run);
 }
@@ -123,6 +219,7 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
     }
     auto config = RunPlans::Parse(spec.config_json());
     if (!config.ok()) return done(config.status());
+    const RunQueuedAfter save(&saves_);
     absl::MutexLock lock(&mutex_);
     // Somebody has changed it meanwhile.
     if (request.config_json().empty() &&
@@ -149,6 +246,7 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
   auto config = RunPlans::Parse(request.config_json());
   if (!config.ok()) return done(config.status());
   ReadRun(request.run());
+  const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   Run* const run = LoadRun(request.run());
   v1::PlanSpec spec;
@@ -188,7 +286,7 @@ absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
 }
 
 void ControlPlane::ForgetFinished(Run* run) {
-  run->switches.remove_if([](const std::unique_ptr<SwitchOperation>& op) {
+  run->switches.remove_if([](const std::shared_ptr<SwitchOperation>& op) {
     return op->finished();
   });
 }

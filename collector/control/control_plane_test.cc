@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collector/testing/control_fixture.h"
 #include "collector/testing/frames.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -41,25 +42,8 @@ struct FakeRank {
   std::deque<v1::Directive> inbox;
 };
 
-class ControlPlaneTest : public testing::TempDirTest {
+class ControlPlaneTest : public testing::ControlFixture {
  protected:
-  void SetUp() override {
-    TempDirTest::SetUp();
-    Restart();
-  }
-  void TearDown() override {
-    control_.reset();
-    store_.reset();
-    TempDirTest::TearDown();
-  }
-  void Restart() {
-    control_.reset();
-    store_.reset();
-    store_ = OpenStore();
-    control_ = std::make_unique<ControlPlane>(ControlPlane::Options(),
-                                              store_.get(), &clock_);
-  }
-
   v1::Welcome Join(int64_t rank, FakeRank* fake, uint64_t incarnation = 0) {
     auto admission = control_->Admit(
         HelloOf("run", rank, incarnation == 0 ? 100 + rank : incarnation),
@@ -87,7 +71,7 @@ class ControlPlaneTest : public testing::TempDirTest {
     }
   }
 
-  // Takes one message from the rank's inbox, as PlanGate would.
+  // Takes one message from the rank's inbox, as PlanSwitcher would.
   void Deliver(FakeRank* rank) {
     if (rank->inbox.empty()) return;
     const v1::Directive d = rank->inbox.front();
@@ -135,8 +119,6 @@ class ControlPlaneTest : public testing::TempDirTest {
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
   }
 
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<ControlPlane> control_;
   std::optional<absl::StatusOr<v1::SwitchResult>> result_;
 };
 

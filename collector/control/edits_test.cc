@@ -1,12 +1,12 @@
 // Config files that are edited while the job runs: order, sameness, faults.
 #include <deque>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
+#include "collector/testing/control_fixture.h"
 #include "collector/testing/frames.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,7 +22,7 @@ constexpr char kOn[] = R"({"dump_path": "d", "dump_enable": true})";
 constexpr char kTensor[] =
     R"({"dump_path": "d", "dump_enable": true, "task": "tensor"})";
 
-// What a rank does with directives: PlanGate, in short.
+// What a rank does with directives: PlanSwitcher, in short.
 struct FakeRank {
   std::string session;
   int64_t step = 0;
@@ -34,29 +34,8 @@ struct FakeRank {
   v1::PlanSpec in_force;
 };
 
-class EditsTest : public testing::TempDirTest {
+class EditsTest : public testing::ControlFixture {
  protected:
-  void SetUp() override {
-    TempDirTest::SetUp();
-    auto events = EventLog::Open({}, file_system_.get(), &clock_);
-    ASSERT_TRUE(events.ok());
-    events_ = *std::move(events);
-    Restart();
-  }
-  void TearDown() override {
-    control_.reset();
-    store_.reset();
-    TempDirTest::TearDown();
-  }
-  void Restart() {
-    control_.reset();
-    store_.reset();
-    store_ = OpenStore();
-    ControlPlane::Options options;
-    options.events = events_.get();
-    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
-  }
-
   void Join(int64_t rank, FakeRank* fake, const std::string& config = kOff) {
     v1::Hello hello;
     *hello.mutable_identity() =
@@ -160,11 +139,56 @@ class EditsTest : public testing::TempDirTest {
     return out;
   }
 
-  std::unique_ptr<EventLog> events_;
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<ControlPlane> control_;
+  // Of the edits since the last call.
+  std::vector<std::string> Audited() {
+    std::vector<std::string> out;
+    for (const AuditRecord& record : control_->TakeAudit()) {
+      if (record.action == "ConfigEdited")
+        out.push_back(absl::StrCat(record.detail, ": ", record.outcome));
+    }
+    return out;
+  }
+
   std::optional<absl::StatusOr<v1::SwitchResult>> result_;
 };
+
+TEST_F(EditsTest, WhatCameOfAnEditIsAudited) {
+  FakeRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  Edit(a, kOn);
+  EXPECT_THAT(Audited(), IsEmpty());
+  // While it goes on two more come, of which one is never tried.
+  Edit(b, kTensor);
+  EXPECT_THAT(Audited(), ::testing::ElementsAre(HasSubstr(": WAITING")));
+  Edit(b, kOff);
+  EXPECT_THAT(
+      Audited(),
+      ::testing::ElementsAre(
+          ::testing::AllOf(HasSubstr(kTensor), HasSubstr(": SUPERSEDED")),
+          ::testing::AllOf(HasSubstr(kOff), HasSubstr(": WAITING"))));
+  Run({&a, &b}, 20);
+  EXPECT_THAT(Audited(), ::testing::ElementsAre(
+                             ::testing::AllOf(HasSubstr("rank 0, "),
+                                              HasSubstr(": OK: 2/2 ranks")),
+                             ::testing::AllOf(HasSubstr("rank 1, "),
+                                              HasSubstr(": OK: 2/2 ranks"))));
+  // Refused, too late, and called off.
+  Edit(a, "{");
+  Run({&a, &b});
+  EXPECT_THAT(Audited(), ::testing::ElementsAre(HasSubstr(": REFUSED: ")));
+  Operator(true);
+  Run({&a, &b});
+  Edit(a, kTensor, "", /*seen=*/1);
+  EXPECT_THAT(Audited(), ::testing::ElementsAre(HasSubstr(
+                             "not applied: read before the operator's plan")));
+  b.silent = true;
+  Edit(a, kOn);
+  Answer(&a);
+  Operator(true);
+  EXPECT_THAT(Audited(), ::testing::ElementsAre(HasSubstr(": CANCELLED")));
+}
 
 TEST_F(EditsTest, TheFirstRanksConfigSaysWhereItComesFrom) {
   FakeRank rank;

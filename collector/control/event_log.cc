@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/crc32c.h"
 
 namespace rankprobe {
 namespace {
@@ -32,9 +32,10 @@ absl::StatusOr<std::unique_ptr<EventLog>> EventLog::Open(
     const Options& options, FileSystem* file_system, const Clock* clock) {
   std::unique_ptr<EventLog> log(new EventLog(options, file_system, clock));
   if (options.path.empty()) return log;
-  absl::MutexLock lock(&log->mutex_);
+  absl::MutexLock file_lock(&log->file_mutex_);
   for (const std::string& path :
        {absl::StrCat(options.path, ".1"), options.path}) {
+    absl::MutexLock lock(&log->mutex_);
     if (file_system->Exists(path)) RP_RETURN_IF_ERROR(log->Load(path));
   }
   RP_RETURN_IF_ERROR(log->OpenFile());
@@ -149,15 +150,51 @@ std::vector<const v1::Event*> EventLog::InOrder(const std::string& run,
   return found;
 }
 
-absl::Status EventLog::TurnOver() {
+absl::Status EventLog::TurnOver(uint64_t first_id) {
   RP_RETURN_IF_ERROR(file_->Close());
   file_.reset();
   RP_RETURN_IF_ERROR(
       file_system_->Rename(options_.path, absl::StrCat(options_.path, ".1")));
   RP_RETURN_IF_ERROR(OpenFile());
-  for (const v1::Event* event : InOrder("", 0))
-    RP_RETURN_IF_ERROR(Write(*event));
+  std::vector<v1::Event> before;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const v1::Event* event : InOrder("", 0)) {
+      if (event->id() < first_id) before.push_back(*event);
+    }
+  }
+  for (const v1::Event& event : before) RP_RETURN_IF_ERROR(Write(event));
   return absl::OkStatus();
+}
+
+void EventLog::WriteLater(const v1::Event& event) {
+  // After a fault nothing is written until the next start: a hole would hide
+  // what follows it.
+  if (options_.path.empty() || !status_.ok()) return;
+  if (unwritten_.size() >= options_.max_unwritten) {
+    status_ = absl::ResourceExhaustedError(
+        absl::StrCat(unwritten_.size(), " events wait for the disk"));
+    return;
+  }
+  unwritten_.push_back(event);
+  // One task writes all that is there by then.
+  if (unwritten_.size() == 1) writes_.Add([this] { WriteWaiting(); });
+}
+
+void EventLog::WriteWaiting() {
+  absl::MutexLock file_lock(&file_mutex_);
+  std::vector<v1::Event> events;
+  {
+    absl::MutexLock lock(&mutex_);
+    events = std::exchange(unwritten_, {});
+  }
+  for (const v1::Event& event : events) {
+    if (written_.ok() && file_bytes_ > options_.max_file_bytes)
+      written_ = TurnOver(event.id());
+    if (written_.ok()) written_ = Write(event);
+  }
+  absl::MutexLock lock(&mutex_);
+  status_.Update(written_);
 }
 
 absl::Status EventLog::Write(const v1::Event& event) {
@@ -170,6 +207,7 @@ absl::Status EventLog::Write(const v1::Event& event) {
 }
 
 uint64_t EventLog::Append(v1::Event event) {
+  const RunQueuedAfter write(&writes_);
   absl::MutexLock lock(&mutex_);
   Ring* const ring = RingOf(event);
   if (!Allow(ring)) return 0;
@@ -181,11 +219,7 @@ uint64_t EventLog::Append(v1::Event event) {
   const uint64_t id = next_id_++;
   event.set_id(id);
   event.set_time_unix_ns(absl::ToUnixNanos(clock_->Now()));
-  // After a fault nothing is written until the next start: a hole would hide
-  // what follows it.
-  if (file_ != nullptr && status_.ok() && file_bytes_ > options_.max_file_bytes)
-    status_ = TurnOver();
-  if (file_ != nullptr && status_.ok()) status_ = Write(event);
+  WriteLater(event);
   Keep(std::move(event));
   return id;
 }

@@ -1,13 +1,14 @@
 // What happened to runs: the newest events in memory, all in a file that is
 // turned over once. Each line of the file is one framed Event: length, CRC32C,
-// bytes (docs/formats.md, "Events").
+// bytes (docs/formats.md, "Events and audit").
 //
 // Whoever tells much loses its own: each run has a ring for each kind of event,
 // the largest ring gives way when there are too many, and a ring that is told
 // more than its rate leaves events out and says how many. A file that begins
 // anew begins with what is in memory, so that this holds over restarts too.
 //
-// Ownership: one per collector; FileSystem and Clock outlive it. Thread-safe.
+// Ownership: one per collector; FileSystem and Clock outlive it. Thread-safe:
+// Append and List wait for no disk, the file is written behind them.
 // Failure: an event that cannot be written is kept in memory and the fault is
 // remembered; a torn end is dropped at Open.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_EVENT_LOG_H_
@@ -25,9 +26,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/clock.h"
-#include "common/file_system.h"
-#include "rankprobe/v1/watch.pb.h"
+#include "collector/control/disk_queue.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
+#include "rankprobe/v1/triggers.pb.h"
 
 namespace rankprobe {
 
@@ -43,6 +45,10 @@ class EventLog {
     // Of one kind in one run: so many at once, and so many a second.
     double burst = 1000;
     double events_per_second = 20;
+    // The file is written by a thread of its own; else in Append.
+    bool own_thread = false;
+    // Events that wait for the disk. More are a fault of writing.
+    size_t max_unwritten = 20000;
   };
 
   static absl::StatusOr<std::unique_ptr<EventLog>> Open(const Options& options,
@@ -56,12 +62,18 @@ class EventLog {
   std::vector<v1::Event> List(const std::string& run, uint64_t after_id,
                               size_t limit) const;
 
+  // Returns when what was appended before is written.
+  void WaitForWrites() { writes_.Wait(); }
+
   // The last fault of writing; OK when there was none.
   absl::Status status() const;
 
  private:
   EventLog(const Options& options, FileSystem* file_system, const Clock* clock)
-      : options_(options), file_system_(file_system), clock_(clock) {}
+      : options_(options),
+        file_system_(file_system),
+        clock_(clock),
+        writes_(options.own_thread) {}
 
   using RingKey = std::pair<std::string, int>;
   struct Ring {
@@ -87,16 +99,24 @@ class EventLog {
   std::vector<const v1::Event*> InOrder(const std::string& run,
                                         uint64_t after_id) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  absl::Status TurnOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues the event for the file.
+  void WriteLater(const v1::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes what waits; called by `writes_` alone.
+  void WriteWaiting();
+  // Begins the file anew with what was in memory before `first_id`.
+  absl::Status TurnOver(uint64_t first_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
   absl::Status Load(const std::string& path)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OpenFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OpenFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
   absl::Status Write(const v1::Event& event)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
 
   const Options options_;
   FileSystem* const file_system_;
   const Clock* const clock_;
+  // Held while the file is written; never waited for with mutex_ held.
+  absl::Mutex file_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<RingKey, Ring> rings_ ABSL_GUARDED_BY(mutex_);
@@ -104,9 +124,13 @@ class EventLog {
   std::set<std::pair<uint64_t, RingKey>> by_size_ ABSL_GUARDED_BY(mutex_);
   size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
-  uint64_t file_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<v1::Event> unwritten_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(file_mutex_);
+  uint64_t file_bytes_ ABSL_GUARDED_BY(file_mutex_) = 0;
+  absl::Status written_ ABSL_GUARDED_BY(file_mutex_);
+  // The last member: what it still has to do needs the others.
+  DiskQueue writes_;
 };
 
 }  // namespace rankprobe

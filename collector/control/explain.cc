@@ -5,8 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/names.h"
-#include "common/record_gate.h"
+#include "common/filter/record_filter.h"
+#include "common/records/entry_names.h"
 
 namespace rankprobe {
 namespace {

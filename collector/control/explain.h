@@ -9,7 +9,7 @@
 #include <string>
 
 #include "collector/control/run_plans.h"
-#include "common/call_filter.h"
+#include "common/filter/call_filter.h"
 #include "rankprobe/v1/control.pb.h"
 
 namespace rankprobe {

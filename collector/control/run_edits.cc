@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/run_plans.h"
-#include "common/config_reader.h"
-#include "common/visible_text.h"
+#include "common/config/config_reader.h"
+#include "common/text/visible_text.h"
 #include "rapidjson/document.h"
 #include "rapidjson/stringbuffer.h"
 #include "rapidjson/writer.h"
@@ -58,10 +58,10 @@ std::string RunEdits::KeyOf(const std::string& config_json) {
   return {buffer.GetString(), buffer.GetSize()};
 }
 
-bool RunEdits::Take(FileEdit edit) {
+bool RunEdits::Take(FileEdit edit, std::optional<FileEdit>* superseded) {
   if (edit.key == key_) return false;
   key_ = edit.key;
-  waiting_ = std::move(edit);
+  *superseded = std::exchange(waiting_, std::move(edit));
   return true;
 }
 
@@ -70,8 +70,10 @@ std::optional<FileEdit> RunEdits::Next(absl::Time now) {
   return std::exchange(waiting_, std::nullopt);
 }
 
-void RunEdits::TryAgain(FileEdit edit) {
-  if (!waiting_.has_value() && edit.key == key_) waiting_ = std::move(edit);
+bool RunEdits::TryAgain(FileEdit edit) {
+  if (waiting_.has_value() || edit.key != key_) return false;
+  waiting_ = std::move(edit);
+  return true;
 }
 
 }  // namespace rankprobe

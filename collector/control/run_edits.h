@@ -16,7 +16,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "common/plan.h"
+#include "collector/auth/audit_log.h"
+#include "common/config/plan.h"
 #include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
@@ -33,6 +34,8 @@ struct FileEdit {
   std::string who;
   // What it says, the same for all ranks.
   std::string key;
+  // Who edited, for the audit log; without an outcome.
+  AuditRecord audit;
   // Tries to make it the plan of every rank, and when the next may be made.
   int attempts = 0;
   absl::Time not_before = absl::InfinitePast();
@@ -51,15 +54,17 @@ class RunEdits {
   // own (dump_path). Parses, so not under a lock.
   static std::string KeyOf(const std::string& config_json);
 
-  // False: the run knows this state of the file.
-  bool Take(FileEdit edit);
+  // False: the run knows this state of the file. `superseded` is set to the
+  // edit that waited, which nobody will try any more.
+  bool Take(FileEdit edit, std::optional<FileEdit>* superseded);
   // What the file said that the plan in force was made of.
   void Know(std::string key) { key_ = std::move(key); }
 
   // Takes the edit that waits if its time has come.
   std::optional<FileEdit> Next(absl::Time now);
-  // It is to be tried again, unless another has come since.
-  void TryAgain(FileEdit edit);
+  // It is to be tried again. False: another has come since.
+  bool TryAgain(FileEdit edit);
+  bool waiting() const { return waiting_.has_value(); }
 
   // Why dumping is kept off; empty: it is not.
   const std::string& fault() const { return fault_; }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/status_macros.h"
-#include "common/step_range.h"
+#include "common/base/status_macros.h"
+#include "common/base/step_range.h"
 
 namespace rankprobe {
 namespace {

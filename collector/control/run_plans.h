@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/plan.h"
+#include "common/config/plan.h"
 #include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {

@@ -18,6 +18,17 @@ constexpr double kRoundTripNs = 1e8;
 constexpr double kRoundTripNsPerRank = 2e5;
 constexpr int64_t kMinMargin = 2;
 constexpr int64_t kMaxMargin = 100000;
+// From one attempt to the next, if how fast the ranks are was seen for less than
+// kSeenLong only.
+constexpr int64_t kMaxGrowth = 8;
+constexpr absl::Duration kSeenLong = absl::Milliseconds(100);
+// A step is too far ahead when it takes so much longer to get there than it
+// was to take, and longer than anybody waits without asking himself why.
+constexpr double kFarAhead = 4;
+constexpr double kFarAheadNs = 2e9;
+// So long a switch waits for the disk to sync what is written. Then it goes on:
+// the plan survives this process, and a moment later the machine.
+constexpr absl::Duration kSyncWait = absl::Seconds(1);
 
 // Ranks of one job are not further apart.
 constexpr int64_t kOutlierSteps = 1000000;
@@ -32,11 +43,11 @@ absl::Duration TimeoutOf(const v1::SwitchOptions& options) {
 
 SwitchOperation::SwitchOperation(Request request,
                                  const std::vector<std::string>& sessions,
-                                 Actions actions, absl::Time now, Done done)
+                                 Actions actions, Done done)
     : request_(std::move(request)),
       actions_(std::move(actions)),
       done_(std::move(done)),
-      deadline_(now + TimeoutOf(request_.options)) {
+      deadline_(actions_.now() + TimeoutOf(request_.options)) {
   for (const std::string& session : sessions)
     ranks_[session].who = actions_.look(session);
 }
@@ -84,21 +95,49 @@ void SwitchOperation::LeaveOutliersOut() {
 int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   const int64_t furthest = FurthestStep();
-  int64_t fastest_ns = INT64_MAX;
-  for (auto& [session, rank] : ranks_) {
-    if (rank.left_out) continue;
-    const Participant now = actions_.look(session);
-    if (now.step_ns > 0) fastest_ns = std::min(fastest_ns, now.step_ns);
-  }
-  const double wait_ns =
-      (kRoundTripNs +
-       kRoundTripNsPerRank * static_cast<double>(ranks_.size())) *
-      static_cast<double>(1u << (attempts_ - 1));
+  const int64_t step_ns = StepNanos(furthest);
+  const bool seen_long =
+      attempts_ == 1 || actions_.now() - prepared_at_ >= kSeenLong;
+  const int64_t most =
+      seen_long ? kMaxMargin : std::min(kMaxMargin, kMaxGrowth * margin_);
   const double steps =
-      fastest_ns == INT64_MAX ? 0 : wait_ns / static_cast<double>(fastest_ns);
-  const int64_t margin =
-      std::clamp(static_cast<int64_t>(steps) + 1, kMinMargin, kMaxMargin);
-  return furthest + margin;
+      step_ns == 0 ? 0 : WaitNanos() / static_cast<double>(step_ns);
+  margin_ = std::clamp(
+      static_cast<int64_t>(std::min(steps, static_cast<double>(kMaxMargin))) +
+          1,
+      kMinMargin, most);
+  return furthest + margin_;
+}
+
+int64_t SwitchOperation::StepNanos(int64_t furthest) const {
+  int64_t fastest = 0;
+  const auto note = [&fastest](int64_t step_ns) {
+    if (step_ns > 0 && (fastest == 0 || step_ns < fastest)) fastest = step_ns;
+  };
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
+      note(actions_.look(session).step_ns);
+  }
+  // What they have done since the prepare tells more.
+  const int64_t steps = furthest - prepared_at_step_;
+  const absl::Duration took = actions_.now() - prepared_at_;
+  if (plan_ != nullptr && steps > 0 && took > absl::ZeroDuration())
+    note(std::max<int64_t>(absl::ToInt64Nanoseconds(took / steps), 1));
+  return fastest;
+}
+
+double SwitchOperation::WaitNanos() const {
+  return std::max((kRoundTripNs +
+                   kRoundTripNsPerRank * static_cast<double>(ranks_.size())) *
+                      static_cast<double>(1u << (attempts_ - 1)),
+                  2 * absl::ToDoubleNanoseconds(slowest_));
+}
+
+bool SwitchOperation::IsFarAhead(int64_t now) const {
+  const int64_t steps = plan_->spec.effective_at_step() - now;
+  return steps > kMinMargin &&
+         static_cast<double>(steps) * static_cast<double>(StepNanos(now)) >
+             std::max(kFarAhead * WaitNanos(), kFarAheadNs);
 }
 
 void SwitchOperation::Prepare() {
@@ -109,6 +148,8 @@ void SwitchOperation::Prepare() {
   spec.set_effective_at_step(ChooseStep());
   // Before the first step nothing has gone by.
   prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
+  prepared_at_ = actions_.now();
+  saving_ = false;
   absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
       RunPlans::Compile(spec, request_.config);
   if (!compiled.ok()) return Finish(compiled.status());
@@ -121,7 +162,7 @@ void SwitchOperation::Prepare() {
     rank.reason.clear();
     actions_.send(session, directive);
   }
-  CommitIfAllPrepared();
+  SaveIfAllPrepared();
 }
 
 void SwitchOperation::OnPrepared(const std::string& session,
@@ -147,7 +188,7 @@ void SwitchOperation::OnPrepared(const std::string& session,
   }
   if (prepared.accepted()) {
     rank.state = v1::RankSwitch::STATE_PREPARED;
-    CommitIfAllPrepared();
+    SaveIfAllPrepared();
     return;
   }
   rank.state = v1::RankSwitch::STATE_REFUSED;
@@ -167,7 +208,8 @@ void SwitchOperation::OnPrepared(const std::string& session,
   }
 }
 
-void SwitchOperation::CommitIfAllPrepared() {
+void SwitchOperation::SaveIfAllPrepared() {
+  if (saving_) return;
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
@@ -176,17 +218,69 @@ void SwitchOperation::CommitIfAllPrepared() {
   }
   if (!any && !ranks_.empty()) return Finish(Result());
   // The commit takes about as long as the prepare took. If some ranks would be
-  // past the step by then, others not, a later step is agreed on instead.
+  // past the step by then, others not, a later step is agreed on instead; an
+  // earlier one if they have become slow.
   const int64_t now = FurthestStep();
+  prepare_steps_ = now - prepared_at_step_;
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
-      plan_->spec.effective_at_step() - now <= now - prepared_at_step_) {
+      (plan_->spec.effective_at_step() - now <= prepare_steps_ ||
+       IsFarAhead(now))) {
     Abort();
     return Prepare();
   }
-  if (const absl::Status status = actions_.agree(plan_); !status.ok()) {
+  saving_ = true;
+  saving_since_ = actions_.now();
+  written_ = false;
+  actions_.save(plan_->spec,
+                [self = shared_from_this(), epoch = plan_->spec.epoch()](
+                    const absl::Status& status, bool synced) {
+                  self->OnSaved(epoch, status, synced);
+                });
+}
+
+void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
+                              bool synced) {
+  // Also when it failed: part of it may be there.
+  stored_ = true;
+  const bool is_last = synced || !status.ok();
+  if (finished_) {
+    if (!committed_ && is_last) actions_.take_back();
+    return;
+  }
+  // Decided, or of an earlier attempt.
+  if (!saving_ || epoch != plan_->spec.epoch()) return;
+  if (!status.ok()) {
+    saving_ = false;
     Abort();
     return Finish(status);
   }
+  written_ = true;
+  if (synced) Decide();
+}
+
+void SwitchOperation::Decide() {
+  saving_ = false;
+  slowest_ = std::max(slowest_, actions_.now() - prepared_at_);
+  const bool any =
+      std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+        return rank.second.state == v1::RankSwitch::STATE_PREPARED;
+      });
+  if (!any && !ranks_.empty()) return Finish(Result());
+  // The disk may have taken longer than the ranks.
+  const int64_t now = FurthestStep();
+  const int64_t step = plan_->spec.effective_at_step();
+  if (request_.options.has_at_step() && now >= step) {
+    Abort();
+    return Finish(absl::FailedPreconditionError(
+        absl::StrCat("step ", step, " has passed while the plan was saved: a ",
+                     "rank is in step ", now)));
+  }
+  if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
+      (step - now <= prepare_steps_ || IsFarAhead(now))) {
+    Abort();
+    return Prepare();
+  }
+  actions_.agree(plan_);
   committed_ = true;
   v1::Directive directive;
   directive.mutable_commit()->set_epoch(plan_->spec.epoch());
@@ -216,7 +310,7 @@ void SwitchOperation::OnLost(const std::string& session) {
   if (committed_) {
     FinishIfAllSettled();
   } else {
-    CommitIfAllPrepared();
+    SaveIfAllPrepared();
   }
 }
 
@@ -257,7 +351,17 @@ void SwitchOperation::CallOff() {
 }
 
 void SwitchOperation::Tick(absl::Time now) {
+  if (finished_) return;
+  if (saving_ && written_ && now >= saving_since_ + kSyncWait) Decide();
   if (finished_ || now < deadline_) return;
+  if (saving_) {
+    Abort();
+    return Finish(absl::DeadlineExceededError(absl::StrCat(
+        "the plan is not saved: the archive's disk has not answered for ",
+        absl::FormatDuration(now - saving_since_),
+        ". No rank switches. Only a collector that is killed before its disk "
+        "answers may come back with this plan: see `rankprobe config get`")));
+  }
   if (!committed_) Abort();
   for (auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_UNSPECIFIED) {
@@ -312,6 +416,8 @@ v1::SwitchResult SwitchOperation::Result() const {
 void SwitchOperation::Finish(absl::StatusOr<v1::SwitchResult> result) {
   if (finished_) return;
   finished_ = true;
+  // What is still being saved is taken back when that is over.
+  if (stored_ && !committed_ && !saving_) actions_.take_back();
   done_(std::move(result));
 }
 

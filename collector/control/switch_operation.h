@@ -1,9 +1,15 @@
-// One step-aligned switch in progress: prepare on every rank, then commit, then
-// wait until each has applied. A pure state machine: messages in, actions out.
+// One step-aligned switch in progress: prepare on every rank, save the plan,
+// commit, then wait until each has applied. A pure state machine: messages in,
+// actions out.
 //
-//   preparing --all accepted--> committing --all applied--> done
-//       |  any rank had passed the step: abort, later step, prepare again
+//   preparing --all accepted--> saving --saved--> committing --applied--> done
+//       |  a rank has passed the step: abort, later step, prepare again
+//       |  the ranks turn out slower: abort, earlier step, prepare again
 //       |  time-out or refusal: abort, done (nothing switched)
+//
+// The plan is saved while nobody waits for the disk, and no rank hears of a
+// commit that is not saved. A plan that was saved and not agreed on is taken
+// back. Owned by a shared pointer: what is being saved holds it.
 //
 // Not thread-safe: guarded by the ControlPlane's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
@@ -25,11 +31,15 @@
 
 namespace rankprobe {
 
-class SwitchOperation {
+class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
  public:
+  // Told twice: when the plan survives this process, and when it survives the
+  // machine. Once if the first fails.
+  using Saved = std::function<void(const absl::Status& status, bool synced)>;
   struct Participant {
     v1::Identity identity;
     int64_t step = -1;
+    // What a step takes lately; 0: nothing is known.
     int64_t step_ns = 0;
   };
   struct Request {
@@ -46,14 +56,19 @@ class SwitchOperation {
     std::function<uint64_t()> next_epoch;
     // The current step and step time of a session.
     std::function<Participant(const std::string& session)> look;
-    // All ranks have accepted: make it the run's plan. The commit follows.
-    std::function<absl::Status(const std::shared_ptr<const CompiledPlan>&)>
-        agree;
+    // Saves the plan later, never in the call.
+    std::function<void(const v1::PlanSpec& spec, Saved saved)> save;
+    // All ranks have accepted and it is saved: make it the run's plan. The
+    // commit follows.
+    std::function<void(const std::shared_ptr<const CompiledPlan>&)> agree;
+    // What was saved was not agreed on: save what is in force.
+    std::function<void()> take_back;
+    std::function<absl::Time()> now;
   };
   using Done = std::function<void(absl::StatusOr<v1::SwitchResult>)>;
 
   SwitchOperation(Request request, const std::vector<std::string>& sessions,
-                  Actions actions, absl::Time now, Done done);
+                  Actions actions, Done done);
 
   // Sends the first prepare.
   void Start();
@@ -87,12 +102,21 @@ class SwitchOperation {
 
   void Prepare();
   void LeaveOutliersOut();
-  void CommitIfAllPrepared();
+  void SaveIfAllPrepared();
+  void OnSaved(uint64_t epoch, const absl::Status& status, bool synced);
+  void Decide();
   bool CommitCameTooLate() const;
   void FinishIfAllSettled();
   void Abort();
   int64_t FurthestStep() const;
+  // Of the fastest rank, the furthest being in step `furthest`; 0: nothing is
+  // known.
+  int64_t StepNanos(int64_t furthest) const;
+  // What prepare and commit may take in this attempt.
+  double WaitNanos() const;
   int64_t ChooseStep();
+  // The ranks have become slower since the step was chosen.
+  bool IsFarAhead(int64_t now) const;
   void Finish(absl::StatusOr<v1::SwitchResult> result);
   v1::SwitchResult Result() const;
 
@@ -103,8 +127,21 @@ class SwitchOperation {
   std::map<std::string, Rank> ranks_;
   std::shared_ptr<const CompiledPlan> plan_;
   uint32_t attempts_ = 0;
-  // The furthest rank's step when the last prepare was sent.
+  // The furthest rank's step when the last prepare was sent, and how many steps
+  // later all had answered.
   int64_t prepared_at_step_ = 0;
+  int64_t prepare_steps_ = 0;
+  // How far after the furthest rank's the step was chosen.
+  int64_t margin_ = 0;
+  absl::Time prepared_at_;
+  // The longest time from a prepare to its decision.
+  absl::Duration slowest_;
+  bool saving_ = false;
+  absl::Time saving_since_;
+  // Of the plan that is being saved: it survives this process.
+  bool written_ = false;
+  // A plan of this switch is in the store.
+  bool stored_ = false;
   bool committed_ = false;
   bool finished_ = false;
 };

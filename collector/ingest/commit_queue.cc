@@ -4,14 +4,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collector/ingest/decoded_size.h"
 #include "collector/ingest/payload_scope.h"
+#include "collector/ingest/refusal.h"
 
 namespace rankprobe {
 namespace {
 
 // How often promises of payloads are looked at while somebody waits for one.
 constexpr absl::Duration kClaimCheck = absl::Milliseconds(250);
+
+void AddRefusal(const v1::RefusalRow& refusal, v1::UploadAck* ack) {
+  v1::RefusedFrame* const refused = ack->add_refused_frames();
+  refused->set_sequence(refusal.sequence());
+  refused->set_reason(refusal.reason());
+}
 
 }  // namespace
 
@@ -35,6 +41,7 @@ void CommitQueue::Finish() {
     stopping_ = true;
     work_ = true;
   }
+  work_came_.NotifyAll();
   stop_.Set();
   thread_.join();
   {
@@ -48,7 +55,8 @@ void CommitQueue::Finish() {
 uint64_t CommitQueue::Add(const std::string& session,
                           const v1::Identity& identity,
                           const std::string& principal, uint64_t committed,
-                          const Listener& listener) {
+                          const Listener& listener,
+                          const std::vector<v1::RefusalRow>& refusals) {
   absl::Status broken;
   uint64_t id = 0;
   Acks acks;
@@ -95,6 +103,7 @@ uint64_t CommitQueue::Add(const std::string& session,
   ack.set_received(committed);
   ack.set_committed(committed);
   ack.set_credit_bytes(CreditNow());
+  for (const v1::RefusalRow& refusal : refusals) AddRefusal(refusal, &ack);
   listener.ack(ack);
   return id;
 }
@@ -127,20 +136,19 @@ std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
   return out;
 }
 
-bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame) {
+bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame,
+                         const FrameSize& size) {
   Pending pending;
-  pending.bytes = frame.ByteSizeLong();
-  pending.memory = DecodedSize(frame, pending.bytes);
+  pending.size = size;
   pending.frame = std::move(frame);
   return Enqueue(upload, std::move(pending));
 }
 
-bool CommitQueue::Refuse(uint64_t upload, uint64_t sequence,
-                         std::string reason) {
+bool CommitQueue::Refuse(uint64_t upload, v1::RefusalRow refusal) {
   Pending pending;
-  pending.frame.set_sequence(sequence);
-  pending.memory = reason.size() + sizeof(Pending);
-  pending.refused = std::move(reason);
+  pending.frame.set_sequence(refusal.sequence());
+  pending.size.memory = refusal.reason().size() + sizeof(Pending);
+  pending.refusal = std::move(refusal);
   return Enqueue(upload, std::move(pending));
 }
 
@@ -148,14 +156,15 @@ bool CommitQueue::Enqueue(uint64_t upload, Pending pending) {
   absl::MutexLock lock(&mutex_);
   const auto it = uploads_.find(upload);
   if (it == uploads_.end() || it->second->removed) return true;
-  pending_ += pending.memory;
-  control_->NoteReceived(it->second->session, pending.bytes,
-                         static_cast<int64_t>(pending.memory));
+  pending_ += pending.size.memory;
+  control_->NoteReceived(it->second->session, pending.size.encoded,
+                         static_cast<int64_t>(pending.size.memory));
   it->second->received =
       std::max(it->second->received, pending.frame.sequence());
-  it->second->backlog += pending.memory;
+  it->second->backlog += pending.size.memory;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
+  work_came_.NotifyAll();
   it->second->paused = !MayRead(*it->second);
   return !it->second->paused;
 }
@@ -190,7 +199,7 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
         taken.push_back(
             {it->first, it->second, std::move(upload.frames.front()), ""});
         upload.frames.pop_front();
-        bytes += taken.back().pending.bytes;
+        bytes += taken.back().pending.size.encoded;
       }
       ++it;
     }
@@ -200,30 +209,42 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
   return taken;
 }
 
-void CommitQueue::LetGo(const Taken& t) {
+void CommitQueue::ReleaseBytes(const Taken& t) {
   // A failed sync may have forgotten all that was pending.
-  pending_ -= std::min(pending_, t.pending.memory);
-  t.upload->backlog -= std::min(t.upload->backlog, t.pending.memory);
+  pending_ -= std::min(pending_, t.pending.size.memory);
+  t.upload->backlog -= std::min(t.upload->backlog, t.pending.size.memory);
   control_->NoteReceived(t.upload->session, 0,
-                         -static_cast<int64_t>(t.pending.memory));
+                         -static_cast<int64_t>(t.pending.size.memory));
+}
+
+FrameToStore CommitQueue::ToStore(const Taken& taken) {
+  const Pending& pending = taken.pending;
+  FrameToStore out;
+  out.identity = &taken.upload->identity;
+  out.frame = &pending.frame;
+  out.content_digest = taken.content_digest;
+  if (pending.refusal.has_value()) out.refusal = &*pending.refusal;
+  out.bytes = pending.size.encoded;
+  out.chunk_verified = true;
+  return out;
 }
 
 absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
   std::vector<FrameToStore> frames;
   frames.reserve(taken.size());
-  for (const Taken& t : taken)
-    frames.push_back({&t.upload->identity, &t.pending.frame, t.content_digest});
+  for (const Taken& t : taken) frames.push_back(ToStore(t));
   return store_->Commit(frames);
 }
 
 absl::Status CommitQueue::CommitRefused(const absl::Status& why, Taken* taken) {
+  Pending& pending = taken->pending;
+  pending.refusal = RefusalOf(pending.frame, why.message());
   v1::UploadFrame empty;
-  empty.set_sequence(taken->pending.frame.sequence());
-  taken->pending.frame = std::move(empty);
-  taken->pending.refused = std::string(why.message());
+  empty.set_sequence(pending.frame.sequence());
+  pending.frame = std::move(empty);
   if (options_.metrics != nullptr) ++options_.metrics->refused_frames;
   // Where the number itself is wrong this fails too.
-  return store_->Commit({{&taken->upload->identity, &taken->pending.frame}});
+  return store_->Commit({ToStore(*taken)});
 }
 
 void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
@@ -231,8 +252,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
   std::map<std::shared_ptr<Upload>, absl::Status> bad;
   for (Taken& t : *taken) {
     if (bad.count(t.upload) == 0) {
-      absl::Status status = store_->Commit(
-          {{&t.upload->identity, &t.pending.frame, t.content_digest}});
+      absl::Status status = store_->Commit({ToStore(t)});
       if (absl::IsInvalidArgument(status)) status = CommitRefused(status, &t);
       if (status.ok()) {
         done.push_back(std::move(t));
@@ -244,15 +264,15 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       bad[t.upload] = status;
     }
     absl::MutexLock lock(&mutex_);
-    pending_ -= std::min(pending_, t.pending.memory);
-    t.upload->backlog -= std::min(t.upload->backlog, t.pending.memory);
+    pending_ -= std::min(pending_, t.pending.size.memory);
+    t.upload->backlog -= std::min(t.upload->backlog, t.pending.size.memory);
   }
   AckAll(done);
   for (const auto& [upload, status] : bad) {
     {
       absl::MutexLock lock(&mutex_);
       for (const Pending& pending : upload->frames)
-        pending_ -= std::min(pending_, pending.memory);
+        pending_ -= std::min(pending_, pending.size.memory);
       upload->backlog = 0;
       upload->frames.clear();
     }
@@ -268,7 +288,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     absl::MutexLock lock(&mutex_);
     unsynced_ = unsynced_ || !taken.empty();
     for (const Taken& t : taken) {
-      LetGo(t);
+      ReleaseBytes(t);
       t.upload->committed =
           std::max(t.upload->committed, t.pending.frame.sequence());
       v1::UploadAck& ack = acks[t.upload];
@@ -276,11 +296,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       ack.set_committed(t.upload->committed);
       ack.set_synced(t.upload->synced);
       ack.set_credit_bytes(credit);
-      if (!t.pending.refused.empty()) {
-        v1::RefusedFrame* const refused = ack.add_refused_frames();
-        refused->set_sequence(t.pending.frame.sequence());
-        refused->set_reason(t.pending.refused);
-      }
+      if (t.pending.refusal.has_value()) AddRefusal(*t.pending.refusal, &ack);
       if (!t.pending.frame.has_chunk()) continue;
       const v1::PayloadChunk& chunk = t.pending.frame.chunk();
       const std::string& run = t.upload->identity.run();
@@ -288,17 +304,17 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
           chunk.offset_bytes() + chunk.data().size() >= chunk.length_bytes();
       const std::string& digest =
           t.content_digest.empty() ? chunk.digest() : t.content_digest;
-      if (!last && !claims_.empty()) {
-        claims_.Progress(t.upload->sharing, digest, chunk.length_bytes(),
+      if (!last && !leases_.empty()) {
+        leases_.Progress(t.upload->sharing, digest, chunk.length_bytes(),
                          clock_->MonotonicNanos());
       }
-      if ((last && claims_.empty()) ||
+      if ((last && leases_.empty()) ||
           !store_->KeepPayload(run, chunk.digest(), chunk.length_bytes()))
         continue;
       // The rest of a payload that is whole need not come.
       if (!last) ack.add_have_digests(digest);
-      for (const uint64_t id :
-           claims_.Whole(t.upload->sharing, digest, chunk.length_bytes())) {
+      for (const uint64_t id : leases_.OnComplete(t.upload->sharing, digest,
+                                                  chunk.length_bytes())) {
         const auto other = uploads_.find(id);
         if (other != uploads_.end())
           acks[other->second].add_have_digests(digest);
@@ -384,7 +400,7 @@ void CommitQueue::NoteCommit(const absl::Status& status,
   if (!status.ok()) return;
   metrics->commit_seconds.Add(duration);
   uint64_t bytes = 0;
-  for (const Taken& t : taken) bytes += t.pending.bytes;
+  for (const Taken& t : taken) bytes += t.pending.size.encoded;
   metrics->committed_bytes += bytes;
 }
 
@@ -415,8 +431,8 @@ void CommitQueue::Run() {
       const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return work_ || stopping_;
       };
-      if (claims_.awaited()) {
-        mutex_.AwaitWithTimeout(absl::Condition(&wanted), kClaimCheck);
+      if (leases_.awaited()) {
+        work_came_.WaitFor(&mutex_, kClaimCheck, wanted);
       } else {
         mutex_.Await(absl::Condition(&wanted));
       }
@@ -433,6 +449,10 @@ void CommitQueue::Run() {
     for (Taken& t : taken) {
       ApplyGate(t.upload.get(), &t.pending.frame);
       t.content_digest = RenamePayloads(t.upload->principal, &t.pending.frame);
+      if (t.pending.refusal.has_value()) {
+        t.pending.refusal->set_payload_digest(StoredDigest(
+            t.upload->principal, t.pending.refusal->payload_digest()));
+      }
     }
     while (!taken.empty()) {
       const int64_t began = clock_->MonotonicNanos();

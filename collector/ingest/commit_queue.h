@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,11 +26,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
+#include "collector/ingest/decoded_size.h"
 #include "collector/ingest/ingest_metrics.h"
-#include "collector/ingest/payload_claims.h"
+#include "collector/ingest/payload_leases.h"
 #include "collector/store/store.h"
-#include "common/monotonic_event.h"
-#include "common/record_gate.h"
+#include "common/base/monotonic_event.h"
+#include "common/base/monotonic_time.h"
+#include "common/filter/record_filter.h"
 
 namespace rankprobe {
 
@@ -69,41 +72,40 @@ class CommitQueue {
   // older one of the same incarnation ends with ABORTED; what it has submitted
   // is still written.
   // Payloads are shared among uploads of one run and one `principal`, "" being
-  // one too.
+  // one too. `refusals` are told once more: the ack that named them may have
+  // been lost.
   uint64_t Add(const std::string& session, const v1::Identity& identity,
                const std::string& principal, uint64_t committed,
-               const Listener& listener);
+               const Listener& listener,
+               const std::vector<v1::RefusalRow>& refusals = {});
   void Remove(uint64_t upload);
-  // A checked frame of the upload; offers are answered in their turn. False:
-  // the upload, or all of them together, hold more than they should; read no
-  // more until `resume` is called.
-  bool Submit(uint64_t upload, v1::UploadFrame frame);
-  // The frame of that number will never be taken: it is committed empty, and
-  // the ack says so and why. False as for Submit.
-  bool Refuse(uint64_t upload, uint64_t sequence, std::string reason);
+  // A frame of the upload that CheckContent has let through; offers are
+  // answered in their turn. False: the upload, or all of them together, hold
+  // more than they should; read no more until `resume` is called.
+  bool Submit(uint64_t upload, v1::UploadFrame frame, const FrameSize& size);
+  // The frame of that number will never be taken: it is committed empty, the
+  // refusal is kept, and the ack says so and why. False as for Submit.
+  bool Refuse(uint64_t upload, v1::RefusalRow refusal);
 
   uint64_t pending_bytes() const;
 
  private:
   struct Pending {
     v1::UploadFrame frame;
-    // As it came.
-    uint64_t bytes = 0;
-    // As it is held.
-    uint64_t memory = 0;
-    // Not empty: what it held is refused, for this reason.
-    std::string refused;
+    FrameSize size;
+    // Of a frame that is refused; `frame` is then its number only.
+    std::optional<v1::RefusalRow> refusal;
   };
   struct StepPlan {
     uint64_t epoch = 0;
     // Null: the plan is the agent's own, or not known any more.
-    std::shared_ptr<RecordGate> gate;
+    std::shared_ptr<RecordFilter> gate;
   };
   struct Upload {
     std::string session;
     v1::Identity identity;
     std::string principal;
-    // Who shares payloads with it, for the claims.
+    // Who shares payloads with it, for the leases.
     std::string sharing;
     Listener listener;
     std::deque<Pending> frames;
@@ -131,7 +133,7 @@ class CommitQueue {
   // Nobody listens to it any more; `acks` are for those who send in its stead.
   void Retire(uint64_t id, Acks* acks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It is done with: its bytes make room.
-  void LetGo(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReleaseBytes(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells those who are to send what others have promised and not sent.
   void HandOnClaims();
   // Takes offers out and answers them.
@@ -141,7 +143,8 @@ class CommitQueue {
   void BeginStepGate(Upload* upload, int64_t step, uint64_t epoch);
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
   // Lets a call through or counts it as left out by `verdict`.
-  static void CheckCalls(RecordGate* gate, v1::UploadFrame* frame);
+  static void CheckCalls(RecordFilter* gate, v1::UploadFrame* frame);
+  static FrameToStore ToStore(const Taken& taken);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   bool Enqueue(uint64_t upload, Pending pending);
   void CommitOneByOne(std::vector<Taken>* taken);
@@ -176,13 +179,15 @@ class CommitQueue {
   // Nothing will be committed any more.
   bool all_committed_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;
+  // Told with each work_.
+  MonotonicCondVar work_came_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_upload_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
   // Where the next turn begins.
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
-  PayloadClaims claims_ ABSL_GUARDED_BY(mutex_);
+  PayloadLeases leases_ ABSL_GUARDED_BY(mutex_);
   std::thread sync_thread_;
   std::thread thread_;
 };

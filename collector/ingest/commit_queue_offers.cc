@@ -1,5 +1,5 @@
 // What the commit queue has to do with payloads that are promised: offers,
-// claims that are handed on, uploads that end.
+// leases that are handed on, uploads that end.
 #include <map>
 #include <utility>
 
@@ -10,11 +10,11 @@ namespace rankprobe {
 
 void CommitQueue::Retire(uint64_t id, Acks* acks) {
   const auto it = uploads_.find(id);
-  for (const PayloadClaims::Heir& heir :
-       claims_.Gone(id, clock_->MonotonicNanos())) {
-    const auto other = uploads_.find(heir.upload);
+  for (const PayloadLeases::Reassignment& reassigned_to :
+       leases_.ReleaseAll(id, clock_->MonotonicNanos())) {
+    const auto other = uploads_.find(reassigned_to.upload);
     if (other != uploads_.end())
-      (*acks)[other->second].add_wanted_digests(heir.digest);
+      (*acks)[other->second].add_wanted_digests(reassigned_to.digest);
   }
   // What has been received is still written; nobody hears of it.
   it->second->removed = true;
@@ -25,12 +25,12 @@ void CommitQueue::HandOnClaims() {
   Acks acks;
   {
     absl::MutexLock lock(&mutex_);
-    if (!claims_.awaited()) return;
-    for (const PayloadClaims::Heir& heir :
-         claims_.HandOn(clock_->MonotonicNanos())) {
-      const auto other = uploads_.find(heir.upload);
+    if (!leases_.awaited()) return;
+    for (const PayloadLeases::Reassignment& reassigned_to :
+         leases_.HandOn(clock_->MonotonicNanos())) {
+      const auto other = uploads_.find(reassigned_to.upload);
       if (other != uploads_.end())
-        acks[other->second].add_wanted_digests(heir.digest);
+        acks[other->second].add_wanted_digests(reassigned_to.digest);
     }
   }
   for (const auto& [other, ack] : acks) other->listener.ack(ack);
@@ -56,7 +56,7 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
       }
       absl::MutexLock lock(&mutex_);
       if (t.upload->removed ||
-          claims_.Claim(t.upload->sharing, digest, offers.length_bytes(i), t.id,
+          leases_.Claim(t.upload->sharing, digest, offers.length_bytes(i), t.id,
                         clock_->MonotonicNanos())) {
         ack.add_wanted_digests(digest);
       } else {
@@ -64,7 +64,7 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
       }
     }
     absl::MutexLock lock(&mutex_);
-    LetGo(t);
+    ReleaseBytes(t);
   }
   *taken = std::move(rest);
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "collector/ingest/payload_scope.h"
+#include "collector/ingest/refusal.h"
 #include "collector/testing/frames.h"
 #include "gtest/gtest.h"
 
@@ -93,9 +95,13 @@ class CommitQueueTest : public testing::TempDirTest {
     record->mutable_call()->set_kind(v1::CALL_KIND_API_FORWARD);
   }
 
+  void Submit(uint64_t upload, const v1::UploadFrame& frame) {
+    queue_->Submit(upload, frame, SizeOf(frame, frame.ByteSizeLong()));
+  }
+
   void SubmitAll(uint64_t upload, Frames* frames) {
     for (size_t i = 0; i < frames->size(); ++i) {
-      queue_->Submit(upload, frames->frame(i));
+      Submit(upload, frames->frame(i));
     }
   }
 
@@ -182,7 +188,7 @@ TEST_F(CommitQueueTest, ANewerUploadOfAProcessEndsTheOlder) {
   // What had come is written; what comes now is not.
   Frames late(MakeIdentity("run", 0, 1));
   for (uint64_t i = 0; i < 25; ++i) AddCall(&late, 0, i);
-  queue_->Submit(first, late.frame(20));
+  Submit(first, late.frame(20));
   queue_->Remove(first);
   queue_.reset();
   EXPECT_EQ(Records("run"), 20u);
@@ -287,24 +293,51 @@ TEST_F(CommitQueueTest, ARefusedFrameIsAnsweredAndTheNextIsCommitted) {
   for (uint64_t i = 0; i < 4; ++i) AddCall(&frames, 0, i);
   const uint64_t upload =
       queue_->Add("s", frames.identity(), "", 0, heard_[0].Listener());
-  queue_->Submit(upload, frames.frame(0));
-  queue_->Refuse(upload, 2, "it is deep");
-  queue_->Submit(upload, frames.frame(2));
+  Submit(upload, frames.frame(0));
+  queue_->Refuse(upload, RefusalOf(frames.frame(1), "it is deep"));
+  Submit(upload, frames.frame(2));
   // The store finds the fault of this one.
   v1::UploadFrame bad;
   bad.set_sequence(4);
   bad.mutable_batch()->set_step(-1);
-  queue_->Submit(upload, bad);
+  Submit(upload, bad);
   v1::UploadFrame last = frames.frame(3);
   last.set_sequence(5);
-  queue_->Submit(upload, last);
+  Submit(upload, last);
   ASSERT_TRUE(heard_[0].WaitCommitted(5));
   const std::map<uint64_t, std::string> refused = heard_[0].refused();
   ASSERT_EQ(refused.size(), 2u);
   EXPECT_EQ(refused.at(2), "it is deep");
   EXPECT_NE(refused.at(4), "");
   EXPECT_EQ(Records("run"), 3u);
-  EXPECT_EQ(*store_->OpenIncarnation(frames.identity()), 5u);
+  const auto opened =
+      store_->OpenIncarnation(frames.identity(), IncarnationClaim());
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened->committed, 5u);
+  // Both are kept, and told to the next upload: the ack may have been lost.
+  ASSERT_EQ(opened->refusals.size(), 2u);
+  EXPECT_EQ(opened->refusals[0].records(), 1u);
+  EXPECT_EQ(opened->refusals[1].step(), -1);
+  queue_->Add("t", frames.identity(), "", 5, heard_[1].Listener(),
+              opened->refusals);
+  EXPECT_EQ(heard_[1].refused(), refused);
+}
+
+// The reason stands where the payload is missing: under the name that the
+// payload has in the store.
+TEST_F(CommitQueueTest, ARefusedChunkIsNamedAsRecordsNameIt) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload("some bytes");
+  const uint64_t upload =
+      queue_->Add("s", frames.identity(), "somebody", 0, heard_[0].Listener());
+  queue_->Refuse(upload, RefusalOf(frames.frame(0), "why"));
+  ASSERT_TRUE(heard_[0].WaitCommitted(1));
+  const auto opened =
+      store_->OpenIncarnation(frames.identity(), IncarnationClaim());
+  ASSERT_TRUE(opened.ok());
+  ASSERT_EQ(opened->refusals.size(), 1u);
+  EXPECT_EQ(opened->refusals[0].payload_digest(),
+            StoredDigest("somebody", testing::DigestOf("some bytes")));
 }
 
 }  // namespace

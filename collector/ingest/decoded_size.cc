@@ -123,7 +123,7 @@ uint64_t RecordCost(const v1::Record& record) {
 
 }  // namespace
 
-uint64_t DecodedSize(const v1::UploadFrame& frame, uint64_t encoded_bytes) {
+FrameSize SizeOf(const v1::UploadFrame& frame, uint64_t encoded_bytes) {
   uint64_t size = sizeof(v1::UploadFrame) + encoded_bytes;
   if (frame.has_offers()) {
     size += static_cast<uint64_t>(frame.offers().digests_size()) * kString;
@@ -131,7 +131,7 @@ uint64_t DecodedSize(const v1::UploadFrame& frame, uint64_t encoded_bytes) {
     for (const v1::Record& record : frame.batch().records())
       size += RecordCost(record);
   }
-  return size;
+  return {encoded_bytes, size};
 }
 
 }  // namespace rankprobe

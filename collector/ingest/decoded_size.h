@@ -15,8 +15,16 @@ namespace rankprobe {
 // worst that an agent sends, takes some 20 MiB; one of empty messages over 60.
 inline constexpr uint64_t kMaxDecodedBytes = 32 << 20;
 
+// Each walks the whole frame: measured once and handed on.
+struct FrameSize {
+  // As it came.
+  uint64_t encoded = 0;
+  // As it is held: the encoded bytes and what they cost besides.
+  uint64_t memory = 0;
+};
+
 // `encoded_bytes`: what the frame's ByteSizeLong is.
-uint64_t DecodedSize(const v1::UploadFrame& frame, uint64_t encoded_bytes);
+FrameSize SizeOf(const v1::UploadFrame& frame, uint64_t encoded_bytes);
 
 }  // namespace rankprobe
 

@@ -1,6 +1,6 @@
 #include "collector/ingest/decoded_size.h"
 
-#include "collector/ingest/admission.h"
+#include "collector/ingest/frame_validator.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -28,7 +28,11 @@ v1::ValueList* FirstList(v1::RecordBatch* batch) {
 }
 
 uint64_t Estimate(const v1::UploadFrame& frame) {
-  return DecodedSize(frame, frame.ByteSizeLong());
+  return SizeOf(frame, frame.ByteSizeLong()).memory;
+}
+
+absl::Status Check(const v1::UploadFrame& frame) {
+  return CheckContent(frame, SizeOf(frame, frame.ByteSizeLong()));
 }
 
 TEST(DecodedSizeTest, IsNeverFarBelowTheTruth) {
@@ -72,14 +76,14 @@ TEST(DecodedSizeTest, IsNeverFarBelowTheTruth) {
 TEST(DecodedSizeTest, FramesOfEmptyMessagesAreRefused) {
   const v1::UploadFrame losses =
       Full([](v1::RecordBatch* b) { b->add_records()->mutable_loss(); });
-  EXPECT_EQ(CheckContent(losses).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Check(losses).code(), absl::StatusCode::kInvalidArgument);
   // What an agent may well send.
   const v1::UploadFrame integers = Full([](v1::RecordBatch* b) {
     v1::ScalarValue* s = FirstList(b)->add_items()->mutable_scalar();
     s->set_type("int");
     s->set_i(1);
   });
-  EXPECT_TRUE(CheckContent(integers).ok()) << Estimate(integers);
+  EXPECT_TRUE(Check(integers).ok()) << Estimate(integers);
 }
 
 }  // namespace

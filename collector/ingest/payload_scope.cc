@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/auth/secret.h"
-#include "common/call_values.h"
+#include "common/records/call_values.h"
 
 namespace rankprobe {
 namespace {

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/published_ranks.h"
 
 namespace rankprobe {
 namespace {
@@ -35,12 +36,13 @@ absl::StatusOr<uint64_t> CopyIndex(Index* from, FileSystem* file_system,
 }
 
 absl::Status CopyFile(FileSystem* file_system, const std::string& from,
-                      const std::string& to, uint64_t size) {
+                      FileSystem* target, const std::string& to,
+                      uint64_t size) {
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> in,
                       file_system->OpenForRead(from));
   RP_ASSIGN_OR_RETURN(
       const std::unique_ptr<WritableFile> out,
-      file_system->OpenForWrite(to, FileSystem::OpenMode::kCreateNew));
+      target->OpenForWrite(to, FileSystem::OpenMode::kCreateNew));
   std::string data;
   for (uint64_t at = 0; at < size; at += data.size()) {
     data.resize(std::min<uint64_t>(kCopyBytes, size - at));
@@ -58,57 +60,66 @@ std::string Parent(const std::string& path) {
 
 absl::StatusOr<v1::BackupReport> Fill(Index* index, PayloadStore* payloads,
                                       FileSystem* file_system,
+                                      FileSystem* target,
                                       const std::string& directory, bool copy) {
   v1::BackupReport report;
   const std::string segments = directory + "/segments";
-  RP_RETURN_IF_ERROR(file_system->CreateDirectories(segments));
-  RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory + "/index"));
+  RP_RETURN_IF_ERROR(target->CreateDirectories(segments));
+  RP_RETURN_IF_ERROR(target->CreateDirectories(directory + "/index"));
   // The index first: every byte that a snapshot points at is in a segment by
   // then.
   RP_ASSIGN_OR_RETURN(const uint64_t rows,
-                      CopyIndex(index, file_system, directory + "/index"));
+                      CopyIndex(index, target, directory + "/index"));
   report.set_index_rows(rows);
   for (const PayloadStore::SegmentInfo& segment : payloads->Segments()) {
     const std::string from = payloads->SegmentPath(segment.number);
     const std::string to = absl::StrCat(segments, from.substr(from.rfind('/')));
     // An open segment is still written to: it cannot be shared.
-    if (!copy && segment.closed && file_system->Link(from, to).ok()) {
+    if (!copy && segment.closed && target->Link(from, to).ok()) {
       report.set_linked(report.linked() + 1);
     } else {
-      RP_RETURN_IF_ERROR(CopyFile(file_system, from, to, segment.size_bytes));
+      RP_RETURN_IF_ERROR(
+          CopyFile(file_system, from, target, to, segment.size_bytes));
     }
     report.set_segments(report.segments() + 1);
     report.set_segment_bytes(report.segment_bytes() + segment.size_bytes);
   }
-  RP_RETURN_IF_ERROR(file_system->SyncDirectory(segments));
-  RP_RETURN_IF_ERROR(file_system->SyncDirectory(directory + "/index"));
-  RP_RETURN_IF_ERROR(file_system->SyncDirectory(directory));
+  RP_RETURN_IF_ERROR(target->SyncDirectory(segments));
+  RP_RETURN_IF_ERROR(target->SyncDirectory(directory + "/index"));
+  RP_RETURN_IF_ERROR(target->SyncDirectory(directory));
   return report;
 }
 
 }  // namespace
 
-absl::StatusOr<v1::BackupReport> BackupArchive(Index* index,
-                                               PayloadStore* payloads,
-                                               FileSystem* file_system,
-                                               const std::string& directory,
-                                               bool copy) {
-  if (file_system->Exists(directory)) {
+absl::StatusOr<v1::BackupReport> BackupArchive(
+    Index* index, PayloadStore* payloads, FileSystem* file_system,
+    FileSystem* target, const std::string& directory, bool copy) {
+  if (target->Exists(directory)) {
     return absl::AlreadyExistsError(
         absl::StrCat(directory, " exists; a backup goes into a new directory"));
   }
   const std::string temporary = directory + ".tmp";
+  const auto claim = [&] {
+    return ClaimDirectory(target, temporary,
+                          absl::StrCat("Unfinished backup to ", directory));
+  };
   // What a backup that was cut short left behind.
-  if (file_system->Exists(temporary))
-    RP_RETURN_IF_ERROR(file_system->DeleteTree(temporary));
+  if (target->Exists(temporary)) {
+    RP_RETURN_IF_ERROR(claim());
+    RP_RETURN_IF_ERROR(target->DeleteTree(temporary));
+  }
+  RP_RETURN_IF_ERROR(claim());
   absl::StatusOr<v1::BackupReport> report =
-      Fill(index, payloads, file_system, temporary, copy);
+      Fill(index, payloads, file_system, target, temporary, copy);
   if (report.ok()) {
-    absl::Status placed = file_system->Rename(temporary, directory);
-    if (placed.ok()) placed = file_system->SyncDirectory(Parent(directory));
+    absl::Status placed =
+        target->Delete(absl::StrCat(temporary, "/", kClaimFile));
+    if (placed.ok()) placed = target->Rename(temporary, directory);
+    if (placed.ok()) placed = target->SyncDirectory(Parent(directory));
     if (!placed.ok()) report = placed;
   }
-  if (!report.ok()) file_system->DeleteTree(temporary).IgnoreError();
+  if (!report.ok()) target->DeleteTree(temporary).IgnoreError();
   return report;
 }
 

@@ -7,8 +7,8 @@
 
 #include "collector/store/keys.h"
 #include "collector/store/maintenance.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/crc32c.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {

@@ -592,7 +592,10 @@ class RebuildTest : public DamageTest {
   absl::StatusOr<RebuildReport> Rebuild() {
     StoreOptions options;
     options.data_dir = root_ + "/data";
-    return RebuildIndex(options, file_system_.get(), &clock_);
+    return RebuildIndex(options, file_system_.get(), &clock_,
+                        [](absl::string_view, absl::string_view digest) {
+                          return std::string(digest);
+                        });
   }
   // How many of the payloads are served; those that are are right.
   size_t Served(Store* store, const std::string& run) {

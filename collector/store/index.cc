@@ -1,5 +1,6 @@
 #include "collector/store/index.h"
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -8,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/store/index_env.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "leveldb/cache.h"
 #include "leveldb/db.h"
 #include "leveldb/filter_policy.h"
@@ -51,7 +52,7 @@ class LevelDbIndex : public Index {
  public:
   explicit LevelDbIndex(const IndexOptions& options)
       : options_(options),
-        env_(NewIndexEnv(options.file_system)),
+        env_(NewIndexEnv(options.file_system, &entries_dirty_)),
         cache_(leveldb::NewLRUCache(options.cache_bytes)),
         filter_(leveldb::NewBloomFilterPolicy(10)) {}
 
@@ -65,9 +66,19 @@ class LevelDbIndex : public Index {
   }
 
   absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) override {
-    RP_RETURN_IF_ERROR(WriteLogged(std::move(batch), sync));
-    if (!sync) return absl::OkStatus();
-    const absl::Status status = SyncOlderLogs();
+    RP_RETURN_IF_ERROR(WriteLogged(std::move(batch)));
+    return sync ? Sync() : absl::OkStatus();
+  }
+
+  // Not by LevelDB: all writes, also those that are to be COMMITTED only, would
+  // wait for a disk that is slow to sync.
+  absl::Status Sync() override {
+    absl::MutexLock sync_lock(&sync_mutex_);
+    {
+      absl::MutexLock write_lock(&write_mutex_);
+      RP_RETURN_IF_ERROR(broken_);
+    }
+    const absl::Status status = SyncLogs();
     // Without descriptors nothing was synced and nothing is lost: the caller
     // tries again.
     if (!status.ok() && !absl::IsResourceExhausted(status)) {
@@ -77,7 +88,7 @@ class LevelDbIndex : public Index {
     return status;
   }
 
-  absl::Status WriteLogged(std::unique_ptr<IndexBatch> batch, bool sync) {
+  absl::Status WriteLogged(std::unique_ptr<IndexBatch> batch) {
     // One at a time, so that nothing is logged behind a torn record.
     absl::MutexLock write_lock(&write_mutex_);
     RP_RETURN_IF_ERROR(broken_);
@@ -89,12 +100,12 @@ class LevelDbIndex : public Index {
       if (out_of_space_) RP_RETURN_IF_ERROR(OpenLocked());
       db = db_;
     }
-    leveldb::WriteOptions options;
-    options.sync = sync;
-    const absl::Status status = FromLevelDb(
-        db->Write(options, static_cast<LevelDbBatch*>(batch.get())->batch()),
-        "index write");
-    // A failed sync is no matter of room: what it left behind is unknown.
+    const absl::Status status =
+        FromLevelDb(db->Write(leveldb::WriteOptions(),
+                              static_cast<LevelDbBatch*>(batch.get())->batch()),
+                    "index write");
+    // A failed sync (of a table) is no matter of room: what it left behind is
+    // unknown.
     if (absl::IsResourceExhausted(status) &&
         !absl::StrContains(status.message(), "sync")) {
       absl::MutexLock lock(&mutex_);
@@ -151,9 +162,9 @@ class LevelDbIndex : public Index {
   }
 
  private:
-  // LevelDB syncs the log it writes now. One it has switched away from may
-  // still be the only place of writes whose table is not finished.
-  absl::Status SyncOlderLogs() {
+  // The log that LevelDB writes now, and those it has switched away from: they
+  // may still be the only place of writes whose table is not finished.
+  absl::Status SyncLogs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_) {
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                         options_.file_system->List(options_.directory));
     for (const std::string& name : names) {
@@ -165,7 +176,11 @@ class LevelDbIndex : public Index {
       if (absl::IsResourceExhausted(status)) return status;
       if (!status.ok()) return absl::UnavailableError(status.message());
     }
-    return absl::OkStatus();
+    if (!entries_dirty_.exchange(false)) return absl::OkStatus();
+    const absl::Status status =
+        options_.file_system->SyncDirectory(options_.directory);
+    if (!status.ok()) entries_dirty_ = true;
+    return status;
   }
 
   static absl::Status Closed() {
@@ -212,10 +227,13 @@ class LevelDbIndex : public Index {
   }
 
   const IndexOptions options_;
+  std::atomic<bool> entries_dirty_{false};
   // The database uses these until it is gone.
   const std::unique_ptr<leveldb::Env> env_;
   const std::unique_ptr<leveldb::Cache> cache_;
   const std::unique_ptr<const leveldb::FilterPolicy> filter_;
+  // Held while files are synced: who syncs waits, who writes does not.
+  absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(write_mutex_);
   absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(write_mutex_);
   absl::Mutex mutex_;
@@ -234,7 +252,9 @@ absl::StatusOr<std::unique_ptr<Index>> OpenLevelDbIndex(
 }
 
 absl::Status RepairLevelDbIndex(const IndexOptions& options) {
-  const std::unique_ptr<leveldb::Env> env = NewIndexEnv(options.file_system);
+  std::atomic<bool> entries_dirty{false};
+  const std::unique_ptr<leveldb::Env> env =
+      NewIndexEnv(options.file_system, &entries_dirty);
   const std::unique_ptr<const leveldb::FilterPolicy> filter(
       leveldb::NewBloomFilterPolicy(10));
   leveldb::Options repair;

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/file_system.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe {
 
@@ -29,6 +29,8 @@ class Index {
   virtual std::unique_ptr<IndexBatch> NewBatch() = 0;
   // Atomic. With `sync`, this and all earlier writes survive a machine crash.
   virtual absl::Status Write(std::unique_ptr<IndexBatch> batch, bool sync) = 0;
+  // All writes before the call survive a machine crash. Writes go on meanwhile.
+  virtual absl::Status Sync() = 0;
   virtual absl::StatusOr<std::optional<std::string>> Get(
       absl::string_view key) = 0;
   // Entries whose key starts with `prefix`, in key order, from one snapshot.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 
 namespace rankprobe {
@@ -72,7 +73,7 @@ class RandomFile : public leveldb::RandomAccessFile {
 
 class BufferedFile : public leveldb::WritableFile {
  public:
-  // `entries_dirty`: a rename is not known to be durable.
+  // `entries_dirty`: as in NewIndexEnv.
   BufferedFile(FileSystem* file_system, std::string path,
                std::unique_ptr<rankprobe::WritableFile> file,
                std::atomic<bool>* entries_dirty)
@@ -103,11 +104,12 @@ class BufferedFile : public leveldb::WritableFile {
       return ToLevelDb(status);
     const std::string name = path_.substr(path_.rfind('/') + 1);
     // A manifest may name tables whose entries are as new as it is.
-    if (entry_synced_ && !*entries_dirty_ && name.rfind("MANIFEST", 0) != 0)
+    const bool dirty = entries_dirty_->exchange(false);
+    if (entry_synced_ && !dirty && name.rfind("MANIFEST", 0) != 0)
       return leveldb::Status::OK();
     const absl::Status status = file_system_->SyncDirectory(DirectoryOf(path_));
     entry_synced_ = status.ok();
-    if (status.ok()) *entries_dirty_ = false;
+    if (!status.ok()) *entries_dirty_ = true;
     return ToLevelDb(status);
   }
   leveldb::Status Close() override {
@@ -141,8 +143,10 @@ class NullLogger : public leveldb::Logger {
 
 class IndexEnv : public leveldb::EnvWrapper {
  public:
-  explicit IndexEnv(FileSystem* file_system)
-      : EnvWrapper(leveldb::Env::Default()), file_system_(file_system) {}
+  IndexEnv(FileSystem* file_system, std::atomic<bool>* entries_dirty)
+      : EnvWrapper(leveldb::Env::Default()),
+        file_system_(file_system),
+        entries_dirty_(entries_dirty) {}
 
   leveldb::Status NewSequentialFile(const std::string& path,
                                     leveldb::SequentialFile** out) override {
@@ -195,7 +199,8 @@ class IndexEnv : public leveldb::EnvWrapper {
         (file_system_->Exists(from) || !file_system_->Exists(to)))
       return ToLevelDb(status);
     // The files that the old name led to are deleted next.
-    entries_dirty_ = !file_system_->SyncDirectory(DirectoryOf(to)).ok();
+    if (!file_system_->SyncDirectory(DirectoryOf(to)).ok())
+      *entries_dirty_ = true;
     return leveldb::Status::OK();
   }
   leveldb::Status LockFile(const std::string& path,
@@ -236,19 +241,22 @@ class IndexEnv : public leveldb::EnvWrapper {
         file_system_->OpenForWrite(path, mode);
     *out = nullptr;
     if (!file.ok()) return ToLevelDb(file.status());
+    // Logs are synced by their names, not by LevelDB.
+    if (absl::EndsWith(path, ".log")) *entries_dirty_ = true;
     *out =
-        new BufferedFile(file_system_, path, *std::move(file), &entries_dirty_);
+        new BufferedFile(file_system_, path, *std::move(file), entries_dirty_);
     return leveldb::Status::OK();
   }
 
   FileSystem* const file_system_;
-  std::atomic<bool> entries_dirty_{false};
+  std::atomic<bool>* const entries_dirty_;
 };
 
 }  // namespace
 
-std::unique_ptr<leveldb::Env> NewIndexEnv(FileSystem* file_system) {
-  return std::make_unique<IndexEnv>(file_system);
+std::unique_ptr<leveldb::Env> NewIndexEnv(FileSystem* file_system,
+                                          std::atomic<bool>* entries_dirty) {
+  return std::make_unique<IndexEnv>(file_system, entries_dirty);
 }
 
 }  // namespace rankprobe

@@ -1,17 +1,21 @@
 // LevelDB's files through the FileSystem seam, with directory entries synced
 // where a machine crash could otherwise lose a file whose bytes are synced.
-// Ownership: outlives the database; the FileSystem outlives it.
+// Ownership: outlives the database; the FileSystem and the flag outlive it.
 #ifndef RANKPROBE_COLLECTOR_STORE_INDEX_ENV_H_
 #define RANKPROBE_COLLECTOR_STORE_INDEX_ENV_H_
 
+#include <atomic>
 #include <memory>
 
-#include "common/file_system.h"
+#include "common/io/file_system.h"
 #include "leveldb/env.h"
 
 namespace rankprobe {
 
-std::unique_ptr<leveldb::Env> NewIndexEnv(FileSystem* file_system);
+// `entries_dirty` is set when a log or a rename is not known to be in the
+// directory for good; whoever syncs the directory takes it back before.
+std::unique_ptr<leveldb::Env> NewIndexEnv(FileSystem* file_system,
+                                          std::atomic<bool>* entries_dirty);
 
 }  // namespace rankprobe
 

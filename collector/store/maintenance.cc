@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "common/call_values.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/records/call_values.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {

@@ -256,10 +256,13 @@ TEST_F(MaintenanceTest, ABackupIsAnArchiveOfItsOwn) {
   std::unique_ptr<Store> store = Open(/*segment_bytes=*/100000);
   for (size_t i = 0; i < frames.size(); ++i)
     ASSERT_TRUE(store->Commit(frames.Range(i, i + 1)).ok());
-  const auto report = store->Backup(root_ + "/backup", /*copy=*/false);
+  const auto report =
+      store->Backup(file_system_.get(), root_ + "/backup", /*copy=*/false);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_GT(report->linked(), 0u);
-  EXPECT_EQ(store->Backup(root_ + "/backup", false).status().code(),
+  EXPECT_EQ(store->Backup(file_system_.get(), root_ + "/backup", false)
+                .status()
+                .code(),
             absl::StatusCode::kAlreadyExists);
   // What happens to the original afterwards is not seen in the copy.
   const size_t committed = frames.size();

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/content_hash.h"
+#include "common/io/content_hash.h"
 
 namespace rankprobe {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/crc32c.h"
 
 namespace rankprobe {
 namespace {

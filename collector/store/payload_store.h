@@ -2,10 +2,9 @@
 // payload store.
 //
 //   segments/0000000001.seg: frames, back to back
-//   frame: "RPS1" | data length u32 | run u32 | digest 16 | payload length u64
-//   |
-//          offset u64 | data crc32c u32 | header crc32c u32 | data
-//          (little-endian)
+//   frame: "RPS1" | data length u32 | run u32 | digest 16
+//          | payload length u64 | offset u64 | data crc32c u32
+//          | header crc32c u32 | data            (little-endian)
 //
 // A new segment is begun at each open and when one would grow too large.
 // Damage: bytes that fail their checksum spoil the chunk they belong to, never
@@ -32,7 +31,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "collector/store/chunk_packer.h"
-#include "common/file_system.h"
+#include "common/io/file_system.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {

@@ -17,8 +17,8 @@
 #include "collector/store/segment_reader.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/upgrade.h"
-#include "common/content_hash.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/content_hash.h"
 
 namespace rankprobe {
 namespace {
@@ -91,12 +91,16 @@ std::vector<Piece> Chain(const std::vector<Piece>& pieces, uint64_t length) {
 class Rebuilder {
  public:
   Rebuilder(const StoreOptions& options, FileSystem* file_system,
-            const Clock* clock)
-      : options_(options), file_system_(file_system), clock_(clock) {}
+            const Clock* clock, const PayloadNameFn& name_of)
+      : options_(options),
+        file_system_(file_system),
+        clock_(clock),
+        name_of_(name_of) {}
 
   absl::StatusOr<RebuildReport> Run() {
     RP_RETURN_IF_ERROR(OpenIndex());
     RP_RETURN_IF_ERROR(ReadSegments());
+    RP_RETURN_IF_ERROR(ReadPrincipals());
     RP_RETURN_IF_ERROR(Payloads());
     RP_RETURN_IF_ERROR(Records());
     RP_RETURN_IF_ERROR(Runs());
@@ -179,22 +183,44 @@ class Rebuilder {
     pieces.push_back(piece);
   }
 
-  absl::StatusOr<bool> HasDigest(const std::vector<Piece>& chain,
-                                 const std::string& digest) {
+  absl::Status ReadPrincipals() {
+    return index_->Scan(
+        "i", [&](absl::string_view key, absl::string_view value) {
+          const std::optional<uint32_t> run = keys::ParseRun(key);
+          v1::IncarnationRow row;
+          if (run.has_value() && Parse(value, &row) && !row.principal().empty())
+            principals_[*run].insert(row.principal());
+          return absl::OkStatus();
+        });
+  }
+
+  // Whether the bytes are those of `payload`; then their own digest.
+  absl::StatusOr<std::optional<std::string>> ContentOf(
+      const std::vector<Piece>& chain, const keys::PayloadParts& payload) {
     PayloadHash hash;
     std::string data;
     for (const Piece& piece : chain) {
       const absl::Status read = payloads_->Read(piece.row, &data);
-      if (absl::IsDataLoss(read)) return false;
+      if (absl::IsDataLoss(read)) return std::nullopt;
       RP_RETURN_IF_ERROR(read);
       hash.Add(data);
     }
-    return hash.Digest() == digest;
+    const std::string content = hash.Digest();
+    if (content == payload.digest) return content;
+    for (const std::string& principal : principals_[payload.run]) {
+      if (name_of_(principal, content) == payload.digest) return content;
+    }
+    return std::nullopt;
   }
 
+  struct Whole {
+    std::vector<Piece> chain;
+    std::string content_digest;
+  };
+
   // The pieces of one payload, or none.
-  absl::StatusOr<std::vector<Piece>> Assemble(
-      const keys::PayloadParts& payload, const std::vector<Piece>& pieces) {
+  absl::StatusOr<Whole> Assemble(const keys::PayloadParts& payload,
+                                 const std::vector<Piece>& pieces) {
     for (const bool compressed : {true, false}) {
       std::vector<Piece> some;
       for (const Piece& piece : pieces) {
@@ -211,10 +237,11 @@ class Rebuilder {
       }
       std::vector<Piece> chain = Chain(some, payload.length);
       if (chain.empty()) continue;
-      RP_ASSIGN_OR_RETURN(const bool right, HasDigest(chain, payload.digest));
-      if (right) return chain;
+      RP_ASSIGN_OR_RETURN(const std::optional<std::string> content,
+                          ContentOf(chain, payload));
+      if (content.has_value()) return Whole{std::move(chain), *content};
     }
-    return std::vector<Piece>();
+    return Whole();
   }
 
   // Whether the index has it, with chunks that are there.
@@ -259,24 +286,26 @@ class Rebuilder {
         stored_[payload->run] += payload->length;
         continue;
       }
-      RP_ASSIGN_OR_RETURN(const std::vector<Piece> chain,
-                          Assemble(*payload, pieces));
+      RP_ASSIGN_OR_RETURN(const Whole found, Assemble(*payload, pieces));
       const std::string prefix =
           keys::ChunkPrefix(payload->run, payload->digest, payload->length);
       RP_RETURN_IF_ERROR(
           index_->Scan(prefix, [&](absl::string_view chunk, absl::string_view) {
             return rows.Delete(chunk);
           }));
-      if (chain.empty()) {
+      if (found.chain.empty()) {
         ++report_.payloads_not_whole;
         RP_RETURN_IF_ERROR(rows.Delete(key));
         continue;
       }
-      for (const Piece& piece : chain) {
+      for (const Piece& piece : found.chain) {
         RP_RETURN_IF_ERROR(rows.Put(keys::AtOffset(prefix, piece.offset),
                                     piece.row.SerializeAsString()));
       }
-      RP_RETURN_IF_ERROR(rows.Put(key, v1::PayloadRow().SerializeAsString()));
+      v1::PayloadRow row;
+      if (found.content_digest != payload->digest)
+        row.set_content_digest(found.content_digest);
+      RP_RETURN_IF_ERROR(rows.Put(key, row.SerializeAsString()));
       ++report_.payloads;
       ++report_.payloads_found;
       stored_[payload->run] += payload->length;
@@ -474,11 +503,14 @@ class Rebuilder {
   const StoreOptions options_;
   FileSystem* const file_system_;
   const Clock* const clock_;
+  const PayloadNameFn name_of_;
   std::unique_ptr<Index> index_;
   std::unique_ptr<PayloadStore> payloads_;
   RebuildReport report_;
   // By key of table p.
   std::map<std::string, std::vector<Piece>> found_;
+  // By run: who sent to it.
+  std::map<uint32_t, std::set<std::string>> principals_;
   std::set<std::string> referred_;
   std::set<uint32_t> runs_;
   std::set<std::pair<uint32_t, uint64_t>> senders_;
@@ -490,7 +522,8 @@ class Rebuilder {
 
 absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,
                                            FileSystem* file_system,
-                                           const Clock* clock) {
+                                           const Clock* clock,
+                                           const PayloadNameFn& name_of) {
   if (!file_system->Exists(options.data_dir + "/segments") &&
       !file_system->Exists(options.data_dir + "/index")) {
     return absl::NotFoundError(
@@ -498,7 +531,7 @@ absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,
   }
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                       file_system->Lock(options.data_dir + "/LOCK"));
-  return Rebuilder(options, file_system, clock).Run();
+  return Rebuilder(options, file_system, clock, name_of).Run();
 }
 
 }  // namespace rankprobe

@@ -3,7 +3,8 @@
 //
 // What LevelDB can still read of it is kept. Payloads are found again by the
 // headers in front of their chunks, put together and checked against their
-// digests. Counters are counted anew from the records that are left, so that
+// digests, or against the names that the principals of the run's incarnations
+// give them. Counters are counted anew from the records that are left, so that
 // the ledger and verify say what is missing. Segments are only read. Threads:
 // one process at a time, by the archive's lock. Failure: the first error; it
 // may be done again.
@@ -11,13 +12,15 @@
 #define RANKPROBE_COLLECTOR_STORE_REBUILD_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "collector/store/store.h"
-#include "common/clock.h"
-#include "common/file_system.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe {
 
@@ -34,10 +37,16 @@ struct RebuildReport {
   uint64_t damaged_places = 0;
 };
 
+// The name in the store of what a principal sent under a digest
+// (collector/ingest/payload_scope).
+using PayloadNameFn = std::function<std::string(absl::string_view principal,
+                                                absl::string_view digest)>;
+
 // FAILED_PRECONDITION: a process holds the archive. NOT_FOUND: there is none.
 absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,
                                            FileSystem* file_system,
-                                           const Clock* clock);
+                                           const Clock* clock,
+                                           const PayloadNameFn& name_of);
 
 }  // namespace rankprobe
 

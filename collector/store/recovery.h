@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "collector/store/index.h"
 #include "collector/store/payload_store.h"
-#include "common/file_system.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/dedup_window.h"
-#include "common/status_macros.h"
+#include "common/base/dedup_window.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {

@@ -34,7 +34,7 @@ struct RetentionReport {
 // last step goes and that no connected rank belongs to goes as a whole.
 //
 // A connected rank may refer to payloads of its 32 newest steps without sending
-// them again (common/dedup_window.h). They stay as long as the bytes can come
+// them again (common/base/dedup_window.h). They stay as long as the bytes can come
 // from elsewhere. When they cannot, the limit is worth more: steps go up to the
 // newest two of such a rank, and a payload of theirs that is referred to again
 // is a gap (NOT_STORED) that the ledger names.

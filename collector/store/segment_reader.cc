@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/crc32c.h"
 
 namespace rankprobe {
 namespace {

@@ -1,7 +1,7 @@
 #include "collector/store/step_counts.h"
 
 #include "collector/store/store.h"
-#include "common/call_values.h"
+#include "common/records/call_values.h"
 
 namespace rankprobe {
 namespace {
@@ -38,7 +38,8 @@ void CountLossEvent(const v1::LossEvent& loss, v1::StepRow* step) {
   }
   step->set_lost_records(step->lost_records() + loss.records());
   step->set_lost_payloads(step->lost_payloads() + loss.payloads());
-  if (loss.records() + loss.payloads() == 0) return;
+  // Bytes alone are of a payload whose records are here.
+  if (loss.records() + loss.payloads() + loss.bytes() == 0) return;
   v1::LossCount* const lost = LossOf(loss.reason(), step);
   lost->set_records(lost->records() + loss.records());
   lost->set_payloads(lost->payloads() + loss.payloads());

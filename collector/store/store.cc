@@ -106,7 +106,12 @@ absl::Status StoreImpl::SavePlan(const std::string& run,
   RP_RETURN_IF_ERROR(sticky_);
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   batch->Put(keys::Plan(run), plan.SerializeAsString());
-  return index_->Write(std::move(batch), /*sync=*/true);
+  return index_->Write(std::move(batch), /*sync=*/false);
+}
+
+absl::Status StoreImpl::SyncPlans() {
+  // Without the lock: every frame and every Hello needs it.
+  return index_->Sync();
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,

@@ -26,10 +26,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/clock.h"
-#include "common/dedup_window.h"
-#include "common/file_system.h"
-#include "common/plan.h"
+#include "common/base/clock.h"
+#include "common/base/dedup_window.h"
+#include "common/config/plan.h"
+#include "common/io/file_system.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/control.pb.h"
@@ -97,6 +97,13 @@ struct FrameToStore {
   // XXH3-128 that the bytes of a chunk's payload have; empty: it is the chunk's
   // digest. Another one when that has the principal in it.
   absl::string_view content_digest;
+  // Not null: what it held is refused. `frame` is its number and nothing else;
+  // the number is committed and the refusal kept.
+  const v1::RefusalRow* refusal = nullptr;
+  // frame->ByteSizeLong(); 0: not known yet.
+  uint64_t bytes = 0;
+  // Its chunk has been compared with its checksum.
+  bool chunk_verified = false;
 };
 
 // What a process brings to prove that an incarnation is its own.
@@ -116,6 +123,8 @@ struct OpenedIncarnation {
   bool proved = false;
   // As stored; whoever goes on with it is taken for this one.
   std::string principal;
+  // The newest of its frames that were refused.
+  std::vector<v1::RefusalRow> refusals;
 };
 
 // One process' view of one step; what `rank{R}` or `proc{pid}` holds.
@@ -206,9 +215,11 @@ class Store {
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) = 0;
 
-  // The plan in force per run, kept over restarts.
+  // The plan in force per run, kept over restarts. On return it survives this
+  // process; after SyncPlans the machine. Neither waits for another's sync.
   virtual absl::Status SavePlan(const std::string& run,
                                 const v1::PlanSpec& plan) = 0;
+  virtual absl::Status SyncPlans() = 0;
   virtual absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& run) = 0;
 
@@ -244,12 +255,13 @@ class Store {
       const absl::flat_hash_set<uint64_t>& live_incarnations) {
     return CollectGarbage(live_incarnations, 0);
   }
-  // A copy of the archive in a new directory. ALREADY_EXISTS.
   // Sums over all runs; cheap.
   virtual StoreTotals Totals() = 0;
   // Bytes of all segment files; cheaper.
   virtual uint64_t SegmentBytes() = 0;
-  virtual absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
+  // A copy of the archive in a new directory of `target`. ALREADY_EXISTS.
+  virtual absl::StatusOr<v1::BackupReport> Backup(FileSystem* target,
+                                                  const std::string& directory,
                                                   bool copy) = 0;
 };
 

@@ -6,13 +6,22 @@
 #include "collector/store/keys.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
-#include "common/crc32c.h"
+#include "common/io/crc32c.h"
 
 namespace rankprobe {
 namespace {
 
 // Digests known to be whole, kept to answer HasPayload without the index.
 constexpr size_t kMaxKnownPayloads = 1 << 20;
+// Of one incarnation: its row is written with each of its commits.
+constexpr int kMaxRefusals = 32;
+
+void NoteRefusal(const v1::RefusalRow& refusal, v1::IncarnationRow* row) {
+  row->set_refused_frames(row->refused_frames() + 1);
+  if (const int over = row->refusals_size() - kMaxRefusals + 1; over > 0)
+    row->mutable_refusals()->DeleteSubrange(0, over);
+  *row->add_refusals() = refusal;
+}
 
 }  // namespace
 
@@ -87,7 +96,8 @@ absl::StatusOr<Partial*> StoreImpl::LoadPartial(const std::string& prefix,
   return partials_.Put(prefix, std::move(partial));
 }
 
-absl::Status StoreImpl::CheckChunk(const v1::PayloadChunk& chunk) const {
+absl::Status StoreImpl::CheckChunk(const v1::PayloadChunk& chunk,
+                                   bool verified) const {
   const uint64_t size = chunk.data().size();
   if (chunk.digest().size() != 16 ||
       chunk.length_bytes() > options_.max_payload_bytes || size == 0 ||
@@ -95,7 +105,7 @@ absl::Status StoreImpl::CheckChunk(const v1::PayloadChunk& chunk) const {
       size > chunk.length_bytes() - chunk.offset_bytes()) {
     return absl::InvalidArgumentError("a payload chunk has impossible lengths");
   }
-  if (Crc32c(chunk.data()) != chunk.crc32c()) {
+  if (!verified && Crc32c(chunk.data()) != chunk.crc32c()) {
     return absl::InvalidArgumentError(
         "a payload chunk does not match its checksum");
   }
@@ -284,7 +294,8 @@ absl::Status StoreImpl::CheckFrames(absl::Span<const FrameToStore> frames) {
     }
     if (f.frame->has_batch() && f.frame->batch().step() < 0)
       return absl::InvalidArgumentError("a record batch has a negative step");
-    if (f.frame->has_chunk()) RP_RETURN_IF_ERROR(CheckChunk(f.frame->chunk()));
+    if (f.frame->has_chunk())
+      RP_RETURN_IF_ERROR(CheckChunk(f.frame->chunk(), f.chunk_verified));
     last = sequence;
   }
   return absl::OkStatus();
@@ -294,7 +305,8 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(sticky_);
   uint64_t bytes = 0;
-  for (const FrameToStore& f : frames) bytes += f.frame->ByteSizeLong();
+  for (const FrameToStore& f : frames)
+    bytes += f.bytes > 0 ? f.bytes : f.frame->ByteSizeLong();
   RP_RETURN_IF_ERROR(CheckSpace(bytes));
   // What is refused is refused before anything is touched: one rank's fault
   // costs the others nothing.
@@ -315,6 +327,7 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
       work.incarnations.insert({run->id(), f.identity->incarnation()});
       work.runs.insert(f.identity->run());
       run->set_updated_unix_ns(now);
+      if (f.refusal != nullptr) NoteRefusal(*f.refusal, row);
       if (f.frame->has_batch()) {
         RP_RETURN_IF_ERROR(
             AddBatch(run, f.identity->incarnation(), f.frame->batch(), &work));

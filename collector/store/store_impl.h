@@ -25,7 +25,7 @@
 #include "collector/store/partials.h"
 #include "collector/store/payload_store.h"
 #include "collector/store/store.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 
@@ -101,6 +101,7 @@ class StoreImpl : public Store, private StoreHooks {
       const std::function<absl::Status(absl::string_view)>& callback) override;
   absl::Status SavePlan(const std::string& run,
                         const v1::PlanSpec& plan) override;
+  absl::Status SyncPlans() override;
   absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& run) override;
   absl::Status NoteLostFrames(const v1::Identity& identity,
@@ -121,7 +122,8 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<GarbageReport> CollectGarbage(
       const absl::flat_hash_set<uint64_t>& live_incarnations,
       uint64_t target_bytes) override;
-  absl::StatusOr<v1::BackupReport> Backup(const std::string& directory,
+  absl::StatusOr<v1::BackupReport> Backup(FileSystem* target,
+                                          const std::string& directory,
                                           bool copy) override;
   StoreTotals Totals() override;
   uint64_t SegmentBytes() override { return payloads_->TotalBytes(); }
@@ -169,7 +171,7 @@ class StoreImpl : public Store, private StoreHooks {
   // INVALID_ARGUMENT for what may never be stored; changes nothing.
   absl::Status CheckFrames(absl::Span<const FrameToStore> frames)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckChunk(const v1::PayloadChunk& chunk) const;
+  absl::Status CheckChunk(const v1::PayloadChunk& chunk, bool verified) const;
   absl::Status AddChunk(v1::RunRow* run, uint64_t sender,
                         const v1::PayloadChunk& chunk,
                         absl::string_view content_digest, Work* work)

@@ -5,6 +5,7 @@
 
 #include "collector/store/keys.h"
 #include "collector/store/store_impl.h"
+#include "common/base/same_bytes.h"
 
 namespace rankprobe {
 namespace {
@@ -49,9 +50,7 @@ absl::StatusOr<OpenedIncarnation> StoreImpl::OpenIncarnation(
   } else {
     RP_RETURN_IF_ERROR(CheckSameProcess(*row, identity));
     if (claim.from_agent && !row->secret_sha256().empty()) {
-      // Both are digests: how long the comparison takes tells nothing of the
-      // secret.
-      if (row->secret_sha256() != claim.secret_sha256) {
+      if (!SameBytes(row->secret_sha256(), claim.secret_sha256)) {
         return absl::PermissionDeniedError(
             "this incarnation is another process': its secret is another");
       }
@@ -71,6 +70,7 @@ absl::StatusOr<OpenedIncarnation> StoreImpl::OpenIncarnation(
   }
   opened.committed = next.committed_sequence();
   opened.principal = next.principal();
+  opened.refusals.assign(next.refusals().begin(), next.refusals().end());
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   batch->Put(keys::Run(identity.run()), run->SerializeAsString());
   batch->Put(keys::Incarnation(run->id(), identity.incarnation()),

@@ -6,7 +6,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/store_impl.h"
 #include "collector/store/verify.h"
-#include "common/dedup_window.h"
+#include "common/base/dedup_window.h"
 
 namespace rankprobe {
 
@@ -203,13 +203,14 @@ absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
   return report;
 }
 
-absl::StatusOr<v1::BackupReport> StoreImpl::Backup(const std::string& directory,
+absl::StatusOr<v1::BackupReport> StoreImpl::Backup(FileSystem* target,
+                                                   const std::string& directory,
                                                    bool copy) {
   // Nothing may be deleted or moved while it is copied.
   absl::MutexLock lock(&maintenance_mutex_);
   RP_RETURN_IF_ERROR(Sync());
-  return BackupArchive(index_.get(), payloads_.get(), file_system_, directory,
-                       copy);
+  return BackupArchive(index_.get(), payloads_.get(), file_system_, target,
+                       directory, copy);
 }
 
 }  // namespace rankprobe

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/step_counts.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {

@@ -9,9 +9,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "common/call_values.h"
-#include "common/content_hash.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/io/content_hash.h"
+#include "common/records/call_values.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
 

@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "absl/time/time.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 namespace rankprobe {
 

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/dtype.h"
-#include "common/names.h"
+#include "common/records/entry_names.h"
+#include "common/tensor/dtype.h"
 #include "rapidjson/document.h"
 
 namespace rankprobe::testing {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "collector/store/store.h"
-#include "common/crc32c.h"
+#include "common/io/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe::testing {

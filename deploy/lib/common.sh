@@ -11,11 +11,11 @@ die() {
   exit 1
 }
 
-# Installs what deploy/packages.txt names and this machine lacks. Needs no
-# network when nothing is missing.
+# install_packages [FILE]: installs what FILE (deploy/packages.txt) names and this
+# machine lacks. Needs no network when nothing is missing.
 install_packages() {
   local wanted missing=() name
-  wanted=$(grep -v '^#' "$RANKPROBE_ROOT/deploy/packages.txt" | grep -v '^$')
+  wanted=$(grep -v '^#' "${1:-$RANKPROBE_ROOT/deploy/packages.txt}" | grep -v '^$')
   local installed
   installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null |
     awk '$2 == "installed" {print $1}' | sort -u)

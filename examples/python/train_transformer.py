@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """One rank of a small data-parallel training job with rankprobe attached.
 
-The Python twin of examples/train_transformer: same flags, same step log.
+The Python twin of examples/train_transformer: same flags, same step log. It
+holds a rankprobe.Session itself and pushes modules through it; PyTorch users
+want rankprobe.pytorch.PrecisionDebugger, which records APIs and backward too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import pathlib
 import signal
 import sys
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,6 +69,68 @@ class Transformer(nn.Module):
         return self.head(self.ln(self.blocks(x)))
 
 
+def tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for item in value for t in tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+class ModuleRecorder:
+    """Records every submodule of `model`: forward inputs and outputs, parameters, and their gradients.
+
+    A fault of a hook never reaches the model: it is counted in `faults`.
+    """
+
+    def __init__(self, session: Any, model: nn.Module):
+        self.faults = 0
+        self._session = session
+        self._open = 0
+        # The graph holds accumulators weakly.
+        self._accumulators: list[Any] = []
+        for path, module in model.named_modules():
+            if module is model:
+                continue
+            name = f"Module.{path}.{type(module).__name__}"
+            module.register_forward_pre_hook(self._begin(name))
+            module.register_forward_hook(self._end)
+            for parameter_name, parameter in module.named_parameters(recurse=False):
+                if parameter.requires_grad:
+                    self._watch(name, parameter_name, parameter)
+
+    def _begin(self, name: str):
+        def hook(_module, args):
+            if self._session.recording:
+                try:
+                    self._open = self._session.begin_module(name, tensors(args))
+                except Exception:  # noqa: BLE001 - the model must not notice
+                    self.faults += 1
+
+        return hook
+
+    def _end(self, module, _args, output):
+        if self._open == 0:
+            return
+        try:
+            self._open -= 1
+            self._session.end_module(tensors(output), dict(module.named_parameters(recurse=False)))
+        except Exception:  # noqa: BLE001
+            self.faults += 1
+
+    def _watch(self, module_name: str, parameter_name: str, parameter: nn.Parameter) -> None:
+        # The accumulator runs its hooks once the gradient has been added up.
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+
+        def hook(*_unused):
+            if self._session.recording and parameter.grad is not None:
+                try:
+                    self._session.parameter_gradient(module_name, parameter_name, parameter.grad)
+                except Exception:  # noqa: BLE001
+                    self.faults += 1
+
+        accumulator.register_hook(hook)
+        self._accumulators.append(accumulator)
+
+
 def parse_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, default=0)
@@ -111,7 +176,6 @@ def main() -> int:
     session = recorder = None
     if not flags.no_agent:
         import rankprobe
-        from rankprobe.modules import ModuleRecorder
 
         config = pathlib.Path(flags.config).read_text(encoding="utf-8") if flags.config else ""
         session = rankprobe.Session(flags.collector, run=flags.run, rank=flags.rank, world_size=flags.world_size,

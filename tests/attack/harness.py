@@ -50,7 +50,9 @@ def _generate_stubs() -> None:
 
 
 _generate_stubs()
+sys.path.append(str(ROOT / "tests" / "lib"))
 
+from polling import wait_for  # noqa: E402
 from rankprobe.v1 import access_pb2 as access  # noqa: E402
 from rankprobe.v1 import agent_pb2 as agent  # noqa: E402
 from rankprobe.v1 import agent_pb2_grpc as agent_grpc  # noqa: E402
@@ -59,19 +61,7 @@ from rankprobe.v1 import archive_pb2_grpc as archive_grpc  # noqa: E402
 from rankprobe.v1 import control_pb2 as control  # noqa: E402
 from rankprobe.v1 import control_pb2_grpc as control_grpc  # noqa: E402
 from rankprobe.v1 import types_pb2 as types  # noqa: E402
-from rankprobe.v1 import watch_pb2 as watch  # noqa: E402
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = SOON, what: str = "a condition") -> Any:
-    """Polls `condition` until it is truthy; fails naming `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"timed out after {seconds} s waiting for {what}")
-        time.sleep(0.02)
+from rankprobe.v1 import triggers_pb2 as watch  # noqa: E402
 
 
 # --- the daemon ---------------------------------------------------------------
@@ -549,9 +539,10 @@ def end_record(order: int, call_phases: int, payloads: int = 0) -> types.Record:
 # --- what came of it -------------------------------------------------------------
 
 
-def export(daemon: Daemon, run: str, directory: pathlib.Path, *flags: Any) -> pathlib.Path:
-    """`rankprobe export` of the run; the tree."""
-    daemon.cli("export", "--run", run, "-o", directory, *flags, check=True)
+def export(daemon: Daemon, run: str, directory: pathlib.Path, *flags: Any, gaps: bool = False) -> pathlib.Path:
+    """`rankprobe export` of the run; the tree. With `gaps` it must say, by its exit code, that something is missing."""
+    result = daemon.cli("export", "--run", run, "-o", directory, *flags)
+    assert result.returncode == (1 if gaps else 0), f"{result.stdout}\n{result.stderr}\n{daemon.log()[-2000:]}"
     return directory
 
 

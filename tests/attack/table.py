@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of attacks in docs/security.md, from the ids in the tests' names and docstrings.
+"""The table of attacks in docs/security.md, from the ids in the tests' names, docstrings and parameters.
 
     tests/attack/table.py           prints it
     tests/attack/table.py --write   puts it into docs/security.md
@@ -23,7 +23,9 @@ def tests():
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
                 continue
             text = (ast.get_docstring(node) or "").strip()
-            ids = sorted(set(ID.findall(node.name.replace("_", " ")) + ID.findall(text)))
+            cases = [c.value for d in node.decorator_list for c in ast.walk(d)
+                     if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+            ids = sorted(set(ID.findall(" ".join([node.name.replace("_", " "), text, *cases]))))
             if ids:
                 words = [w for w in node.name.split("_")[1:] if not ID.fullmatch(w)]
                 yield ids, " ".join(words), f"{path.name}::{node.name}"

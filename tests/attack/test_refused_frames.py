@@ -1,6 +1,9 @@
 """Frames whose content no collector will ever take: each is answered by its number, what stands around it is kept
 (coverage finding 1; redteam W1: P19-P24, D01; W3: M06)."""
 
+import json
+import pathlib
+
 import pytest
 
 import harness
@@ -60,6 +63,13 @@ def bad_bytes(kind: str, sequence: int) -> bytes:
     return deep_frame(sequence, {"D01 47": 47, "D01 100": 100, "D01 400": 400, "D01 5000": 5000}[kind])
 
 
+def export_with_gaps(daemon: harness.Daemon, tree: pathlib.Path, *flags: str) -> list[dict]:
+    """An export that says so when frames were refused; the gaps of its manifest."""
+    result = daemon.cli("export", "--run", "run", "-o", tree, *flags)
+    assert result.returncode == 1, result
+    return json.loads((tree / "manifest.json").read_text())["gaps"]
+
+
 def refused(rank: harness.RawAgent) -> dict[int, str]:
     return {frame.sequence: frame.reason for ack in rank.acks for frame in ack.refused_frames}
 
@@ -76,8 +86,9 @@ def test_a_frame_that_cannot_be_read_is_answered_and_the_next_is_committed(daemo
     assert rank.committed()
     assert list(refused(rank)) == [bad] and "nested" in refused(rank)[bad]
     assert rank.upload.open and rank.session.open
-    tree = harness.export(daemon, "run", tmp_path / "tree")
-    assert len(harness.exported_tensors(tree)) == 2
+    gaps = export_with_gaps(daemon, tmp_path / "tree")
+    assert [(gap["step"], gap["reason"]) for gap in gaps] == [(-1, "COLLECTOR_REFUSED")]
+    assert len(harness.exported_tensors(tmp_path / "tree")) == 2
     assert "frame_refused" in daemon.log() and daemon.alive
 
 
@@ -119,7 +130,8 @@ def test_content_that_admission_refuses_is_answered(daemon, tmp_path):
     assert list(refused(rank)) == list(bad)
     for sequence, word in bad.items():
         assert word in refused(rank)[sequence]
-    assert harness.exported_tensors(harness.export(daemon, "run", tmp_path / "tree")) == {
+    assert len(export_with_gaps(daemon, tmp_path / "tree")) == len(bad)
+    assert harness.exported_tensors(tmp_path / "tree") == {
         "step0/rank0/dump_tensor_data/Torch.relu.0.forward.output.0.pt": data}
 
 
@@ -131,6 +143,35 @@ def test_a_refused_frame_is_not_asked_for_again(daemon):
     rank.goodbye()
     again = harness.RawAgent(daemon, incarnation=rank.incarnation, secret=rank.secret)
     assert again.welcome.resume_after_sequence == bad
+
+
+def test_what_was_refused_is_in_the_ledger_and_the_manifest(daemon, tmp_path):
+    """A1: of an agent that tells nobody what it lost, in one life of the collector and the next."""
+    rank = harness.RawAgent(daemon)
+    rank.step(0)
+    data = b"\1\3\5\7" * 64
+    bad = rank.batch(1, [harness.begin_record(0), harness.call_record(1, harness.call("x" * 5000))])
+    piece = rank.chunk(harness.digest(data), len(data), 0, data, crc=1)
+    rank.step(2, data, send_payload=False)
+    assert rank.committed() and list(refused(rank)) == [bad, piece]
+    rank.goodbye()
+    # The acks may have been lost: the next upload hears of both again.
+    again = harness.RawAgent(daemon, incarnation=rank.incarnation, secret=rank.secret)
+    assert [frame.sequence for frame in again.opened.refused_frames] == [bad, piece]
+    again.goodbye()
+    daemon.stop()
+    daemon.start()
+    result = daemon.cli("ledger", "--run", "run")
+    assert result.returncode == 1, result
+    assert f"rank 0: lost COLLECTOR_REFUSED: (frame {bad}, 2 records of step 1: an entry name has" in result.stdout
+    assert "step 2 rank 0: lost COLLECTOR_REFUSED: 0 records, 1 payloads of Torch.relu.0.forward" in result.stdout
+    assert "does not match its checksum" in result.stdout and "NOT_STORED" not in result.stdout
+    for chosen, steps in (((), {-1, 2}), (("--steps", "0"), {-1}), (("--steps", "2"), {-1, 2})):
+        tree = tmp_path / "-".join(("tree", *chosen[1:]))
+        gaps = export_with_gaps(daemon, tree, *chosen)
+        assert {gap["step"] for gap in gaps} == steps and {gap["reason"] for gap in gaps} == {"COLLECTOR_REFUSED"}
+    assert harness.exported_tensors(tmp_path / "tree").keys() == {
+        "step0/rank0/dump_tensor_data/Torch.relu.0.forward.output.0.pt"}
 
 
 def test_faults_of_the_place_still_end_the_stream(daemon):

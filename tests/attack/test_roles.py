@@ -34,7 +34,7 @@ def invoke(channel, path, method):
     return harness.outcome(kind(path, serialize, deserialize), request())[0]
 
 
-STREAMS = {"GetBench", "ListCalls", "GetTensor", "Export", "GetLedger", "Verify"}
+STREAMS = {"GetReference", "ListCalls", "GetTensor", "Export", "GetLedger", "Verify"}
 GRANTS = {"agent": {access.ACCESS_ROLE_AGENT}, "viewer": {access.ACCESS_ROLE_VIEWER},
           "operator": {access.ACCESS_ROLE_VIEWER, access.ACCESS_ROLE_OPERATOR}}
 
@@ -146,10 +146,10 @@ def test_A13_tokens_are_bound_to_a_run_and_ranks(start_secured, tokens):
     process = RawAgent(daemon, run="job", rank=None, token=tokens.alice)
     process.event(rank_known=agent.RankKnown(rank=3))
     assert "ranks 0-1,4" in process.session.receive().goodbye.reason
-    bench = harness.agent_grpc.AgentServiceStub(daemon.channel(tokens.alice)).GetBench
-    assert harness.outcome(bench, agent.BenchRequest(run="other", step=0, rank=2))[0] == "PERMISSION_DENIED"
-    assert harness.outcome(bench, agent.BenchRequest(run="job", step=0, rank=3))[0] == "PERMISSION_DENIED"
-    assert harness.outcome(bench, agent.BenchRequest(run="job", step=0, rank=1))[0] == "NOT_FOUND"
+    bench = harness.agent_grpc.AgentServiceStub(daemon.channel(tokens.alice)).GetReference
+    assert harness.outcome(bench, agent.ReferenceRequest(run="other", step=0, rank=2))[0] == "PERMISSION_DENIED"
+    assert harness.outcome(bench, agent.ReferenceRequest(run="job", step=0, rank=3))[0] == "PERMISSION_DENIED"
+    assert harness.outcome(bench, agent.ReferenceRequest(run="job", step=0, rank=1))[0] == "NOT_FOUND"
 
 
 def test_A07_a_token_may_hold_the_sign_of_a_comment(start_secured):

@@ -1,6 +1,7 @@
 """Texts that ranks and collectors send: into dump.json, onto terminals, into logs."""
 
 import concurrent.futures
+import contextlib
 import json
 import re
 
@@ -181,8 +182,25 @@ def test_T06_T07_a_hostile_collector(hostile, tmp_path):
 
 
 def test_the_command_line_writes_through_one_place():
-    for source in (harness.ROOT / "cli").glob("*.cc"):
+    for source in (harness.ROOT / "cli").rglob("*.cc"):
         if source.name in ("output.cc", "cli_test.cc"):
             continue
         found = re.findall(r"std::printf|std::fprintf|std::fputs|std::cout|std::cerr|std::puts", source.read_text())
-        assert not found, f"{source}: {found}: use Print or PrintJson of cli/output.h"
+        assert not found, f"{source}: {found}: use Print or PrintJson of cli/output/output.h"
+
+
+def test_no_raw_lines_in_the_log(daemon):
+    """Texts that are not UTF-8: libprotobuf's word about them is a line of the daemon's log like any other."""
+    bad = b"\x0a\x02\xff\xfe"  # field 1, a text of two bytes
+    for method in ("ListSteps", "GetLedger"):
+        call = daemon.channel().unary_stream(f"/rankprobe.v1.ArchiveService/{method}")
+        with pytest.raises(grpc.RpcError):
+            list(call(bad, timeout=harness.SOON))
+    for method in ("AgentService/Session", "AgentService/Upload"):
+        call = daemon.channel().stream_stream(f"/rankprobe.v1.{method}")
+        with contextlib.suppress(grpc.RpcError):
+            list(call(iter([b"\x0a\x06\x0a\x04\xff\xfe\x1b["]), timeout=harness.SOON))
+    lines = harness.wait_for(lambda: "event=protobuf" in daemon.log() and daemon.log().splitlines(), what="the line")
+    assert all(re.match(r"time=\S+ level=\w+ event=\w+|rankprobed listening on ", line) for line in lines), lines
+    shown_line = next(line for line in lines if "event=protobuf" in line)
+    assert "GetLedgerRequest" in shown_line or "ListStepsRequest" in shown_line

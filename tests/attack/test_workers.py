@@ -31,7 +31,7 @@ def test_w01_readers_that_do_not_read_hold_no_worker_for_ever(start_daemon):
     assert harness.outcome(daemon.archive().ListRuns, archive.ListRunsRequest())[0] == "OK"
     assert harness.outcome(daemon.archive().ListSteps, archive.ListStepsRequest(run="big"))[0] == "OK"
     bench = harness.agent_grpc.AgentServiceStub(daemon.channel())
-    assert harness.outcome(bench.GetBench, agent.BenchRequest(run="big", step=0, rank=0))[0] != "DEADLINE_EXCEEDED"
+    assert harness.outcome(bench.GetReference, agent.ReferenceRequest(run="big", step=0, rank=0))[0] != "DEADLINE_EXCEEDED"
     assert time.monotonic() - began < 25
     # A call that needs a worker waits until the first reader has lost its own.
     code, calls_of_step = harness.outcome(daemon.archive().ListCalls, archive.ListCallsRequest(run="big", step=0, rank=0),

@@ -19,8 +19,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "agent/runtime/session.h"
-#include "common/summary.h"
+#include "agent/runtime/session/session.h"
+#include "common/tensor/summary.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 #include "tests/bench/load.h"
 #include "tests/bench/small_tensors.h"

@@ -13,7 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "agent/runtime/session.h"
+#include "agent/runtime/session/session.h"
 
 namespace rankprobe {
 namespace {

@@ -5,7 +5,7 @@
 
 One rank sends steps of 1 MiB (four payloads, all new) at a steady rate to a daemon with that limit. Prints one JSON
 object: the rate that was reached, the largest size of the segment files, as a share of the limit, and CPU seconds.
-Part of no test, and not run yet: no figures are published.
+Part of no test; docs/performance.md has the figure.
 """
 
 import argparse

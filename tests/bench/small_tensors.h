@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "agent/runtime/session.h"
+#include "agent/runtime/session/session.h"
 
 namespace rankprobe::bench {
 

@@ -3,7 +3,7 @@
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>
 
-#include "common/summary.h"
+#include "common/tensor/summary.h"
 #include "tests/bench/paired.h"
 
 namespace rankprobe {

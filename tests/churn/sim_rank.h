@@ -14,7 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "agent/runtime/session.h"
+#include "agent/runtime/session/session.h"
 
 namespace rankprobe {
 

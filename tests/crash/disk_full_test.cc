@@ -89,7 +89,7 @@ TEST_F(DiskFullTest, TrainingGoesOnAndIngestResumesByItself) {
   const auto steps = store_->ListSteps("run");
   ASSERT_TRUE(steps.ok());
   for (const v1::StepInfo& info : *steps) {
-    const auto ledger = AccountStep(store_, "run", info);
+    const auto ledger = AccountStep(store_, "run", info, {});
     ASSERT_TRUE(ledger.ok()) << ledger.status();
     stored += ledger->stored_records();
     for (const v1::LedgerGap& gap : ledger->gaps()) {

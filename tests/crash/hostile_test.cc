@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "common/crc32c.h"
+#include "common/io/crc32c.h"
 #include "gtest/gtest.h"
 #include "tests/crash/raw_agent.h"
 #include "tests/crash/server_fixture.h"

@@ -43,6 +43,7 @@ from rankprobe.embedded import EmbeddedCollector
 _JOB_SECONDS = 120.0
 _ENDING_SECONDS = 120.0
 _SLOW_SECONDS = 15.0
+_UNKEPT_SECONDS = 2.0
 
 SELF_FAULTS = ("none", "error", "sigkill", "sigterm", "os_exit")
 PLACES = ("after_stop", "after_step", "between_calls", "after_start")
@@ -199,7 +200,7 @@ def processes(directory: pathlib.Path) -> dict[int, list[str]]:
                 words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if any(word.startswith(f"{directory}/") for word in words) and any(
+            if any(word == str(directory) or word.startswith(f"{directory}/") for word in words) and any(
                     word.endswith(("/_supervise.py", "/rankprobed")) for word in words):
                 found[int(name)] = words
     return found
@@ -351,17 +352,17 @@ def await_end(directory: pathlib.Path, dump: pathlib.Path) -> str:
     """Until nobody serves the dump_path. When all who could export what is left
     were killed, the next job of the dump_path has them do it."""
     deadline = time.monotonic() + _ENDING_SECONDS
-    while processes(dump) and time.monotonic() < deadline:
-        supervisors = [pid for pid, words in processes(dump).items() if "--port-file" not in words]
-        if not supervisors and not guard(dump, "supervisor"):
-            time.sleep(0.1)
-            if not any("--port-file" not in words for words in processes(dump).values()):
-                break
+    kept = time.monotonic()  # when a supervisor was last seen: one that a rank had just started is not seen at once
+    while (running := processes(dump)) or (dump / ".rankprobe").exists():
+        now = time.monotonic()
+        if any("--port-file" not in words for words in running.values()):
+            kept = now
+            check(now < deadline, f"{running} have not ended after {_ENDING_SECONDS} s")
+        elif now - kept > _UNKEPT_SECONDS:
+            break
         time.sleep(0.01)
     how = "ended"
     if processes(dump) or (dump / ".rankprobe").exists():
-        supervisors = [pid for pid, words in processes(dump).items() if "--port-file" not in words]
-        check(not supervisors, f"supervisors {supervisors} have not ended after {_ENDING_SECONDS} s")
         how = "picked up"
         pid = fork(lambda: EmbeddedCollector(str(dump), "next").leave(), directory / "log-next")
         check(os.waitpid(pid, 0)[1] == 0, f"the next job failed: {(directory / 'log-next').read_text()[-2000:]}")

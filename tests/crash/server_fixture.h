@@ -6,10 +6,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "agent/runtime/session.h"
-#include "collector/logger.h"
-#include "collector/server.h"
+#include "agent/runtime/session/session.h"
+#include "collector/server/server.h"
 #include "collector/store/store.h"
+#include "common/base/logger.h"
 #include "common/testing/fault_file_system.h"
 #include "gtest/gtest.h"
 

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/runtime/session.h"
-#include "common/clock.h"
+#include "agent/runtime/session/session.h"
+#include "common/base/clock.h"
 
 namespace rankprobe::crash {
 namespace {

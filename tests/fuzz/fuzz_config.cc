@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "common/call_filter.h"
-#include "common/plan.h"
+#include "common/config/plan.h"
+#include "common/filter/call_filter.h"
 
 namespace {
 

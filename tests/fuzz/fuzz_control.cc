@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
-#include "common/record_gate.h"
+#include "common/filter/record_filter.h"
 #include "tests/fuzz/pieces.h"
 
 namespace rankprobe {
@@ -136,7 +136,7 @@ class Play {
     auto plan = std::make_shared<Plan>();
     plan->level = Level::kMix;
     plan->list = {"a"};
-    RecordGate gate(plan);
+    RecordFilter gate(plan);
     for (const v1::Record& record : batch.records()) {
       if (record.has_trace()) gate.Replay(record.trace());
       if (record.has_call()) gate.Check(record.call());

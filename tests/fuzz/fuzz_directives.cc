@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "agent/runtime/plan_gate.h"
-#include "agent/runtime/watcher.h"
+#include "agent/runtime/session/plan_switcher.h"
+#include "agent/runtime/triggers/trigger_watcher.h"
 #include "tests/fuzz/pieces.h"
 
 namespace rankprobe {
@@ -39,10 +39,10 @@ class Play {
     gate_.Abort(d.abort().epoch());
     if (d.has_welcome()) {
       gate_.Adopt(d.welcome().plan());
-      watcher_.Configure(d.welcome().watch());
+      watcher_.Configure(d.welcome().triggers());
       watcher_.SetRunLevel(d.welcome().degrade());
     }
-    if (d.has_watch()) watcher_.Configure(d.watch());
+    if (d.has_triggers()) watcher_.Configure(d.triggers());
     if (d.has_degrade()) watcher_.SetRunLevel(d.degrade().level());
     if (d.has_ship_flight()) watcher_.RequestFlight();
     if (d.has_report_calls()) watcher_.ReportCalls(d.report_calls().id());
@@ -65,8 +65,8 @@ class Play {
   }
 
   ManualClock clock_;
-  PlanGate gate_;
-  Watcher watcher_;
+  PlanSwitcher gate_;
+  TriggerWatcher watcher_;
   int64_t step_ = -1;
 };
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "analysis/comm_links.h"
-#include "analysis/dump_reader.h"
-#include "analysis/graph.h"
-#include "analysis/overflow_levels.h"
-#include "analysis/rows.h"
+#include "analysis/calls/call_tree.h"
+#include "analysis/calls/comm_links.h"
+#include "analysis/calls/overflow_levels.h"
+#include "dump_format/dump_reader.h"
+#include "dump_format/dump_rows.h"
 #include "tests/fuzz/memory_files.h"
 
 namespace rankprobe::analysis {
@@ -49,7 +49,7 @@ void Run(absl::string_view data) {
     CheckFault(dump.status());
     if (!dump.ok()) continue;
     JsonDocument record;
-    std::vector<Row> rows;
+    std::vector<DumpRow> rows;
     CommLinks links({0, 1});
     for (size_t i = 0; i < (*dump)->size(); ++i) {
       const absl::Status read = (*dump)->Read(i, &record);

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "analysis/pickle_tensor.h"
-#include "analysis/pt_reader.h"
+#include "dump_format/pickle_tensor.h"
+#include "dump_format/pt_reader.h"
 #include "tests/fuzz/memory_files.h"
 
 namespace rankprobe::analysis {

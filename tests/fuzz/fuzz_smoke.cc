@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "common/crc32c.h"
+#include "common/io/crc32c.h"
 #include "google/protobuf/stubs/logging.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/store.pb.h"

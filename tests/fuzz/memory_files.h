@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/file_system.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe::analysis {
 

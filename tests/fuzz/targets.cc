@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "agent/runtime/spool.h"
-#include "collector/ingest/admission.h"
+#include "agent/runtime/session/spool.h"
+#include "collector/ingest/frame_validator.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
 #include "collector/store/store.h"
-#include "common/crc32c.h"
-#include "common/names.h"
+#include "common/io/crc32c.h"
+#include "common/records/entry_names.h"
 #include "common/testing/fault_file_system.h"
 
 namespace rankprobe::fuzz {
@@ -101,7 +101,8 @@ class Input {
 void Frame(absl::string_view data) {
   v1::UploadFrame frame;
   if (!frame.ParseFromArray(data.data(), static_cast<int>(data.size()))) return;
-  if (!CheckPlace(frame, 1).ok() || !CheckContent(frame).ok() ||
+  const FrameSize size = SizeOf(frame, frame.ByteSizeLong());
+  if (!CheckPlace(frame, 1).ok() || !CheckContent(frame, size).ok() ||
       frame.sequence() != 1)
     return;
   testing::FaultFileSystem fs;

@@ -20,18 +20,20 @@ def main() -> None:
     parser.add_argument("--step-log", type=pathlib.Path, required=True)
     parser.add_argument("--stop-file", type=pathlib.Path, required=True)
     parser.add_argument("--schedule", default="{}")
-    parser.add_argument("--seconds", type=float, default=0.005, help="of a step, once the schedule is over")
+    parser.add_argument("--seconds", type=float, default=0.02, help="of a step, once the schedule is over")
     parser.add_argument("--rank-id", type=int, default=None, help="for start()")
     args = parser.parse_args()
     torch.set_num_threads(1)
     schedule = {int(step): text for step, text in json.loads(args.schedule).items()}
     debugger = PrecisionDebugger(config_path=str(args.config))
-    debugger._session.wait_connected(60.0)
-    last = max(schedule, default=-1) + 3
+    debugger._session.native.wait_connected(60.0)
+    # A collector that has seen only steps of microseconds takes a second for thousands of them, so only a job with a
+    # schedule has such steps.
+    last = max(schedule) + 3 if schedule else -1
     x = torch.ones(8)
     with open(args.step_log, "w", encoding="utf-8") as log:
-        print(json.dumps({"run": debugger._run, "collector":
-                          debugger._embedded.address if debugger._embedded else None}), file=log, flush=True)
+        print(json.dumps({"run": debugger._session.run, "collector":
+                          debugger._session.embedded.address if debugger._session.embedded else None}), file=log, flush=True)
         step = 0
         while not args.stop_file.exists():
             if step in schedule:
@@ -42,7 +44,7 @@ def main() -> None:
             PrecisionDebugger.start(rank_id=args.rank_id)
             dumping = debugger._session.recording
             torch.relu(x)
-            print(json.dumps({"step": step, "dumping": dumping, "task": debugger._plan["task"]}), file=log, flush=True)
+            print(json.dumps({"step": step, "dumping": dumping, "task": debugger.config.task}), file=log, flush=True)
             PrecisionDebugger.stop()
             PrecisionDebugger.step()
             if step > last:

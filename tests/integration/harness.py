@@ -12,24 +12,16 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
-from typing import Any, Callable
+import sys
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "lib"))
+
+from polling import wait_for  # noqa: E402
+
 BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
 BIN = BUILD / "bin"
-
-
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Polls `condition` until it is truthy; raises naming `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"timed out after {seconds} s waiting for {what}")
-        time.sleep(0.05)
 
 
 class Collector:
@@ -101,12 +93,20 @@ class Rank:
     process: subprocess.Popen
     step_log: pathlib.Path
     log: pathlib.Path
+    # What has been read of step_log, whole lines only.
+    _read: list[dict] = dataclasses.field(default_factory=list)
+    _offset: int = 0
 
     def steps(self) -> list[dict]:
-        if not self.step_log.exists():
-            return []
-        lines = self.step_log.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """All lines until now; each is read once, for jobs write many and tests ask often."""
+        if self.step_log.exists():
+            with open(self.step_log, "rb") as file:
+                file.seek(self._offset)
+                fresh = file.read()
+            fresh = fresh[:fresh.rfind(b"\n") + 1]
+            self._read += [json.loads(line) for line in fresh.splitlines()]
+            self._offset += len(fresh)
+        return list(self._read)
 
 
 class Job:

@@ -131,14 +131,17 @@ def _run_table(job, client: harness.Collector) -> None:
             client.cli(row.operator, "--run", "edits", "--wait", "60")
 
         def arrived() -> bool:
+            # The step logs first: a question to the collector is a process each time.
+            if not _settled(job, row.on, since):
+                return False
             got = client.json("config", "get", "--run", "edits")
             return (got.get("source") == row.source and got.get("enabled", False) == row.on
                     and row.fault in got.get("config_fault", "")
                     and (row.fault != "" or got.get("config_fault", "") == "")
-                    and (not row.on or json.loads(got["config_json"])["task"] == row.task)
-                    and _settled(job, row.on, since))
+                    and (not row.on or json.loads(got["config_json"])["task"] == row.task))
 
-        harness.wait_for(arrived, 90, f"row '{row.name}': {client.cli('config', 'get', '--run', 'edits').stdout}")
+        harness.wait_for(arrived, 90,
+                         lambda: f"row '{row.name}': {client.cli('config', 'get', '--run', 'edits').stdout}")
         agents = client.json("status", "--run", "edits")["agents"]
         for agent in agents:
             assert agent.get("dumping", False) == row.on, (row.name, agent)

@@ -38,7 +38,7 @@ def test_a_nan_on_one_rank_is_found_named_and_recorded(tmp_path, start_job):
     watch.write_text(json.dumps({"flight": {"steps": 4, "level": "L0"}, "rules": [NAN_RULE]}))
     directory = tmp_path / "collector"
     directory.mkdir()
-    collector = harness.Collector(directory, "--watch", str(watch)).start()
+    collector = harness.Collector(directory, "--triggers", str(watch)).start()
     job = start_job("nan", collector.address, harness.config(), world_size=3,
                     extra=("--inject-nan=1:20:block1.attn.proj",))
     job.wait_steps(20)
@@ -260,7 +260,7 @@ def test_a_killed_rank_is_told_and_events_outlive_the_collector(collector, start
 @pytest.mark.parametrize("spec, words", [
     ('{"rules": [{"name": "x"}]}', "condition"),
     ('{"flight": {"steps": 99999}}', "flight.steps"),
-    ("nonsense", "not a watch spec"),
+    ("nonsense", "not a trigger spec"),
 ])
 def test_bad_triggers_are_refused(collector, tmp_path, spec, words):
     path = tmp_path / "bad.json"

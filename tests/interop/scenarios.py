@@ -15,6 +15,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import scenarios_distributed  # noqa: F401  (registers its scenarios)
+import scenarios_edits  # noqa: F401  (the same)
 from scenario_models import Cnn, Transformer
 from scenario_registry import SCENARIOS, Scenario, scenario  # noqa: F401
 

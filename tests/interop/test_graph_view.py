@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
+import shutil
 from typing import Any
 
 import pytest
@@ -61,6 +63,11 @@ def view(directory: pathlib.Path, *words: object) -> View:
     return View(directory / "logs")
 
 
+def gelu_for_relu(rank: pathlib.Path) -> None:
+    for path in rank.glob("*.json"):
+        path.write_text(path.read_text().replace("Functional.relu.0.", "Functional.gelu.0."))
+
+
 def test_build(tmp_path: pathlib.Path) -> None:
     opened = view(tmp_path, "-tp", tools.rank_dir("weird_stat_mix"), "-oc")
     assert opened.config["isSingleGraph"] and opened.config["overflowCheck"]
@@ -94,6 +101,36 @@ def test_compare(tmp_path: pathlib.Path) -> None:
     assert name not in opened.post("/loadGraphAllNodeList")["npuMatchNodes"]
     opened.post("/addMatchNodes", npuNodeName=name, benchNodeName=name, isMatchChildren=False)
     assert opened.post("/loadGraphAllNodeList")["npuMatchNodes"][name] == name
+
+
+def test_steps_and_ranks(tmp_path: pathlib.Path) -> None:
+    """E2: each step and rank of a database can be chosen, and has its own nodes."""
+    for step in (0, 5):
+        for rank in ("rank0", "rank2"):
+            shutil.copytree(tools.rank_dir("cnn_stat_mix"), tmp_path / "dump" / f"step{step}" / rank)
+    gelu_for_relu(tmp_path / "dump" / "step5" / "rank2")
+    opened = view(tmp_path, "-tp", tmp_path / "dump")
+    assert opened.config["ranks"] == [0, 2] and opened.config["steps"] == [0, 5]
+    for step, rank, name in ((0, 0, "relu"), (0, 2, "relu"), (5, 2, "gelu")):
+        opened.meta.update(step=step, rank=rank)
+        found = opened.post("/loadGraphAllNodeList")["npuNodeList"]
+        assert {n for n in found if "elu.0.forward" in n} == {f"Functional.{name}.0.forward"}
+
+
+def test_search_colours_and_what_has_no_partner(tmp_path: pathlib.Path) -> None:
+    """E5, E8, E11: the lists and colours that the plugin's front end searches, filters and paints by."""
+    target, golden = tmp_path / "target", tools.rank_dir("cnn_stat_mix")
+    shutil.copytree(golden, target)
+    gelu_for_relu(target)
+    opened = view(tmp_path, "-tp", target, "-gp", golden)
+    for side, source, own in (("npu", target, "gelu"), ("bench", golden, "relu")):
+        dump = json.loads((source / "dump.json").read_text())["data"]
+        assert set(opened.nodes[f"{side}NodeList"]) >= {n for n in dump if ".parameters_grad" not in n}
+        unmatched = set(opened.nodes[f"{side}UnMatchNodes"])
+        assert unmatched == {f"Functional.{own}.0.{way}" for way in ("forward", "backward")}
+        assert not unmatched & set(opened.nodes[f"{side}MatchNodes"])
+    colours = opened.config["colors"]
+    assert len(colours) == 4 and all(re.fullmatch("#[0-9A-Fa-f]{6}", colour) for colour in colours)
 
 
 @pytest.mark.parametrize("compare", [False, True])

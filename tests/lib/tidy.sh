@@ -11,8 +11,8 @@ cd "$RANKPROBE_ROOT"
 stamps=$RANKPROBE_ROOT/build/tidy
 mkdir -p "$stamps"
 if [ $# -gt 0 ]; then files=("$@"); else
-  mapfile -t files < <(git ls-files 'common/*.cc' 'agent/runtime/*.cc' 'collector/*.cc' 'analysis/*.cc' 'cli/*.cc' |
-    grep -v -E '_test\.cc$|_bench\.cc$|/testing/|/fuzz/')
+  mapfile -t files < <(git ls-files 'common/*.cc' 'agent/runtime/*.cc' 'collector/*.cc' 'dump_format/*.cc' 'analysis/*.cc' 'cli/*.cc' |
+    grep -v -E '_test\.cc$|_benchmark\.cc$|/testing/|/fuzz/')
 fi
 # Headers are few enough to be one key for all files.
 headers=$(cat .clang-tidy $(git ls-files '*.h' '*.proto') | sha256sum)

@@ -49,7 +49,23 @@ def test_first_divergence_and_replicas():
     assert report["origins"][0]["call"] == "Functional.conv2d.0.forward"
     assert report["unseen"]["only_in_target"] == 1
     assert analysis.first_divergence(CNN, CNN)["origins"] == []
-    assert {d["kind"] for d in analysis.replicas(DDP, gradients=True)} >= {"gradient"}
+    found = analysis.replicas(DDP, gradients=True)
+    assert {d["kind"] for d in found["differences"]} >= {"gradient"}
+    assert found["rows_compared"] > 0 and found["differences"][0]["values"][0]["ranks"]
+
+
+def test_overflow_check(tmp_path):
+    tensor = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max": 1.0, "Min": 1.0, "Mean": 1.0, "Norm": 2.0,
+              "requires_grad": False}
+    bad = {**tensor, "Max": float("nan")}
+    call = {"input_args": [tensor], "input_kwargs": {}, "output": [tensor]}
+    (tmp_path / "rank0").mkdir(mode=0o750)
+    dump = tmp_path / "rank0" / "dump.json"
+    dump.write_text(json.dumps({"task": "statistics", "data": {"Torch.a.0.forward": call,
+                                                                "Torch.b.0.forward": {**call, "output": [bad]}}}))
+    dump.chmod(0o640)
+    assert analysis.overflow_check(tmp_path / "rank0") == [{"rank": 0, "call": "Torch.b.0.forward"}]
+    assert analysis.overflow_check(CNN) == []
 
 
 def test_graph(tmp_path):

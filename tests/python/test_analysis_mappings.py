@@ -105,7 +105,7 @@ def test_layouts(tmp_path):
     four = layouts.write(tmp_path / "four", 2, 2)
     two = layouts.write(tmp_path / "two", 1, 2)
     answer = sqlite3.connect(analysis.graph(tmp_path / "m.vis.db", four, two, layout=analysis.Layout(4, 2, 2),
-                                            golden_layout=analysis.Layout(2, tp=1, pp=2)))
+                                            reference_layout=analysis.Layout(2, tp=1, pp=2)))
     flags = ["--rank_size", 4, 2, "--tp", 2, 1, "--pp", 2, 2]
     done = verb("graph_visualize", "-tp", four, "-gp", two, "-o", tmp_path / "out", *flags)
     query = "select * from tb_nodes order by rowid"
@@ -124,9 +124,9 @@ def test_what_does_not_go_together(tmp_path, renamed):
             ("-lm and -dm", lambda: analysis.compare(CNN, renamed, layer_mapping=True, fuzzy=True)),
             ("-lm and -dm", lambda: analysis.compare(CNN, renamed, data_mapping={"a": "b"}, cell_mapping={"a": "b"})),
             ("none.yaml: ", lambda: analysis.compare(CNN, renamed, api_mapping=tmp_path / "none.yaml")),
-            ("golden dump", lambda: analysis.graph(path, CNN, layer_mapping=True)),
+            ("reference dump", lambda: analysis.graph(path, CNN, layer_mapping=True)),
             ("for each side", lambda: analysis.graph(path, four, four, layout=layout)),
-            ("for each side", lambda: analysis.graph(path, four, golden_layout=layout)),
+            ("for each side", lambda: analysis.graph(path, four, reference_layout=layout)),
             ("multiple", lambda: analysis.graph(path, four, layout=analysis.Layout(4, 3, 1)))):
         with pytest.raises(ValueError, match=match):
             call()

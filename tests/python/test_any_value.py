@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from rankprobe.pytorch import PrecisionDebugger  # noqa: E402
 
-LISTS, DICTS = 45, 30  # common/limits.h
+LISTS, DICTS = 45, 30  # common/base/limits.h
 VALUES, TENSORS, TEXT = 65_536, 16_384, 64 << 10
 
 

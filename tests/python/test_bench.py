@@ -175,7 +175,7 @@ _RANK = textwrap.dedent("""
     rank, config, differs, out, stop = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), sys.argv[4], sys.argv[5]
     torch.set_num_threads(1)
     debugger = PrecisionDebugger(config_path=config)
-    debugger._session.wait_connected(20.0)
+    debugger._session.native.wait_connected(20.0)
     for step in range(2000):
         x = torch.arange(8.0)
         debugger.start(rank_id=rank)

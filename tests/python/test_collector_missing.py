@@ -1,4 +1,4 @@
-"""RANKPROBE_ON_COLLECTOR_MISSING: what a job is told when no collector answers, and when (B1)."""
+"""on_collector_missing: what a job is told when no collector answers, and when (B1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 SCRIPT = textwrap.dedent("""
     import sys, time, torch
     from rankprobe.pytorch import PrecisionDebugger
-    debugger = PrecisionDebugger(config_path=sys.argv[1])
+    debugger = PrecisionDebugger(config_path=sys.argv[1], on_collector_missing=sys.argv[3] or None)
     print("made", file=sys.stderr, flush=True)
     net = torch.nn.Sequential(torch.nn.Linear(2, 2))
     debugger.start(model=net)
@@ -26,9 +26,10 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-def run(dump, seconds: float, collector: str = "127.0.0.1:1", **environment: str) -> subprocess.CompletedProcess:
+def run(dump, seconds: float, collector: str = "127.0.0.1:1", argument: str = "",
+        **environment: str) -> subprocess.CompletedProcess:
     # Nothing listens on port 1.
-    return subprocess.run([sys.executable, "-c", SCRIPT, dump.config(level="L0"), str(seconds)], text=True,
+    return subprocess.run([sys.executable, "-c", SCRIPT, dump.config(level="L0"), str(seconds), argument], text=True,
                           capture_output=True, timeout=120,
                           env={**os.environ, "RANKPROBE_COLLECTOR": collector, "RANK": "0", "RANKPROBE_RUN": "missing",
                                **environment})
@@ -73,3 +74,53 @@ def test_spool_keeps_it_for_the_next_process(dump, collector, tmp_path) -> None:
 def test_bad_settings_are_named(dump, policy, word) -> None:
     result = run(dump, 0, RANKPROBE_ON_COLLECTOR_MISSING=policy)
     assert result.returncode == 1 and word in result.stderr.splitlines()[-1]
+
+
+def test_the_argument_beats_the_environment(dump) -> None:
+    result = run(dump, 0, argument="fail", RANKPROBE_ON_COLLECTOR_MISSING="ignore")
+    assert result.returncode == 1 and "made" not in result.stderr
+    assert "on_collector_missing is fail" in result.stderr.splitlines()[-1]
+    result = run(dump, 0, argument="ignore", RANKPROBE_ON_COLLECTOR_MISSING="fail")
+    assert result.returncode == 0 and "trained" in result.stderr, result.stderr
+
+
+def test_a_wrong_argument_is_named(dump) -> None:
+    result = run(dump, 0, argument="explode")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].endswith(
+        "InvalidParameterError: on_collector_missing must be fail, spool or ignore, or None, not 'explode'")
+    result = run(dump, 0, argument="spool")
+    assert result.returncode == 1 and "RANKPROBE_SPOOL" in result.stderr.splitlines()[-1]
+
+
+def test_the_low_level_session_has_it() -> None:
+    import rankprobe
+
+    with pytest.raises(ValueError, match="on_collector_missing=explode is not one of ignore, spool, fail"):
+        rankprobe.Session("127.0.0.1:1", run="missing", on_collector_missing="explode")
+    with pytest.raises(TimeoutError, match="no collector at 127.0.0.1:1.*on_collector_missing is fail"):
+        rankprobe.Session("127.0.0.1:1", run="missing", on_collector_missing="fail")
+
+
+ATTACHED = """
+import torch
+net = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("policy, code", [("fail", 1), ("ignore", 0), ("explode", 2)])
+def test_rankprobe_run(tmp_path, policy, code) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RANKPROBE_")}
+    result = subprocess.run([sys.executable, "-m", "rankprobe.run", "--collector", "127.0.0.1:1", "--run", "missing",
+                             "--on-collector-missing", policy, "--", sys.executable, "-c", ATTACHED], text=True,
+                            capture_output=True, timeout=120, env=environment, cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert ("trained" in result.stdout) == (code == 0)
+    if policy == "fail":
+        assert "on_collector_missing is fail" in result.stderr.splitlines()[-1]
+    if policy == "explode":
+        assert "--on-collector-missing" in result.stderr.splitlines()[-1]

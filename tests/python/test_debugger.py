@@ -14,15 +14,7 @@ import torch.nn.functional as F
 
 from rankprobe.pytorch import (InterfaceUsageError, InvalidParameterError, PrecisionDebugger, module_dump,
                                module_dump_end, _bindings)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc2(self.act(self.fc1(x)))
+from small_net import Net
 
 
 @pytest.mark.parametrize("arguments", [
@@ -74,12 +66,12 @@ def test_bad_init_step(dump, step) -> None:
 def test_second_construction_is_ignored(dump) -> None:
     first = dump.debugger()
     assert PrecisionDebugger(level="L0") is first
-    assert first._plan["level"] == "L1"
+    assert first.config.level == "L1"
 
 
 def test_arguments_beat_the_file(dump) -> None:
     debugger = PrecisionDebugger(config_path=dump.config(level="L0"), level="L1", step=[3])
-    assert debugger._plan["level"] == "L1" and debugger._plan["last_step"] == 3
+    assert debugger.config.level == "L1" and debugger.config.last_step == 3
 
 
 def test_early_bound_function_is_seen(dump) -> None:
@@ -378,7 +370,7 @@ def test_losses_and_replicas_feed_the_trigger_rules(dump, collector, tmp_path, m
     monkeypatch.setenv("RANKPROBE_RUN", "rules")
     monkeypatch.setenv("RANK", "0")
     debugger = dump.debugger(level="L1", dump_enable=False)
-    debugger._session.wait_connected(30.0)
+    debugger._session.native.wait_connected(30.0)
     assert not debugger._capture.wants_replica
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"rules": [

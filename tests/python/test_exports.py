@@ -15,7 +15,7 @@ import torch
 
 import rankprobe
 from rankprobe.pytorch import InvalidParameterError, PrecisionDebugger
-from rankprobe._manifests import merge_manifests
+from rankprobe._manifests import merge_manifests, read_manifest, read_runs, write_manifest
 
 SCRIPT = '''
 import os, sys
@@ -123,6 +123,36 @@ def test_own_places_win_and_others_are_kept() -> None:
     assert [(f["path"], f["bytes"]) for f in merged["files"]] == [
         ("step0/rank0/dump.json", 7), ("step0/rank1/dump.json", 5), ("step1/rank0/dump.json", 8)]
     assert [e["stored_records"] for e in merged["ledger"]] == [7, 5, 8] and merged["run"] == "r"
+
+
+def test_earlier_runs_stay_in_the_manifest(tmp_path: pathlib.Path) -> None:
+    def of(run: str, *steps: int) -> dict:
+        return {"format": "f", "run": run, "files": [{"path": f"step{step}/rank0/dump.json"} for step in steps],
+                "gaps": [{"step": step, "rank": "rank0", "reason": run} for step in steps]}
+
+    def told() -> dict[str, list[str]]:
+        return {one["run"]: [file["path"].partition("/")[0] for file in one["files"]] for one in read_runs(tmp_path)}
+
+    def write(manifest: dict) -> None:
+        write_manifest(tmp_path, manifest, tmp_path / "scratch")
+
+    write(of("one", 0, 1, 2))
+    write(of("two", 0, 7))
+    assert told() == {"two": ["step0", "step7"], "one": ["step1", "step2"]}
+    assert [gap["step"] for gap in read_manifest(tmp_path, "one")["gaps"]] == [1, 2]
+    write(of("three", 7))
+    # The next process of a run: what the others left stays.
+    write(merge_manifests([read_manifest(tmp_path, "three"), of("three", 8)], {"rank0"}))
+    assert told() == {"three": ["step7", "step8"], "two": ["step0"], "one": ["step1", "step2"]}
+    # A run goes on, and one that nothing is left of is not told.
+    write(merge_manifests([read_manifest(tmp_path, "one"), of("one", 0)], {"rank0"}))
+    assert told() == {"one": ["step0", "step1", "step2"], "three": ["step7", "step8"]}
+    whole = json.loads((tmp_path / "manifest.json").read_text())
+    assert list(whole)[0] == "format" and list(whole)[-1] == "earlier_runs" and "earlier_runs" not in whole["earlier_runs"][0]
+    for bad in ("[]", '{"run": 3}', '{"run": "x", "earlier_runs": 3}', "{"):
+        (tmp_path / "manifest.json").write_text(bad)
+        write(of("one", 0))
+        assert told()["one"] == ["step0"]
 
 
 @pytest.mark.skipif(torch.__version__ < "2", reason="torchrun of PyTorch 1.13 does not start on Python 3.11")

@@ -20,15 +20,7 @@ import torch.nn.functional as F
 from rankprobe.pytorch import (InterfaceUsageError, InvalidParameterError, PrecisionDebugger, module_dump,
                                module_dump_end, _config)
 from rankprobe.pytorch._api_list import load_list
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc2(self.act(self.fc1(x)))
+from small_net import Net
 
 
 def _section(**fields: Any) -> dict:
@@ -325,6 +317,31 @@ def test_b14_a_malformed_list_is_an_error_with_its_line(tmp_path, text: str, sai
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"list\.yaml: {said}"):
         load_list(str(path))
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1.13 has no torch.compile")
+def test_b16_compiled_functions_are_recorded_and_start_inside_a_trace_is_refused(dump) -> None:
+    debugger = dump.debugger()
+    compiled = torch.compile(lambda x: torch.relu(x) * 2, backend="eager")
+    x = torch.tensor([-1.0, 3.0])
+    assert compiled(x).tolist() == [0.0, 6.0]
+    debugger.start()
+    assert compiled(x).tolist() == [0.0, 6.0]
+    debugger.stop()
+    debugger.step()
+    assert "Torch.relu.0.forward" in dump.data()
+
+    said = []
+
+    def inside(graph, inputs):
+        try:
+            debugger.start()
+        except InterfaceUsageError as error:
+            said.append(str(error))
+        return graph.forward
+
+    assert torch.compile(lambda x: x + 1, backend=inside)(x).tolist() == [0.0, 4.0]
+    assert len(said) == 1 and "TORCHDYNAMO_DISABLE=1" in said[0]
 
 
 def test_config_of_the_instance_is_there_to_read(dump) -> None:

@@ -79,6 +79,19 @@ def test_what_stop_returned_for_is_there(tmp_path: pathlib.Path, environment, en
     assert {entry["path"].partition("/")[0] for entry in manifest["files"]} == {"step0", "step1", "step2"}
 
 
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_the_manifest_keeps_what_earlier_jobs_left(tmp_path: pathlib.Path, environment, end: str) -> None:
+    dump = tmp_path / "dump"
+    for run, steps in (("first", 3), ("second", 2)):
+        _run(f"for _ in steps({steps}): pass\n{end}", dump, {**environment, "RANKPROBE_RUN": run, "RANK": "0"})
+        _ended(dump)
+    manifest = json.loads((dump / "manifest.json").read_text())
+    (earlier,) = manifest["earlier_runs"]
+    assert manifest["run"] == "second" and [entry["step"] for entry in manifest["ledger"]] == [0, 1]
+    assert earlier["run"] == "first" and [entry["step"] for entry in earlier["ledger"]] == [2]
+    assert {entry["path"].partition("/")[0] for entry in earlier["files"]} == {"step2"}
+
+
 def test_killed_before_anything_is_recorded(tmp_path: pathlib.Path, environment) -> None:
     dump = tmp_path / "dump"
     _run("os.kill(os.getpid(), signal.SIGKILL)", dump, environment)
@@ -141,8 +154,8 @@ def test_one_line_says_where_the_dump_is(tmp_path: pathlib.Path, environment) ->
 
 
 def test_what_cannot_be_exported_stays(tmp_path: pathlib.Path, environment) -> None:
-    """One line of a note says where the archive is; the command in it brings it to dump_path."""
-    dump = tmp_path / "dump"
+    """One line of a note says where the archive is; the command in it brings it to dump_path, whatever that is called."""
+    dump = tmp_path / "späces & dumps"
     dump.mkdir()
     (dump / "step0").write_text("in the way")
     done = _run("for _ in steps(2): pass", dump, environment)
@@ -180,6 +193,37 @@ def test_a_job_ends_promptly_without_its_collector(tmp_path: pathlib.Path, envir
     _ended(dump)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_is_named_and_harms_no_training(tmp_path: pathlib.Path, environment) -> None:
+    """It is waited for once. What was recorded meanwhile is in dump_path when there is room again."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk]).returncode != 0:
+        pytest.skip("this machine does not allow a tmpfs mount")
+    try:
+        dump = disk / "dump"
+        done = _run("import json, subprocess\n"
+                    "took, begun = [], time.monotonic()\n"
+                    "for step, _ in enumerate(steps(40)):\n"
+                    "    now = time.monotonic()\n"
+                    "    took.append(now - begun)\n"
+                    "    begun = now\n"
+                    f"    if step == 30: subprocess.run(['mount', '-o', 'remount,size=600m', {str(disk)!r}], check=True)\n"
+                    "print(json.dumps(took))", dump, environment)
+        assert done.returncode == 0, done.stderr
+        took = json.loads(done.stdout)
+        # stop() has waited in the first step, the start of the second one's export for the first's.
+        assert sum(took[:3]) < 45 and sum(took[3:30]) < 10, took
+        assert done.stderr.count(f"the disk of {dump}/.rankprobe/") == 1, done.stderr
+        assert done.stderr.count("was not exported") <= 1 and "step 0 was not exported" in done.stderr, done.stderr
+        _ended(dump)
+        assert set(_calls(dump)) == {f"step{step}" for step in range(40)}
+        manifest = json.loads((dump / "manifest.json").read_text())
+        assert sorted(entry["step"] for entry in manifest["ledger"]) == list(range(40)) and not manifest["gaps"]
+    finally:
+        subprocess.run(["umount", "-l", disk], check=False)
+
+
 @pytest.mark.parametrize("by_command", [False, True])
 def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: bool) -> None:
     """As at the end of a container: the next job, or a command, exports what was left first."""
@@ -201,7 +245,9 @@ def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: b
         assert [entry["step"] for entry in json.loads((dump / "manifest.json").read_text())["ledger"]] == [0, 1, 2, 3]
     else:
         done = _run("for _ in steps(1): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
-        assert f"dump.json is at {dump}/step*/ (run next)" in done.stderr, done.stderr
+        assert done.stderr.splitlines() == [
+            f"rankprobe: run endings was killed with its collector; what it left is exported to {dump} first",
+            f"rankprobe: dump.json is at {dump}/step*/ (run next)"]
     _ended(dump)
     places = [(tree.parent.name, tree.name == f"proc{job.pid}") for tree in sorted(dump.glob("step*/*"))]
     assert {(f"step{step}", True) for step in range(4)} <= set(places)

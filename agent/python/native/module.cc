@@ -12,14 +12,16 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "agent/python/native/api_object.h"
-#include "agent/python/native/capture.h"
-#include "agent/python/native/plan_dict.h"
-#include "agent/python/native/step_exports.h"
-#include "agent/runtime/config_file.h"
-#include "agent/runtime/options.h"
-#include "agent/runtime/recorder.h"
-#include "common/dtype.h"
+#include "agent/python/native/session/plan_dict.h"
+#include "agent/python/native/session/step_exporter.h"
+#include "agent/python/native/torch/api_object.h"
+#include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/capture_bindings.h"
+#include "agent/runtime/recorder/recorder.h"
+#include "agent/runtime/session/config_file.h"
+#include "agent/runtime/session/options.h"
+#include "common/base/version.h"
+#include "common/tensor/dtype.h"
 
 namespace py = pybind11;
 
@@ -90,8 +92,10 @@ class PySession {
   PySession(const std::string& collector, const std::string& run,
             std::optional<int64_t> rank, std::optional<int64_t> world_size,
             const std::string& config_json, const std::string& framework,
-            const std::string& config_path) {
+            const std::string& config_path,
+            const std::string& on_collector_missing) {
     AgentSettings settings{collector, run, rank, world_size};
+    settings.on_collector_missing = on_collector_missing;
     auto options = MakeSessionOptions(
         settings, [](const char* name) { return std::getenv(name); }, Clock());
     if (!options.ok()) Raise(options.status());
@@ -139,14 +143,14 @@ class PySession {
   }
 
   // Has a private collector write the trees of finished steps.
-  std::shared_ptr<StepExports> MakeStepExports(const std::string& collector,
-                                               const std::string& run,
-                                               const std::string& root,
-                                               const std::string& directory,
-                                               const std::string& manifests) {
+  std::shared_ptr<StepExporter> MakeStepExporter(const std::string& collector,
+                                                 const std::string& run,
+                                                 const std::string& root,
+                                                 const std::string& directory,
+                                                 const std::string& manifests) {
     Get();
-    return std::make_shared<StepExports>(
-        StepExports::Options{collector, run, root, directory, manifests},
+    return std::make_shared<StepExporter>(
+        StepExporter::Options{collector, run, root, directory, manifests},
         recorder_);
   }
 
@@ -330,14 +334,15 @@ PYBIND11_MODULE(_native, m) {
   m.doc() =
       "The rankprobe recorder: sessions, steps and calls. See "
       "rankprobe.session.";
-  using rankprobe::StepExports;
+  m.attr("__version__") = rankprobe::Version();
+  using rankprobe::StepExporter;
   using ReleaseGil = py::call_guard<py::gil_scoped_release>;
-  py::class_<StepExports, std::shared_ptr<StepExports>>(
-      m, "StepExports", "Trees of finished steps, written by the collector.")
-      .def("begin", &StepExports::Begin, py::arg("step"), ReleaseGil())
-      .def("wait", &StepExports::Wait, ReleaseGil())
-      .def("take_faults", &StepExports::TakeFaults)
-      .def("close", &StepExports::Close, ReleaseGil());
+  py::class_<StepExporter, std::shared_ptr<StepExporter>>(
+      m, "StepExporter", "Trees of finished steps, written by the collector.")
+      .def("begin", &StepExporter::Begin, py::arg("step"), ReleaseGil())
+      .def("wait", &StepExporter::Wait, ReleaseGil())
+      .def("take_faults", &StepExporter::TakeFaults)
+      .def("close", &StepExporter::Close, ReleaseGil());
   using rankprobe::ConfigFile;
   py::class_<ConfigFile>(m, "ConfigFile",
                          "A config file that is looked at for edits.")
@@ -365,12 +370,12 @@ PYBIND11_MODULE(_native, m) {
   py::class_<PySession>(m, "Session")
       .def(py::init<const std::string&, const std::string&,
                     std::optional<int64_t>, std::optional<int64_t>,
-                    const std::string&, const std::string&,
+                    const std::string&, const std::string&, const std::string&,
                     const std::string&>(),
            py::arg("collector") = "", py::arg("run") = "",
            py::arg("rank") = py::none(), py::arg("world_size") = py::none(),
            py::arg("config_json") = "", py::arg("framework") = "python",
-           py::arg("config_path") = "")
+           py::arg("config_path") = "", py::arg("on_collector_missing") = "")
       .def("wait_connected", &PySession::WaitConnected,
            py::arg("seconds") = 10.0)
       .def("start", &PySession::Start, py::arg("rank") = py::none())
@@ -390,7 +395,7 @@ PYBIND11_MODULE(_native, m) {
       .def("close", &PySession::Close)
       .def("capture", &PySession::MakeCapture, py::arg("torch"),
            py::arg("skipped_directory"))
-      .def("step_exports", &PySession::MakeStepExports, py::arg("collector"),
+      .def("step_exports", &PySession::MakeStepExporter, py::arg("collector"),
            py::arg("run"), py::arg("root"), py::arg("directory"),
            py::arg("manifests"))
       .def("edit_config", &PySession::EditConfig, py::arg("path"),

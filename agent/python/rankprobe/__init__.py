@@ -10,11 +10,14 @@
         session.stop()
         session.step()
 
+on_collector_missing="fail" (or "spool", "ignore"; default:
+RANKPROBE_ON_COLLECTOR_MISSING, else "ignore") says what follows when no
+collector answers: an error here, records kept in RANKPROBE_SPOOL, or none.
+
 Tensors are NumPy arrays or torch CPU tensors of any PyTorch version: they are
 read by address, shape, strides and dtype.
 """
 
-from rankprobe._native import Session
+from rankprobe._native import Session, __version__
 
-__all__ = ["Session"]
-__version__ = "0.1.0"
+__all__ = ["Session", "__version__"]

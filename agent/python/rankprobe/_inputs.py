@@ -1,4 +1,4 @@
-"""Reading what others wrote, for the tools in Python: the permission rule of `rankprobe` (analysis/input_files.h), and
+"""Reading what others wrote, for the tools in Python: the permission rule of `rankprobe` (dump_format/input_files.h), and
 texts that cannot steer a terminal.
 """
 
@@ -15,7 +15,7 @@ class Refused(Exception):
 
 
 def show(text: object) -> str:
-    """The text with control characters, C1, direction and line marks escaped (common/visible_text.h)."""
+    """The text with control characters, C1, direction and line marks escaped (common/text/visible_text.h)."""
     return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
@@ -23,7 +23,7 @@ _warned: set[str] = set()
 
 
 def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> Any:
-    """Opens a file for reading by the permission rule of `rankprobe` (analysis/input_files.h)."""
+    """Opens a file for reading by the permission rule of `rankprobe` (dump_format/input_files.h)."""
 
     def refuse(rule: str, of: str, reason: str) -> None:
         if not force:

@@ -1,5 +1,8 @@
 """manifest.json of a dump_path, from the manifests of the exports into it.
 
+It speaks of the run that was exported last, and under `earlier_runs` in the same
+way of what is still there of the runs before it.
+
 Needs the standard library alone and no other file of the package: the
 supervisor of a private collector runs without them.
 """
@@ -14,8 +17,9 @@ import zlib
 from typing import Container, Optional
 
 _SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
-# Of a part in a file of parts: bytes packed, bytes as JSON. StepExports
-# (agent/python/native/step_exports.cc) writes it.
+_EARLIER = "earlier_runs"
+# Of a part in a file of parts: bytes packed, bytes as JSON. StepExporter
+# (agent/python/native/session/step_exporter.cc) writes it.
 _HEADER = struct.Struct("=QQ")
 _MAX_PART_BYTES = 1 << 31
 
@@ -69,18 +73,40 @@ def read_parts(path: pathlib.Path) -> list[dict]:
     return parts
 
 
-def read_manifest(root: pathlib.Path, run: str) -> Optional[dict]:
-    """manifest.json of `root`, if it is there, whole, and of this run."""
+def read_runs(root: pathlib.Path) -> list[dict]:
+    """The manifests in manifest.json of `root`, one a run, the last run's first;
+    none if it is not there or not whole."""
     try:
         there = json.loads((root / "manifest.json").read_bytes())
     except (FileNotFoundError, ValueError):
-        return None
-    return there if isinstance(there, dict) and there.get("run") == run else None
+        return []
+    if not isinstance(there, dict):
+        return []
+    earlier = there.pop(_EARLIER, [])
+    return [one for one in [there, *(earlier if isinstance(earlier, list) else [])]
+            if isinstance(one, dict) and isinstance(one.get("run"), str)]
+
+
+def read_manifest(root: pathlib.Path, run: str) -> Optional[dict]:
+    """What manifest.json of `root` says of this run, if it does."""
+    return next((one for one in read_runs(root) if one["run"] == run), None)
+
+
+def without(manifest: dict, places: Container[tuple[str, str]]) -> dict:
+    """The manifest but for these places."""
+    return {key: [entry for entry in value if place_of(entry) not in places] if key in _SECTIONS else value
+            for key, value in manifest.items()}
 
 
 def write_manifest(root: pathlib.Path, manifest: dict, scratch: pathlib.Path) -> None:
-    """Replaces manifest.json of `root` at once. `scratch`: a name on the same
-    file system for what is not finished yet."""
+    """Replaces what manifest.json of `root` says of the manifest's run, at once;
+    what other runs left there and this one did not replace stays in it.
+    `scratch`: a name on the same file system for what is not finished yet."""
+    places = {place_of(entry) for section in _SECTIONS for entry in manifest.get(section, [])}
+    earlier = [without(one, places) for one in read_runs(root) if one["run"] != manifest["run"]]
+    earlier = [one for one in earlier if any(one.get(section) for section in _SECTIONS)]
+    if earlier:
+        manifest = {**manifest, _EARLIER: earlier}
     try:
         with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o640), "w",
                   encoding="utf-8") as file:

@@ -19,7 +19,7 @@ from rankprobe import _analysis
 
 Path = str | os.PathLike[str]
 
-__all__ = ["Layout", "compare", "first_divergence", "graph", "replicas", "to_numbers"]
+__all__ = ["Layout", "compare", "first_divergence", "graph", "overflow_check", "replicas", "to_numbers"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _names(mapping: Path | Mapping[str, str] | None) -> str | list[tuple[str, st
     return list(mapping.items()) if isinstance(mapping, Mapping) else os.fspath(mapping)
 
 
-def compare(target: Path, golden: Path, *, fuzzy: bool = False, layer_mapping: Path | bool = False,
+def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping: Path | bool = False,
             api_mapping: Path | None = None, cell_mapping: Path | Mapping[str, str] | None = None,
             data_mapping: Path | Mapping[str, str] | None = None, force: bool = False) -> dict[str, list[str]]:
     """The table of `rankprobe compare`, over all steps and ranks both have: column name to cells (text).
@@ -51,10 +51,10 @@ def compare(target: Path, golden: Path, *, fuzzy: bool = False, layer_mapping: P
     The mappings are those of the verb (docs/analysis.md, "Tables" and "Layer mapping"), each a YAML file:
     `layer_mapping` (-lm) pairs the calls of layers of other names by rules, by scope alone when True; `api_mapping`
     (-am) renames APIs; `cell_mapping` (-cm) renames modules, `data_mapping` (-dm) pairs whole rows. The last two may be
-    given as a dict, target name to golden name. A layer or data mapping excludes the others and `fuzzy`.
+    given as a dict, target name to reference name. A layer or data mapping excludes the others and `fuzzy`.
     """
     layers = None if layer_mapping is False else "" if layer_mapping is True else os.fspath(layer_mapping)
-    return _analysis.compare(os.fspath(target), os.fspath(golden), fuzzy, layers, _names(cell_mapping),
+    return _analysis.compare(os.fspath(target), os.fspath(reference), fuzzy, layers, _names(cell_mapping),
                              _names(data_mapping), "" if api_mapping is None else os.fspath(api_mapping), force)
 
 
@@ -69,29 +69,37 @@ def to_numbers(column: Sequence[str]) -> list[float]:
     return out
 
 
-def first_divergence(target: Path, golden: Path, *, tolerance: float | None = None, noise: Path = "",
+def first_divergence(target: Path, reference: Path, *, tolerance: float | None = None, noise: Path = "",
                      fuzzy: bool = False, force: bool = False) -> dict[str, Any]:
     """Where the target began to differ, and what could not be seen. `tolerance` None: from dtype and sum lengths."""
-    return _analysis.first_divergence(os.fspath(target), os.fspath(golden), tolerance, os.fspath(noise), fuzzy,
+    return _analysis.first_divergence(os.fspath(target), os.fspath(reference), tolerance, os.fspath(noise), fuzzy,
                                       force)
 
 
 def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: bool = False,
-             force: bool = False) -> list[dict[str, Any]]:
-    """What should be equal across the ranks of a dump and is not."""
+             force: bool = False) -> dict[str, Any]:
+    """What should be equal across the ranks of a dump and is not: `differences`, and how much was compared.
+
+    Each difference has its `kind`, `step`, `row` and `values`: ranks that hold the same, with what they hold.
+    """
     return _analysis.replicas(os.fspath(dump), [list(g) for g in groups], gradients, force)
 
 
-def graph(path: Path, target: Path, golden: Path = "", *, overflow_check: bool = False, fuzzy: bool = False,
+def overflow_check(dump: Path, *, force: bool = False) -> list[dict[str, Any]]:
+    """The calls where the NaN and infinities of a step came from, over its ranks: `rank` and `call` of each."""
+    return _analysis.overflow_check(os.fspath(dump), force)["found"]
+
+
+def graph(path: Path, target: Path, reference: Path = "", *, overflow_check: bool = False, fuzzy: bool = False,
           layer_mapping: Path | bool = False, layout: Layout | None = None,
-          golden_layout: Layout | None = None, merged_as_dump: bool = False, force: bool = False) -> str:
+          reference_layout: Layout | None = None, merged_as_dump: bool = False, force: bool = False) -> str:
     """Writes the .vis.db of `rankprobe graph_visualize` to `path`, and returns it.
 
     `layer_mapping` (-lm) matches layers of other names, by scope alone when True. `layout` merges the ranks of each
-    step into one graph for each data parallel replica; with a golden dump both sides need theirs. With `merged_as_dump`
+    step into one graph for each data parallel replica; with a reference dump both sides need theirs. With `merged_as_dump`
     (--file_type json) the merged graph becomes a dump, step{S}/rank{R} in the existing directory `path`.
     """
     layers = "auto" if layer_mapping is True else "" if layer_mapping is False else os.fspath(layer_mapping)
-    sides = [side and dataclasses.astuple(side) for side in (layout, golden_layout)]
-    return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(golden), overflow_check, fuzzy, layers, *sides,
-                           merged_as_dump, force)
+    return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(reference), overflow_check, fuzzy, layers,
+                           layout and dataclasses.astuple(layout),
+                           reference_layout and dataclasses.astuple(reference_layout), merged_as_dump, force)

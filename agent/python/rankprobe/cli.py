@@ -18,6 +18,7 @@ def _become(name: str) -> NoReturn:
     except FileNotFoundError as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(127)
+    os.environ.setdefault("RANKPROBE_PYTHON", sys.executable)  # that runs acc_check
     os.execv(path, [name, *sys.argv[1:]])
 
 

@@ -38,6 +38,8 @@ _CONNECT_SECONDS = 30.0
 # As long as a step's records may take to be committed, at stop().
 _COMMIT_SECONDS = 10.0
 _BACK_SECONDS = 2.0
+# rankprobed's --min-free-bytes.
+_MIN_FREE_BYTES = 256 << 20
 _SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
@@ -103,6 +105,7 @@ class EmbeddedCollector:
         self._users: Optional[int] = None
         self._supervisor: Optional[int] = None
         self._commits = True
+        self._told_of_left = False
         begun = time.monotonic()
         told = False
         while not self._join(run):
@@ -187,8 +190,12 @@ class EmbeddedCollector:
         """Becomes a user, unless the job is at its end."""
         # When all who kept it were killed and there is no user, it is the archive
         # of a job that has ended: that comes to its end first.
-        if not first and not self._is_supervised() and _try_lock(users, fcntl.LOCK_EX):
-            fcntl.flock(users, fcntl.LOCK_UN)
+        if not first and not self._is_supervised() and _is_unused(users):
+            if not self._told_of_left:
+                self._told_of_left = True
+                left = json.loads((self.directory / "job.json").read_text(encoding="utf-8"))["run"]
+                print(f"rankprobe: run {left} was killed with its collector; what it left is exported to {self.root} first",
+                      file=sys.stderr, flush=True)
             self._supervise(soon=True)
             return False
         if not _try_lock(users, fcntl.LOCK_SH):
@@ -290,6 +297,15 @@ class EmbeddedCollector:
         self._commits = False
         return False
 
+    def why_stuck(self) -> str:
+        """Why commit() was False, as far as can be seen from here."""
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self.directory).free
+            if free < _MIN_FREE_BYTES:
+                return (f"the disk of {self.directory} is full ({free >> 20} MiB are free, it stops writing "
+                        f"below {_MIN_FREE_BYTES >> 20} MiB)")
+        return f"{self.directory}/collector.log says more"
+
     def first_to_tell(self) -> bool:
         """True for one process of the job."""
         try:
@@ -341,6 +357,16 @@ def _try_lock(fd: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_unused(users: int) -> bool:
+    # A collector without a supervisor looks for users once a second, for a moment.
+    for pause in (0.0, 0.005, 0.02):
+        time.sleep(pause)
+        if _try_lock(users, fcntl.LOCK_EX):
+            fcntl.flock(users, fcntl.LOCK_UN)
+            return True
+    return False
 
 
 def main(arguments: list[str]) -> int:

@@ -28,7 +28,7 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     out["RANKPROBE_ATTACH"] = "on" if arguments.on else "idle"
-    for name in ("collector", "run", "config"):
+    for name in ("collector", "run", "config", "on_collector_missing"):
         if getattr(arguments, name):
             out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)
     return out
@@ -40,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--collector", help="host:port; default RANKPROBE_COLLECTOR, else a private collector")
     parser.add_argument("--run", help="name of the run; default RANKPROBE_RUN, else torchrun's")
     parser.add_argument("--config", help="config.json; default statistics of level mix into ./dump_path")
+    parser.add_argument("--on-collector-missing", choices=("fail", "spool", "ignore"),
+                        help="no collector answers: end the program, keep what is recorded in RANKPROBE_SPOOL, or record "
+                        "nothing; default RANKPROBE_ON_COLLECTOR_MISSING, else ignore")
     parser.add_argument("--on", action="store_true", help="record from the first step on")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
     arguments = parser.parse_args(argv)

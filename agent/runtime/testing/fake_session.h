@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/runtime/session.h"
+#include "agent/runtime/session/session.h"
 
 namespace rankprobe::testing {
 
@@ -22,12 +22,12 @@ struct Received {
   std::map<std::string, std::string> payloads;  // by digest
   std::vector<int64_t> steps_begun;
   std::vector<v1::AgentEvent> events;
-  int bench_asked = 0;
+  int reference_asked = 0;
   // What the session answers.
   bool shed_payloads = false;
   uint64_t hold_limit_bytes = UINT64_MAX;
-  v1::BenchChunk bench;
-  absl::Status bench_status;
+  v1::ReferenceChunk reference;
+  absl::Status reference_status;
   ActivePlan remote;
 
   // Entries with records of `kind` in their order, each named once.
@@ -100,13 +100,14 @@ class FakeSession : public Session {
   uint64_t HoldLimitBytes() const override {
     return received_->hold_limit_bytes;
   }
-  absl::Status FetchBench(
-      const v1::BenchRequest&, absl::Duration,
-      const std::function<absl::Status(const v1::BenchChunk&)>& add) override {
-    ++received_->bench_asked;
-    if (const absl::Status status = add(received_->bench); !status.ok())
+  absl::Status FetchReference(
+      const v1::ReferenceRequest&, absl::Duration,
+      const std::function<absl::Status(const v1::ReferenceChunk&)>& add)
+      override {
+    ++received_->reference_asked;
+    if (const absl::Status status = add(received_->reference); !status.ok())
       return status;
-    return received_->bench_status;
+    return received_->reference_status;
   }
 
  private:

@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "agent/runtime/session.h"
-#include "common/summary.h"
+#include "agent/runtime/session/session.h"
+#include "common/tensor/summary.h"
 #include "tests/bench/load.h"
 
 namespace rankprobe {

@@ -12,7 +12,8 @@
 """
 
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError, RankprobeError
-from rankprobe.pytorch.debugger import PrecisionDebugger, module_dump, module_dump_end, save
+from rankprobe.pytorch._functions import module_dump, module_dump_end, save
+from rankprobe.pytorch.debugger import PrecisionDebugger
 from rankprobe.pytorch.reproducibility import random_save, seed_all
 
 __all__ = [

@@ -68,6 +68,10 @@ class _Attachment:
         path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         try:
             PrecisionDebugger(config_path=path)
+        except Exception as error:
+            if os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING") == "fail":
+                raise SystemExit(f"rankprobe: not attached: {error}") from error
+            raise
         finally:
             os.unlink(path)
         self._optimizer, self._models = optimizer, models
@@ -78,11 +82,10 @@ class _Attachment:
         """How to switch recording on; one rank says it."""
         if os.environ.get("RANK", "0") != "0" or not PrecisionDebugger._instance:
             return
-        debugger = PrecisionDebugger._instance
-        state = "recording" if debugger._enabled else "idle"
-        where = debugger._embedded.address if debugger._embedded is not None else os.environ["RANKPROBE_COLLECTOR"]
+        session, switch = PrecisionDebugger._instance._session, PrecisionDebugger._instance._switch
+        state = "recording" if switch.enabled else "idle"
         _say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}; switch with: "
-             f"rankprobe enable|disable --collector {where} --run {debugger._run}")
+             f"rankprobe enable|disable --collector {session.address} --run {session.run}")
 
     def _begin(self) -> None:
         PrecisionDebugger.start(model=self._models[0] if len(self._models) == 1 else self._models)

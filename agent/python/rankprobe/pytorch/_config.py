@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -17,7 +16,7 @@ _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step"
 
 
 def check_arguments(config_path: Any, task: Any, dump_path: Any, level: Any, step: Any,
-                    auto_export: Any = None) -> None:
+                    auto_export: Any = None, on_collector_missing: Any = None) -> None:
     """Types of the constructor's arguments; their values are checked as config."""
     for name, value in (("config_path", config_path), ("task", task), ("dump_path", dump_path), ("level", level)):
         if value is not None and not isinstance(value, str):
@@ -26,6 +25,8 @@ def check_arguments(config_path: Any, task: Any, dump_path: Any, level: Any, ste
         raise InvalidParameterError(f"step must be a list of int or str, or None, not {type(step).__name__}")
     if auto_export is not None and not isinstance(auto_export, bool):
         raise InvalidParameterError(f"auto_export must be a bool or None, not {type(auto_export).__name__}")
+    if on_collector_missing not in (None, "fail", "spool", "ignore"):
+        raise InvalidParameterError(f"on_collector_missing must be fail, spool or ignore, or None, not {on_collector_missing!r}")
 
 
 def is_int(value: Any) -> bool:
@@ -145,27 +146,9 @@ def parse(text: str, path: Optional[str] = None) -> tuple[dict, list[str]]:
     """(plan, warnings). InvalidParameterError lists every fault, after the name of the file."""
     try:
         parsed = _native.parse_config(text)
-        notes = parsed["warnings"] + _check_patterns(parsed["plan"])
     except ValueError as error:
         raise InvalidParameterError(f"config_path {path}: {error}" if path else str(error)) from None
-    return parsed["plan"], notes
-
-
-def _check_patterns(plan: dict) -> list[str]:
-    """name-regex(...) in a list: ValueError if it is no regular expression, else a warning."""
-    notes = []
-    for field in ("list", "tensor_list"):
-        for item in plan[field]:
-            if not item.startswith("name-regex("):
-                continue
-            try:
-                if not item.endswith(")"):
-                    raise re.error("no closing parenthesis")
-                re.compile(item[len("name-regex("):-1])
-            except (re.error, RecursionError, OverflowError) as error:
-                raise ValueError(f"{field}: {item!r} is no regular expression: {error}") from error
-            notes.append(f"{field}: {item!r} is for static graphs of MindSpore and selects nothing of PyTorch")
-    return notes
+    return parsed["plan"], parsed["warnings"]
 
 
 class ConfigView:

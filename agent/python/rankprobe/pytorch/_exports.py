@@ -50,8 +50,10 @@ class Exports:
         """After stop(): a private collector that was killed is waited for, so
         that what stop() returned for is safe."""
         if self.embedded is not None and not self.embedded.commit(self._session):
-            self._warn("the private collector does not take what is recorded (its disk may be full; "
-                       f"{self.embedded.directory}/collector.log says more): it waits in this process")
+            # The disk is not this line of the script's affair: no warning, which shows one and may be off.
+            print("rankprobe: the private collector does not take what is recorded: "
+                  f"{self.embedded.why_stuck()}; it waits in this process, and the training goes on",
+                  file=sys.stderr, flush=True)
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
@@ -131,7 +133,7 @@ def _remove_leftovers(root: pathlib.Path) -> None:
 
 
 class _Fetches:
-    """Trees from a collector elsewhere: what StepExports is for a private one."""
+    """Trees from a collector elsewhere: what StepExporter is for a private one."""
 
     def __init__(self, session: Any, run: str, root: pathlib.Path, label: Callable[[], str],
                  rank: Callable[[], Optional[int]]) -> None:

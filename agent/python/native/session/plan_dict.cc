@@ -1,0 +1,77 @@
+#include "agent/python/native/session/plan_dict.h"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+#include <vector>
+
+#include "agent/runtime/reference/reference_dump.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+// First and last of each.
+std::vector<std::pair<int64_t, int64_t>> Intervals(const IntSet& set) {
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const IntInterval& i : set.intervals())
+    out.emplace_back(i.first, i.last);
+  return out;
+}
+
+const char* SummaryModeName(SummaryMode mode) {
+  return mode == SummaryMode::kMd5   ? "md5"
+         : mode == SummaryMode::kXor ? "xor"
+                                     : "statistics";
+}
+
+const char* RiskLevelName(RiskLevel level) {
+  return level == RiskLevel::kAll    ? "ALL"
+         : level == RiskLevel::kCore ? "CORE"
+                                     : "FOCUS";
+}
+
+}  // namespace
+
+py::dict PlanDict(const Plan& plan) {
+  py::dict out;
+  out["task"] = std::string(TaskName(plan.task));
+  out["level"] = std::string(LevelName(plan.level));
+  out["dump_path"] = plan.dump_path;
+  out["ranks"] = Intervals(plan.ranks);
+  out["steps"] = Intervals(plan.steps);
+  if (const std::optional<int64_t> last = plan.steps.Max(); last.has_value())
+    out["last_step"] = *last;
+  out["scope"] = plan.scope;
+  out["list"] = plan.list;
+  out["tensor_list"] = plan.tensor_list;
+  out["forward"] = plan.data_mode.forward;
+  out["backward"] = plan.data_mode.backward;
+  out["parameters_grad"] = plan.data_mode.parameters_grad;
+  out["async_dump"] = plan.async_dump;
+  out["summary_mode"] = SummaryModeName(plan.summary_mode);
+  out["precision"] = plan.precision == Precision::kHigh ? "high" : "low";
+  out["risk_level"] = RiskLevelName(plan.risk_level);
+  out["bench_path"] = plan.bench_path;
+  out["diff_nums"] = plan.diff_nums;
+  out["extra_info"] = plan.extra_info;
+  out["auto_export"] = plan.auto_export;
+  if (plan.dump_enable.has_value()) out["dump_enable"] = *plan.dump_enable;
+  return out;
+}
+
+py::dict ParseConfigDict(const std::string& config_json) {
+  auto config = ParseConfig(config_json, {});
+  absl::Status status = config.status();
+  // Said before anything is started, as the recorder would say it.
+  if (status.ok())
+    status = CheckReferencePath(config->plan, NewPosixFileSystem().get());
+  if (!status.ok()) throw py::value_error(std::string(status.message()));
+  py::dict out;
+  out["plan"] = PlanDict(config->plan);
+  out["warnings"] = config->warnings;
+  return out;
+}
+
+}  // namespace rankprobe

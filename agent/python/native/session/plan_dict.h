@@ -1,0 +1,20 @@
+// A Plan, and what parsing a config says, as Python dicts.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "common/config/plan.h"
+
+namespace rankprobe {
+
+pybind11::dict PlanDict(const Plan& plan);
+
+// {"plan": {..}, "warnings": [..]}; ValueError listing every fault.
+pybind11::dict ParseConfigDict(const std::string& config_json);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_

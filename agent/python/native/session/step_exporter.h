@@ -1,0 +1,95 @@
+// StepExporter: has a private collector write the trees of finished steps,
+// beside the training of the next one.
+//
+// Owned by the Python package. Threads: one of its own, begun with the first
+// step; it never takes the GIL, so the training does not wait for it. Methods
+// are called by one thread without the GIL, except in a forked child, where
+// only the destructor may run. Failure: a collector that is started again in
+// the meantime is waited for; a step that could not be exported all the same
+// is told by TakeFaults, and left to the end of the job (_supervise.py). Once a
+// step has been waited for in vain (the disk may be full) nobody waits until the
+// collector answers again: steps that come while one is tried are left as well.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "agent/runtime/recorder/recorder.h"
+#include "common/base/fork_guard.h"
+#include "rankprobe/v1/archive.grpc.pb.h"
+
+namespace rankprobe {
+
+class StepExporter {
+ public:
+  struct Options {
+    std::string collector;  // host:port, loopback
+    std::string run;
+    std::string root;       // where the trees appear
+    std::string directory;  // of the collector: export.lock, staging
+    // The manifest of each export is appended to it, so that it outlives a
+    // process that is killed: sizes packed and unpacked, 8 bytes each in
+    // this machine's order, and zlib's bytes (_manifests.py reads it).
+    std::string manifests;
+    double seconds = 600;  // that an export may take
+  };
+  StepExporter(Options options, std::shared_ptr<Recorder> recorder);
+  ~StepExporter();
+  StepExporter(const StepExporter&) = delete;
+  StepExporter& operator=(const StepExporter&) = delete;
+
+  // Exports `step`, after the one before it has been, or, with a
+  // collector that is stuck, perhaps not.
+  void Begin(int64_t step);
+  // Until the last step is exported.
+  void Wait();
+  // What failed since the last call; of failures in a row the first, and at
+  // their end how many there were.
+  std::vector<std::string> TakeFaults();
+  // Waits and lets go of the recorder.
+  void Close();
+
+ private:
+  void Work();
+  // `patience`: how long a collector that does nothing is waited for.
+  absl::Status Export(int64_t step, absl::Duration patience);
+  // Until what was recorded is committed, or the collector has been away or
+  // stuck for too long.
+  absl::Status Flush(absl::Duration patience);
+  void NoteLeft(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One try; the manifest.
+  absl::StatusOr<std::string> Request(int64_t step);
+  absl::Status KeepManifest(const std::string& text);
+
+  const Options options_;
+  const ForkGuard fork_guard_;
+  const std::unique_ptr<v1::ArchiveService::Stub> archive_;
+  std::shared_ptr<Recorder> recorder_;
+  std::thread thread_;
+
+  absl::Mutex mutex_;
+  std::optional<int64_t> step_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  // The last step that was tried is not exported, and it took long to find out.
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stuck_ ABSL_GUARDED_BY(mutex_) = false;
+  // Steps that were not exported since that was told, and the last of them.
+  int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> faults_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_

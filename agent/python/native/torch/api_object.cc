@@ -1,0 +1,292 @@
+#include "agent/python/native/torch/api_object.h"
+
+#include <structmember.h>
+
+#include <new>
+#include <utility>
+
+namespace rankprobe {
+namespace {
+
+struct ApiObject {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  PyObject* function;
+  PyObject* dict;
+  PyObject* weak_references;
+  std::shared_ptr<Capture>* capture;
+  ApiSpec* spec;
+};
+
+struct BackwardHook {
+  PyObject_HEAD std::shared_ptr<Capture>* capture;
+  RecordedCall* call;
+};
+
+PyTypeObject* api_function_type = nullptr;
+PyTypeObject* api_method_type = nullptr;
+PyTypeObject* backward_hook_type = nullptr;
+
+ApiObject* AsApi(PyObject* object) {
+  return reinterpret_cast<ApiObject*>(object);
+}
+
+PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
+                 PyObject* keywords) {
+  Capture& capture = **api->capture;
+  const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
+  const QuietScope quiet(capture);
+  const RecordedCall call = capture.BeginApi(*api->spec, args, count, keywords);
+  PyObject* result =
+      PyObject_Vectorcall(api->function, args, flagged_count, keywords);
+  if (result == nullptr) {
+    capture.AbandonApi(call);
+    return nullptr;
+  }
+  capture.EndApi(*api->spec, call, args, count, keywords, result);
+  return result;
+}
+
+PyObject* CallApi(PyObject* self, PyObject* const* args, size_t flagged_count,
+                  PyObject* keywords) {
+  ApiObject* api = AsApi(self);
+  if (!(*api->capture)->ApisActive() || QuietScope::Active()) {
+    return PyObject_Vectorcall(api->function, args, flagged_count, keywords);
+  }
+  if (keywords != nullptr && PyVectorcall_NARGS(flagged_count) == 0) {
+    // self= given by name: recorded as the first argument.
+    const Py_ssize_t named = PyTuple_GET_SIZE(keywords);
+    for (Py_ssize_t i = 0; i < named; ++i) {
+      if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, i),
+                                           "self") != 0) {
+        continue;
+      }
+      std::vector<PyObject*> moved = {args[i]};
+      const PyRef names = PyRef::Steal(PyTuple_New(named - 1));
+      if (!names) return nullptr;
+      for (Py_ssize_t j = 0, to = 0; j < named; ++j) {
+        if (j == i) continue;
+        moved.push_back(args[j]);
+        PyObject* name = PyTuple_GET_ITEM(keywords, j);
+        Py_INCREF(name);
+        PyTuple_SET_ITEM(names.get(), to++, name);
+      }
+      return Record(api, moved.data(), 1, named > 1 ? names.get() : nullptr);
+    }
+  }
+  return Record(api, args, flagged_count, keywords);
+}
+
+PyObject* ApiGetAttribute(PyObject* self, PyObject* name) {
+  // What the type would answer for itself.
+  for (const char* own : {"__module__", "__doc__", "__name__"}) {
+    if (PyUnicode_CompareWithASCIIString(name, own) == 0)
+      return PyObject_GetAttr(AsApi(self)->function, name);
+  }
+  PyObject* value = PyObject_GenericGetAttr(self, name);
+  if (value != nullptr || PyErr_ExceptionMatches(PyExc_AttributeError) == 0)
+    return value;
+  PyErr_Clear();
+  return PyObject_GetAttr(AsApi(self)->function, name);
+}
+
+PyObject* ApiRepr(PyObject* self) {
+  return PyObject_Repr(AsApi(self)->function);
+}
+
+PyObject* ApiBind(PyObject* self, PyObject* object, PyObject* /*type*/) {
+  if (object == nullptr || object == Py_None) {
+    Py_INCREF(self);
+    return self;
+  }
+  return PyMethod_New(self, object);
+}
+
+int ApiTraverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(AsApi(self)->function);
+  Py_VISIT(AsApi(self)->dict);
+  return 0;
+}
+
+int ApiClear(PyObject* self) {
+  Py_CLEAR(AsApi(self)->dict);
+  return 0;
+}
+
+void ApiDealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  ApiObject* api = AsApi(self);
+  if (api->weak_references != nullptr) PyObject_ClearWeakRefs(self);
+  Py_CLEAR(api->function);
+  Py_CLEAR(api->dict);
+  delete api->capture;
+  delete api->spec;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// Pickled by name, as the function it stands for.
+PyObject* ApiReduce(PyObject* self, PyObject* /*unused*/) {
+  PyObject* name = PyObject_GetAttrString(AsApi(self)->function, "__name__");
+  return name;
+}
+
+// copy.copy and copy.deepcopy of a function give the function.
+PyObject* ApiSame(PyObject* self, PyObject* /*unused*/) {
+  Py_INCREF(self);
+  return self;
+}
+
+PyMethodDef api_methods[] = {
+    {"__reduce__", ApiReduce, METH_NOARGS, nullptr},
+    {"__reduce_ex__", ApiReduce, METH_O, nullptr},
+    {"__copy__", ApiSame, METH_NOARGS, nullptr},
+    {"__deepcopy__", ApiSame, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef api_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(ApiObject, function), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ApiObject, vectorcall),
+     READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(ApiObject, dict), READONLY,
+     nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ApiObject, weak_references),
+     READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+void* Slot(auto* function) { return reinterpret_cast<void*>(function); }
+
+void HookDealloc(PyObject* self) {
+  auto* hook = reinterpret_cast<BackwardHook*>(self);
+  delete hook->capture;
+  delete hook->call;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* CallHook(PyObject* self, PyObject* args, PyObject* /*keywords*/) {
+  auto* hook = reinterpret_cast<BackwardHook*>(self);
+  if (PyTuple_GET_SIZE(args) == 2) {
+    const QuietScope quiet(**hook->capture);
+    (*hook->capture)
+        ->Backward(*hook->call, PyTuple_GET_ITEM(args, 0),
+                   PyTuple_GET_ITEM(args, 1));
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* CallMode(PyObject* stand_ins, PyObject* const* args,
+                   Py_ssize_t count) {
+  // The mode itself comes first: PyTorch wants a bound method.
+  ++args;
+  if (--count < 2) {
+    PyErr_SetString(PyExc_TypeError, "__torch_function__(func, types, ..)");
+    return nullptr;
+  }
+  PyObject* function = args[0];
+  if (Py_TYPE(function) == api_function_type ||
+      Py_TYPE(function) == api_method_type) {
+    function = AsApi(function)->function;
+  } else {
+    PyObject* found = PyDict_GetItemWithError(stand_ins, function);
+    if (found != nullptr) function = found;
+    PyErr_Clear();
+  }
+  PyObject* keywords = count > 3 && args[3] != Py_None ? args[3] : nullptr;
+  if (count > 2 && PyTuple_CheckExact(args[2]))
+    return PyObject_Call(function, args[2], keywords);
+  const PyRef positional =
+      PyRef::Steal(count > 2 ? PySequence_Tuple(args[2]) : PyTuple_New(0));
+  return positional ? PyObject_Call(function, positional.get(), keywords)
+                    : nullptr;
+}
+
+PyMethodDef mode_method = {
+    "__torch_function__",
+    reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(CallMode)),
+    METH_FASTCALL, nullptr};
+
+PyTypeObject* MakeApiType(const char* name, bool binds) {
+  PyType_Slot slots[] = {
+      {Py_tp_call, Slot(PyVectorcall_Call)},
+      {Py_tp_dealloc, Slot(ApiDealloc)},
+      {Py_tp_traverse, Slot(ApiTraverse)},
+      {Py_tp_clear, Slot(ApiClear)},
+      {Py_tp_getattro, Slot(ApiGetAttribute)},
+      {Py_tp_setattro, Slot(PyObject_GenericSetAttr)},
+      {Py_tp_repr, Slot(ApiRepr)},
+      {Py_tp_members, api_members},
+      {Py_tp_methods, api_methods},
+      {binds ? Py_tp_descr_get : 0, binds ? Slot(ApiBind) : nullptr},
+      {0, nullptr},
+  };
+  PyType_Spec spec = {
+      name, sizeof(ApiObject), 0,
+      static_cast<unsigned>(Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+                            Py_TPFLAGS_HAVE_VECTORCALL |
+                            (binds ? Py_TPFLAGS_METHOD_DESCRIPTOR : 0UL)),
+      slots};
+  return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+}
+
+}  // namespace
+
+PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
+                       ApiSpec spec) {
+  PyTypeObject* type = Py_TYPE(function)->tp_descr_get != nullptr
+                           ? api_method_type
+                           : api_function_type;
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  ApiObject* api = AsApi(self);
+  api->vectorcall = CallApi;
+  Py_INCREF(function);
+  api->function = function;
+  api->capture = new std::shared_ptr<Capture>(std::move(capture));
+  api->spec = new ApiSpec(std::move(spec));
+  return self;
+}
+
+PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call) {
+  PyObject* self = backward_hook_type->tp_alloc(backward_hook_type, 0);
+  if (self == nullptr) return nullptr;
+  auto* hook = reinterpret_cast<BackwardHook*>(self);
+  hook->capture = new std::shared_ptr<Capture>(std::move(capture));
+  hook->call = new RecordedCall(std::move(call));
+  return self;
+}
+
+PyObject* NewModeFunction(PyObject* stand_ins) {
+  return PyCFunction_New(&mode_method, stand_ins);
+}
+
+bool InitApiTypes(PyObject* module) {
+  api_function_type = MakeApiType("rankprobe._native.ApiFunction", false);
+  api_method_type = MakeApiType("rankprobe._native.ApiMethod", true);
+  PyType_Slot hook_slots[] = {
+      {Py_tp_call, Slot(CallHook)},
+      {Py_tp_dealloc, Slot(HookDealloc)},
+      {0, nullptr},
+  };
+  PyType_Spec hook_spec = {"rankprobe._native.BackwardHook",
+                           sizeof(BackwardHook), 0, Py_TPFLAGS_DEFAULT,
+                           hook_slots};
+  backward_hook_type =
+      reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&hook_spec));
+  if (api_function_type == nullptr || api_method_type == nullptr ||
+      backward_hook_type == nullptr) {
+    return false;
+  }
+  return PyModule_AddObjectRef(
+             module, "ApiFunction",
+             reinterpret_cast<PyObject*>(api_function_type)) == 0 &&
+         PyModule_AddObjectRef(module, "ApiMethod",
+                               reinterpret_cast<PyObject*>(api_method_type)) ==
+             0;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,382 @@
+#include "agent/python/native/torch/capture.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/python/native/torch/api_object.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+thread_local int quiet_depth = 0;
+
+// Values of the keyword arguments of a vectorcall follow the positional ones.
+Py_ssize_t KeywordCount(PyObject* keywords) {
+  return keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+}
+
+const char* KeywordName(PyObject* keywords, Py_ssize_t i) {
+  const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(keywords, i));
+  if (name == nullptr) PyErr_Clear();
+  return name == nullptr ? "" : name;
+}
+
+template <typename T, typename V>
+bool Has(const std::vector<T>& list, const V& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+}  // namespace
+
+QuietScope::QuietScope(const Capture& capture) : capture_(capture) {
+  // Within another one there is nothing left to pop.
+  if (quiet_depth++ > 0 || capture.mode() == nullptr) return;
+  const TorchBindings& t = capture.torch();
+  const SavedError saved;
+  const PyRef size = PyRef::Steal(PyObject_CallNoArgs(t.mode_stack_size.get()));
+  if (size && PyLong_AsLong(size.get()) > 0) {
+    popped_ = PyRef::Steal(PyObject_CallNoArgs(t.mode_pop.get()));
+    if (popped_ && popped_.get() != capture.mode()) {
+      // Somebody else's, entered after ours: it stays.
+      const PyRef done =
+          PyRef::Steal(PyObject_CallOneArg(t.mode_push.get(), popped_.get()));
+      popped_ = PyRef();
+    }
+  }
+  PyErr_Clear();
+}
+
+QuietScope::~QuietScope() {
+  --quiet_depth;
+  if (!popped_) return;
+  const SavedError saved;
+  const PyRef done = PyRef::Steal(
+      PyObject_CallOneArg(capture_.torch().mode_push.get(), popped_.get()));
+  PyErr_Clear();
+}
+
+bool QuietScope::Active() { return quiet_depth > 0; }
+
+Capture::Capture(std::shared_ptr<Recorder> recorder, const py::dict& torch,
+                 std::string skipped_directory)
+    : recorder_(std::move(recorder)),
+      torch_(torch),
+      reader_(&torch_, &tokens_),
+      stacks_(&torch_, std::move(skipped_directory)) {}
+
+Capture::~Capture() = default;
+
+void Capture::EnterQuiet() {
+  quiet_.emplace_back(std::this_thread::get_id(),
+                      std::make_unique<QuietScope>(*this));
+}
+
+void Capture::LeaveQuiet() {
+  const auto at = std::find_if(quiet_.rbegin(), quiet_.rend(), [](auto& entry) {
+    return entry.first == std::this_thread::get_id();
+  });
+  if (at == quiet_.rend()) return;
+  const std::unique_ptr<QuietScope> ended = std::move(at->second);
+  quiet_.erase(std::next(at).base());
+}
+
+void Capture::Fault(const char* where) noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  std::string what = where;
+  if (PyErr_Occurred() != nullptr) {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    const PyRef text = PyRef::Steal(value ? PyObject_Repr(value) : nullptr);
+    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (utf8 != nullptr) absl::StrAppend(&what, ": ", utf8);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    PyErr_Clear();
+  }
+  ++faults_;
+  recorder->ReportFault(what);
+}
+
+void Capture::ReportFault(const std::string& what) {
+  ++faults_;
+  if (recorder_ != nullptr) recorder_->ReportFault(what);
+}
+
+void Capture::MaybeFail(const char* where) {
+  if (faults_to_inject_ == 0) return;
+  --faults_to_inject_;
+  throw std::runtime_error(absl::StrCat("injected fault in ", where));
+}
+
+void Capture::ForgetWritten(PyObject* const* args, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (const uintptr_t storage = reader_.Storage(args[i]); storage != 0) {
+      tokens_.Forget(storage);
+    } else if (torch_.IsTensor(args[i])) {
+      tokens_.ForgetDevices();
+    }
+  }
+}
+
+RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
+                               Py_ssize_t count, PyObject* keywords) noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return {};
+  RecordedCall call;
+  Guarded("api inputs", [&] {
+    call = recorder->BeginApi(spec.prefix, spec.op);
+    Count(call);
+    MaybeFail("api inputs");
+    if (call.kept) {
+      ReadBudget budget;
+      const ReadMode mode{!spec.distributed, call.needs, &budget};
+      PyValue named;
+      std::vector<PyValue> inputs(static_cast<size_t>(count));
+      for (Py_ssize_t i = 0; i < count; ++i) {
+        if (!Has(spec.ignored_inputs, i)) {
+          inputs[static_cast<size_t>(i)] = reader_.Read(args[i], mode);
+        }
+      }
+      for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
+        const char* name = KeywordName(keywords, i);
+        named.names.emplace_back(name);
+        named.items.push_back(Has(spec.ignored_keywords, name)
+                                  ? PyValue()
+                                  : reader_.Read(args[count + i], mode, name));
+      }
+      const py::gil_scoped_release release;
+      recorder->Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+        FillList(builder, inputs, phase->mutable_input_args());
+        FillMap(builder, named, phase->mutable_input_kwargs());
+      });
+    }
+    if (call.stack_wanted && recorder->WantsStacks())
+      recorder->UseStack(call, stacks_.Read(mode_ ? true : false));
+  });
+  return call;
+}
+
+PyValue Capture::ReadDistributedOutputs(const RecordedCall& call,
+                                        PyObject* const* args, Py_ssize_t count,
+                                        PyObject* keywords) const {
+  PyValue out;
+  for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
+    const char* name = i < count ? nullptr : KeywordName(keywords, i - count);
+    out.items.push_back(reader_.Read(args[i], {false, call.needs}, name));
+  }
+  return out;
+}
+
+void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
+                     PyObject* const* args, Py_ssize_t count,
+                     PyObject* keywords, PyObject* result) noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  Guarded("api outputs", [&] {
+    if (spec.distributed) {
+      tokens_.Clear();
+    } else if (spec.writes_arguments) {
+      ForgetWritten(args, count + KeywordCount(keywords));
+    } else {
+      if (spec.in_place) ForgetWritten(args, std::min<Py_ssize_t>(count, 1));
+      for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
+        if (std::string_view(KeywordName(keywords, i)) == "out")
+          ForgetWritten(args + count + i, 1);
+      }
+    }
+    MaybeFail("api outputs");
+    PyValue outputs;
+    if (call.kept) {
+      if (spec.distributed) {
+        outputs = ReadDistributedOutputs(call, args, count, keywords);
+      } else if (PyTuple_Check(result)) {
+        outputs = reader_.ReadItems(result, {true, call.needs});
+      } else {
+        outputs.items.push_back(reader_.Read(result, {true, call.needs}));
+      }
+      for (const int i : spec.ignored_outputs) {
+        if (static_cast<size_t>(i) < outputs.items.size())
+          outputs.items[static_cast<size_t>(i)] = PyValue();
+      }
+    }
+    PyObject* work = result;
+    if (PyList_CheckExact(result) && PyList_GET_SIZE(result) > 0)
+      work = PyList_GET_ITEM(result, PyList_GET_SIZE(result) - 1);
+    const bool late = spec.distributed && call.kept &&
+                      torch_.IsInstance(work, torch_.work_type);
+    {
+      RecordedCall ended = call;
+      ended.outputs_late = late;
+      const py::gil_scoped_release release;
+      recorder->Outputs(ended, [&](CallBuilder& builder, v1::CallPhase* phase) {
+        FillList(builder, outputs.items, phase->mutable_output());
+      });
+    }
+    if (late) {
+      const PyRef all =
+          PyRef::Steal(PyTuple_New(count + KeywordCount(keywords)));
+      for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
+        Py_INCREF(args[i]);
+        PyTuple_SET_ITEM(all.get(), i, args[i]);
+      }
+      pending_.push_back({PyRef::Share(work), call, all, spec.ignored_outputs});
+    }
+    if (spec.dropout) {
+      for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
+        const bool is_p =
+            i < count
+                ? i == 1
+                : std::string_view(KeywordName(keywords, i - count)) == "p";
+        if (is_p && PyNumber_Check(args[i]) && PyFloat_AsDouble(args[i]) == 0)
+          return;
+        PyErr_Clear();
+      }
+    }
+    HookBackward(call, result);
+  });
+}
+
+void Capture::AbandonApi(const RecordedCall& call) noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  // Of torch.utils.checkpoint; there is no public name to compare with.
+  PyObject* error = PyErr_Occurred();
+  const bool stopped =
+      error != nullptr && PyType_Check(error) &&
+      std::string_view(reinterpret_cast<PyTypeObject*>(error)->tp_name)
+          .ends_with("_StopRecomputationError");
+  Guarded("api abandoned", [&] {
+    if (stopped) {
+      RecordStopped(call);
+    } else {
+      recorder->Abandon(call);
+    }
+  });
+}
+
+void Capture::RecordStopped(const RecordedCall& call) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  const py::gil_scoped_release release;
+  recorder->Outputs(call, [](CallBuilder&, v1::CallPhase* phase) {
+    v1::ScalarValue* text =
+        phase->mutable_output()->add_items()->mutable_scalar();
+    text->set_type("str");
+    text->set_s("recomputation stopped here");
+  });
+}
+
+void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  if (!recorder->WantsBackward(call)) return;
+  PyObject* first = result;
+  for (int depth = 0; depth < 100 && first != nullptr; ++depth) {
+    if (torch_.IsTensor(first)) break;
+    if ((PyTuple_Check(first) || PyList_Check(first)) &&
+        PySequence_Fast_GET_SIZE(first) > 0) {
+      first = PySequence_Fast_GET_ITEM(first, 0);
+    } else if (PyDict_Check(first)) {
+      PyObject *key = nullptr, *value = nullptr, *found = nullptr;
+      Py_ssize_t at = 0;
+      while (found == nullptr && PyDict_Next(first, &at, &key, &value)) {
+        if (torch_.IsTensor(value)) found = value;
+      }
+      first = found;
+    } else {
+      return;
+    }
+  }
+  if (first == nullptr || !torch_.IsTensor(first)) return;
+  if (!TorchBindings::IsTrue(torch_.requires_grad, first) ||
+      !torch_.GradEnabled()) {
+    return;
+  }
+  const PyRef node = TorchBindings::Get(torch_.grad_fn, first);
+  if (!node || node.get() == Py_None) return;
+  const PyRef hook = PyRef::Steal(NewBackwardHook(shared_from_this(), call));
+  const PyRef handle = PyRef::Steal(
+      PyObject_CallMethod(node.get(), "register_hook", "O", hook.get()));
+}
+
+void Capture::Backward(const RecordedCall& call, PyObject* grad_inputs,
+                       PyObject* grad_outputs) noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  Guarded("api backward", [&] {
+    MaybeFail("api backward");
+    const ReadMode mode{true, call.needs};
+    const PyValue inputs = reader_.Read(grad_outputs, mode),
+                  outputs = reader_.Read(grad_inputs, mode);
+    const py::gil_scoped_release release;
+    recorder->Backward(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      FillList(builder, inputs.items, phase->mutable_input());
+      FillList(builder, outputs.items, phase->mutable_output());
+    });
+  });
+}
+
+void Capture::WorkDone(const py::object& work) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const auto at = std::find_if(
+      pending_.begin(), pending_.end(),
+      [&](const Pending& p) { return p.work.get() == work.ptr(); });
+  if (at == pending_.end()) return;
+  const QuietScope quiet(*this);
+  const Pending pending = std::move(*at);
+  pending_.erase(at);
+  Guarded("asynchronous outputs", [&] {
+    tokens_.Clear();
+    MaybeFail("asynchronous outputs");
+    PyValue outputs =
+        reader_.Read(pending.args.get(), {false, pending.call.needs});
+    for (const int i : pending.ignored_outputs) {
+      if (static_cast<size_t>(i) < outputs.items.size())
+        outputs.items[static_cast<size_t>(i)] = PyValue();
+    }
+    const py::gil_scoped_release release;
+    recorder->LateOutputs(
+        pending.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          FillList(builder, outputs.items, phase->mutable_output());
+        });
+  });
+}
+
+void Capture::FinishDevices() noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("numbers of devices", [&] {
+    const PyRef got =
+        PyRef::Steal(PyObject_CallNoArgs(torch_.finish_devices.get()));
+    if (!got) return;
+    unsigned long long first = 0, end = 0, address = 0;  // NOLINT: Python's
+    PyObject* keep = nullptr;
+    if (!PyArg_ParseTuple(got.get(), "KKKO", &first, &end, &address, &keep))
+      return;
+    if (first == end) return;
+    DeferredResults results{first, end, {}};
+    if (address != 0) {
+      results.numbers = {reinterpret_cast<const ReducedNumbers*>(address),
+                         static_cast<size_t>(end - first)};
+    }
+    const py::gil_scoped_release release;
+    recorder->ResolveDeferred(results);
+  });
+}
+
+void Capture::BeginStep() {
+  tokens_.Clear();
+  stacks_.Clear();
+  pending_.clear();
+  seen_ = matched_ = 0;
+}
+
+}  // namespace rankprobe

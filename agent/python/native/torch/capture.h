@@ -1,0 +1,220 @@
+// What the Python front end records: API calls (ApiObject), modules, gradients
+// and saved values become calls of the Recorder.
+//
+// Ownership: shared by PrecisionDebugger and every ApiObject; owns a share of
+// the Recorder. Threads: the GIL is held on entry and released while memory is
+// read; nothing that needs the GIL happens under the Recorder's lock.
+// Failure: a fault of our own is cleared, counted and reported to the Recorder;
+// it never reaches the model. Errors of the model pass through unchanged.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "agent/python/native/torch/py_value.h"
+#include "agent/python/native/torch/stack_reader.h"
+#include "agent/python/native/torch/torch_bindings.h"
+#include "agent/runtime/recorder/recorder.h"
+
+namespace rankprobe {
+
+// What is special about one API.
+struct ApiSpec {
+  std::string prefix, op;
+  // Its outputs are its arguments after the call.
+  bool distributed = false;
+  // It writes into its arguments.
+  bool in_place = false;
+  // It may write into any argument without telling the version counter.
+  bool writes_arguments = false;
+  // Its backward is not recorded when the argument `p` is 0.
+  bool dropout = false;
+  // Input positions and keywords that are mere receive buffers.
+  std::vector<int> ignored_inputs;
+  std::vector<std::string> ignored_keywords;
+  // Output positions that are not recorded.
+  std::vector<int> ignored_outputs;
+};
+
+// One module call, between its hooks.
+struct ModuleCall {
+  RecordedCall call;
+};
+
+class QuietScope;
+
+class Capture : public std::enable_shared_from_this<Capture> {
+ public:
+  Capture(std::shared_ptr<Recorder> recorder, const pybind11::dict& torch,
+          std::string skipped_directory);
+  ~Capture();
+
+  bool Active() const {
+    return enabled_.load(std::memory_order_relaxed) && recorder_ != nullptr &&
+           recorder_->recording();
+  }
+  // A second gate besides the step state machine (token_range).
+  void SetEnabled(bool enabled) { enabled_ = enabled; }
+  bool enabled() const { return enabled_; }
+  // APIs alone are silent: module_dump.
+  void SetApisEnabled(bool enabled) { apis_enabled_ = enabled; }
+  // Modules are recorded whatever the level: module_dump.
+  void SetModulesForced(bool forced) {
+    if (recorder_ != nullptr) recorder_->SetModulesForced(forced);
+  }
+  bool ApisActive() const { return apis_enabled_ && Active(); }
+
+  // --- APIs, called by ApiObject.
+  RecordedCall BeginApi(const ApiSpec& spec, PyObject* const* args,
+                        Py_ssize_t count, PyObject* keywords) noexcept;
+  void EndApi(const ApiSpec& spec, const RecordedCall& call,
+              PyObject* const* args, Py_ssize_t count, PyObject* keywords,
+              PyObject* result) noexcept;
+  // The error is still set: the end of a recomputation is told from the rest.
+  void AbandonApi(const RecordedCall& call) noexcept;
+  void Backward(const RecordedCall& call, PyObject* grad_inputs,
+                PyObject* grad_outputs) noexcept;
+
+  // --- Modules and gradients, called by Python hooks. None: not recording.
+  std::optional<ModuleCall> BeginModule(const std::string& name,
+                                        const pybind11::tuple& args,
+                                        const pybind11::object& kwargs);
+  void EndModule(const ModuleCall& module, const pybind11::object& output,
+                 const pybind11::dict& parameters);
+  void AbandonModule(const ModuleCall& module);
+  // Checkpointing has what it needs and ends the recomputation in the middle of
+  // this forward: the entry says so in place of its outputs.
+  void StopModule(const ModuleCall& module);
+  bool WantsBackward(const ModuleCall& module) const;
+  void BeginModuleBackward(const ModuleCall& module);
+  void ModuleBackward(const ModuleCall& module,
+                      const pybind11::object& grad_inputs,
+                      const pybind11::object& grad_outputs);
+  void ResetModules();
+  void PushScope(const std::string& name);
+  void PopScope(const std::string& name);
+  void ParameterGradient(const std::string& module, const std::string& name,
+                         const pybind11::object& gradient);
+
+  // --- Level debug.
+  std::optional<Recorder::SavedValue> Save(const std::string& name,
+                                           const pybind11::object& value,
+                                           const pybind11::object& skeleton);
+  void SaveGradient(const Recorder::SavedValue& value, const std::string& path,
+                    const pybind11::object& gradient);
+
+  // --- For triggers. Tensors on devices are waited for.
+  bool WantsLoss() const;
+  void ReportLoss(double loss);
+  bool WantsReplica() const;
+  void ReportReplica(const pybind11::list& tensors);
+
+  void BeginStep();
+  // Waits for what devices were asked, and fills it in. Before Stop and Step.
+  void FinishDevices() noexcept;
+  // Makes the next `count` of our own events fail, for tests.
+  void InjectFaults(int count) { faults_to_inject_ = count; }
+  uint64_t faults() const { return faults_; }
+  // Forwards since BeginStep, and those of them that the filters let pass.
+  uint64_t seen() const { return seen_; }
+  uint64_t matched() const { return matched_; }
+  // A fault of ours that Python code has caught.
+  void ReportFault(const std::string& what);
+
+  // Gives up the recorder; whoever uses it at that moment keeps it until then.
+  std::shared_ptr<Recorder> Close() { return std::move(recorder_); }
+  const TorchBindings& torch() const { return torch_; }
+  // The torch function mode that sees APIs bound before the debugger; None: no.
+  void SetMode(const pybind11::object& mode) {
+    mode_ = PyRef::Share(mode.ptr());
+  }
+  PyObject* mode() const { return mode_.get(); }
+  // A QuietScope around Python code; they nest.
+  void EnterQuiet();
+  void LeaveQuiet();
+  // A Work whose wait() completes `call`.
+  void WorkDone(const pybind11::object& work);
+
+ private:
+  struct Pending {
+    PyRef work;
+    RecordedCall call;
+    PyRef args;
+    std::vector<int> ignored_outputs;
+  };
+
+  PyValue ReadDistributedOutputs(const RecordedCall& call,
+                                 PyObject* const* args, Py_ssize_t count,
+                                 PyObject* keywords) const;
+  void HookBackward(const RecordedCall& call, PyObject* result);
+  void Count(const RecordedCall& call) {
+    ++seen_;
+    if (call.stack_wanted || call.kept) ++matched_;
+  }
+  void RecordStopped(const RecordedCall& call);
+  void ForgetWritten(PyObject* const* args, Py_ssize_t count);
+  void MaybeFail(const char* where);
+  void Fault(const char* where) noexcept;
+  template <typename Fn>
+  void Guarded(const char* where, Fn&& fn) noexcept;
+
+  // Null once closed. Changes under the GIL.
+  std::shared_ptr<Recorder> recorder_;
+  const TorchBindings torch_;
+  StorageTokens tokens_;
+  const ValueReader reader_;
+  StackReader stacks_;
+  PyRef mode_;
+  std::vector<Pending> pending_;
+  // By thread; a scope is left on the thread that entered it.
+  std::vector<std::pair<std::thread::id, std::unique_ptr<QuietScope>>> quiet_;
+  std::atomic<bool> enabled_{true};
+  std::atomic<bool> apis_enabled_{true};
+  int faults_to_inject_ = 0;
+  uint64_t faults_ = 0;
+  uint64_t seen_ = 0, matched_ = 0;
+};
+
+// While one lives on a thread nothing else on that thread is recorded, and our
+// torch function mode is off it.
+class QuietScope {
+ public:
+  explicit QuietScope(const Capture& capture);
+  ~QuietScope();
+  QuietScope(const QuietScope&) = delete;
+  QuietScope& operator=(const QuietScope&) = delete;
+  static bool Active();
+
+ private:
+  const Capture& capture_;
+  PyRef popped_;
+};
+
+template <typename Fn>
+void Capture::Guarded(const char* where, Fn&& fn) noexcept {
+  const SavedError saved;
+  try {
+    fn();
+    if (PyErr_Occurred() != nullptr) Fault(where);
+  } catch (pybind11::error_already_set& e) {
+    e.restore();
+    Fault(where);
+  } catch (const std::exception& e) {
+    Fault(absl::StrCat(where, ": ", e.what()).c_str());
+  }
+  // Now that this call's tensors are recorded.
+  if (tokens_.TakeWantFinish()) FinishDevices();
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_

@@ -1,0 +1,107 @@
+#include "agent/python/native/torch/capture_bindings.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/python/native/session/plan_dict.h"
+#include "agent/python/native/torch/api_object.h"
+#include "agent/python/native/torch/capture.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
+                   const std::string& prefix, const std::string& op,
+                   const py::dict& traits) {
+  ApiSpec spec;
+  spec.prefix = prefix;
+  spec.op = op;
+  for (const auto& [key, value] : traits) {
+    const std::string name = py::str(key).cast<std::string>();
+    if (name == "distributed") spec.distributed = value.cast<bool>();
+    if (name == "in_place") spec.in_place = value.cast<bool>();
+    if (name == "writes_arguments") spec.writes_arguments = value.cast<bool>();
+    if (name == "dropout") spec.dropout = value.cast<bool>();
+    if (name == "ignored_inputs")
+      spec.ignored_inputs = value.cast<std::vector<int>>();
+    if (name == "ignored_keywords")
+      spec.ignored_keywords = value.cast<std::vector<std::string>>();
+    if (name == "ignored_outputs")
+      spec.ignored_outputs = value.cast<std::vector<int>>();
+  }
+  PyObject* api =
+      NewApiObject(function.ptr(), std::move(capture), std::move(spec));
+  if (api == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(api);
+}
+
+}  // namespace
+
+void RegisterCapture(py::module_& m) {
+  if (!InitApiTypes(m.ptr())) throw py::error_already_set();
+  py::class_<ModuleCall>(m, "ModuleCall", "One module call between its hooks.")
+      .def_property_readonly(
+          "name", [](const ModuleCall& c) { return c.call.forward_entry; })
+      .def_property_readonly("kept",
+                             [](const ModuleCall& c) { return c.call.kept; });
+  py::class_<Recorder::SavedValue>(m, "SavedValue", "A value of save().");
+  py::class_<Capture, std::shared_ptr<Capture>>(
+      m, "Capture", "What hooks of PyTorch record through.")
+      .def_property_readonly("active", &Capture::Active)
+      .def_property("enabled", &Capture::enabled, &Capture::SetEnabled)
+      .def("set_apis_enabled", &Capture::SetApisEnabled, py::arg("enabled"))
+      .def("set_modules_forced", &Capture::SetModulesForced, py::arg("forced"))
+      .def("enter_quiet", &Capture::EnterQuiet)
+      .def("leave_quiet", &Capture::LeaveQuiet)
+      .def("set_mode", &Capture::SetMode, py::arg("mode"))
+      .def("begin_module", &Capture::BeginModule, py::arg("name"),
+           py::arg("args"), py::arg("kwargs") = py::none())
+      .def("end_module", &Capture::EndModule, py::arg("module"),
+           py::arg("output"), py::arg("parameters"))
+      .def("abandon_module", &Capture::AbandonModule, py::arg("module"))
+      .def("stop_module", &Capture::StopModule, py::arg("module"))
+      .def("reset_modules", &Capture::ResetModules)
+      .def("wants_backward", &Capture::WantsBackward, py::arg("module"))
+      .def("begin_module_backward", &Capture::BeginModuleBackward,
+           py::arg("module"))
+      .def("module_backward", &Capture::ModuleBackward, py::arg("module"),
+           py::arg("grad_inputs"), py::arg("grad_outputs"))
+      .def("parameter_gradient", &Capture::ParameterGradient, py::arg("module"),
+           py::arg("name"), py::arg("gradient"))
+      .def("push_scope", &Capture::PushScope, py::arg("name"))
+      .def("pop_scope", &Capture::PopScope, py::arg("name"))
+      .def("work_done", &Capture::WorkDone, py::arg("work"))
+      .def("save", &Capture::Save, py::arg("name"), py::arg("value"),
+           py::arg("skeleton"))
+      .def("save_gradient", &Capture::SaveGradient, py::arg("saved"),
+           py::arg("path"), py::arg("gradient"))
+      .def_property_readonly("wants_loss", &Capture::WantsLoss)
+      .def("report_loss", &Capture::ReportLoss, py::arg("loss"))
+      .def_property_readonly("wants_replica", &Capture::WantsReplica)
+      .def("report_replica", &Capture::ReportReplica, py::arg("tensors"))
+      .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
+      .def("report_fault", &Capture::ReportFault, py::arg("what"))
+      .def_property_readonly("seen", &Capture::seen)
+      .def_property_readonly("matched", &Capture::matched)
+      .def_property_readonly("faults", &Capture::faults);
+  m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
+        py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
+        "Stands in for `function`: records the outermost call of a thread.");
+  m.def(
+      "mode_function",
+      [](const py::dict& stand_ins) {
+        PyObject* function = NewModeFunction(stand_ins.ptr());
+        if (function == nullptr) throw py::error_already_set();
+        return py::reinterpret_steal<py::object>(function);
+      },
+      py::arg("stand_ins"),
+      "__torch_function__ of a mode that calls stand_ins[func] for func.");
+  m.def("parse_config", &ParseConfigDict, py::arg("config_json"));
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,220 @@
+// Capture's modules, gradients, saved values and reports; APIs are in
+// capture.cc.
+#include <utility>
+#include <vector>
+
+#include "agent/python/native/torch/capture.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+
+std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
+                                               const py::tuple& args,
+                                               const py::object& kwargs) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return std::nullopt;
+  if (!Active()) return std::nullopt;
+  const QuietScope quiet(*this);
+  ModuleCall module;
+  Guarded("module inputs", [&] {
+    module.call = recorder->BeginModule(name);
+    Count(module.call);
+    MaybeFail("module inputs");
+    if (module.call.kept) {
+      ReadBudget budget;
+      const ReadMode mode{true, module.call.needs, &budget};
+      const PyValue inputs = reader_.ReadSection(args.ptr(), mode),
+                    named = reader_.ReadSection(kwargs.ptr(), mode);
+      const py::gil_scoped_release release;
+      recorder->Inputs(
+          module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+            FillList(builder, inputs.items, phase->mutable_input_args());
+            FillMap(builder, named, phase->mutable_input_kwargs());
+          });
+    }
+    if (module.call.stack_wanted && recorder->WantsStacks())
+      recorder->UseStack(module.call, stacks_.Read(mode_ ? true : false));
+  });
+  if (module.call.forward_entry.empty()) return std::nullopt;
+  return module;
+}
+
+void Capture::EndModule(const ModuleCall& module, const py::object& output,
+                        const py::dict& parameters) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const QuietScope quiet(*this);
+  PyValue outputs, named;
+  Guarded("module outputs", [&] {
+    MaybeFail("module outputs");
+    if (!module.call.kept) return;
+    ReadBudget budget;
+    const ReadMode mode{true, module.call.needs, &budget};
+    if (PyTuple_Check(output.ptr())) {
+      outputs = reader_.ReadItems(output.ptr(), mode);
+    } else {
+      outputs.items.push_back(reader_.Read(output.ptr(), mode));
+    }
+    named = reader_.ReadSection(parameters.ptr(), mode);
+  });
+  const py::gil_scoped_release release;
+  recorder->Outputs(module.call,
+                    [&](CallBuilder& builder, v1::CallPhase* phase) {
+                      FillMap(builder, named, phase->mutable_parameters());
+                      FillList(builder, outputs.items, phase->mutable_output());
+                    });
+}
+
+void Capture::AbandonModule(const ModuleCall& module) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  recorder->Abandon(module.call);
+}
+
+void Capture::StopModule(const ModuleCall& module) {
+  if (recorder_ == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("module stopped", [&] { RecordStopped(module.call); });
+}
+
+void Capture::ResetModules() {
+  if (recorder_ != nullptr) recorder_->ResetModules();
+}
+void Capture::PushScope(const std::string& name) {
+  if (Active()) recorder_->PushScope(name);
+}
+void Capture::PopScope(const std::string& name) {
+  if (recorder_ != nullptr) recorder_->PopScope(name);
+}
+
+bool Capture::WantsBackward(const ModuleCall& module) const {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return false;
+  return recorder->WantsBackward(module.call);
+}
+
+void Capture::BeginModuleBackward(const ModuleCall& module) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  recorder->BeginModuleBackward(module.call);
+}
+
+void Capture::ModuleBackward(const ModuleCall& module,
+                             const py::object& grad_inputs,
+                             const py::object& grad_outputs) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("module backward", [&] {
+    MaybeFail("module backward");
+    const ReadMode mode{true, module.call.needs};
+    const PyValue inputs = reader_.Read(grad_outputs.ptr(), mode),
+                  outputs = reader_.Read(grad_inputs.ptr(), mode);
+    const py::gil_scoped_release release;
+    recorder->Backward(
+        module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          FillList(builder, inputs.items, phase->mutable_input());
+          FillList(builder, outputs.items, phase->mutable_output());
+        });
+  });
+}
+
+void Capture::ParameterGradient(const std::string& module,
+                                const std::string& name,
+                                const py::object& gradient) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("parameter gradient", [&] {
+    MaybeFail("parameter gradient");
+    // Collectives write gradients without telling the version counter.
+    const PyValue value =
+        reader_.Read(gradient.ptr(), {false, recorder->NeedsOfSaved()});
+    if (value.kind != PyValue::Kind::kTensor) return;
+    const py::gil_scoped_release release;
+    recorder->ParameterGradient(
+        module, name, [&](CallBuilder& builder, v1::Value* out) {
+          Fill(builder, value, out);
+          out->mutable_tensor()->set_requires_grad(false);
+        });
+  });
+}
+
+std::optional<Recorder::SavedValue> Capture::Save(const std::string& name,
+                                                  const py::object& value,
+                                                  const py::object& skeleton) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return std::nullopt;
+  const QuietScope quiet(*this);
+  std::optional<Recorder::SavedValue> saved;
+  Guarded("save", [&] {
+    MaybeFail("save");
+    const ReadMode mode{true, recorder->NeedsOfSaved()};
+    const PyValue read = reader_.Read(value.ptr(), mode),
+                  nulls = reader_.Read(skeleton.ptr(), mode);
+    const bool with_gradient = !skeleton.is(py::ellipsis());
+    const py::gil_scoped_release release;
+    const auto fill = [](const PyValue& v) {
+      return
+          [&v](CallBuilder& builder, v1::Value* out) { Fill(builder, v, out); };
+    };
+    saved = recorder->SaveValue(
+        name, fill(read),
+        with_gradient ? Recorder::BuildValueFn(fill(nulls)) : nullptr);
+  });
+  return saved;
+}
+
+void Capture::SaveGradient(const Recorder::SavedValue& value,
+                           const std::string& path,
+                           const py::object& gradient) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("save gradient", [&] {
+    MaybeFail("save gradient");
+    const PyValue read =
+        reader_.Read(gradient.ptr(), {true, recorder->NeedsOfSaved()});
+    const py::gil_scoped_release release;
+    recorder->SaveGradient(value, path,
+                           [&](CallBuilder& builder, v1::Value* out) {
+                             Fill(builder, read, out);
+                           });
+  });
+}
+
+bool Capture::WantsLoss() const {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  return recorder != nullptr && recorder->WantsLoss();
+}
+
+void Capture::ReportLoss(double loss) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder != nullptr) recorder->ReportLoss(loss);
+}
+
+bool Capture::WantsReplica() const {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  return recorder != nullptr && recorder->WantsReplica();
+}
+
+void Capture::ReportReplica(const py::list& tensors) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr || !recorder->WantsReplica()) return;
+  const QuietScope quiet(*this);
+  Guarded("replica", [&] {
+    MaybeFail("replica");
+    const PyValue read =
+        reader_.Read(tensors.ptr(), {false, RecordedCall::Needs::kNow});
+    std::vector<TensorInfo> infos;
+    for (const PyValue& value : read.items) {
+      if (value.kind == PyValue::Kind::kTensor && !value.tensor->no_data)
+        infos.push_back(value.tensor->Info());
+    }
+    const py::gil_scoped_release release;
+    recorder->ReportReplica(infos);
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,37 @@
+// Address, dtype, shape and strides of a tensor by one call of C, where
+// PyTorch offers DLPack's exchange table (DLPack 1.3; PyTorch 2.10 and later),
+// in place of six calls of Python methods.
+//
+// Immutable; needs the GIL. Failure: false, without a Python error, for what
+// is no dense CPU memory or has a dtype of which there is more to know.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_
+
+#include <Python.h>
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+class DlpackView {
+ public:
+  // None: Read always says false.
+  DlpackView() = default;
+  // `capsule` is Tensor.__dlpack_c_exchange_api__, None, or an unknown version.
+  explicit DlpackView(PyObject* capsule);
+
+  bool Read(PyObject* tensor, v1::DType* dtype, uintptr_t* address,
+            absl::InlinedVector<int64_t, 6>* shape,
+            absl::InlinedVector<int64_t, 6>* strides) const;
+
+ private:
+  struct Tensor;
+  int (*from_object_)(void* object, Tensor* out) = nullptr;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_

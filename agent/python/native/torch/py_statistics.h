@@ -1,0 +1,18 @@
+// Statistics that Python has computed, of what is no tensor (NumPy arrays).
+// The GIL is held.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_STATISTICS_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_STATISTICS_H_
+
+#include <pybind11/pybind11.h>
+
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// `four`: the tuple (Max, Min, Mean, Norm) of bools, ints, floats and Nones;
+// what is None or no number stays null. No error is left set.
+void ReadPyStatistics(PyObject* four, v1::TensorStats* out);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_STATISTICS_H_

@@ -1,0 +1,144 @@
+// One Python argument, output or nested element, read with the GIL held into
+// plain data that can be recorded without it.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_VALUE_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_VALUE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "agent/python/native/torch/torch_bindings.h"
+#include "agent/runtime/recorder/recorder.h"
+#include "common/base/limits.h"
+
+namespace rankprobe {
+
+// A tensor as memory. `keep` owns that memory.
+struct PyTensorView {
+  PyRef keep;
+  uintptr_t address = 0;
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  bool requires_grad = false;
+  // No bytes to read (meta, fake, sparse): `summary` says all.
+  bool no_data = false;
+  // The bytes are those of a NumPy text array: `summary` has dtype and shape.
+  bool text = false;
+  absl::InlinedVector<int64_t, 6> shape, strides;
+  TensorIdentity identity;
+  // Of a tensor on a device.
+  Arrival arrival = Arrival::kNow;
+  uint64_t slot = 0;
+  // Set for what is not a plain torch.Tensor; its fields beat those above.
+  std::unique_ptr<v1::TensorSummary> summary;
+
+  // Points into this.
+  TensorInfo Info() const;
+};
+
+struct PyValue {
+  enum class Kind { kNull, kTensor, kLeaf, kList, kMap, kP2p };
+  Kind kind = Kind::kNull;
+  std::unique_ptr<PyTensorView> tensor;
+  std::unique_ptr<v1::Value> leaf;
+  std::vector<PyValue> items;
+  std::vector<std::string> names;
+};
+
+// Which memory is the same as seen before. A storage is known by its address
+// for as long as a tensor seen in it lives; the token names that life.
+// Guarded by the GIL.
+class StorageTokens {
+ public:
+  uint64_t Token(uintptr_t storage, PyObject* tensor, const TorchBindings& t);
+  // Somebody may have written there without telling the version counter.
+  void Forget(uintptr_t storage) { lives_.erase(storage); }
+  // The same of an unknown tensor on a device.
+  void ForgetDevices() { ++device_generation_; }
+  void Clear() {
+    lives_.clear();
+    ForgetDevices();
+  }
+  // As much is deferred as should be; whether that was said since asked last.
+  void WantFinish() { finish_wanted_ = true; }
+  bool TakeWantFinish() { return std::exchange(finish_wanted_, false); }
+  // What was seen on devices under another number is not known any more.
+  int64_t device_generation() const { return device_generation_; }
+
+ private:
+  struct Life {
+    PyRef weak;
+    uint64_t token = 0;
+  };
+  absl::flat_hash_map<uintptr_t, Life> lives_;
+  uint64_t next_ = 1;
+  int64_t device_generation_ = 0;
+  bool finish_wanted_ = false;
+};
+
+// What is left of the limits of one record (common/base/limits.h). Bytes are counted
+// low: what is too large after all is cut when the record is encoded.
+struct ReadBudget {
+  uint64_t values = kMaxCallValues;
+  uint64_t tensors = kMaxCallTensors;
+  uint64_t bytes = kMaxRecordBytes;
+  int messages = kMaxValueMessages;
+  // Containers and objects that the value lies in, outermost first.
+  absl::InlinedVector<PyObject*, 8> inside;
+};
+
+struct ReadMode {
+  // A summary of the same bytes may be used again.
+  bool reuse = true;
+  RecordedCall::Needs needs = RecordedCall::Needs::kNow;
+  // Shared by the values of one record; null: each has its own.
+  ReadBudget* budget = nullptr;
+};
+
+class ValueReader {
+ public:
+  ValueReader(const TorchBindings* torch, StorageTokens* tokens)
+      : torch_(torch), tokens_(tokens) {}
+
+  // `keyword`: the name of the keyword argument, or null. What is beyond a
+  // limit, or holds itself, ends with a CutValue.
+  PyValue Read(PyObject* object, ReadMode mode,
+               const char* keyword = nullptr) const;
+  // A tuple or dict that is a section of a call, not a value of it.
+  PyValue ReadSection(PyObject* object, ReadMode mode) const;
+  // Any tuple as a list, named or not.
+  PyValue ReadItems(PyObject* tuple, ReadMode mode) const;
+  // Storage of a plain CPU tensor; 0: not known.
+  uintptr_t Storage(PyObject* tensor) const;
+
+ private:
+  PyValue ReadTensor(PyObject* tensor, ReadMode mode) const;
+  bool ReadPlain(PyObject* tensor, bool reuse, PyTensorView* out) const;
+  // Where its elements are, by PyTorch's descriptors.
+  bool ReadMemory(PyObject* tensor, PyTensorView* out) const;
+  bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
+  PyValue ReadValue(PyObject* object, ReadMode mode, const char* keyword,
+                    ReadBudget* budget) const;
+  PyValue ReadList(PyObject* object, ReadMode mode, ReadBudget* budget) const;
+  PyValue ReadDict(PyObject* object, ReadMode mode, ReadBudget* budget) const;
+  PyValue ReadOther(PyObject* object, ReadMode mode, const char* keyword,
+                    ReadBudget* budget) const;
+
+  const TorchBindings* const torch_;
+  StorageTokens* const tokens_;
+};
+
+// Runs without the GIL.
+void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out);
+void FillList(CallBuilder& builder, const std::vector<PyValue>& values,
+              v1::ValueList* out);
+// A kMap's items under their names.
+void FillMap(CallBuilder& builder, const PyValue& values, v1::ValueMap* out);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_VALUE_H_

@@ -1,0 +1,101 @@
+#include "agent/python/native/torch/stack_reader.h"
+
+#include <frameobject.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxFrames = 1024;
+constexpr size_t kMaxStacks = 20000;
+
+std::string Utf8(PyObject* text) {
+  Py_ssize_t size = 0;
+  const char* data =
+      text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, &size);
+  if (data == nullptr) {
+    PyErr_Clear();
+    return "";
+  }
+  return std::string(data, static_cast<size_t>(size));
+}
+
+int LastInstruction(PyFrameObject* frame) {
+#if PY_VERSION_HEX >= 0x030B0000
+  return PyFrame_GetLasti(frame);
+#else
+  return frame->f_lasti;  // 3.10 has no function for it
+#endif
+}
+
+}  // namespace
+
+const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
+                                             PyFrameObject* frame) {
+  // By instruction: a line number takes a walk through the line table.
+  const auto [it, is_new] = lines_.try_emplace({code, LastInstruction(frame)});
+  Line& line = it->second;
+  if (!is_new) return &line;
+  line.code = PyRef::Share(reinterpret_cast<PyObject*>(code));
+  const int number = PyFrame_GetLineNumber(frame);
+  const std::string file = Utf8(code->co_filename);
+  line.dropped = true;
+  const std::string function = Utf8(code->co_name);
+  if (absl::StartsWith(file, skipped_directory_)) return &line;
+  line.is_dispatch = function == "handle_torch_function";
+  line.is_op_call =
+      function == "__call__" && absl::EndsWith(file, "/torch/_ops.py");
+  const PyRef source = PyRef::Steal(PyObject_CallFunction(
+      torch_->source_line.get(), "Oi", code->co_filename, number));
+  if (!source || source.get() == Py_None) {
+    PyErr_Clear();
+    return &line;
+  }
+  line.dropped = false;
+  line.text = absl::StrCat("File ", file, ", line ", number, ", in ", function,
+                           ", \n ", Utf8(source.get()));
+  return &line;
+}
+
+const std::vector<std::string>& StackReader::Read(bool mode_active) {
+  key_.clear();
+  PyRef frame = PyRef::Steal(
+      reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  // A Python function that found our mode calls itself through it: that detour
+  // (the function, the dispatcher) is no part of the user's stack.
+  int detour = 0;
+  while (frame && key_.size() < kMaxFrames) {
+    auto* raw = reinterpret_cast<PyFrameObject*>(frame.get());
+    PyCodeObject* code = PyFrame_GetCode(raw);
+    const Line* line = LineOf(code, raw);
+    Py_DECREF(code);
+    if (mode_active && line->is_dispatch) detour = 2;
+    // So do the functions below torch.ops, from one line to itself.
+    if (mode_active && line->is_op_call && !key_.empty() &&
+        key_.back() == line) {
+      frame = PyRef::Steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+      continue;
+    }
+    if (detour > 0) {
+      --detour;
+    } else if (!line->dropped) {
+      key_.push_back(line);
+    }
+    frame = PyRef::Steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+  }
+  const auto [it, is_new] = stacks_.try_emplace(key_);
+  if (is_new) {
+    for (const Line* line : key_) it->second.push_back(line->text);
+  }
+  return it->second;
+}
+
+void StackReader::Clear() {
+  if (stacks_.size() < kMaxStacks && lines_.size() < kMaxStacks) return;
+  stacks_.clear();
+  lines_.clear();
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,56 @@
+// The Python stack of the caller as lines of stack.json. Frames of rankprobe
+// and frames without a source line are left out. A line is made once per
+// (code, instruction). Guarded by the GIL.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_STACK_READER_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_STACK_READER_H_
+
+#include <Python.h>
+// After Python.h.
+#include <frameobject.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
+#include "agent/python/native/torch/torch_bindings.h"
+
+namespace rankprobe {
+
+class StackReader {
+ public:
+  // `skipped_directory`: frames of files below it are the tool's own.
+  StackReader(const TorchBindings* torch, std::string skipped_directory)
+      : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
+
+  // Innermost first; stays valid until the next Clear(). `mode_active`: calls
+  // of Python functions take a detour by our torch function mode.
+  const std::vector<std::string>& Read(bool mode_active);
+  // Between steps: bounds what is kept.
+  void Clear();
+
+ private:
+  struct Line {
+    PyRef code;  // keeps the address from being used again
+    std::string text;
+    bool dropped = false;
+    // The function of PyTorch that calls torch function modes.
+    bool is_dispatch = false;
+    // Where torch.ops calls the function behind a name.
+    bool is_op_call = false;
+  };
+  const Line* LineOf(PyCodeObject* code, PyFrameObject* frame);
+
+  const TorchBindings* const torch_;
+  const std::string skipped_directory_;
+  // By code and instruction.
+  absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
+  absl::node_hash_map<std::vector<const Line*>, std::vector<std::string>>
+      stacks_;
+  std::vector<const Line*> key_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_STACK_READER_H_

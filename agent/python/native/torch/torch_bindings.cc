@@ -1,0 +1,98 @@
+#include "agent/python/native/torch/torch_bindings.h"
+
+#include "common/tensor/dtype.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+
+TorchBindings::TorchBindings(const py::dict& names)
+    : names_(PyRef::Share(names.ptr())) {
+  const auto take = [&](const char* name, bool optional = false) {
+    if (!names.contains(name) || names[name].is_none()) {
+      if (optional) return PyRef();
+      throw py::key_error(name);
+    }
+    return PyRef::Share(py::object(names[name]).ptr());
+  };
+  tensor_type = reinterpret_cast<PyTypeObject*>(take("Tensor").get());
+  parameter_type = reinterpret_cast<PyTypeObject*>(take("Parameter").get());
+  shape = take("shape");
+  dtype = take("dtype");
+  requires_grad = take("requires_grad");
+  version = take("version");
+  is_cpu = take("is_cpu");
+  layout = take("layout");
+  grad_fn = take("grad_fn");
+  data_ptr = take("data_ptr");
+  stride = take("stride");
+  storage_offset = take("storage_offset");
+  is_neg = take("is_neg");
+  is_conj = take("is_conj");
+  strided = take("strided");
+  size_type = take("Size");
+  dtype_type = take("dtype_type");
+  device_type = take("device_type");
+  memory_format_type = take("memory_format_type");
+  ndarray_type = take("ndarray", true);
+  number_type = take("numpy_number", true);
+  process_group_type = take("ProcessGroup", true);
+  reduce_op_type = take("ReduceOp", true);
+  p2p_type = take("P2POp", true);
+  work_type = take("Work", true);
+  is_grad_enabled = take("is_grad_enabled");
+  mode_stack_size = take("mode_stack_size");
+  mode_pop = take("mode_pop");
+  mode_push = take("mode_push");
+  describe = take("describe");
+  finish_devices = take("finish_devices");
+  convert = take("convert");
+  source_line = take("source_line");
+  dlpack = DlpackView(take("dlpack_table", true).get());
+  for (const auto& [key, value] : py::dict(names["dtypes"])) {
+    const v1::DType type = ParseDtype(py::str(value).cast<std::string>());
+    if (type != v1::DTYPE_UNSPECIFIED) dtypes[key.ptr()] = type;
+  }
+}
+
+PyRef TorchBindings::Get(const PyRef& property, PyObject* object) {
+  const descrgetfunc get = Py_TYPE(property.get())->tp_descr_get;
+  return PyRef::Steal(get(property.get(), object,
+                          reinterpret_cast<PyObject*>(Py_TYPE(object))));
+}
+
+PyRef TorchBindings::Call(const PyRef& method, PyObject* object) {
+  return PyRef::Steal(PyObject_CallOneArg(method.get(), object));
+}
+
+bool TorchBindings::GetInt(const PyRef& property, PyObject* object,
+                           int64_t* out) {
+  const PyRef value = Get(property, object);
+  *out = value ? PyLong_AsLongLong(value.get()) : -1;
+  if (PyErr_Occurred() == nullptr) return true;
+  PyErr_Clear();
+  return false;
+}
+
+bool TorchBindings::CallInt(const PyRef& method, PyObject* object,
+                            uint64_t* out) {
+  const PyRef value = Call(method, object);
+  *out = value ? PyLong_AsUnsignedLongLong(value.get()) : 0;
+  if (PyErr_Occurred() == nullptr) return true;
+  PyErr_Clear();
+  return false;
+}
+
+bool TorchBindings::IsTrue(const PyRef& property, PyObject* object) {
+  const PyRef value = Get(property, object);
+  if (!value) PyErr_Clear();
+  return value && value.get() == Py_True;
+}
+
+bool TorchBindings::GradEnabled() const {
+  const PyRef value = PyRef::Steal(PyObject_CallNoArgs(is_grad_enabled.get()));
+  if (!value) PyErr_Clear();
+  return value && value.get() == Py_True;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,84 @@
+// What the native code must know of the PyTorch in this process: type objects
+// and attribute descriptors, handed over once by rankprobe.pytorch. Reading a
+// tensor through descriptors costs no ABI: one build serves every PyTorch.
+// Threads: used with the GIL held.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_TORCH_BINDINGS_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_TORCH_BINDINGS_H_
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "agent/python/native/session/py_ref.h"
+#include "agent/python/native/torch/dlpack_view.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+class TorchBindings {
+ public:
+  // `names`: see rankprobe/pytorch/_bindings.py. Throws for a missing one.
+  explicit TorchBindings(const pybind11::dict& names);
+
+  bool IsTensor(PyObject* object) const {
+    return PyObject_TypeCheck(object, tensor_type) != 0;
+  }
+  // torch.Tensor or Parameter itself: readable by descriptors.
+  bool IsPlainTensor(PyObject* object) const {
+    return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
+  }
+  bool IsInstance(PyObject* object, const PyRef& type) const {
+    return type && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(
+                                                  type.get())) != 0;
+  }
+  v1::DType Dtype(PyObject* torch_dtype) const {
+    const auto it = dtypes.find(torch_dtype);
+    return it == dtypes.end() ? v1::DTYPE_UNSPECIFIED : it->second;
+  }
+  bool GradEnabled() const;
+
+  // Value of a property, of a method without arguments; null with an error set.
+  static PyRef Get(const PyRef& property, PyObject* object);
+  static PyRef Call(const PyRef& method, PyObject* object);
+  // The same as a number; false, and no error left, when that fails.
+  static bool GetInt(const PyRef& property, PyObject* object, int64_t* out);
+  static bool CallInt(const PyRef& method, PyObject* object, uint64_t* out);
+  static bool IsTrue(const PyRef& property, PyObject* object);
+
+  PyTypeObject* tensor_type = nullptr;
+  PyTypeObject* parameter_type = nullptr;
+  // Properties.
+  PyRef shape, dtype, requires_grad, version, is_cpu, layout, grad_fn;
+  // Methods.
+  PyRef data_ptr, stride, storage_offset, is_neg, is_conj;
+  PyRef strided;
+  // Types; some are absent in some builds.
+  PyRef size_type, dtype_type, device_type, memory_format_type, ndarray_type,
+      number_type, process_group_type, reduce_op_type, p2p_type, work_type;
+  // Functions.
+  PyRef is_grad_enabled, mode_stack_size, mode_pop, mode_push;
+  // describe(tensor, needs, generation) -> dict, for what cannot be read by
+  // descriptors; see ValueReader::ReadDescribed.
+  PyRef describe;
+  // finish_devices() -> (first slot, end slot, address, keep) of what describe
+  // deferred, four words a slot; address 0: nothing came. Waits for devices.
+  PyRef finish_devices;
+  // convert(object, kwarg) -> an object of plain values, or None.
+  PyRef convert;
+  // frame_line(file, line) -> the source line.
+  PyRef source_line;
+
+  DlpackView dlpack;
+  absl::flat_hash_map<PyObject*, v1::DType> dtypes;
+
+ private:
+  // Keeps everything above alive.
+  PyRef names_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_TORCH_BINDINGS_H_

@@ -1,0 +1,93 @@
+"""The rankprobed of a job directory, for its supervisor."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from typing import Optional
+
+from _job_directory import Failed, JobDirectory, read  # beside this file, without the package
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+
+
+class Collector:
+    """Found when it runs, else started. It ends by itself when nobody keeps or uses it."""
+
+    def __init__(self, job: JobDirectory) -> None:
+        self._job = job
+        self._child: Optional[subprocess.Popen] = None
+        self._pid = 0
+
+    def alive(self) -> bool:
+        if self._child is not None:
+            if self._child.poll() is None:
+                return True
+            self._child, self._pid = None, 0
+        if self._pid and not self._job.is_process(self._pid, _is_collector):
+            self._pid = 0
+        return self._pid != 0
+
+    def ensure(self, same_address: bool = True) -> str:
+        """Its address. Failed if it does not come up."""
+        if not self.alive() and not self._find():
+            self._start(same_address)
+        deadline = time.monotonic() + _START_SECONDS
+        while not (port := read("port")).endswith("\n"):
+            if not self.alive() or time.monotonic() > deadline:
+                self.stop(signal.SIGKILL)
+                raise Failed(f"the collector did not start:\n{read('collector.log')[-2000:]}")
+            time.sleep(0.002)
+        address = f"127.0.0.1:{int(port)}"
+        if read("address") != address:
+            fresh = pathlib.Path("address.new")
+            fresh.write_text(address, encoding="utf-8")
+            fresh.replace("address")
+        return address
+
+    @property
+    def pid(self) -> int:
+        """0: none."""
+        return self._pid if self.alive() else 0
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        for signal_number, seconds in ((how, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
+            if not self.alive() and not self._find():
+                return
+            try:
+                os.kill(self._pid, signal_number)
+            except ProcessLookupError:
+                pass
+            if self._wait(seconds):
+                return
+
+    def _wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def _start(self, same_address: bool) -> None:
+        before = read("address") if same_address else ""
+        pathlib.Path("port").unlink(missing_ok=True)
+        # The directory by its inode: in time or too late, it finds this one or none.
+        self._child = subprocess.Popen(
+            [self._job.rankprobed, "--listen", before or "127.0.0.1:0", "--job-dir", ".", "--data-dir", "data",
+             "--port-file", "port", "--export-root", str(self._job.root)],
+            stdin=subprocess.DEVNULL)
+        self._pid = self._child.pid
+
+    def _find(self) -> bool:
+        """That of a supervisor that was killed."""
+        self._pid = next(self._job.processes(_is_collector), 0)
+        return self._pid != 0
+
+
+def _is_collector(words: list[bytes]) -> bool:
+    return b"--job-dir" in words

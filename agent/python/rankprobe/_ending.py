@@ -1,0 +1,156 @@
+"""Brings what is in the archive of a job, and not in its dump_path, there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+# Beside this file, without the package.
+import _manifests
+from _collector_process import Collector
+from _job_directory import Failed, JobDirectory, lock
+
+# Of one `rankprobe` that exports steps.
+_EXPORT_SECONDS = 24 * 3600.0
+_STEPS_AT_ONCE = 16
+# What a process that was killed had sent already is taken from its sockets.
+_DISCONNECT_SECONDS = 3.0
+# Until an export that goes on without its process is ended with the collector.
+_OTHER_EXPORT_SECONDS = 60.0
+_TRIES = 5
+
+
+class Ending:
+    """What is in the archive and not in dump_path, into dump_path."""
+
+    def __init__(self, job: JobDirectory, collector: Collector) -> None:
+        self._collector = collector
+        self._run, self._root, self._program = job.run, job.root, job.rankprobe
+
+    def needed(self) -> bool:
+        return any(any(pathlib.Path().glob(f"{kind}/*")) for kind in ("unfinished", "manifests"))
+
+    def export(self) -> None:
+        """Failed names the steps that are not there afterwards."""
+        self._await_disconnects()
+        staging = self._own_staging()
+        try:
+            self._export()
+        finally:
+            os.close(staging)
+
+    def export_all(self, target: str) -> None:
+        """The whole run to another place, an absolute path."""
+        self._call("export", f"--run={self._run}", "-o", target)
+
+    def _call(self, verb: str, *words: str, seconds: float = _EXPORT_SECONDS) -> str:
+        """Output of `rankprobe`; the collector is started again if it was killed."""
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith("RANKPROBE_") and not key.lower().endswith("_proxy")}
+        for left in reversed(range(_TRIES)):
+            address = self._collector.ensure(same_address=False)
+            try:
+                done = subprocess.run([self._program, verb, "--collector", address, *words], env=environment,
+                                      stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"rankprobe {verb} took longer than {seconds:.0f} s") from None
+            if done.returncode in (0, 1):  # 1: with gaps, which the manifest lists
+                return done.stdout
+            if left == 0 or self._collector.alive():
+                break
+        raise Failed((done.stderr or done.stdout).strip()[-1000:])
+
+    def _await_disconnects(self) -> None:
+        deadline = time.monotonic() + _DISCONNECT_SECONDS
+        while time.monotonic() < deadline:
+            agents = json.loads(self._call("status", "--json"))["agents"]
+            if not any(agent["connected"] for agent in agents):
+                return
+            time.sleep(0.02)
+
+    def _own_staging(self) -> int:
+        """So that no export of a process that was killed goes on beside us."""
+        directory = pathlib.Path("staging")
+        directory.mkdir(mode=0o750, exist_ok=True)
+        deadline = time.monotonic() + _OTHER_EXPORT_SECONDS
+        while (held := lock("staging/lock", fcntl.LOCK_EX | fcntl.LOCK_NB)) is None:
+            if time.monotonic() > deadline + _OTHER_EXPORT_SECONDS:
+                raise Failed(f"another export holds {directory.absolute()}")
+            if time.monotonic() > deadline:
+                self._collector.stop(signal.SIGKILL)
+            time.sleep(0.02)
+        return held
+
+    def _export(self) -> None:
+        if all(run["run"] != self._run for run in json.loads(self._call("runs", "--json"))["runs"]):
+            return  # they ended before anything was recorded
+        recorded = [step for step in json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
+                    if not step["deleted"]]
+        manifest = _manifests.read_manifest(self._root, self._run)
+        parts = [] if manifest is None else [manifest]
+        for file in sorted(pathlib.Path().glob("manifests/*")):
+            theirs = _manifests.read_parts(file)
+            pid = int(file.name.partition("-")[0])
+            own = {_directory_of(step) for step in recorded if step["pid"] == pid}
+            if theirs:
+                parts = [_manifests.merge_manifests([*parts, *theirs], own)]
+        missing = _missing(recorded, parts)
+        faults = []
+        steps = sorted({step for step, _ in missing})
+        for at in range(0, len(steps), _STEPS_AT_ONCE):
+            some = steps[at:at + _STEPS_AT_ONCE]
+            try:
+                theirs = self._export_steps(some, {place for place in missing if place[0] in some})
+                parts = [_manifests.merge_manifests([*parts, theirs], None)]
+            except (Failed, OSError) as error:
+                faults.append(f"steps {', '.join(map(str, some))}: {error}")
+        if parts:
+            _manifests.write_manifest(self._root, parts[0], pathlib.Path("manifest.new"))
+        if faults:
+            raise Failed("; ".join(faults))
+
+    def _export_steps(self, steps: list[int], places: set[tuple[int, str]]) -> dict:
+        """The manifest of these steps, when `places` of them are in dump_path."""
+        fresh, old = pathlib.Path("fresh"), pathlib.Path("old")
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
+        self._call("export", f"--run={self._run}", "--steps", ",".join(map(str, steps)), "-o", str(fresh))
+        for step, place in sorted(places):
+            source, target = fresh / f"step{step}" / place, self._root / f"step{step}" / place
+            target.parent.mkdir(mode=0o750, exist_ok=True)
+            if target.exists():
+                old.mkdir(exist_ok=True)
+                target.rename(old / f"{step}-{place}")
+            source.rename(target)
+        manifest = json.loads((fresh / "manifest.json").read_bytes())
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
+        return manifest
+
+
+def _directory_of(step: dict) -> str:
+    return f"proc{step['pid']}" if step["rank"] is None else f"rank{step['rank']}"
+
+
+def _missing(recorded: list[dict], parts: list[dict]) -> set[tuple[int, str]]:
+    """(step, directory of a rank) that dump_path lacks, or has less of than the
+    archive: a tree only ever grows, so equal counts are equal trees."""
+    told = {(entry["step"], entry["rank"], entry["expected_records"], entry["stored_records"])
+            for part in parts for entry in part.get("ledger", [])}
+    doubtful = {_manifests.place_of(gap) for part in parts for gap in part.get("gaps", [])}
+    places: dict[tuple[int, str], list[dict]] = {}
+    for step in recorded:
+        places.setdefault((step["step"], _directory_of(step)), []).append(step)
+    missing = set()
+    for (number, place), lives in places.items():
+        last = max(lives, key=lambda life: (life["complete"], life["updated_unix_ns"]))
+        key = (number, place, last["expected_records"], last["stored_records"])
+        if len(lives) > 1 or key not in told or (f"step{number}", place) in doubtful:
+            missing.add((number, place))
+    return missing

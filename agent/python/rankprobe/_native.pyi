@@ -1,0 +1,182 @@
+# rankprobe._native: the recorder (agent/python/native). rankprobe.Session is its
+# public part; the rest is for rankprobe.pytorch, and may change with any version.
+# A tensor is a NumPy array or a torch tensor of any PyTorch: read by address,
+# shape, strides and dtype.
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+__version__: str
+
+class _Stats(TypedDict):
+    connected: bool
+    queue_bytes: int
+    queue_peak_bytes: int
+    records: int
+    payloads: int
+    payload_bytes: int
+    lost_records: int
+    lost_payloads: int
+    reconnects: int
+    last_error: str
+
+class _ParsedConfig(TypedDict):
+    plan: dict[str, Any]
+    warnings: list[str]
+
+class Session:
+    """One process' session with a collector: its steps, and what is recorded in them.
+
+    After close() methods raise RuntimeError.
+    """
+
+    def __init__(self, collector: str = ..., run: str = ..., rank: int | None = ..., world_size: int | None = ...,
+                 config_json: str = ..., framework: str = ..., config_path: str = ...,
+                 on_collector_missing: str = ...) -> None:
+        """Raises ValueError for a bad argument or config, RuntimeError or TimeoutError
+        when no collector answers and that is to fail. Empty text, None: from the environment."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether this step of this rank is recorded."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the plan in force has dumping on."""
+
+    @property
+    def current_step(self) -> int: ...
+    def wait_connected(self, seconds: float = ...) -> None:
+        """Raises TimeoutError."""
+
+    def start(self, rank: int | None = ...) -> None:
+        """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known."""
+
+    def stop(self) -> None:
+        """Recording off; waits until what was recorded is safe with the collector or queued."""
+
+    def step(self) -> None:
+        """The step is over, its tree is complete."""
+
+    def set_init_step(self, step: int) -> None:
+        """The number of the first step. ValueError: negative, or too late."""
+
+    def set_rank(self, rank: int, world_size: int) -> None: ...
+    def call(self, prefix: str, op: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
+        """Records one whole call. Its entry's name in dump.json, "" if it is not recorded."""
+
+    def begin_module(self, name: str, inputs: Sequence[Any]) -> int:
+        """Opens a module; what is called until end_module is inside it. How many are open."""
+
+    def end_module(self, outputs: Sequence[Any], parameters: Mapping[str, Any] = ...) -> None:
+        """Closes the module that was opened last. ValueError: none is open."""
+
+    def parameter_gradient(self, module: str, parameter: str, gradient: Any) -> None:
+        """Records a gradient of the module of this name."""
+
+    def flush(self, seconds: float = ...) -> None:
+        """Until all records are committed by the collector; raises TimeoutError."""
+
+    def stats(self) -> _Stats: ...
+    def close(self) -> None:
+        """Sends what is left, and ends the session."""
+
+    def capture(self, torch: dict[str, Any], skipped_directory: str) -> Capture: ...
+    def step_exports(self, collector: str, run: str, root: str, directory: str, manifests: str) -> StepExporter: ...
+    def edit_config(self, path: str, config_json: str, fault: str, at_once: bool) -> tuple[str, list[str]]:
+        """(fault that keeps dumping off or "", warnings)."""
+
+    def plan(self) -> dict[str, Any]:
+        """The plan in force; the same dict as long as it is the same plan."""
+
+class StepExporter:
+    """Trees of finished steps, written by a private collector beside the training."""
+
+    def begin(self, step: int) -> None: ...
+    def wait(self) -> None: ...
+    def take_faults(self) -> list[str]: ...
+    def close(self) -> None: ...
+
+class ConfigFile:
+    """A config file that is looked at for edits."""
+
+    def __init__(self, path: str) -> None: ...
+    def look(self) -> tuple[bytes, str] | None:
+        """(bytes, fault) of an edit; None: there was none."""
+
+class ModuleCall:
+    """One module call between its hooks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kept(self) -> bool: ...
+
+class SavedValue:
+    """A value of save()."""
+
+class Capture:
+    """What hooks of PyTorch record through. Faults of ours are counted, never raised into the model."""
+
+    enabled: bool
+    @property
+    def active(self) -> bool: ...
+    @property
+    def wants_loss(self) -> bool: ...
+    @property
+    def wants_replica(self) -> bool: ...
+    @property
+    def seen(self) -> int: ...
+    @property
+    def matched(self) -> int: ...
+    @property
+    def faults(self) -> int: ...
+    def set_apis_enabled(self, enabled: bool) -> None: ...
+    def set_modules_forced(self, forced: bool) -> None: ...
+    def enter_quiet(self) -> None: ...
+    def leave_quiet(self) -> None: ...
+    def set_mode(self, mode: Any) -> None: ...
+    def begin_module(self, name: str, args: tuple[Any, ...], kwargs: Any = ...) -> ModuleCall | None:
+        """None: it is not recorded."""
+
+    def end_module(self, module: ModuleCall, output: Any, parameters: dict[str, Any]) -> None: ...
+    def abandon_module(self, module: ModuleCall) -> None: ...
+    def stop_module(self, module: ModuleCall) -> None: ...
+    def reset_modules(self) -> None: ...
+    def wants_backward(self, module: ModuleCall) -> bool: ...
+    def begin_module_backward(self, module: ModuleCall) -> None: ...
+    def module_backward(self, module: ModuleCall, grad_inputs: Any, grad_outputs: Any) -> None: ...
+    def parameter_gradient(self, module: str, name: str, gradient: Any) -> None: ...
+    def push_scope(self, name: str) -> None: ...
+    def pop_scope(self, name: str) -> None: ...
+    def work_done(self, work: Any) -> None: ...
+    def save(self, name: str, value: Any, skeleton: Any) -> SavedValue | None:
+        """None: the plan does not want it."""
+
+    def save_gradient(self, saved: SavedValue, path: str, gradient: Any) -> None: ...
+    def report_loss(self, loss: float) -> None: ...
+    def report_replica(self, tensors: list[Any]) -> None: ...
+    def inject_faults(self, count: int) -> None: ...
+    def report_fault(self, what: str) -> None: ...
+
+class ApiFunction:
+    """What api() makes of a function that does not bind to objects, like those of torch._C."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class ApiMethod:
+    """The same for one that does, like a method."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: Any = ...) -> Any: ...
+
+def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
+        traits: dict[str, Any] = ...) -> ApiFunction | ApiMethod:
+    """Stands in for `function`: records the outermost call of a thread."""
+
+def mode_function(stand_ins: dict[Any, Any]) -> Callable[..., Any]:
+    """__torch_function__ of a mode that calls stand_ins[func] for func."""
+
+def parse_config(config_json: str) -> _ParsedConfig:
+    """Raises ValueError naming every fault."""
+
+def fault_line(path: str, fault: str) -> str: ...

@@ -1,0 +1,111 @@
+"""One process' session with its collector, and where the trees of its steps go."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+import torch
+
+from rankprobe import _native
+from rankprobe.embedded import EmbeddedCollector
+from rankprobe.pytorch._exports import Exports, tell_place
+from rankprobe.pytorch._process import environment_rank, run_name, warn
+
+
+class RankSession:
+    """Owns the native session, the private collector (RANKPROBE_COLLECTOR names
+    none) and the exports of finished steps; knows what the records are filed
+    under, run and rank. Called by PrecisionDebugger alone, on its thread.
+
+    plan: of the config that the process began with; its dump_path stays.
+    config_path: "" for none. Raises RuntimeError when on_missing is "fail" and no
+    collector answers.
+    """
+
+    def __init__(self, plan: dict, config_json: str, config_path: str, on_missing: str) -> None:
+        self._dump_path = plan["dump_path"]
+        self.embedded: Optional[EmbeddedCollector] = None
+        self._given, self.run = os.environ.get("RANKPROBE_COLLECTOR", ""), run_name()
+        if not self._given:
+            self.embedded = EmbeddedCollector(self._dump_path, self.run)
+            self.run = self.embedded.run
+        self._rank = environment_rank()
+        self._rank_sent: Optional[int] = None
+        self._place_told = False
+        self.native = _native.Session(self.address, run=self.run, rank=self._rank, config_json=config_json,
+                                      framework=f"pytorch {torch.__version__}", config_path=config_path,
+                                      on_collector_missing=on_missing)
+        if self.embedded is not None:
+            self.embedded.connect(self.native)
+        self._exports: Optional[Exports] = None
+        if self.embedded is not None or plan["auto_export"]:
+            self._exports = Exports(self.native, self.run, self._dump_path, self.embedded, lambda: self._rank, warn)
+
+    @property
+    def address(self) -> str:
+        """host:port of the collector."""
+        return self._given if self.embedded is None else self.embedded.address
+
+    @property
+    def recording(self) -> bool:
+        """Whether this step of this rank is recorded."""
+        return self.native.recording
+
+    def start(self, rank_id: Optional[int]) -> Optional[int]:
+        """Tells the collector step and rank, and takes the plan it has for them.
+
+        rank_id: None: that of torch.distributed. Returns the rank, None: not known.
+        """
+        rank = rank_id if rank_id is not None else self._known_rank()
+        if self._rank is None:
+            self._rank = rank
+        self.native.start(rank)
+        return rank
+
+    def _known_rank(self) -> Optional[int]:
+        dist = torch.distributed
+        if dist.is_available() and dist.is_initialized():
+            rank = dist.get_rank()
+            if self._rank_sent != rank:
+                self._rank_sent = rank
+                self.native.set_rank(rank, dist.get_world_size())
+            return rank
+        return None
+
+    def stop(self) -> None:
+        """Recording off; what was recorded is on its way."""
+        self.native.stop()
+
+    def commit(self) -> None:
+        """After stop(): what was recorded is safe with a private collector."""
+        if self._exports is not None:
+            self._exports.commit()
+
+    def fixed_path(self, plan: dict) -> Optional[str]:
+        """Where trees go on to, where `plan` has another dump_path; None: it has no other."""
+        return self._dump_path if self._exports is not None and plan["dump_path"] != self._dump_path else None
+
+    def export(self, step: int, dump_path: str) -> None:
+        """Has the tree of `step` written, beside the training of the next one.
+        dump_path: of the plan in force."""
+        if not self._place_told:
+            self._place_told = True
+            tell_place(self.run, dump_path, self._exports, self._rank)
+        if self._exports is not None:
+            self._exports.begin(step)
+
+    def wait_exported(self) -> None:
+        """Until the last tree that was begun is written."""
+        if self._exports is not None:
+            self._exports.wait()
+
+    def finish_exports(self) -> None:
+        """Waits for the trees; before close()."""
+        if self._exports is not None:
+            self._exports.close()
+
+    def close(self) -> None:
+        self.native.close()
+        if self.embedded is not None:
+            self.embedded.leave()

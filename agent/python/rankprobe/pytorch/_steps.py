@@ -1,0 +1,81 @@
+"""Where the training loop is."""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+
+class StepState:
+    """The number of the step, whether it is recorded and which of its forwards,
+    and the steps whose trees are still to be written. Knows neither PyTorch nor
+    the collector. Called by PrecisionDebugger alone, and by its hooks of roots.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._loop = 0
+        self.running = False
+        # Of token_range: both ends inclusive, and forwards since start().
+        self.token_range: Optional[tuple[int, int]] = None
+        self._tokens = 0
+        self._dirty: set[int] = set()
+        self._end_told = False
+
+    @property
+    def current(self) -> int:
+        return self._first + self._loop
+
+    def set_first(self, step: int) -> None:
+        """The current step is the first, and is called `step`."""
+        self._first, self._loop = step, 0
+
+    def begin(self, token_range: Optional[Sequence[int]]) -> None:
+        """Recording on; a step that is running already goes on counting its forwards."""
+        if not self.running:
+            self._tokens = 0
+        self.running = True
+        self.mark_dirty()
+        self.token_range = None if token_range is None else (token_range[0], token_range[1])
+
+    @property
+    def token_wanted(self) -> bool:
+        """Whether the forward that begins is one of token_range."""
+        return self.token_range is None or self.token_range[0] <= self._tokens <= self.token_range[1]
+
+    def token_done(self) -> None:
+        self._tokens += 1
+
+    def end(self) -> int:
+        """The step is over, the next one is current. The one that ended."""
+        ended = self.current
+        self._tokens = 0
+        self._loop += 1
+        return ended
+
+    def mark_dirty(self) -> None:
+        """The current step has records."""
+        self._dirty.add(self.current)
+
+    @property
+    def any_dirty(self) -> bool:
+        return bool(self._dirty)
+
+    def take_dirty(self, step: int) -> bool:
+        """Whether `step` has records and its tree was not asked for yet."""
+        if step not in self._dirty:
+            return False
+        self._dirty.discard(step)
+        return True
+
+    def new_plan(self) -> None:
+        """Another plan has another last step."""
+        self._end_told = False
+
+    def finished(self, last: Optional[int]) -> bool:
+        """Past the last wanted step: says so once a plan, then nothing is done."""
+        if last is None or self.current <= last:
+            return False
+        if not self._end_told:
+            self._end_told = True
+            print("\n".join(["*" * 48, "*" + "rankprobe ends successfully.".center(46) + "*", "*" * 48]), flush=True)
+        return True

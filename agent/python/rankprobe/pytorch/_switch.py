@@ -1,0 +1,85 @@
+"""The plan in force, and the config file as a switch."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rankprobe import _native
+from rankprobe.pytorch import _config
+from rankprobe.pytorch._errors import InvalidParameterError
+from rankprobe.pytorch._process import warn
+from rankprobe.pytorch._session import RankSession
+
+
+class Switch:
+    """What the process records: config.json at first, then what the collector says
+    in each start(). Called by PrecisionDebugger alone.
+
+    Raises InvalidParameterError naming every fault of the config.
+    notes: what the parser warned about.
+    """
+
+    def __init__(self, file: _config.ConfigFile) -> None:
+        self._file = file
+        self.plan, self.notes = _config.parse(file.text, file.path)
+        self.enabled: bool = self.plan.get("dump_enable", True)
+        # The plan is still the one that the constructor was given.
+        self._own = True
+        # The file is a switch: looked at in each step.
+        self._followed = file.path is not None and "dump_enable" in self.plan
+
+    @property
+    def config_json(self) -> str:
+        return self._file.text
+
+    @property
+    def config_path(self) -> str:
+        """Absolute; "" for none."""
+        return os.path.abspath(self._file.path) if self._file.path else ""
+
+    @property
+    def view(self) -> _config.ConfigView:
+        return _config.ConfigView(self.plan, self.enabled)
+
+    @property
+    def checked_level(self) -> str:
+        """The level that start()'s arguments must suit. A config that came later
+        raises nothing in a training loop: "" under one, or while off."""
+        return self.plan["level"] if self.enabled and self._own else ""
+
+    def take(self, session: RankSession) -> bool:
+        """After session.start(): what is in force from now on. Whether it is another plan."""
+        self.enabled = session.native.enabled
+        if not self.enabled:
+            return False
+        plan = session.native.plan()
+        changed = plan is not self.plan and plan != self.plan
+        if changed:
+            self._own = False
+        self.plan = plan
+        return changed
+
+    def follow_file(self, session: RankSession) -> None:
+        """An edit of the config file: with a private collector in force with the
+        next session.start(), else the collector makes a plan of the run of it."""
+        if not self._followed:
+            return
+        try:
+            edit = self._file.edited()
+            if edit is not None:
+                self._submit(edit, session)
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            warn(f"the edit of {self._file.path} was not taken: {error!r}")
+
+    def _submit(self, edit: _config.Edit, session: RankSession) -> None:
+        fault = edit.fault
+        if not fault:
+            try:
+                for note in _config.parse(edit.text)[1]:
+                    warn(note)
+            except InvalidParameterError as error:
+                fault = str(error)
+        fault, _ = session.native.edit_config(self.config_path, edit.text, fault, session.embedded is not None)
+        if fault:
+            print(_native.fault_line(self.config_path, fault), end="", file=sys.stderr, flush=True)

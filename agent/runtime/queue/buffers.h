@@ -1,0 +1,44 @@
+// What is handed to the session: records on their arena, and bytes of payloads
+// that are counted in its budget. Used by one thread at a time.
+#ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_
+#define RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "google/protobuf/arena.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+// What happens when the budget is spent.
+enum class OverflowPolicy { kBlock, kStatsOnly, kDropNewest };
+
+// Records being built, with the arena they live on. Reuse is the owner's.
+class RecordBuffer {
+ public:
+  RecordBuffer();
+  v1::Record* Add() { return batch_->add_records(); }
+  v1::RecordBatch* batch() { return batch_; }
+  google::protobuf::Arena* arena() { return arena_.get(); }
+  // Bytes this buffer holds in memory; approximate, cheap.
+  size_t ApproxBytes() const { return arena_->SpaceUsed(); }
+
+ private:
+  std::unique_ptr<google::protobuf::Arena> arena_;
+  v1::RecordBatch* batch_;
+};
+
+// Bytes of one payload inside the session's budget. Returns its room to the
+// budget when destroyed unsubmitted.
+class PayloadBuffer {
+ public:
+  virtual ~PayloadBuffer() = default;
+  virtual char* data() = 0;
+  virtual uint64_t size() const = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_

@@ -1,0 +1,59 @@
+// UploadFrame as bytes, without copying what it carries into messages first.
+// Thread-safe: pure functions.
+#ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_ENCODING_H_
+#define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_ENCODING_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "agent/runtime/queue/buffers.h"
+#include "common/base/limits.h"
+
+namespace rankprobe {
+
+// An UploadFrame: `head`, then `tail`, which is not copied.
+struct EncodedFrame {
+  uint64_t sequence = 0;
+  std::string head;
+  absl::string_view tail;
+  // Keeps the tail's memory; may outlive the queue.
+  std::shared_ptr<const void> tail_owner;
+};
+
+// RecordBatches of one step, at most a frame each. Records beyond the limits
+// are cut or left out; `losses` says what went with them.
+std::vector<std::string> EncodeRecords(
+    int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers,
+    std::vector<v1::LossEvent>* losses);
+
+// What an encoded RecordBatch holds, also one that cannot be parsed whole.
+struct BatchContent {
+  int64_t step = 0;
+  // Without LossEvents, which count others.
+  uint64_t records = 0;
+  // References in them.
+  uint64_t payloads = 0;
+};
+BatchContent CountBatch(absl::string_view batch);
+
+// A frame with nothing in it but its number.
+void EncodeEmpty(uint64_t sequence, EncodedFrame* out);
+void EncodeBatch(uint64_t sequence, std::shared_ptr<const std::string> batch,
+                 EncodedFrame* out);
+// The bytes of a payload from `offset`; computes their checksum.
+struct ChunkToEncode {
+  const std::array<uint8_t, 16>* digest;
+  uint64_t payload_bytes = 0;
+  uint64_t offset = 0;
+  absl::string_view data;
+};
+void EncodeChunk(uint64_t sequence, const ChunkToEncode& chunk,
+                 std::shared_ptr<const void> owner, EncodedFrame* out);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_ENCODING_H_

@@ -1,0 +1,413 @@
+#include "agent/runtime/queue/frame_queue.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/dedup_window.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxKnownDigests = 1 << 20;
+
+}  // namespace
+
+class FrameQueue::Buffer : public PayloadBuffer {
+ public:
+  Buffer(FrameQueue* queue, uint64_t size, std::shared_ptr<char> memory)
+      : queue_(queue), size_(size), memory_(std::move(memory)) {}
+  ~Buffer() override {
+    memory_.reset();
+    queue_->Release(PayloadMemory::BlockBytes(size_));
+  }
+  char* data() override { return memory_.get(); }
+  uint64_t size() const override { return size_; }
+  const std::shared_ptr<char>& memory() const { return memory_; }
+
+ private:
+  FrameQueue* const queue_;
+  const uint64_t size_;
+  std::shared_ptr<char> memory_;
+};
+
+uint64_t FrameQueue::PayloadSize(const PayloadItem& item) {
+  return item.payload->size();
+}
+
+FrameQueue::FrameQueue(const Options& options, const Clock* clock,
+                       std::function<void()> wake)
+    : options_(options),
+      clock_(clock),
+      wake_(std::move(wake)),
+      memory_(std::make_shared<PayloadMemory>(options.budget_bytes)) {}
+
+bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
+  return bytes <= limit && used_bytes_ <= limit - bytes;
+}
+
+bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
+                         bool may_wait) {
+  if (shedding_ && used_bytes_ <= options_.budget_bytes / 2) shedding_ = false;
+  if (!HasRoom(bytes, limit)) {
+    *reason = v1::LOSS_REASON_AGENT_BUDGET;
+    if (!may_wait || options_.policy != OverflowPolicy::kBlock || shedding_ ||
+        bytes > limit)
+      return false;
+    const int64_t start = clock_->MonotonicNanos();
+    ++waiting_for_room_;
+    const bool room = changed_.WaitFor(
+        &mutex_, options_.block_deadline,
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasRoom(bytes, limit); });
+    --waiting_for_room_;
+    blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start);
+    if (!room) {
+      shedding_ = true;
+      *reason = v1::LOSS_REASON_AGENT_DEADLINE;
+      return false;
+    }
+  }
+  used_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  return true;
+}
+
+std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
+                                                   v1::LossReason* reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    *reason = v1::LOSS_REASON_TOO_LARGE;
+    // An eighth is kept for records: evidence without bytes beats none.
+    const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
+    if (length_bytes > options_.max_payload_bytes || length_bytes > limit ||
+        !Acquire(PayloadMemory::BlockBytes(length_bytes), limit, reason)) {
+      ++lost_payloads_;
+      return nullptr;
+    }
+  }
+  *reason = v1::LOSS_REASON_UNSPECIFIED;
+  return std::make_unique<Buffer>(this, length_bytes,
+                                  memory_->Allocate(length_bytes));
+}
+
+void FrameQueue::Release(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  used_bytes_ -= bytes;
+  TellWaiting();
+}
+
+void FrameQueue::SubmitPayload(const Digest& digest,
+                               std::unique_ptr<PayloadBuffer> payload) {
+  // Only Reserve makes payloads for this queue.
+  std::shared_ptr<Buffer> shared(static_cast<Buffer*>(payload.release()));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (shared->size() > 0 && !Knows(digest)) {
+      if (known_.size() >= kMaxKnownDigests) known_.clear();
+      known_[digest] = newest_step_;
+      ++payloads_;
+      payload_bytes_ += shared->size();
+      items_.push_back(PayloadItem{digest, std::move(shared)});
+    } else {
+      deduplicated_bytes_ += shared->size();
+    }
+  }
+  // A buffer that was not queued gives its room back here, outside the lock.
+  wake_();
+}
+
+bool FrameQueue::KnowsPayload(const Digest& digest,
+                              uint64_t length_bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return Knows(digest);
+}
+
+bool FrameQueue::Knows(const Digest& digest) const {
+  const auto it = known_.find(digest);
+  // After a while the collector may have dropped the bytes by retention.
+  return options_.remember && it != known_.end() &&
+         newest_step_ - it->second <= kAgentRemembersSteps;
+}
+
+bool FrameQueue::HasRoomFor(uint64_t bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return HasRoom(bytes, options_.budget_bytes);
+}
+
+bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                               bool may_wait) {
+  const auto count = static_cast<uint64_t>(records->batch()->records_size());
+  {
+    absl::MutexLock lock(&mutex_);
+    newest_step_ = records->batch()->step();
+    v1::LossReason reason;
+    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
+                 may_wait)) {
+      lost_records_ += count;
+      losses_[{records->batch()->step(), reason}] += count;
+      return false;
+    }
+    records_ += count;
+    items_.push_back(std::move(records));
+  }
+  wake_();
+  return true;
+}
+
+bool FrameQueue::Committed(const Barrier& barrier) const {
+  const uint64_t acked = barrier.synced ? synced_ : committed_;
+  return barrier.marker->placed && !HasLosses() &&
+         acked >= std::max(barrier.marker->sequence, last_loss_sequence_);
+}
+
+void FrameQueue::TellWaiting() {
+  // The training thread is not woken before its turn.
+  if (waiting_for_room_ > 0 || std::any_of(barriers_.begin(), barriers_.end(),
+                                           [this](const Barrier* barrier)
+                                               ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                                 return Committed(*barrier);
+                                               }))
+    changed_.NotifyAll();
+}
+
+absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
+  auto marker = std::make_shared<FlushMarker>();
+  {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t acked =
+        level == v1::DURABILITY_SYNCED ? synced_ : committed_;
+    if (items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
+        acked >= last_sequence_)
+      return absl::OkStatus();
+    items_.push_back(marker);
+  }
+  wake_();
+  absl::MutexLock lock(&mutex_);
+  const Barrier barrier{marker.get(), level == v1::DURABILITY_SYNCED};
+  barriers_.push_back(&barrier);
+  const bool committed = changed_.WaitFor(
+      &mutex_, deadline,
+      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Committed(barrier); });
+  std::erase(barriers_, &barrier);
+  if (committed) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      marker->placed ? absl::StrCat(marker->sequence -
+                                        std::min(marker->sequence, committed_),
+                                    " frames")
+                     : std::string("some records"),
+      " are not committed after ", absl::FormatDuration(deadline),
+      "; they stay queued"));
+}
+
+void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
+  const uint64_t size = item.payload->size();
+  for (uint64_t offset = 0; offset < size; offset += kChunkBytes) {
+    Frame& frame = frames_.emplace_back();
+    frame.sequence = ++last_sequence_;
+    frame.digest = item.digest;
+    frame.payload = item.payload;
+    frame.offset = offset;
+    frame.length = std::min(kChunkBytes, size - offset);
+    frame.wire_bytes = frame.length + kFrameOverhead;
+  }
+}
+
+void FrameQueue::AddRecordsFrame(std::string batch) {
+  Frame& frame = frames_.emplace_back();
+  frame.sequence = ++last_sequence_;
+  frame.wire_bytes = batch.size() + kFrameOverhead;
+  frame.records = std::make_shared<const std::string>(std::move(batch));
+}
+
+void FrameQueue::MakeFrames() {
+  // A few at a time: encoded frames cost memory beside what they came from.
+  const auto ahead = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return frames_.size() - (options_.spooled ? next_spooled_ : next_frame_);
+  };
+  PlaceWaiting();
+  while (!items_.empty() && ahead() < 4) {
+    if (const auto* payload = std::get_if<PayloadItem>(&items_.front());
+        payload != nullptr && MustAsk(*payload))
+      break;
+    // A barrier stands behind what came before it.
+    if (std::holds_alternative<std::shared_ptr<FlushMarker>>(items_.front()) &&
+        !waiting_.empty())
+      break;
+    Item item = PopItem();
+    if (auto* records = std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
+      Batch batch;
+      uint64_t budget = 0;
+      // What has come meanwhile goes into the same frame.
+      for (;;) {
+        batch.step = (*records)->batch()->step();
+        budget += (*records)->ApproxBytes();
+        batch.buffers.push_back(std::move(*records));
+        if (items_.empty() || budget >= kMaxFrameBytes) break;
+        records = std::get_if<std::unique_ptr<RecordBuffer>>(&items_.front());
+        if (records == nullptr || (*records)->batch()->step() != batch.step)
+          break;
+        item = PopItem();
+        records = &std::get<std::unique_ptr<RecordBuffer>>(item);
+      }
+      encoding_ = true;
+      mutex_.Unlock();
+      std::vector<v1::LossEvent> cut;
+      std::vector<std::string> pieces =
+          EncodeRecords(batch.step, batch.buffers, &cut);
+      batch.buffers.clear();
+      mutex_.Lock();
+      encoding_ = false;
+      for (v1::LossEvent& loss : cut) NoteLoss(batch.step, std::move(loss));
+      for (std::string& piece : pieces) AddRecordsFrame(std::move(piece));
+      if (pieces.empty()) {
+        used_bytes_ -= budget;
+      } else {
+        frames_.back().budget_bytes = budget;
+      }
+    } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
+      PlacePayload(std::move(*payload));
+    } else {
+      auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
+      if (HasLosses()) AddLosses();
+      marker->sequence = last_sequence_;
+      marker->placed = true;
+    }
+  }
+  if (items_.empty() && HasLosses()) AddLosses();
+  TellWaiting();
+}
+
+bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
+  Frame frame;
+  {
+    absl::MutexLock lock(&mutex_);
+    MakeFrames();
+    if (next_frame_ >= frames_.size()) return false;
+    if (in_flight_bytes_ > 0 && frames_[next_frame_].sequence <= alone_until_)
+      return false;
+    // One frame may always be on its way, however small the credit.
+    if (in_flight_bytes_ > 0 &&
+        in_flight_bytes_ + frames_[next_frame_].wire_bytes > credit_bytes)
+      return false;
+    frame = frames_[next_frame_++];
+    in_flight_bytes_ += frame.wire_bytes;
+  }
+  Encode(std::move(frame), out);
+  return true;
+}
+
+bool FrameQueue::NextUnspooled(EncodedFrame* out) {
+  Frame frame;
+  {
+    absl::MutexLock lock(&mutex_);
+    MakeFrames();
+    if (next_spooled_ >= frames_.size()) return false;
+    frame = frames_[next_spooled_++];
+  }
+  Encode(std::move(frame), out);
+  return true;
+}
+
+void FrameQueue::Encode(Frame frame, EncodedFrame* out) {
+  if (frame.records != nullptr) {
+    EncodeBatch(frame.sequence, std::move(frame.records), out);
+  } else if (frame.payload != nullptr) {
+    // Outside the lock: checksums are the bulk of the work.
+    EncodeChunk(frame.sequence,
+                {&frame.digest,
+                 frame.payload->size(),
+                 frame.offset,
+                 {frame.payload->data() + frame.offset, frame.length}},
+                frame.payload->memory(), out);
+  } else {
+    EncodeEmpty(frame.sequence, out);
+  }
+}
+
+void FrameQueue::DropCommitted(uint64_t sequence) {
+  // Payload buffers take the lock when they go: keep them until it is free.
+  std::vector<std::shared_ptr<Buffer>> done;
+  while (!frames_.empty() && frames_.front().sequence <= sequence) {
+    Frame& frame = frames_.front();
+    used_bytes_ -= frame.budget_bytes;
+    if (next_spooled_ > 0) --next_spooled_;
+    if (next_frame_ > 0) {
+      --next_frame_;
+      in_flight_bytes_ -= frame.wire_bytes;
+    }
+    if (frame.payload != nullptr) done.push_back(std::move(frame.payload));
+    frames_.pop_front();
+  }
+  mutex_.Unlock();
+  done.clear();
+  mutex_.Lock();
+}
+
+void FrameQueue::Resume(uint64_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  // The collector has lost what it had committed, perhaps payloads as well.
+  if (sequence < committed_) known_.clear();
+  // Another collector, perhaps: it is asked again.
+  ForgetOffers();
+  resumed_ = sequence;
+  next_frame_ = 0;
+  in_flight_bytes_ = 0;
+  // As if they were on their way until its first ack.
+  while (next_frame_ < frames_.size() &&
+         frames_[next_frame_].sequence <= sequence)
+    in_flight_bytes_ += frames_[next_frame_++].wire_bytes;
+}
+
+uint64_t FrameQueue::FirstSequence() const {
+  absl::MutexLock lock(&mutex_);
+  return frames_.empty() ? last_sequence_ + 1 : frames_.front().sequence;
+}
+
+bool FrameQueue::HasWork() const {
+  absl::MutexLock lock(&mutex_);
+  return HasWorkLocked();
+}
+
+bool FrameQueue::HasWorkLocked() const {
+  return !items_.empty() || !waiting_.empty() || HasLosses() ||
+         next_frame_ < frames_.size();
+}
+
+bool FrameQueue::Ack(const v1::UploadAck& ack) {
+  absl::MutexLock lock(&mutex_);
+  // Before they go as committed.
+  for (const v1::RefusedFrame& refused : ack.refused_frames())
+    Refuse(refused.sequence(), refused.reason(), /*by_us=*/false);
+  committed_ = std::max(committed_, ack.committed());
+  synced_ = std::max(synced_, ack.synced());
+  DropCommitted(committed_);
+  TakeAnswers(ack);
+  for (const std::string& have : ack.have_digests()) {
+    if (!options_.remember) break;
+    if (have.size() != 16) continue;
+    // Frames not yet sent become empty: their numbers must still come.
+    Digest digest;
+    std::memcpy(digest.data(), have.data(), digest.size());
+    deduplicated_bytes_ += EmptyChunks(digest);
+  }
+  TellWaiting();
+  return HasWorkLocked();
+}
+
+void FrameQueue::FillStats(SessionStats* stats) const {
+  absl::MutexLock lock(&mutex_);
+  stats->queue_bytes = used_bytes_;
+  stats->queue_peak_bytes = peak_bytes_;
+  stats->records = records_;
+  stats->payloads = payloads_;
+  stats->payload_bytes = payload_bytes_;
+  stats->deduplicated_bytes = deduplicated_bytes_;
+  stats->lost_records = lost_records_;
+  stats->lost_payloads = lost_payloads_;
+  stats->committed_sequence = committed_;
+  stats->blocked_ns = blocked_ns_;
+}
+
+}  // namespace rankprobe

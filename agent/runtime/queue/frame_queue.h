@@ -1,0 +1,263 @@
+// The agent's memory of what is not yet safe: submissions become numbered
+// frames that stay until they are committed, inside one byte budget.
+//
+// Threads: Submit*, Reserve*, Flush and the counters from any thread; the
+// frame side (NextFrame, Resume) from the session's worker only, Ack from one
+// thread at a time, and not beside Resume.
+// Failure: a full budget sheds by policy and counts; nothing else fails.
+#ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_
+#define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "agent/runtime/queue/buffers.h"
+#include "agent/runtime/queue/frame_encoding.h"
+#include "agent/runtime/queue/payload_memory.h"
+#include "agent/runtime/queue/session_stats.h"
+#include "common/base/clock.h"
+#include "common/base/monotonic_time.h"
+
+namespace rankprobe {
+
+class FrameQueue {
+ public:
+  struct Options {
+    uint64_t budget_bytes = 0;
+    uint64_t max_payload_bytes = 0;
+    OverflowPolicy policy = OverflowPolicy::kBlock;
+    absl::Duration block_deadline;
+    // NextUnspooled is used: frames are made as soon as there is something.
+    bool spooled = false;
+    // Whether equal payloads are sent once.
+    bool remember = true;
+  };
+  using Digest = std::array<uint8_t, 16>;
+
+  // `wake` is called after anything that may make NextFrame return a frame; it
+  // must be cheap and take no lock that is held while calling this class.
+  FrameQueue(const Options& options, const Clock* clock,
+             std::function<void()> wake);
+
+  std::unique_ptr<PayloadBuffer> Reserve(uint64_t length_bytes,
+                                         v1::LossReason* reason);
+  void SubmitPayload(const Digest& digest,
+                     std::unique_ptr<PayloadBuffer> payload);
+  bool KnowsPayload(const Digest& digest, uint64_t length_bytes) const;
+  // `may_wait` false: shed at once when there is no room, whatever the policy.
+  bool SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                     bool may_wait = true);
+  // Whether records of so many bytes would be taken without waiting.
+  bool HasRoomFor(uint64_t bytes) const;
+  absl::Status Flush(v1::Durability level, absl::Duration deadline);
+
+  // From now on payloads are offered before they are sent, and equal bytes of
+  // several ranks cross the wire once. Not for a spooled queue.
+  void UseOffers(bool use);
+  // What is to be offered before anything else is sent; false: nothing.
+  bool NextOffers(v1::PayloadOffers* offers);
+
+  // The next frame to send within `credit_bytes` of unacknowledged bytes; false
+  // when there is none.
+  bool NextFrame(uint64_t credit_bytes, EncodedFrame* frame);
+  // The next frame that was not given out here before, whatever the credit:
+  // for the spool.
+  bool NextUnspooled(EncodedFrame* frame);
+  // The collector holds everything up to `sequence`; what follows is sent
+  // again. What it holds stays until its first ack, which names those it has
+  // refused: an ack that did may have been lost.
+  void Resume(uint64_t sequence);
+  // Whether NextFrame may now give what it did not give before. Frames that it
+  // names as refused are dropped and what they held is counted as lost.
+  bool Ack(const v1::UploadAck& ack);
+  // The collector has ended the upload, for a person: `reason`. If it does so
+  // again with one and the same frame alone on its way, that frame is dropped
+  // as if it were refused: it would never let the others through.
+  void StreamEnded(absl::string_view reason);
+  // Something has not been sent yet.
+  bool HasWork() const;
+  // The lowest sequence number that can still be sent.
+  uint64_t FirstSequence() const;
+
+  // Called from time to time; gives memory back that is no longer needed.
+  void Trim() { memory_->Trim(); }
+
+  void FillStats(SessionStats* stats) const;
+  // Gives back the room of a reservation.
+  void Release(uint64_t bytes);
+
+ private:
+  bool HasWorkLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  class Buffer;
+  struct PayloadItem {
+    Digest digest;
+    std::shared_ptr<Buffer> payload;
+  };
+  static uint64_t PayloadSize(const PayloadItem& item);
+  struct FlushMarker {
+    uint64_t sequence = 0;
+    bool placed = false;
+  };
+  using Item = std::variant<std::unique_ptr<RecordBuffer>, PayloadItem,
+                            std::shared_ptr<FlushMarker>>;
+  // A frame that is kept: either encoded records or a piece of a payload.
+  struct Frame {
+    uint64_t sequence = 0;
+    uint64_t wire_bytes = 0;
+    // Budget to give back when the frame is committed.
+    uint64_t budget_bytes = 0;
+    // An encoded RecordBatch.
+    std::shared_ptr<const std::string> records;
+    Digest digest{};
+    std::shared_ptr<Buffer> payload;
+    uint64_t offset = 0;
+    uint64_t length = 0;
+  };
+  // Records that were taken off the queue to become frames.
+  struct Batch {
+    int64_t step = 0;
+    std::vector<std::unique_ptr<RecordBuffer>> buffers;
+  };
+
+  // What the collector says of a payload that was offered.
+  struct Offer {
+    enum class State : uint8_t { kAsked, kWanted, kComing, kHave };
+    State state = State::kAsked;
+    int64_t since_ns = 0;
+    uint64_t length = 0;
+  };
+
+  // Takes the first item out.
+  Item PopItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeAnswers(const v1::UploadAck& ack)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the first item, a payload, must wait for the collector's answer.
+  bool MustAsk(const PayloadItem& item) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes frames of it, or puts it aside.
+  void PlacePayload(PayloadItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frames of it. If the collector has it an empty one, and true: the buffer is
+  // to be let go, without the lock.
+  bool Settle(const PayloadItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those put aside that are there by now, wanted after all, or too old.
+  void PlaceWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetOffers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  bool Knows(const Digest& digest) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasRoom(uint64_t bytes, uint64_t limit) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits by policy; false when the bytes are shed.
+  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
+               bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go of the lock while it encodes.
+  void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Encode(Frame frame, EncodedFrame* out);
+  void AddRecordsFrame(std::string batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPayloadFrames(const PayloadItem& item)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Losses become records, which become frames.
+  bool HasLosses() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !losses_.empty() || !loss_events_.empty();
+  }
+  void NoteLoss(int64_t step, v1::LossEvent loss)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Empties the frame of that number, counts what it held, says so. `by_us`:
+  // the collector does not know of it.
+  void Refuse(uint64_t sequence, absl::string_view reason, bool by_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frames of a payload that were not sent yet hold nothing any more; how many
+  // bytes they held. Lets go of the lock meanwhile.
+  uint64_t EmptyChunks(const Digest& digest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a Flush waits for.
+  struct Barrier {
+    const FlushMarker* marker;
+    bool synced;
+  };
+  bool Committed(const Barrier& barrier) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // After anything that may end a wait for room or at a barrier.
+  void TellWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const Clock* const clock_;
+  const std::function<void()> wake_;
+  const std::shared_ptr<PayloadMemory> memory_;
+
+  mutable absl::Mutex mutex_;
+  MonotonicCondVar changed_;
+  int waiting_for_room_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<const Barrier*> barriers_ ABSL_GUARDED_BY(mutex_);
+  uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // After a deadline passed: no more waiting until half of the budget is free.
+  bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  bool use_offers_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<Digest, Offer> offers_ ABSL_GUARDED_BY(mutex_);
+  // Index into items_ of the first that is not offered yet.
+  size_t next_offer_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of items offered and still in items_.
+  uint64_t offered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Payloads that another rank sends.
+  std::deque<PayloadItem> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+  // Records are neither in items_ nor in frames_ at the moment.
+  bool encoding_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Frame> frames_ ABSL_GUARDED_BY(mutex_);
+  // Index into frames_ of the next one to send.
+  size_t next_frame_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Likewise, of the next one to spool.
+  size_t next_spooled_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;
+  // What the collector of this connection held when it began.
+  uint64_t resumed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Payloads sent, with the step they were sent in.
+  absl::flat_hash_map<Digest, int64_t> known_ ABSL_GUARDED_BY(mutex_);
+  int64_t newest_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Records shed, by step and reason, until a LossEvent tells of them.
+  std::map<std::pair<int64_t, v1::LossReason>, uint64_t> losses_
+      ABSL_GUARDED_BY(mutex_);
+  // Losses that have more to say, by step.
+  std::vector<std::pair<int64_t, v1::LossEvent>> loss_events_
+      ABSL_GUARDED_BY(mutex_);
+  uint64_t loss_orders_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the newest frame with losses: a barrier waits for it too.
+  uint64_t last_loss_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t refused_frames_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The frame that was alone on its way when the stream ended, and how often.
+  uint64_t suspect_ ABSL_GUARDED_BY(mutex_) = 0;
+  int suspect_ends_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Frames up to this one go one at a time.
+  uint64_t alone_until_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t payload_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t deduplicated_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lost_records_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lost_payloads_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t blocked_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_

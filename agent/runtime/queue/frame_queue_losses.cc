@@ -1,0 +1,158 @@
+// FrameQueue's losses: what was shed, cut or refused becomes LossEvents, so
+// that ledger and export know of it.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/queue/frame_queue.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+// Orders of records that the queue itself adds to a step: behind all others.
+constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
+// Beyond it losses of one step and reason are added up.
+constexpr size_t kMaxLossEvents = 1000;
+constexpr uint64_t kMaxLines = 20;
+constexpr int kEndsOfOneFrame = 2;
+
+void Say(uint64_t nth, const std::string& what) {
+  if (nth > kMaxLines) return;
+  const std::string line = absl::StrCat(
+      "rankprobe: ", what,
+      nth == kMaxLines ? "; further ones are counted only" : "", "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace
+
+void FrameQueue::NoteLoss(int64_t step, v1::LossEvent loss) {
+  lost_records_ += loss.records();
+  lost_payloads_ += loss.payloads();
+  if (loss_events_.size() < kMaxLossEvents) {
+    loss_events_.emplace_back(step, std::move(loss));
+    return;
+  }
+  for (auto& [other, known] : loss_events_) {
+    if (other != step || known.reason() != loss.reason()) continue;
+    known.set_records(known.records() + loss.records());
+    known.set_payloads(known.payloads() + loss.payloads());
+    return;
+  }
+  loss_events_.emplace_back(step, std::move(loss));
+}
+
+void FrameQueue::AddLosses() {
+  const auto add = [this](int64_t step, v1::LossEvent loss)
+                       ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                         v1::RecordBatch batch;
+                         batch.set_step(step);
+                         v1::Record* const record = batch.add_records();
+                         record->set_order(kLossOrderBase + loss_orders_++);
+                         *record->mutable_loss() = std::move(loss);
+                         AddRecordsFrame(batch.SerializeAsString());
+                       };
+  for (const auto& [place, count] : losses_) {
+    v1::LossEvent loss;
+    loss.set_reason(place.second);
+    loss.set_records(count);
+    loss.set_detail(
+        place.second == v1::LOSS_REASON_AGENT_DEADLINE
+            ? "the agent's byte budget stayed full for its block deadline"
+            : "the agent's byte budget was full");
+    add(place.first, std::move(loss));
+  }
+  losses_.clear();
+  for (auto& [step, loss] : loss_events_) add(step, std::move(loss));
+  loss_events_.clear();
+  last_loss_sequence_ = last_sequence_;
+}
+
+uint64_t FrameQueue::EmptyChunks(const Digest& digest) {
+  uint64_t bytes = 0;
+  // The lock is let go of in between: some may have been sent meanwhile.
+  for (size_t i = 0; i < frames_.size(); ++i) {
+    if (i < next_frame_) continue;
+    Frame& frame = frames_[i];
+    if (frame.payload == nullptr || frame.digest != digest) continue;
+    bytes += frame.length;
+    frame.wire_bytes = kFrameOverhead;
+    std::shared_ptr<Buffer> payload = std::move(frame.payload);
+    mutex_.Unlock();
+    payload.reset();
+    mutex_.Lock();
+  }
+  return bytes;
+}
+
+void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
+                        bool by_us) {
+  const uint64_t first = frames_.empty() ? 0 : frames_.front().sequence;
+  if (frames_.empty() || sequence < first || sequence - first >= frames_.size())
+    return;
+  Frame& frame = frames_[sequence - first];
+  const std::string why = VisibleText(reason.substr(0, 500));
+  const std::shared_ptr<const std::string> records =
+      std::exchange(frame.records, nullptr);
+  std::shared_ptr<Buffer> payload = std::exchange(frame.payload, nullptr);
+  const Digest digest = frame.digest;
+  if (records != nullptr) {
+    const BatchContent held = CountBatch(*records);
+    // A report of losses: counted already, and the collector counts the frame.
+    if (held.records == 0) return;
+    v1::LossEvent loss;
+    loss.set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);
+    loss.set_records(held.records);
+    loss.set_payloads(held.payloads);
+    loss.set_bytes(records->size());
+    loss.set_detail(absl::StrCat("frame ", sequence, ": ", why));
+    NoteLoss(held.step, std::move(loss));
+    Say(++refused_frames_,
+        absl::StrCat("the collector refuses ", held.records,
+                     " records of step ", held.step, ", they are lost: ", why));
+  } else if (payload != nullptr) {
+    // Where records refer to it the ledger names it, with the collector's own
+    // reason if it has one. So the event counts no payload.
+    if (const auto known = known_.find(digest); known != known_.end()) {
+      if (by_us) {
+        v1::LossEvent loss;
+        loss.set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);
+        loss.set_bytes(PayloadSize({digest, payload}));
+        loss.set_detail(absl::StrCat("a payload of ", loss.bytes(),
+                                     " bytes, frame ", sequence, ": ", why));
+        NoteLoss(known->second, std::move(loss));
+      }
+      known_.erase(known);
+      ++lost_payloads_;
+    }
+    Say(++refused_frames_, absl::StrCat("the collector refuses a payload of ",
+                                        PayloadSize({digest, payload}),
+                                        " bytes, it is lost: ", why));
+    // The buffer takes the lock when it goes.
+    mutex_.Unlock();
+    payload.reset();
+    mutex_.Lock();
+    EmptyChunks(digest);
+  }
+}
+
+void FrameQueue::StreamEnded(absl::string_view reason) {
+  absl::MutexLock lock(&mutex_);
+  // Those that the collector had when the connection began end nothing.
+  size_t held = 0;
+  while (held < next_frame_ && frames_[held].sequence <= resumed_) ++held;
+  if (next_frame_ == held) return;
+  const uint64_t first = frames_[held].sequence;
+  alone_until_ = std::max(alone_until_, frames_[next_frame_ - 1].sequence);
+  if (suspect_ != first) suspect_ends_ = 0;
+  suspect_ = first;
+  // Any of several may be the one.
+  if (next_frame_ - held > 1 || ++suspect_ends_ < kEndsOfOneFrame) return;
+  Refuse(first, absl::StrCat("it ends the upload each time: ", reason),
+         /*by_us=*/true);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,23 @@
+// The last resort for a record that no frame can carry: the sections of a call
+// end where the room ends, marked with a CutValue. Front ends keep to
+// common/base/limits.h by counting, which is not exact. Thread-safe: pure functions.
+#ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_CUTTER_H_
+#define RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_CUTTER_H_
+
+#include <cstddef>
+
+#include "common/base/limits.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// Whether the record, of so many encoded bytes, must go through CutRecord.
+bool ExceedsLimits(const v1::Record& record, size_t bytes);
+
+// Makes the record fit `limit` bytes. False: it cannot, and is lost. `*loss`
+// says what went: payloads of tensors cut off, or the whole record.
+bool CutRecord(size_t limit, v1::Record* record, v1::LossEvent* loss);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_CUTTER_H_

@@ -1,0 +1,31 @@
+// What a session tells of itself. A plain value.
+#ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_SESSION_STATS_H_
+#define RANKPROBE_AGENT_RUNTIME_QUEUE_SESSION_STATS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace rankprobe {
+
+struct SessionStats {
+  bool connected = false;
+  uint64_t queue_bytes = 0;
+  uint64_t queue_peak_bytes = 0;
+  uint64_t records = 0;
+  uint64_t payloads = 0;
+  uint64_t payload_bytes = 0;
+  // Payload bytes not sent because the run has them already.
+  uint64_t deduplicated_bytes = 0;
+  uint64_t lost_records = 0;
+  uint64_t lost_payloads = 0;
+  uint64_t reconnects = 0;
+  uint64_t committed_sequence = 0;
+  uint64_t blocked_ns = 0;
+  uint64_t spool_bytes = 0;
+  // Last connection problem, for a person; empty when fine.
+  std::string last_error;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_QUEUE_SESSION_STATS_H_

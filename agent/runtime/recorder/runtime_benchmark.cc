@@ -1,0 +1,164 @@
+// The agent's own cost, without network: recording a call, and turning records
+// and payloads into frames.
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/runtime/queue/frame_queue.h"
+#include "agent/runtime/recorder/recorder.h"
+#include "tests/bench/load.h"
+#include "tests/bench/paired.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kPayloadBytes = 64 << 20;
+
+// Takes everything and keeps nothing.
+class NullSession : public Session {
+ public:
+  absl::Status WaitConnected(absl::Duration) override {
+    return absl::OkStatus();
+  }
+  ActivePlan BeginStep(int64_t) override { return {plan_, 1, true}; }
+  void SetLocalPlan(std::shared_ptr<const Plan> plan, bool) override {
+    plan_ = std::move(plan);
+  }
+  std::unique_ptr<PayloadBuffer> ReservePayload(uint64_t,
+                                                v1::LossReason*) override {
+    return nullptr;
+  }
+  void SubmitPayload(const std::array<uint8_t, 16>&,
+                     std::unique_ptr<PayloadBuffer>) override {}
+  bool KnowsPayload(const std::array<uint8_t, 16>&, uint64_t) override {
+    return false;
+  }
+  bool SubmitRecords(std::unique_ptr<RecordBuffer>) override { return true; }
+  void SetRank(int64_t, int64_t) override {}
+  absl::Status Flush(v1::Durability, absl::Duration) override {
+    return absl::OkStatus();
+  }
+  void SendEvent(v1::AgentEvent) override {}
+  SessionStats GetStats() const override { return {}; }
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+};
+
+// One call with two inputs and an output, none of them seen before; the tensors
+// have the given number of bytes. Time a tensor, statistics included.
+void RecordCall(benchmark::State& state) {
+  const SystemClock clock;
+  RecorderOptions options;
+  options.config_json = R"({"task": "statistics", "dump_path": "./dump",
+    "rank": [], "step": [], "level": "mix", "statistics": {}})";
+  auto recorder =
+      Recorder::Create(options, std::make_unique<NullSession>(), &clock);
+  if (!recorder.ok()) {
+    state.SkipWithError(std::string(recorder.status().message()).c_str());
+    return;
+  }
+  const int64_t elements = state.range(0) / 4;
+  std::vector<float> data(static_cast<size_t>(elements), 1.5f);
+  const int64_t sizes[] = {elements / 64, 64}, strides[] = {64, 1};
+  TensorInfo tensor;
+  tensor.view.data = data.data();
+  tensor.view.dtype = v1::DTYPE_FLOAT32;
+  tensor.view.sizes = sizes;
+  tensor.view.strides = strides;
+  tensor.identity.storage = data.data();
+  constexpr int kCallsPerStep = 500;
+  for (auto _ : state) {
+    (*recorder)->Start();
+    for (int i = 0; i < kCallsPerStep; ++i) {
+      const RecordedCall call = (*recorder)->BeginApi("Aten", "linear");
+      (*recorder)->Inputs(call, [&](CallBuilder& b, v1::CallPhase* phase) {
+        for (int k = 0; k < 2; ++k) {
+          ++tensor.identity.version;
+          b.Tensor(tensor, phase->mutable_input_args()->add_items());
+        }
+      });
+      (*recorder)->Outputs(call, [&](CallBuilder& b, v1::CallPhase* phase) {
+        ++tensor.identity.version;
+        b.Tensor(tensor, phase->mutable_output()->add_items());
+      });
+    }
+    (*recorder)->Stop();
+    (*recorder)->Step();
+  }
+  state.SetItemsProcessed(state.iterations() * kCallsPerStep * 3);
+}
+BENCHMARK(RecordCall)->ArgName("bytes")->Arg(256)->Arg(64 << 10);
+
+FrameQueue::Options QueueOptions() {
+  FrameQueue::Options options;
+  options.budget_bytes = uint64_t{256} << 20;
+  options.max_payload_bytes = uint64_t{1} << 30;
+  options.block_deadline = absl::Seconds(1);
+  return options;
+}
+
+// Takes and acknowledges all frames there are.
+void Drain(FrameQueue* queue, uint64_t* committed) {
+  EncodedFrame frame;
+  v1::UploadAck ack;
+  while (queue->NextFrame(uint64_t{1} << 40, &frame)) {
+    benchmark::DoNotOptimize(frame.tail.data());
+    *committed = frame.sequence;
+    ack.set_committed(*committed);
+    queue->Ack(ack);
+  }
+}
+
+void RecordFrames(benchmark::State& state) {
+  constexpr int kRecords = 2000;
+  const SystemClock clock;
+  FrameQueue queue(QueueOptions(), &clock, [] {});
+  uint64_t committed = 0;
+  for (auto _ : state) {
+    state.PauseTiming();
+    auto records = std::make_unique<RecordBuffer>();
+    for (int i = 0; i < kRecords; ++i)
+      bench::FillRecord(static_cast<uint64_t>(i), records->Add());
+    state.ResumeTiming();
+    queue.SubmitRecords(std::move(records));
+    Drain(&queue, &committed);
+  }
+  state.SetItemsProcessed(state.iterations() * kRecords);
+}
+BENCHMARK(RecordFrames);
+
+// Payload bytes from the training tensor into frames, beside one memcpy.
+void PayloadFrames(benchmark::State& state) {
+  const SystemClock clock;
+  FrameQueue queue(QueueOptions(), &clock, [] {});
+  std::vector<char> source(kPayloadBytes), target(kPayloadBytes);
+  bench::FillPayload(1, source.data(), source.size());
+  uint64_t committed = 0, number = 0;
+  bench::RunPaired(
+      state, kPayloadBytes,
+      [&] {
+        std::memcpy(target.data(), source.data(), source.size());
+        benchmark::DoNotOptimize(target.data());
+        benchmark::ClobberMemory();
+      },
+      [&] {
+        v1::LossReason reason;
+        auto buffer = queue.Reserve(kPayloadBytes, &reason);
+        std::memcpy(buffer->data(), source.data(), source.size());
+        FrameQueue::Digest digest{};
+        ++number;
+        std::memcpy(digest.data(), &number, sizeof(number));
+        queue.SubmitPayload(digest, std::move(buffer));
+        Drain(&queue, &committed);
+      });
+}
+BENCHMARK(PayloadFrames)->UseManualTime();
+
+}  // namespace
+}  // namespace rankprobe
+
+BENCHMARK_MAIN();

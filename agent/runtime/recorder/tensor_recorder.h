@@ -1,0 +1,176 @@
+// Turns a tensor in memory into the TensorSummary of a record: statistics,
+// checksum and payload by the plan. A tensor seen twice unchanged in a step is
+// summarised once. Not thread-safe: guarded by the Recorder's lock.
+// Failure: what cannot be stored is marked lost in the summary.
+#ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_TENSOR_RECORDER_H_
+#define RANKPROBE_AGENT_RUNTIME_RECORDER_TENSOR_RECORDER_H_
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "agent/runtime/queue/held_payloads.h"
+#include "agent/runtime/session/session.h"
+#include "common/config/plan.h"
+#include "common/tensor/resolved_tensor.h"
+#include "common/tensor/strided_layout.h"
+#include "common/tensor/summary.h"
+#include "common/tensor/tensor_view.h"
+
+namespace rankprobe {
+
+// Names the content of a tensor within one step. `storage` must not be reused
+// for other memory before the step ends (the front end holds a reference);
+// null: not cached.
+struct TensorIdentity {
+  const void* storage = nullptr;
+  uint64_t version = 0;
+};
+
+// How the numbers of a tensor come. A device is not waited for while training
+// runs: what it was asked for is delivered by Recorder::ResolveDeferred.
+enum class Arrival : uint8_t {
+  kNow,
+  // Reduced on the device; `view` has no memory.
+  kNumbers,
+  // On their way to the host memory of `view`, which stays until then.
+  kBytes,
+};
+
+struct TensorInfo {
+  TensorView view;
+  bool requires_grad = false;
+  TensorIdentity identity;
+  Arrival arrival = Arrival::kNow;
+  // Of a deferred one; never used twice.
+  uint64_t slot = 0;
+};
+
+// What arrived for the slots from `first` to `end` (exclusive).
+struct DeferredResults {
+  uint64_t first = 0, end = 0;
+  // One per slot, those of kBytes unused; empty: nothing came, all is lost.
+  absl::Span<const ReducedNumbers> numbers;
+};
+
+// What stands in a record where there are no numbers.
+void SetNoData(const Plan& plan, v1::TensorSummary* out);
+
+class TensorRecorder {
+ public:
+  // `session` outlives the recorder and may be null (no payloads then).
+  explicit TensorRecorder(Session* session) : session_(session) {}
+
+  void BeginStep() { cache_.clear(); }
+  void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
+              v1::TensorSummary* out);
+
+  // --- Tensors of which the numbers have not arrived. Their summaries must
+  // stay where they are, and the plan with them, until Resolve.
+  bool HasDeferred() const { return !deferred_.empty(); }
+  size_t deferred() const { return deferred_.size(); }
+  // Fills those below `results.end`; with nulls where nothing came.
+  void Resolve(const DeferredResults& results);
+
+  // Reference mode, until EndReference: tensors carry their data_name, and their bytes
+  // go to `held` (null: nowhere) instead of to the session.
+  void BeginReference(HeldPayloads* held) {
+    reference_ = true;
+    held_ = held;
+  }
+  void EndReference() {
+    reference_ = false;
+    held_ = nullptr;
+  }
+  // Sends what the tokens in the phase stand for.
+  void SendHeld(HeldPayloads* held, v1::CallPhase* phase);
+  uint64_t* held_bytes() { return &held_bytes_; }
+
+  // Since the last BeginCount.
+  uint64_t payloads() const { return payloads_; }
+  uint64_t lost_payloads() const { return lost_payloads_; }
+  void BeginCount() { payloads_ = lost_payloads_ = 0; }
+
+  // Evidence to take, TensorSummary.degraded; asked for each payload: whether
+  // it still fits the budget (null: always).
+  void SetDegraded(uint32_t level) {
+    if (level != degraded_) cache_.clear();
+    degraded_ = level;
+  }
+  void SetFits(std::function<bool(uint64_t)> fits) { fits_ = std::move(fits); }
+  // Bytes of payloads submitted since the recorder was made.
+  uint64_t payload_bytes() const { return payload_bytes_; }
+
+ private:
+  // Names the elements of a tensor, not its shape: views of one storage with
+  // the same elements (in the same order, where the order matters) share one
+  // entry.
+  struct Key {
+    const void* storage;
+    uint64_t version;
+    v1::DType dtype;
+    // A 0-dimensional tensor's statistics follow other rules.
+    bool scalar;
+    StridedLayout layout;
+    template <typename H>
+    friend H AbslHashValue(H h, const Key& k) {
+      return H::combine(std::move(h), k.storage, k.layout.data, k.version,
+                        static_cast<int>(k.dtype), k.layout.repeat, k.scalar,
+                        k.layout.sizes, k.layout.strides);
+    }
+    friend bool operator==(const Key& a, const Key& b) {
+      return a.storage == b.storage && a.layout.data == b.layout.data &&
+             a.version == b.version && a.dtype == b.dtype &&
+             a.layout.repeat == b.layout.repeat && a.scalar == b.scalar &&
+             a.layout.sizes == b.layout.sizes &&
+             a.layout.strides == b.layout.strides;
+    }
+  };
+
+  // What is known of a tensor's elements.
+  struct Known {
+    Summary summary;
+    bool has_payload = false;
+    v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED;
+    bool lost_to_budget = false;
+  };
+
+  struct Deferred {
+    v1::TensorSummary* out;
+    TensorInfo tensor;
+    // Behind the view of `tensor`.
+    std::vector<int64_t> sizes, strides;
+    const Plan* plan;
+    bool want_payload;
+    uint32_t degraded;
+  };
+
+  void Defer(const TensorInfo& tensor, const Plan& plan, bool want_payload,
+             v1::TensorSummary* out);
+  // `layout` is in order if `in_order`, which is needed for a payload and where
+  // SummaryNeedsOrder(request).
+  Known Summarise(const ResolvedTensor& tensor, const StridedLayout& layout,
+                  bool in_order, const SummaryRequest& request,
+                  bool want_payload);
+
+  void Hold(const ResolvedTensor& tensor, v1::TensorSummary* out);
+
+  Session* const session_;
+  bool reference_ = false;
+  HeldPayloads* held_ = nullptr;
+  uint64_t held_bytes_ = 0;
+  uint64_t payloads_ = 0;
+  uint64_t lost_payloads_ = 0;
+  uint64_t payload_bytes_ = 0;
+  uint32_t degraded_ = 0;
+  std::function<bool(uint64_t)> fits_;
+  absl::flat_hash_map<Key, Known> cache_;
+  std::vector<Deferred> deferred_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_RECORDER_TENSOR_RECORDER_H_

@@ -1,0 +1,99 @@
+// tensor.bench_path while training runs: the reference of the step in progress,
+// the calls that wait for their outputs, and the count of differences against
+// tensor.diff_nums.
+//
+// A call is a difference when the reference has it with the same inputs and an
+// output of the same shape with another md5. Only then its tensors are sent.
+//
+// Ownership: the Recorder's; Session, FileSystem and Clock outlive it.
+// Not thread-safe: guarded by the Recorder's lock.
+// Failure: a reference that cannot be had makes a step without comparison; what is
+// wrong is said once for each step. A reference in the archive is fetched with a
+// deadline; after one that passed there is a pause.
+#ifndef RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_COMPARER_H_
+#define RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_COMPARER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "agent/runtime/queue/held_payloads.h"
+#include "agent/runtime/reference/reference_dump.h"
+#include "agent/runtime/session/session.h"
+#include "common/base/clock.h"
+#include "common/config/plan.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+class ReferenceComparer {
+ public:
+  static constexpr absl::Duration kFetchDeadline = absl::Seconds(2);
+  static constexpr absl::Duration kFetchPause = absl::Seconds(30);
+  // Events of one step when diff_nums has no limit; the differences beyond are
+  // recorded all the same.
+  static constexpr int64_t kMaxEventsPerStep = 100;
+
+  enum class Phase { kOther, kInputs, kOutputs };
+
+  ReferenceComparer(Session* session, FileSystem* file_system,
+                    const Clock* clock)
+      : session_(session), file_system_(file_system), clock_(clock) {}
+
+  // The plan at a Start(). Another epoch has a budget of its own, except that
+  // the agent's own plan (epoch 0) and the run's first one are the same.
+  void NotePlan(const Plan& plan, uint64_t epoch);
+  // diff_nums is reached: nothing more is recorded under this plan.
+  bool spent() const { return spent_; }
+
+  // Recording of a step begins: loads its reference. Again in the same step: OK.
+  absl::Status BeginStep(const Plan& plan, int64_t step,
+                         std::optional<int64_t> rank);
+  void EndStep();
+  // The step is recorded in reference mode: names, but no bytes unless a call
+  // differs.
+  bool active() const { return active_; }
+
+  // Around building a phase. Where its payloads are to be held; null: nowhere.
+  HeldPayloads* Begin(Phase phase, const std::string& entry,
+                      uint64_t* held_bytes);
+  // The phase is built, with tokens. Inputs are remembered if they match. True
+  // when these outputs make a difference: the phase then has the inputs too,
+  // and `*held` what its tokens stand for. Otherwise no token is left.
+  bool End(Phase phase, v1::CallPhase* call,
+           std::unique_ptr<HeldPayloads>* held);
+  void Abandon(const std::string& entry) { open_.erase(entry); }
+
+ private:
+  struct OpenCall {
+    std::unique_ptr<HeldPayloads> held;
+    v1::CallPhase inputs;
+  };
+
+  absl::Status Fetch(const std::string& run, int64_t step,
+                     std::optional<int64_t> rank);
+  void Count(const std::string& entry, const std::string& detail);
+
+  Session* const session_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
+  ReferenceDump reference_;
+  bool active_ = false;
+  int64_t step_ = -1;
+  int64_t events_in_step_ = 0;
+  int64_t not_before_ns_ = 0;
+  std::map<std::string, OpenCall> open_;
+
+  uint64_t epoch_ = 0;
+  int64_t diff_nums_ = -1;
+  int64_t differences_ = 0;
+  bool spent_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_COMPARER_H_

@@ -1,0 +1,567 @@
+#include "agent/runtime/session/collector_link.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session/spool_drain.h"
+#include "common/rpc/grpc_channel.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint32_t kProtocol = 1;
+constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
+// How long a collector may take to appear before its absence is told.
+constexpr absl::Duration kSilence = absl::Milliseconds(900);
+// One that takes connections may be slow.
+constexpr absl::Duration kLongSilence = absl::Seconds(5);
+constexpr int kMaxMessageBytes = 4 << 20;
+constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
+
+// The tail's owner goes along until the transport has written it.
+grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
+  using Owner = std::shared_ptr<const void>;
+  grpc::Slice slices[2] = {grpc::Slice(frame.head), grpc::Slice()};
+  if (frame.tail.empty()) return grpc::ByteBuffer(slices, 1);
+  slices[1] = grpc::Slice(
+      const_cast<char*>(frame.tail.data()), frame.tail.size(),
+      +[](void* owner) { delete static_cast<Owner*>(owner); },
+      new Owner(std::move(frame.tail_owner)));
+  return grpc::ByteBuffer(slices, 2);
+}
+
+grpc::ByteBuffer ToByteBuffer(const v1::UploadFrame& frame) {
+  const grpc::Slice bytes(frame.SerializeAsString());
+  return grpc::ByteBuffer(&bytes, 1);
+}
+
+std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  // A dead collector is noticed even when nothing is sent.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  arguments.SetInt(
+      GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_min)));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(
+      GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return MakeChannel(options.collector, options.security, arguments);
+}
+
+}  // namespace
+
+CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
+                             FrameQueue* queue, TriggerWatcher* watcher,
+                             EventOutbox* outbox)
+    : options_(options),
+      gate_(gate),
+      queue_(queue),
+      watcher_(watcher),
+      outbox_(outbox),
+      identity_(options.identity),
+      channel_(ConnectTo(options)),
+      stub_(v1::AgentService::NewStub(channel_)),
+      upload_stub_(channel_),
+      worker_([this] { Work(); }) {}
+
+void CollectorLink::Abandon() {
+  worker_.detach();
+  channel_.reset();
+}
+
+absl::Status CollectorLink::WaitConnected(absl::Duration deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return connected_ || !fatal_.ok();
+  };
+  if (!decided_.WaitFor(&mutex_, deadline, decided)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no collector at ", options_.collector, " after ",
+                     absl::FormatDuration(deadline),
+                     last_error_.empty() ? "" : ": ", last_error_));
+  }
+  return fatal_;
+}
+
+absl::Status CollectorLink::FetchReference(
+    const v1::ReferenceRequest& request, absl::Duration deadline,
+    const std::function<absl::Status(const v1::ReferenceChunk&)>& add) {
+  grpc::ClientContext context;
+  AddToken(options_.security, &context);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+  const auto reader = stub_->GetReference(&context, request);
+  absl::Status status;
+  for (v1::ReferenceChunk chunk; status.ok() && reader->Read(&chunk);)
+    status = add(chunk);
+  if (!status.ok()) context.TryCancel();
+  const grpc::Status end = reader->Finish();
+  return status.ok() ? FromGrpc(end) : status;
+}
+
+void CollectorLink::SetRank(int64_t rank, int64_t world_size) {
+  v1::AgentEvent event;
+  event.mutable_rank_known()->set_rank(rank);
+  event.mutable_rank_known()->set_world_size(world_size);
+  // A hello that names the rank leaves before this event, or has it.
+  absl::MutexLock lock(&mutex_);
+  if (identity_.has_rank() && identity_.rank() == rank) return;
+  // What is recorded was recorded as this rank; the collector keeps it so.
+  if (identity_.has_rank() && HasSent()) {
+    last_error_ = absl::StrCat("this process is rank ", identity_.rank(),
+                               "; it stays so when it says ", rank);
+    return;
+  }
+  identity_.set_rank(rank);
+  identity_.set_world_size(world_size);
+  outbox_->Push(std::move(event));
+}
+
+void CollectorLink::TellEdit(v1::ConfigEdited edited) {
+  v1::AgentEvent event;
+  *event.mutable_config_edited() = edited;
+  absl::MutexLock lock(&mutex_);
+  edit_ = std::move(edited);
+  outbox_->Push(std::move(event));
+}
+
+// The collector that was told may have ended before it had kept the plan. One
+// that knows the edit takes it for the same.
+void CollectorLink::TellEditAgain(const v1::Welcome& welcome) {
+  absl::MutexLock lock(&mutex_);
+  if (!edit_.has_value()) return;
+  if (welcome.plan().epoch() > edit_->seen_epoch()) {
+    edit_.reset();
+    return;
+  }
+  v1::AgentEvent event;
+  *event.mutable_config_edited() = *edit_;
+  outbox_->Push(std::move(event));
+}
+
+absl::Status CollectorLink::Refusal() const {
+  absl::MutexLock lock(&mutex_);
+  return !connected_ && absl::IsAlreadyExists(fatal_) ? fatal_
+                                                      : absl::OkStatus();
+}
+
+bool CollectorLink::HasSent() const {
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  return stats.records > 0 || stats.payloads > 0;
+}
+
+void CollectorLink::FillStats(SessionStats* stats) const {
+  absl::MutexLock lock(&mutex_);
+  stats->connected = connected_;
+  stats->reconnects = reconnects_;
+  stats->spool_bytes = spooled_bytes_;
+  stats->last_error = last_error_;
+}
+
+bool CollectorLink::EverConnected() const {
+  absl::MutexLock lock(&mutex_);
+  return connected_ || reconnects_ > 0;
+}
+
+void CollectorLink::Work() {
+  OpenSpool();
+  if (DrainOrphans()) StayConnected();
+  SpoolFrames();
+}
+
+void CollectorLink::OpenSpool() {
+  if (options_.spool_directory.empty()) return;
+  v1::Identity identity;
+  {
+    absl::MutexLock lock(&mutex_);
+    identity = identity_;
+  }
+  Spool::Options spool_options;
+  spool_options.directory = options_.spool_directory;
+  spool_options.max_bytes = options_.spool_bytes;
+  spool_options.secret = options_.incarnation_secret;
+  absl::StatusOr<std::unique_ptr<Spool>> spool =
+      Spool::Open(spool_options, identity, file_system_.get());
+  if (spool.ok()) {
+    spool_ = *std::move(spool);
+  } else {
+    NoteError(spool.status());
+  }
+}
+
+// Puts new frames on disk.
+void CollectorLink::SpoolFrames() {
+  if (spool_ == nullptr) return;
+  EncodedFrame frame;
+  while (queue_->NextUnspooled(&frame)) {
+    if (const absl::Status status =
+            spool_->Append(frame.sequence, frame.head, frame.tail);
+        !status.ok())
+      NoteError(status);
+  }
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  spool_->Committed(stats.committed_sequence);
+  absl::MutexLock lock(&mutex_);
+  spooled_bytes_ = spool_->bytes();
+}
+
+// What earlier lives left behind goes first: their sequence numbers and
+// their ranks are their own. False when stopping.
+bool CollectorLink::DrainOrphans() {
+  if (options_.spool_directory.empty()) return true;
+  SpoolDrain drain(
+      stub_.get(), &upload_stub_, options_.security, options_.agent_version,
+      [this] { outbox_->Wake(); },
+      [this](absl::Duration timeout) {
+        SpoolFrames();
+        return outbox_->Wait(timeout);
+      });
+  for (const auto& orphan :
+       OrphanSpool::Find(options_.spool_directory, file_system_.get())) {
+    absl::Status status;
+    for (;;) {
+      status = drain.Run(orphan.get());
+      if (!absl::IsUnavailable(status)) break;
+      NoteError(status);
+      if (!outbox_->Wait(options_.reconnect_max)) return false;
+    }
+    if (absl::IsCancelled(status)) return false;
+    // Refused: it stays for another time.
+    if (!status.ok()) NoteError(status);
+  }
+  return true;
+}
+
+void CollectorLink::StayConnected() {
+  absl::Duration backoff = options_.reconnect_min;
+  absl::BitGen random;
+  for (;;) {
+    SpoolFrames();
+    const bool was_connected = RunConnection();
+    {
+      absl::MutexLock lock(&mutex_);
+      connected_ = false;
+      if (outbox_->stopping()) return;
+      if (was_connected) ++reconnects_;
+    }
+    backoff = was_connected ? options_.reconnect_min
+                            : std::min(backoff * 2, options_.reconnect_max);
+    // Jitter: a thousand ranks must not come back in the same moment.
+    const MonotonicTime until =
+        MonotonicAfter(backoff * absl::Uniform(random, 0.5, 1.5));
+    while (MonotonicNow() < until) {
+      SpoolFrames();
+      TellIfSilent();
+      if (!outbox_->Wait(std::min(Until(until), kSilence / 2))) return;
+    }
+  }
+}
+
+v1::AgentEvent CollectorLink::HelloEvent() {
+  v1::AgentEvent event;
+  v1::Hello* hello = event.mutable_hello();
+  {
+    absl::MutexLock lock(&mutex_);
+    *hello->mutable_identity() = identity_;
+  }
+  hello->set_agent_version(options_.agent_version);
+  hello->set_framework_version(options_.framework_version);
+  hello->set_protocol(kProtocol);
+  hello->set_config_json(options_.config_json);
+  hello->set_config_path(options_.config_path);
+  hello->set_incarnation_secret(options_.incarnation_secret);
+  hello->set_step(gate_->step());
+  hello->set_plan_epoch(gate_->epoch());
+  return event;
+}
+
+// One life of the connection, until it breaks or the session stops. True if
+// the collector had welcomed us.
+bool CollectorLink::RunConnection() {
+  ControlStream control([this] { outbox_->Wake(); });
+  AddToken(options_.security, control.context());
+  stub_->async()->Session(control.context(), &control);
+  control.Start();
+  control.Write(HelloEvent());
+
+  std::unique_ptr<UploadStream> upload;
+  bool welcomed = false, unwanted = false;
+  MonotonicTime next_metrics = MonotonicAfter(kMetricsInterval);
+  MonotonicTime hold_until;
+  for (;;) {
+    v1::Directive directive;
+    while (control.Pop(&directive)) {
+      if (directive.has_welcome()) {
+        welcomed = true;
+        upload = OnWelcome(directive.welcome());
+      } else if (directive.has_goodbye()) {
+        // It goes down, or the rank that has become known is another process':
+        // the next hello is told.
+        unwanted = true;
+      } else {
+        OnDirective(directive);
+      }
+    }
+    v1::UploadAck ack;
+    while (upload != nullptr && upload->Pop(&ack)) {
+      if (ack.retry_after_ms() > 0)
+        hold_until = MonotonicAfter(absl::Milliseconds(ack.retry_after_ms()));
+    }
+    if (unwanted) break;
+    SpoolFrames();
+    if (welcomed) ShipFlight();
+    if (control.done() || (upload != nullptr && upload->done())) {
+      const bool session = control.done();
+      NoteEnd(session ? control.status() : upload->status(), welcomed);
+      if (!session) NoteUploadEnd(upload->status());
+      break;
+    }
+    if (welcomed && control.CanWrite()) {
+      v1::AgentEvent event;
+      if (NextEvent(&event, &next_metrics))
+        control.Write(std::move(event), /*more=*/false);
+    }
+    if (upload != nullptr && upload->CanWrite() && MonotonicNow() >= hold_until)
+      SendNext(upload.get());
+    if (!welcomed) TellIfSilent();
+    if (!outbox_->Wait(absl::Milliseconds(welcomed ? 500 : 200))) {
+      if (welcomed && control.CanWrite()) SayGoodbye(&control);
+      break;
+    }
+  }
+  if (upload != nullptr) upload->Close();
+  control.Close();
+  return welcomed;
+}
+
+void CollectorLink::SendNext(UploadStream* upload) {
+  v1::UploadFrame offers;
+  if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
+    upload->Write(ToByteBuffer(offers));
+  } else if (queue_->NextFrame(credit_, &frame)) {
+    upload->Write(ToByteBuffer(std::move(frame)), queue_->HasWork());
+  }
+}
+
+void CollectorLink::SayGoodbye(ControlStream* control) {
+  v1::AgentEvent event;
+  event.mutable_goodbye()->set_reason("process ends");
+  control->Write(std::move(event));
+  // Give the farewell a moment to leave.
+  for (int i = 0; i < 20 && !control->CanWrite() && !control->done(); ++i)
+    outbox_->Wait(absl::Milliseconds(25));
+}
+
+std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
+    const v1::Welcome& welcome) {
+  if (welcome.has_plan()) gate_->Adopt(welcome.plan());
+  TellEditAgain(welcome);
+  watcher_->SetRunLevel(welcome.degrade());
+  if (welcome.has_triggers()) watcher_->Configure(welcome.triggers());
+  credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
+  queue_->UseOffers(welcome.takes_offers());
+  queue_->Resume(welcome.resume_after_sequence());
+  // A barrier is told at once, not by way of the worker.
+  auto upload = std::make_unique<UploadStream>(
+      [this] { outbox_->Wake(); },
+      [this](const v1::UploadAck& ack) {
+        if (ack.credit_bytes() > 0) credit_ = ack.credit_bytes();
+        return queue_->Ack(ack) || ack.retry_after_ms() > 0 || ships_ ||
+               !options_.spool_directory.empty();
+      });
+  AddToken(options_.security, upload->context());
+  upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
+                                        upload.get());
+  upload->Start();
+  v1::UploadFrame open;
+  open.mutable_open()->set_session_id(welcome.session_id());
+  open.mutable_open()->set_first_sequence(queue_->FirstSequence());
+  {
+    absl::MutexLock lock(&mutex_);
+    *open.mutable_open()->mutable_identity() = identity_;
+    connected_ = true;
+    fatal_ = absl::OkStatus();
+    last_error_.clear();
+    decided_.NotifyAll();
+    TellFound();
+  }
+  upload->Write(ToByteBuffer(open));
+  return upload;
+}
+
+void CollectorLink::OnDirective(const v1::Directive& directive) {
+  v1::AgentEvent event;
+  switch (directive.directive_case()) {
+    case v1::Directive::kPrepare:
+      *event.mutable_prepared() = gate_->Prepare(directive.prepare().plan());
+      break;
+    case v1::Directive::kCommit:
+      if (const auto late = gate_->Commit(directive.commit().epoch());
+          late.has_value()) {
+        *event.mutable_prepared() = *late;
+      }
+      break;
+    case v1::Directive::kAbort:
+      gate_->Abort(directive.abort().epoch());
+      break;
+    case v1::Directive::kTriggers:
+      watcher_->Configure(directive.triggers());
+      break;
+    case v1::Directive::kShipFlight:
+      watcher_->RequestFlight();
+      break;
+    case v1::Directive::kReportCalls:
+      *event.mutable_calls() =
+          watcher_->ReportCalls(directive.report_calls().id());
+      break;
+    case v1::Directive::kDegrade:
+      watcher_->SetRunLevel(directive.degrade().level());
+      break;
+    default:
+      break;
+  }
+  if (event.event_case() != v1::AgentEvent::EVENT_NOT_SET)
+    outbox_->Push(std::move(event));
+}
+
+bool CollectorLink::NextEvent(v1::AgentEvent* event,
+                              MonotonicTime* next_metrics) {
+  if (outbox_->Pop(event)) return true;
+  if (MonotonicNow() < *next_metrics) return false;
+  *next_metrics = MonotonicAfter(kMetricsInterval);
+  queue_->Trim();
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  FillStats(&stats);
+  v1::AgentMetrics* metrics = event->mutable_metrics();
+  metrics->set_queue_bytes(stats.queue_bytes);
+  metrics->set_queue_budget_bytes(options_.queue_budget_bytes);
+  metrics->set_records(stats.records);
+  metrics->set_payloads(stats.payloads);
+  metrics->set_payload_bytes(stats.payload_bytes);
+  metrics->set_lost_records(stats.lost_records);
+  metrics->set_lost_payloads(stats.lost_payloads);
+  metrics->set_reconnects(stats.reconnects);
+  return true;
+}
+
+// Sends what the flight recorder held, as far as there is room: this thread
+// is the one that makes room, so it does not wait for it.
+void CollectorLink::ShipFlight() {
+  if (!shipping_.has_value()) {
+    shipping_ = watcher_->TakeRequestedFlight();
+    shipped_buffers_ = 0;
+  }
+  if (!shipping_.has_value()) return;
+  ships_ = true;
+  std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
+  while (shipped_buffers_ < buffers.size() &&
+         queue_->HasRoomFor(buffers[shipped_buffers_]->ApproxBytes())) {
+    queue_->SubmitRecords(std::move(buffers[shipped_buffers_++]),
+                          /*may_wait=*/false);
+  }
+  if (shipped_buffers_ < buffers.size()) return;
+  v1::AgentEvent event;
+  event.mutable_flight()->set_steps(shipping_->steps);
+  event.mutable_flight()->set_first_step(shipping_->first_step);
+  event.mutable_flight()->set_last_step(shipping_->last_step);
+  shipping_.reset();
+  ships_ = false;
+  outbox_->Emit(std::move(event));
+}
+
+void CollectorLink::NoteError(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  last_error_ = std::string(status.message());
+}
+
+void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
+  absl::MutexLock lock(&mutex_);
+  last_error_ =
+      status.ok() ? "the collector ended the stream" : status.error_message();
+  if (welcomed) return;
+  // Refusals that another try will not change, as long as the other side
+  // stays what it is. The worker still tries again: it may be replaced.
+  switch (status.error_code()) {
+    case grpc::StatusCode::ALREADY_EXISTS:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::PERMISSION_DENIED:
+      fatal_ = FromGrpc(status);
+      break;
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      fatal_ = absl::FailedPreconditionError(absl::StrCat(
+          options_.collector, " is not a compatible rankprobe collector: ",
+          status.error_message()));
+      break;
+    default:
+      break;
+  }
+  decided_.NotifyAll();
+  TellOnce();
+}
+
+// The collector may never take what it was sent; a network that fails has
+// other codes.
+void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      queue_->StreamEnded(status.ok() ? "no reason given"
+                                      : status.error_message());
+      break;
+    default:
+      break;
+  }
+}
+
+// The one thing said to whoever started the training: it goes on, unwatched.
+void CollectorLink::TellOnce() {
+  if (told_) return;
+  // A collector that was there comes back; frames wait for it.
+  const absl::Duration patience = last_error_.empty() ? kLongSilence : kSilence;
+  if (fatal_.ok() && (reconnects_ > 0 || Since(began_) < patience)) return;
+  // That is an error of Session::Create.
+  if (fatal_.ok() && options_.on_missing == MissingCollector::kFail) return;
+  told_ = true;
+  const std::string rank =
+      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  std::string why(fatal_.message());
+  if (fatal_.ok()) {
+    why = absl::StrCat("no collector at ", options_.collector,
+                       last_error_.empty() ? "" : " (", last_error_,
+                       last_error_.empty() ? "" : ")",
+                       "; it is still looked for");
+  }
+  const std::string line =
+      !options_.spool_directory.empty()
+          ? absl::StrCat("rankprobe: what is recorded", rank, " is kept in ",
+                         options_.spool_directory, ", training goes on: ", why,
+                         "\n")
+          : absl::StrCat("rankprobe: nothing", rank,
+                         " is recorded, training goes on: ", why, "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+void CollectorLink::TellFound() {
+  if (!told_ || !fatal_.ok() || found_) return;
+  found_ = true;
+  const std::string line =
+      absl::StrCat("rankprobe: the collector at ", options_.collector,
+                   " is there now, what is queued is sent\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,142 @@
+// The session's connection to its collector and the thread behind it: control
+// and upload stream, reconnects, spool, what the flight recorder sends.
+//
+// Ownership: of the Session, which owns the parts it is given; they outlive it.
+// Threads: one worker of its own. The methods may be called from any thread.
+// Failure: a collector that is absent, hangs or refuses is tried again; the
+// last trouble is in FillStats. Destroy only after Join or Abandon.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "agent/runtime/queue/frame_queue.h"
+#include "agent/runtime/session/bidi_stream.h"
+#include "agent/runtime/session/event_outbox.h"
+#include "agent/runtime/session/plan_switcher.h"
+#include "agent/runtime/session/session.h"
+#include "agent/runtime/session/spool.h"
+#include "agent/runtime/triggers/trigger_watcher.h"
+#include "common/base/monotonic_time.h"
+#include "common/io/file_system.h"
+#include "rankprobe/v1/agent.grpc.pb.h"
+
+namespace rankprobe {
+
+class CollectorLink {
+ public:
+  // Starts the worker.
+  CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
+                FrameQueue* queue, TriggerWatcher* watcher,
+                EventOutbox* outbox);
+  ~CollectorLink() = default;
+  CollectorLink(const CollectorLink&) = delete;
+  CollectorLink& operator=(const CollectorLink&) = delete;
+
+  // See Session.
+  absl::Status WaitConnected(absl::Duration deadline);
+  absl::Status FetchReference(
+      const v1::ReferenceRequest& request, absl::Duration deadline,
+      const std::function<absl::Status(const v1::ReferenceChunk&)>& add);
+  void SetRank(int64_t rank, int64_t world_size);
+  // Until the collector has made something of it, again after a reconnect.
+  void TellEdit(v1::ConfigEdited edited);
+  // ALREADY_EXISTS once another live process has this rank.
+  absl::Status Refusal() const;
+  void FillStats(SessionStats* stats) const;
+  bool EverConnected() const;
+
+  // Waits for the worker, which ends once the outbox was told to stop.
+  void Join() { worker_.join(); }
+  // After a fork: the threads are the parent's, nothing may be joined.
+  void Abandon();
+
+ private:
+  using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
+  // Frames are encoded by the queue, payload bytes not copied.
+  using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
+
+  void Work();
+  bool DrainOrphans();
+  void StayConnected();
+  bool RunConnection();
+  v1::AgentEvent HelloEvent();
+  // Anything was recorded.
+  bool HasSent() const;
+  std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome);
+  void OnDirective(const v1::Directive& directive);
+  bool NextEvent(v1::AgentEvent* event, MonotonicTime* next_metrics);
+  void SendNext(UploadStream* upload);
+  void SayGoodbye(ControlStream* control);
+  void ShipFlight();
+  void OpenSpool();
+  void SpoolFrames();
+  void NoteError(const absl::Status& status);
+  void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same while a connection is still being made.
+  void TellIfSilent() {
+    absl::MutexLock lock(&mutex_);
+    if (!connected_) TellOnce();
+  }
+  // A collector that was said to be missing is there.
+  void TellFound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteEnd(const grpc::Status& status, bool welcomed);
+  void NoteUploadEnd(const grpc::Status& status);
+  void TellEditAgain(const v1::Welcome& welcome);
+
+  const SessionOptions& options_;
+  PlanSwitcher* const gate_;
+  FrameQueue* const queue_;
+  TriggerWatcher* const watcher_;
+  EventOutbox* const outbox_;
+
+  const MonotonicTime began_ = MonotonicNow();
+
+  mutable absl::Mutex mutex_;
+  // Told when connected_ or fatal_ is set.
+  MonotonicCondVar decided_;
+  bool connected_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;
+  bool found_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
+  uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string last_error_ ABSL_GUARDED_BY(mutex_);
+  v1::Identity identity_ ABSL_GUARDED_BY(mutex_);
+  uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The newest edit of the config file.
+  std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
+
+  // Bytes that may be in flight.
+  std::atomic<uint64_t> credit_{0};
+
+  const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  // Worker only, with what the flight recorder held and is being sent.
+  std::unique_ptr<Spool> spool_;
+  std::optional<FlightRing::Contents> shipping_;
+  size_t shipped_buffers_ = 0;
+  // It waits for room, which acks give.
+  std::atomic<bool> ships_{false};
+
+  std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub_;
+  std::thread worker_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_

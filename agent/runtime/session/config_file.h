@@ -1,0 +1,78 @@
+// config.json as a switch: the file is looked at in each start(), and an edit
+// is handed to the session.
+//
+// Ownership: of the debugger. Not thread-safe: the training thread's.
+// Failure: a file that is gone says nothing (editors move files about); one
+// that cannot be read or used is a fault of the edit, which keeps dumping off.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
+
+#include <sys/stat.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "agent/runtime/session/session.h"
+#include "common/config/plan.h"
+
+namespace rankprobe {
+
+class ConfigFile {
+ public:
+  // Takes what the file says now as known.
+  explicit ConfigFile(std::string path);
+
+  // What it says, if that is something else than the last time; an error when
+  // it cannot be read. Costs an open and an fstat while nothing has changed. A
+  // text that is no JSON is read again for some 100 ms: it may be half written.
+  std::optional<absl::StatusOr<std::string>> Look();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Stamp {
+    dev_t device = 0;
+    ino_t inode = 0;
+    off_t size = -1;
+    timespec modified = {};
+    timespec changed = {};
+    bool operator==(const Stamp& other) const;
+  };
+
+  // Nothing: the file is gone, or is what it was.
+  std::optional<absl::StatusOr<std::string>> Read(bool force);
+
+  const std::string path_;
+  Stamp stamp_;
+  // So new that another edit may leave the stamp as it is.
+  bool young_ = false;
+  // What was handed out last: text, or message of the fault.
+  std::string said_;
+  bool fault_ = false;
+};
+
+// The text of a config with constructor arguments on top; a text that is no
+// JSON object comes back as it is, for the parser to judge.
+std::string MergeOverrides(const std::string& json,
+                           const ConfigOverrides& overrides);
+
+// Checks an edit and hands it to the session. What there is to be told about
+// it: warnings, or the fault that keeps dumping off.
+struct EditReport {
+  std::vector<std::string> warnings;
+  std::string fault;
+};
+EditReport SubmitEdit(const std::string& path,
+                      const absl::StatusOr<std::string>& json, bool at_once,
+                      Session* session);
+
+// The line for stderr about a fault.
+std::string FaultLine(absl::string_view path, absl::string_view fault);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_

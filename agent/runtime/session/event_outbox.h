@@ -1,0 +1,53 @@
+// What the session's callers hand to its worker: events for the collector, the
+// newest progress, and the wish to stop. Also what wakes the worker.
+//
+// Ownership: of the Session; outlives everything that wakes the worker.
+// Thread-safe. Emit drops what does not fit: an agent that cannot reach its
+// collector forgets.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_
+
+#include <deque>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/monotonic_time.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+class EventOutbox {
+ public:
+  void Wake();
+  // Bounded.
+  void Emit(v1::AgentEvent event);
+  // Never dropped: few, and the collector counts on them.
+  void Push(v1::AgentEvent event);
+  // Only the newest progress matters. `applied`: the plan that came into force
+  // with this step, told before it. Without one and without `urgent` it may
+  // wait for the next thing to tell, or for the worker's next look.
+  void NoteStep(v1::StepProgress progress,
+                std::optional<v1::PlanApplied> applied, bool urgent);
+  void Stop();
+
+  // The worker's side. False: nothing to tell.
+  bool Pop(v1::AgentEvent* event);
+  // Waits for something to do, at most `timeout`; false when stopping.
+  bool Wait(absl::Duration timeout);
+  bool stopping() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  // Told with each wake_.
+  MonotonicCondVar woken_;
+  bool wake_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<v1::AgentEvent> events_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::StepProgress> progress_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_

@@ -1,0 +1,46 @@
+// Where an agent takes its settings from: explicit values beat the environment.
+//   RANKPROBE_COLLECTOR  host:port
+//   RANKPROBE_RUN        name of the run; else TORCHELASTIC_RUN_ID, else
+//                        host-pid-time
+//   RANK, WORLD_SIZE     as torchrun sets them
+//   RANKPROBE_QUEUE_MB   byte budget of the agent, MiB
+//   RANKPROBE_POLICY     block, stats_only or drop_newest
+//   RANKPROBE_ON_COLLECTOR_MISSING
+//                        ignore, spool or fail (session.h)
+//   RANKPROBE_SPOOL      directory that keeps frames until they are committed
+//   RANKPROBE_RESEND     set: equal payloads are sent again, for measurements
+//   RANKPROBE_TLS_*, RANKPROBE_TOKEN_FILE: common/rpc/channel_security.h
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_OPTIONS_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_OPTIONS_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/runtime/session/session.h"
+
+namespace rankprobe {
+
+struct AgentSettings {
+  std::string collector;
+  std::string run;
+  std::optional<int64_t> rank;
+  std::optional<int64_t> world_size;
+  ChannelSecurityFiles security;
+  // "ignore", "spool" or "fail".
+  std::string on_collector_missing;
+};
+
+// Reads one variable; null when it is not set.
+using Environment = std::function<const char*(const char*)>;
+
+// INVALID_ARGUMENT for a variable that cannot be read. An empty
+// SessionOptions.collector means that none was named.
+absl::StatusOr<SessionOptions> MakeSessionOptions(
+    const AgentSettings& settings, const Environment& environment,
+    const Clock& clock);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_OPTIONS_H_

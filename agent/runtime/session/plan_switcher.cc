@@ -1,0 +1,157 @@
+#include "agent/runtime/session/plan_switcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/step_range.h"
+
+namespace rankprobe {
+
+ActivePlan PlanSwitcher::Current() const {
+  ActivePlan active;
+  if (edit_.has_value()) {
+    // Epoch 0: the process' own plan.
+    active.plan = edit_->plan;
+    active.enabled = edit_->enabled;
+    return active;
+  }
+  active.plan = current_.plan;
+  active.epoch = current_.epoch;
+  active.enabled = current_.enabled &&
+                   (current_.for_steps == 0 ||
+                    step_ < current_.effective_at_step + current_.for_steps);
+  return active;
+}
+
+ActivePlan PlanSwitcher::BeginStep(int64_t step,
+                                   std::optional<v1::PlanApplied>* applied) {
+  absl::MutexLock lock(&mutex_);
+  step_ = step;
+  if (next_.has_value() && next_->committed &&
+      step >= next_->effective_at_step) {
+    current_ = *std::move(next_);
+    next_.reset();
+    if (edit_.has_value() && !current_.from_file &&
+        current_.epoch > edit_->heard_epoch)
+      edit_.reset();
+    applied->emplace();
+    (*applied)->set_epoch(current_.epoch);
+    (*applied)->set_step(step);
+  }
+  return Current();
+}
+
+void PlanSwitcher::SetLocal(std::shared_ptr<const Plan> plan, bool enabled) {
+  absl::MutexLock lock(&mutex_);
+  if (current_.epoch != 0) return;
+  current_.plan = std::move(plan);
+  current_.enabled = enabled;
+}
+
+void PlanSwitcher::Edit(std::shared_ptr<const Plan> plan,
+                        std::optional<bool> enabled, bool at_once) {
+  absl::MutexLock lock(&mutex_);
+  const ActivePlan before = Current();
+  const bool on = plan != nullptr && enabled.value_or(before.enabled);
+  if (plan == nullptr) plan = before.plan;
+  if (at_once) {
+    edit_ = FileEdit{std::move(plan), on, heard_epoch_};
+  } else if (current_.epoch == 0) {
+    current_.plan = std::move(plan);
+    current_.enabled = on;
+  }
+}
+
+v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
+  // Parsing is the slow part; the training thread does not wait for it.
+  absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
+  absl::MutexLock lock(&mutex_);
+  heard_epoch_ = std::max(heard_epoch_, spec.epoch());
+  v1::PlanPrepared answer;
+  answer.set_epoch(spec.epoch());
+  answer.set_current_step(step_);
+  if (!parsed.ok()) {
+    answer.set_reason(std::string(parsed.status().message()));
+  } else if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
+    answer.set_reason("the plan's steps are out of range");
+  } else if (spec.epoch() <= current_.epoch) {
+    answer.set_reason(
+        absl::StrCat("epoch ", current_.epoch, " is in force already"));
+  } else if (spec.effective_at_step() <= step_) {
+    answer.set_reason(absl::StrCat("step ", spec.effective_at_step(),
+                                   " has passed; the rank is in step ", step_));
+  } else {
+    answer.set_accepted(true);
+    next_ = Held{spec.epoch(),
+                 spec.enabled(),
+                 /*committed=*/false,
+                 spec.source() == v1::PlanSpec::SOURCE_FILE,
+                 spec.effective_at_step(),
+                 spec.for_steps(),
+                 std::make_shared<const Plan>(std::move(parsed->plan))};
+  }
+  return answer;
+}
+
+std::optional<v1::PlanPrepared> PlanSwitcher::Commit(uint64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  if (current_.epoch == epoch) return std::nullopt;
+  v1::PlanPrepared late;
+  late.set_epoch(epoch);
+  late.set_current_step(step_);
+  if (!next_.has_value() || next_->epoch != epoch) {
+    late.set_reason("no such plan is prepared");
+    return late;
+  }
+  if (next_->effective_at_step <= step_) {
+    late.set_reason(absl::StrCat("the commit for step ",
+                                 next_->effective_at_step, " came in step ",
+                                 step_));
+    next_.reset();
+    return late;
+  }
+  next_->committed = true;
+  return std::nullopt;
+}
+
+void PlanSwitcher::Abort(uint64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  if (next_.has_value() && next_->epoch == epoch) next_.reset();
+}
+
+void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
+  absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
+  if (!parsed.ok() || !IsStep(spec.effective_at_step()) ||
+      !IsStep(spec.for_steps()))
+    return;
+  absl::MutexLock lock(&mutex_);
+  heard_epoch_ = std::max(heard_epoch_, spec.epoch());
+  if (spec.epoch() <= current_.epoch ||
+      (next_.has_value() && next_->epoch == spec.epoch() && next_->committed))
+    return;
+  next_ = Held{spec.epoch(),
+               spec.enabled(),
+               /*committed=*/true,
+               spec.source() == v1::PlanSpec::SOURCE_FILE,
+               spec.effective_at_step(),
+               spec.for_steps(),
+               std::make_shared<const Plan>(std::move(parsed->plan))};
+}
+
+int64_t PlanSwitcher::step() const {
+  absl::MutexLock lock(&mutex_);
+  return step_;
+}
+
+uint64_t PlanSwitcher::epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return current_.epoch;
+}
+
+uint64_t PlanSwitcher::heard_epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return heard_epoch_;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,89 @@
+// Which plan is in force at which step: the agent's half of step-aligned
+// switching. A prepared plan waits for its commit and its step; a plan whose
+// step comes before its commit is never applied.
+//
+// Who decides, when the process' own config file is edited too: the newest. Of
+// a process with a private collector the file counts at once (Edit), until a
+// plan of somebody else comes that was made later; plans that the collector
+// makes of config files are for the others then. Every other process leaves it
+// to the collector, as long as there is one.
+// Thread-safe. Never fails; what goes wrong is answered in PlanPrepared.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_PLAN_SWITCHER_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_PLAN_SWITCHER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/runtime/session/session.h"
+#include "common/config/plan.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+class PlanSwitcher {
+ public:
+  // The process has entered `step`. `applied` is set when a plan took effect.
+  ActivePlan BeginStep(int64_t step, std::optional<v1::PlanApplied>* applied);
+
+  // Used while no plan came from the collector.
+  void SetLocal(std::shared_ptr<const Plan> plan, bool enabled);
+
+  // The config file has been edited, in force from the next BeginStep on. Null:
+  // it cannot be used, nothing is recorded. `enabled` absent: as before.
+  // `at_once`: also over a plan of the collector.
+  void Edit(std::shared_ptr<const Plan> plan, std::optional<bool> enabled,
+            bool at_once);
+
+  // Answers whether the plan is held for its step.
+  v1::PlanPrepared Prepare(const v1::PlanSpec& spec);
+  // An answer when the commit came too late, nothing when it is in time.
+  std::optional<v1::PlanPrepared> Commit(uint64_t epoch);
+  void Abort(uint64_t epoch);
+
+  // The plan of a Welcome: in force from its step, or at once if that has
+  // passed.
+  void Adopt(const v1::PlanSpec& spec);
+
+  int64_t step() const;
+  uint64_t epoch() const;
+  // Highest epoch that was ever heard of, in force or not.
+  uint64_t heard_epoch() const;
+
+ private:
+  struct Held {
+    uint64_t epoch = 0;
+    bool enabled = false;
+    bool committed = false;
+    // Made of a config file of some rank.
+    bool from_file = false;
+    int64_t effective_at_step = 0;
+    int64_t for_steps = 0;
+    std::shared_ptr<const Plan> plan;
+  };
+
+  struct FileEdit {
+    std::shared_ptr<const Plan> plan;
+    bool enabled = false;
+    // Plans up to this epoch are older.
+    uint64_t heard_epoch = 0;
+  };
+
+  ActivePlan Current() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  // -1 before the first BeginStep.
+  int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
+  Held current_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Held> next_ ABSL_GUARDED_BY(mutex_);
+  uint64_t heard_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Over current_.
+  std::optional<FileEdit> edit_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_PLAN_SWITCHER_H_

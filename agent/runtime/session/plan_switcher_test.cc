@@ -1,0 +1,192 @@
+#include "agent/runtime/session/plan_switcher.h"
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::PlanSpec Spec(uint64_t epoch, int64_t step, bool enabled = true,
+                  int64_t for_steps = 0) {
+  v1::PlanSpec spec;
+  spec.set_epoch(epoch);
+  spec.set_config_json(R"({"dump_path": "d"})");
+  spec.set_enabled(enabled);
+  spec.set_effective_at_step(step);
+  spec.set_for_steps(for_steps);
+  return spec;
+}
+
+class PlanSwitcherTest : public ::testing::Test {
+ protected:
+  bool Enabled(int64_t step) {
+    applied_.reset();
+    return gate_.BeginStep(step, &applied_).enabled;
+  }
+  PlanSwitcher gate_;
+  std::optional<v1::PlanApplied> applied_;
+};
+
+TEST_F(PlanSwitcherTest, ACommittedPlanTakesEffectOnItsStep) {
+  Enabled(3);
+  EXPECT_TRUE(gate_.Prepare(Spec(1, 5)).accepted());
+  EXPECT_FALSE(gate_.Commit(1).has_value());
+  EXPECT_FALSE(Enabled(4));
+  EXPECT_TRUE(Enabled(5));
+  ASSERT_TRUE(applied_.has_value());
+  EXPECT_EQ(applied_->epoch(), 1u);
+  EXPECT_EQ(applied_->step(), 5);
+  EXPECT_TRUE(Enabled(6));
+  EXPECT_FALSE(applied_.has_value()) << "reported once";
+}
+
+TEST_F(PlanSwitcherTest, APassedStepIsRefused) {
+  Enabled(5);
+  const v1::PlanPrepared answer = gate_.Prepare(Spec(1, 5));
+  EXPECT_FALSE(answer.accepted());
+  EXPECT_EQ(answer.current_step(), 5);
+  EXPECT_THAT(answer.reason(), HasSubstr("step 5 has passed"));
+}
+
+TEST_F(PlanSwitcherTest, WithoutItsCommitAPlanIsNeverApplied) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2)).accepted());
+  EXPECT_FALSE(Enabled(2));
+  const auto late = gate_.Commit(1);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_FALSE(late->accepted());
+  EXPECT_FALSE(Enabled(3));
+}
+
+TEST_F(PlanSwitcherTest, AnAbortedPlanIsForgotten) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2)).accepted());
+  gate_.Abort(1);
+  EXPECT_TRUE(gate_.Commit(1).has_value());
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 3)).accepted());
+  gate_.Abort(1);  // of another epoch: no effect
+  EXPECT_FALSE(gate_.Commit(2).has_value());
+  EXPECT_TRUE(Enabled(3));
+}
+
+TEST_F(PlanSwitcherTest, ForStepsEndsByItself) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2, true, 3)).accepted());
+  gate_.Commit(1);
+  std::string seen;
+  for (int64_t step = 1; step < 8; ++step) seen += Enabled(step) ? '1' : '0';
+  EXPECT_EQ(seen, "0111000");
+}
+
+TEST_F(PlanSwitcherTest, OldEpochsAndBadConfigsAreRefused) {
+  Enabled(0);
+  gate_.Adopt(Spec(5, 0));
+  EXPECT_TRUE(Enabled(1));
+  EXPECT_THAT(gate_.Prepare(Spec(5, 9)).reason(), HasSubstr("epoch 5"));
+  v1::PlanSpec bad = Spec(6, 9);
+  bad.set_config_json("{");
+  EXPECT_THAT(gate_.Prepare(bad).reason(), HasSubstr("JSON"));
+  EXPECT_TRUE(Enabled(9)) << "the old plan stays";
+}
+
+TEST_F(PlanSwitcherTest, TheLocalPlanYieldsToTheCollectors) {
+  gate_.SetLocal(std::make_shared<Plan>(), true);
+  EXPECT_TRUE(Enabled(0));
+  gate_.Adopt(Spec(1, 0, false));
+  EXPECT_FALSE(Enabled(1));
+  gate_.SetLocal(std::make_shared<Plan>(), true);
+  EXPECT_FALSE(Enabled(2));
+}
+
+std::shared_ptr<const Plan> PlanOf(Task task) {
+  auto plan = std::make_shared<Plan>();
+  plan->task = task;
+  return plan;
+}
+
+v1::PlanSpec FileSpec(uint64_t epoch, int64_t step, bool enabled) {
+  v1::PlanSpec spec = Spec(epoch, step, enabled);
+  spec.set_source(v1::PlanSpec::SOURCE_FILE);
+  return spec;
+}
+
+TEST_F(PlanSwitcherTest, AnEditAtOnceBeatsThePlanInForceInTheNextStep) {
+  gate_.Adopt(Spec(1, 0, false));
+  EXPECT_FALSE(Enabled(0));
+  gate_.Edit(PlanOf(Task::kTensor), true, /*at_once=*/true);
+  const ActivePlan active = gate_.BeginStep(1, &applied_);
+  EXPECT_TRUE(active.enabled);
+  EXPECT_EQ(active.epoch, 0u) << "the process' own plan";
+  EXPECT_EQ(active.plan->task, Task::kTensor);
+  gate_.Edit(PlanOf(Task::kTensor), false, true);
+  EXPECT_FALSE(Enabled(2));
+  gate_.Edit(PlanOf(Task::kTensor), std::nullopt, true);
+  EXPECT_FALSE(Enabled(3)) << "a file that does not say changes nothing";
+}
+
+TEST_F(PlanSwitcherTest, AnEditThatCannotBeUsedIsOffUntilItIsMended) {
+  gate_.Adopt(Spec(1, 0, true));
+  EXPECT_TRUE(Enabled(0));
+  gate_.Edit(nullptr, std::nullopt, true);
+  EXPECT_FALSE(Enabled(1));
+  gate_.Edit(PlanOf(Task::kStatistics), true, true);
+  EXPECT_TRUE(Enabled(2));
+}
+
+TEST_F(PlanSwitcherTest, AnOperatorWhoSpeaksAfterTheEditBeatsIt) {
+  gate_.Adopt(Spec(1, 0, true));
+  Enabled(0);
+  gate_.Edit(nullptr, std::nullopt, true);
+  EXPECT_FALSE(Enabled(1));
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 4)).accepted());
+  gate_.Commit(2);
+  EXPECT_FALSE(Enabled(3));
+  EXPECT_TRUE(Enabled(4));
+  EXPECT_EQ(applied_->epoch(), 2u);
+}
+
+TEST_F(PlanSwitcherTest, AnEditBeatsAnOperatorWhoSpokeBefore) {
+  gate_.Adopt(Spec(1, 0, false));
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 4)).accepted());
+  gate_.Commit(2);
+  gate_.Edit(PlanOf(Task::kStatistics), false, true);
+  EXPECT_FALSE(Enabled(4)) << "the file spoke later";
+  ASSERT_TRUE(applied_.has_value()) << "the collector does not wait for it";
+  EXPECT_EQ(gate_.epoch(), 2u);
+}
+
+TEST_F(PlanSwitcherTest, PlansMadeOfFilesAreForTheOthers) {
+  gate_.Adopt(Spec(1, 0, false));
+  Enabled(0);
+  gate_.Edit(PlanOf(Task::kTensor), true, true);
+  // Of an edit before that one, which came late.
+  ASSERT_TRUE(gate_.Prepare(FileSpec(2, 3, false)).accepted());
+  gate_.Commit(2);
+  EXPECT_TRUE(Enabled(3));
+  EXPECT_EQ(applied_->epoch(), 2u);
+}
+
+TEST_F(PlanSwitcherTest, WithASharedCollectorAnEditWaitsForThePlanOfTheRun) {
+  gate_.SetLocal(PlanOf(Task::kStatistics), false);
+  gate_.Edit(PlanOf(Task::kStatistics), true, /*at_once=*/false);
+  EXPECT_TRUE(Enabled(0)) << "no collector yet: the file is all there is";
+  gate_.Adopt(Spec(1, 0, true));
+  EXPECT_TRUE(Enabled(1));
+  gate_.Edit(PlanOf(Task::kStatistics), false, false);
+  EXPECT_TRUE(Enabled(2)) << "the collector says when";
+  gate_.Edit(nullptr, std::nullopt, false);
+  EXPECT_TRUE(Enabled(3));
+  ASSERT_TRUE(gate_.Prepare(FileSpec(2, 5, false)).accepted());
+  EXPECT_EQ(gate_.heard_epoch(), 2u);
+  gate_.Commit(2);
+  EXPECT_FALSE(Enabled(5));
+}
+
+}  // namespace
+}  // namespace rankprobe

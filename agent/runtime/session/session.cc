@@ -1,0 +1,231 @@
+#include "agent/runtime/session/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/runtime/queue/frame_queue.h"
+#include "agent/runtime/session/collector_link.h"
+#include "agent/runtime/session/event_outbox.h"
+#include "agent/runtime/session/plan_switcher.h"
+#include "agent/runtime/session/protobuf_log.h"
+#include "agent/runtime/triggers/trigger_watcher.h"
+#include "common/base/fork_guard.h"
+#include "common/base/host_port.h"
+#include "common/base/random_bytes.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// How old the collector's idea of a rank's step may get while it steps.
+constexpr int64_t kProgressIntervalNs = 20'000'000;
+constexpr size_t kSecretBytes = 32;
+
+absl::Status ParentsError() {
+  return absl::FailedPreconditionError(
+      "the session belongs to the parent process");
+}
+
+class SessionImpl final : public Session {
+ public:
+  SessionImpl(SessionOptions options, const Clock* clock)
+      : options_(std::move(options)),
+        clock_(clock),
+        queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
+                options_.policy, options_.block_deadline,
+                !options_.spool_directory.empty(), options_.remember_payloads},
+               clock, [this] { outbox_.Wake(); }),
+        watcher_(
+            clock,
+            [this](v1::AgentEvent event) { outbox_.Emit(std::move(event)); }),
+        link_(options_, &gate_, &queue_, &watcher_, &outbox_) {}
+
+  ~SessionImpl() override {
+    if (Forked()) {
+      link_.Abandon();
+      return;
+    }
+    const bool ever = link_.EverConnected();
+    if (ever && watcher_.ship_at_exit()) {
+      for (auto& records : watcher_.TakeFlight().buffers)
+        queue_.SubmitRecords(std::move(records));
+    }
+    // A collector that was there may come back; one that never was keeps the
+    // job from ending for a moment only.
+    SessionImpl::Flush(
+        v1::DURABILITY_COMMITTED,
+        ever ? options_.drain_deadline
+             : std::min(options_.drain_deadline, absl::Seconds(1)))
+        .IgnoreError();
+    outbox_.Stop();
+    link_.Join();
+  }
+
+  absl::Status WaitConnected(absl::Duration deadline) override {
+    return Forked() ? ParentsError() : link_.WaitConnected(deadline);
+  }
+
+  ActivePlan BeginStep(int64_t step) override {
+    if (Forked()) return {};
+    std::optional<v1::PlanApplied> applied;
+    ActivePlan active = gate_.BeginStep(step, &applied);
+    const int64_t now = clock_->MonotonicNanos();
+    v1::StepProgress progress;
+    progress.set_step(step);
+    progress.set_dumping(active.enabled && active.plan != nullptr);
+    absl::MutexLock lock(&mutex_);
+    if (step_began_ns_ > 0) progress.set_last_step_ns(now - step_began_ns_);
+    step_began_ns_ = now;
+    // The worker is woken for that now and then only: it costs the step.
+    const bool urgent = now - progress_told_ns_ >= kProgressIntervalNs ||
+                        progress.dumping() != told_dumping_;
+    if (urgent) progress_told_ns_ = now;
+    told_dumping_ = progress.dumping();
+    outbox_.NoteStep(std::move(progress), std::move(applied), urgent);
+    return active;
+  }
+
+  void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) override {
+    if (!Forked()) gate_.SetLocal(std::move(plan), enabled);
+  }
+
+  void EditConfig(const ConfigEdit& edit, bool at_once) override {
+    if (Forked()) return;
+    gate_.Edit(edit.plan,
+               edit.plan == nullptr ? std::nullopt : edit.plan->dump_enable,
+               at_once);
+    v1::ConfigEdited edited;
+    edited.set_config_json(edit.config_json);
+    edited.set_step(gate_.step());
+    edited.set_path(edit.path);
+    edited.set_fault(edit.fault);
+    edited.set_seen_epoch(gate_.heard_epoch());
+    link_.TellEdit(std::move(edited));
+  }
+
+  std::unique_ptr<PayloadBuffer> ReservePayload(
+      uint64_t length_bytes, v1::LossReason* reason) override {
+    *reason = v1::LOSS_REASON_PROCESS_EXIT;
+    if (Forked()) return nullptr;
+    return queue_.Reserve(length_bytes, reason);
+  }
+
+  void SubmitPayload(const std::array<uint8_t, 16>& digest,
+                     std::unique_ptr<PayloadBuffer> payload) override {
+    if (!Forked()) queue_.SubmitPayload(digest, std::move(payload));
+  }
+
+  bool KnowsPayload(const std::array<uint8_t, 16>& digest,
+                    uint64_t length_bytes) override {
+    return !Forked() && queue_.KnowsPayload(digest, length_bytes);
+  }
+
+  bool SubmitRecords(std::unique_ptr<RecordBuffer> records) override {
+    return !Forked() && queue_.SubmitRecords(std::move(records));
+  }
+
+  void SetRank(int64_t rank, int64_t world_size) override {
+    if (!Forked()) link_.SetRank(rank, world_size);
+  }
+
+  absl::Status Flush(v1::Durability level, absl::Duration deadline) override {
+    if (Forked()) return absl::OkStatus();
+    // Nobody will ever take it.
+    if (absl::Status refused = link_.Refusal(); !refused.ok()) return refused;
+    return queue_.Flush(level, deadline);
+  }
+
+  void SendEvent(v1::AgentEvent event) override {
+    if (!Forked()) outbox_.Emit(std::move(event));
+  }
+
+  // The queue keeps the other half to send with.
+  uint64_t HoldLimitBytes() const override {
+    return options_.queue_budget_bytes / 2;
+  }
+
+  absl::Status FetchReference(
+      const v1::ReferenceRequest& request, absl::Duration deadline,
+      const std::function<absl::Status(const v1::ReferenceChunk&)>& add)
+      override {
+    return Forked() ? ParentsError()
+                    : link_.FetchReference(request, deadline, add);
+  }
+
+  TriggerWatcher* watcher() override { return Forked() ? nullptr : &watcher_; }
+
+  SessionStats GetStats() const override {
+    SessionStats stats;
+    queue_.FillStats(&stats);
+    link_.FillStats(&stats);
+    return stats;
+  }
+
+ private:
+  bool Forked() const { return fork_guard_.InChild(); }
+
+  const SessionOptions options_;
+  const Clock* const clock_;
+  const ForkGuard fork_guard_;
+  PlanSwitcher gate_;
+  absl::Mutex mutex_;
+  int64_t step_began_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t progress_told_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MIN / 2;
+  bool told_dumping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Outlives what wakes it.
+  EventOutbox outbox_;
+  FrameQueue queue_;
+  TriggerWatcher watcher_;
+  CollectorLink link_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
+                                                         const Clock* clock) {
+  DropProtobufLinesAboutUs();
+  if (options.collector.empty())
+    return absl::InvalidArgumentError("no collector address (host:port)");
+  RP_RETURN_IF_ERROR(ParseHostPort(options.collector, /*min_port=*/1).status());
+  if (options.identity.run().empty()) options.identity.set_run("default");
+  if (options.identity.run().size() > 255)
+    return absl::InvalidArgumentError("a run's name has at most 255 bytes");
+  if (options.queue_budget_bytes < (1 << 20)) {
+    return absl::InvalidArgumentError(
+        "the queue budget must be at least 1 MiB");
+  }
+  if (options.identity.pid() == 0) options.identity.set_pid(::getpid());
+  if (options.identity.incarnation() == 0) {
+    absl::BitGen random;
+    options.identity.set_incarnation(
+        absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
+  }
+  if (options.incarnation_secret.empty())
+    options.incarnation_secret = RandomBytes(kSecretBytes);
+  if (options.on_missing == MissingCollector::kSpool &&
+      options.spool_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "on_collector_missing=spool needs a directory: RANKPROBE_SPOOL");
+  }
+  const bool fail = options.on_missing == MissingCollector::kFail;
+  const absl::Duration deadline = options.missing_deadline;
+  auto session = std::make_unique<SessionImpl>(std::move(options), clock);
+  if (!fail) return session;
+  if (const absl::Status status = session->WaitConnected(deadline);
+      !status.ok()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), " (on_collector_missing is fail)"));
+  }
+  return session;
+}
+
+}  // namespace rankprobe

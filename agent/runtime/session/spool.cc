@@ -1,0 +1,245 @@
+#include "agent/runtime/session/spool.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/io/crc32c.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr char kMagic[] = "RPQ2";
+constexpr char kOldMagic[] = "RPQ1";
+constexpr size_t kMagicBytes = 4;
+constexpr size_t kHeadBytes = 8;
+// Above any frame; a length beyond it is not one.
+constexpr uint32_t kMaxFrameBytes = 4 << 20;
+constexpr char kLockSuffix[] = ".lock";
+constexpr char kFileSuffix[] = ".spool";
+
+absl::Status AppendFrame(WritableFile* file, absl::string_view head,
+                         absl::string_view tail) {
+  std::array<char, kHeadBytes> header;
+  const auto length = static_cast<uint32_t>(head.size() + tail.size());
+  // The hosts we build for are little-endian.
+  const uint32_t crc = Crc32c(absl::StrCat(head, tail));
+  std::memcpy(header.data(), &length, 4);
+  std::memcpy(header.data() + 4, &crc, 4);
+  const absl::string_view pieces[] = {
+      {header.data(), header.size()}, head, tail};
+  return file->Append(pieces);
+}
+
+}  // namespace
+
+Spool::Spool(const Options& options, const v1::Identity& identity,
+             FileSystem* file_system, std::string lock_path,
+             std::unique_ptr<FileLock> lock)
+    : options_(options),
+      identity_(identity),
+      lock_path_(std::move(lock_path)),
+      file_system_(file_system),
+      lock_(std::move(lock)) {}
+
+absl::StatusOr<std::unique_ptr<Spool>> Spool::Open(const Options& options,
+                                                   const v1::Identity& identity,
+                                                   FileSystem* file_system) {
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(options.directory));
+  std::string lock_path = absl::StrCat(
+      options.directory, "/", absl::StrFormat("%016x", identity.incarnation()),
+      kLockSuffix);
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock,
+                      file_system->Lock(lock_path));
+  return std::unique_ptr<Spool>(new Spool(
+      options, identity, file_system, std::move(lock_path), std::move(lock)));
+}
+
+absl::Status Spool::NextFile() {
+  file_.reset();
+  Part part;
+  part.path = absl::StrCat(
+      options_.directory, "/",
+      absl::StrFormat("%016x.%08d", identity_.incarnation(), next_number_++),
+      kFileSuffix);
+  RP_ASSIGN_OR_RETURN(
+      std::unique_ptr<WritableFile> file,
+      file_system_->OpenForWrite(part.path, FileSystem::OpenMode::kCreateNew));
+  RP_RETURN_IF_ERROR(file->Append(absl::string_view(kMagic, kMagicBytes)));
+  v1::Hello hello;
+  *hello.mutable_identity() = identity_;
+  hello.set_incarnation_secret(options_.secret);
+  const std::string text = hello.SerializeAsString();
+  RP_RETURN_IF_ERROR(AppendFrame(file.get(), text, {}));
+  part.bytes = kMagicBytes + kHeadBytes + text.size();
+  bytes_ += part.bytes;
+  parts_.push_back(std::move(part));
+  file_ = std::move(file);
+  return absl::OkStatus();
+}
+
+absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
+                           absl::string_view tail) {
+  const uint64_t size = kHeadBytes + head.size() + tail.size();
+  if (refusing_ && parts_.empty()) refusing_ = false;
+  if (refusing_ || bytes_ + size > options_.max_bytes) {
+    // A hole would make the collector refuse what follows it.
+    refusing_ = true;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the spool ", options_.directory, " is full"));
+  }
+  absl::Status status;
+  if (file_ == nullptr || parts_.back().bytes >= options_.file_bytes)
+    status = NextFile();
+  if (status.ok()) status = AppendFrame(file_.get(), head, tail);
+  if (!status.ok()) {
+    refusing_ = true;
+    file_.reset();
+    return status;
+  }
+  parts_.back().bytes += size;
+  parts_.back().last_sequence = sequence;
+  last_sequence_ = sequence;
+  bytes_ += size;
+  return absl::OkStatus();
+}
+
+void Spool::Committed(uint64_t sequence) {
+  committed_ = std::max(committed_, sequence);
+  while (!parts_.empty() && parts_.front().last_sequence <= committed_) {
+    // The one that is being written is kept while it is small: a file for each
+    // frame would cost more than sending a few twice.
+    if (parts_.size() == 1 && !refusing_ &&
+        parts_.front().bytes < options_.file_bytes / 4)
+      break;
+    RemoveFirst();
+  }
+}
+
+void Spool::RemoveFirst() {
+  if (parts_.size() == 1) file_.reset();
+  file_system_->Delete(parts_.front().path).IgnoreError();
+  bytes_ -= parts_.front().bytes;
+  parts_.pop_front();
+}
+
+Spool::~Spool() {
+  if (last_sequence_ > committed_) return;
+  while (!parts_.empty()) RemoveFirst();
+  file_system_->Delete(lock_path_).IgnoreError();
+}
+
+std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
+    const std::string& directory, FileSystem* file_system) {
+  std::vector<std::unique_ptr<OrphanSpool>> found;
+  const absl::StatusOr<std::vector<std::string>> names =
+      file_system->List(directory);
+  if (!names.ok()) return found;
+  for (const std::string& name : *names) {
+    if (!absl::EndsWith(name, kLockSuffix)) continue;
+    const std::string lock_path = absl::StrCat(directory, "/", name);
+    absl::StatusOr<std::unique_ptr<FileLock>> lock =
+        file_system->Lock(lock_path);
+    // Its process lives.
+    if (!lock.ok()) continue;
+    const std::string prefix =
+        absl::StrCat(absl::StripSuffix(name, kLockSuffix), ".");
+    std::vector<std::string> files;
+    for (const std::string& other : *names) {
+      if (absl::StartsWith(other, prefix) && absl::EndsWith(other, kFileSuffix))
+        files.push_back(absl::StrCat(directory, "/", other));
+    }
+    if (files.empty()) {
+      file_system->Delete(lock_path).IgnoreError();
+      continue;
+    }
+    std::unique_ptr<OrphanSpool> spool(new OrphanSpool(
+        file_system, lock_path, std::move(files), *std::move(lock)));
+    const absl::StatusOr<Frame> first = spool->Next();
+    if (first.ok()) {
+      spool->Rewind();
+      found.push_back(std::move(spool));
+    } else if (absl::IsNotFound(first.status())) {
+      // Died before its first frame was whole.
+      spool->Remove().IgnoreError();
+    }
+  }
+  return found;
+}
+
+void OrphanSpool::Rewind() {
+  file_index_ = 0;
+  file_.reset();
+}
+
+absl::StatusOr<std::string> OrphanSpool::ReadFrame() {
+  std::array<char, kHeadBytes> header;
+  if (size_ - at_ < kHeadBytes) return absl::NotFoundError("end");
+  RP_RETURN_IF_ERROR(file_->Read(at_, absl::MakeSpan(header)));
+  uint32_t length = 0, crc = 0;
+  std::memcpy(&length, header.data(), 4);
+  std::memcpy(&crc, header.data() + 4, 4);
+  if (length > kMaxFrameBytes || length > size_ - at_ - kHeadBytes)
+    return absl::NotFoundError("a torn frame");
+  std::string bytes(length, '\0');
+  RP_RETURN_IF_ERROR(file_->Read(at_ + kHeadBytes, absl::MakeSpan(bytes)));
+  if (Crc32c(bytes) != crc) return absl::NotFoundError("a torn frame");
+  at_ += kHeadBytes + length;
+  return bytes;
+}
+
+absl::StatusOr<OrphanSpool::Frame> OrphanSpool::Next() {
+  while (file_index_ < files_.size()) {
+    if (file_ == nullptr) {
+      const std::string& path = files_[file_index_];
+      RP_ASSIGN_OR_RETURN(size_, file_system_->FileSize(path));
+      RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForRead(path));
+      at_ = kMagicBytes;
+      std::array<char, kMagicBytes> magic{};
+      if (size_ >= kMagicBytes)
+        RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(magic)));
+      const bool old = std::memcmp(magic.data(), kOldMagic, kMagicBytes) == 0;
+      if (size_ >= kMagicBytes && !old &&
+          std::memcmp(magic.data(), kMagic, kMagicBytes) != 0)
+        return absl::DataLossError(absl::StrCat(path, " is not a spool"));
+      const absl::StatusOr<std::string> hello =
+          size_ >= kMagicBytes
+              ? ReadFrame()
+              : absl::StatusOr<std::string>(absl::NotFoundError("torn"));
+      if (!hello.ok() ||
+          !(old ? hello_.mutable_identity()->ParseFromString(*hello)
+                : hello_.ParseFromString(*hello))) {
+        file_.reset();
+        file_index_ = files_.size();
+        break;
+      }
+    }
+    absl::StatusOr<std::string> bytes = ReadFrame();
+    if (bytes.ok()) {
+      v1::UploadFrame frame;
+      if (!frame.ParseFromString(*bytes))
+        return absl::NotFoundError("a frame that cannot be read");
+      return Frame{frame.sequence(), *std::move(bytes)};
+    }
+    if (!absl::IsNotFound(bytes.status())) return bytes.status();
+    file_.reset();
+    ++file_index_;
+  }
+  return absl::NotFoundError("end of the spool");
+}
+
+absl::Status OrphanSpool::Remove() {
+  file_.reset();
+  for (const std::string& file : files_)
+    RP_RETURN_IF_ERROR(file_system_->Delete(file));
+  return file_system_->Delete(lock_path_);
+}
+
+}  // namespace rankprobe

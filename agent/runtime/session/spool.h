@@ -1,0 +1,131 @@
+// Frames on disk until they are committed, so that they outlive the process.
+//
+// A directory holds the spools of several lives of a rank (or of several
+// ranks): {incarnation}.lock, held while its process lives, and
+// {incarnation}.{number}.spool, each
+//   "RPQ2" | hello frame | upload frames ...
+//   frame: length u32 | crc32c u32 | bytes       (little-endian)
+// The hello holds the identity and the incarnation's secret. "RPQ1", of older
+// agents, has an Identity in its place.
+// A torn frame at the end of a file is where its process died.
+//
+// Ownership: the session; FileSystem outlives it. Threads: one at a time.
+// Failure: a full spool or a failing disk takes no more frames and says so;
+// what is in memory is sent all the same.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/io/file_system.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+class Spool {
+ public:
+  struct Options {
+    std::string directory;
+    uint64_t max_bytes = uint64_t{4} << 30;
+    uint64_t file_bytes = 64 << 20;
+    // Hello.incarnation_secret.
+    std::string secret;
+  };
+
+  // Leaves nothing behind when everything is committed.
+  ~Spool();
+
+  static absl::StatusOr<std::unique_ptr<Spool>> Open(
+      const Options& options, const v1::Identity& identity,
+      FileSystem* file_system);
+
+  // An encoded UploadFrame in two pieces. Sequence numbers rise.
+  // RESOURCE_EXHAUSTED beyond max_bytes; after that frames are refused until
+  // the spool is empty, so that it has no holes.
+  absl::Status Append(uint64_t sequence, absl::string_view head,
+                      absl::string_view tail);
+  // Deletes files of which everything is committed.
+  void Committed(uint64_t sequence);
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Part {
+    std::string path;
+    uint64_t last_sequence = 0;
+    uint64_t bytes = 0;
+  };
+
+  Spool(const Options& options, const v1::Identity& identity,
+        FileSystem* file_system, std::string lock_path,
+        std::unique_ptr<FileLock> lock);
+  absl::Status NextFile();
+  void RemoveFirst();
+
+  const Options options_;
+  const v1::Identity identity_;
+  const std::string lock_path_;
+  FileSystem* const file_system_;
+  const std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<WritableFile> file_;
+  std::deque<Part> parts_;
+  uint64_t bytes_ = 0;
+  uint64_t next_number_ = 0;
+  uint64_t last_sequence_ = 0;
+  uint64_t committed_ = 0;
+  bool refusing_ = false;
+};
+
+// What a dead process left: its files, locked for us until destroyed.
+class OrphanSpool {
+ public:
+  // Those whose process is gone; files that cannot be read are left alone.
+  static std::vector<std::unique_ptr<OrphanSpool>> Find(
+      const std::string& directory, FileSystem* file_system);
+
+  const v1::Identity& identity() const { return hello_.identity(); }
+  const std::string& secret() const { return hello_.incarnation_secret(); }
+
+  // The next encoded UploadFrame, with its sequence number; NOT_FOUND at the
+  // end.
+  struct Frame {
+    uint64_t sequence = 0;
+    std::string bytes;
+  };
+  absl::StatusOr<Frame> Next();
+  // Begin again at the first frame.
+  void Rewind();
+  // Everything has been delivered.
+  absl::Status Remove();
+
+ private:
+  OrphanSpool(FileSystem* file_system, std::string lock_path,
+              std::vector<std::string> files, std::unique_ptr<FileLock> lock)
+      : file_system_(file_system),
+        lock_path_(std::move(lock_path)),
+        files_(std::move(files)),
+        lock_(std::move(lock)) {}
+  absl::StatusOr<std::string> ReadFrame();
+
+  FileSystem* const file_system_;
+  const std::string lock_path_;
+  const std::vector<std::string> files_;
+  const std::unique_ptr<FileLock> lock_;
+  v1::Hello hello_;
+  size_t file_index_ = 0;
+  std::unique_ptr<RandomAccessFile> file_;
+  uint64_t size_ = 0;
+  uint64_t at_ = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_

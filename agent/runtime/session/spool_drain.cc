@@ -1,0 +1,130 @@
+#include "agent/runtime/session/spool_drain.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/grpc_channel.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
+constexpr absl::Duration kTick = absl::Milliseconds(500);
+
+grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+absl::Status EndOf(const grpc::Status& status) {
+  // An end without an error is no success before all is committed.
+  return status.ok() ? absl::UnavailableError("the stream has ended")
+                     : FromGrpc(status);
+}
+
+}  // namespace
+
+absl::Status SpoolDrain::Run(OrphanSpool* spool) {
+  ControlStream control(wake_);
+  AddToken(security_, control.context());
+  stub_->async()->Session(control.context(), &control);
+  v1::AgentEvent event;
+  *event.mutable_hello()->mutable_identity() = spool->identity();
+  event.mutable_hello()->set_incarnation_secret(spool->secret());
+  event.mutable_hello()->set_agent_version(agent_version_);
+  event.mutable_hello()->set_protocol(1);
+  control.Start();
+  control.Write(std::move(event));
+  v1::Directive directive;
+  absl::Status status;
+  while (status.ok() && !directive.has_welcome()) {
+    if (control.Pop(&directive)) continue;
+    if (control.done()) {
+      status = EndOf(control.status());
+    } else if (!wait_(kTick)) {
+      status = absl::CancelledError("the session stops");
+    }
+  }
+  if (status.ok()) {
+    UploadStream upload(wake_);
+    AddToken(security_, upload.context());
+    upload_stub_->PrepareBidiStreamingCall(upload.context(), kUploadMethod, {},
+                                           &upload);
+    upload.Start();
+    status = Deliver(spool, &control, &upload, directive.welcome());
+    upload.Close();
+  }
+  control.Close();
+  RP_RETURN_IF_ERROR(status);
+  return spool->Remove();
+}
+
+absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
+                                 UploadStream* upload,
+                                 const v1::Welcome& welcome) {
+  spool->Rewind();
+  if (spool->identity().incarnation() != told_incarnation_) {
+    told_incarnation_ = spool->identity().incarnation();
+    told_refusal_ = 0;
+  }
+  absl::StatusOr<OrphanSpool::Frame> next = spool->Next();
+  v1::UploadFrame open;
+  open.mutable_open()->set_session_id(welcome.session_id());
+  *open.mutable_open()->mutable_identity() = spool->identity();
+  if (next.ok()) open.mutable_open()->set_first_sequence(next->sequence);
+  upload->Write(ToByteBuffer(open.SerializeAsString()));
+  uint64_t committed = welcome.resume_after_sequence(), last = 0;
+  uint64_t credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
+  uint64_t in_flight = 0;
+  std::deque<std::pair<uint64_t, uint64_t>> sent;  // sequence, bytes
+  for (;;) {
+    v1::UploadAck ack;
+    while (upload->Pop(&ack)) {
+      committed = std::max(committed, ack.committed());
+      if (ack.credit_bytes() > 0) credit = ack.credit_bytes();
+      // The collector's ledger has them; nobody else is left to tell. The first
+      // ack names those of earlier connections again.
+      for (const v1::RefusedFrame& refused : ack.refused_frames()) {
+        if (refused.sequence() <= told_refusal_) continue;
+        told_refusal_ = refused.sequence();
+        const std::string line = absl::StrCat(
+            "rankprobe: the collector refuses frame ", refused.sequence(),
+            " of the spool of process ", spool->identity().pid(),
+            ", it is lost: ", VisibleText(refused.reason().substr(0, 500)),
+            "\n");
+        std::fputs(line.c_str(), stderr);
+      }
+    }
+    while (!sent.empty() && sent.front().first <= committed) {
+      in_flight -= sent.front().second;
+      sent.pop_front();
+    }
+    if (next.ok() && next->sequence <= committed) {
+      last = next->sequence;
+      next = spool->Next();
+      continue;
+    }
+    if (!next.ok() && !absl::IsNotFound(next.status())) return next.status();
+    if (!next.ok() && committed >= last) return absl::OkStatus();
+    if (upload->done()) return EndOf(upload->status());
+    if (control->done()) return EndOf(control->status());
+    if (next.ok() && upload->CanWrite() &&
+        (in_flight == 0 || in_flight + next->bytes.size() <= credit)) {
+      in_flight += next->bytes.size();
+      sent.emplace_back(next->sequence, next->bytes.size());
+      last = next->sequence;
+      upload->Write(ToByteBuffer(next->bytes));
+      next = spool->Next();
+      continue;
+    }
+    if (!wait_(kTick)) return absl::CancelledError("the session stops");
+  }
+}
+
+}  // namespace rankprobe

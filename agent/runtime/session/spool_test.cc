@@ -1,0 +1,171 @@
+#include "agent/runtime/session/spool.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/io/crc32c.h"
+#include "common/testing/fault_file_system.h"
+#include "gtest/gtest.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::FaultFileSystem;
+using testing::FaultKind;
+
+class SpoolTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Spool> Open(uint64_t max_bytes = 1 << 20,
+                              uint64_t incarnation = 7) {
+    v1::Identity identity;
+    identity.set_run("run");
+    identity.set_rank(3);
+    identity.set_incarnation(incarnation);
+    Spool::Options options;
+    options.directory = "/spool";
+    options.max_bytes = max_bytes;
+    options.file_bytes = 4000;
+    options.secret = "secret";
+    auto spool = Spool::Open(options, identity, &fs_);
+    EXPECT_TRUE(spool.ok()) << spool.status();
+    return spool.ok() ? *std::move(spool) : nullptr;
+  }
+  static absl::Status Append(Spool* spool, uint64_t sequence) {
+    v1::UploadFrame frame;
+    frame.set_sequence(sequence);
+    frame.mutable_chunk()->set_data(std::string(500, 'x'));
+    const std::string bytes = frame.SerializeAsString();
+    return spool->Append(sequence, absl::string_view(bytes).substr(0, 10),
+                         absl::string_view(bytes).substr(10));
+  }
+  static std::vector<uint64_t> Sequences(OrphanSpool* spool) {
+    std::vector<uint64_t> out;
+    for (;;) {
+      const absl::StatusOr<OrphanSpool::Frame> frame = spool->Next();
+      if (!frame.ok()) break;
+      out.push_back(frame->sequence);
+    }
+    return out;
+  }
+
+  FaultFileSystem fs_;
+};
+
+TEST_F(SpoolTest, WhatADeadProcessLeftIsFoundAndRemoved) {
+  std::unique_ptr<Spool> spool = Open();
+  for (uint64_t i = 1; i <= 30; ++i) ASSERT_TRUE(Append(spool.get(), i).ok());
+  EXPECT_TRUE(OrphanSpool::Find("/spool", &fs_).empty())
+      << "its process is alive";
+  spool->Committed(12);
+  spool.reset();
+  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(orphans[0]->identity().rank(), 3);
+  EXPECT_EQ(orphans[0]->identity().incarnation(), 7u);
+  EXPECT_EQ(orphans[0]->secret(), "secret");
+  const std::vector<uint64_t> sequences = Sequences(orphans[0].get());
+  ASSERT_FALSE(sequences.empty());
+  EXPECT_LE(sequences.front(), 13u);
+  EXPECT_EQ(sequences.back(), 30u);
+  EXPECT_EQ(sequences.size(), 31 - sequences.front()) << "no holes";
+  orphans[0]->Rewind();
+  EXPECT_EQ(Sequences(orphans[0].get()), sequences);
+  ASSERT_TRUE(orphans[0]->Remove().ok());
+  orphans.clear();
+  EXPECT_TRUE(fs_.List("/spool")->empty());
+}
+
+TEST_F(SpoolTest, NothingIsLeftWhenAllIsCommitted) {
+  std::unique_ptr<Spool> spool = Open();
+  for (uint64_t i = 1; i <= 30; ++i) ASSERT_TRUE(Append(spool.get(), i).ok());
+  spool->Committed(30);
+  spool.reset();
+  EXPECT_TRUE(fs_.List("/spool")->empty());
+}
+
+// A full spool takes nothing more until it is empty: a hole would be refused.
+TEST_F(SpoolTest, IsBoundedAndHasNoHoles) {
+  std::unique_ptr<Spool> spool = Open(/*max_bytes=*/10000);
+  uint64_t taken = 0;
+  for (uint64_t i = 1; i <= 40; ++i) taken += Append(spool.get(), i).ok();
+  EXPECT_GT(taken, 10u);
+  EXPECT_LT(taken, 20u);
+  EXPECT_LE(spool->bytes(), 10000u);
+  spool->Committed(8);
+  EXPECT_TRUE(absl::IsResourceExhausted(Append(spool.get(), 41)));
+  spool->Committed(41);
+  EXPECT_EQ(spool->bytes(), 0u);
+  EXPECT_TRUE(Append(spool.get(), 42).ok());
+  spool.reset();
+  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{42}));
+}
+
+TEST_F(SpoolTest, WhatAnOlderAgentLeftIsReadToo) {
+  ASSERT_TRUE(fs_.CreateDirectories("/spool").ok());
+  { auto lock = *fs_.Lock("/spool/0000000000000007.lock"); }
+  ASSERT_TRUE(fs_.OpenForWrite("/spool/0000000000000007.lock",
+                               FileSystem::OpenMode::kTruncate)
+                  .ok());
+  v1::Identity identity;
+  identity.set_run("run");
+  identity.set_rank(3);
+  identity.set_incarnation(7);
+  v1::UploadFrame frame;
+  frame.set_sequence(5);
+  std::string file = "RPQ1";
+  for (const std::string& bytes :
+       {identity.SerializeAsString(), frame.SerializeAsString()}) {
+    const auto length = static_cast<uint32_t>(bytes.size());
+    const uint32_t crc = Crc32c(bytes);
+    file.append(reinterpret_cast<const char*>(&length), 4);
+    file.append(reinterpret_cast<const char*>(&crc), 4);
+    file.append(bytes);
+  }
+  ASSERT_TRUE((*fs_.OpenForWrite("/spool/0000000000000007.00000000.spool",
+                                 FileSystem::OpenMode::kTruncate))
+                  ->Append(absl::string_view(file))
+                  .ok());
+  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(orphans[0]->identity().rank(), 3);
+  EXPECT_EQ(orphans[0]->secret(), "");
+  EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{5}));
+}
+
+TEST_F(SpoolTest, ATornFrameEndsIt) {
+  std::unique_ptr<Spool> spool = Open();
+  for (uint64_t i = 1; i <= 5; ++i) ASSERT_TRUE(Append(spool.get(), i).ok());
+  fs_.FailCall(fs_.calls() + 1, FaultKind::kShortWrite);
+  EXPECT_FALSE(Append(spool.get(), 6).ok());
+  EXPECT_FALSE(Append(spool.get(), 7).ok()) << "there would be a hole";
+  spool.reset();
+  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(Sequences(orphans[0].get()),
+            (std::vector<uint64_t>{1, 2, 3, 4, 5}));
+}
+
+TEST_F(SpoolTest, FilesThatAreNoSpoolAreLeftAlone) {
+  ASSERT_TRUE(fs_.CreateDirectories("/spool").ok());
+  { auto lock = *fs_.Lock("/spool/0000000000000009.lock"); }
+  auto file = *fs_.OpenForWrite("/spool/0000000000000009.lock",
+                                FileSystem::OpenMode::kTruncate);
+  auto junk = *fs_.OpenForWrite("/spool/0000000000000009.00000000.spool",
+                                FileSystem::OpenMode::kTruncate);
+  ASSERT_TRUE(junk->Append(absl::string_view("something else")).ok());
+  EXPECT_TRUE(OrphanSpool::Find("/spool", &fs_).empty());
+  EXPECT_EQ(fs_.List("/spool")->size(), 2u);
+  // One whose process died before its first frame was whole goes.
+  auto torn = *fs_.OpenForWrite("/spool/0000000000000009.00000000.spool",
+                                FileSystem::OpenMode::kTruncate);
+  ASSERT_TRUE(torn->Append(absl::string_view("RPQ1\xff\xff\xff\xff....")).ok());
+  EXPECT_TRUE(OrphanSpool::Find("/spool", &fs_).empty());
+  EXPECT_TRUE(fs_.List("/spool")->empty());
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,58 @@
+// The flight recorder's memory: records of the last steps, oldest dropped
+// first. Not thread-safe: guarded by the TriggerWatcher's lock.
+#ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_FLIGHT_RING_H_
+#define RANKPROBE_AGENT_RUNTIME_TRIGGERS_FLIGHT_RING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "agent/runtime/queue/buffers.h"
+
+namespace rankprobe {
+
+class FlightRing {
+ public:
+  // 0 steps: keeps nothing.
+  void SetLimits(uint32_t steps, uint64_t bytes);
+
+  // Records of the step in progress. A step is kept whole or not at all: one
+  // that alone is over the limit is dropped, and what follows of it.
+  void Add(std::unique_ptr<RecordBuffer> records);
+  // The step in progress is over: it counts from now on.
+  void EndStep();
+
+  struct Contents {
+    std::vector<std::unique_ptr<RecordBuffer>> buffers;  // oldest first
+    uint32_t steps = 0;
+    int64_t first_step = 0;
+    int64_t last_step = 0;
+  };
+  // Takes the steps that are over; the one in progress stays.
+  Contents Take();
+
+  uint64_t bytes() const { return bytes_; }
+  size_t steps() const { return steps_.size(); }
+
+ private:
+  struct Step {
+    int64_t step = 0;
+    uint64_t bytes = 0;
+    bool over = false;
+    bool dropped = false;
+    std::vector<std::unique_ptr<RecordBuffer>> buffers;
+  };
+
+  void Shrink();
+
+  uint32_t max_steps_ = 0;
+  uint64_t max_bytes_ = 0;
+  uint64_t bytes_ = 0;
+  std::deque<Step> steps_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_TRIGGERS_FLIGHT_RING_H_

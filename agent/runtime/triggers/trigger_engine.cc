@@ -1,0 +1,173 @@
+#include "agent/runtime/triggers/trigger_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/records/call_values.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxHistories = 65536;
+// Weight of the newest value in a norm's running mean.
+constexpr double kNewest = 0.2;
+
+const char* SectionName(CallSection section) {
+  switch (section) {
+    case CallSection::kInputArgs:
+      return "input";
+    case CallSection::kInputKwargs:
+      return "keyword";
+    case CallSection::kOutput:
+      return "output";
+    case CallSection::kParameters:
+      return "parameter";
+    case CallSection::kInput:
+    case CallSection::kGradients:
+      return "gradient";
+    case CallSection::kDebug:
+      break;
+  }
+  return "value";
+}
+
+// What is not a number in a tensor, if anything.
+std::optional<std::string> NonFinite(const v1::TensorStats& stats,
+                                     bool nan_only) {
+  const auto check = [&](const char* name,
+                         double value) -> std::optional<std::string> {
+    if (std::isnan(value)) return absl::StrCat(name, " NaN");
+    if (!nan_only && std::isinf(value))
+      return absl::StrCat(name, value > 0 ? " Infinity" : " -Infinity");
+    return std::nullopt;
+  };
+  // The mean of +inf and -inf is NaN in a tensor that holds none.
+  if (stats.has_max_f()) {
+    if (auto found = check("Max", stats.max_f())) return found;
+  }
+  if (stats.has_min_f()) return check("Min", stats.min_f());
+  return std::nullopt;
+}
+
+}  // namespace
+
+void TriggerEngine::Configure(const v1::TriggerSpec& spec) {
+  std::vector<Rule> rules;
+  watches_tensors_ = watches_norms_ = false;
+  for (const v1::TriggerRule& rule : spec.rules()) {
+    Rule next;
+    next.rule = rule;
+    // A rule that stays keeps its rest.
+    for (const Rule& old : rules_) {
+      if (old.rule.name() != rule.name()) continue;
+      next.rests_until_ns = old.rests_until_ns;
+      next.fires = old.fires;
+    }
+    watches_norms_ = watches_norms_ || rule.has_norm_jump();
+    watches_tensors_ =
+        watches_tensors_ || rule.has_norm_jump() || rule.has_non_finite();
+    rules.push_back(std::move(next));
+  }
+  rules_ = std::move(rules);
+  if (!watches_norms_) norms_.clear();
+}
+
+bool TriggerEngine::Resting(const Rule& rule) const {
+  return rule.fires >= rule.rule.max_fires() ||
+         clock_->MonotonicNanos() < rule.rests_until_ns;
+}
+
+v1::TriggerFired TriggerEngine::Fire(Rule* rule, int64_t step,
+                                     const std::string& entry,
+                                     const std::string& detail) {
+  ++rule->fires;
+  rule->rests_until_ns =
+      clock_->MonotonicNanos() +
+      absl::ToInt64Nanoseconds(absl::Milliseconds(rule->rule.cool_down_ms()));
+  v1::TriggerFired fired;
+  fired.set_rule(rule->rule.name());
+  fired.set_step(step);
+  fired.set_entry(entry);
+  fired.set_detail(detail);
+  return fired;
+}
+
+std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
+    int64_t step, const v1::CallPhase& phase) {
+  std::vector<v1::TriggerFired> all;
+  if (!watches_tensors_) return all;
+  int place = 0;
+  ForEachPlacedTensor(phase, [&](TensorPlace at,
+                                 const v1::TensorSummary& tensor) {
+    if (!tensor.has_stats()) return;
+    const v1::TensorStats& stats = tensor.stats();
+    const char* const section = SectionName(at.section);
+    ++place;
+    History* history = nullptr;
+    double norm = 0;
+    if (watches_norms_ && stats.has_norm_f() && std::isfinite(stats.norm_f())) {
+      norm = stats.norm_f();
+      const std::string key =
+          absl::StrCat(phase.entry(), " ", section, " ", place);
+      const auto it = norms_.find(key);
+      if (it != norms_.end()) {
+        history = &it->second;
+      } else if (norms_.size() < kMaxHistories) {
+        history = &norms_[key];
+      }
+    }
+    for (Rule& rule : rules_) {
+      if (!absl::StrContains(phase.entry(), rule.rule.entry_contains()))
+        continue;
+      std::string detail;
+      if (rule.rule.has_non_finite()) {
+        const auto found = NonFinite(stats, rule.rule.non_finite().nan_only());
+        if (!found.has_value() || Resting(rule)) continue;
+        detail = absl::StrCat(section, " ", at.index, ": ", *found);
+      } else if (rule.rule.has_norm_jump() && history != nullptr &&
+                 history->count >= rule.rule.norm_jump().warmup() &&
+                 norm > rule.rule.norm_jump().factor() * history->mean &&
+                 history->mean > 0) {
+        if (Resting(rule)) continue;
+        detail = absl::StrCat(section, " ", at.index, ": Norm ", norm, ", ",
+                              norm / history->mean, " times its mean of ",
+                              history->mean);
+      } else {
+        continue;
+      }
+      all.push_back(Fire(&rule, step, phase.entry(), detail));
+    }
+    if (history != nullptr) {
+      history->mean = history->count == 0
+                          ? norm
+                          : history->mean + kNewest * (norm - history->mean);
+      ++history->count;
+    }
+  });
+  return all;
+}
+
+std::vector<v1::TriggerFired> TriggerEngine::OnLoss(int64_t step, double loss) {
+  std::vector<v1::TriggerFired> all;
+  for (Rule& rule : rules_) {
+    if (!rule.rule.has_loss()) continue;
+    const v1::LossBound& bound = rule.rule.loss();
+    std::string detail;
+    if (!std::isfinite(loss)) {
+      if (bound.non_finite()) detail = absl::StrCat("loss ", loss);
+    } else if (bound.has_above() && loss > bound.above()) {
+      detail = absl::StrCat("loss ", loss, " above ", bound.above());
+    } else if (bound.has_below() && loss < bound.below()) {
+      detail = absl::StrCat("loss ", loss, " below ", bound.below());
+    }
+    if (!detail.empty() && !Resting(rule))
+      all.push_back(Fire(&rule, step, "", detail));
+  }
+  return all;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,56 @@
+// Rules of a TriggerSpec against what a rank records: which have come true.
+// Cheap when a rule does not ask: non-finite values cost three comparisons a
+// tensor. Not thread-safe: guarded by the TriggerWatcher's lock.
+#ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_
+#define RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/clock.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/triggers.pb.h"
+
+namespace rankprobe {
+
+class TriggerEngine {
+ public:
+  explicit TriggerEngine(const Clock* clock) : clock_(clock) {}
+
+  // `spec` has its defaults filled in.
+  void Configure(const v1::TriggerSpec& spec);
+
+  // Rules that a phase of a call makes true, for the first time since their
+  // cool-down.
+  std::vector<v1::TriggerFired> OnPhase(int64_t step,
+                                        const v1::CallPhase& phase);
+  std::vector<v1::TriggerFired> OnLoss(int64_t step, double loss);
+
+ private:
+  struct Rule {
+    v1::TriggerRule rule;
+    int64_t rests_until_ns = INT64_MIN;
+    uint32_t fires = 0;
+  };
+  struct History {
+    double mean = 0;
+    uint32_t count = 0;
+  };
+
+  bool Resting(const Rule& rule) const;
+  v1::TriggerFired Fire(Rule* rule, int64_t step, const std::string& entry,
+                        const std::string& detail);
+
+  const Clock* const clock_;
+  std::vector<Rule> rules_;
+  bool watches_tensors_ = false;
+  bool watches_norms_ = false;
+  // Norms by entry and place; bounded.
+  absl::flat_hash_map<std::string, History> norms_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_

@@ -1,0 +1,185 @@
+#include "agent/runtime/triggers/trigger_watcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/config/trigger_spec.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxCalls = 20000;
+constexpr uint32_t kMaxFollowingSteps = 16;
+
+}  // namespace
+
+TriggerWatcher::TriggerWatcher(const Clock* clock, Emit emit)
+    : emit_(std::move(emit)), triggers_(clock) {}
+
+void TriggerWatcher::Configure(const v1::TriggerSpec& untrusted) {
+  if (!CheckTriggerSpec(untrusted).ok()) return;
+  v1::TriggerSpec spec = WithDefaults(untrusted);
+  std::shared_ptr<const Plan> plan;
+  if (spec.flight().steps() > 0) {
+    auto config = ParseConfig(FlightConfigJson(spec.flight()), {});
+    if (config.ok())
+      plan = std::make_shared<const Plan>(std::move(config->plan));
+  }
+  absl::MutexLock lock(&mutex_);
+  flight_plan_ = std::move(plan);
+  ring_.SetLimits(spec.flight().steps(), spec.flight().max_bytes());
+  triggers_.Configure(spec);
+  budget_.Configure(spec.budget());
+  active_.store(
+      spec.rules_size() > 0 || budget_.limited() || budget_.level() > 0,
+      std::memory_order_relaxed);
+  spec_ = std::move(spec);
+}
+
+void TriggerWatcher::SetRunLevel(uint32_t level) {
+  absl::MutexLock lock(&mutex_);
+  budget_.SetRunLevel(level);
+  if (level > 0) active_.store(true, std::memory_order_relaxed);
+}
+
+FlightRing::Contents TriggerWatcher::TakeFlight() {
+  absl::MutexLock lock(&mutex_);
+  return ring_.Take();
+}
+
+void TriggerWatcher::RequestFlight() {
+  absl::MutexLock lock(&mutex_);
+  flight_wanted_ = true;
+  flight_follows_ = kMaxFollowingSteps;
+}
+
+std::optional<FlightRing::Contents> TriggerWatcher::TakeRequestedFlight() {
+  absl::MutexLock lock(&mutex_);
+  if (!std::exchange(flight_wanted_, false)) return std::nullopt;
+  FlightRing::Contents contents = ring_.Take();
+  if (contents.steps == 0) return std::nullopt;
+  return contents;
+}
+
+bool TriggerWatcher::ship_at_exit() const {
+  absl::MutexLock lock(&mutex_);
+  return spec_.flight().ship_at_exit();
+}
+
+v1::CallReport TriggerWatcher::ReportCalls(uint64_t id) const {
+  v1::CallReport report;
+  report.set_id(id);
+  absl::MutexLock lock(&mutex_);
+  const Calls& calls = last_calls_.step >= 0 ? last_calls_ : calls_;
+  report.set_step(calls.items.empty() ? -1 : calls.step);
+  report.set_truncated(calls.truncated);
+  for (const auto& [kind, entry] : calls.items) {
+    v1::CallTrace::Item* item = report.mutable_calls()->add_items();
+    item->set_kind(kind);
+    item->set_entry(entry);
+  }
+  return report;
+}
+
+void TriggerWatcher::BeginStep(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  // Start, stop and start again are one step.
+  if (step == step_) return;
+  step_ = step;
+  budget_.BeginStep(step);
+}
+
+void TriggerWatcher::EndStep() {
+  absl::MutexLock lock(&mutex_);
+  ring_.EndStep();
+  step_ = -1;
+  // A step that went to the archive itself ends the flight that was asked for.
+  if (!std::exchange(kept_this_step_, false)) flight_follows_ = 0;
+  if (flight_follows_ > 0) {
+    --flight_follows_;
+    flight_wanted_ = true;
+  }
+  if (calls_.items.empty()) return;
+  last_calls_ = std::move(calls_);
+  calls_ = Calls();
+}
+
+std::shared_ptr<const Plan> TriggerWatcher::FlightPlan() const {
+  absl::MutexLock lock(&mutex_);
+  return flight_plan_;
+}
+
+void TriggerWatcher::KeepFlight(std::unique_ptr<RecordBuffer> records) {
+  absl::MutexLock lock(&mutex_);
+  kept_this_step_ = true;
+  ring_.Add(std::move(records));
+}
+
+void TriggerWatcher::EmitFired(std::vector<v1::TriggerFired> fired) {
+  for (v1::TriggerFired& one : fired) {
+    v1::AgentEvent event;
+    *event.mutable_fired() = std::move(one);
+    emit_(std::move(event));
+  }
+}
+
+void TriggerWatcher::OnPhase(const v1::CallPhase& phase) {
+  absl::MutexLock lock(&mutex_);
+  EmitFired(triggers_.OnPhase(step_, phase));
+}
+
+void TriggerWatcher::OnLoss(double loss) {
+  absl::MutexLock lock(&mutex_);
+  EmitFired(triggers_.OnLoss(step_, loss));
+}
+
+bool TriggerWatcher::wants_replica() const {
+  if (!active()) return false;
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(spec_.rules().begin(), spec_.rules().end(),
+                     [](const auto& rule) { return rule.has_replica(); });
+}
+
+void TriggerWatcher::OnReplica(uint64_t digest) {
+  absl::MutexLock lock(&mutex_);
+  v1::AgentEvent event;
+  event.mutable_replica()->set_step(step_);
+  event.mutable_replica()->set_digest(digest);
+  emit_(std::move(event));
+}
+
+void TriggerWatcher::OnCall(v1::CallTrace::Kind kind, absl::string_view entry) {
+  absl::MutexLock lock(&mutex_);
+  calls_.step = step_;
+  if (calls_.items.size() >= kMaxCalls) {
+    calls_.truncated = true;
+    return;
+  }
+  calls_.items.emplace_back(kind, std::string(entry));
+}
+
+bool TriggerWatcher::timed() const {
+  absl::MutexLock lock(&mutex_);
+  return spec_.budget().ms_per_step() > 0;
+}
+
+uint32_t TriggerWatcher::evidence_level() const {
+  absl::MutexLock lock(&mutex_);
+  return budget_.level();
+}
+
+bool TriggerWatcher::Fits(uint64_t payload_bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return budget_.Fits(payload_bytes);
+}
+
+void TriggerWatcher::AddCost(uint64_t bytes, int64_t ns) {
+  absl::MutexLock lock(&mutex_);
+  if (auto reached = budget_.Add(bytes, ns); reached.has_value()) {
+    v1::AgentEvent event;
+    *event.mutable_budget() = *std::move(reached);
+    emit_(std::move(event));
+  }
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,99 @@
+// What an agent does while nobody looks: flight recorder, triggers, budgets,
+// and the names of the last calls for Explain. Sits between the Recorder, which
+// feeds it, and the Session, which configures it and sends what it has to say.
+//
+// Ownership: the Session's; the Recorder borrows it from its Session.
+// Threads: thread-safe behind one mutex. `emit` is called with it held and must
+// only queue. Nothing here waits.
+// Failure: none; what does not fit is dropped oldest first and said so.
+#ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_WATCHER_H_
+#define RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_WATCHER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/runtime/triggers/evidence_budget.h"
+#include "agent/runtime/triggers/flight_ring.h"
+#include "agent/runtime/triggers/trigger_engine.h"
+#include "common/config/plan.h"
+
+namespace rankprobe {
+
+class TriggerWatcher {
+ public:
+  using Emit = std::function<void(v1::AgentEvent)>;
+  TriggerWatcher(const Clock* clock, Emit emit);
+
+  // --- Session side.
+  // A spec with faults is not taken.
+  void Configure(const v1::TriggerSpec& untrusted);
+  void SetRunLevel(uint32_t level);
+  FlightRing::Contents TakeFlight();
+  // Someone wants the flight recorder's steps, and those that follow until
+  // dumping is on.
+  void RequestFlight();
+  // What is to be sent now, if anything.
+  std::optional<FlightRing::Contents> TakeRequestedFlight();
+  v1::CallReport ReportCalls(uint64_t id) const;
+  bool ship_at_exit() const;
+
+  // --- Recorder side.
+  void BeginStep(int64_t step);
+  void EndStep();
+  // Whether anything below does something.
+  bool active() const { return active_.load(std::memory_order_relaxed); }
+  // The plan to record under while dumping is off; null: nothing is recorded.
+  std::shared_ptr<const Plan> FlightPlan() const;
+  void KeepFlight(std::unique_ptr<RecordBuffer> records);
+  void OnPhase(const v1::CallPhase& phase);
+  void OnLoss(double loss);
+  bool wants_replica() const;
+  void OnReplica(uint64_t digest);
+  // The filter has seen a call.
+  void OnCall(v1::CallTrace::Kind kind, absl::string_view entry);
+
+  // Budgets.
+  bool timed() const;
+  uint32_t evidence_level() const;
+  bool Fits(uint64_t payload_bytes) const;
+  void AddCost(uint64_t bytes, int64_t ns);
+
+ private:
+  struct Calls {
+    int64_t step = -1;
+    bool truncated = false;
+    std::vector<std::pair<v1::CallTrace::Kind, std::string>> items;
+  };
+
+  void EmitFired(std::vector<v1::TriggerFired> fired)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Emit emit_;
+  std::atomic<bool> active_{false};
+  mutable absl::Mutex mutex_;
+  int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
+  v1::TriggerSpec spec_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Plan> flight_plan_ ABSL_GUARDED_BY(mutex_);
+  FlightRing ring_ ABSL_GUARDED_BY(mutex_);
+  TriggerEngine triggers_ ABSL_GUARDED_BY(mutex_);
+  EvidenceBudget budget_ ABSL_GUARDED_BY(mutex_);
+  bool flight_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  // Steps that may still follow a request.
+  uint32_t flight_follows_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool kept_this_step_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the step in progress, and of the last whole one.
+  Calls calls_ ABSL_GUARDED_BY(mutex_);
+  Calls last_calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_WATCHER_H_

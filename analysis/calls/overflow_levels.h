@@ -1,0 +1,20 @@
+// How bad NaN, infinities and jumps of the norm in one call are. The rules:
+// docs/analysis.md, "Overflow levels". Pure functions.
+#ifndef RANKPROBE_ANALYSIS_CALLS_OVERFLOW_LEVELS_H_
+#define RANKPROBE_ANALYSIS_CALLS_OVERFLOW_LEVELS_H_
+
+#include "absl/strings/string_view.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe::analysis {
+
+// "medium", "high", "critical"; empty for a normal call.
+absl::string_view OverflowLevel(absl::string_view entry,
+                                const JsonValue& record);
+
+// NaN or an infinity, as a number or as text.
+bool IsNanOrInf(const JsonValue& value);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_CALLS_OVERFLOW_LEVELS_H_

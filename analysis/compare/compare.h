@@ -1,0 +1,46 @@
+// The table of `rankprobe compare`: one line for each value of the target dump
+// beside its partner in the reference dump. Columns: docs/analysis.md, "Tables".
+#ifndef RANKPROBE_ANALYSIS_COMPARE_COMPARE_H_
+#define RANKPROBE_ANALYSIS_COMPARE_COMPARE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "analysis/compare/entry_match.h"
+#include "analysis/compare/table_sink.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_reader.h"
+
+namespace rankprobe::analysis {
+
+struct CompareCounts {
+  int64_t rows = 0;
+  int64_t pass = 0;
+  int64_t warning = 0;
+  int64_t error = 0;
+  int64_t unmatched = 0;
+};
+
+// Called with (entries done, entries in all).
+using ProgressFn = std::function<void(size_t, size_t)>;
+// Sees each entry after it was judged, with its index in the target dump.
+using EntryFn = std::function<absl::Status(const EntryComparison&, size_t)>;
+
+std::vector<std::string> CompareHeader(DumpMode mode, bool has_stack);
+
+// FAILED when the two cannot be compared (task, md5 on one side only).
+absl::Status CheckComparable(const DumpReader& target,
+                             const DumpReader& reference);
+
+// `sink` and `on_entry` may be null.
+absl::StatusOr<CompareCounts> CompareDumps(
+    FileSystem* file_system, const DumpReader& target,
+    const DumpReader& reference, const MatchOptions& options, TableSink* sink,
+    const EntryFn& on_entry, const ProgressFn& progress);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_COMPARE_COMPARE_H_

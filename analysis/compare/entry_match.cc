@@ -1,0 +1,414 @@
+#include "analysis/compare/entry_match.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/records/entry_names.h"
+#include "dump_format/input_files.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// Where the call number of an entry stands.
+struct Numbered {
+  size_t begin = 0;
+  size_t end = 0;  // == begin: none
+};
+
+bool IsDigits(absl::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+}
+
+// "Prefix.op.N.backward" or "Module.path.Class.backward.N".
+Numbered BackwardNumber(absl::string_view entry) {
+  const size_t last = entry.rfind('.');
+  if (last == absl::string_view::npos) return {};
+  const size_t second = entry.rfind('.', last - 1);
+  if (second == absl::string_view::npos || last == 0) return {};
+  const absl::string_view tail = entry.substr(last + 1);
+  const absl::string_view before = entry.substr(second + 1, last - second - 1);
+  if (tail == "backward" && IsDigits(before)) return {second + 1, last};
+  if (before == "backward" && IsDigits(tail)) return {last + 1, entry.size()};
+  return {};
+}
+
+// Backward calls arrive in an order of their own, and a recomputed forward
+// shifts their numbers: they are numbered by arrival on both sides.
+std::vector<std::string> KeysByArrival(const std::vector<std::string>& names) {
+  absl::flat_hash_map<std::string, int64_t> next;
+  std::vector<std::string> keys;
+  keys.reserve(names.size());
+  for (const std::string& name : names) {
+    const Numbered at = BackwardNumber(name);
+    if (at.begin == at.end) {
+      keys.push_back(name);
+      continue;
+    }
+    const std::string family =
+        absl::StrCat(name.substr(0, at.begin), "\n", name.substr(at.end));
+    keys.push_back(absl::StrCat(name.substr(0, at.begin), next[family]++,
+                                name.substr(at.end)));
+  }
+  return keys;
+}
+
+std::string MapCell(absl::string_view name, const NameMap& cells) {
+  std::string out(name);
+  if (absl::StartsWith(out, "Cell.")) out.replace(0, 4, "Module");
+  for (const absl::string_view word :
+       {".forward.", ".backward.", ".parameters_grad."}) {
+    const size_t end = absl::string_view(out).find(word);
+    const size_t begin = out.find('.') + 1;
+    if (end == std::string::npos || begin > end) continue;
+    const std::string cell = out.substr(begin, end - begin);
+    std::string mapped = cell;
+    bool whole = false;
+    for (const auto& [from, to] : cells) {
+      if (from == cell) {
+        mapped = to;
+        whole = true;
+        break;
+      }
+    }
+    for (const auto& [from, to] : cells) {
+      if (whole) break;
+      const size_t at = mapped.find(from);
+      if (at != std::string::npos) mapped.replace(at, from.size(), to);
+    }
+    out.replace(begin, cell.size(), mapped);
+    break;
+  }
+  return out;
+}
+
+// The name without what differs between versions of a model: an API's call
+// number, a module's class.
+std::string FuzzyName(absl::string_view name) {
+  for (const absl::string_view word : {".forward", ".backward"}) {
+    const size_t at = name.find(word);
+    if (at == absl::string_view::npos) continue;
+    absl::string_view head = name.substr(0, at);
+    const size_t dot = head.rfind('.');
+    if (dot != absl::string_view::npos) head = head.substr(0, dot);
+    return absl::StrCat(head, name.substr(at));
+  }
+  return std::string(name);
+}
+
+std::vector<std::string> NamesOf(const DumpReader& dump) {
+  std::vector<std::string> names;
+  names.reserve(dump.size());
+  for (size_t i = 0; i < dump.size(); ++i) names.emplace_back(dump.name(i));
+  return names;
+}
+
+// Walks both sides in step; what has no partner yet waits in a queue, and a
+// match drops what waited before it.
+std::vector<int64_t> MatchFuzzy(const std::vector<std::string>& target,
+                                const std::vector<std::string>& reference) {
+  struct Side {
+    size_t head = 0;  // first that waits
+    absl::flat_hash_map<std::string, std::deque<size_t>> waiting;
+    // The earliest that waits under a name.
+    std::optional<size_t> Earliest(const std::string& name) {
+      const auto it = waiting.find(name);
+      if (it == waiting.end()) return std::nullopt;
+      while (!it->second.empty() && it->second.front() < head) {
+        it->second.pop_front();
+      }
+      if (it->second.empty()) return std::nullopt;
+      return it->second.front();
+    }
+  };
+  std::vector<int64_t> out(target.size(), -1);
+  std::vector<std::string> n(target.size());
+  std::vector<std::string> b(reference.size());
+  for (size_t i = 0; i < n.size(); ++i) n[i] = FuzzyName(target[i]);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = FuzzyName(reference[i]);
+  Side ns;
+  Side bs;
+  const auto match = [&](size_t i, size_t j) {
+    out[i] = static_cast<int64_t>(j);
+    ns.head = i + 1;
+    bs.head = j + 1;
+  };
+  for (size_t i = 0; i < std::max(n.size(), b.size()); ++i) {
+    if (i < n.size()) ns.waiting[n[i]].push_back(i);
+    if (i < b.size()) bs.waiting[b[i]].push_back(i);
+    if (i < n.size() && i >= ns.head) {
+      if (const auto j = bs.Earliest(n[i]); j.has_value()) {
+        match(i, *j);
+        continue;
+      }
+    }
+    if (i < b.size() && i >= bs.head) {
+      if (const auto j = ns.Earliest(b[i]); j.has_value()) match(*j, i);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
+                                    const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, path));
+  NameMap out;
+  const auto bad = [&path](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", absl::StrReplaceAll(what, {{"\n", " "}})));
+  };
+  try {
+    const YAML::Node root = YAML::Load(text);
+    if (!root.IsMap()) return bad("expected lines of `name: name`");
+    for (const auto& item : root) {
+      if (!item.first.IsScalar() || !item.second.IsScalar()) {
+        return bad("expected lines of `name: name`");
+      }
+      out.emplace_back(item.first.as<std::string>(),
+                       item.second.as<std::string>());
+    }
+  } catch (const YAML::Exception& fault) {
+    return bad(fault.what());
+  }
+  return out;
+}
+
+namespace {
+
+// The reference entry of each target entry by layer mapping; gradients of
+// parameters, which construct.json does not list, follow their module.
+std::vector<int64_t> MatchLayers(const LayerRules& rules,
+                                 const DumpReader& target,
+                                 const DumpReader& reference) {
+  const absl::flat_hash_map<std::string, std::string> names =
+      MapLayers(rules, target, reference);
+  absl::flat_hash_map<std::string, std::string> modules;
+  for (const auto& [from, to] : names) {
+    const absl::string_view module = ModuleOfEntry(from);
+    const absl::string_view partner = ModuleOfEntry(to);
+    if (!module.empty() && !partner.empty()) {
+      modules.try_emplace(std::string(module), partner);
+    }
+  }
+  std::vector<int64_t> out(target.size(), -1);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const std::string name(target.name(i));
+    std::string wanted = name;
+    if (const auto it = names.find(name); it != names.end()) {
+      wanted = it->second;
+    } else if (const auto module =
+                   modules.find(std::string(ModuleOfEntry(name)));
+               module != modules.end()) {
+      wanted = absl::StrCat(module->second, name.substr(module->first.size()));
+    }
+    if (const auto index = reference.Find(wanted); index.has_value()) {
+      out[i] = static_cast<int64_t>(*index);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+EntryMatch EntryMatch::Make(const DumpReader& target,
+                            const DumpReader& reference,
+                            const MatchOptions& options) {
+  EntryMatch match;
+  if (options.layers.has_value()) {
+    match.reference_ = MatchLayers(*options.layers, target, reference);
+    return match;
+  }
+  std::vector<std::string> n = NamesOf(target);
+  std::vector<std::string> b = NamesOf(reference);
+  for (std::string& name : n) {
+    if (!options.cells.empty()) name = MapCell(name, options.cells);
+    if (const ApiRule* const rule = FindApiRule(options.apis, name);
+        rule != nullptr) {
+      name = RenamedEntry(*rule, name);
+    }
+  }
+  if (options.fuzzy) {
+    match.reference_ = MatchFuzzy(n, b);
+    return match;
+  }
+  n = KeysByArrival(n);
+  b = KeysByArrival(b);
+  absl::flat_hash_map<absl::string_view, size_t> by_key;
+  for (size_t i = 0; i < b.size(); ++i) by_key.try_emplace(b[i], i);
+  match.reference_.assign(n.size(), -1);
+  for (size_t i = 0; i < n.size(); ++i) {
+    const auto it = by_key.find(n[i]);
+    if (it != by_key.end()) {
+      match.reference_[i] = static_cast<int64_t>(it->second);
+    }
+  }
+  return match;
+}
+
+bool DtypesArePartners(const DumpRow& target, const DumpRow& reference) {
+  if (target.has_dtype != reference.has_dtype) return false;
+  if (target.dtype == reference.dtype) return true;
+  const auto is_float = [](absl::string_view dtype) {
+    absl::ConsumePrefix(&dtype, "torch.");
+    return dtype == "float16" || dtype == "float32" || dtype == "bfloat16" ||
+           dtype == "Float16" || dtype == "Float32" || dtype == "BFloat16";
+  };
+  return is_float(target.dtype) && is_float(reference.dtype);
+}
+
+absl::Status EntryComparison::Load(size_t target_index,
+                                   std::optional<size_t> reference_index) {
+  entry_ = target_->name(target_index);
+  RP_RETURN_IF_ERROR(target_->Read(target_index, &target_record_));
+  RP_RETURN_IF_ERROR(ReadRows(entry_, &target_record_, &target_rows_));
+  reference_rows_.clear();
+  if (reference_index.has_value()) {
+    RP_RETURN_IF_ERROR(reference_->Read(*reference_index, &reference_record_));
+    RP_RETURN_IF_ERROR(ReadRows(reference_->name(*reference_index),
+                                &reference_record_, &reference_rows_));
+  }
+  pairs_.clear();
+  pairs_.resize(target_rows_.size());
+  for (size_t i = 0; i < pairs_.size(); ++i)
+    pairs_[i].target = &target_rows_[i];
+  if (options_->rows.empty()) {
+    RP_RETURN_IF_ERROR(PairBySuffix(
+        reference_index.has_value() ? reference_->name(*reference_index) : ""));
+  } else {
+    RP_RETURN_IF_ERROR(PairByMap());
+  }
+  const DumpMode mode = target_->mode();
+  for (RowPair& pair : pairs_) {
+    ComparePair(mode, &pair);
+    if (mode == DumpMode::kTensor) {
+      RP_RETURN_IF_ERROR(
+          CompareRowData(file_system_, *target_, *reference_, &pair));
+    }
+  }
+  VerdictOptions verdict_options;
+  verdict_options.mode = mode;
+  verdict_ = JudgeEntry(entry_, verdict_options, absl::MakeSpan(pairs_));
+  return absl::OkStatus();
+}
+
+absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
+  const auto suffix = [](absl::string_view name, absl::string_view entry) {
+    return absl::StartsWith(name, entry) ? name.substr(entry.size()) : name;
+  };
+  absl::flat_hash_map<absl::string_view, const DumpRow*> by_suffix;
+  const ApiRule* const rule = FindApiRule(options_->apis, entry_);
+  std::optional<std::string> renamed;
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    const DumpRow& row = target_rows_[i];
+    absl::string_view wanted = suffix(row.name, entry_);
+    if (rule != nullptr) {
+      renamed = RenamedPlace(*rule, wanted);
+      if (!renamed.has_value()) continue;
+      wanted = *renamed;
+    }
+    const DumpRow* partner = nullptr;
+    // Equal calls have equal rows in equal places.
+    if (i < reference_rows_.size() &&
+        suffix(reference_rows_[i].name, reference_entry) == wanted) {
+      partner = &reference_rows_[i];
+    } else if (!reference_rows_.empty()) {
+      if (by_suffix.empty()) {
+        for (const DumpRow& reference : reference_rows_) {
+          by_suffix.try_emplace(suffix(reference.name, reference_entry),
+                                &reference);
+        }
+      }
+      const auto it = by_suffix.find(wanted);
+      if (it != by_suffix.end()) partner = it->second;
+    }
+    if (partner != nullptr &&
+        (options_->layers.has_value() || DtypesArePartners(row, *partner))) {
+      pairs_[i].reference = partner;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EntryComparison::PairByMap() {
+  absl::flat_hash_map<absl::string_view, absl::string_view> to;
+  for (const auto& [from, name] : options_->rows) to[from] = name;
+  mapped_.clear();
+  for (RowPair& pair : pairs_) {
+    const auto it = to.find(pair.target->name);
+    const absl::string_view wanted =
+        it == to.end() ? pair.target->name : it->second;
+    // The entry is the longest prefix of the row's name that is one.
+    for (size_t end = wanted.size(); end != absl::string_view::npos && end > 0;
+         end = wanted.rfind('.', end - 1)) {
+      const std::optional<size_t> index =
+          reference_->Find(wanted.substr(0, end));
+      if (!index.has_value()) continue;
+      std::unique_ptr<Mapped>& mapped = mapped_[*index];
+      if (mapped == nullptr) {
+        mapped = std::make_unique<Mapped>();
+        RP_RETURN_IF_ERROR(reference_->Read(*index, &mapped->record));
+        RP_RETURN_IF_ERROR(
+            ReadRows(reference_->name(*index), &mapped->record, &mapped->rows));
+      }
+      for (const DumpRow& row : mapped->rows) {
+        if (row.name == wanted) pair.reference = &row;
+      }
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+absl::StatusOr<std::optional<PtTensor>> OpenData(FileSystem* file_system,
+                                                 const DumpReader& dump,
+                                                 absl::string_view name) {
+  if (name == "-1" || !absl::EndsWith(name, ".pt") ||
+      absl::StrContains(name, '/')) {
+    return std::nullopt;
+  }
+  const std::string path = absl::StrCat(dump.data_dir(), "/", name);
+  if (dump.data_dir().empty() || !file_system->Exists(path)) {
+    return std::nullopt;
+  }
+  RP_ASSIGN_OR_RETURN(PtTensor tensor, OpenPt(file_system, path));
+  return std::make_optional(std::move(tensor));
+}
+
+}  // namespace
+
+absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
+                            const DumpReader& reference, RowPair* pair) {
+  if (pair->reference == nullptr) {
+    pair->tensor =
+        NoMetrics(TensorMetrics::State::kUnsupported, "No bench data matched.");
+    return absl::OkStatus();
+  }
+  RP_ASSIGN_OR_RETURN(const auto n,
+                      OpenData(file_system, target, pair->target->data_name));
+  RP_ASSIGN_OR_RETURN(const auto b, OpenData(file_system, reference,
+                                             pair->reference->data_name));
+  if (!n.has_value() || !b.has_value()) {
+    pair->tensor =
+        NoMetrics(TensorMetrics::State::kUnsupported, "No real data.");
+    return absl::OkStatus();
+  }
+  RP_ASSIGN_OR_RETURN(pair->tensor, CompareTensors(*n, *b));
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,102 @@
+// Which entry of the reference dump a target entry is compared with, and which of
+// its rows. Immutable after Make; the readers outlive it.
+#ifndef RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
+#define RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "analysis/compare/api_mapping.h"
+#include "analysis/compare/layer_mapping.h"
+#include "analysis/compare/verdict.h"
+#include "dump_format/dump_reader.h"
+
+namespace rankprobe::analysis {
+
+// Names of the target to names of the reference side, in the order of the file.
+using NameMap = std::vector<std::pair<std::string, std::string>>;
+
+struct MatchOptions {
+  bool fuzzy = false;
+  NameMap cells;  // "fc1.Dense" -> "fc1.Linear": parts of module names
+  NameMap rows;   // whole row names; the dtype is not checked then
+  ApiRules apis;
+  // Layers by scope and rules: the readers need construct.json, and the dtype
+  // is not checked.
+  std::optional<LayerRules> layers;
+};
+
+// A YAML file of `name: name` lines. INVALID_ARGUMENT naming file and reason.
+absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
+                                    const std::string& path);
+
+class EntryMatch {
+ public:
+  static EntryMatch Make(const DumpReader& target, const DumpReader& reference,
+                         const MatchOptions& options);
+
+  // By index of the target's entry.
+  std::optional<size_t> Golden(size_t target) const {
+    return reference_[target] < 0
+               ? std::nullopt
+               : std::optional<size_t>(static_cast<size_t>(reference_[target]));
+  }
+
+ private:
+  std::vector<int64_t> reference_;
+};
+
+// One target entry beside its partner, rows paired and compared. Reused for
+// entry after entry to keep its buffers.
+class EntryComparison {
+ public:
+  EntryComparison(FileSystem* file_system, const DumpReader* target,
+                  const DumpReader* reference, const MatchOptions* options)
+      : file_system_(file_system),
+        target_(target),
+        reference_(reference),
+        options_(options) {}
+
+  // `reference_index` unset: all rows are without a partner.
+  absl::Status Load(size_t target_index, std::optional<size_t> reference_index);
+
+  absl::string_view entry() const { return entry_; }
+  absl::Span<const RowPair> pairs() const { return pairs_; }
+  Verdict verdict() const { return verdict_; }
+
+ private:
+  absl::Status PairBySuffix(absl::string_view reference_entry);
+  absl::Status PairByMap();
+
+  FileSystem* const file_system_;
+  const DumpReader* const target_;
+  const DumpReader* const reference_;
+  const MatchOptions* const options_;
+  absl::string_view entry_;
+  JsonDocument target_record_;
+  JsonDocument reference_record_;
+  std::vector<DumpRow> target_rows_;
+  std::vector<DumpRow> reference_rows_;
+  // Golden entries that a row map led to.
+  struct Mapped {
+    JsonDocument record;
+    std::vector<DumpRow> rows;
+  };
+  absl::flat_hash_map<size_t, std::unique_ptr<Mapped>> mapped_;
+  std::vector<RowPair> pairs_;
+  Verdict verdict_ = Verdict::kPass;
+};
+
+// Compares the .pt files of a pair and sets its metrics.
+absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
+                            const DumpReader& reference, RowPair* pair);
+
+bool DtypesArePartners(const DumpRow& target, const DumpRow& reference);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_

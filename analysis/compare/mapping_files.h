@@ -1,0 +1,40 @@
+// What the mapping flags name, read: the options of a comparison. Used by the
+// command line and by Python. Pure functions.
+#ifndef RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_
+#define RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "analysis/compare/entry_match.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe::analysis {
+
+// A YAML file (empty: not given) or the names themselves.
+using NameMapSource = std::variant<std::string, NameMap>;
+
+struct MappingFiles {
+  bool fuzzy = false;
+  std::optional<std::string> layers;  // empty text: by scope alone
+  NameMapSource cells;
+  NameMapSource data;
+  std::string apis;
+};
+
+// INVALID_ARGUMENT in one line: for a file, or for mappings that exclude each
+// other. `warnings`: of a layer mapping that is not applied.
+absl::StatusOr<MatchOptions> ReadMappings(FileSystem* file_system,
+                                          const MappingFiles& files,
+                                          std::vector<std::string>* warnings);
+
+// Can dumps of this kind be matched so?
+absl::Status CheckMappings(const DumpLayout& target,
+                           const MatchOptions& options);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_

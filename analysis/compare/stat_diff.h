@@ -1,0 +1,48 @@
+// A statistic of one row beside that of another: a number, or the reason why
+// there is none. DifferenceText() and RelativeText() make the text that tables
+// and graphs show. The rules are in docs/analysis.md, "Metrics". Pure functions.
+#ifndef RANKPROBE_ANALYSIS_COMPARE_STAT_DIFF_H_
+#define RANKPROBE_ANALYSIS_COMPARE_STAT_DIFF_H_
+
+#include <optional>
+#include <string>
+
+#include "dump_format/json_value.h"
+
+namespace rankprobe::analysis {
+
+// str() of a statistic in a table: "Nan" for NaN, "None" for null.
+std::string StatText(const JsonValue& value);
+
+// A statistic of the target beside that of the reference.
+struct StatDiff {
+  enum class Kind {
+    kNotCompared,
+    kEqual,  // numbers or not
+    kNumbers,
+    kMissing,          // one side has none, or both are devices
+    kDifferent,        // one side is no number
+    kNan,              // on one side
+    kInfinite,         // target is inf or reference is -inf
+    kNegativeInfinite  // the other way round
+  };
+  Kind kind = Kind::kNotCompared;
+  // Of kNumbers; percent is not signed, and unset against a reference of 0.
+  double difference = 0;
+  std::optional<double> percent;
+
+  // kEqual, or a zero beside a zero of another type.
+  bool IsZero() const;
+  // |difference / reference|, infinite for a reference of 0 and for kinds of
+  // infinity; unset where there is no such number.
+  std::optional<double> Ratio() const;
+};
+StatDiff CompareStat(const JsonValue& target, const JsonValue& reference);
+// "0", "-1.5", or a word such as "N/A", "Nan", "Diff".
+std::string DifferenceText(const StatDiff& diff);
+// "0", "12.5%", "inf", or the word.
+std::string RelativeText(const StatDiff& diff);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_COMPARE_STAT_DIFF_H_

@@ -1,0 +1,38 @@
+// Tables as files: CSV, or XLSX. A file appears under its name only when it is
+// finished; until then it has a temporary name, and goes when the sink goes.
+// Not thread-safe.
+#ifndef RANKPROBE_ANALYSIS_COMPARE_TABLE_SINK_H_
+#define RANKPROBE_ANALYSIS_COMPARE_TABLE_SINK_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe::analysis {
+
+class TableSink {
+ public:
+  virtual ~TableSink() = default;
+  virtual absl::Status AddRow(absl::Span<const std::string> cells) = 0;
+  virtual absl::Status Finish() = 0;
+};
+
+// A cell that a spreadsheet would run as a formula gets a ' in front.
+std::string WithoutFormula(const std::string& cell);
+
+absl::StatusOr<std::unique_ptr<TableSink>> OpenCsv(
+    FileSystem* file_system, const std::string& path,
+    absl::Span<const std::string> header);
+// Numbers become number cells; rows whose `Result` is error or warning are
+// coloured; a sheet that is full goes on in the next.
+absl::StatusOr<std::unique_ptr<TableSink>> OpenXlsx(
+    FileSystem* file_system, const std::string& path,
+    absl::Span<const std::string> header);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_COMPARE_TABLE_SINK_H_

@@ -1,0 +1,47 @@
+#include "analysis/graph_view/graph_db_texts.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe::analysis {
+
+std::string NodeColors(DumpMode mode) {
+  if (mode == DumpMode::kStructure) {
+    return R"({"#C7C7C7": {"value": [], )"
+           R"("description": "No node of the other side matches", )"
+           R"("accuracy_level": "unmatched node"}})";
+  }
+  constexpr char kText[] =
+      "Error of the inputs and outputs of this node; the redder, the further "
+      "the target is from the reference";
+  return absl::StrCat(
+      R"({"#FFFCF3": {"value": [0, 0.3], "description": ")", kText,
+      R"(", "accuracy_level": "pass"}, "#FFDC7F": {"value": [0.3, 0.6], )",
+      R"("description": ")", kText,
+      R"(", "accuracy_level": "warning"}, "#FF704D": {"value": [0.6, 1], )",
+      R"("description": ")", kText,
+      R"(", "accuracy_level": "error"}, "#C7C7C7": {"value": [], )",
+      R"("description": "No node of the other side matches", )",
+      R"("accuracy_level": "unmatched node"}})");
+}
+
+std::string ToolTip(DumpMode mode) {
+  if (mode == DumpMode::kMd5) {
+    return R"({"md5": "CRC-32 of the data: equal data has equal checksums"})";
+  }
+  if (mode == DumpMode::kStatistics) {
+    return R"({"Max diff": "target maximum less the reference's", )"
+           R"("Min diff": "target minimum less the reference's", )"
+           R"("Mean diff": "target mean less the reference's", )"
+           R"("L2norm diff": "target L2 norm less the reference's"})";
+  }
+  return R"({"One Thousandth Err Ratio": )"
+         R"("share of elements with a relative error below 1/1000", )"
+         R"("Five Thousandths Err Ratio": )"
+         R"("share of elements with a relative error below 5/1000", )"
+         R"("EucDist": "length of the difference of the two tensors", )"
+         R"("Cosine": "cosine of the angle between the two tensors", )"
+         R"("MaxAbsErr": "largest absolute difference", )"
+         R"("MaxRelativeErr": "largest relative difference"})";
+}
+
+}  // namespace rankprobe::analysis

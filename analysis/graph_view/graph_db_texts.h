@@ -1,0 +1,17 @@
+// Texts of tb_config that the graph view shows: what colours and metrics mean.
+#ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_TEXTS_H_
+#define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_TEXTS_H_
+
+#include <string>
+
+#include "dump_format/dump_reader.h"
+
+namespace rankprobe::analysis {
+
+// JSON.
+std::string NodeColors(DumpMode mode);
+std::string ToolTip(DumpMode mode);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_TEXTS_H_

@@ -1,0 +1,19 @@
+// Pipeline stages into one tree: docs/analysis.md, "Parallel layouts".
+#ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
+#define RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "analysis/merge/merge_tree.h"
+
+namespace rankprobe::analysis {
+
+// Trees of one pipeline: what the later stages have goes into the first.
+absl::Status MergeStages(MergePool* pool, const std::vector<MergeTree*>& trees,
+                         int64_t virtual_pipeline);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_

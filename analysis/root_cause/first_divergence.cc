@@ -1,0 +1,396 @@
+#include "analysis/root_cause/first_divergence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/calls/comm_links.h"
+#include "analysis/compare/compare.h"
+#include "analysis/root_cause/row_difference.h"
+#include "common/base/status_macros.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr size_t kMaxExamples = 10;
+
+std::string StatsText(const DumpRow& row) {
+  if (row.record == nullptr) return "null";
+  std::string out;
+  for (size_t i = 0; i < kStatCount; ++i) {
+    absl::StrAppend(&out, i == 0 ? "" : " ", kStatNames[i].key, "=",
+                    StatText(row.stats[i]));
+  }
+  absl::StrAppend(&out, " dtype=", row.dtype, " shape=", row.shape);
+  const JsonValue* const md5 = row.record->Find("md5");
+  if (md5 != nullptr) absl::StrAppend(&out, " md5=", PythonText(*md5));
+  return out;
+}
+
+// One rank's step: what differs first there, if anything.
+struct RankOutcome {
+  DumpPlace place;
+  std::unique_ptr<DumpReader> target;
+  std::unique_ptr<DumpReader> reference;
+  bool differs = false;
+  bool any_output = false;  // an output differed already
+  size_t entry = 0;
+  Divergence divergence;
+  std::set<std::string> bad_inputs;  // communication with differing inputs
+};
+
+class Finder {
+ public:
+  Finder(FileSystem* file_system, const MatchOptions& match,
+         const Tolerance& tolerance)
+      : file_system_(file_system), match_(match), tolerance_(tolerance) {}
+
+  absl::StatusOr<DivergenceReport> Run(const std::string& target,
+                                       const std::string& reference) {
+    RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(file_system_, target));
+    RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(file_system_, reference));
+    std::vector<std::string> unpaired;
+    RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(n, b, &unpaired));
+    for (const std::string& place : unpaired) {
+      ++report_.unseen.lost;
+      Example(absl::StrCat(place, ": the other side has no such step or rank"));
+    }
+    if (!tolerance_.noise.empty()) {
+      RP_ASSIGN_OR_RETURN(const DumpLayout noise,
+                          FindDumps(file_system_, tolerance_.noise));
+      for (const DumpPlace& place : noise.places) {
+        noise_places_[{place.step, place.rank}] = place.directory;
+      }
+    }
+    RP_RETURN_IF_ERROR(ReadGaps(n));
+    RP_RETURN_IF_ERROR(ReadGaps(b));
+    std::vector<RankOutcome> outcomes;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      RP_RETURN_IF_ERROR(CompareRank(pairs[i].first, pairs[i].second));
+      if (i + 1 == pairs.size() ||
+          pairs[i + 1].first.step != pairs[i].first.step) {
+        EndStep();
+      }
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void Example(std::string text) {
+    if (report_.unseen.examples.size() < kMaxExamples) {
+      report_.unseen.examples.push_back(std::move(text));
+    }
+  }
+
+  // Exports say what was lost on the way.
+  absl::Status ReadGaps(const DumpLayout& layout) {
+    const std::string path = layout.path + "/manifest.json";
+    if (!file_system_->Exists(path)) return absl::OkStatus();
+    RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForRead(path));
+    RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
+    if (size > (uint64_t{256} << 20)) return absl::OkStatus();
+    std::string text(size, '\0');
+    RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
+    JsonDocument document;
+    if (!document.Parse(std::move(text)).ok()) {
+      return absl::InvalidArgumentError(path + ": is no JSON");
+    }
+    const JsonValue* const gaps = document.root().Find("gaps");
+    if (gaps == nullptr) return absl::OkStatus();
+    for (const JsonValue& gap : gaps->items()) {
+      ++report_.unseen.lost;
+      const JsonValue* const call = gap.Find("entry");
+      const JsonValue* const reason = gap.Find("reason");
+      Example(absl::StrCat(path, ": ",
+                           call == nullptr ? "a gap" : PythonText(*call), " ",
+                           reason == nullptr ? "" : PythonText(*reason)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareRank(const DumpPlace& n, const DumpPlace& b) {
+    RankOutcome& outcome = outcomes_.emplace_back();
+    outcome.place = n;
+    RP_ASSIGN_OR_RETURN(outcome.target,
+                        DumpReader::Open(file_system_, n.directory, {}));
+    RP_ASSIGN_OR_RETURN(outcome.reference,
+                        DumpReader::Open(file_system_, b.directory, {}));
+    const DumpReader& target = *outcome.target;
+    const DumpReader& reference = *outcome.reference;
+    if (target.mode() == DumpMode::kStructure ||
+        reference.mode() == DumpMode::kStructure) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          target.path(), ": a dump of task structure has no values"));
+    }
+    RP_RETURN_IF_ERROR(CheckComparable(target, reference));
+    RP_RETURN_IF_ERROR(OpenNoise(n, reference));
+    const EntryMatch match = EntryMatch::Make(target, reference, match_);
+    EntryComparison entry(file_system_, &target, &reference, &match_);
+    std::vector<bool> seen(reference.size());
+    for (size_t i = 0; i < target.size(); ++i) {
+      const std::optional<size_t> partner = match.Golden(i);
+      if (!partner.has_value()) {
+        ++report_.unseen.only_in_target;
+        Example(absl::StrCat(target.path(), ": ", target.name(i),
+                             " is in this dump only"));
+        continue;
+      }
+      seen[*partner] = true;
+      RP_RETURN_IF_ERROR(entry.Load(i, partner));
+      ++report_.calls_compared;
+      RP_RETURN_IF_ERROR(LookAt(entry, i, *partner, &outcome));
+    }
+    for (size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i]) continue;
+      ++report_.unseen.only_in_reference;
+      Example(absl::StrCat(reference.path(), ": ", reference.name(i),
+                           " is in this dump only"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenNoise(const DumpPlace& place, const DumpReader& reference) {
+    noise_.reset();
+    noise_entry_.reset();
+    const auto it = noise_places_.find({place.step, place.rank});
+    if (it == noise_places_.end()) return absl::OkStatus();
+    RP_ASSIGN_OR_RETURN(noise_, DumpReader::Open(file_system_, it->second, {}));
+    RP_RETURN_IF_ERROR(CheckComparable(*noise_, reference));
+    noise_entry_ = std::make_unique<EntryComparison>(file_system_, noise_.get(),
+                                                     &reference, &no_options_);
+    return absl::OkStatus();
+  }
+
+  // Differences of the repeated run from the reference one, by row.
+  absl::Status LoadNoise(const DumpReader& reference, size_t reference_index) {
+    noise_of_.clear();
+    if (noise_ == nullptr) return absl::OkStatus();
+    const auto index = noise_->Find(reference.name(reference_index));
+    if (!index.has_value()) return absl::OkStatus();
+    RP_RETURN_IF_ERROR(noise_entry_->Load(*index, reference_index));
+    for (const RowPair& pair : noise_entry_->pairs()) {
+      if (pair.reference == nullptr) continue;
+      if (const auto d = RowDifference(pair, reference.mode());
+          d.has_value() && std::isfinite(*d)) {
+        noise_of_[std::string(pair.reference->name)] = *d;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::optional<double> NoiseOf(const RowPair& pair) const {
+    const auto it = noise_of_.find(std::string(pair.reference->name));
+    if (it == noise_of_.end()) return std::nullopt;
+    return it->second;
+  }
+
+  double ToleranceOf(const RowPair& pair,
+                     absl::Span<const DumpRow* const> inputs) const {
+    double tolerance = tolerance_.fixed.has_value()
+                           ? *tolerance_.fixed
+                           : AutoTolerance(*pair.target, inputs);
+    if (const auto noise = NoiseOf(pair); noise.has_value()) {
+      tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
+    }
+    return tolerance;
+  }
+
+  // What the values of an entry were made of. The record of gradients of
+  // parameters names nothing: they are products of what went into the forward
+  // and the backward call of their module, where those were recorded.
+  absl::StatusOr<std::vector<const DumpRow*>> OperandsOf(
+      const EntryComparison& entry, const DumpReader& target) {
+    std::vector<const DumpRow*> operands;
+    const auto add = [&operands](const DumpRow& row) {
+      if (row.state == RowState::kInput || row.state == RowState::kParameters) {
+        operands.push_back(&row);
+      }
+    };
+    if (!IsParametersGradEntry(entry.entry())) {
+      for (const RowPair& pair : entry.pairs()) add(*pair.target);
+      return operands;
+    }
+    constexpr absl::string_view kGradients = ".parameters_grad";
+    const absl::string_view gradients = entry.entry();
+    const size_t at = gradients.rfind(kGradients);
+    const absl::string_view number = gradients.substr(at + kGradients.size());
+    for (ModuleCall& call : module_calls_) {
+      const std::string name =
+          absl::StrCat(gradients.substr(0, at), call.direction,
+                       number.empty() ? ".0" : number);
+      const std::optional<size_t> index = target.Find(name);
+      if (!index.has_value()) continue;
+      RP_RETURN_IF_ERROR(target.Read(*index, &call.record));
+      RP_RETURN_IF_ERROR(ReadRows(name, &call.record, &call.rows));
+      for (const DumpRow& row : call.rows) {
+        if (row.state == RowState::kInput) operands.push_back(&row);
+      }
+    }
+    return operands;
+  }
+
+  absl::Status LookAt(const EntryComparison& entry, size_t index,
+                      size_t reference_index, RankOutcome* outcome) {
+    const DumpMode mode = outcome->target->mode();
+    RP_RETURN_IF_ERROR(LoadNoise(*outcome->reference, reference_index));
+    RP_ASSIGN_OR_RETURN(const std::vector<const DumpRow*> operands,
+                        OperandsOf(entry, *outcome->target));
+    bool inputs_differ = false;
+    const RowPair* worst = nullptr;
+    double worst_ratio = 0;
+    bool worst_is_output = true;
+    bool outputs_differ = false;
+    Divergence divergence;
+    for (const RowPair& pair : entry.pairs()) {
+      const bool output = pair.target->state == RowState::kOutput ||
+                          pair.target->state == RowState::kParametersGrad;
+      if (pair.reference == nullptr) {
+        ++report_.unseen.rows_without_partner;
+        Example(absl::StrCat(pair.target->name, " has no partner"));
+        if (!output) ++divergence.inputs_unknown;
+        continue;
+      }
+      const std::optional<double> difference = RowDifference(pair, mode);
+      if (!difference.has_value()) {
+        ++report_.unseen.rows_without_values;
+        Example(absl::StrCat(pair.target->name,
+                             " has neither statistics nor a checksum"));
+        if (!output) ++divergence.inputs_unknown;
+        continue;
+      }
+      const double tolerance = ToleranceOf(pair, operands);
+      if (*difference <= tolerance) {
+        if (!output) ++divergence.inputs_matched;
+        continue;
+      }
+      const double ratio = tolerance > 0 ? *difference / tolerance : kInfinity;
+      if (output) {
+        outputs_differ = true;
+      } else {
+        inputs_differ = true;
+      }
+      // Inputs that came in from outside go before what they did.
+      if (!output && outcome->any_output) continue;
+      if (worst == nullptr || (!output && worst_is_output) ||
+          (output == worst_is_output && ratio > worst_ratio)) {
+        if (output && worst != nullptr && !worst_is_output) continue;
+        worst_is_output = output;
+        worst = &pair;
+        worst_ratio = ratio;
+        divergence.difference = *difference;
+        divergence.tolerance = tolerance;
+      }
+    }
+    const std::string call(entry.entry());
+    if (IsCommunication(call) && inputs_differ)
+      outcome->bad_inputs.insert(call);
+    if (outputs_differ) ++report_.calls_differing;
+    const bool had_output = outcome->any_output;
+    outcome->any_output = had_output || outputs_differ;
+    if (worst == nullptr || outcome->differs) return absl::OkStatus();
+    // What differs because of its inputs is no origin.
+    if (inputs_differ && (had_output || worst_is_output)) {
+      return absl::OkStatus();
+    }
+    outcome->differs = true;
+    divergence.from_outside = !worst_is_output;
+    outcome->entry = index;
+    divergence.step = outcome->place.step;
+    divergence.rank = outcome->place.rank;
+    divergence.call = call;
+    divergence.reference_call =
+        std::string(outcome->reference->name(reference_index));
+    divergence.row = std::string(worst->target->name);
+    divergence.target_values = StatsText(*worst->target);
+    divergence.reference_values = StatsText(*worst->reference);
+    divergence.noise = NoiseOf(*worst);
+    const std::vector<std::string>* const stack = outcome->target->Stack(call);
+    if (stack != nullptr) divergence.stack = *stack;
+    outcome->divergence = std::move(divergence);
+    return absl::OkStatus();
+  }
+
+  // A rank whose first difference came in by communication is no origin.
+  void EndStep() {
+    std::vector<int64_t> world;
+    for (const RankOutcome& outcome : outcomes_) {
+      world.push_back(outcome.place.rank);
+    }
+    CommLinks links(world.size() > 1 ? world : std::vector<int64_t>());
+    JsonDocument record;
+    std::map<int64_t, const RankOutcome*> by_rank;
+    for (const RankOutcome& outcome : outcomes_) {
+      by_rank[outcome.place.rank] = &outcome;
+      const DumpReader& dump = *outcome.target;
+      for (size_t i = 0; i < dump.size(); ++i) {
+        if (IsCommunication(dump.name(i)) && dump.Read(i, &record).ok()) {
+          links.Add(outcome.place.rank, dump.name(i), record.root());
+        }
+      }
+    }
+    links.Match();
+    for (RankOutcome& outcome : outcomes_) {
+      if (!outcome.differs) continue;
+      const auto* const found =
+          links.Find(outcome.place.rank, outcome.divergence.call);
+      std::optional<int64_t> from;
+      for (const CommLink& link :
+           found == nullptr ? std::vector<CommLink>() : *found) {
+        if (link.kind == CommKind::kSend) continue;
+        for (const CommPeer& peer : link.peers) {
+          const auto other = by_rank.find(peer.rank);
+          if (other != by_rank.end() &&
+              other->second->bad_inputs.contains(peer.node)) {
+            from = peer.rank;
+          }
+        }
+      }
+      if (from.has_value()) {
+        report_.carried.push_back({outcome.place.step, outcome.place.rank,
+                                   outcome.divergence.call, *from});
+      } else {
+        report_.origins.push_back(std::move(outcome.divergence));
+      }
+    }
+    outcomes_.clear();
+  }
+
+  FileSystem* const file_system_;
+  const MatchOptions& match_;
+  const Tolerance& tolerance_;
+  const MatchOptions no_options_;
+  struct ModuleCall {
+    absl::string_view direction;
+    JsonDocument record;
+    std::vector<DumpRow> rows;
+  };
+  // Of the module whose gradients are compared; keep what OperandsOf() points
+  // at.
+  ModuleCall module_calls_[2] = {{".forward", {}, {}}, {".backward", {}, {}}};
+  std::map<std::pair<int64_t, int64_t>, std::string> noise_places_;
+  std::unique_ptr<DumpReader> noise_;
+  std::unique_ptr<EntryComparison> noise_entry_;
+  absl::flat_hash_map<std::string, double> noise_of_;
+  std::vector<RankOutcome> outcomes_;
+  DivergenceReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
+                                                const std::string& target,
+                                                const std::string& reference,
+                                                const MatchOptions& match,
+                                                const Tolerance& tolerance) {
+  return Finder(file_system, match, tolerance).Run(target, reference);
+}
+
+}  // namespace rankprobe::analysis

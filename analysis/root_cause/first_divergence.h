@@ -1,0 +1,89 @@
+// `first-divergence`: the earliest calls of a dump whose outputs differ from
+// another dump's while their inputs match, over all ranks and through
+// communication, and what could not be seen.
+#ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_FIRST_DIVERGENCE_H_
+#define RANKPROBE_ANALYSIS_ROOT_CAUSE_FIRST_DIVERGENCE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "analysis/compare/entry_match.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe::analysis {
+
+// When two values count as different. Differences are relative to the size of
+// the values (docs/analysis.md, "Tolerances").
+struct Tolerance {
+  // Fixed; unset: from the dtype and the length of the sums behind a value.
+  std::optional<double> fixed;
+  // A dump that repeats the reference one: how far it is from it is the noise.
+  std::string noise;
+  double noise_factor = 3;
+};
+
+struct Divergence {
+  // The row is an input or parameter that no call before had made differ: it
+  // came in from outside (a weight, a batch).
+  bool from_outside = false;
+  int64_t step = 0;
+  int64_t rank = 0;
+  std::string call;
+  std::string reference_call;
+  std::string row;  // the one that differs most
+  std::string target_values;
+  std::string reference_values;
+  double difference = 0;  // relative
+  double tolerance = 0;
+  std::optional<double> noise;  // of this row, where it was measured
+  int64_t inputs_matched = 0;
+  int64_t inputs_unknown = 0;
+  std::vector<std::string> stack;
+};
+
+// Why something was not compared.
+struct Unseen {
+  int64_t only_in_target = 0;  // calls
+  int64_t only_in_reference = 0;
+  int64_t rows_without_partner = 0;
+  int64_t rows_without_values = 0;  // null statistics and no checksum
+  int64_t lost = 0;                 // gaps that the manifests name
+  std::vector<std::string> examples;
+  bool Any() const {
+    return only_in_target + only_in_reference + rows_without_partner +
+               rows_without_values + lost >
+           0;
+  }
+};
+
+struct DivergenceReport {
+  int64_t calls_compared = 0;
+  int64_t calls_differing = 0;
+  // At most one a step and rank: its first; those that a communication
+  // brought in are left out.
+  std::vector<Divergence> origins;
+  // Ranks whose first difference came in by communication.
+  struct Carried {
+    int64_t step = 0;
+    int64_t rank = 0;
+    std::string call;
+    int64_t from_rank = 0;
+  };
+  std::vector<Carried> carried;
+  Unseen unseen;
+};
+
+absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
+                                                const std::string& target,
+                                                const std::string& reference,
+                                                const MatchOptions& match,
+                                                const Tolerance& tolerance);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_ROOT_CAUSE_FIRST_DIVERGENCE_H_

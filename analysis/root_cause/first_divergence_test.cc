@@ -1,0 +1,164 @@
+// The first call that differs between two runs.
+#include "analysis/root_cause/first_divergence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "analysis/testing/dump_text.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using rankprobe::testing::AnalysisGolden;
+using rankprobe::testing::Call;
+using rankprobe::testing::GoldenDump;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class FirstDivergenceTest : public ::testing::Test {
+ protected:
+  DivergenceReport Diverge(const std::string& target,
+                           const std::string& reference,
+                           const Tolerance& tolerance = {}) {
+    auto report =
+        FindDivergence(file_system_.get(), target, reference, {}, tolerance);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report.ok() ? *std::move(report) : DivergenceReport();
+  }
+
+  std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  rankprobe::testing::DumpDir dir_;
+};
+
+TEST_F(FirstDivergenceTest, DivergenceNamesTheFirstCall) {
+  dir_.Write("b", {Call("Torch.a.0.forward", "1", "1"),
+                   Call("Torch.b.0.forward", "1", "2"),
+                   Call("Torch.c.0.forward", "2", "3")});
+  dir_.Write("n", {Call("Torch.a.0.forward", "1", "1"),
+                   Call("Torch.b.0.forward", "1", "2.5"),
+                   Call("Torch.c.0.forward", "2.5", "3.5")});
+  const DivergenceReport report =
+      Diverge(dir_.path() + "/n", dir_.path() + "/b");
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_EQ(report.origins[0].call, "Torch.b.0.forward");
+  EXPECT_EQ(report.origins[0].row, "Torch.b.0.forward.output.0");
+  EXPECT_FALSE(report.origins[0].from_outside);
+  EXPECT_EQ(report.origins[0].inputs_matched, 1);
+  EXPECT_NEAR(report.origins[0].difference, 0.2, 1e-12);
+  EXPECT_EQ(report.calls_differing, 2);
+  EXPECT_FALSE(report.unseen.Any());
+}
+
+TEST_F(FirstDivergenceTest, DivergenceThatCameInByCommunication) {
+  dir_.Write("b/rank0", {Call("Torch.a.0.forward", "1", "1"),
+                         Call("Distributed.all_reduce.0.forward", "1", "2")});
+  dir_.Write("b/rank1", {Call("Distributed.all_reduce.0.forward", "1", "2")});
+  dir_.Write("n/rank0", {Call("Torch.a.0.forward", "1", "5"),
+                         Call("Distributed.all_reduce.0.forward", "5", "6")});
+  dir_.Write("n/rank1", {Call("Distributed.all_reduce.0.forward", "1", "6")});
+  const DivergenceReport report =
+      Diverge(dir_.path() + "/n", dir_.path() + "/b");
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_EQ(report.origins[0].rank, 0);
+  EXPECT_EQ(report.origins[0].call, "Torch.a.0.forward");
+  ASSERT_THAT(report.carried, SizeIs(1));
+  EXPECT_EQ(report.carried[0].rank, 1);
+  EXPECT_EQ(report.carried[0].from_rank, 0);
+}
+
+TEST_F(FirstDivergenceTest, AWeightThatDiffersCameFromOutside) {
+  const DivergenceReport report = Diverge(
+      AnalysisGolden("dumps/cnn_stat_perturbed"), GoldenDump("cnn_stat_mix"));
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_TRUE(report.origins[0].from_outside);
+  EXPECT_EQ(report.origins[0].row, "Functional.linear.0.forward.input.1");
+  EXPECT_THAT(report.origins[0].stack, ::testing::Not(IsEmpty()));
+}
+
+TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
+  const DivergenceReport report = Diverge(
+      AnalysisGolden("dumps/cnn_stat_planted"), GoldenDump("cnn_stat_mix"));
+  EXPECT_EQ(report.unseen.only_in_target, 1);
+  EXPECT_EQ(report.unseen.only_in_reference, 1);
+  EXPECT_EQ(report.unseen.rows_without_partner, 1);
+  // The ledger of an export.
+  dir_.Write("n", {Call("Torch.a.0.forward", "1", "1")});
+  dir_.Write("b", {Call("Torch.a.0.forward", "1", "1")});
+  EXPECT_FALSE(Diverge(dir_.path() + "/n", dir_.path() + "/b").unseen.Any());
+  dir_.WriteFile("n/manifest.json",
+                 R"({"gaps":[{"step":0,"entry":"x","reason":"queue full"}]})");
+  const DivergenceReport lost = Diverge(dir_.path() + "/n", dir_.path() + "/b");
+  EXPECT_EQ(lost.unseen.lost, 1);
+  ASSERT_THAT(lost.unseen.examples, SizeIs(1));
+  EXPECT_THAT(lost.unseen.examples[0], HasSubstr("queue full"));
+}
+
+TEST_F(FirstDivergenceTest, NoiseRaisesTheTolerance) {
+  dir_.Write("b", {Call("Torch.a.0.forward", "1", "2")});
+  dir_.Write("c", {Call("Torch.a.0.forward", "1", "2.001")});
+  dir_.Write("n", {Call("Torch.a.0.forward", "1", "2.002")});
+  EXPECT_THAT(Diverge(dir_.path() + "/n", dir_.path() + "/b").origins,
+              SizeIs(1));
+  Tolerance tolerance;
+  tolerance.noise = dir_.path() + "/c";
+  EXPECT_THAT(
+      Diverge(dir_.path() + "/n", dir_.path() + "/b", tolerance).origins,
+      IsEmpty());
+  dir_.Write("n", {Call("Torch.a.0.forward", "1", "2.1")});
+  const DivergenceReport report =
+      Diverge(dir_.path() + "/n", dir_.path() + "/b", tolerance);
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_NEAR(report.origins[0].difference / *report.origins[0].noise, 95, 5);
+}
+
+// A linear module of 4 features for 1024 tokens: its gradients are sums over
+// the tokens.
+TEST_F(FirstDivergenceTest, GradientsAreJudgedByTheCallsOfTheirModule) {
+  const auto tensor = [](const std::string& shape, const std::string& value) {
+    return absl::StrReplaceAll(
+        rankprobe::testing::Tensor(value),
+        {{R"("shape":[4])", absl::StrCat(R"("shape":)", shape)}});
+  };
+  const auto gradients = [&](const std::string& weight,
+                             const std::string& bias) {
+    return absl::StrCat(R"("Module.m.Linear.parameters_grad.0":{"weight":[)",
+                        tensor("[4,4]", weight), R"(],"bias":[)",
+                        tensor("[4]", bias), "]}");
+  };
+  const std::string forward = absl::StrCat(
+      R"("Module.m.Linear.forward.0":{"input_args":[)", tensor("[1024,4]", "1"),
+      R"(],"input_kwargs":{},"output":[)", tensor("[1024,4]", "1"), "]}");
+  const std::string backward =
+      absl::StrCat(R"("Module.m.Linear.backward.0":{"input":[)",
+                   tensor("[1024,4]", "1"), R"(],"output":[]})");
+  const auto origins = [&](const std::vector<std::string>& calls,
+                           const std::string& weight, const std::string& bias) {
+    std::vector<std::string> target = calls;
+    std::vector<std::string> reference = calls;
+    target.push_back(gradients(weight, bias));
+    reference.push_back(gradients("1", "1"));
+    dir_.Write("n", target);
+    dir_.Write("b", reference);
+    return Diverge(dir_.path() + "/n", dir_.path() + "/b").origins;
+  };
+  // 4 eps sqrt(1024), eps being 2^-24: 7.6e-6.
+  EXPECT_THAT(origins({forward, backward}, "1.000006", "1"), IsEmpty());
+  ASSERT_THAT(origins({forward, backward}, "1.000009", "1"), SizeIs(1));
+  EXPECT_NEAR(origins({forward, backward}, "1.000009", "1")[0].tolerance,
+              std::ldexp(128, -24), 1e-12);
+  // Nothing is known of the sums, and the gradients are not their own inputs:
+  // 4 eps, 2.4e-7.
+  EXPECT_THAT(origins({}, "1", "1.0000002"), IsEmpty());
+  const std::vector<Divergence> alone = origins({}, "1", "1.00000035");
+  ASSERT_THAT(alone, SizeIs(1));
+  EXPECT_EQ(alone[0].row, "Module.m.Linear.parameters_grad.0.bias");
+  EXPECT_FALSE(alone[0].from_outside);
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

@@ -1,0 +1,236 @@
+#include "analysis/root_cause/replicas.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/calls/comm_links.h"
+#include "analysis/compare/stat_diff.h"
+#include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
+#include "dump_format/dump_reader.h"
+#include "dump_format/dump_rows.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// What a tensor says of its content; empty when it says nothing.
+std::string Content(const DumpRow& row) {
+  if (row.record == nullptr || row.derived) return "";
+  std::string out;
+  const JsonValue* const md5 = row.record->Find("md5");
+  if (md5 != nullptr && !md5->is_null()) {
+    absl::StrAppend(&out, "md5=", PythonText(*md5), " ");
+  }
+  bool any = !out.empty();
+  for (size_t i = 0; i < kStatCount; ++i) {
+    if (row.stats[i].is_null()) continue;
+    any = true;
+    absl::StrAppend(&out, kStatNames[i].key, "=", StatText(row.stats[i]), " ");
+  }
+  if (!any) return "";
+  return absl::StrCat(out, "shape=", row.shape);
+}
+
+using Holders = std::map<int64_t, std::string>;  // rank to content
+
+class Checker {
+ public:
+  Checker(FileSystem* file_system, const ReplicaOptions& options)
+      : file_system_(file_system), options_(options) {}
+
+  absl::StatusOr<ReplicaReport> Run(const std::string& path) {
+    RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system_, path));
+    // A process beside the ranks holds nobody's replica.
+    std::erase_if(layout.places,
+                  [](const DumpPlace& place) { return place.process; });
+    if (layout.kind == DumpLayout::Kind::kSingle || layout.Ranks().size() < 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          layout.path, ": has one rank only; replicas are across ranks"));
+    }
+    for (size_t i = 0; i < layout.places.size();) {
+      size_t end = i;
+      while (end < layout.places.size() &&
+             layout.places[end].step == layout.places[i].step) {
+        ++end;
+      }
+      RP_RETURN_IF_ERROR(
+          CheckStep(absl::MakeConstSpan(layout.places).subspan(i, end - i)));
+      i = end;
+    }
+    return std::move(report_);
+  }
+
+ private:
+  absl::Status CheckStep(absl::Span<const DumpPlace> places) {
+    step_ = places[0].step;
+    std::vector<int64_t> world;
+    for (const DumpPlace& place : places) world.push_back(place.rank);
+    CommLinks links(world);
+    parameters_.clear();
+    sent_.clear();
+    received_.clear();
+    order_.clear();
+    for (const DumpPlace& place : places) {
+      RP_RETURN_IF_ERROR(ReadRank(place, &links));
+    }
+    links.Match();
+    for (const auto& group : GroupsOf(world)) CheckParameters(group);
+    CheckLinks(links);
+    return absl::OkStatus();
+  }
+
+  std::vector<std::vector<int64_t>> GroupsOf(
+      const std::vector<int64_t>& world) const {
+    return options_.groups.empty() ? std::vector<std::vector<int64_t>>{world}
+                                   : options_.groups;
+  }
+
+  absl::Status ReadRank(const DumpPlace& place, CommLinks* links) {
+    RP_ASSIGN_OR_RETURN(const auto dump,
+                        DumpReader::Open(file_system_, place.directory, {}));
+    JsonDocument record;
+    std::vector<DumpRow> rows;
+    for (size_t i = 0; i < dump->size(); ++i) {
+      const absl::string_view name = dump->name(i);
+      RP_RETURN_IF_ERROR(dump->Read(i, &record));
+      RP_RETURN_IF_ERROR(ReadRows(name, &record, &rows));
+      const bool communication = IsCommunication(name);
+      if (communication) links->Add(place.rank, name, record.root());
+      for (const DumpRow& row : rows) {
+        const bool gradient = row.state == RowState::kParametersGrad;
+        if (gradient && !options_.gradients) continue;
+        if (row.state == RowState::kParameters || gradient) {
+          const std::string key(row.name);
+          if (!parameters_.contains(key)) order_.push_back({key, gradient});
+          parameters_[key][place.rank] = Content(row);
+        } else if (communication) {
+          auto& side = row.state == RowState::kOutput ? received_ : sent_;
+          std::string& content = side[{place.rank, std::string(name)}];
+          // The tensor a call is about is its first.
+          if (content.empty()) content = Content(row);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void CheckParameters(const std::vector<int64_t>& group) {
+    for (const auto& [row, gradient] : order_) {
+      Holders holders;
+      for (const int64_t rank : group) {
+        const auto it = parameters_[row].find(rank);
+        if (it != parameters_[row].end()) holders[rank] = it->second;
+      }
+      Judge(gradient ? ReplicaDifference::Kind::kGradient
+                     : ReplicaDifference::Kind::kParameter,
+            row, holders, &report_.rows_compared);
+    }
+  }
+
+  // Adds a difference unless all hold the same.
+  void Judge(ReplicaDifference::Kind kind, const std::string& row,
+             const Holders& holders, int64_t* compared) {
+    if (holders.size() < 2) {
+      if (!holders.empty()) ++report_.rows_on_one_rank;
+      return;
+    }
+    std::map<std::string, std::vector<int64_t>> by_content;
+    for (const auto& [rank, content] : holders) {
+      if (content.empty()) {
+        ++report_.rows_without_values;
+        return;
+      }
+      by_content[content].push_back(rank);
+    }
+    ++*compared;
+    if (by_content.size() < 2) return;
+    ReplicaDifference difference;
+    difference.kind = kind;
+    difference.step = step_;
+    difference.row = row;
+    for (const auto& [content, ranks] : by_content) {
+      difference.values.emplace_back(ranks, content);
+    }
+    std::sort(difference.values.begin(), difference.values.end());
+    report_.differences.push_back(std::move(difference));
+  }
+
+  std::string ContentOf(
+      const std::map<std::pair<int64_t, std::string>, std::string>& side,
+      int64_t rank, const std::string& node) const {
+    const auto it = side.find({rank, node});
+    return it == side.end() ? "" : it->second;
+  }
+
+  void CheckLinks(const CommLinks& links) {
+    std::set<std::pair<int64_t, std::string>> done;
+    links.ForEach([&](int64_t rank, const std::string& node,
+                      const std::vector<CommLink>& found) {
+      for (const CommLink& link : found) {
+        const bool everyone_equal = absl::StrContains(node, ".all_reduce.") ||
+                                    absl::StrContains(node, ".all_gather") ||
+                                    absl::StrContains(node, "._all_gather");
+        if (link.kind == CommKind::kSend) {
+          const bool whole = absl::StrContains(node, ".broadcast.") ||
+                             absl::StrContains(node, "send.");
+          if (!whole) continue;
+          for (const CommPeer& peer : link.peers) {
+            Judge(ReplicaDifference::Kind::kTransfer,
+                  absl::StrCat(node, " of rank ", rank, " to ", peer.node,
+                               " of rank ", peer.rank),
+                  {{rank, ContentOf(sent_, rank, node)},
+                   {peer.rank, ContentOf(received_, peer.rank, peer.node)}},
+                  &report_.transfers_compared);
+          }
+        } else if (link.kind == CommKind::kBoth && everyone_equal &&
+                   !done.contains({rank, node})) {
+          Holders holders = {{rank, ContentOf(received_, rank, node)}};
+          for (const CommPeer& peer : link.peers) {
+            holders[peer.rank] = ContentOf(received_, peer.rank, peer.node);
+            done.insert({peer.rank, peer.node});
+          }
+          Judge(ReplicaDifference::Kind::kCollective, node, holders,
+                &report_.collectives_compared);
+        }
+      }
+    });
+  }
+
+  FileSystem* const file_system_;
+  const ReplicaOptions& options_;
+  ReplicaReport report_;
+  int64_t step_ = 0;
+  std::map<std::string, Holders> parameters_;
+  std::vector<std::pair<std::string, bool>> order_;  // row, is a gradient
+  std::map<std::pair<int64_t, std::string>, std::string> sent_;
+  std::map<std::pair<int64_t, std::string>, std::string> received_;
+};
+
+}  // namespace
+
+const char* ReplicaKindName(ReplicaDifference::Kind kind) {
+  switch (kind) {
+    case ReplicaDifference::Kind::kGradient:
+      return "gradient";
+    case ReplicaDifference::Kind::kCollective:
+      return "collective";
+    case ReplicaDifference::Kind::kTransfer:
+      return "transfer";
+    default:
+      return "parameter";
+  }
+}
+
+absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
+                                            const std::string& dump,
+                                            const ReplicaOptions& options) {
+  return Checker(file_system, options).Run(dump);
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,49 @@
+// `replicas`: without a reference dump, what should be equal across ranks and is
+// not: parameters and gradients of data-parallel replicas, results of
+// collectives, what was sent against what was received.
+#ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICAS_H_
+#define RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICAS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe::analysis {
+
+struct ReplicaOptions {
+  // Ranks that hold the same parameters; empty: all ranks of a step.
+  std::vector<std::vector<int64_t>> groups;
+  // Gradients too: a rank's own, before they are averaged, differ by design.
+  bool gradients = false;
+};
+
+struct ReplicaDifference {
+  enum class Kind { kParameter, kGradient, kCollective, kTransfer };
+  Kind kind = Kind::kParameter;
+  int64_t step = 0;
+  std::string row;
+  // Rank and what it holds, ranks with equal values together.
+  std::vector<std::pair<std::vector<int64_t>, std::string>> values;
+};
+const char* ReplicaKindName(ReplicaDifference::Kind kind);
+
+struct ReplicaReport {
+  int64_t rows_compared = 0;
+  int64_t rows_on_one_rank = 0;  // nothing to compare with
+  int64_t rows_without_values = 0;
+  int64_t transfers_compared = 0;
+  int64_t collectives_compared = 0;
+  int64_t collectives_unlinked = 0;
+  std::vector<ReplicaDifference> differences;
+};
+
+absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
+                                            const std::string& dump,
+                                            const ReplicaOptions& options);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICAS_H_

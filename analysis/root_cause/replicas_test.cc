@@ -1,0 +1,79 @@
+// Ranks that should hold the same values, and do not.
+#include "analysis/root_cause/replicas.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "analysis/testing/dump_text.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using rankprobe::testing::Call;
+using rankprobe::testing::Int;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::string Parameter(const std::string& value) {
+  return absl::StrCat(
+      R"("Module.m.M.forward.0":{"input_args":[],"input_kwargs":{},)",
+      R"("output":[],"parameters":{"w":)", rankprobe::testing::Tensor(value),
+      "}}");
+}
+
+class ReplicasTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  rankprobe::testing::DumpDir dir_;
+};
+
+TEST_F(ReplicasTest, Replicas) {
+  const auto check = [&](const ReplicaOptions& options = {}) {
+    auto report =
+        CheckReplicas(file_system_.get(), dir_.path() + "/r", options);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return *std::move(report);
+  };
+  const std::string send =
+      Call("Distributed.send.0.forward", "7", "7", Int("dst", 1));
+  const std::string receive =
+      Call("Distributed.recv.0.forward", "0", "7", Int("src", 0));
+  dir_.Write("r/rank0", {Parameter("1"), send});
+  dir_.Write("r/rank1", {Parameter("1"), receive});
+  ReplicaReport report = check();
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_EQ(report.rows_compared, 1);
+  EXPECT_EQ(report.transfers_compared, 1);
+
+  dir_.Write("r/rank1",
+             {Parameter("2"), absl::StrReplaceAll(receive, {{"7", "8"}})});
+  report = check();
+  ASSERT_THAT(report.differences, SizeIs(2));
+  EXPECT_EQ(report.differences[0].kind, ReplicaDifference::Kind::kParameter);
+  EXPECT_EQ(report.differences[1].kind, ReplicaDifference::Kind::kTransfer);
+  ReplicaOptions apart;
+  apart.groups = {{0}, {1}};
+  EXPECT_THAT(check(apart).differences, SizeIs(1));
+}
+
+TEST_F(ReplicasTest, ReplicasOfOneRankAreRefused) {
+  dir_.Write("one", {Parameter("1")});
+  const auto report =
+      CheckReplicas(file_system_.get(), dir_.path() + "/one", {});
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("one rank"));
+}
+
+TEST_F(ReplicasTest, CollectivesMustAgree) {
+  dir_.Write("r/rank0", {Call("Distributed.all_reduce.0.forward", "1", "3")});
+  dir_.Write("r/rank1", {Call("Distributed.all_reduce.0.forward", "2", "4")});
+  const auto report = CheckReplicas(file_system_.get(), dir_.path() + "/r", {});
+  ASSERT_TRUE(report.ok());
+  ASSERT_THAT(report->differences, SizeIs(1));
+  EXPECT_EQ(report->differences[0].kind, ReplicaDifference::Kind::kCollective);
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

@@ -1,0 +1,77 @@
+#include "analysis/root_cause/report_messages.h"
+
+namespace rankprobe::analysis {
+
+v1::DivergenceReport ToMessage(const DivergenceReport& report) {
+  v1::DivergenceReport out;
+  for (const Divergence& d : report.origins) {
+    v1::DivergenceReport::Origin& origin = *out.add_origins();
+    origin.set_step(d.step);
+    origin.set_rank(d.rank);
+    origin.set_call(d.call);
+    origin.set_from_outside(d.from_outside);
+    origin.set_reference_call(d.reference_call);
+    origin.set_row(d.row);
+    origin.set_target(d.target_values);
+    origin.set_reference(d.reference_values);
+    origin.set_difference(d.difference);
+    origin.set_tolerance(d.tolerance);
+    if (d.noise.has_value()) origin.set_noise(*d.noise);
+    origin.set_inputs_matched(d.inputs_matched);
+    origin.set_inputs_unknown(d.inputs_unknown);
+    origin.mutable_stack()->Assign(d.stack.begin(), d.stack.end());
+  }
+  for (const DivergenceReport::Carried& c : report.carried) {
+    v1::DivergenceReport::Carried& carried = *out.add_carried();
+    carried.set_step(c.step);
+    carried.set_rank(c.rank);
+    carried.set_call(c.call);
+    carried.set_from_rank(c.from_rank);
+  }
+  out.set_calls_compared(report.calls_compared);
+  out.set_calls_differing(report.calls_differing);
+  v1::DivergenceReport::Unseen& unseen = *out.mutable_unseen();
+  unseen.set_only_in_target(report.unseen.only_in_target);
+  unseen.set_only_in_reference(report.unseen.only_in_reference);
+  unseen.set_rows_without_partner(report.unseen.rows_without_partner);
+  unseen.set_rows_without_values(report.unseen.rows_without_values);
+  unseen.set_lost(report.unseen.lost);
+  unseen.mutable_examples()->Assign(report.unseen.examples.begin(),
+                                    report.unseen.examples.end());
+  return out;
+}
+
+v1::ReplicaReport ToMessage(const ReplicaReport& report) {
+  v1::ReplicaReport out;
+  for (const ReplicaDifference& d : report.differences) {
+    v1::ReplicaReport::Difference& difference = *out.add_differences();
+    difference.set_kind(ReplicaKindName(d.kind));
+    difference.set_step(d.step);
+    difference.set_row(d.row);
+    for (const auto& [ranks, content] : d.values) {
+      auto& value = *difference.add_values();
+      value.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+      value.set_content(content);
+    }
+  }
+  out.set_rows_compared(report.rows_compared);
+  out.set_rows_on_one_rank(report.rows_on_one_rank);
+  out.set_rows_without_values(report.rows_without_values);
+  out.set_transfers_compared(report.transfers_compared);
+  out.set_collectives_compared(report.collectives_compared);
+  return out;
+}
+
+v1::OverflowReport ToMessage(const std::vector<OverflowOrigin>& origins,
+                             const std::string& file) {
+  v1::OverflowReport out;
+  out.set_file(file);
+  for (const OverflowOrigin& o : origins) {
+    v1::OverflowReport::Origin& found = *out.add_found();
+    found.set_rank(o.rank);
+    found.set_call(o.call);
+  }
+  return out;
+}
+
+}  // namespace rankprobe::analysis

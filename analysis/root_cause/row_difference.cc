@@ -1,0 +1,148 @@
+#include "analysis/root_cause/row_difference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "common/text/json_text.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double EpsilonOf(absl::string_view dtype) {
+  if (absl::EndsWith(dtype, "bfloat16")) return std::ldexp(1.0, -8);
+  if (absl::EndsWith(dtype, "float16")) return std::ldexp(1.0, -11);
+  if (absl::EndsWith(dtype, "float32") || absl::EndsWith(dtype, "complex64")) {
+    return std::ldexp(1.0, -24);
+  }
+  if (absl::EndsWith(dtype, "float64") || absl::EndsWith(dtype, "complex128")) {
+    return std::ldexp(1.0, -53);
+  }
+  if (absl::StrContains(dtype, "float8")) return std::ldexp(1.0, -4);
+  return 0;
+}
+
+double ElementsOf(const DumpRow& row) {
+  const JsonValue* const shape =
+      row.record == nullptr ? nullptr : row.record->Find("shape");
+  if (shape == nullptr) return 1;
+  double elements = 1;
+  for (const JsonValue& size : shape->items()) elements *= size.number;
+  return elements;
+}
+
+// How far two values of one statistic are apart, relative to `size`.
+double ValueDifference(const JsonValue& x, const JsonValue& y, double size) {
+  if (!x.is_number() || !y.is_number()) {
+    return StatText(x) == StatText(y) ? 0 : kInfinity;
+  }
+  if (x.number == y.number) return 0;
+  if (std::isnan(x.number) && std::isnan(y.number)) return 0;
+  if (!std::isfinite(x.number) || !std::isfinite(y.number)) return kInfinity;
+  return std::fabs(x.number - y.number) / size;
+}
+
+// Of the statistic that differs most; unset when neither row has one.
+std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
+  // A mean near zero is judged by the size of what it is a mean of.
+  double scale = 0;
+  for (const DumpRow* row : {&n, &b}) {
+    for (const Stat stat : {kMax, kMin, kMean}) {
+      const JsonValue& value = row->stats[stat];
+      if (value.is_number() && std::isfinite(value.number)) {
+        scale = std::max(scale, std::fabs(value.number));
+      }
+    }
+  }
+  std::optional<double> most;
+  for (size_t i = 0; i < kStatCount; ++i) {
+    const JsonValue& x = n.stats[i];
+    const JsonValue& y = b.stats[i];
+    if (x.is_null() && y.is_null()) continue;
+    const double size =
+        i == kNorm ? std::max(std::fabs(x.number), std::fabs(y.number)) : scale;
+    most = std::max(most.value_or(0), ValueDifference(x, y, size));
+  }
+  return most;
+}
+
+// Of the elements, relative to the norm; unset where they were not compared.
+std::optional<double> ElementDifference(const RowPair& pair) {
+  const auto& distance = pair.tensor.values[kEuclideanDistance];
+  const JsonValue& norm = pair.reference->stats[kNorm];
+  if (distance.has_value() && norm.is_number() && norm.number > 0) {
+    return *distance / norm.number;
+  }
+  if (pair.tensor.state == TensorMetrics::State::kSpecialsDiffer ||
+      pair.tensor.state == TensorMetrics::State::kShapeMismatch) {
+    return kInfinity;
+  }
+  return std::nullopt;
+}
+
+// Null when the row has none, or a null for one.
+const JsonValue* ChecksumOf(const DumpRow& row) {
+  const JsonValue* const md5 = row.record->Find("md5");
+  return md5 == nullptr || md5->is_null() ? nullptr : md5;
+}
+
+}  // namespace
+
+std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
+  if (pair.reference == nullptr) return std::nullopt;
+  const DumpRow& n = *pair.target;
+  const DumpRow& b = *pair.reference;
+  if (n.record == nullptr || b.record == nullptr) {
+    return n.record == b.record ? 0 : kInfinity;
+  }
+  if (n.dtype != b.dtype || n.shape != b.shape) return kInfinity;
+  if (n.derived) {
+    // No tensor: what it says must be the same.
+    for (size_t i = 0; i < kStatCount; ++i) {
+      if (StatText(n.stats[i]) != StatText(b.stats[i])) return kInfinity;
+    }
+    return 0;
+  }
+  const JsonValue* const md5_n = ChecksumOf(n);
+  const JsonValue* const md5_b = ChecksumOf(b);
+  const bool checksums = md5_n != nullptr && md5_b != nullptr;
+  if (checksums && PythonText(*md5_n) == PythonText(*md5_b)) return 0;
+  std::optional<double> difference = StatDifference(n, b);
+  if (mode == DumpMode::kTensor) {
+    // An unset one is less than any.
+    difference = std::max(difference, ElementDifference(pair));
+  }
+  if (checksums && difference.value_or(0) == 0) {
+    // Equal summaries of different data.
+    return std::numeric_limits<double>::denorm_min();
+  }
+  if (!difference.has_value() && ElementsOf(n) == 0) return 0;
+  return difference;
+}
+
+double AutoTolerance(const DumpRow& output,
+                     absl::Span<const DumpRow* const> operands) {
+  const double epsilon = EpsilonOf(output.dtype);
+  const double out = std::max(1.0, ElementsOf(output));
+  std::vector<double> sizes;
+  for (const DumpRow* row : operands) {
+    if (!row->derived && row->has_dtype) sizes.push_back(ElementsOf(*row));
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  double length = 1;
+  if (sizes.size() >= 2) {
+    // A product of matrices, [m, k] by [k, n]: k = sqrt(mk * kn / mn).
+    length =
+        std::max({1.0, std::sqrt(sizes[0] * sizes[1] / out), sizes[0] / out});
+  } else if (sizes.size() == 1) {
+    length = std::max(1.0, sizes[0] / out);
+  }
+  return 4 * epsilon * std::sqrt(length);
+}
+
+}  // namespace rankprobe::analysis

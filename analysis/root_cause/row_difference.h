@@ -1,0 +1,26 @@
+// How far two values of a dump are apart, and how far rounding alone may take
+// them (docs/analysis.md, "Tolerances"). Pure functions.
+#ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_
+#define RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_
+
+#include <optional>
+
+#include "absl/types/span.h"
+#include "analysis/compare/verdict.h"
+#include "dump_format/dump_reader.h"
+#include "dump_format/dump_rows.h"
+
+namespace rankprobe::analysis {
+
+// How far two rows are apart, relative to the size of the reference one; unset
+// when one of them says nothing. Infinite: they cannot be equal (dtype, shape,
+// checksum, a word).
+std::optional<double> RowDifference(const RowPair& pair, DumpMode mode);
+
+// A bound from the dtype of `output` and the sums that made it of `operands`.
+double AutoTolerance(const DumpRow& output,
+                     absl::Span<const DumpRow* const> operands);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_

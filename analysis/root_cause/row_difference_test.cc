@@ -1,0 +1,104 @@
+// How far two rows are apart, and what rounding may do.
+#include "analysis/root_cause/row_difference.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+class RowDifferenceTest : public ::testing::Test {
+ protected:
+  // Of rows with the statistics and what else is given.
+  std::optional<double> Difference(const std::string& target,
+                                   const std::string& reference,
+                                   const TensorMetrics& metrics = {}) {
+    const auto row = [](const std::string& fields, JsonDocument* document) {
+      EXPECT_TRUE(
+          document
+              ->Parse(absl::StrCat(
+                  R"({"output":[{"type":"torch.Tensor","dtype":"torch.int64",)",
+                  R"("shape":[2],)", fields, "}]}"))
+              .ok());
+      std::vector<DumpRow> rows;
+      EXPECT_TRUE(ReadRows("x", document, &rows).ok());
+      return rows[0];
+    };
+    JsonDocument documents[2];
+    const DumpRow n = row(target, &documents[0]);
+    const DumpRow b = row(reference, &documents[1]);
+    RowPair pair;
+    pair.target = &n;
+    pair.reference = &b;
+    pair.tensor = metrics;
+    return RowDifference(pair, DumpMode::kTensor);
+  }
+};
+
+TEST_F(RowDifferenceTest, OfStatisticsAndChecksums) {
+  const std::string one = R"("Max":4,"Min":1,"Mean":2,"Norm":5)";
+  EXPECT_EQ(Difference(one, one), 0);
+  // Min by the largest of all, the norm by itself.
+  EXPECT_EQ(Difference(one, R"("Max":4,"Min":2,"Mean":2,"Norm":5)"), 0.25);
+  EXPECT_EQ(Difference(one, R"("Max":4,"Min":1,"Mean":2,"Norm":10)"), 0.5);
+  EXPECT_EQ(Difference(one, R"("Max":NaN,"Min":1,"Mean":2,"Norm":5)"), kInf);
+  EXPECT_EQ(Difference(R"("Max":null,"md5":"a")", R"("Max":null,"md5":"a")"),
+            0);
+  // Equal summaries of different data are not equal; a null says nothing.
+  EXPECT_GT(Difference(one + R"(,"md5":"a")", one + R"(,"md5":"b")"), 0);
+  EXPECT_EQ(Difference(one + R"(,"md5":null)", one + R"(,"md5":null)"), 0);
+  EXPECT_EQ(Difference(R"("Max":null,"md5":null)", R"("Max":null,"md5":null)"),
+            std::nullopt);
+}
+
+TEST_F(RowDifferenceTest, OfElements) {
+  const std::string one = R"("Max":4,"Min":1,"Mean":2,"Norm":5)";
+  TensorMetrics metrics;
+  metrics.state = TensorMetrics::State::kCompared;
+  metrics.values[kEuclideanDistance] = 1;
+  EXPECT_EQ(Difference(one, one, metrics), 0.2);
+  EXPECT_EQ(Difference(
+                one, one,
+                NoMetrics(TensorMetrics::State::kUnsupported, "No real data.")),
+            0);
+  for (const auto state : {TensorMetrics::State::kSpecialsDiffer,
+                           TensorMetrics::State::kShapeMismatch}) {
+    EXPECT_EQ(Difference(one, one, NoMetrics(state, "")), kInf);
+  }
+}
+
+TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
+  const auto row = [](JsonDocument* document, const std::string& dtype,
+                      const std::string& shape) {
+    EXPECT_TRUE(document
+                    ->Parse(absl::StrCat(
+                        R"({"output":[{"type":"torch.Tensor",)", R"("dtype":")",
+                        dtype, R"(","shape":[)", shape, "]}]}"))
+                    .ok());
+    std::vector<DumpRow> rows;
+    EXPECT_TRUE(ReadRows("x", document, &rows).ok());
+    return rows[0];
+  };
+  JsonDocument a;
+  JsonDocument b;
+  JsonDocument c;
+  const DumpRow out = row(&a, "torch.float32", "8,16");
+  const DumpRow left = row(&b, "torch.float32", "8,100");
+  const DumpRow right = row(&c, "torch.float32", "100,16");
+  const double product = AutoTolerance(out, {&left, &right});
+  EXPECT_NEAR(product / AutoTolerance(out, {&out}), 10, 1e-9);
+  JsonDocument d;
+  const DumpRow half = row(&d, "torch.bfloat16", "8,16");
+  EXPECT_GT(AutoTolerance(half, {&half}), 1e-3);
+  JsonDocument e;
+  const DumpRow integers = row(&e, "torch.int64", "8,16");
+  EXPECT_EQ(AutoTolerance(integers, {&integers}), 0);
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

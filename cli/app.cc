@@ -1,0 +1,53 @@
+// The verbs, and the flags that every one of them takes.
+#include "cli/app.h"
+
+#include <CLI/CLI.hpp>
+
+namespace rankprobe {
+
+void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
+  RegisterAttachCommand(app, command);
+  RegisterRunCommands(app, globals, command);
+  RegisterSwitchCommands(app, globals, command);
+  RegisterMonitorCommands(app, globals, command);
+  RegisterExportCommand(app, globals, command);
+  RegisterLedgerCommand(app, globals, command);
+  RegisterArchiveCommands(app, globals, command);
+  RegisterCompareCommand(app, globals, command);
+  RegisterFirstDivergenceCommand(app, globals, command);
+  RegisterOverflowCheckCommand(app, globals, command);
+  RegisterReplicasCommand(app, globals, command);
+  RegisterGraphCommand(app, globals, command);
+  RegisterAccCheckCommand(app, globals, command);
+}
+
+void AddGlobals(CLI::App* app, Globals* globals) {
+  app->add_option("--collector", globals->collector,
+                  "the collector (else RANKPROBE_COLLECTOR, else "
+                  "127.0.0.1:7411)")
+      ->type_name("HOST:PORT");
+  app->add_flag("--json", globals->json, "one line of JSON on standard output");
+  app->add_option("--tls-ca", globals->files.tls_ca,
+                  "PEM certificates that vouch for the collector (else "
+                  "RANKPROBE_TLS_CA): speak TLS")
+      ->type_name("FILE");
+  app->add_option("--tls-cert", globals->files.tls_cert,
+                  "own certificate, for mutual TLS (else RANKPROBE_TLS_CERT)")
+      ->type_name("FILE");
+  app->add_option("--tls-key", globals->files.tls_key,
+                  "its key (else RANKPROBE_TLS_KEY)")
+      ->type_name("FILE");
+  app->add_option("--tls-server-name", globals->files.tls_server_name,
+                  "name in the collector's certificate, if it is another one "
+                  "(else RANKPROBE_TLS_SERVER_NAME)")
+      ->type_name("NAME");
+  app->add_option("--token-file", globals->files.token_file,
+                  "file with a bearer token (else RANKPROBE_TOKEN_FILE)")
+      ->type_name("FILE");
+  app->add_option("--timeout", globals->timeout_seconds,
+                  "seconds to wait for the collector")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, 86400.0));
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,61 @@
+// The commands of `rankprobe`. Each Register* puts its sub-commands into the app
+// and stores what to run; run() returns a status and may set an exit code of its
+// own for partial success.
+#ifndef RANKPROBE_CLI_APP_H_
+#define RANKPROBE_CLI_APP_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/client/client.h"
+
+namespace rankprobe {
+
+struct ParsedCommand {
+  // Set by the chosen command.
+  std::function<absl::Status(const Globals&, int* exit_code)> run;
+};
+
+void RegisterRunCommands(CLI::App* app, Globals* globals,
+                         ParsedCommand* command);
+void RegisterSwitchCommands(CLI::App* app, Globals* globals,
+                            ParsedCommand* command);
+void RegisterMonitorCommands(CLI::App* app, Globals* globals,
+                             ParsedCommand* command);
+void RegisterExportCommand(CLI::App* app, Globals* globals,
+                           ParsedCommand* command);
+void RegisterLedgerCommand(CLI::App* app, Globals* globals,
+                           ParsedCommand* command);
+void RegisterArchiveCommands(CLI::App* app, Globals* globals,
+                             ParsedCommand* command);
+void RegisterCompareCommand(CLI::App* app, Globals* globals,
+                            ParsedCommand* command);
+void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
+                                    ParsedCommand* command);
+void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
+                                  ParsedCommand* command);
+void RegisterReplicasCommand(CLI::App* app, Globals* globals,
+                             ParsedCommand* command);
+void RegisterGraphCommand(CLI::App* app, Globals* globals,
+                          ParsedCommand* command);
+void RegisterAccCheckCommand(CLI::App* app, Globals* globals,
+                             ParsedCommand* command);
+
+void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
+
+// What `rankprobe run ARGUMENTS` does: the process becomes the one that starts
+// the job. Comes back only if that failed.
+absl::Status Attach(const std::vector<std::string>& arguments);
+
+// All of them, in an app that has none yet.
+void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command);
+
+// --json and --collector are legal after the verb too.
+void AddGlobals(CLI::App* app, Globals* globals);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_APP_H_

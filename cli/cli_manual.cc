@@ -1,0 +1,122 @@
+#include "cli/cli_manual.h"
+
+namespace rankprobe {
+
+const char* CliDescription() {
+  return "shows what every tensor did, on every rank, at any step of a PyTorch "
+         "job";
+}
+
+Manual CliManual() {
+  Manual manual;
+  manual.section = 1;
+  manual.description =
+      "Agents inside the ranks of a training job stream tensor statistics and "
+      "tensors to a collector, rankprobed(8).\n"
+      "rankprobe switches that recording on and off, watches it, takes data "
+      "out of the archive, and says where two dumps differ or where a NaN "
+      "came from.\n"
+      "\n"
+      "The commands that find what is wrong read a dump directory, written by "
+      "rankprobe or by msprobe, or a run in the archive, run:NAME or "
+      "run:NAME@STEP.\n"
+      "They need no collector for a directory.\n"
+      "\n"
+      "With --json a command prints one line of JSON on standard output; its "
+      "names are those of the .proto files.";
+  manual.purposes = {
+      {"Attach a job", {"run"}},
+      {"Switch recording", {"enable", "disable", "config", "explain"}},
+      {"Watch", {"status", "top", "watch", "events", "triggers", "flight"}},
+      {"Take data out", {"runs", "export", "ledger"}},
+      {"Find what is wrong",
+       {"overflow_check", "first-divergence", "compare", "graph_visualize",
+        "replicas", "acc_check"}},
+      {"Keep the archive", {"verify", "delete", "backup"}},
+  };
+  manual.examples = {
+      {"run", {"rankprobe run -- torchrun --nproc-per-node 2 train.py"}},
+      {"enable",
+       {"rankprobe enable --for-steps 3",
+        "rankprobe enable --run train --ranks 0,2-3 --config tensors.json"}},
+      {"explain",
+       {"rankprobe explain --run train --rank 0 --call linear",
+        "rankprobe explain --run train --config tensors.json"}},
+      {"triggers set", {"rankprobe triggers set --run train nan.json"}},
+      {"watch", {"rankprobe watch --json"}},
+      {"export",
+       {"rankprobe export --run train -o dump",
+        "rankprobe export --run train --steps 0,4-6 --tar - | tar -t"}},
+      {"ledger", {"rankprobe ledger --run train --counts"}},
+      {"overflow_check", {"rankprobe overflow_check -i dump/step5 -o report"}},
+      {"first-divergence",
+       {"rankprobe first-divergence dump reference",
+        "rankprobe first-divergence run:new run:old"}},
+      {"compare", {"rankprobe compare -tp dump -gp reference -o result -da"}},
+      {"graph_visualize",
+       {"rankprobe graph_visualize -tp dump -o graph",
+        "rankprobe graph_visualize -tp dump -gp reference -o graph -oc"}},
+      {"replicas", {"rankprobe replicas dump/step5"}},
+      {"acc_check",
+       {"rankprobe acc_check -api_info dump/step5/rank0/dump.json -o check"}},
+      {"verify", {"rankprobe verify --read-data --subset 10%"}},
+      {"delete", {"rankprobe delete --run train --steps 0-99"}},
+  };
+  manual.values = {
+      {"--run", "NAME"},
+      {"--ranks", "RANKS"},
+      {"--steps", "STEPS"},
+      {"--config", "FILE"},
+      {"--rank", "RANK"},
+      {"--step", "STEP"},
+      {"--at-step", "STEP"},
+      {"--for-steps", "N"},
+      {"--wait", "SECONDS"},
+      {"--interval", "SECONDS"},
+      {"--epoch", "N"},
+      {"--call", "TEXT"},
+      {"--max-calls", "N"},
+      {"--limit", "N"},
+      {"--rounds", "N"},
+      {"--output", "DIR"},
+      {"--server-dir", "DIR"},
+      {"--tar", "FILE"},
+      {"--subset", "PERCENT"},
+      {"--output_path", "DIR"},
+      {"--target_path", "DUMP"},
+      {"--golden_path", "DUMP"},
+      {"--input_path", "PATH"},
+      {"--cell_mapping", "FILE"},
+      {"--data_mapping", "FILE"},
+      {"--api_mapping", "FILE"},
+      {"--rank_size", "N"},
+      {"--tp", "N"},
+      {"--pp", "N"},
+      {"--vpp", "N"},
+      {"--noise", "DUMP"},
+      {"--groups", "GROUPS"},
+      {"--tolerance", "auto|NUMBER"},
+  };
+  manual.exit_codes = {
+      {"0", "done"},
+      {"1",
+       "partly: a rank did not follow, an export has gaps, two dumps differ or "
+       "not all of them was seen"},
+      {"2", "bad usage or config"},
+      {"3", "no collector there"},
+      {"4", "not found"},
+      {"5", "refused"},
+  };
+  manual.environment = {
+      {"RANKPROBE_COLLECTOR", "HOST:PORT of the collector, for --collector."},
+      {"RANKPROBE_TLS_CA, RANKPROBE_TLS_CERT, RANKPROBE_TLS_KEY, "
+       "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
+       "For the flags of these names."},
+      {"RANKPROBE_PYTHON",
+       "The Python, with torch, that runs acc_check and run; else python3."},
+  };
+  manual.see_also = {"rankprobed(8)", "README.md and docs/ of the project"};
+  return manual;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,51 @@
+#include "cli/client/choose_run.h"
+
+#include <cstdio>
+#include <set>
+
+#include "absl/strings/str_join.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+#include "common/config/plan.h"
+#include "common/rpc/channel_security.h"
+
+namespace rankprobe {
+
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
+  RP_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(path));
+  // Bad configs are told at once, with every fault; the collector checks again.
+  const auto parsed = ParseConfig(text, {});
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ",
+        absl::StrReplaceAll(std::string(parsed.status().message()),
+                            {{"\n", absl::StrCat("\n", path, ": ")}})));
+  }
+  for (const std::string& warning : parsed->warnings) {
+    Print(stderr, "rankprobe: warning: %s: %s\n", path.c_str(),
+          warning.c_str());
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> ChooseRun(const Client& client,
+                                      const std::string& named) {
+  if (!named.empty()) return named;
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::ListAgentsResponse agents;
+  RP_RETURN_IF_ERROR(
+      client.ToStatus(client.control->ListAgents(&context, {}, &agents)));
+  std::set<std::string> runs;
+  for (const v1::AgentInfo& agent : agents.agents()) {
+    if (agent.connected()) runs.insert(agent.identity().run());
+  }
+  if (runs.size() == 1) return *runs.begin();
+  if (runs.empty())
+    return absl::NotFoundError("no rank is connected; name a run with --run");
+  return absl::InvalidArgumentError(
+      absl::StrCat("more than one run is connected, name one with --run: ",
+                   absl::StrJoin(runs, ", ")));
+}
+
+}  // namespace rankprobe

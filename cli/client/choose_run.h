@@ -1,0 +1,22 @@
+// What verbs ask for before they ask the collector. Pure but for the call.
+#ifndef RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
+#define RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/client/client.h"
+
+namespace rankprobe {
+
+// The run that is meant: the named one, or the only one with connected ranks.
+absl::StatusOr<std::string> ChooseRun(const Client& client,
+                                      const std::string& named);
+
+// Text of a config.json. INVALID_ARGUMENT with every fault; warnings go to
+// standard error.
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_

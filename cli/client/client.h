@@ -1,0 +1,72 @@
+// The connection of one CLI call.
+#ifndef RANKPROBE_CLI_CLIENT_CLIENT_H_
+#define RANKPROBE_CLI_CLIENT_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/rpc/grpc_channel.h"
+#include "rankprobe/v1/archive.grpc.pb.h"
+#include "rankprobe/v1/control.grpc.pb.h"
+
+namespace rankprobe {
+
+// What every verb shares.
+struct Globals {
+  std::string collector = "127.0.0.1:7411";
+  bool json = false;
+  double timeout_seconds = 30;
+  ChannelSecurityFiles files;
+  // Read from the files before a verb runs.
+  ChannelSecurity security;
+};
+
+class Client {
+ public:
+  explicit Client(const Globals& globals) : globals_(globals) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(64 << 20);
+    channel_ = MakeChannel(globals.collector, globals.security, arguments);
+    control = v1::ControlService::NewStub(channel_);
+    archive = v1::ArchiveService::NewStub(channel_);
+  }
+
+  // `extra_seconds`: on top of --timeout, for calls that wait on purpose.
+  void Prepare(grpc::ClientContext* context, double extra_seconds = 0) const {
+    AddToken(globals_.security, context);
+    context->set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::milliseconds(static_cast<int64_t>(
+            1000 * (globals_.timeout_seconds + extra_seconds))));
+  }
+
+  absl::Status ToStatus(const grpc::Status& status) const {
+    if (status.ok()) return absl::OkStatus();
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::UNIMPLEMENTED ||
+        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::UnavailableError(absl::StrCat(
+          "no rankprobe collector answers at ", globals_.collector, ": ",
+          absl::StrReplaceAll(status.error_message(), {{"\n", " "}})));
+    }
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        status.error_message());
+  }
+
+  std::unique_ptr<v1::ControlService::Stub> control;
+  std::unique_ptr<v1::ArchiveService::Stub> archive;
+
+ private:
+  const Globals globals_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_CLIENT_H_

@@ -1,0 +1,89 @@
+#include "cli/client/dump_input.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/export_receiver.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr double kLongestExportSeconds = 24 * 3600;
+
+}  // namespace
+
+absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
+                                          const Globals& globals,
+                                          const std::string& name) {
+  absl::string_view rest = name;
+  DumpInput input(file_system, name);
+  if (!absl::ConsumePrefix(&rest, "run:")) return input;
+  const size_t at = rest.rfind('@');
+  const std::string run(rest.substr(0, at));
+  const std::string step(at == absl::string_view::npos ? absl::string_view()
+                                                       : rest.substr(at + 1));
+  if (run.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": expected run:NAME or run:NAME@STEP"));
+  }
+  RP_RETURN_IF_ERROR(input.Download(globals, run, step));
+  return input;
+}
+
+DumpInput::DumpInput(DumpInput&& other) noexcept
+    : file_system_(other.file_system_),
+      path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, "")) {}
+
+DumpInput::~DumpInput() {
+  if (!temporary_.empty()) (void)file_system_->DeleteTree(temporary_);
+}
+
+absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
+                                 const std::string& step) {
+  const char* const base = std::getenv("TMPDIR");
+  std::string pattern = absl::StrCat(
+      base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(pattern, ": ", std::strerror(errno)));
+  }
+  temporary_ = pattern;
+  const std::string directory = temporary_ + "/dump";
+  v1::ExportRequest request;
+  request.set_takes_files(true);
+  request.set_run(run);
+  if (!step.empty()) {
+    RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                        ParseRanges(absl::StrCat("run:", run, "@"), step));
+    request.mutable_steps()->Assign(steps.begin(), steps.end());
+  }
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<ExportFiles> files,
+                      ExportFiles::Open(file_system_, directory,
+                                        StagedTree::Leftovers::kDelete));
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestExportSeconds);
+  const auto reader = client.archive->Export(&context, request);
+  v1::ExportEvent event;
+  absl::Status written;
+  while (written.ok() && reader->Read(&event)) written = files->OnEvent(event);
+  if (!written.ok()) context.TryCancel();
+  const absl::Status status = client.ToStatus(reader->Finish());
+  RP_RETURN_IF_ERROR(written);
+  RP_RETURN_IF_ERROR(status);
+  RP_RETURN_IF_ERROR(files->Finish());
+  const std::string one_step = absl::StrCat(directory, "/step", step);
+  path_ =
+      !step.empty() && file_system_->Exists(one_step) ? one_step : directory;
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,40 @@
+// Where a verb's dump comes from: a path, or `run:NAME` (`run:NAME@STEP`), a
+// run in the archive, which is streamed into a temporary directory. The
+// directory goes with the object. Not thread-safe.
+#ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
+#define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/client/client.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+class DumpInput {
+ public:
+  static absl::StatusOr<DumpInput> Open(FileSystem* file_system,
+                                        const Globals& globals,
+                                        const std::string& name);
+  DumpInput(DumpInput&& other) noexcept;
+  DumpInput& operator=(DumpInput&&) = delete;
+  ~DumpInput();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  DumpInput(FileSystem* file_system, std::string path)
+      : file_system_(file_system), path_(std::move(path)) {}
+  absl::Status Download(const Globals& globals, const std::string& run,
+                        const std::string& step);
+
+  FileSystem* const file_system_;
+  std::string path_;
+  std::string temporary_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_

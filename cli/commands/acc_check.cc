@@ -1,0 +1,114 @@
+// acc_check: PyTorch's kernels are run by a Python worker; this finds the dump
+// and hands over.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/app.h"
+#include "cli/client/dump_input.h"
+#include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe {
+namespace {
+
+// The dump.json of a run of the archive, of one step and rank.
+absl::StatusOr<std::string> OnlyDump(FileSystem* file_system,
+                                     const std::string& name,
+                                     const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system, path));
+  if (layout.places.size() == 1) {
+    return layout.places[0].directory + "/dump.json";
+  }
+  if (layout.Steps().size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": has several steps; name one: ", name, "@", layout.Steps()[0]));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": has ", layout.places.size(),
+                   " ranks; export it and name the dump.json of one of them"));
+}
+
+// Ends with the worker's exit status.
+absl::StatusOr<int> RunWorker(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (const std::string& word : words) {
+    pointers.push_back(const_cast<char*>(word.c_str()));
+  }
+  pointers.push_back(nullptr);
+  pid_t pid = 0;
+  const int fault = ::posix_spawnp(&pid, pointers[0], nullptr, nullptr,
+                                   pointers.data(), environ);
+  if (fault != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        words[0], ": ", std::strerror(fault),
+        " (acc_check needs Python with torch; RANKPROBE_PYTHON names it)"));
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) {
+      return absl::InternalError(
+          absl::StrCat("waitpid: ", std::strerror(errno)));
+    }
+  }
+  // As shells say it.
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+absl::Status AccCheck(const Globals& globals,
+                      const std::vector<std::string>& arguments,
+                      int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  const char* const chosen = std::getenv("RANKPROBE_PYTHON");
+  std::vector<std::string> words = {
+      chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
+      "rankprobe.acc_check"};
+  std::vector<DumpInput> inputs;  // kept until the worker has ended
+  for (const std::string& argument : arguments) {
+    if (absl::StartsWith(argument, "run:")) {
+      RP_ASSIGN_OR_RETURN(DumpInput input, DumpInput::Open(file_system.get(),
+                                                           globals, argument));
+      RP_ASSIGN_OR_RETURN(words.emplace_back(),
+                          OnlyDump(file_system.get(), argument, input.path()));
+      inputs.push_back(std::move(input));
+      continue;
+    }
+    // Spelt as the worker spells them.
+    words.push_back(argument == "--result_csv_path"   ? "-csv_path"
+                    : argument == "--save_error_data" ? "-save_error_data"
+                    : argument == "--config_path"     ? "-config"
+                                                      : argument);
+  }
+  if (globals.json) words.emplace_back("--json");
+  RP_ASSIGN_OR_RETURN(*exit_code, RunWorker(words));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterAccCheckCommand(CLI::App* app, Globals* globals,
+                             ParsedCommand* command) {
+  CLI::App* const acc_check = app->add_subcommand(
+      "acc_check",
+      "run the API calls of a dump again, in their own precision and a higher "
+      "one\nNeeds Python with torch. -api_info takes run:NAME[@STEP] too, with "
+      "--collector\nbefore the verb. Help of the worker: acc_check -- -h");
+  AddGlobals(acc_check, globals);
+  acc_check->prefix_command();
+  acc_check->callback([command, acc_check] {
+    const std::vector<std::string> rest = acc_check->remaining();
+    command->run = [rest](const Globals& g, int* code) {
+      return AccCheck(g, rest, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,171 @@
+// verify, delete, backup: care of the archive.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "cli/app.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// The work takes as long as it takes; --timeout is for the connection.
+constexpr double kLongestSeconds = 24 * 3600;
+
+struct VerifyFlags {
+  bool read_data = false;
+  std::string subset;
+};
+
+absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
+                    int* exit_code) {
+  v1::VerifyRequest request;
+  request.set_read_data(flags.read_data);
+  if (!flags.subset.empty()) {
+    uint32_t percent = 0;
+    if (!flags.read_data ||
+        !absl::SimpleAtoi(absl::StripSuffix(flags.subset, "%"), &percent) ||
+        percent < 1 || percent > 100) {
+      return absl::InvalidArgumentError(
+          "--subset is a percentage 1..100 and needs --read-data");
+    }
+    request.set_subset_percent(percent);
+  }
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestSeconds);
+  const auto reader = client.archive->Verify(&context, request);
+  v1::VerifyReport report;
+  while (reader->Read(&report)) {
+  }
+  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  const bool sound = report.fault_count() == 0 && report.finished();
+  if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
+  if (globals.json) {
+    PrintJson(ToJson(report));
+    return absl::OkStatus();
+  }
+  for (const std::string& fault : report.faults())
+    Print(stdout, "fault: %s\n", fault.c_str());
+  Print(stdout,
+        "%d records, %d payloads (%s read), %d unfinished, %d referred "
+        "to and not here: %d faults\n",
+        report.records(), report.payloads(),
+        HumanBytes(report.payload_bytes_read()).c_str(),
+        report.partial_payloads(), report.missing_payloads(),
+        report.fault_count());
+  return absl::OkStatus();
+}
+
+absl::Status Delete(const Globals& globals, const std::string& run,
+                    const std::string& steps_text) {
+  v1::DeleteRequest request;
+  request.set_run(run);
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                      ParseRanges("--steps", steps_text));
+  request.mutable_steps()->Assign(steps.begin(), steps.end());
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestSeconds);
+  v1::DeleteReport report;
+  RP_RETURN_IF_ERROR(
+      client.ToStatus(client.archive->Delete(&context, request, &report)));
+  if (globals.json) {
+    PrintJson(ToJson(report));
+    return absl::OkStatus();
+  }
+  Print(stdout,
+        "deleted %d rank-steps, %d records, %d payloads (%s); %s of files "
+        "are free again\n",
+        report.steps(), report.records(), report.payloads(),
+        HumanBytes(report.payload_bytes()).c_str(),
+        HumanBytes(report.file_bytes()).c_str());
+  if (report.kept_payloads() > 0) {
+    Print(stdout,
+          "%d payloads stay until the connected ranks cannot refer to them any "
+          "more\n",
+          report.kept_payloads());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Backup(const Globals& globals, const std::string& directory,
+                    bool copy) {
+  v1::BackupRequest request;
+  request.set_server_directory(directory);
+  request.set_copy(copy);
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestSeconds);
+  v1::BackupReport report;
+  RP_RETURN_IF_ERROR(
+      client.ToStatus(client.archive->Backup(&context, request, &report)));
+  if (globals.json) {
+    PrintJson(ToJson(report));
+    return absl::OkStatus();
+  }
+  Print(stdout,
+        "backup at %s on the collector's machine: %d segments (%s, %d "
+        "shared), %d index rows\n",
+        directory.c_str(), report.segments(),
+        HumanBytes(report.segment_bytes()).c_str(), report.linked(),
+        report.index_rows());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterArchiveCommands(CLI::App* app, Globals* globals,
+                             ParsedCommand* command) {
+  CLI::App* const verify =
+      app->add_subcommand("verify", "check the archive while it is in use");
+  AddGlobals(verify, globals);
+  auto flags = std::make_shared<VerifyFlags>();
+  verify->add_flag("--read-data", flags->read_data,
+                   "read the payload bytes too");
+  verify->add_option("--subset", flags->subset,
+                     "percent of the payloads to read, like 10%");
+  verify->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return Verify(g, *flags, code);
+    };
+  });
+
+  CLI::App* const remove =
+      app->add_subcommand("delete", "delete a run, or steps of it, for good");
+  AddGlobals(remove, globals);
+  auto run = std::make_shared<std::string>();
+  auto steps = std::make_shared<std::string>();
+  remove->add_option("--run", *run, "the run")->required();
+  remove->add_option("--steps", *steps,
+                     "like 0,4-6; the whole run if left out");
+  remove->callback([command, run, steps] {
+    command->run = [run, steps](const Globals& g, int*) {
+      return Delete(g, *run, *steps);
+    };
+  });
+
+  CLI::App* const backup = app->add_subcommand(
+      "backup", "a consistent copy of the archive, while it is in use");
+  AddGlobals(backup, globals);
+  auto directory = std::make_shared<std::string>();
+  auto copy = std::make_shared<bool>(false);
+  backup
+      ->add_option("directory", *directory,
+                   "new directory on the collector's machine, below an "
+                   "--export-root")
+      ->required();
+  backup->add_flag("--copy", *copy,
+                   "copy all bytes, also where they could be shared");
+  backup->callback([command, directory, copy] {
+    command->run = [directory, copy](const Globals& g, int*) {
+      return Backup(g, *directory, *copy);
+    };
+  });
+}
+
+}  // namespace rankprobe

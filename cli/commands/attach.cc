@@ -1,0 +1,53 @@
+// run: a training job with the agent in it. Python does it (rankprobe.run), so
+// the program becomes that one and keeps its process, terminal and signals.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/app.h"
+
+namespace rankprobe {
+
+absl::Status Attach(const std::vector<std::string>& arguments) {
+  const char* const chosen = std::getenv("RANKPROBE_PYTHON");
+  std::vector<std::string> words = {
+      chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
+      "rankprobe.run"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp(pointers[0], pointers.data());
+  return absl::InvalidArgumentError(
+      absl::StrCat(words[0], ": ", std::strerror(errno),
+                   " (run needs Python with the rankprobe package; "
+                   "RANKPROBE_PYTHON names it)"));
+}
+
+void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
+  CLI::App* const run = app->add_subcommand(
+      "run",
+      "start a training job with the agent in it, without a change to it\n"
+      "The job registers with the collector and is idle until it is switched "
+      "on.\nOptions before --: --collector HOST:PORT, --run NAME, --config "
+      "FILE, --on,\n--on-collector-missing fail|spool|ignore.");
+  // Here for the help. main() calls Attach itself: CLI11 would take the "--"
+  // and part of what stands around it.
+  run->prefix_command();
+  run->callback([command] {
+    command->run = [](const Globals&, int*) {
+      return absl::InvalidArgumentError(
+          "run comes first; its options stand behind it: rankprobe run "
+          "--collector HOST:PORT -- COMMAND");
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,158 @@
+// export: the dump layout, here or on the collector's machine.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "cli/app.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/export_receiver.h"
+#include "cli/output/output.h"
+#include "cli/output/tar_receiver.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+struct ExportFlags {
+  std::string run, steps, ranks, output, server_directory, tar;
+  bool link = false, resume = false;
+};
+
+// An export may take long: it is the stream's silence that counts, and gRPC
+// notices a dead peer. So no deadline beyond this.
+constexpr double kLongestExportSeconds = 24 * 3600;
+
+absl::Status Export(const Globals& globals, const ExportFlags& flags,
+                    int* exit_code) {
+  if (int{flags.output.empty()} + int{flags.server_directory.empty()} +
+          int{flags.tar.empty()} !=
+      2) {
+    return absl::InvalidArgumentError(
+        "give one of -o DIR (this machine), --server-dir DIR (the "
+        "collector's), --tar FILE (- for standard output)");
+  }
+  if (flags.resume && !flags.tar.empty())
+    return absl::InvalidArgumentError("--resume cannot continue a --tar");
+  const bool to_stdout = flags.tar == "-";
+  if (to_stdout && globals.json)
+    return absl::InvalidArgumentError("--tar - and --json both want stdout");
+  v1::ExportRequest request;
+  request.set_run(flags.run);
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                      ParseRanges("--steps", flags.steps));
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                      ParseRanges("--ranks", flags.ranks));
+  request.mutable_steps()->Assign(steps.begin(), steps.end());
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  request.set_server_directory(flags.server_directory);
+  request.set_link(flags.link);
+  request.set_resume(flags.resume);
+  request.set_takes_files(true);
+
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  std::unique_ptr<ExportFiles> files;
+  if (!flags.output.empty()) {
+    RP_ASSIGN_OR_RETURN(
+        files,
+        ExportFiles::Open(file_system.get(), flags.output,
+                          flags.resume ? StagedTree::Leftovers::kReuse
+                                       : StagedTree::Leftovers::kDelete));
+    if (flags.resume) RP_RETURN_IF_ERROR(files->Offer(&request));
+  }
+  std::unique_ptr<TarFiles> tar;
+  if (!flags.tar.empty()) {
+    if (to_stdout && ::isatty(STDOUT_FILENO) != 0)
+      return absl::InvalidArgumentError("a tar does not go to a terminal");
+    RP_ASSIGN_OR_RETURN(tar, TarFiles::Open(flags.tar));
+  }
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestExportSeconds);
+  const auto reader = client.archive->Export(&context, request);
+  Progress progress(!globals.json && ::isatty(STDERR_FILENO) != 0);
+  v1::ExportEvent event;
+  v1::ExportDone done;
+  absl::Status written;
+  while (reader->Read(&event)) {
+    if (event.has_progress() && !globals.json) {
+      progress.Show(event.progress().files_done(),
+                    event.progress().files_total(),
+                    event.progress().bytes_done(), event.progress().current());
+    }
+    if (event.has_done()) done = event.done();
+    if (files != nullptr) written = files->OnEvent(event);
+    if (tar != nullptr) written = tar->OnEvent(event);
+    if (!written.ok()) {
+      context.TryCancel();
+      break;
+    }
+  }
+  progress.Finish();
+  const absl::Status status = client.ToStatus(reader->Finish());
+  // What came is good when it is the way here or the room that ran out.
+  if (files != nullptr && (absl::IsResourceExhausted(written) ||
+                           (written.ok() && absl::IsUnavailable(status)))) {
+    files->Keep();
+    Print(stderr, "what came so far is kept: --resume continues\n");
+  }
+  RP_RETURN_IF_ERROR(written);
+  RP_RETURN_IF_ERROR(status);
+  if (tar != nullptr) {
+    RP_RETURN_IF_ERROR(tar->Finish());
+    done.set_directory(flags.tar);
+  }
+  if (files != nullptr) {
+    RP_RETURN_IF_ERROR(files->Finish());
+    done.set_directory(flags.output);
+  }
+  if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
+  if (globals.json) {
+    PrintJson(ToJson(done));
+    return absl::OkStatus();
+  }
+  std::FILE* const out = to_stdout ? stderr : stdout;
+  const std::string place = to_stdout ? "step*/ of the tar"
+                            : tar != nullptr
+                                ? absl::StrCat("step*/ of ", done.directory())
+                                : absl::StrCat(done.directory(), "/step*/");
+  Print(out, "dump.json is at %s (%d files, %s)\n", place, done.files(),
+        HumanBytes(done.bytes()));
+  if (*exit_code == kPartial) {
+    Print(out, "%d gaps and %d incomplete steps: see manifest.json there\n",
+          done.gaps(), done.incomplete_steps());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterExportCommand(CLI::App* app, Globals* globals,
+                           ParsedCommand* command) {
+  CLI::App* const verb =
+      app->add_subcommand("export", "write the msprobe dump layout of a run");
+  AddGlobals(verb, globals);
+  auto flags = std::make_shared<ExportFlags>();
+  verb->add_option("--run", flags->run, "the run")->required();
+  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out");
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_option("-o,--output", flags->output, "directory on this machine");
+  verb->add_option("--server-dir", flags->server_directory,
+                   "directory on the collector's machine");
+  verb->add_option("--tar", flags->tar,
+                   "a tar file on this machine, - for standard output");
+  verb->add_flag("--link", flags->link,
+                 "equal tensors become one file with several names (hard "
+                 "links): do not edit such files in place");
+  verb->add_flag("--resume", flags->resume,
+                 "take up what an interrupted export to the same directory "
+                 "left");
+  verb->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return Export(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

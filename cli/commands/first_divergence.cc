@@ -1,0 +1,271 @@
+// first-divergence.
+#include "analysis/root_cause/first_divergence.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "analysis/root_cause/report_messages.h"
+#include "cli/app.h"
+#include "cli/client/dump_input.h"
+#include "cli/client/live_capture.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/analysis_flags.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+using analysis::Divergence;
+
+struct DivergenceFlags {
+  std::string target;
+  std::string reference;
+  std::string tolerance = "auto";
+  std::string noise;
+  bool fuzzy = false;
+  bool live = false;
+  bool force = false;
+  double wait_seconds = 60;
+};
+
+std::string Verdict(const Divergence& d) {
+  std::string out = absl::StrFormat("relative difference %.3g", d.difference);
+  if (d.tolerance > 0) {
+    absl::StrAppendFormat(&out, ", %.3g times the tolerance of %.3g",
+                          d.difference / d.tolerance, d.tolerance);
+  }
+  if (d.noise.has_value() && *d.noise > 0) {
+    absl::StrAppendFormat(&out, ", %.3g times the noise floor",
+                          d.difference / *d.noise);
+  }
+  return out;
+}
+
+void PrintDivergence(const analysis::DivergenceReport& report) {
+  for (const Divergence& d : report.origins) {
+    Print(stdout, "step %d rank %d: %s\n", d.step, d.rank, d.call.c_str());
+    Print(stdout, "  %s %s\n", d.row.c_str(), Verdict(d).c_str());
+    if (d.from_outside) {
+      Print(stdout,
+            "  no recorded call made this input differ: it came in from "
+            "outside (a weight, a batch)\n");
+    } else {
+      Print(stdout, "  its inputs match (%d rows", d.inputs_matched);
+      if (d.inputs_unknown > 0) {
+        Print(stdout, "; %d more could not be compared", d.inputs_unknown);
+      }
+      Print(stdout, ")\n");
+    }
+    Print(stdout, "  target: %s\n  reference: %s\n", d.target_values.c_str(),
+          d.reference_values.c_str());
+    for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
+      std::string frame = d.stack[i];
+      for (char& c : frame) c = c == '\n' ? ' ' : c;
+      Print(stdout, "  at %s\n", frame.c_str());
+    }
+  }
+  for (const auto& c : report.carried) {
+    Print(stdout, "step %d rank %d: %s brings in what differs on rank %d\n",
+          c.step, c.rank, c.call.c_str(), c.from_rank);
+  }
+  const analysis::Unseen& u = report.unseen;
+  if (report.origins.empty() && report.carried.empty()) {
+    Print(stdout, "No difference in the %d calls that both sides recorded%s.\n",
+          report.calls_compared,
+          report.calls_differing > 0 ? " that began in one of them" : "");
+  }
+  if (!u.Any()) return;
+  Print(stdout,
+        "Not seen: %d calls of the target only, %d of the reference side only, "
+        "%d rows without a partner, %d without values, %d lost\n",
+        u.only_in_target, u.only_in_reference, u.rows_without_partner,
+        u.rows_without_values, u.lost);
+  for (const std::string& text : u.examples)
+    Print(stdout, "  %s\n", text.c_str());
+}
+
+absl::StatusOr<analysis::Tolerance> ToleranceOf(const DivergenceFlags& flags) {
+  analysis::Tolerance tolerance;
+  tolerance.noise = flags.noise;
+  if (flags.tolerance == "auto") return tolerance;
+  double value = 0;
+  if (!absl::SimpleAtod(flags.tolerance, &value) || !(value >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tolerance ", flags.tolerance, ": expected auto or a number >= 0"));
+  }
+  tolerance.fixed = value;
+  return tolerance;
+}
+
+absl::StatusOr<analysis::DivergenceReport> Report(
+    FileSystem* file_system, const Globals& globals, const std::string& target,
+    const std::string& reference, const DivergenceFlags& flags,
+    const analysis::Tolerance& tolerance) {
+  analysis::MatchOptions match;
+  match.fuzzy = flags.fuzzy;
+  RP_ASSIGN_OR_RETURN(const DumpInput n,
+                      DumpInput::Open(file_system, globals, target));
+  RP_ASSIGN_OR_RETURN(const DumpInput b,
+                      DumpInput::Open(file_system, globals, reference));
+  return analysis::FindDivergence(file_system, n.path(), b.path(), match,
+                                  tolerance);
+}
+
+// "run:NAME@STEP" -> NAME; empty for a path.
+std::string RunOf(absl::string_view input) {
+  if (!absl::ConsumePrefix(&input, "run:")) return "";
+  return std::string(input.substr(0, input.rfind('@')));
+}
+
+struct Captured {
+  int64_t step = -1;  // none: nothing differed
+  std::string target;
+  // Absent when the reference side is not in progress.
+  std::optional<analysis::DivergenceReport> report;
+};
+
+// The calls that a report names, recorded again in full on the next step that
+// all runs in progress can reach.
+absl::StatusOr<Captured> CaptureOrigins(
+    FileSystem* file_system, const Globals& globals,
+    const DivergenceFlags& flags, analysis::Tolerance tolerance,
+    const analysis::DivergenceReport& report) {
+  Captured captured;
+  LiveRun target{RunOf(flags.target), {}};
+  LiveRun reference{RunOf(flags.reference), {}};
+  for (const Divergence& d : report.origins) {
+    const auto add = [](const std::string& call, LiveRun* run) {
+      if (call.empty() || std::find(run->calls.begin(), run->calls.end(),
+                                    call) != run->calls.end()) {
+        return;
+      }
+      run->calls.push_back(call);
+    };
+    add(d.call, &target);
+    add(d.reference_call, &reference);
+  }
+  if (target.calls.empty()) return captured;
+  const Client client(globals);
+  std::vector<LiveRun> runs = {target};
+  bool both = !reference.run.empty() && reference.run != target.run;
+  if (both) {
+    RP_ASSIGN_OR_RETURN(both, IsLive(client, reference.run));
+  }
+  if (both) runs.push_back(reference);
+  RP_ASSIGN_OR_RETURN(captured.step,
+                      CaptureCalls(client, runs, flags.wait_seconds));
+  captured.target = absl::StrCat("run:", target.run, "@", captured.step);
+  if (!both) return captured;
+  tolerance.noise.clear();  // measured on other steps
+  RP_ASSIGN_OR_RETURN(
+      captured.report,
+      Report(file_system, globals, captured.target,
+             absl::StrCat("run:", reference.run, "@", captured.step), flags,
+             tolerance));
+  // One step's directory does not say which it is.
+  for (Divergence& d : captured.report->origins) d.step = captured.step;
+  for (auto& c : captured.report->carried) c.step = captured.step;
+  return captured;
+}
+
+void PrintCaptured(const Captured& captured) {
+  if (captured.step < 0) {
+    Print(stdout, "No call to record again.\n");
+    return;
+  }
+  Print(stdout, "\nRecorded in full: %s\n", captured.target.c_str());
+  if (captured.report.has_value()) {
+    PrintDivergence(*captured.report);
+  } else {
+    Print(
+        stdout,
+        "The reference side is no run in progress, so there is nothing to lay "
+        "beside it.\n");
+  }
+}
+
+absl::Status FirstDivergence(const Globals& globals,
+                             const DivergenceFlags& flags, int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
+  RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
+  if (flags.live && RunOf(flags.target).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--live records calls of a run in progress; ",
+                     flags.target, " is no run:NAME"));
+  }
+  RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
+                      Report(file_system.get(), globals, flags.target,
+                             flags.reference, flags, tolerance));
+  if (!report.origins.empty() || !report.carried.empty() ||
+      report.calls_differing > 0 || report.unseen.Any()) {
+    *exit_code = kPartial;
+  }
+  if (!globals.json) PrintDivergence(report);
+  Captured captured;
+  if (flags.live) {
+    std::fflush(stdout);
+    RP_ASSIGN_OR_RETURN(captured, CaptureOrigins(file_system.get(), globals,
+                                                 flags, tolerance, report));
+  }
+  if (!globals.json) {
+    if (flags.live) PrintCaptured(captured);
+    return absl::OkStatus();
+  }
+  v1::DivergenceReport message = analysis::ToMessage(report);
+  if (captured.step >= 0) {
+    v1::DivergenceReport::Captured& again = *message.mutable_captured();
+    again.set_step(captured.step);
+    again.set_target(captured.target);
+    if (captured.report.has_value())
+      *again.mutable_report() = analysis::ToMessage(*captured.report);
+  }
+  PrintJson(ToJson(message));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
+                                    ParsedCommand* command) {
+  CLI::App* const divergence = app->add_subcommand(
+      "first-divergence",
+      "the first calls whose outputs differ while their inputs match");
+  AddGlobals(divergence, globals);
+  auto flags = std::make_shared<DivergenceFlags>();
+  divergence->add_option("target", flags->target, "the dump in question")
+      ->required();
+  divergence
+      ->add_option("reference", flags->reference, "the dump to compare with")
+      ->required();
+  divergence->add_option("--tolerance", flags->tolerance,
+                         "auto (from dtype and sum lengths), or a relative "
+                         "difference");
+  divergence->add_option(
+      "--noise", flags->noise,
+      "a dump that repeats the reference one: its distance is "
+      "the noise floor");
+  divergence->add_flag("--fuzzy_match", flags->fuzzy,
+                       "-fm: match calls in order, whatever their numbers");
+  AddForce(divergence, &flags->force);
+  divergence->add_flag("--live", flags->live,
+                       "ask the collector to record the calls that are found "
+                       "again, with their tensors, on the next step");
+  divergence
+      ->add_option("--wait", flags->wait_seconds,
+                   "seconds to wait for that step")
+      ->check(CLI::Range(0.1, 3600.0));
+  divergence->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return FirstDivergence(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,112 @@
+// ledger: what became of every record and payload of a run.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
+#include "cli/app.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/ledger_text.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+struct LedgerFlags {
+  std::string run, steps, ranks;
+  bool counts = false;
+};
+
+std::string StateText(v1::StepLedger::State state) {
+  return absl::AsciiStrToLower(
+      absl::StripPrefix(v1::StepLedger::State_Name(state), "STATE_"));
+}
+
+std::string CountText(bool known, uint64_t value) {
+  return known ? absl::StrCat(value) : "?";
+}
+
+absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
+                    int* exit_code) {
+  v1::GetLedgerRequest request;
+  request.set_run(flags.run);
+  request.set_details(!flags.counts);
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                      ParseRanges("--steps", flags.steps));
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                      ParseRanges("--ranks", flags.ranks));
+  request.mutable_steps()->Assign(steps.begin(), steps.end());
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, /*extra_seconds=*/3600);
+  const auto reader = client.archive->GetLedger(&context, request);
+  Table table({"STEP", "RANK", "STATE", "RECORDS", "EXPECTED", "PAYLOADS",
+               "EXPECTED", "FILTERED"});
+  std::string gaps;
+  LedgerTotals totals;
+  v1::StepLedger ledger;
+  while (reader->Read(&ledger)) {
+    totals.Add(ledger);
+    if (globals.json) {
+      PrintJson(ToJson(ledger));
+      continue;
+    }
+    const std::string rank = ledger.has_rank()
+                                 ? absl::StrCat(ledger.rank())
+                                 : absl::StrCat("proc", ledger.pid());
+    table.Add(
+        {ledger.step() < 0 ? "-" : absl::StrCat(ledger.step()), rank,
+         StateText(ledger.state()), absl::StrCat(ledger.stored_records()),
+         CountText(ledger.has_expected_records(), ledger.expected_records()),
+         CountText(ledger.has_stored_payloads(), ledger.stored_payloads()),
+         CountText(ledger.has_expected_payloads(), ledger.expected_payloads()),
+         absl::StrCat(ledger.filtered_calls())});
+    for (const v1::LedgerGap& gap : ledger.gaps()) {
+      if (ledger.step() >= 0)
+        absl::StrAppend(&gaps, "step ", ledger.step(), " ");
+      absl::StrAppend(&gaps, "rank ", rank, ": lost ",
+                      VisibleText(gap.reason()), ":");
+      if (gap.records() + gap.payloads() > 0) {
+        absl::StrAppend(&gaps, " ", gap.records(), " records, ", gap.payloads(),
+                        " payloads");
+      }
+      absl::StrAppend(
+          &gaps, gap.entry().empty() ? "" : " of ", VisibleText(gap.entry()),
+          gap.detail().empty() ? "" : " (", VisibleText(gap.detail()),
+          gap.detail().empty() ? "\n" : ")\n");
+    }
+  }
+  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  if (!totals.whole()) *exit_code = kPartial;
+  if (globals.json) return absl::OkStatus();
+  Print(stdout, "%s", Lines{table.ToText()});
+  Print(stdout, "%s", Lines{gaps});
+  Print(stdout, "%s", Lines{totals.ToText()});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterLedgerCommand(CLI::App* app, Globals* globals,
+                           ParsedCommand* command) {
+  CLI::App* const verb = app->add_subcommand(
+      "ledger",
+      "what became of every record and payload: stored, left out or lost");
+  AddGlobals(verb, globals);
+  auto flags = std::make_shared<LedgerFlags>();
+  verb->add_option("--run", flags->run, "the run")->required();
+  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out");
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_flag("--counts", flags->counts,
+                 "only the counts kept while recording; quick");
+  verb->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return Ledger(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,78 @@
+// overflow_check.
+#include "analysis/root_cause/overflow_check.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/root_cause/report_messages.h"
+#include "cli/app.h"
+#include "cli/client/dump_input.h"
+#include "cli/flags/analysis_flags.h"
+#include "cli/output/output.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+struct OverflowFlags {
+  std::string input;
+  std::string output = "./output";
+  bool force = false;
+};
+
+absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
+  RP_ASSIGN_OR_RETURN(const DumpInput input,
+                      DumpInput::Open(file_system.get(), globals, flags.input));
+  RP_ASSIGN_OR_RETURN(const std::vector<analysis::OverflowOrigin> origins,
+                      analysis::CheckOverflow(file_system.get(), input.path()));
+  std::string path;
+  if (!origins.empty()) {
+    RP_ASSIGN_OR_RETURN(const std::string output,
+                        PrepareOutput(file_system.get(), flags.output));
+    path = absl::StrCat(output, "/anomaly_analyze_",
+                        absl::ToUnixNanos(SystemClock().Now()), ".json");
+    RP_RETURN_IF_ERROR(
+        WriteNewFile(file_system.get(), path, analysis::AnomalyJson(origins)));
+  }
+  if (globals.json) {
+    PrintJson(ToJson(analysis::ToMessage(origins, path)));
+    return absl::OkStatus();
+  }
+  if (origins.empty()) {
+    Print(stdout, "No overflow was found in what was recorded.\n");
+    return absl::OkStatus();
+  }
+  for (const analysis::OverflowOrigin& origin : origins) {
+    Print(stdout, "rank %d: %s\n", origin.rank, origin.call);
+  }
+  Print(stdout, "details: %s\n", path);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
+                                  ParsedCommand* command) {
+  CLI::App* const overflow = app->add_subcommand(
+      "overflow_check",
+      "where the first NaN or infinity came from, over ranks");
+  AddGlobals(overflow, globals);
+  auto overflow_flags = std::make_shared<OverflowFlags>();
+  overflow
+      ->add_option("-i,--input_path", overflow_flags->input,
+                   "a step directory with its ranks")
+      ->required();
+  overflow->add_option("-o,--output_path", overflow_flags->output,
+                       "directory for the report");
+  AddForce(overflow, &overflow_flags->force);
+  overflow->callback([command, overflow_flags] {
+    command->run = [overflow_flags](const Globals& g, int*) {
+      return OverflowCheck(g, *overflow_flags);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,103 @@
+// replicas.
+#include "analysis/root_cause/replicas.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "analysis/root_cause/report_messages.h"
+#include "cli/app.h"
+#include "cli/client/dump_input.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/analysis_flags.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+struct ReplicaFlags {
+  std::string dump;
+  std::string groups;
+  bool gradients = false;
+  bool force = false;
+};
+
+absl::StatusOr<std::vector<std::vector<int64_t>>> ParseGroups(
+    const std::string& text) {
+  std::vector<std::vector<int64_t>> groups;
+  if (text.empty()) return groups;
+  for (const absl::string_view group : absl::StrSplit(text, ';')) {
+    std::vector<int64_t>& out = groups.emplace_back();
+    for (const absl::string_view rank : absl::StrSplit(group, ',')) {
+      int64_t number = 0;
+      if (!absl::SimpleAtoi(rank, &number) || number < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--groups ", text, ": expected ranks like 0,2;1,3"));
+      }
+      out.push_back(number);
+    }
+  }
+  return groups;
+}
+
+absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
+                      int* exit_code) {
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
+  analysis::ReplicaOptions options;
+  RP_ASSIGN_OR_RETURN(options.groups, ParseGroups(flags.groups));
+  options.gradients = flags.gradients;
+  RP_ASSIGN_OR_RETURN(const DumpInput dump,
+                      DumpInput::Open(file_system.get(), globals, flags.dump));
+  RP_ASSIGN_OR_RETURN(
+      const analysis::ReplicaReport report,
+      analysis::CheckReplicas(file_system.get(), dump.path(), options));
+  if (!report.differences.empty()) *exit_code = kPartial;
+  if (globals.json) {
+    PrintJson(ToJson(analysis::ToMessage(report)));
+    return absl::OkStatus();
+  }
+  for (const analysis::ReplicaDifference& d : report.differences) {
+    Print(stdout, "step %d %s %s\n", d.step, analysis::ReplicaKindName(d.kind),
+          d.row.c_str());
+    for (const auto& [ranks, content] : d.values) {
+      Print(stdout, "  rank %s: %s\n", absl::StrJoin(ranks, ",").c_str(),
+            content.c_str());
+    }
+  }
+  Print(stdout,
+        "%d differences in %d parameters and gradients, %d transfers, %d "
+        "collectives; %d rows are on one rank only, %d say nothing\n",
+        report.differences.size(), report.rows_compared,
+        report.transfers_compared, report.collectives_compared,
+        report.rows_on_one_rank, report.rows_without_values);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterReplicasCommand(CLI::App* app, Globals* globals,
+                             ParsedCommand* command) {
+  CLI::App* const replicas = app->add_subcommand(
+      "replicas", "what should be equal across the ranks of a dump and is not");
+  AddGlobals(replicas, globals);
+  auto replica_flags = std::make_shared<ReplicaFlags>();
+  replicas->add_option("dump", replica_flags->dump, "a step or dump directory")
+      ->required();
+  replicas->add_option("--groups", replica_flags->groups,
+                       "ranks that hold the same parameters, like 0,2;1,3");
+  replicas->add_flag("--gradients", replica_flags->gradients,
+                     "compare gradients too (those recorded before they are "
+                     "averaged differ by design)");
+  AddForce(replicas, &replica_flags->force);
+  replicas->callback([command, replica_flags] {
+    command->run = [replica_flags](const Globals& g, int* code) {
+      return Replicas(g, *replica_flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

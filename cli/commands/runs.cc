@@ -1,0 +1,148 @@
+// runs, status, config get.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "cli/app.h"
+#include "cli/output/ledger_text.h"
+#include "cli/output/output.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+std::string RankText(const v1::Identity& identity) {
+  return identity.has_rank() ? absl::StrCat(identity.rank())
+                             : absl::StrCat("proc", identity.pid());
+}
+
+absl::Status Runs(const Globals& globals) {
+  const Client client(globals);
+  v1::ListRunsResponse response;
+  for (bool more = true; more;) {
+    grpc::ClientContext context;
+    client.Prepare(&context);
+    v1::ListRunsRequest request;
+    if (!response.runs().empty())
+      request.set_after_run(response.runs().rbegin()->run());
+    v1::ListRunsResponse page;
+    const absl::Status status =
+        client.ToStatus(client.archive->ListRuns(&context, request, &page));
+    if (!status.ok()) return status;
+    more = page.truncated() && !page.runs().empty();
+    response.mutable_runs()->MergeFrom(page.runs());
+  }
+  if (globals.json) {
+    PrintJson(ToJson(response));
+    return absl::OkStatus();
+  }
+  Table table(
+      {"RUN", "RANKS", "STEPS", "RECORDS", "STORED", "OFFERED", "UPDATED"});
+  for (const v1::RunInfo& run : response.runs()) {
+    table.Add({run.run(), absl::StrCat(run.ranks()), absl::StrCat(run.steps()),
+               absl::StrCat(run.records()),
+               HumanBytes(run.stored_payload_bytes()),
+               HumanBytes(run.offered_payload_bytes()),
+               absl::FormatTime("%Y-%m-%d %H:%M:%S",
+                                absl::FromUnixNanos(run.updated_unix_ns()),
+                                absl::LocalTimeZone())});
+  }
+  Print(stdout, "%s", Lines{table.ToText()});
+  return absl::OkStatus();
+}
+
+absl::Status Agents(const Globals& globals, const std::string& run) {
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::ListAgentsRequest request;
+  request.set_run(run);
+  v1::ListAgentsResponse response;
+  absl::Status status =
+      client.ToStatus(client.control->ListAgents(&context, request, &response));
+  if (!status.ok()) return status;
+  if (globals.json) {
+    PrintJson(ToJson(response));
+    return absl::OkStatus();
+  }
+  Table table({"RUN", "RANK", "HOST", "PID", "STATE", "STEP", "EPOCH", "DUMP",
+               "BYTES", "PENDING", "LAG", "LOST", "SILENT"});
+  for (const v1::AgentInfo& agent : response.agents()) {
+    table.Add(
+        {agent.identity().run(), RankText(agent.identity()),
+         agent.identity().host(), absl::StrCat(agent.identity().pid()),
+         agent.connected() ? "connected" : "gone", absl::StrCat(agent.step()),
+         absl::StrCat(agent.plan_epoch()), agent.dumping() ? "on" : "off",
+         HumanBytes(agent.received_bytes()), HumanBytes(agent.pending_bytes()),
+         absl::StrCat(agent.lag_steps(), " steps"),
+         absl::StrCat(agent.lost_records() + agent.lost_payloads()),
+         absl::StrFormat("%.1f s",
+                         static_cast<double>(agent.silent_ms()) / 1000)});
+  }
+  Print(stdout, "%s", Lines{table.ToText()});
+  for (const v1::AgentInfo& agent : response.agents()) {
+    if (agent.config_fault().empty()) continue;
+    Print(stdout, "rank %s of %s: its config file cannot be used: %s\n",
+          RankText(agent.identity()), agent.identity().run(),
+          agent.config_fault());
+  }
+  return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
+}
+
+absl::Status Steps(const Globals& globals, const std::string& run) {
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::ListStepsRequest request;
+  request.set_run(run);
+  v1::ListStepsResponse response;
+  absl::Status status =
+      client.ToStatus(client.archive->ListSteps(&context, request, &response));
+  if (!status.ok()) return status;
+  if (globals.json) {
+    PrintJson(ToJson(response));
+    return absl::OkStatus();
+  }
+  Table table(
+      {"STEP", "RANK", "HOST", "PID", "RECORDS", "PAYLOADS", "LOST", "STATE"});
+  for (const v1::StepInfo& step : response.steps()) {
+    table.Add({absl::StrCat(step.step()),
+               step.has_rank() ? absl::StrCat(step.rank())
+                               : absl::StrCat("proc", step.pid()),
+               step.host(), absl::StrCat(step.pid()),
+               absl::StrCat(step.records()), absl::StrCat(step.payloads()),
+               absl::StrCat(step.lost()),
+               step.complete() ? "complete" : "incomplete"});
+  }
+  Print(stdout, "%s", Lines{table.ToText()});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterRunCommands(CLI::App* app, Globals* globals,
+                         ParsedCommand* command) {
+  CLI::App* const runs = app->add_subcommand("runs", "the runs in the archive");
+  AddGlobals(runs, globals);
+  runs->callback([command] {
+    command->run = [](const Globals& g, int*) { return Runs(g); };
+  });
+
+  CLI::App* const status = app->add_subcommand(
+      "status", "the ranks: who, where, which step, dumping or not");
+  AddGlobals(status, globals);
+  auto run = std::make_shared<std::string>();
+  auto steps = std::make_shared<bool>(false);
+  CLI::Option* const run_option =
+      status->add_option("--run", *run, "only this run");
+  status->add_flag("--steps", *steps, "the recorded steps instead")
+      ->needs(run_option);
+  status->callback([command, run, steps] {
+    command->run = [run, steps](const Globals& g, int*) {
+      return *steps ? Steps(g, *run) : Agents(g, *run);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,236 @@
+// enable, disable, config get, config set.
+#include <cstdio>
+#include <memory>
+
+#include "cli/app.h"
+#include "cli/client/choose_run.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+struct SwitchFlags {
+  std::string run, ranks, config;
+  int64_t at_step = -1, for_steps = 0;
+  double wait_seconds = 10;
+  bool no_wait = false;
+  uint64_t epoch = 0;
+};
+
+absl::Status FillOptions(const SwitchFlags& flags, v1::SwitchOptions* options) {
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                      ParseRanges("--ranks", flags.ranks));
+  for (const int64_t rank : ranks) options->add_ranks(rank);
+  if (flags.at_step >= 0) options->set_at_step(flags.at_step);
+  options->set_for_steps(flags.for_steps);
+  options->set_no_wait(flags.no_wait);
+  options->set_timeout_ms(static_cast<uint32_t>(flags.wait_seconds * 1000));
+  return absl::OkStatus();
+}
+
+const char* StateText(v1::RankSwitch::State state) {
+  switch (state) {
+    case v1::RankSwitch::STATE_PREPARED:
+      return "prepared, has not reached the step";
+    case v1::RankSwitch::STATE_APPLIED:
+      return "applied";
+    case v1::RankSwitch::STATE_REFUSED:
+      return "refused";
+    case v1::RankSwitch::STATE_SILENT:
+      return "silent";
+    case v1::RankSwitch::STATE_LOST:
+      return "lost";
+    default:
+      return "unknown";
+  }
+}
+
+void Report(const Globals& globals, bool no_wait,
+            const v1::SwitchResult& result, int* exit_code) {
+  const auto followed = [&](const v1::RankSwitch& rank) {
+    return (rank.state() == v1::RankSwitch::STATE_APPLIED &&
+            rank.applied_step() == result.effective_at_step()) ||
+           (no_wait && rank.state() == v1::RankSwitch::STATE_PREPARED);
+  };
+  for (const v1::RankSwitch& rank : result.ranks()) {
+    if (!followed(rank)) *exit_code = kPartial;
+  }
+  if (globals.json) {
+    PrintJson(ToJson(result));
+    return;
+  }
+  Print(stdout, "%s\n", result.summary().c_str());
+  for (const v1::RankSwitch& rank : result.ranks()) {
+    if (followed(rank)) continue;
+    const std::string who = rank.has_rank() ? absl::StrCat("rank ", rank.rank())
+                                            : absl::StrCat("proc", rank.pid());
+    Print(stdout, "  %s (pid %d on %s): %s%s%s\n", who.c_str(), rank.pid(),
+          rank.host().c_str(), StateText(rank.state()),
+          rank.reason().empty() ? "" : ": ", rank.reason().c_str());
+  }
+}
+
+absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
+                       bool enable, int* exit_code) {
+  const Client client(globals);
+  v1::SetDumpEnableRequest request;
+  request.set_enable(enable);
+  request.set_expected_epoch(flags.epoch);
+  RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
+  if (!flags.config.empty()) {
+    RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
+                        ReadConfigFile(flags.config));
+  }
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  grpc::ClientContext context;
+  client.Prepare(&context, flags.wait_seconds);
+  v1::SwitchResult result;
+  RP_RETURN_IF_ERROR(client.ToStatus(
+      client.control->SetDumpEnable(&context, request, &result)));
+  Report(globals, flags.no_wait, result, exit_code);
+  return absl::OkStatus();
+}
+
+absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
+                       int* exit_code) {
+  const Client client(globals);
+  v1::SetConfigRequest request;
+  request.set_expected_epoch(flags.epoch);
+  RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
+  RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
+                      ReadConfigFile(flags.config));
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  grpc::ClientContext context;
+  client.Prepare(&context, flags.wait_seconds);
+  v1::SwitchResult result;
+  RP_RETURN_IF_ERROR(
+      client.ToStatus(client.control->SetConfig(&context, request, &result)));
+  Report(globals, flags.no_wait, result, exit_code);
+  return absl::OkStatus();
+}
+
+// Who made the plan, for a person; empty: not known.
+std::string SourceText(const v1::GetConfigResponse& response) {
+  const char* source = "";
+  switch (response.source()) {
+    case v1::PlanSpec::SOURCE_OPERATOR:
+      source = "by operator";
+      break;
+    case v1::PlanSpec::SOURCE_FILE:
+      source = "by an edit of the config file of";
+      break;
+    case v1::PlanSpec::SOURCE_FIRST_RANK:
+      source = "by the first rank of the run,";
+      break;
+    case v1::PlanSpec::SOURCE_TRIGGER:
+      source = "by rule";
+      break;
+    default:
+      return "";
+  }
+  return absl::StrCat(", ", source, " ", response.source_detail());
+}
+
+absl::Status ConfigGet(const Globals& globals, const std::string& run) {
+  const Client client(globals);
+  v1::GetConfigRequest request;
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, run));
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::GetConfigResponse response;
+  RP_RETURN_IF_ERROR(
+      client.ToStatus(client.control->GetConfig(&context, request, &response)));
+  if (globals.json) {
+    PrintJson(ToJson(response));
+  } else {
+    const std::string steps =
+        response.for_steps() == 0
+            ? absl::StrCat("from step ", response.effective_at_step())
+            : absl::StrCat(
+                  "in steps ", response.effective_at_step(), " to ",
+                  response.effective_at_step() + response.for_steps() - 1);
+    Print(stdout, "epoch %d, dumping %s %s%s\n", response.epoch(),
+          response.enabled() ? "on" : "off", steps, SourceText(response));
+    if (!response.config_fault().empty()) {
+      Print(stdout, "kept off: %s\n", response.config_fault());
+    }
+    Print(stdout, "%s\n", Lines{response.config_json()});
+  }
+  return absl::OkStatus();
+}
+
+void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
+  verb->add_option("--run", flags->run,
+                   "the run; may be left out when one is connected");
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_option(
+          "--at-step", flags->at_step,
+          "first step; the earliest one all ranks can reach if left out")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--wait", flags->wait_seconds,
+                   "seconds to wait for all ranks")
+      ->check(CLI::Range(0.1, 600.0));
+  verb->add_option("--epoch", flags->epoch,
+                   "only if the run is still at this epoch");
+  verb->add_flag("--no-wait", flags->no_wait,
+                 "do not wait for the step to come");
+}
+
+}  // namespace
+
+void RegisterSwitchCommands(CLI::App* app, Globals* globals,
+                            ParsedCommand* command) {
+  CLI::App* const enable = app->add_subcommand(
+      "enable", "dumping on, on the same step on all chosen ranks");
+  AddGlobals(enable, globals);
+  auto on = std::make_shared<SwitchFlags>();
+  AddSwitchFlags(enable, on.get());
+  enable
+      ->add_option("--for-steps", on->for_steps,
+                   "off again after so many steps")
+      ->check(CLI::PositiveNumber);
+  enable->add_option("--config", on->config, "config.json to use from now on");
+  enable->callback([command, on] {
+    command->run = [on](const Globals& g, int* code) {
+      return SetEnable(g, *on, true, code);
+    };
+  });
+
+  CLI::App* const disable = app->add_subcommand("disable", "dumping off");
+  AddGlobals(disable, globals);
+  auto off = std::make_shared<SwitchFlags>();
+  AddSwitchFlags(disable, off.get());
+  disable->callback([command, off] {
+    command->run = [off](const Globals& g, int* code) {
+      return SetEnable(g, *off, false, code);
+    };
+  });
+
+  CLI::App* const config = app->add_subcommand("config", "a run's config.json");
+  config->require_subcommand(1);
+  CLI::App* const get = config->add_subcommand("get", "print it");
+  AddGlobals(get, globals);
+  auto run = std::make_shared<std::string>();
+  get->add_option("--run", *run,
+                  "the run; may be left out when one is connected");
+  get->callback([command, run] {
+    command->run = [run](const Globals& g, int*) { return ConfigGet(g, *run); };
+  });
+  CLI::App* const set = config->add_subcommand(
+      "set", "replace it, on the same step on all chosen ranks");
+  AddGlobals(set, globals);
+  auto flags = std::make_shared<SwitchFlags>();
+  AddSwitchFlags(set, flags.get());
+  set->add_option("FILE", flags->config, "config.json")->required();
+  set->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return ConfigSet(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,104 @@
+#include "cli/flags/analysis_flags.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+#include "dump_format/input_files.h"
+
+namespace rankprobe {
+
+std::vector<std::string> ArgumentsOf(int argc, char** argv) {
+  static const auto* const kVerbs = new std::vector<std::string>{
+      "compare",   "graph_visualize",  "overflow_check",
+      "acc_check", "first-divergence", "replicas"};
+  static const auto* const kLong = new std::map<std::string, std::string>{
+      {"-tp", "--target_path"},
+      {"-gp", "--golden_path"},
+      {"-fm", "--fuzzy_match"},
+      {"-cm", "--cell_mapping"},
+      {"-am", "--api_mapping"},
+      {"-dm", "--data_mapping"},
+      {"-lm", "--layer_mapping"},
+      {"-da", "--diff_analyze"},
+      {"-oc", "--overflow_check"},
+      {"-tensor_log", "--is_print_compare_log"},
+      {"-progress_log", "--is_print_progress_log"},
+      {"-csv_path", "--result_csv_path"},
+      {"-api_info", "--api_info_file"},
+      {"-save_error_data", "--save_error_data"}};
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  bool analysis = false;
+  for (std::string& argument : arguments) {
+    for (const std::string& verb : *kVerbs) {
+      analysis = analysis || argument == verb;
+    }
+    if (!analysis) continue;
+    const auto it = kLong->find(argument);
+    if (it != kLong->end()) argument = it->second;
+  }
+  return arguments;
+}
+
+std::unique_ptr<FileSystem> OpenInputs(bool force) {
+  return NewInputFiles({force, [](const std::string& text) {
+                          Print(stderr, "rankprobe: warning: %s\n", text);
+                        }});
+}
+
+void AddForce(CLI::App* verb, bool* force) {
+  verb->add_flag("--force", *force,
+                 "read files that others can change, that belong to another "
+                 "user, or that are links (with a warning)");
+}
+
+absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
+                                          const std::string& directory) {
+  std::string path = directory;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const absl::Status made = file_system->CreateDirectories(path);
+  if (!made.ok()) return absl::InvalidArgumentError(made.message());
+  return path;
+}
+
+std::string ResultPath(FileSystem* file_system, const std::string& directory,
+                       const std::string& stem, const std::string& extension) {
+  std::string path = absl::StrCat(directory, "/", stem, extension);
+  for (int i = 2; file_system->Exists(path); ++i) {
+    path = absl::StrCat(directory, "/", stem, "_", i, extension);
+  }
+  return path;
+}
+
+absl::Status WriteNewFile(FileSystem* file_system, const std::string& path,
+                          absl::string_view text) {
+  RP_ASSIGN_OR_RETURN(
+      const auto file,
+      file_system->OpenForWrite(path, FileSystem::OpenMode::kCreateNew));
+  RP_RETURN_IF_ERROR(file->Append(text));
+  return file->Close();
+}
+
+analysis::ProgressFn MakeProgress(bool json, const std::string& what,
+                                  bool log) {
+  const bool draws = !json && ::isatty(STDERR_FILENO) != 0;
+  if (!draws && !log) return nullptr;
+  auto last = std::make_shared<int>(-1);
+  return [draws, what, last](size_t done, size_t all) {
+    int percent = all == 0 ? 100 : static_cast<int>(done * 100 / all);
+    if (!draws) percent -= percent % 10;
+    if (percent == *last) return;
+    *last = percent;
+    if (draws) Print(stderr, "\r");
+    Print(stderr, "%s %d%%", what, percent);
+    if (!draws || percent == 100) Print(stderr, "\n");
+  };
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,49 @@
+// What the analysis verbs share: msprobe's flag spellings, output places,
+// progress. Used by main and the verbs, on one thread.
+#ifndef RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
+#define RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "analysis/compare/compare.h"
+#include "cli/app.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+// The arguments after the program's name. msprobe has flags of one dash and
+// several letters (-tp, -lm, ..); for its verbs they become long flags.
+std::vector<std::string> ArgumentsOf(int argc, char** argv);
+
+// Reads by the permission rule (dump_format/input_files.h); its warnings go to
+// standard error.
+std::unique_ptr<FileSystem> OpenInputs(bool force);
+
+// The flag of the verbs that read dumps.
+void AddForce(CLI::App* verb, bool* force);
+
+// Makes the directory and returns it without a slash at the end.
+absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
+                                          const std::string& directory);
+
+// Fails when two results of the same second would share a name.
+std::string ResultPath(FileSystem* file_system, const std::string& directory,
+                       const std::string& stem, const std::string& extension);
+
+// ALREADY_EXISTS when `path` is there.
+absl::Status WriteNewFile(FileSystem* file_system, const std::string& path,
+                          absl::string_view text);
+
+// Percentages on standard error: drawn over themselves when that is a terminal
+// and `json` is off; `log` (-progress_log): elsewhere too, a line at each
+// tenth.
+analysis::ProgressFn MakeProgress(bool json, const std::string& what,
+                                  bool log = false);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_

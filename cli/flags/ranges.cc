@@ -1,0 +1,43 @@
+#include "cli/flags/ranges.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr int64_t kMax = 1000000;
+
+bool ParseOne(absl::string_view text, int64_t* value) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(text, value) && *value <= kMax;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
+                                                 absl::string_view text) {
+  std::set<int64_t> values;
+  if (text.empty()) return std::vector<int64_t>();
+  for (const absl::string_view piece : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(piece, '-');
+    int64_t first = 0, last = 0;
+    const bool good = ends.size() <= 2 && ParseOne(ends[0], &first) &&
+                      ParseOne(ends.back(), &last) && first <= last;
+    if (!good) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, ": \"", piece,
+          "\" is not a number or range like 4-6 within 0..", kMax));
+    }
+    for (int64_t v = first; v <= last; ++v) values.insert(v);
+  }
+  return std::vector<int64_t>(values.begin(), values.end());
+}
+
+}  // namespace rankprobe

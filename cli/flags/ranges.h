@@ -1,0 +1,21 @@
+// "0,4-6" on the command line. Pure.
+#ifndef RANKPROBE_CLI_FLAGS_RANGES_H_
+#define RANKPROBE_CLI_FLAGS_RANGES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// Sorted members of 0 .. 1,000,000; empty text gives none. INVALID_ARGUMENT
+// names the flag and the piece that cannot be read.
+absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
+                                                 absl::string_view text);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_FLAGS_RANGES_H_

@@ -1,0 +1,130 @@
+#include "cli/output/export_receiver.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// The collector takes requests of 1 MiB.
+constexpr size_t kMaxOfferBytes = 900 << 10;
+constexpr size_t kOfferOverheadBytes = 32;
+
+}  // namespace
+
+bool IsSafeRelativePath(absl::string_view path) {
+  if (path.empty() || path.size() > 4096) return false;
+  for (const absl::string_view part : absl::StrSplit(path, '/')) {
+    if (part.empty() || part == "." || part == ".." || part.size() > 255)
+      return false;
+    for (const char c : part) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(
+    FileSystem* file_system, const std::string& directory,
+    StagedTree::Leftovers leftovers) {
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<StagedTree> tree,
+                      StagedTree::Open(file_system, directory, leftovers));
+  return std::unique_ptr<ExportFiles>(
+      new ExportFiles(file_system, std::move(tree)));
+}
+
+absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
+  RP_ASSIGN_OR_RETURN(const std::vector<StagedTree::File> files,
+                      tree_->ReusableFiles());
+  size_t bytes = 0;
+  for (const StagedTree::File& file : files) {
+    bytes += file.path.size() + kOfferOverheadBytes;
+    if (bytes > kMaxOfferBytes) break;
+    v1::ExportKeptFile* const kept = request->add_kept();
+    kept->set_path(file.path);
+    kept->set_length_bytes(file.length_bytes);
+    kept->set_xxh3(file.xxh3);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExportFiles::CloseFile() {
+  if (file_ == nullptr) return absl::OkStatus();
+  if (missing_bytes_ != 0) {
+    return absl::DataLossError(absl::StrCat(
+        "the collector sent ", missing_bytes_, " bytes too few of ", path_));
+  }
+  absl::Status status = file_->Close();
+  file_.reset();
+  return status;
+}
+
+absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
+  const auto checked = [](const std::string& path) -> absl::Status {
+    if (IsSafeRelativePath(path)) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        "the collector sent a path that leaves the directory; nothing was "
+        "written there");
+  };
+  switch (event.event_case()) {
+    case v1::ExportEvent::kDirectory:
+      RP_RETURN_IF_ERROR(checked(event.directory()));
+      return tree_->MakeDirectory(event.directory());
+    case v1::ExportEvent::kFileBegin: {
+      RP_RETURN_IF_ERROR(CloseFile());
+      RP_RETURN_IF_ERROR(checked(event.file_begin().path()));
+      path_ = tree_->PathOf(event.file_begin().path());
+      missing_bytes_ = event.file_begin().length_bytes();
+      RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForWrite(
+                                     path_, FileSystem::OpenMode::kTruncate));
+      return absl::OkStatus();
+    }
+    case v1::ExportEvent::kFiles:
+      RP_RETURN_IF_ERROR(CloseFile());
+      for (const v1::ExportFile& file : event.files().files()) {
+        RP_RETURN_IF_ERROR(checked(file.path()));
+        path_ = tree_->PathOf(file.path());
+        RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForWrite(
+                                       path_, FileSystem::OpenMode::kTruncate));
+        RP_RETURN_IF_ERROR(file_->Append(file.data()));
+        RP_RETURN_IF_ERROR(CloseFile());
+      }
+      return absl::OkStatus();
+    case v1::ExportEvent::kFileData: {
+      const std::string& data = event.file_data().data();
+      if (file_ == nullptr || data.size() > missing_bytes_) {
+        return absl::DataLossError(
+            "the collector sent more bytes than it announced");
+      }
+      missing_bytes_ -= data.size();
+      return file_->Append(data);
+    }
+    case v1::ExportEvent::kFileAbort:
+      if (file_ == nullptr) return absl::OkStatus();
+      file_.reset();
+      missing_bytes_ = 0;
+      return file_system_->Delete(path_);
+    case v1::ExportEvent::kFileLink:
+      RP_RETURN_IF_ERROR(CloseFile());
+      RP_RETURN_IF_ERROR(checked(event.file_link().path()));
+      RP_RETURN_IF_ERROR(checked(event.file_link().existing()));
+      return tree_->Link(event.file_link().path(),
+                         event.file_link().existing());
+    case v1::ExportEvent::kFileKept:
+      RP_RETURN_IF_ERROR(CloseFile());
+      RP_RETURN_IF_ERROR(checked(event.file_kept()));
+      return tree_->Reuse(event.file_kept());
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::Status ExportFiles::Finish() {
+  RP_RETURN_IF_ERROR(CloseFile());
+  return tree_->Publish();
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,50 @@
+// Files of a streamed export, written into a StagedTree. Paths come from the
+// collector and are not trusted. Not thread-safe.
+#ifndef RANKPROBE_CLI_OUTPUT_EXPORT_RECEIVER_H_
+#define RANKPROBE_CLI_OUTPUT_EXPORT_RECEIVER_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+#include "common/io/staged_tree.h"
+#include "rankprobe/v1/archive.pb.h"
+
+namespace rankprobe {
+
+// Relative, '/'-separated, no empty, "." or ".." components, no control bytes.
+bool IsSafeRelativePath(absl::string_view path);
+
+class ExportFiles {
+ public:
+  // FAILED_PRECONDITION while another export writes to the directory.
+  static absl::StatusOr<std::unique_ptr<ExportFiles>> Open(
+      FileSystem* file_system, const std::string& directory,
+      StagedTree::Leftovers leftovers);
+
+  // Names what an earlier attempt left, as far as it fits into one message.
+  absl::Status Offer(v1::ExportRequest* request);
+  absl::Status OnEvent(const v1::ExportEvent& untrusted);
+  // Leaves what is finished for an attempt with Leftovers::kReuse.
+  void Keep() { tree_->Keep(); }
+  // Moves everything to its place.
+  absl::Status Finish();
+
+ private:
+  ExportFiles(FileSystem* file_system, std::unique_ptr<StagedTree> tree)
+      : file_system_(file_system), tree_(std::move(tree)) {}
+  absl::Status CloseFile();
+
+  FileSystem* const file_system_;
+  const std::unique_ptr<StagedTree> tree_;
+  std::string path_;
+  uint64_t missing_bytes_ = 0;
+  std::unique_ptr<WritableFile> file_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_EXPORT_RECEIVER_H_

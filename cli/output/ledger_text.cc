@@ -1,0 +1,62 @@
+#include "cli/output/ledger_text.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+
+void LedgerTotals::Add(const v1::StepLedger& ledger) {
+  // Below 0 stand frames whose steps are not known.
+  if (ledger.step() >= 0) ++steps_;
+  if (ledger.state() == v1::StepLedger::STATE_OPEN) ++open_;
+  stored_records_ += ledger.stored_records();
+  filtered_ += ledger.filtered_calls();
+  for (const v1::LedgerGap& gap : ledger.gaps()) {
+    Lost& lost = lost_[gap.reason()];
+    lost.records += gap.records();
+    lost.payloads += gap.payloads();
+    if (gap.records() + gap.payloads() == 0) ++lost.uncounted;
+  }
+}
+
+std::string LedgerTotals::ToText() const {
+  std::string text = absl::StrCat("ledger: ", stored_records_, " records of ",
+                                  steps_, " rank-steps stored");
+  if (open_ > 0) absl::StrAppend(&text, ", ", open_, " rank-steps unfinished");
+  if (filtered_ > 0)
+    absl::StrAppend(&text, ", ", filtered_, " calls left out by the plan");
+  absl::StrAppend(&text, lost_.empty() ? ", nothing lost\n" : "\n");
+  for (const auto& [reason, lost] : lost_) {
+    absl::StrAppend(&text, "  lost ", VisibleText(reason), ": ", lost.records,
+                    " records, ", lost.payloads, " payloads");
+    if (lost.uncounted > 0)
+      absl::StrAppend(&text, ", ", lost.uncounted, " of unknown content");
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+absl::Status PrintLedgerSummary(const Client& client, const std::string& run) {
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::GetLedgerRequest request;
+  request.set_run(run);
+  const auto reader = client.archive->GetLedger(&context, request);
+  LedgerTotals totals;
+  v1::StepLedger ledger;
+  bool any = false;
+  while (reader->Read(&ledger)) {
+    totals.Add(ledger);
+    any = true;
+  }
+  const absl::Status status = client.ToStatus(reader->Finish());
+  if (absl::IsNotFound(status)) return absl::OkStatus();
+  RP_RETURN_IF_ERROR(status);
+  if (any) Print(stdout, "%s", Lines{totals.ToText()});
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

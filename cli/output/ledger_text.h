@@ -1,0 +1,39 @@
+// The loss ledger as people read it: totals by reason. Not thread-safe.
+#ifndef RANKPROBE_CLI_OUTPUT_LEDGER_TEXT_H_
+#define RANKPROBE_CLI_OUTPUT_LEDGER_TEXT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "cli/client/client.h"
+
+namespace rankprobe {
+
+// Sums of all steps and ranks that were added.
+class LedgerTotals {
+ public:
+  void Add(const v1::StepLedger& ledger);
+  bool whole() const { return lost_.empty() && open_ == 0; }
+  // "ledger: 1,200 of 1,203 records stored, ..." and a line for each reason.
+  std::string ToText() const;
+
+ private:
+  struct Lost {
+    uint64_t records = 0;
+    uint64_t payloads = 0;
+    // Gaps that say neither: frames.
+    uint64_t uncounted = 0;
+  };
+  uint64_t steps_ = 0, open_ = 0;
+  uint64_t stored_records_ = 0, filtered_ = 0;
+  std::map<std::string, Lost> lost_;
+};
+
+// Asks for the counts of a run and prints the totals; a run that has nothing in
+// the archive yet prints nothing.
+absl::Status PrintLedgerSummary(const Client& client, const std::string& run);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_LEDGER_TEXT_H_

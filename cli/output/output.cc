@@ -1,0 +1,208 @@
+#include "cli/output/output.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "google/protobuf/descriptor.h"
+#include "rapidjson/stringbuffer.h"
+#include "rapidjson/writer.h"
+
+namespace rankprobe {
+namespace {
+
+bool LooksLikeNumber(const std::string& cell) {
+  return !cell.empty() && absl::ascii_isdigit(cell[0]);
+}
+
+using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+void WriteMessage(const Message& message, JsonWriter* writer);
+
+// One value of a field; index -1 for a singular one. Unlike proto3's own JSON,
+// 64-bit integers are numbers: scripts compare them.
+void WriteValue(const Message& message, const FieldDescriptor& field, int index,
+                JsonWriter* writer) {
+  const auto& r = *message.GetReflection();
+  const bool many = index >= 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      writer->Int(many ? r.GetRepeatedInt32(message, &field, index)
+                       : r.GetInt32(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_INT64:
+      writer->Int64(many ? r.GetRepeatedInt64(message, &field, index)
+                         : r.GetInt64(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      writer->Uint(many ? r.GetRepeatedUInt32(message, &field, index)
+                        : r.GetUInt32(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      writer->Uint64(many ? r.GetRepeatedUInt64(message, &field, index)
+                          : r.GetUInt64(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_DOUBLE: {
+      const double value = many ? r.GetRepeatedDouble(message, &field, index)
+                                : r.GetDouble(message, &field);
+      // JSON has no infinity; the text is what Python and JavaScript read.
+      if (std::isfinite(value)) {
+        writer->Double(value);
+      } else {
+        writer->String(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+      }
+      break;
+    }
+    case FieldDescriptor::CPPTYPE_BOOL:
+      writer->Bool(many ? r.GetRepeatedBool(message, &field, index)
+                        : r.GetBool(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      writer->String((many ? r.GetRepeatedEnum(message, &field, index)
+                           : r.GetEnum(message, &field))
+                         ->name()
+                         .c_str());
+      break;
+    case FieldDescriptor::CPPTYPE_STRING: {
+      const std::string text = many
+                                   ? r.GetRepeatedString(message, &field, index)
+                                   : r.GetString(message, &field);
+      if (field.type() == FieldDescriptor::TYPE_BYTES) {
+        writer->String(absl::BytesToHexString(text).c_str());
+      } else {
+        writer->String(text.c_str(),
+                       static_cast<rapidjson::SizeType>(text.size()));
+      }
+      break;
+    }
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      WriteMessage(many ? r.GetRepeatedMessage(message, &field, index)
+                        : r.GetMessage(message, &field),
+                   writer);
+      break;
+    default:
+      writer->Null();
+  }
+}
+
+// Every field is there, so that keys are stable: an absent optional is null.
+void WriteMessage(const Message& message, JsonWriter* writer) {
+  const auto& reflection = *message.GetReflection();
+  writer->StartObject();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    writer->Key(field.name().c_str());
+    if (field.is_repeated()) {
+      writer->StartArray();
+      for (int k = 0; k < reflection.FieldSize(message, &field); ++k)
+        WriteValue(message, field, k, writer);
+      writer->EndArray();
+    } else if (field.has_presence() && !reflection.HasField(message, &field)) {
+      writer->Null();
+    } else {
+      WriteValue(message, field, -1, writer);
+    }
+  }
+  writer->EndObject();
+}
+
+}  // namespace
+
+std::string output_internal::Show(Lines lines) {
+  std::string out;
+  bool first = true;
+  for (const absl::string_view line : absl::StrSplit(lines.text, '\n'))
+    absl::StrAppend(&out, std::exchange(first, false) ? "" : "\n",
+                    VisibleText(line));
+  return out;
+}
+
+void ClearTerminal() { std::fputs("\033[H\033[J", stdout); }
+
+void PrintJson(absl::string_view json) {
+  const std::string text = VisibleJson(json);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputc('\n', stdout);
+}
+
+void Table::Add(const std::vector<std::string>& row) {
+  std::vector<std::string>& cells = rows_.emplace_back();
+  for (const std::string& cell : row) cells.push_back(VisibleText(cell));
+}
+
+std::string Table::ToText() const {
+  std::vector<size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c)
+      widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string out;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      if (c > 0) line += "  ";
+      line += LooksLikeNumber(row[c]) ? padding + row[c] : row[c] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&out, line, "\n");
+  }
+  return out;
+}
+
+std::string HumanBytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrCat(bytes, " B")
+                   : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+std::string ToJson(const google::protobuf::Message& message) {
+  rapidjson::StringBuffer buffer;
+  JsonWriter writer(buffer);
+  WriteMessage(message, &writer);
+  return {buffer.GetString(), buffer.GetSize()};
+}
+
+void Progress::Show(uint64_t done, uint64_t total, uint64_t bytes,
+                    const std::string& current) {
+  const uint64_t percent =
+      total == 0 ? 0 : std::min<uint64_t>(100, 100 * done / total);
+  if (terminal_) {
+    const size_t filled = percent * 30 / 100;
+    std::string name =
+        current.size() > 40
+            ? absl::StrCat("..", current.substr(current.size() - 38))
+            : current;
+    for (char& c : name) {
+      if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+    }
+    absl::FPrintF(stderr, "\r\x1b[K[%s%s] %3d%%  %s  %s",
+                  std::string(filled, '#'), std::string(30 - filled, '.'),
+                  percent, HumanBytes(bytes), name);
+    drawn_ = true;
+  } else if (percent / 10 > last_tenth_) {
+    last_tenth_ = percent / 10;
+    absl::FPrintF(stderr, "%d%% %s\n", percent, HumanBytes(bytes));
+  }
+}
+
+void Progress::Finish() {
+  if (terminal_ && drawn_) std::fputs("\r\x1b[K", stderr);
+  drawn_ = false;
+}
+
+}  // namespace rankprobe

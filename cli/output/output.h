@@ -1,0 +1,93 @@
+// How verbs speak: tables for people, JSON for programs. All that the command
+// line writes goes through here, since most of it comes from elsewhere: names
+// of runs and hosts, messages of ranks, what a dump holds. None of it may steer
+// a terminal or look like a line of ours. Not thread-safe.
+#ifndef RANKPROBE_CLI_OUTPUT_OUTPUT_H_
+#define RANKPROBE_CLI_OUTPUT_OUTPUT_H_
+
+#include <concepts>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "common/text/visible_text.h"
+#include "google/protobuf/message.h"
+
+namespace rankprobe {
+
+// A text of several lines, such as a table: its line breaks stay.
+struct Lines {
+  absl::string_view text;
+};
+
+namespace output_internal {
+
+std::string Show(Lines lines);
+inline std::string Show(absl::string_view text) { return VisibleText(text); }
+template <typename T>
+requires(!std::convertible_to<T, absl::string_view>) T Show(const T& value) {
+  return value;
+}
+
+template <typename T>
+using Shown = decltype(Show(std::declval<const T&>()));
+
+}  // namespace output_internal
+
+// Like fprintf, with VisibleText in place of every text among the arguments;
+// the line breaks of the format stay.
+template <typename... Args>
+void Print(std::FILE* out,
+           const absl::FormatSpec<output_internal::Shown<Args>...>& format,
+           const Args&... args) {
+  const std::string text =
+      absl::StrFormat(format, output_internal::Show(args)...);
+  std::fwrite(text.data(), 1, text.size(), out);
+}
+
+// Home, and clears what is below: the one thing that may steer the terminal
+// apart from Progress.
+void ClearTerminal();
+
+// JSON and the end of its line, to standard output.
+void PrintJson(absl::string_view json);
+
+// Left-aligned columns, two spaces between; numbers to the right. Cells are
+// made visible as they are added.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  void Add(const std::vector<std::string>& row);
+  std::string ToText() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "1.5 GiB"; bytes below 1 KiB as they are.
+std::string HumanBytes(uint64_t bytes);
+
+// One line of strict JSON with the proto's field names; every key is there.
+std::string ToJson(const google::protobuf::Message& message);
+
+// A progress line: drawn over itself on a terminal, now and then elsewhere.
+class Progress {
+ public:
+  explicit Progress(bool terminal) : terminal_(terminal) {}
+  void Show(uint64_t done, uint64_t total, uint64_t bytes,
+            const std::string& current);
+  void Finish();
+
+ private:
+  const bool terminal_;
+  bool drawn_ = false;
+  uint64_t last_tenth_ = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_OUTPUT_H_

@@ -1,0 +1,73 @@
+// Files of a streamed export as a tar (pax, names in UTF-8 in any locale) to a
+// file or standard output, as they come. Paths from the collector are not
+// trusted. Not thread-safe.
+// Failure: a tar cannot take anything back. A payload that turns out to be
+// unreadable ends it with DATA_LOSS. A tar file is written as FILE.tmp and gets
+// its name when it is whole: an older FILE stays until then, and nothing is
+// deleted that this object did not make. A FILE that is no regular file (a
+// FIFO, a tape) is written as it comes.
+#ifndef RANKPROBE_CLI_OUTPUT_TAR_RECEIVER_H_
+#define RANKPROBE_CLI_OUTPUT_TAR_RECEIVER_H_
+
+#include <locale.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rankprobe/v1/archive.pb.h"
+
+struct archive;
+
+namespace rankprobe {
+
+class TarFiles {
+ public:
+  // "-" is standard output.
+  static absl::StatusOr<std::unique_ptr<TarFiles>> Open(
+      const std::string& path);
+  ~TarFiles();
+
+  absl::Status OnEvent(const v1::ExportEvent& untrusted);
+  absl::Status Finish();
+
+ private:
+  struct Close {
+    void operator()(archive* tar) const;
+  };
+  TarFiles(std::string path, std::string temporary, int fd, locale_t utf8,
+           std::unique_ptr<archive, Close> tar)
+      : path_(std::move(path)),
+        temporary_(std::move(temporary)),
+        fd_(fd),
+        utf8_(utf8),
+        tar_(std::move(tar)) {}
+  // `link_target` empty for a file of its own.
+  absl::Status Header(const std::string& path, unsigned type,
+                      uint64_t length_bytes, const std::string& link_target);
+  absl::Status Data(const std::string& data);
+  absl::Status EndFile();
+  absl::Status Error() const;
+  int out() const { return fd_ < 0 ? STDOUT_FILENO : fd_; }
+  // What libarchive calls; `self` is the TarFiles.
+  static ssize_t Write(archive* tar, void* self, const void* data, size_t size);
+
+  const std::string path_;
+  // Ours until it is renamed; empty where the tar goes out as it comes.
+  const std::string temporary_;
+  int fd_;                // -1: standard output
+  bool dropped_ = false;  // what libarchive still writes goes nowhere
+  const locale_t utf8_;   // null: the system has none
+  std::unique_ptr<archive, Close> tar_;
+  std::string file_;
+  uint64_t missing_bytes_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_TAR_RECEIVER_H_

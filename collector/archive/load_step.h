@@ -1,0 +1,18 @@
+// Merges the records of one process' step into what the dump layout says of it.
+// Pure function of the store.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
+
+#include "absl/status/statusor.h"
+#include "collector/store/store.h"
+#include "dump_format/step_view.h"
+
+namespace rankprobe {
+
+// A call keeps the place of its first phase; a module's or parameters_grad's
+// place is that of its latest (docs/formats.md, "Order of entries").
+absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_

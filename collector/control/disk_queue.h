@@ -1,0 +1,68 @@
+// Work that waits for the disk, one task after another in the order of Add, so
+// that nobody waits for a disk while holding a lock that others need.
+//
+// Threads: thread-safe. With a thread of its own tasks run there; without one,
+// in the RunQueued call of somebody who holds no lock (tests, fuzzers: the same
+// order, and no thread to wait for).
+// Failure: tasks tell their own.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
+#define RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace rankprobe {
+
+class DiskQueue {
+ public:
+  explicit DiskQueue(bool own_thread);
+  // Runs what is queued.
+  ~DiskQueue();
+  DiskQueue(const DiskQueue&) = delete;
+  DiskQueue& operator=(const DiskQueue&) = delete;
+
+  // Only queues: may be called under any lock.
+  void Add(std::function<void()> task);
+  // Without a thread: runs what is queued, unless another call is at it.
+  void RunQueued();
+  // Returns when everything added before has run. Not from a task.
+  void Wait();
+
+ private:
+  void Work();
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !tasks_.empty();
+  }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !running_ && tasks_.empty();
+  }
+  // Runs tasks until there are none.
+  void RunAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+// Runs what was queued meanwhile when it goes out of scope: declared before the
+// lock that is held meanwhile.
+class RunQueuedAfter {
+ public:
+  explicit RunQueuedAfter(DiskQueue* queue) : queue_(queue) {}
+  ~RunQueuedAfter() { queue_->RunQueued(); }
+  RunQueuedAfter(const RunQueuedAfter&) = delete;
+  RunQueuedAfter& operator=(const RunQueuedAfter&) = delete;
+
+ private:
+  DiskQueue* const queue_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_

@@ -1,0 +1,456 @@
+// The control plane over a disk that is slow, and its promises to the disk: no
+// rank and no `status` waits for it, no rank hears of a plan that is not saved,
+// and what was not agreed on does not come back.
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "collector/control/control_plane.h"
+#include "collector/testing/frames.h"
+#include "common/base/monotonic_event.h"
+#include "common/testing/fault_file_system.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::FaultFileSystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A rank on the other end of a stream.
+struct FakeRank {
+  std::string session;
+  absl::Mutex mutex;
+  absl::Status ended ABSL_GUARDED_BY(mutex);
+  std::vector<v1::Directive> inbox ABSL_GUARDED_BY(mutex);
+
+  std::vector<v1::Directive> Take() {
+    absl::MutexLock lock(&mutex);
+    return std::exchange(inbox, {});
+  }
+  absl::Status End() {
+    absl::MutexLock lock(&mutex);
+    return ended;
+  }
+};
+
+bool HasCommit(const std::vector<v1::Directive>& directives, uint64_t epoch) {
+  for (const v1::Directive& d : directives) {
+    if (d.has_commit() && d.commit().epoch() == epoch) return true;
+  }
+  return false;
+}
+
+class SlowDiskTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Open(); }
+  void TearDown() override {
+    fs_.SetDelay(nullptr);
+    if (hanging_ != nullptr && !hanging_->HasBeenNotified()) hanging_->Notify();
+    Close();
+  }
+
+  void Open() {
+    StoreOptions options;
+    options.data_dir = "/d";
+    options.min_free_bytes = 0;
+    auto store = Store::Open(options, &fs_, &clock_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    EventLog::Options events;
+    events.path = "/d/events.log";
+    events.own_thread = true;
+    events_ = *EventLog::Open(events, &fs_, &clock_);
+    ControlPlane::Options control;
+    control.own_thread = true;
+    control.events = events_.get();
+    control_ = std::make_unique<ControlPlane>(control, store_.get(), &clock_);
+  }
+  void Close() {
+    control_.reset();
+    events_.reset();
+    store_.reset();
+  }
+
+  void Join(int64_t rank, FakeRank* fake) {
+    v1::Hello hello;
+    *hello.mutable_identity() =
+        testing::MakeIdentity("run", rank, 100 + static_cast<uint64_t>(rank));
+    hello.set_protocol(1);
+    hello.set_incarnation_secret(std::string(32, 's'));
+    hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
+    hello.set_step(-1);
+    Peer peer;
+    peer.end = [fake](const absl::Status& status) {
+      absl::MutexLock lock(&fake->mutex);
+      fake->ended = status;
+    };
+    const auto admission = control_->Admit(
+        hello,
+        [fake](const v1::Directive& d) {
+          absl::MutexLock lock(&fake->mutex);
+          fake->inbox.push_back(d);
+        },
+        peer);
+    ASSERT_TRUE(admission.ok()) << admission.status();
+    fake->session = admission->welcome.session_id();
+  }
+  void BeginStep(const FakeRank& rank, int64_t step) {
+    v1::AgentEvent event;
+    event.mutable_progress()->set_step(step);
+    event.mutable_progress()->set_last_step_ns(100000000);
+    control_->OnEvent(rank.session, event);
+  }
+  // Accepts the newest plan in the inbox, if there is one.
+  std::optional<v1::PlanSpec> Accept(FakeRank* rank, int64_t step) {
+    std::optional<v1::PlanSpec> plan;
+    for (const v1::Directive& d : rank->Take()) {
+      if (d.has_prepare()) plan = d.prepare().plan();
+    }
+    if (!plan.has_value()) return plan;
+    v1::AgentEvent event;
+    event.mutable_prepared()->set_epoch(plan->epoch());
+    event.mutable_prepared()->set_current_step(step);
+    event.mutable_prepared()->set_accepted(true);
+    control_->OnEvent(rank->session, event);
+    return plan;
+  }
+  void Apply(const FakeRank& rank, const v1::PlanSpec& plan) {
+    v1::AgentEvent event;
+    event.mutable_applied()->set_epoch(plan.epoch());
+    event.mutable_applied()->set_step(plan.effective_at_step());
+    control_->OnEvent(rank.session, event);
+  }
+  void Enable(std::optional<int64_t> at_step = std::nullopt,
+              const std::vector<int64_t>& ranks = {}) {
+    v1::SetDumpEnableRequest request;
+    request.set_run("run");
+    request.set_enable(true);
+    if (at_step.has_value()) request.mutable_options()->set_at_step(*at_step);
+    for (const int64_t rank : ranks) request.mutable_options()->add_ranks(rank);
+    control_->SetDumpEnable(
+        request, [this](const absl::StatusOr<v1::SwitchResult>& result) {
+          absl::MutexLock lock(&result_mutex_);
+          result_ = result;
+        });
+  }
+  std::optional<absl::StatusOr<v1::SwitchResult>> TakeResult() {
+    absl::MutexLock lock(&result_mutex_);
+    return std::exchange(result_, std::nullopt);
+  }
+
+  // From now on the disk does not answer calls named `op`, until Answer().
+  void Hang(const std::string& op) {
+    hanging_ = std::make_shared<absl::Notification>();
+    fs_.SetDelay([op, hanging = hanging_](const std::string& called) {
+      if (called == op) hanging->WaitForNotification();
+    });
+  }
+  void Answer() {
+    fs_.SetDelay(nullptr);
+    hanging_->Notify();
+    control_->WaitForSaves();
+  }
+
+  ManualClock clock_;
+  FaultFileSystem fs_;
+  std::shared_ptr<absl::Notification> hanging_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<EventLog> events_;
+  std::unique_ptr<ControlPlane> control_;
+  absl::Mutex result_mutex_;
+  std::optional<absl::StatusOr<v1::SwitchResult>> result_
+      ABSL_GUARDED_BY(result_mutex_);
+};
+
+// Whenever the disk is asked for anything, somebody asks for the status and a
+// rank takes a step: both are answered before the disk is.
+TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
+  FakeRank ranks[2];
+  Join(0, &ranks[0]);
+  absl::Mutex mutex;
+  std::set<std::string> stuck;
+  std::vector<std::thread> late;
+  std::atomic<int> probes{0};
+  fs_.SetDelay([&](const std::string& op) {
+    {
+      absl::MutexLock lock(&mutex);
+      // One is enough, and takes its time.
+      if (!stuck.empty()) return;
+    }
+    ++probes;
+    MonotonicEvent* const answered = new MonotonicEvent;
+    std::thread probe([this, answered, session = ranks[0].session] {
+      control_->ListAgents("");
+      control_->ListEvents(v1::ListEventsRequest());
+      v1::AgentEvent event;
+      event.mutable_progress()->set_step(3);
+      control_->OnEvent(session, event);
+      answered->Set();
+    });
+    if (answered->WaitFor(absl::Seconds(10))) {
+      probe.join();
+      delete answered;
+      return;
+    }
+    absl::MutexLock lock(&mutex);
+    stuck.insert(op);
+    late.push_back(std::move(probe));
+  });
+  // A run's first plan, a rank that becomes known, a switch of all.
+  Join(1, &ranks[1]);
+  v1::AgentEvent known;
+  known.mutable_rank_known()->set_rank(1);
+  control_->OnEvent(ranks[1].session, known);
+  for (const FakeRank& rank : ranks) BeginStep(rank, 3);
+  Enable();
+  std::optional<v1::PlanSpec> plan;
+  for (FakeRank& rank : ranks) plan = Accept(&rank, 3);
+  ASSERT_TRUE(plan.has_value());
+  control_->WaitForSaves();
+  for (FakeRank& rank : ranks) {
+    EXPECT_TRUE(HasCommit(rank.Take(), plan->epoch()));
+    Apply(rank, *plan);
+  }
+  EXPECT_TRUE(TakeResult().has_value());
+  // Triggers, events, an edit of the file, a switch of one rank, a new run.
+  v1::SetTriggersRequest triggers;
+  triggers.set_run("run");
+  triggers.mutable_spec()->mutable_flight()->set_steps(2);
+  const auto told = control_->SetTriggers(triggers);
+  EXPECT_TRUE(told.ok()) << told.status();
+  v1::AgentEvent event;
+  event.mutable_error()->set_message("an event");
+  control_->OnEvent(ranks[0].session, event);
+  event.mutable_config_edited()->set_config_json(
+      R"({"dump_enable": false, "level": "L1"})");
+  event.mutable_config_edited()->set_seen_epoch(plan->epoch());
+  control_->OnEvent(ranks[0].session, event);
+  for (FakeRank& rank : ranks) plan = Accept(&rank, 3);
+  ASSERT_TRUE(plan.has_value());
+  control_->WaitForSaves();
+  for (const FakeRank& rank : ranks) Apply(rank, *plan);
+  Enable(std::nullopt, {1});
+  plan = Accept(&ranks[1], 3);
+  ASSERT_TRUE(plan.has_value());
+  control_->WaitForSaves();
+  Apply(ranks[1], *plan);
+  EXPECT_FALSE(control_->GetConfig("another").ok());
+  control_->Disconnected(ranks[1].session, "gone");
+  clock_.Advance(absl::Seconds(1));
+  control_->Tick();
+  control_->WaitForSaves();
+  events_->WaitForWrites();
+  fs_.SetDelay(nullptr);
+  EXPECT_GT(probes, 9);
+  for (std::thread& probe : late) probe.join();
+  absl::MutexLock lock(&mutex);
+  EXPECT_THAT(stuck, IsEmpty());
+}
+
+// Of the switch that an operator asks for, how far it has come.
+TEST_F(SlowDiskTest, ADiskThatIsSlowToSyncDoesNotHoldASwitch) {
+  FakeRank rank;
+  Join(0, &rank);
+  control_->WaitForSaves();
+  BeginStep(rank, 10);
+  Hang("Sync");
+  Enable();
+  const std::optional<v1::PlanSpec> plan = Accept(&rank, 10);
+  ASSERT_TRUE(plan.has_value());
+  // The disk is given its second.
+  clock_.Advance(absl::Milliseconds(900));
+  control_->Tick();
+  EXPECT_THAT(rank.Take(), IsEmpty());
+  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  clock_.Advance(absl::Milliseconds(200));
+  bool committed = false;
+  // Until the plan is written, which waits for no sync.
+  const absl::Time give_up = absl::Now() + absl::Seconds(60);
+  while (!committed && absl::Now() < give_up) {
+    control_->Tick();
+    committed = HasCommit(rank.Take(), plan->epoch());
+    std::this_thread::yield();
+  }
+  ASSERT_TRUE(committed);
+  Apply(rank, *plan);
+  const auto result = TakeResult();
+  ASSERT_TRUE(result.has_value() && result->ok());
+  EXPECT_THAT((*result)->summary(), HasSubstr("1/1 ranks"));
+  EXPECT_TRUE((*store_->LoadPlan("run"))->enabled());
+  Answer();
+}
+
+TEST_F(SlowDiskTest, ARankThatPassedTheStepMeanwhileMeansALaterStep) {
+  FakeRank ranks[2];
+  for (int r = 0; r < 2; ++r) {
+    Join(r, &ranks[r]);
+    BeginStep(ranks[r], 10);
+  }
+  control_->WaitForSaves();
+  Hang("Append");
+  Enable();
+  std::optional<v1::PlanSpec> first, second;
+  for (FakeRank& rank : ranks) first = Accept(&rank, 10);
+  ASSERT_TRUE(first.has_value());
+  const int64_t now = first->effective_at_step() + 7;
+  for (const FakeRank& rank : ranks) BeginStep(rank, now);
+  clock_.Advance(absl::Seconds(3));
+  Answer();
+  for (FakeRank& rank : ranks) {
+    {
+      absl::MutexLock lock(&rank.mutex);
+      EXPECT_FALSE(HasCommit(rank.inbox, first->epoch()));
+    }
+    second = Accept(&rank, now);
+  }
+  ASSERT_TRUE(second.has_value());
+  // Steps of 100 ms, and a disk that took 3 s.
+  EXPECT_GT(second->effective_at_step(), now + 30);
+  control_->WaitForSaves();
+  for (FakeRank& rank : ranks) {
+    EXPECT_TRUE(HasCommit(rank.Take(), second->epoch()));
+    Apply(rank, *second);
+  }
+  const auto result = TakeResult();
+  ASSERT_TRUE(result.has_value() && result->ok());
+  EXPECT_EQ((*result)->attempts(), 2u);
+  EXPECT_EQ((*store_->LoadPlan("run"))->epoch(), second->epoch());
+}
+
+TEST_F(SlowDiskTest, AStepThatWasAskedForAndHasPassedIsRefused) {
+  FakeRank rank;
+  Join(0, &rank);
+  BeginStep(rank, 10);
+  control_->WaitForSaves();
+  Hang("Append");
+  Enable(/*at_step=*/20);
+  ASSERT_TRUE(Accept(&rank, 10).has_value());
+  BeginStep(rank, 20);
+  Answer();
+  const auto result = TakeResult();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  EXPECT_FALSE((*store_->LoadPlan("run"))->enabled()) << "taken back";
+}
+
+TEST_F(SlowDiskTest, TheAnswerComesAtTheDeadlineAndThePlanIsTakenBack) {
+  FakeRank rank;
+  Join(0, &rank);
+  BeginStep(rank, 10);
+  control_->WaitForSaves();
+  Hang("Append");
+  Enable();
+  const std::optional<v1::PlanSpec> plan = Accept(&rank, 10);
+  ASSERT_TRUE(plan.has_value());
+  clock_.Advance(absl::Seconds(9));
+  control_->Tick();
+  EXPECT_FALSE(TakeResult().has_value());
+  clock_.Advance(absl::Milliseconds(1100));
+  control_->Tick();
+  const auto result = TakeResult();
+  ASSERT_TRUE(result.has_value()) << "while the disk still hangs";
+  EXPECT_EQ(result->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(result->status().message()),
+              HasSubstr("the archive's disk has not answered for 10.1s"));
+  bool aborted = false;
+  for (const v1::Directive& d : rank.Take())
+    aborted = aborted || (d.has_abort() && d.abort().epoch() == plan->epoch());
+  EXPECT_TRUE(aborted);
+  Answer();
+  EXPECT_FALSE(HasCommit(rank.Take(), plan->epoch()));
+  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  Close();
+  Open();
+  EXPECT_FALSE(control_->GetConfig("run")->enabled()) << "taken back";
+}
+
+// An operator speaks while a file's plan is being saved: his is the last one in
+// the store too, though what was called off is taken back behind it.
+TEST_F(SlowDiskTest, PlansAreSavedInTheOrderInWhichTheyHold) {
+  FakeRank rank;
+  Join(0, &rank);
+  BeginStep(rank, 10);
+  control_->WaitForSaves();
+  Hang("Append");
+  v1::AgentEvent edit;
+  edit.mutable_config_edited()->set_config_json(
+      R"({"dump_enable": false, "level": "L1"})");
+  edit.mutable_config_edited()->set_seen_epoch(1);
+  control_->OnEvent(rank.session, edit);
+  const std::optional<v1::PlanSpec> file = Accept(&rank, 10);
+  ASSERT_TRUE(file.has_value());
+  Enable();
+  const std::optional<v1::PlanSpec> plan = Accept(&rank, 10);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_GT(plan->epoch(), file->epoch());
+  Answer();
+  EXPECT_TRUE(HasCommit(rank.Take(), plan->epoch()));
+  EXPECT_EQ((*store_->LoadPlan("run"))->epoch(), plan->epoch());
+  Close();
+  Open();
+  EXPECT_EQ(control_->GetConfig("run")->epoch(), plan->epoch());
+  EXPECT_TRUE(control_->GetConfig("run")->enabled());
+}
+
+// What a rank has heard of is on disk, also when the machine dies.
+TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
+  FakeRank rank;
+  Join(0, &rank);
+  BeginStep(rank, 10);
+  control_->WaitForSaves();
+  Enable();
+  std::atomic<bool> committed{false};
+  std::atomic<uint64_t> epoch{0};
+  fs_.SetDelay([&](const std::string&) {
+    absl::MutexLock lock(&rank.mutex);
+    committed = committed || HasCommit(rank.inbox, epoch);
+  });
+  {
+    absl::MutexLock lock(&rank.mutex);
+    epoch = rank.inbox.back().prepare().plan().epoch();
+  }
+  ASSERT_TRUE(Accept(&rank, 10).has_value());
+  control_->WaitForSaves();
+  fs_.SetDelay(nullptr);
+  EXPECT_FALSE(committed) << "before it was synced";
+  EXPECT_TRUE(HasCommit(rank.Take(), epoch));
+  // Nothing that is done in an orderly end may help.
+  fs_.FailWhile([](const std::string&, const std::string&) {
+    return testing::FaultKind::kIoError;
+  });
+  Close();
+  fs_.FailWhile(nullptr);
+  fs_.CrashAndRestart();
+  Open();
+  EXPECT_EQ(control_->GetConfig("run")->epoch(), epoch);
+}
+
+// Who joins between a prepare and its commit was told of the old plan.
+TEST_F(SlowDiskTest, WhoJoinsDuringASwitchComesAgainForThePlan) {
+  FakeRank rank, late;
+  Join(0, &rank);
+  BeginStep(rank, 10);
+  control_->WaitForSaves();
+  Enable();
+  Join(1, &late);
+  EXPECT_TRUE(late.End().ok());
+  ASSERT_TRUE(Accept(&rank, 10).has_value());
+  control_->WaitForSaves();
+  EXPECT_EQ(late.End().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(rank.End().ok());
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,37 @@
+#include "collector/control/step_pace.h"
+
+#include <algorithm>
+
+namespace rankprobe {
+namespace {
+
+constexpr absl::Duration kSpan = absl::Milliseconds(100);
+// Of the samples: ranks tell of their steps about as often.
+constexpr absl::Duration kInterval = absl::Milliseconds(10);
+
+}  // namespace
+
+void StepPace::Note(int64_t step, int64_t last_step_ns, absl::Time now) {
+  if (last_step_ns > 0) last_step_ns_ = last_step_ns;
+  // It counts anew.
+  if (step < step_) samples_.clear();
+  step_ = step;
+  if (samples_.empty() || now - samples_.back().at >= kInterval)
+    samples_.push_back({now, step});
+  while (samples_.size() > 1 && now - samples_[1].at >= kSpan)
+    samples_.pop_front();
+}
+
+int64_t StepPace::StepNanos(absl::Time now) const {
+  if (samples_.empty()) return last_step_ns_;
+  const Sample* from = &samples_.front();
+  for (const Sample& sample : samples_) {
+    if (now - sample.at >= kSpan) from = &sample;
+  }
+  // At least the step that goes on.
+  const int64_t steps = std::max<int64_t>(step_ - from->step, 1);
+  return std::max(last_step_ns_,
+                  absl::ToInt64Nanoseconds((now - from->at) / steps));
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,29 @@
+// A step of a run in the archive as a reference for another run: shapes and md5 of
+// what its forwards held, in pieces fit for the wire.
+//
+// Threads: any; reads the store, so it waits for the disk.
+// Failure: INVALID_ARGUMENT, NOT_FOUND (run, step or rank; several processes
+// without a rank), RESOURCE_EXHAUSTED (a step beyond the limit).
+#ifndef RANKPROBE_COLLECTOR_INGEST_REFERENCE_SOURCE_H_
+#define RANKPROBE_COLLECTOR_INGEST_REFERENCE_SOURCE_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collector/store/store.h"
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+// All pieces of one answer together.
+inline constexpr size_t kMaxReferenceBytes = 256 << 20;
+
+// Of the newest incarnation of the rank that recorded the step.
+absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadReference(
+    Store* store, const v1::ReferenceRequest& untrusted,
+    size_t max_bytes = kMaxReferenceBytes);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_INGEST_REFERENCE_SOURCE_H_

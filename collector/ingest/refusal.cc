@@ -1,0 +1,29 @@
+#include "collector/ingest/refusal.h"
+
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxReasonBytes = 500;
+constexpr size_t kDigestBytes = 16;
+
+}  // namespace
+
+v1::RefusalRow RefusalOf(const v1::UploadFrame& untrusted,
+                         absl::string_view reason) {
+  v1::RefusalRow row;
+  row.set_sequence(untrusted.sequence());
+  row.set_reason(VisibleText(reason.substr(0, kMaxReasonBytes)));
+  if (untrusted.has_batch()) {
+    row.set_step(untrusted.batch().step());
+    row.set_records(static_cast<uint64_t>(untrusted.batch().records_size()));
+  } else if (untrusted.has_chunk() &&
+             untrusted.chunk().digest().size() == kDigestBytes) {
+    row.set_payload_digest(untrusted.chunk().digest());
+    row.set_payload_bytes(untrusted.chunk().length_bytes());
+  }
+  return row;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,19 @@
+// What is kept of a frame that will never be taken: its number, why, and what
+// it held as far as that can be read. Pure functions.
+#ifndef RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
+#define RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
+
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/store.pb.h"
+
+namespace rankprobe {
+
+// `untrusted` may be empty but for its number. The row is valid UTF-8 whatever
+// the reason quotes, and bounded.
+v1::RefusalRow RefusalOf(const v1::UploadFrame& untrusted,
+                         absl::string_view reason);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_

@@ -1,0 +1,336 @@
+#include "collector/rpc/agent_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/auth/server_credentials.h"
+#include "collector/ingest/frame_decoding.h"
+#include "collector/ingest/frame_validator.h"
+#include "collector/ingest/reference_source.h"
+#include "collector/ingest/refusal.h"
+#include "collector/rpc/server_stream.h"
+
+namespace rankprobe {
+namespace {
+
+// Beyond it acks queue up, and a peer that does not read them is cut off.
+constexpr int kMaxDigestsInAck = 4096;
+// Of one stream; the metrics count them all.
+constexpr uint64_t kRefusalsLogged = 3;
+// Frames that an agent can have sent since the last sync that a machine took
+// with it, and many more.
+constexpr uint64_t kMaxLostFrames = uint64_t{1} << 28;
+
+class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
+ public:
+  SessionStream(size_t max_queued, ControlPlane* control, Peer peer, Runner run)
+      : ServerStream(max_queued),
+        control_(control),
+        run_(std::move(run)),
+        peer_(std::move(peer)) {
+    peer_.end = [handle = handle()](const absl::Status& status) {
+      handle->End(status);
+    };
+    ReadNext();
+  }
+
+ protected:
+  void OnMessage(v1::AgentEvent* untrusted) override {
+    if (session_.empty()) {
+      if (!untrusted->has_hello())
+        return FinishOnce(
+            absl::InvalidArgumentError("the first event is not a hello"));
+      return GoOnElsewhere(run_,
+                           [this, untrusted] { return Admit(untrusted); });
+    }
+    if (untrusted->has_hello())
+      return FinishOnce(absl::InvalidArgumentError("a second hello"));
+    // These wait for the store.
+    if (untrusted->has_rank_known() || untrusted->has_config_edited()) {
+      return GoOnElsewhere(run_, [this, untrusted] {
+        control_->OnEvent(session_, *untrusted);
+        return true;
+      });
+    }
+    control_->OnEvent(session_, *untrusted);
+    ReadNext();
+  }
+
+  void OnGone() override {
+    if (!session_.empty()) control_->Disconnected(session_, "the stream ended");
+  }
+
+ private:
+  bool Admit(v1::AgentEvent* untrusted) {
+    absl::StatusOr<ControlPlane::Admission> admission = control_->Admit(
+        untrusted->hello(),
+        [handle = handle()](const v1::Directive& directive) {
+          handle->Send(directive);
+        },
+        peer_);
+    if (!admission.ok()) {
+      FinishOnce(admission.status());
+      return false;
+    }
+    session_ = admission->welcome.session_id();
+    v1::Directive directive;
+    *directive.mutable_welcome() = std::move(admission->welcome);
+    handle()->Send(directive);
+    return true;
+  }
+
+  ControlPlane* const control_;
+  const Runner run_;
+  Peer peer_;
+  std::string session_;
+};
+
+// Frames are read as bytes: what gRPC cannot parse it drops with the stream.
+class UploadStream
+    : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
+ public:
+  UploadStream(ControlPlane* control, CommitQueue* commits, Store* store,
+               IngestMetrics* metrics, const Logger* logger,
+               Principal principal, Runner run)
+      : ServerStream(/*max_queued=*/64),
+        control_(control),
+        commits_(commits),
+        store_(store),
+        metrics_(metrics),
+        logger_(logger),
+        principal_(std::move(principal)),
+        run_(std::move(run)) {
+    ReadNext();
+  }
+
+ protected:
+  void OnMessage(grpc::ByteBuffer* untrusted) override {
+    const absl::Status decoded = DecodeFrame(untrusted, &frame_);
+    if (upload_ == 0) {
+      if (!decoded.ok()) return Fail(decoded);
+      return GoOnElsewhere(run_, [this] { return Open(frame_); });
+    }
+    // Of bytes that are no frame only the number is known.
+    if (!decoded.ok() && frame_.sequence() == 0) return Fail(decoded);
+    if (const absl::Status status = CheckPlace(frame_, next_sequence_);
+        !status.ok())
+      return Fail(status);
+    // Measured once: admission, credit and commit go by it.
+    const FrameSize size = SizeOf(frame_, untrusted->Length());
+    const absl::Status content =
+        decoded.ok() ? CheckContent(frame_, size) : decoded;
+    const bool offers = frame_.has_offers();
+    const bool is_next = offers || frame_.sequence() == next_sequence_;
+    if (offers && !content.ok()) return Fail(content);
+    if (metrics_ != nullptr) {
+      ++metrics_->accepted_frames;
+      metrics_->accepted_bytes += untrusted->Length();
+      if (!is_next) ++metrics_->duplicate_frames;
+    }
+    if (is_next) {
+      if (!offers) ++next_sequence_;
+      // What does not fit stays with the sender: gRPC's window is the limit.
+      if (!(content.ok() ? commits_->Submit(upload_, std::move(frame_), size)
+                         : Refuse(content)))
+        return;
+    }
+    ReadNext();
+  }
+
+  void OnGone() override {
+    if (upload_ != 0) commits_->Remove(upload_);
+  }
+
+  // Acks overtake each other: only the newest numbers count.
+  bool Merge(v1::UploadAck* queued, const v1::UploadAck& next) override {
+    if (queued->have_digests_size() + queued->coming_digests_size() +
+            queued->wanted_digests_size() + queued->refused_frames_size() >
+        kMaxDigestsInAck)
+      return false;
+    queued->set_received(std::max(queued->received(), next.received()));
+    queued->set_committed(std::max(queued->committed(), next.committed()));
+    queued->set_synced(std::max(queued->synced(), next.synced()));
+    if (next.credit_bytes() > 0) queued->set_credit_bytes(next.credit_bytes());
+    // Only what answers offers says nothing of it.
+    if (next.received() > 0 || next.retry_after_ms() > 0)
+      queued->set_retry_after_ms(next.retry_after_ms());
+    queued->mutable_have_digests()->MergeFrom(next.have_digests());
+    queued->mutable_coming_digests()->MergeFrom(next.coming_digests());
+    queued->mutable_wanted_digests()->MergeFrom(next.wanted_digests());
+    queued->mutable_refused_frames()->MergeFrom(next.refused_frames());
+    return true;
+  }
+
+ private:
+  bool Open(const v1::UploadFrame& frame) {
+    const absl::Status status = TryOpen(frame);
+    if (!status.ok()) FinishOnce(status);
+    return status.ok();
+  }
+
+  absl::Status TryOpen(const v1::UploadFrame& frame) {
+    if (!frame.has_open()) {
+      absl::Status status = absl::InvalidArgumentError(
+          "the first frame does not open the upload");
+      Fail(status);
+      return status;
+    }
+    // Who the agent is was settled in its session; what it says here is not
+    // asked.
+    const absl::StatusOr<ControlPlane::SessionInfo> session =
+        control_->Find(frame.open().session_id(), principal_);
+    if (!session.ok()) {
+      return absl::FailedPreconditionError(
+          "the upload names a session that is not open");
+    }
+    const v1::Identity& identity = session->identity;
+    const absl::StatusOr<OpenedIncarnation> opened =
+        store_->OpenIncarnation(identity, IncarnationClaim());
+    if (!opened.ok()) return opened.status();
+    uint64_t committed = opened->committed;
+    const uint64_t first = frame.open().first_sequence();
+    if (first > committed + 1) {
+      if (first - committed > kMaxLostFrames) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the upload begins at frame ", first, " and the collector has ",
+            committed, ": no collector lost so many"));
+      }
+      if (const absl::Status status =
+              store_->NoteLostFrames(identity, first - 1);
+          !status.ok())
+        return status;
+      committed = first - 1;
+    }
+    next_sequence_ = committed + 1;
+    identity_ = identity;
+    upload_ = commits_->Add(
+        frame.open().session_id(), identity, session->principal, committed,
+        {[handle = handle()](const v1::UploadAck& ack) { handle->Send(ack); },
+         [handle = handle()](const absl::Status& status) {
+           handle->End(status);
+         },
+         [handle = handle()] { handle->Resume(); }},
+        opened->refusals);
+    return absl::OkStatus();
+  }
+
+  // The stream cannot go on.
+  void Fail(const absl::Status& status) {
+    if (metrics_ != nullptr) ++metrics_->refused_frames;
+    Log("upload_ended", next_sequence_, status);
+    FinishOnce(status);
+  }
+
+  // Nothing of it is wanted, now or later; the stream goes on.
+  bool Refuse(const absl::Status& status) {
+    if (metrics_ != nullptr) ++metrics_->refused_frames;
+    if (refused_++ < kRefusalsLogged)
+      Log("frame_refused", frame_.sequence(), status);
+    return commits_->Refuse(upload_, RefusalOf(frame_, status.message()));
+  }
+
+  void Log(absl::string_view event, uint64_t sequence,
+           const absl::Status& status) const {
+    if (logger_ == nullptr) return;
+    logger_->Info(event, {{"run", identity_.run()},
+                          {"host", identity_.host()},
+                          {"pid", absl::StrCat(identity_.pid())},
+                          {"sequence", absl::StrCat(sequence)},
+                          {"status", status.ToString()}});
+  }
+
+  ControlPlane* const control_;
+  CommitQueue* const commits_;
+  Store* const store_;
+  IngestMetrics* const metrics_;
+  const Logger* const logger_;
+  const Principal principal_;
+  const Runner run_;
+  v1::UploadFrame frame_;
+  v1::Identity identity_;
+  uint64_t refused_ = 0;
+  uint64_t upload_ = 0;
+  uint64_t next_sequence_ = 1;
+};
+
+// Sends pieces that are there already. gRPC keeps it until it is finished.
+class ReferenceStream : public grpc::ServerWriteReactor<v1::ReferenceChunk> {
+ public:
+  void Answer(absl::StatusOr<std::vector<v1::ReferenceChunk>> chunks) {
+    if (!chunks.ok()) return End(chunks.status());
+    chunks_ = *std::move(chunks);
+    Next();
+  }
+  void End(const absl::Status& status) {
+    Finish(grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                        std::string(status.message())));
+  }
+
+ private:
+  void Next() {
+    if (next_ == chunks_.size()) return End(absl::OkStatus());
+    StartWrite(&chunks_[next_++]);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the agent has gone"));
+    Next();
+  }
+  void OnDone() override { delete this; }
+
+  std::vector<v1::ReferenceChunk> chunks_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+Peer AgentService::PeerOf(const grpc::CallbackServerContext& context) const {
+  Peer peer;
+  peer.address = context.peer();
+  if (authorizer_ == nullptr || authorizer_->open()) return peer;
+  // gRPC has checked it: without a principal no call comes so far.
+  peer.anonymous = false;
+  peer.principal = authorizer_->Identify(CredentialsOf(context))
+                       .value_or(Principal::Of(Role::kViewer, "nobody"));
+  return peer;
+}
+
+grpc::ServerWriteReactor<v1::ReferenceChunk>* AgentService::GetReference(
+    grpc::CallbackServerContext* context, const v1::ReferenceRequest* request) {
+  auto* const stream = new ReferenceStream();
+  if (const absl::Status status = PeerOf(*context).principal.MayReadReference(
+          request->run(), request->has_rank()
+                              ? std::optional<int64_t>(request->rank())
+                              : std::nullopt);
+      !status.ok()) {
+    stream->End(status);
+    return stream;
+  }
+  auto work = [store = store_, stream, request = *request] {
+    stream->Answer(ReadReference(store, request));
+  };
+  if (options_.run == nullptr) {
+    work();
+  } else if (!options_.run(std::move(work))) {
+    stream->End(
+        absl::ResourceExhaustedError("too many calls are waiting; try again"));
+  }
+  return stream;
+}
+
+grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
+    grpc::CallbackServerContext* context) {
+  return new SessionStream(options_.max_queued_directives, control_,
+                           PeerOf(*context), options_.run_session);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+AgentService::Upload(grpc::CallbackServerContext* context) {
+  return new UploadStream(control_, commits_, store_, options_.metrics,
+                          options_.logger, PeerOf(*context).principal,
+                          options_.run_session);
+}
+
+}  // namespace rankprobe

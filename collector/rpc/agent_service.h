@@ -1,0 +1,75 @@
+// AgentService over gRPC's callback API: no thread per rank. Streams check and
+// queue; the control plane and the commit queue do the work.
+// Ownership: one per server; ControlPlane, CommitQueue and Store outlive it.
+// Failure: a frame whose content is bad is refused alone, by its number; any
+// other bad message ends its stream with a status and nothing else.
+#ifndef RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
+#define RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "collector/auth/authorizer.h"
+#include "collector/control/control_plane.h"
+#include "collector/ingest/commit_queue.h"
+#include "common/base/logger.h"
+#include "rankprobe/v1/agent.grpc.pb.h"
+
+namespace rankprobe {
+
+// Frames come as bytes (frame_decoding.h).
+using AgentServiceBase = v1::AgentService::WithCallbackMethod_Session<
+    v1::AgentService::WithRawCallbackMethod_Upload<
+        v1::AgentService::WithCallbackMethod_GetReference<
+            v1::AgentService::Service>>>;
+
+class AgentService : public AgentServiceBase {
+ public:
+  struct Options {
+    // Directives waiting for one slow agent.
+    size_t max_queued_directives = 1024;
+    // May be null; outlives the service.
+    IngestMetrics* metrics = nullptr;
+    // Likewise: of frames that are refused.
+    const Logger* logger = nullptr;
+    // Runs what waits for the disk elsewhere; false: no room. Null: in place.
+    std::function<bool(std::function<void()>)> run;
+    // Likewise, for what a rank waits for: no query may be ahead of it.
+    std::function<bool(std::function<void()>)> run_session;
+  };
+
+  AgentService(const Options& options, ControlPlane* control,
+               CommitQueue* commits, Store* store)
+      : options_(options),
+        control_(control),
+        commits_(commits),
+        store_(store) {}
+
+  // Before the server starts: who may be which rank. Without it the port is
+  // open.
+  void SetAuthorizer(std::shared_ptr<const Authorizer> authorizer) {
+    authorizer_ = std::move(authorizer);
+  }
+
+  grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* Session(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Upload(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::ReferenceChunk>* GetReference(
+      grpc::CallbackServerContext* context,
+      const v1::ReferenceRequest* request) override;
+
+ private:
+  Peer PeerOf(const grpc::CallbackServerContext& context) const;
+
+  const Options options_;
+  ControlPlane* const control_;
+  CommitQueue* const commits_;
+  Store* const store_;
+  std::shared_ptr<const Authorizer> authorizer_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_

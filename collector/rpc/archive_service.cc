@@ -1,0 +1,299 @@
+#include "collector/rpc/archive_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "collector/archive/export.h"
+#include "collector/archive/ledger.h"
+#include "collector/rpc/stream_sink.h"
+#include "collector/rpc/stream_writer.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// Of one export into a directory.
+constexpr int kExportThreads = 4;
+
+// Runs in one answer.
+constexpr uint32_t kMaxRunsListed = 10000;
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ArchiveService::ListRuns(
+    grpc::CallbackServerContext* context, const v1::ListRunsRequest* request,
+    v1::ListRunsResponse* response) {
+  return RunUnary(
+      context, quick_pool_, [this, request, response]() -> absl::Status {
+        const size_t limit =
+            request->limit() == 0
+                ? kMaxRunsListed
+                : std::min<uint32_t>(request->limit(), kMaxRunsListed);
+        RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store_->ListRuns());
+        std::sort(runs.begin(), runs.end(),
+                  [](const v1::RunInfo& a, const v1::RunInfo& b) {
+                    return a.run() < b.run();
+                  });
+        auto next = std::upper_bound(
+            runs.begin(), runs.end(), request->after_run(),
+            [](const std::string& after, const v1::RunInfo& run) {
+              return after < run.run();
+            });
+        for (size_t i = 0; i < limit && next != runs.end(); ++i)
+          response->add_runs()->Swap(&*next++);
+        response->set_truncated(next != runs.end());
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::ListSteps(
+    grpc::CallbackServerContext* context, const v1::ListStepsRequest* request,
+    v1::ListStepsResponse* response) {
+  return RunUnary(context, quick_pool_,
+                  [this, request, response]() -> absl::Status {
+                    RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
+                                        store_->ListSteps(request->run()));
+                    for (v1::StepInfo& step : steps)
+                      response->add_steps()->Swap(&step);
+                    return absl::OkStatus();
+                  });
+}
+
+grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
+    grpc::CallbackServerContext* context, const v1::ListCallsRequest* request) {
+  return RunStream<v1::CallEntry>(
+      context, pool_,
+      [this, request = *request](
+          StreamWriter<v1::CallEntry>::Handle* out) -> absl::Status {
+        RP_ASSIGN_OR_RETURN(
+            const std::vector<v1::StepInfo> steps,
+            store_->ListSteps(request.run(), IntSet({request.step()})));
+        for (const v1::StepInfo& step : steps) {
+          const bool same_process =
+              request.has_rank()
+                  ? step.has_rank() && step.rank() == request.rank()
+                  : !step.has_rank() && step.pid() == request.pid();
+          if (!same_process) continue;
+          StepKey key;
+          key.run = request.run();
+          key.step = step.step();
+          key.incarnation = step.incarnation();
+          return ForEachCall(store_, key, [&](const v1::CallEntry& entry) {
+            if (!absl::StrContains(entry.entry(), request.contains()))
+              return absl::OkStatus();
+            return out->Write(entry);
+          });
+        }
+        return absl::NotFoundError(
+            "nothing is recorded for this step and process");
+      });
+}
+
+grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
+    grpc::CallbackServerContext* context, const v1::GetTensorRequest* request) {
+  return RunStream<v1::TensorBytes>(
+      context, pool_,
+      [this, request = *request](
+          StreamWriter<v1::TensorBytes>::Handle* out) -> absl::Status {
+        uint64_t offset = 0;
+        return store_->ReadPayload(request.run(), request.digest(),
+                                   request.length_bytes(),
+                                   [&](absl::string_view data) {
+                                     v1::TensorBytes bytes;
+                                     bytes.set_offset_bytes(offset);
+                                     bytes.set_data(data.data(), data.size());
+                                     offset += data.size();
+                                     return out->Write(std::move(bytes));
+                                   });
+      });
+}
+
+grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
+    grpc::CallbackServerContext* context, const v1::GetLedgerRequest* request) {
+  return RunStream<v1::StepLedger>(
+      context, pool_,
+      [this, request = *request](
+          StreamWriter<v1::StepLedger>::Handle* out) -> absl::Status {
+        const IntSet chosen_steps(
+            {request.steps().begin(), request.steps().end()});
+        const IntSet chosen_ranks(
+            {request.ranks().begin(), request.ranks().end()});
+        RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
+                            store_->ListSteps(request.run(), chosen_steps));
+        RP_ASSIGN_OR_RETURN(const RefusedPayloads refused,
+                            RefusedPayloadsOf(store_, request.run()));
+        for (const v1::StepInfo& step : steps) {
+          if (!chosen_ranks.all() &&
+              (!step.has_rank() || !chosen_ranks.Contains(step.rank())))
+            continue;
+          v1::StepLedger ledger = SummarizeStep(step);
+          if (request.details()) {
+            RP_ASSIGN_OR_RETURN(
+                ledger, AccountStep(store_, request.run(), step, refused));
+          }
+          RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
+        }
+        std::vector<v1::StepLedger> lost;
+        RP_RETURN_IF_ERROR(store_->ForEachIncarnation(
+            request.run(), [&](const v1::IncarnationRow& row) {
+              if (auto frames = AccountFrames(row); frames.has_value())
+                lost.push_back(*std::move(frames));
+            }));
+        for (v1::StepLedger& ledger : lost)
+          RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(
+    grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
+  return RunStream<v1::VerifyReport>(
+      context, pool_,
+      [this, request = *request](
+          StreamWriter<v1::VerifyReport>::Handle* out) -> absl::Status {
+        if (request.subset_percent() > 100)
+          return absl::InvalidArgumentError("a subset is 1 to 100 percent");
+        RP_ASSIGN_OR_RETURN(v1::VerifyReport report,
+                            store_->Verify(request, [out](const auto& so_far) {
+                              return out->Write(so_far);
+                            }));
+        logger_->Info("verified",
+                      {{"payloads", absl::StrCat(report.payloads())},
+                       {"faults", absl::StrCat(report.fault_count())}});
+        return out->Write(std::move(report));
+      });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::Delete(
+    grpc::CallbackServerContext* context, const v1::DeleteRequest* request,
+    v1::DeleteReport* response) {
+  const Auditor::Entry audit = auditor_->Describe(
+      *context, "Delete", request->run(),
+      request->steps_size() == 0
+          ? "the whole run"
+          : absl::StrCat("steps ", absl::StrJoin(request->steps(), ",")));
+  return RunUnary(
+      context, pool_, [this, request, response, audit]() -> absl::Status {
+        audit.Begin();
+        DeleteOptions options;
+        options.run = request->run();
+        if (request->steps_size() > 0)
+          options.steps.emplace(request->steps().begin(),
+                                request->steps().end());
+        options.live_incarnations = live_();
+        absl::StatusOr<v1::DeleteReport> report = store_->Delete(options);
+        audit.End(report.status(),
+                  report.ok() ? absl::StrCat(report->steps(), " steps, ",
+                                             report->file_bytes(), " bytes")
+                              : "");
+        if (!report.ok()) return report.status();
+        *response = *std::move(report);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::Backup(
+    grpc::CallbackServerContext* context, const v1::BackupRequest* request,
+    v1::BackupReport* response) {
+  const Auditor::Entry audit =
+      auditor_->Describe(*context, "Backup", /*run=*/"",
+                         absl::StrCat("to ", request->server_directory()));
+  return RunUnary(
+      context, pool_, [this, request, response, audit]() -> absl::Status {
+        audit.Begin();
+        const absl::Status status = [&]() -> absl::Status {
+          RP_ASSIGN_OR_RETURN(
+              const ExportRoots::Places places,
+              export_roots_.Open({request->server_directory()}));
+          RP_ASSIGN_OR_RETURN(
+              *response,
+              store_->Backup(places.files.get(), places.directories.front(),
+                             request->copy()));
+          return absl::OkStatus();
+        }();
+        audit.End(status, absl::StrCat(response->segments(), " segments"));
+        return status;
+      });
+}
+
+grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
+    grpc::CallbackServerContext* context, const v1::ExportRequest* request) {
+  logger_->Info("export", {{"run", request->run()},
+                           {"directory", request->server_directory()}});
+  // Reading is a viewer's; writing to the collector's disk is not.
+  std::optional<Auditor::Entry> audit;
+  absl::Status allowed;
+  if (!request->server_directory().empty() ||
+      !request->staging_directory().empty()) {
+    audit = auditor_->Describe(
+        *context, "Export", request->run(),
+        absl::StrCat("to ", request->server_directory(), ", staged in ",
+                     request->staging_directory()));
+    allowed = auditor_->CheckOperator(
+        *context, "an export to the collector's own directories");
+  }
+  return RunStream<v1::ExportEvent>(
+      context, pool_,
+      [this, request = *request, audit,
+       allowed](StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
+        const absl::Time began = absl::Now();
+        if (audit.has_value()) audit->Begin();
+        const absl::Status status = [&]() -> absl::Status {
+          RP_RETURN_IF_ERROR(allowed);
+          ExportOptions options;
+          options.run = request.run();
+          options.steps =
+              IntSet({request.steps().begin(), request.steps().end()});
+          options.ranks =
+              IntSet({request.ranks().begin(), request.ranks().end()});
+          options.progress = [out](const v1::ExportProgress& progress) {
+            v1::ExportEvent event;
+            *event.mutable_progress() = progress;
+            return out->Write(std::move(event));
+          };
+          options.link = request.link();
+          options.resume = request.resume();
+          options.manifest_in_reply = request.manifest_in_reply();
+          v1::ExportEvent event;
+          if (request.server_directory().empty()) {
+            StreamSink sink(request, [out](v1::ExportEvent file) {
+              return out->Write(std::move(file));
+            });
+            RP_ASSIGN_OR_RETURN(*event.mutable_done(),
+                                ExportRun(store_, options, &sink));
+            RP_RETURN_IF_ERROR(sink.Flush());
+          } else {
+            std::vector<std::string> wanted{request.server_directory()};
+            if (!request.staging_directory().empty())
+              wanted.push_back(request.staging_directory());
+            RP_ASSIGN_OR_RETURN(const ExportRoots::Places places,
+                                export_roots_.Open(wanted));
+            if (places.directories.size() > 1)
+              options.staging_directory = places.directories[1];
+            options.threads = kExportThreads;
+            RP_ASSIGN_OR_RETURN(
+                *event.mutable_done(),
+                ExportRunToDirectory(store_, options, places.files.get(),
+                                     places.directories[0]));
+          }
+          metrics_->bytes += event.done().bytes();
+          return out->Write(std::move(event));
+        }();
+        if (status.ok()) {
+          metrics_->seconds.Add(absl::Now() - began);
+        } else {
+          ++metrics_->failed;
+        }
+        if (audit.has_value()) audit->End(status, "exported");
+        return status;
+      });
+}
+
+}  // namespace rankprobe

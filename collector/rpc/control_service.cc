@@ -1,0 +1,213 @@
+#include "collector/rpc/control_service.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/rpc/server_stream.h"
+
+namespace rankprobe {
+namespace {
+
+// A unary call whose answer comes later, and whose caller may leave before.
+template <typename Response>
+class LateReactor : public grpc::ServerUnaryReactor {
+ public:
+  // Shared with what is pending: whoever comes second finds it closed.
+  struct Slot {
+    absl::Mutex mutex;
+    LateReactor* reactor ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+
+  explicit LateReactor(Response* response)
+      : response_(response), slot_(std::make_shared<Slot>()) {
+    absl::MutexLock lock(&slot_->mutex);
+    slot_->reactor = this;
+  }
+
+  std::function<void(absl::StatusOr<Response>)> Done() {
+    return [slot = slot_](absl::StatusOr<Response> result) {
+      absl::MutexLock lock(&slot->mutex);
+      LateReactor* const reactor = std::exchange(slot->reactor, nullptr);
+      if (reactor == nullptr) return;
+      if (result.ok()) {
+        *reactor->response_ = *std::move(result);
+        reactor->Finish(grpc::Status::OK);
+      } else {
+        reactor->Finish(ToGrpc(result.status()));
+      }
+    };
+  }
+
+ private:
+  void OnCancel() override {
+    absl::MutexLock lock(&slot_->mutex);
+    if (std::exchange(slot_->reactor, nullptr) != nullptr)
+      Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { delete this; }
+
+  Response* const response_;
+  const std::shared_ptr<Slot> slot_;
+};
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                 const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+std::string DescribeOptions(const v1::SwitchOptions& options) {
+  std::string text =
+      options.ranks().empty()
+          ? "ranks all"
+          : absl::StrCat("ranks ", absl::StrJoin(options.ranks(), ","));
+  if (options.has_at_step())
+    absl::StrAppend(&text, ", at step ", options.at_step());
+  if (options.for_steps() > 0)
+    absl::StrAppend(&text, ", for ", options.for_steps(), " steps");
+  return text;
+}
+
+void EndAudit(const absl::StatusOr<v1::SwitchResult>& result,
+              const Auditor::Entry& audit) {
+  if (result.ok()) {
+    audit.End(absl::StrCat("OK: ", result->summary()), result->epoch());
+  } else {
+    audit.End(result.status().ToString());
+  }
+}
+
+}  // namespace
+
+ControlPlane::SwitchDone ControlService::WhenDone(
+    const Auditor::Entry& entry,
+    std::function<void(absl::StatusOr<v1::SwitchResult>)> done) {
+  // Called under the control plane's lock.
+  return [audited = audited_, entry,
+          done = std::move(done)](const absl::StatusOr<v1::SwitchResult>& r) {
+    audited->Add([entry, done, r] {
+      EndAudit(r, entry);
+      done(r);
+    });
+  };
+}
+
+grpc::ServerUnaryReactor* ControlService::SetConfig(
+    grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
+    v1::SwitchResult* response) {
+  auto* const reactor = new LateReactor<v1::SwitchResult>(response);
+  const Auditor::Entry entry =
+      auditor_->Describe(*context, "SetConfig", request->run(),
+                         absl::StrCat(DescribeOptions(request->options()),
+                                      ", config ", request->config_json()));
+  // The caller may leave meanwhile, and take the request along.
+  audited_->Add([this, request = *request, entry, done = reactor->Done(),
+                 actor = auditor_->ActorOf(*context)] {
+    entry.Begin();
+    control_->SetConfig(request, WhenDone(entry, done), actor);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
+    grpc::CallbackServerContext* context,
+    const v1::SetDumpEnableRequest* request, v1::SwitchResult* response) {
+  auto* const reactor = new LateReactor<v1::SwitchResult>(response);
+  const Auditor::Entry entry = auditor_->Describe(
+      *context, request->enable() ? "Enable" : "Disable", request->run(),
+      absl::StrCat(DescribeOptions(request->options()),
+                   request->config_json().empty() ? "" : ", config ",
+                   request->config_json()));
+  audited_->Add([this, request = *request, entry, done = reactor->Done(),
+                 actor = auditor_->ActorOf(*context)] {
+    entry.Begin();
+    control_->SetDumpEnable(request, WhenDone(entry, done), actor);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::GetConfig(
+    grpc::CallbackServerContext* context, const v1::GetConfigRequest* request,
+    v1::GetConfigResponse* response) {
+  absl::StatusOr<v1::GetConfigResponse> config =
+      control_->GetConfig(request->run());
+  if (!config.ok()) return Answer(context, config.status());
+  *response = *std::move(config);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::ListAgents(
+    grpc::CallbackServerContext* context, const v1::ListAgentsRequest* request,
+    v1::ListAgentsResponse* response) {
+  *response = control_->ListAgents(request->run());
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::Explain(
+    grpc::CallbackServerContext* context, const v1::ExplainRequest* request,
+    v1::ExplainResponse* response) {
+  auto* const reactor = new LateReactor<v1::ExplainResponse>(response);
+  control_->Explain(*request, reactor->Done());
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::SetTriggers(
+    grpc::CallbackServerContext* context, const v1::SetTriggersRequest* request,
+    v1::SetTriggersResponse* response) {
+  // It stays until it is finished, whatever the caller does.
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Auditor::Entry entry =
+      auditor_->Describe(*context, "SetTriggers", request->run(),
+                         request->spec().ShortDebugString());
+  audited_->Add([this, request, response, reactor, entry] {
+    entry.Begin();
+    const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
+    entry.End(ranks.status(),
+              absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
+    response->set_ranks(ranks.value_or(0));
+    reactor->Finish(ToGrpc(ranks.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::GetTriggers(
+    grpc::CallbackServerContext* context, const v1::GetTriggersRequest* request,
+    v1::TriggerSpec* response) {
+  absl::StatusOr<v1::TriggerSpec> spec = control_->GetTriggers(request->run());
+  if (!spec.ok()) return Answer(context, spec.status());
+  *response = *std::move(spec);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ControlService::ShipFlight(
+    grpc::CallbackServerContext* context, const v1::ShipFlightRequest* request,
+    v1::ShipFlightResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Auditor::Entry entry = auditor_->Describe(
+      *context, "ShipFlight", request->run(),
+      absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
+  audited_->Add([this, request, response, reactor, entry] {
+    entry.Begin();
+    const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
+    entry.End(ranks.status(),
+              absl::StrCat("asked ", ranks.value_or(0), " ranks"));
+    response->set_ranks(ranks.value_or(0));
+    reactor->Finish(ToGrpc(ranks.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::ListEvents(
+    grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
+    v1::ListEventsResponse* response) {
+  *response = control_->ListEvents(*request);
+  return Answer(context, absl::OkStatus());
+}
+
+}  // namespace rankprobe

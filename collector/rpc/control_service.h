@@ -1,0 +1,70 @@
+// ControlService: operators' calls, answered by the control plane.
+// Ownership: one per server; the ControlPlane and the queue outlive it. Calls
+// never wait for a disk on gRPC's threads: what is audited runs in the queue,
+// where its attempt is on disk before it is begun and its outcome before it is
+// answered.
+#ifndef RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
+#define RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
+
+#include "collector/auth/auditor.h"
+#include "collector/control/control_plane.h"
+#include "rankprobe/v1/control.grpc.pb.h"
+
+namespace rankprobe {
+
+class ControlService : public v1::ControlService::CallbackService {
+ public:
+  ControlService(ControlPlane* control, DiskQueue* audited)
+      : control_(control), audited_(audited) {}
+
+  // Before the server starts. It outlives the service.
+  void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
+
+  grpc::ServerUnaryReactor* SetConfig(grpc::CallbackServerContext* context,
+                                      const v1::SetConfigRequest* request,
+                                      v1::SwitchResult* response) override;
+  grpc::ServerUnaryReactor* SetDumpEnable(
+      grpc::CallbackServerContext* context,
+      const v1::SetDumpEnableRequest* request,
+      v1::SwitchResult* response) override;
+  grpc::ServerUnaryReactor* GetConfig(grpc::CallbackServerContext* context,
+                                      const v1::GetConfigRequest* request,
+                                      v1::GetConfigResponse* response) override;
+  grpc::ServerUnaryReactor* ListAgents(
+      grpc::CallbackServerContext* context,
+      const v1::ListAgentsRequest* request,
+      v1::ListAgentsResponse* response) override;
+
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainResponse* response) override;
+  grpc::ServerUnaryReactor* SetTriggers(
+      grpc::CallbackServerContext* context,
+      const v1::SetTriggersRequest* request,
+      v1::SetTriggersResponse* response) override;
+  grpc::ServerUnaryReactor* GetTriggers(grpc::CallbackServerContext* context,
+                                        const v1::GetTriggersRequest* request,
+                                        v1::TriggerSpec* response) override;
+  grpc::ServerUnaryReactor* ShipFlight(
+      grpc::CallbackServerContext* context,
+      const v1::ShipFlightRequest* request,
+      v1::ShipFlightResponse* response) override;
+  grpc::ServerUnaryReactor* ListEvents(
+      grpc::CallbackServerContext* context,
+      const v1::ListEventsRequest* request,
+      v1::ListEventsResponse* response) override;
+
+ private:
+  // What a switch tells when it is over.
+  ControlPlane::SwitchDone WhenDone(
+      const Auditor::Entry& entry,
+      std::function<void(absl::StatusOr<v1::SwitchResult>)> done);
+
+  ControlPlane* const control_;
+  DiskQueue* const audited_;
+  const Auditor* auditor_ = nullptr;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_

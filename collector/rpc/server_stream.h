@@ -1,0 +1,201 @@
+// A server-side bidirectional stream whose writes are queued from any thread.
+// Deletes itself when gRPC is done with it and nothing of it runs elsewhere;
+// others hold a Handle, which becomes a no-op at that moment.
+#ifndef RANKPROBE_COLLECTOR_RPC_SERVER_STREAM_H_
+#define RANKPROBE_COLLECTOR_RPC_SERVER_STREAM_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "google/protobuf/message_lite.h"
+
+namespace rankprobe {
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message()));
+}
+
+// For streams that are read and written as bytes.
+inline grpc::ByteBuffer ToWire(const google::protobuf::MessageLite& message) {
+  const grpc::Slice bytes(message.SerializeAsString());
+  return grpc::ByteBuffer(&bytes, 1);
+}
+
+// `Wire`: what gRPC is given of a response, itself or its bytes.
+template <typename Request, typename Response, typename Wire = Response>
+class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
+ public:
+  class Handle {
+   public:
+    explicit Handle(ServerStream* stream) : stream_(stream) {}
+    void Send(const Response& response) {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr) stream_->Enqueue(response);
+    }
+    // Goes on reading after OnMessage did not.
+    void Resume() {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr) stream_->ReadNext();
+    }
+    void End(const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr) stream_->FinishOnce(status);
+    }
+
+   private:
+    friend class ServerStream;
+    void Drop() {
+      absl::MutexLock lock(&mutex_);
+      stream_ = nullptr;
+    }
+    absl::Mutex mutex_;
+    ServerStream* stream_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  // `max_queued`: a peer that does not read is cut off beyond this.
+  explicit ServerStream(size_t max_queued)
+      : max_queued_(max_queued), handle_(std::make_shared<Handle>(this)) {}
+
+  std::shared_ptr<Handle> handle() const { return handle_; }
+
+  // Ends the stream once; later calls do nothing.
+  void FinishOnce(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    this->Finish(ToGrpc(status));
+  }
+
+ protected:
+  // One message has been read, or the peer has half-closed.
+  virtual void OnMessage(Request* untrusted) = 0;
+  virtual void OnPeerClosed() { FinishOnce(absl::OkStatus()); }
+  // The stream is over; nothing is called after this.
+  virtual void OnGone() = 0;
+
+  void ReadNext() {
+    absl::MutexLock lock(&mutex_);
+    StartNextRead();
+  }
+
+  // Runs a task that may wait for the disk elsewhere: gRPC has few threads, and
+  // all ranks need them. False: no room; null: in place.
+  using Runner = std::function<bool(std::function<void()>)>;
+  // Instead of going on with the message that was read: `task` does, says
+  // whether to read on, and the stream and the message stay until then.
+  void GoOnElsewhere(const Runner& run, std::function<bool()> task) {
+    if (run == nullptr) {
+      if (task()) ReadNext();
+      return;
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      elsewhere_ = true;
+    }
+    if (run([this, task = std::move(task)] { ComeBack(task()); })) return;
+    FinishOnce(absl::ResourceExhaustedError(
+        "too many wait for the collector's disk; try again"));
+    ComeBack(/*read_on=*/false);
+  }
+
+  // Called with the newest queued response when another comes: may merge them.
+  virtual bool Merge(Response* queued, const Response& next) { return false; }
+
+ private:
+  // After Finish the stream may be gone any moment.
+  void StartNextRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finished_) return;
+    incoming_.Clear();
+    this->StartRead(&incoming_);
+  }
+
+  void ComeBack(bool read_on) {
+    {
+      absl::MutexLock lock(&mutex_);
+      elsewhere_ = false;
+      if (!gone_) {
+        if (read_on) StartNextRead();
+        return;
+      }
+    }
+    OnGone();
+    delete this;
+  }
+
+  void Enqueue(const Response& response) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    if (!queue_.empty() && Merge(&queue_.back(), response)) return;
+    if (queue_.size() >= max_queued_) {
+      finished_ = true;
+      this->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                "the peer does not read"));
+      return;
+    }
+    queue_.push_back(response);
+    WriteNext();
+  }
+
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || queue_.empty() || finished_) return;
+    writing_ = true;
+    if constexpr (std::is_same_v<Response, Wire>) {
+      outgoing_ = std::move(queue_.front());
+    } else {
+      outgoing_ = ToWire(queue_.front());
+    }
+    queue_.pop_front();
+    this->StartWrite(&outgoing_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      OnMessage(&incoming_);
+    } else {
+      OnPeerClosed();
+    }
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (ok) WriteNext();
+  }
+  void OnCancel() override { FinishOnce(absl::CancelledError("cancelled")); }
+  void OnDone() override {
+    handle_->Drop();
+    {
+      absl::MutexLock lock(&mutex_);
+      gone_ = true;
+      // ComeBack does the rest.
+      if (elsewhere_) return;
+    }
+    OnGone();
+    delete this;
+  }
+
+  const size_t max_queued_;
+  const std::shared_ptr<Handle> handle_;
+  Request incoming_;
+  Wire outgoing_;
+  absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool elsewhere_ ABSL_GUARDED_BY(mutex_) = false;
+  // gRPC is done with it.
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Response> queue_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_RPC_SERVER_STREAM_H_

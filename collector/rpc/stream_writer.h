@@ -1,0 +1,146 @@
+// gRPC calls whose work waits for the disk, done by a worker: server streams,
+// whose writes wait for a reader, and unary calls.
+//
+// A reader that takes nothing for a while is ended: it holds its worker no
+// longer. Work whose caller has gone before its turn is not begun.
+// Threads: made by gRPC's threads, filled by one worker each.
+#ifndef RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_
+#define RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collector/rpc/server_stream.h"
+#include "collector/rpc/worker_pool.h"
+#include "common/base/monotonic_time.h"
+
+namespace rankprobe {
+
+// How long a message may wait for the reader to take the one before it.
+inline constexpr absl::Duration kReaderPatience = absl::Seconds(30);
+
+// A server stream that a worker thread fills: Write waits for room.
+template <typename Response>
+class StreamWriter : public grpc::ServerWriteReactor<Response> {
+ public:
+  // The worker's side; keeps working after gRPC let the stream go.
+  class Handle {
+   public:
+    Handle(StreamWriter* stream, grpc::CallbackServerContext* context,
+           absl::Duration patience)
+        : patience_(patience), stream_(stream), context_(context) {}
+
+    // CANCELLED once the reader is gone, or has read nothing for too long.
+    absl::Status Write(Response response) {
+      absl::MutexLock lock(&mutex_);
+      AwaitReady();
+      if (stream_ == nullptr || cancelled_)
+        return absl::CancelledError("the reader has gone, or does not read");
+      writing_ = true;
+      outgoing_ = std::move(response);
+      stream_->StartWrite(&outgoing_);
+      return absl::OkStatus();
+    }
+    void Finish(const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      AwaitReady();
+      if (stream_ != nullptr && !std::exchange(finished_, true))
+        stream_->Finish(ToGrpc(status));
+    }
+    bool cancelled() const {
+      absl::MutexLock lock(&mutex_);
+      return stream_ == nullptr || cancelled_;
+    }
+
+   private:
+    friend class StreamWriter;
+    void AwaitReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const auto ready = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return stream_ == nullptr || cancelled_ || !writing_;
+      };
+      if (ready_.WaitFor(&mutex_, patience_, ready)) return;
+      cancelled_ = true;
+      context_->TryCancel();
+    }
+    const absl::Duration patience_;
+    mutable absl::Mutex mutex_;
+    // Told by whatever may end a wait.
+    MonotonicCondVar ready_;
+    StreamWriter* stream_ ABSL_GUARDED_BY(mutex_);
+    // Lives as long as `stream_`.
+    grpc::CallbackServerContext* const context_;
+    // Belongs to gRPC while `writing_`.
+    Response outgoing_ ABSL_GUARDED_BY(mutex_);
+    bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+    bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+    bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  };
+
+  StreamWriter(grpc::CallbackServerContext* context, absl::Duration patience)
+      : handle_(std::make_shared<Handle>(this, context, patience)) {}
+  std::shared_ptr<Handle> handle() { return handle_; }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&handle_->mutex_);
+    handle_->writing_ = false;
+    handle_->cancelled_ = handle_->cancelled_ || !ok;
+    handle_->ready_.NotifyAll();
+  }
+  void OnCancel() override {
+    absl::MutexLock lock(&handle_->mutex_);
+    handle_->cancelled_ = true;
+    handle_->ready_.NotifyAll();
+  }
+  void OnDone() override {
+    {
+      absl::MutexLock lock(&handle_->mutex_);
+      handle_->stream_ = nullptr;
+      handle_->ready_.NotifyAll();
+    }
+    delete this;
+  }
+
+  const std::shared_ptr<Handle> handle_;
+};
+
+// Runs `work(handle)` on the pool and finishes the stream with its status.
+template <typename Response, typename Work>
+grpc::ServerWriteReactor<Response>* RunStream(
+    grpc::CallbackServerContext* context, WorkerPool* pool, Work work) {
+  auto* const stream = new StreamWriter<Response>(context, kReaderPatience);
+  auto handle = stream->handle();
+  if (!pool->Run([handle, work = std::move(work)] {
+        if (!handle->cancelled()) return handle->Finish(work(handle.get()));
+        handle->Finish(absl::CancelledError("the caller has gone"));
+      })) {
+    handle->Finish(
+        absl::ResourceExhaustedError("too many calls are waiting; try again"));
+  }
+  return stream;
+}
+
+template <typename Work>
+grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
+                                   WorkerPool* pool, Work work) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (!pool->Run([context, reactor, work = std::move(work)] {
+        if (!context->IsCancelled()) return reactor->Finish(ToGrpc(work()));
+        reactor->Finish(grpc::Status::CANCELLED);
+      })) {
+    reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                 "too many calls are waiting; try again"));
+  }
+  return reactor;
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_

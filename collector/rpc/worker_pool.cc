@@ -1,0 +1,42 @@
+#include "collector/rpc/worker_pool.h"
+
+#include <utility>
+
+namespace rankprobe {
+
+WorkerPool::WorkerPool(size_t threads, size_t max_queued)
+    : max_queued_(max_queued) {
+  for (size_t i = 0; i < threads; ++i)
+    threads_.emplace_back([this] { Work(); });
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+bool WorkerPool::Run(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || tasks_.size() >= max_queued_) return false;
+  tasks_.push_back(std::move(task));
+  return true;
+}
+
+void WorkerPool::Work() {
+  for (;;) {
+    std::function<void()> task;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,462 @@
+#include "collector/server/connection_gate.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "collector/server/process_memory.h"
+#include "common/base/clock.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr int kBacklog = 1024;
+// How often unproven connections are looked at, and memory.
+constexpr int kWatchMs = 20;
+constexpr int kIdleWatchMs = 50;
+constexpr int64_t kMemoryLookNs = 50000000;
+constexpr int64_t kTrimNs = 2000000000;
+// Unacknowledged data of a peer that has vanished.
+constexpr unsigned kUserTimeoutMs = 10000;
+// While memory is short.
+constexpr size_t kTightUnproven = 16;
+constexpr uint64_t kTightUnprovenBytes = 64 << 10;
+constexpr int64_t kTightUnprovenNs = 5000000000;
+// Slower connections do not fill memory.
+constexpr uint64_t kLoudBytes = 256 << 10;
+
+void Close(int* fd) {
+  if (*fd >= 0) ::close(std::exchange(*fd, -1));
+}
+
+// As gRPC names peers, but for percent signs.
+std::string PeerName(const sockaddr_storage& address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address.ss_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &address, sizeof(v4));
+    ::inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v4.sin_port));
+  }
+  sockaddr_in6 v6;
+  std::memcpy(&v6, &address, sizeof(v6));
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    ::inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
+    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v6.sin6_port));
+  }
+  ::inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  return absl::StrCat("ipv6:[", text.data(), "]:", ntohs(v6.sin6_port));
+}
+
+// gRPC adds the zone of link-local addresses and escapes brackets.
+std::string PlainPeer(absl::string_view peer) {
+  std::string plain =
+      absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  const size_t zone = plain.find('%');
+  const size_t end = plain.find(']');
+  if (zone != std::string::npos && end != std::string::npos && zone < end)
+    plain.erase(zone, end - zone);
+  return plain;
+}
+
+uint64_t ReceivedBytes(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  return info.tcpi_bytes_received;
+}
+
+int64_t NowNs() { return SystemClock().MonotonicNanos(); }
+
+absl::StatusOr<int> ListenOn(const addrinfo& info, int port) {
+  sockaddr_storage address{};
+  std::memcpy(&address, info.ai_addr, info.ai_addrlen);
+  if (info.ai_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&address)->sin_port =
+        htons(static_cast<uint16_t>(port));
+  } else {
+    reinterpret_cast<sockaddr_in6*>(&address)->sin6_port =
+        htons(static_cast<uint16_t>(port));
+  }
+  int fd = ::socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                    IPPROTO_TCP);
+  const int on = 1, off = 0;
+  if (fd >= 0 && info.ai_family == AF_INET6)
+    ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  if (fd < 0 ||
+      ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(fd, reinterpret_cast<const sockaddr*>(&address),
+             info.ai_addrlen) != 0 ||
+      ::listen(fd, kBacklog) != 0) {
+    const absl::Status status = absl::ErrnoToStatus(errno, "listen");
+    Close(&fd);
+    return status;
+  }
+  // Accepted sockets inherit it.
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
+               sizeof(kUserTimeoutMs));
+  return fd;
+}
+
+int PortOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.ss_family == AF_INET
+                   ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
+                   : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ConnectionGate>> ConnectionGate::Listen(
+    Options options, const Logger* logger) {
+  RP_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(options.listen, 0));
+  std::string host = where.host;
+  if (!host.empty() && host.front() == '[')
+    host = host.substr(1, host.size() - 2);
+  // Every address, of both families where the machine has both.
+  if (host == "0.0.0.0") host = "::";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), "0", &hints, &found);
+  const absl::Cleanup free_found = [&found] {
+    if (found != nullptr) ::freeaddrinfo(found);
+  };
+  if (failed != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", options.listen, ": ", ::gai_strerror(failed)));
+  }
+  std::vector<int> listeners;
+  int port = where.port;
+  absl::Status why = absl::UnavailableError("it has no address");
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    absl::StatusOr<int> fd = ListenOn(*info, port);
+    if (!fd.ok() && host == "::") {
+      // No IPv6 here.
+      sockaddr_in any{};
+      any.sin_family = AF_INET;
+      addrinfo v4{};
+      v4.ai_family = AF_INET;
+      v4.ai_addr = reinterpret_cast<sockaddr*>(&any);
+      v4.ai_addrlen = sizeof(any);
+      fd = ListenOn(v4, port);
+    }
+    if (!fd.ok()) {
+      why = fd.status();
+      continue;
+    }
+    listeners.push_back(*fd);
+    if (port == 0) port = PortOf(*fd);
+  }
+  if (listeners.empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", options.listen,
+        ": taken by another process, or no address of this machine (",
+        why.message(), ")"));
+  }
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  std::unique_ptr<ConnectionGate> gate(new ConnectionGate(
+      std::move(options), std::move(listeners), port, epoll, wake, logger));
+  if (epoll < 0 || wake < 0)
+    return absl::UnavailableError("no descriptors are left to listen with");
+  return gate;
+}
+
+ConnectionGate::ConnectionGate(Options options, std::vector<int> listeners,
+                               int port, int epoll, int wake,
+                               const Logger* logger)
+    : options_(std::move(options)),
+      listeners_(std::move(listeners)),
+      port_(port),
+      epoll_(epoll),
+      wake_(wake),
+      log_(logger),
+      reserve_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+
+ConnectionGate::~ConnectionGate() {
+  Stop();
+  for (int fd : listeners_) Close(&fd);
+  absl::MutexLock lock(&mutex_);
+  for (Connections* const list : {&unproven_, &proven_}) {
+    for (Connection& connection : *list) Close(&connection.fd);
+  }
+  for (int fd : {epoll_, wake_, reserve_}) Close(&fd);
+}
+
+void ConnectionGate::Start(Hand hand) {
+  hand_ = std::move(hand);
+  for (const int fd : {wake_, listeners_.front()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+  }
+  for (size_t i = 1; i < listeners_.size(); ++i) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = listeners_[i];
+    ::epoll_ctl(epoll_, EPOLL_CTL_ADD, listeners_[i], &event);
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ConnectionGate::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  const uint64_t one = 1;
+  (void)!::write(wake_, &one, sizeof(one));
+  thread_.join();
+}
+
+void ConnectionGate::Prove(absl::string_view peer) {
+  const std::string name = PlainPeer(peer);
+  absl::MutexLock lock(&mutex_);
+  const auto it = by_peer_.find(name);
+  if (it == by_peer_.end() || it->second->proven) return;
+  it->second->proven = true;
+  // From now on only what is always reported: both sides are shut down.
+  epoll_event event{};
+  event.data.fd = it->second->fd;
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, it->second->fd, &event);
+  proven_.splice(proven_.end(), unproven_, it->second);
+}
+
+ConnectionGate::Stats ConnectionGate::stats() const {
+  absl::MutexLock lock(&mutex_);
+  Stats stats;
+  stats.unproven = unproven_.size();
+  stats.connections = unproven_.size() + proven_.size();
+  stats.cut = cut_;
+  stats.refused = refused_;
+  return stats;
+}
+
+void ConnectionGate::Run() {
+  std::array<epoll_event, 64> events;
+  while (!stopping_) {
+    int timeout_ms = kIdleWatchMs;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!unproven_.empty() || tight_) timeout_ms = kWatchMs;
+    }
+    const int count = ::epoll_wait(epoll_, events.data(),
+                                   static_cast<int>(events.size()), timeout_ms);
+    bool starved = false;
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<size_t>(i)].data.fd;
+      if (fd == wake_) continue;
+      if (std::find(listeners_.begin(), listeners_.end(), fd) !=
+          listeners_.end()) {
+        starved = !AcceptFrom(fd) || starved;
+      } else if ((events[static_cast<size_t>(i)].events &
+                  (EPOLLHUP | EPOLLERR)) != 0) {
+        absl::MutexLock lock(&mutex_);
+        Gone(fd);
+      }
+    }
+    const int64_t now = NowNs();
+    {
+      absl::MutexLock lock(&mutex_);
+      WatchUnproven(now);
+    }
+    if (now >= next_memory_look_ns_) WatchMemory(now);
+    // Descriptors come back when gRPC has noticed.
+    if (starved) ::usleep(kWatchMs * 1000);
+  }
+}
+
+bool ConnectionGate::AcceptFrom(int listener) {
+  // A few at a time: connections that have gone are looked at in between.
+  for (int i = 0; i < 16; ++i) {
+    const int fd =
+        ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      Take(fd);
+      continue;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS &&
+        errno != ENOMEM)
+      continue;  // The peer has gone already.
+    absl::MutexLock lock(&mutex_);
+    if (!CutOldestUnproven(Reason::kDescriptors) && reserve_ >= 0) {
+      // Nobody to cut: the newcomer is told by a closed connection.
+      Close(&reserve_);
+      int refused = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      Close(&refused);
+      reserve_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      ++refused_;
+      Tell(Reason::kDescriptors, "");
+    }
+    return false;
+  }
+  return true;
+}
+
+void ConnectionGate::Take(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  int copy = -1;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0)
+    copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) {
+    ::close(fd);
+    return;
+  }
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  bool refuse = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const size_t most = tight_ ? kTightUnproven : options_.max_unproven;
+    if (unproven_.size() >= most) CutOldestUnproven(Reason::kTooManyUnproven);
+    refuse = unproven_.size() + proven_.size() >= options_.max_connections &&
+             !CutOldestUnproven(Reason::kTooMany);
+    const std::string peer = PeerName(address);
+    if (refuse) {
+      ++refused_;
+      Tell(Reason::kTooMany, peer);
+    } else {
+      Connection& connection = unproven_.emplace_back();
+      connection.fd = copy;
+      connection.peer = peer;
+      connection.accepted_ns = NowNs();
+      by_fd_[copy] = by_peer_[peer] = std::prev(unproven_.end());
+      // Each arrival of data wakes the gate, which weighs the connection: a
+      // flood must not get as far as a busy machine lets the gate sleep.
+      epoll_event event{};
+      event.events = EPOLLIN | EPOLLET;
+      event.data.fd = copy;
+      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, copy, &event);
+    }
+  }
+  if (refuse) {
+    ::close(copy);
+    ::close(fd);
+    return;
+  }
+  hand_(fd);
+}
+
+void ConnectionGate::Gone(int fd) {
+  const auto it = by_fd_.find(fd);
+  if (it == by_fd_.end()) return;
+  const Connections::iterator connection = it->second;
+  by_fd_.erase(it);
+  // The same peer may have connected again meanwhile.
+  const auto named = by_peer_.find(connection->peer);
+  if (named != by_peer_.end() && named->second == connection)
+    by_peer_.erase(named);
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+  Close(&connection->fd);
+  (connection->proven ? proven_ : unproven_).erase(connection);
+}
+
+void ConnectionGate::Cut(Connection* connection, Reason reason) {
+  ++cut_;
+  ::shutdown(connection->fd, SHUT_RDWR);
+  Tell(reason, connection->peer);
+  Gone(connection->fd);
+}
+
+bool ConnectionGate::CutOldestUnproven(Reason reason) {
+  if (unproven_.empty()) return false;
+  Cut(&unproven_.front(), reason);
+  return true;
+}
+
+void ConnectionGate::WatchUnproven(int64_t now_ns) {
+  const int64_t time = tight_
+                           ? kTightUnprovenNs
+                           : absl::ToInt64Nanoseconds(options_.unproven_time);
+  const uint64_t bytes =
+      tight_ ? std::min(kTightUnprovenBytes, options_.unproven_bytes)
+             : options_.unproven_bytes;
+  while (tight_ && unproven_.size() > kTightUnproven)
+    CutOldestUnproven(Reason::kMemory);
+  for (auto it = unproven_.begin(); it != unproven_.end();) {
+    Connection& connection = *it++;
+    if (now_ns - connection.accepted_ns >= time) {
+      Cut(&connection, Reason::kUnprovenTooLong);
+    } else if (ReceivedBytes(connection.fd) > bytes) {
+      Cut(&connection, Reason::kUnprovenTooLoud);
+    }
+  }
+}
+
+void ConnectionGate::WatchMemory(int64_t now_ns) {
+  next_memory_look_ns_ = now_ns + kMemoryLookNs;
+  uint64_t in_use = options_.memory_in_use == nullptr
+                        ? ResidentBytes()
+                        : options_.memory_in_use();
+  if (options_.memory_in_use == nullptr && in_use > options_.memory_bytes) {
+    // What was freed and not given back to the kernel is nobody's fault.
+    in_use = std::min(in_use, HeapInUse());
+    if (in_use <= options_.memory_bytes && now_ns >= next_trim_ns_) {
+      GiveFreedMemoryBack();
+      next_trim_ns_ = NowNs() + kTrimNs;
+    }
+  }
+  const uint64_t before = std::exchange(in_use_before_, in_use);
+  const uint64_t hard = options_.memory_bytes + options_.memory_bytes / 4;
+  absl::MutexLock lock(&mutex_);
+  const bool was_tight = std::exchange(tight_, in_use > options_.memory_bytes);
+  // The first look is what the next is compared with. While it falls, what was
+  // cut last is being let go.
+  if (tight_)
+    CutLoudest(/*cut=*/was_tight && in_use > hard && in_use >= before);
+}
+
+void ConnectionGate::CutLoudest(bool cut) {
+  Connection* loudest = nullptr;
+  uint64_t most = kLoudBytes;
+  for (Connection& connection : proven_) {
+    const uint64_t received = ReceivedBytes(connection.fd);
+    const uint64_t bytes =
+        received - std::min(received, connection.received_before);
+    connection.received_before = received;
+    if (bytes < most) continue;
+    most = bytes;
+    loudest = &connection;
+  }
+  if (cut && loudest != nullptr) Cut(loudest, Reason::kMemory);
+}
+
+void ConnectionGate::Tell(Reason reason, const std::string& peer) {
+  constexpr absl::string_view kReasons[] = {
+      "too many connections without a call",
+      "no call within its time",
+      "data without a call",
+      "the process holds too much memory (--memory-bytes)",
+      "no descriptors are left (ulimit -n)",
+      "too many connections",
+  };
+  log_.Log(Logger::Severity::kWarning, "connection_cut",
+           {{"peer", peer},
+            {"reason", std::string(kReasons[static_cast<int>(reason)])}});
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,26 @@
+// How many files and sockets this process may have open.
+#ifndef RANKPROBE_COLLECTOR_SERVER_DESCRIPTOR_LIMIT_H_
+#define RANKPROBE_COLLECTOR_SERVER_DESCRIPTOR_LIMIT_H_
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace rankprobe {
+
+// Raises the limit to the most the system lets this process have (at most about
+// a million) and returns what it is now.
+inline uint64_t RaiseDescriptorLimit() {
+  constexpr rlim_t kEnough = 1 << 20;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  rlimit wanted = limit;
+  wanted.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kEnough));
+  if (::setrlimit(RLIMIT_NOFILE, &wanted) == 0) limit = wanted;
+  return limit.rlim_cur;
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_DESCRIPTOR_LIMIT_H_

@@ -1,0 +1,181 @@
+// rankprobed: parse, open, serve, drain. Exit codes are in --help.
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/ingest/payload_scope.h"
+#include "collector/server/job_watch.h"
+#include "collector/server/process_memory.h"
+#include "collector/server/protobuf_log.h"
+#include "collector/server/server.h"
+#include "collector/server/server_config.h"
+#include "collector/store/rebuild.h"
+#include "common/base/logger.h"
+
+namespace rankprobe {
+namespace {
+
+int Fail(int code, const std::string& message) {
+  std::fprintf(stderr, "rankprobed: %s\n", message.c_str());
+  return code;
+}
+
+Logger::Severity SeverityOf(const std::string& level) {
+  if (level == "debug") return Logger::Severity::kDebug;
+  if (level == "warning") return Logger::Severity::kWarning;
+  if (level == "error") return Logger::Severity::kError;
+  return Logger::Severity::kInfo;
+}
+
+// What cannot be opened, in words that say what to do.
+int FailToOpen(const std::string& data_dir, const absl::Status& status) {
+  const std::string message =
+      absl::StrCat("cannot use ", data_dir, ": ", status.message());
+  if (absl::IsFailedPrecondition(status)) return Fail(3, message);
+  return Fail(
+      4,
+      absl::IsDataLoss(status)
+          ? absl::StrCat(message,
+                         "; restore the directory from a backup, or "
+                         "run `rankprobed --rebuild-index --data-dir ",
+                         data_dir,
+                         "` (copy the directory first), which makes the index "
+                         "anew from the segments and from the records that "
+                         "can still be read")
+          : message);
+}
+
+int Rebuild(const StoreOptions& options, FileSystem* file_system,
+            const Clock* clock) {
+  const absl::StatusOr<RebuildReport> report =
+      RebuildIndex(options, file_system, clock, &StoredDigest);
+  if (!report.ok()) return FailToOpen(options.data_dir, report.status());
+  std::printf("%s\n",
+              absl::StrCat(
+                  "rebuilt the index of ", options.data_dir, ": ", report->runs,
+                  " runs, ", report->records, " records, ", report->payloads,
+                  " payloads (", report->payloads_found,
+                  " found again in the segments), ", report->payloads_not_whole,
+                  " not whole, ", report->damaged_places, " damaged places")
+                  .c_str());
+  for (const std::string& place : report->damaged)
+    std::printf("damaged: %s\n", place.c_str());
+  return 0;
+}
+
+// Why the process is to end.
+std::string AwaitEnd(const sigset_t& signals, JobWatch* job) {
+  const timespec look{1, 0};
+  while (true) {
+    const int signal = job == nullptr
+                           ? ::sigwaitinfo(&signals, nullptr)
+                           : ::sigtimedwait(&signals, nullptr, &look);
+    if (signal > 0) return absl::StrCat("signal ", signal);
+    if (job == nullptr) continue;
+    if (std::string over = job->Over(); !over.empty()) return over;
+  }
+}
+
+int Main(int argc, char** argv) {
+  KeepFreedMemory();
+  // What is written is 0640 and 0750.
+  ::umask(0027);
+  // Debian's Abseil looks for cycles of locks at each lock.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  const auto parsed = ParseServerCommandLine(argc, argv);
+  if (!parsed.ok()) {
+    return Fail(2, absl::StrReplaceAll(std::string(parsed.status().message()),
+                                       {{"\n", "\nrankprobed: "}}));
+  }
+  if (parsed->exit) return parsed->exit_code;
+  const ServerConfig& config = parsed->config;
+
+  // Handled by sigwait below; blocked before any thread starts.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  const SystemClock clock;
+  const Logger logger(STDERR_FILENO, SeverityOf(config.log_level), &clock);
+  const ProtobufLog protobuf_log(&logger);
+  std::unique_ptr<JobWatch> job;
+  if (!config.job_dir.empty()) {
+    auto opened = JobWatch::Open(config.job_dir, &clock);
+    if (!opened.ok()) return Fail(4, std::string(opened.status().message()));
+    job = *std::move(opened);
+  }
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  StoreOptions options;
+  options.data_dir = config.data_dir;
+  options.segment_bytes = config.segment_bytes;
+  // A limit can be held to a segment, no better.
+  if (config.retention_bytes > 0) {
+    options.segment_bytes =
+        std::min(config.segment_bytes,
+                 std::max<uint64_t>(config.retention_bytes / 20, 1 << 20));
+  }
+  options.leveldb_cache_bytes = config.index_cache_bytes;
+  options.min_free_bytes = config.min_free_bytes;
+  options.compress_payloads = config.compress_payloads;
+  options.max_payload_bytes = config.max_payload_bytes;
+  if (config.rebuild_index) return Rebuild(options, file_system.get(), &clock);
+  auto store = Store::Open(options, file_system.get(), &clock);
+  if (!store.ok()) return FailToOpen(config.data_dir, store.status());
+  const RecoveryReport recovery = (*store)->recovery();
+  logger.Info(
+      "opened",
+      {{"data_dir", config.data_dir},
+       {"segments", absl::StrCat(recovery.segments)},
+       {"torn_bytes_dropped", absl::StrCat(recovery.torn_bytes_dropped)},
+       {"torn_payloads_removed", absl::StrCat(recovery.dangling_payloads)},
+       {"damaged_payloads", absl::StrCat(recovery.damaged_payloads)}});
+  if (recovery.lost_syncs > 0) {
+    logger.Log(Logger::Severity::kWarning, "index_went_back",
+               {{"lost_syncs", absl::StrCat(recovery.lost_syncs)},
+                {"what_to_do",
+                 "records that were stored are gone; restore a backup if they "
+                 "matter; `rankprobe verify` says what is here"}});
+  }
+  auto server = Server::Start(config, *std::move(store), file_system.get(),
+                              &clock, &logger);
+  if (!server.ok()) return Fail(5, std::string(server.status().message()));
+  const std::string host = config.listen.substr(0, config.listen.rfind(':'));
+  std::printf("rankprobed listening on %s:%d\n", host.c_str(),
+              (*server)->port());
+  std::fflush(stdout);
+  if (!config.port_file.empty())
+    std::ofstream(config.port_file) << (*server)->port() << "\n";
+
+  const std::string why = AwaitEnd(signals, job.get());
+  logger.Info("draining", {{"reason", why}});
+  // A second signal ends the process at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  (*server)->Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace rankprobe
+
+int main(int argc, char** argv) {
+  try {
+    return rankprobe::Main(argc, argv);
+  } catch (const std::exception& error) {
+    // Only a library that throws, or memory that is spent, ends here.
+    std::fprintf(stderr, "rankprobed: %s\n", error.what());
+    return 5;
+  }
+}

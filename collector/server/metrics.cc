@@ -1,0 +1,156 @@
+#include "collector/server/metrics.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+namespace {
+
+class Text {
+ public:
+  template <typename T>
+  void Counter(const char* name, const char* help, T value) {
+    Head(name, help, "counter");
+    Line(name, "", value);
+  }
+  template <typename T>
+  void Gauge(const char* name, const char* help, T value) {
+    Head(name, help, "gauge");
+    Line(name, "", value);
+  }
+  void Head(const char* name, const char* help, const char* type) {
+    absl::StrAppend(&out_, "# HELP rankprobe_", name, " ", help,
+                    "\n# TYPE rankprobe_", name, " ", type, "\n");
+  }
+  template <typename T>
+  void Line(const std::string& name, const std::string& labels, T value) {
+    absl::StrAppend(&out_, "rankprobe_", name, labels, " ", value, "\n");
+  }
+  void Histogram(const char* name, const char* help,
+                 const DurationHistogram& histogram) {
+    Head(name, help, "histogram");
+    const std::string base(name);
+    uint64_t count = 0;
+    for (size_t i = 0; i < DurationHistogram::kBounds.size(); ++i) {
+      count += histogram.bucket(i);
+      Line(base + "_bucket",
+           absl::StrCat("{le=\"", DurationHistogram::kBounds[i], "\"}"), count);
+    }
+    count += histogram.bucket(DurationHistogram::kBounds.size());
+    Line(base + "_bucket", "{le=\"+Inf\"}", count);
+    Line(base + "_sum", "", histogram.sum_seconds());
+    Line(base + "_count", "", count);
+  }
+  std::string Take() { return std::move(out_); }
+
+ private:
+  std::string out_;
+};
+
+void Agents(const v1::ListAgentsResponse& agents, Text* text) {
+  uint64_t connected = 0, gone = 0, lost_records = 0, lost_payloads = 0;
+  std::map<std::string, uint64_t> newest_epoch;
+  for (const v1::AgentInfo& agent : agents.agents()) {
+    uint64_t& epoch = newest_epoch[agent.identity().run()];
+    epoch = std::max(epoch, agent.plan_epoch());
+  }
+  uint64_t epoch_lag = 0;
+  int64_t step_lag = 0;
+  for (const v1::AgentInfo& agent : agents.agents()) {
+    lost_records += agent.lost_records();
+    lost_payloads += agent.lost_payloads();
+    if (!agent.connected()) {
+      ++gone;
+      continue;
+    }
+    ++connected;
+    epoch_lag = std::max(
+        epoch_lag, newest_epoch[agent.identity().run()] - agent.plan_epoch());
+    step_lag = std::max(step_lag, agent.lag_steps());
+  }
+  text->Head("sessions", "Agents by state.", "gauge");
+  text->Line("sessions", "{state=\"connected\"}", connected);
+  text->Line("sessions", "{state=\"gone\"}", gone);
+  text->Gauge("agent_lost_records",
+              "Records shed by the agents known now, as they say.",
+              lost_records);
+  text->Gauge("agent_lost_payloads",
+              "Payloads shed by the agents known now, as they say.",
+              lost_payloads);
+  text->Gauge("epoch_lag",
+              "Plan epochs by which the slowest connected agent is behind its "
+              "run's newest.",
+              epoch_lag);
+  text->Gauge("step_lag",
+              "Steps by which the slowest connected agent is behind its run's "
+              "furthest.",
+              step_lag);
+}
+
+}  // namespace
+
+std::string MetricsText(const MetricsInput& input) {
+  Text text;
+  const IngestMetrics& ingest = *input.ingest;
+  text.Counter("accepted_frames_total", "Frames that passed admission.",
+               ingest.accepted_frames.load());
+  text.Counter("accepted_bytes_total", "Bytes of frames that passed admission.",
+               ingest.accepted_bytes.load());
+  text.Counter("committed_bytes_total",
+               "Bytes of frames that survive a crash of the collector.",
+               ingest.committed_bytes.load());
+  text.Counter("duplicate_frames_total",
+               "Frames that came again after a reconnect.",
+               ingest.duplicate_frames.load());
+  text.Counter("refused_frames_total",
+               "Frames that were refused for what they were.",
+               ingest.refused_frames.load());
+  text.Counter("no_space_retries_total",
+               "Times that ingest waited for free disk space.",
+               ingest.no_space_retries.load());
+  text.Head("shed_total", "Records lost by reason, of all runs in the archive.",
+            "gauge");
+  for (const auto& [reason, count] : input.store.lost_records) {
+    text.Line("shed_total", absl::StrCat("{reason=\"", reason, "\"}"), count);
+  }
+  text.Gauge("stored_records", "Records in the archive.", input.store.records);
+  text.Gauge("stored_payload_bytes", "Bytes of distinct payloads.",
+             input.store.stored_payload_bytes);
+  text.Gauge("offered_payload_bytes", "Bytes of all references to payloads.",
+             input.store.offered_payload_bytes);
+  text.Gauge("dedup_ratio", "Offered over stored payload bytes.",
+             input.store.stored_payload_bytes == 0
+                 ? 1.0
+                 : static_cast<double>(input.store.offered_payload_bytes) /
+                       static_cast<double>(input.store.stored_payload_bytes));
+  text.Histogram("commit_seconds", "Duration of group commits.",
+                 ingest.commit_seconds);
+  text.Histogram("sync_seconds", "Duration of syncs to the disk.",
+                 ingest.sync_seconds);
+  text.Gauge("pending_bytes", "Frames received and not yet committed.",
+             input.pending_bytes);
+  Agents(input.agents, &text);
+  text.Head("segment_bytes",
+            "Bytes of payload segments, at the last round of "
+            "the janitor.",
+            "gauge");
+  text.Line("segment_bytes", "{kind=\"live\"}", input.garbage.live_bytes);
+  text.Line("segment_bytes", "{kind=\"dead\"}",
+            input.garbage.total_bytes -
+                std::min(input.garbage.total_bytes, input.garbage.live_bytes));
+  text.Gauge("disk_free_bytes", "Free space of the data directory.",
+             input.disk_free_bytes);
+  text.Gauge("archive_failed", "1 when the archive takes no more writes.",
+             input.archive_failed ? 1 : 0);
+  text.Counter("export_bytes_total", "Bytes of finished exports.",
+               input.exports->bytes.load());
+  text.Counter("export_failures_total", "Exports that ended with an error.",
+               input.exports->failed.load());
+  text.Histogram("export_seconds", "Duration of finished exports.",
+                 input.exports->seconds);
+  return text.Take();
+}
+
+}  // namespace rankprobe

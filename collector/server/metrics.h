@@ -1,0 +1,31 @@
+// The collector's own figures in Prometheus' text format. A pure function of
+// what it is given. Names and meanings: docs/operations.md, "Metrics".
+#ifndef RANKPROBE_COLLECTOR_SERVER_METRICS_H_
+#define RANKPROBE_COLLECTOR_SERVER_METRICS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "collector/archive/export_metrics.h"
+#include "collector/ingest/ingest_metrics.h"
+#include "collector/store/store.h"
+#include "rankprobe/v1/control.pb.h"
+
+namespace rankprobe {
+
+struct MetricsInput {
+  const IngestMetrics* ingest = nullptr;
+  const ExportMetrics* exports = nullptr;
+  v1::ListAgentsResponse agents;
+  StoreTotals store;
+  GarbageReport garbage;
+  uint64_t pending_bytes = 0;
+  uint64_t disk_free_bytes = 0;
+  bool archive_failed = false;
+};
+
+std::string MetricsText(const MetricsInput& input);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_METRICS_H_

@@ -1,0 +1,102 @@
+#include "collector/server/metrics.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "collector/server/http_text_server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Ask(int port, const std::string& request) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address),
+                      sizeof(address)),
+            0);
+  EXPECT_EQ(::send(fd, request.data(), request.size(), 0),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::array<char, 4096> data;
+  ssize_t n = 0;
+  while ((n = ::recv(fd, data.data(), data.size(), 0)) > 0)
+    answer.append(data.data(), static_cast<size_t>(n));
+  ::close(fd);
+  return answer;
+}
+
+TEST(MetricsTest, TextHasWhatHappened) {
+  IngestMetrics ingest;
+  ingest.accepted_frames = 7;
+  ingest.sync_seconds.Add(absl::Milliseconds(3));
+  ingest.sync_seconds.Add(absl::Seconds(2));
+  ExportMetrics exports;
+  MetricsInput input;
+  input.ingest = &ingest;
+  input.exports = &exports;
+  input.store.stored_payload_bytes = 100;
+  input.store.offered_payload_bytes = 250;
+  input.store.lost_records["AGENT_BUDGET"] = 4;
+  input.garbage.live_bytes = 60;
+  input.garbage.total_bytes = 100;
+  v1::AgentInfo* agent = input.agents.add_agents();
+  agent->set_connected(true);
+  agent->mutable_identity()->set_run("run");
+  agent->set_plan_epoch(5);
+  agent = input.agents.add_agents();
+  agent->set_connected(true);
+  agent->mutable_identity()->set_run("run");
+  agent->set_plan_epoch(3);
+  const std::string text = MetricsText(input);
+  for (const char* line :
+       {"rankprobe_accepted_frames_total 7\n", "rankprobe_dedup_ratio 2.5\n",
+        "rankprobe_shed_total{reason=\"AGENT_BUDGET\"} 4\n",
+        "rankprobe_epoch_lag 2\n",
+        "rankprobe_sessions{state=\"connected\"} 2\n",
+        "rankprobe_segment_bytes{kind=\"dead\"} 40\n",
+        "rankprobe_sync_seconds_bucket{le=\"0.005\"} 1\n",
+        "rankprobe_sync_seconds_bucket{le=\"5\"} 2\n",
+        "rankprobe_sync_seconds_count 2\n",
+        "# TYPE rankprobe_sync_seconds "
+        "histogram\n"})
+    EXPECT_THAT(text, HasSubstr(line));
+}
+
+TEST(HttpTextServerTest, AnswersItsPathOnly) {
+  const auto server =
+      HttpTextServer::Start("127.0.0.1", 0, "/metrics", [] { return "a 1\n"; });
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string answer =
+      Ask((*server)->port(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\na 1\n"));
+  EXPECT_THAT(Ask((*server)->port(), "GET /metricsx HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Ask((*server)->port(), "POST /metrics HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 404"));
+  EXPECT_FALSE(HttpTextServer::Start("127.0.0.1", (*server)->port(), "/", [] {
+                 return "";
+               }).ok());
+  EXPECT_EQ(HttpTextServer::Start("localhost", 0, "/", [] { return ""; })
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  // A head without an end costs its own connection.
+  EXPECT_EQ(Ask((*server)->port(), std::string(9000, 'x')), "");
+}
+
+}  // namespace
+}  // namespace rankprobe

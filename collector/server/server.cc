@@ -1,0 +1,417 @@
+#include "collector/server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/support/server_interceptor.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "collector/auth/audit_log.h"
+#include "collector/auth/auditor.h"
+#include "collector/auth/server_credentials.h"
+#include "collector/control/disk_queue.h"
+#include "collector/control/event_log.h"
+#include "collector/rpc/agent_service.h"
+#include "collector/rpc/archive_service.h"
+#include "collector/rpc/control_service.h"
+#include "collector/server/connection_gate.h"
+#include "collector/server/descriptor_limit.h"
+#include "collector/server/http_text_server.h"
+#include "collector/server/janitor.h"
+#include "collector/server/metrics.h"
+#include "common/base/monotonic_event.h"
+#include "common/base/status_macros.h"
+#include "common/config/trigger_spec.h"
+#include "common/rpc/channel_security.h"
+
+namespace rankprobe {
+namespace {
+
+// A frame is at most 1 MiB of payload or records, plus what frames it.
+constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
+// Calls of one connection at once. A rank has three; many ranks of a process
+// may share one connection.
+constexpr int kMaxStreams = 256;
+// Beside --worker-threads, for calls that must not wait for exports.
+constexpr size_t kQuickThreads = 2;
+// Hellos, and what else of a rank waits for the store.
+constexpr size_t kSessionThreads = 2;
+constexpr int kMaxMetadataBytes = 8 << 10;
+constexpr int kIdleMs = 10 * 60 * 1000;
+constexpr int kHandshakeMs = 10000;
+constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+class ServerImpl final : public Server {
+ public:
+  // What can fail to open, opened before.
+  struct Parts {
+    std::unique_ptr<EventLog> events;
+    std::optional<v1::TriggerSpec> triggers;
+    ServerSecurity security;
+  };
+
+  ServerImpl(const ServerConfig& config, Parts parts,
+             std::unique_ptr<Store> store, FileSystem* file_system,
+             const Clock* clock, const Logger* logger)
+      : config_(config),
+        file_system_(file_system),
+        clock_(clock),
+        logger_(logger),
+        store_(std::move(store)),
+        security_(parts.security),
+        events_(std::move(parts.events)),
+        control_(ControlOptions(config, parts, events_.get()), store_.get(),
+                 clock),
+        pool_(config.worker_threads, /*max_queued=*/1024),
+        quick_pool_(kQuickThreads, /*max_queued=*/1024),
+        session_pool_(std::make_unique<WorkerPool>(
+            kSessionThreads, /*max_queued=*/4 * config.max_sessions)),
+        commits_(std::make_unique<CommitQueue>(
+            CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
+            clock,
+            [this](const absl::Status& status) { OnStoreFailed(status); })),
+        agent_service_(AgentOptions(&ingest_metrics_, &quick_pool_,
+                                    session_pool_.get(), logger),
+                       &control_, commits_.get(), store_.get()),
+        control_service_(&control_, &audited_),
+        archive_service_(
+            store_.get(), file_system, &pool_, &quick_pool_,
+            config.export_roots, logger, [this] { return LiveIncarnations(); },
+            &export_metrics_),
+        janitor_({RetentionOf(config),
+                  absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
+                 store_.get(), clock, logger,
+                 [this] { return LiveIncarnations(); }) {}
+
+  ~ServerImpl() override { ServerImpl::Shutdown(); }
+
+  absl::Status Listen() {
+    RP_RETURN_IF_ERROR(OpenGate());
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    const ServerSecurity& security = security_;
+    RP_ASSIGN_OR_RETURN(
+        audit_, AuditLog::Open(absl::StrCat(config_.data_dir, "/audit.jsonl"),
+                               file_system_, clock_));
+    auditor_ =
+        std::make_unique<Auditor>(audit_.get(), security.authorizer, logger_);
+    control_service_.SetAuditor(auditor_.get());
+    archive_service_.SetAuditor(auditor_.get());
+    agent_service_.SetAuthorizer(security.authorizer);
+    ForwardGrpcLog(logger_);
+    // Accepted by the gate: see there.
+    std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+        builder.experimental().AddExternalConnectionAcceptor(
+            grpc::ServerBuilder::experimental_type::ExternalConnectionType::
+                FROM_FD,
+            security.credentials);
+    std::vector<
+        std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        provers;
+    provers.push_back(std::make_unique<Prover>(gate_.get()));
+    builder.experimental().SetInterceptorCreators(std::move(provers));
+    builder.RegisterService(&agent_service_);
+    builder.RegisterService(&control_service_);
+    builder.RegisterService(&archive_service_);
+    builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+    grpc::ResourceQuota quota("rankprobed");
+    quota.Resize(config_.grpc_memory_bytes);
+    builder.SetResourceQuota(quota);
+    // A message is refused before it is inflated: gRPC would do that first and
+    // look at its size afterwards. Nobody compresses messages here.
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+    builder.AddChannelArgument(
+        GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
+        1 << GRPC_COMPRESS_NONE);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               kHandshakeMs);
+    // Peers that vanish without a word are noticed within half a minute.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(
+        GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+    if (config_.metrics_port >= 0) {
+      RP_ASSIGN_OR_RETURN(
+          metrics_server_,
+          HttpTextServer::Start(config_.metrics_host,
+                                static_cast<int>(config_.metrics_port),
+                                "/metrics", [this] { return Metrics(); }));
+      logger_->Info("metrics",
+                    {{"port", absl::StrCat(metrics_server_->port())}});
+    }
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr)
+      return absl::UnavailableError("gRPC cannot start a server");
+    gate_->Start([acceptor](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+          connection;
+      connection.fd = fd;
+      acceptor->HandleNewConnection(&connection);
+    });
+    janitor_.Start();
+    ticker_ = std::thread([this] {
+      while (!stop_ticker_.WaitFor(kTick)) {
+        control_.Tick();
+        WriteAgentsAudit();
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  int port() const override { return gate_->port(); }
+
+  void Shutdown() override {
+    if (server_ == nullptr) return;
+    if (server_->GetHealthCheckService() != nullptr)
+      server_->GetHealthCheckService()->SetServingStatus(false);
+    gate_->Stop();
+    control_.Shutdown();
+    EndCalls();
+    metrics_server_.reset();
+    janitor_.Stop();
+    stop_ticker_.Set();
+    ticker_.join();
+    WriteAgentsAudit();
+    audited_.Wait();
+    // What a stream still does elsewhere needs the commit queue.
+    session_pool_.reset();
+    // Writes and syncs what has been received.
+    commits_.reset();
+    server_.reset();
+    gate_.reset();
+    ForwardGrpcLog(nullptr);
+    logger_->Info("stopped");
+  }
+
+ private:
+  // Tells the gate of calls to our services. What a caller may do was asked
+  // before: this runs for calls that were let through.
+  class Prover final
+      : public grpc::experimental::ServerInterceptorFactoryInterface {
+   public:
+    explicit Prover(ConnectionGate* gate) : gate_(gate) {}
+    grpc::experimental::Interceptor* CreateServerInterceptor(
+        grpc::experimental::ServerRpcInfo* info) override {
+      if (absl::StartsWith(info->method(), "/rankprobe."))
+        gate_->Prove(info->server_context()->peer());
+      return nullptr;
+    }
+
+   private:
+    ConnectionGate* const gate_;
+  };
+
+  // Calls get a moment to end, then they are cancelled. Shutdown returns when
+  // the last one is over: a query that does not look whether anybody still
+  // waits for it must not keep the process, once what was received is safe.
+  void EndCalls() {
+    MonotonicEvent ended;
+    std::thread ending([this, &ended] {
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + kLastMoment));
+      ended.Set();
+    });
+    if (!ended.WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
+      commits_->Finish();
+      control_.WaitForSaves();
+      events_->WaitForWrites();
+      logger_->Log(Logger::Severity::kWarning, "queries_left",
+                   {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
+      // Nothing is left to be saved, and destructors would wait as well.
+      std::_Exit(0);
+    }
+    ending.join();
+  }
+
+  absl::Status OpenGate() {
+    ConnectionGate::Options options;
+    options.listen = config_.listen;
+    options.memory_bytes = config_.memory_bytes;
+    if (options.memory_bytes == 0) {
+      options.memory_bytes = config_.pending_bytes + config_.index_cache_bytes +
+                             config_.grpc_memory_bytes + (uint64_t{1} << 30);
+    }
+    const uint64_t descriptors = RaiseDescriptorLimit();
+    // Files come first; a connection takes two.
+    const uint64_t files = std::min<uint64_t>(descriptors / 2, 2048);
+    options.max_connections = (descriptors - files) / 2;
+    options.max_unproven =
+        std::min(options.max_unproven, options.max_connections / 2);
+    if (options.max_connections < config_.max_sessions) {
+      logger_->Log(
+          Logger::Severity::kWarning, "few_descriptors",
+          {{"limit", absl::StrCat(descriptors)},
+           {"connections", absl::StrCat(options.max_connections)},
+           {"max_sessions", absl::StrCat(config_.max_sessions)},
+           {"what_to_do", "raise the limit of open files (ulimit -n)"}});
+    }
+    RP_ASSIGN_OR_RETURN(gate_, ConnectionGate::Listen(options, logger_));
+    return absl::OkStatus();
+  }
+
+  // The ticker waits for no disk: every switch's deadline needs it.
+  void WriteAgentsAudit() {
+    std::vector<AuditRecord> records = control_.TakeAudit();
+    if (records.empty()) return;
+    audited_.Add([this, records = std::move(records)] {
+      for (const AuditRecord& record : records) auditor_->Write(record);
+    });
+  }
+  static ControlPlane::Options ControlOptions(const ServerConfig& config,
+                                              const Parts& parts,
+                                              EventLog* events) {
+    ControlPlane::Options options;
+    options.events = events;
+    options.own_thread = true;
+    options.default_triggers = parts.triggers;
+    options.max_sessions = config.max_sessions;
+    options.agents = parts.security.authorizer->CountAgents();
+    options.credit_bytes = config.credit_bytes;
+    return options;
+  }
+  static AgentService::Options AgentOptions(IngestMetrics* metrics,
+                                            WorkerPool* pool,
+                                            WorkerPool* sessions,
+                                            const Logger* logger) {
+    AgentService::Options options;
+    options.metrics = metrics;
+    options.logger = logger;
+    options.run = [pool](std::function<void()> task) {
+      return pool->Run(std::move(task));
+    };
+    options.run_session = [sessions](std::function<void()> task) {
+      return sessions->Run(std::move(task));
+    };
+    return options;
+  }
+  static CommitQueue::Options CommitOptions(const ServerConfig& config,
+                                            IngestMetrics* metrics) {
+    CommitQueue::Options options;
+    options.metrics = metrics;
+    options.batch_bytes = config.commit_batch_bytes;
+    options.max_uploads = 2 * config.max_sessions;
+    options.pending_bytes = config.pending_bytes;
+    options.credit_bytes = config.credit_bytes;
+    options.sync_interval =
+        absl::Milliseconds(static_cast<int64_t>(config.sync_interval_ms));
+    return options;
+  }
+
+  static RetentionOptions RetentionOf(const ServerConfig& config) {
+    RetentionOptions options;
+    if (config.retention_hours > 0)
+      options.max_age =
+          absl::Hours(static_cast<int64_t>(config.retention_hours));
+    options.max_bytes = config.retention_bytes;
+    return options;
+  }
+  std::string Metrics() {
+    MetricsInput input;
+    input.ingest = &ingest_metrics_;
+    input.exports = &export_metrics_;
+    input.agents = control_.ListAgents("");
+    input.store = store_->Totals();
+    input.garbage = janitor_.last_garbage();
+    input.pending_bytes = commits_->pending_bytes();
+    const absl::StatusOr<uint64_t> free =
+        file_system_->FreeBytes(config_.data_dir);
+    input.disk_free_bytes = free.ok() ? *free : 0;
+    input.archive_failed = archive_failed_;
+    return MetricsText(input);
+  }
+  absl::flat_hash_set<uint64_t> LiveIncarnations() const {
+    absl::flat_hash_set<uint64_t> live;
+    const v1::ListAgentsResponse agents = control_.ListAgents("");
+    for (const v1::AgentInfo& agent : agents.agents()) {
+      if (agent.connected()) live.insert(agent.identity().incarnation());
+    }
+    return live;
+  }
+
+  void OnStoreFailed(const absl::Status& status) {
+    archive_failed_ = true;
+    logger_->Error("archive_failed",
+                   {{"status", status.ToString()},
+                    {"what_to_do", "mend the disk and restart rankprobed"}});
+    if (server_ != nullptr && server_->GetHealthCheckService() != nullptr) {
+      server_->GetHealthCheckService()->SetServingStatus(false);
+    }
+  }
+
+  const ServerConfig config_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
+  const Logger* const logger_;
+  const std::unique_ptr<Store> store_;
+  IngestMetrics ingest_metrics_;
+  ExportMetrics export_metrics_;
+  std::atomic<bool> archive_failed_{false};
+  const ServerSecurity security_;
+  const std::unique_ptr<EventLog> events_;
+  ControlPlane control_;
+  WorkerPool pool_;
+  WorkerPool quick_pool_;
+  std::unique_ptr<WorkerPool> session_pool_;
+  std::unique_ptr<CommitQueue> commits_;
+  AgentService agent_service_;
+  ControlService control_service_;
+  ArchiveService archive_service_;
+  Janitor janitor_;
+  std::unique_ptr<HttpTextServer> metrics_server_;
+  std::unique_ptr<AuditLog> audit_;
+  std::unique_ptr<ConnectionGate> gate_;
+  std::unique_ptr<Auditor> auditor_;
+  std::unique_ptr<grpc::Server> server_;
+  MonotonicEvent stop_ticker_;
+  std::thread ticker_;
+  // What is audited, one after another. The last member: what it still has to
+  // do needs the others.
+  DiskQueue audited_{/*own_thread=*/true};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerConfig& config, std::unique_ptr<Store> store,
+    FileSystem* file_system, const Clock* clock, const Logger* logger) {
+  ServerImpl::Parts parts;
+  if (!config.trigger_file.empty()) {
+    RP_ASSIGN_OR_RETURN(const std::string json,
+                        ReadSmallFile(config.trigger_file));
+    auto triggers = ParseTriggerSpec(json);
+    if (!triggers.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(config.trigger_file, ": ", triggers.status().message()));
+    }
+    parts.triggers = *std::move(triggers);
+  }
+  RP_ASSIGN_OR_RETURN(
+      parts.security,
+      MakeServerSecurity({config.tls_cert, config.tls_key, config.tls_client_ca,
+                          config.token_file},
+                         logger));
+  EventLog::Options events;
+  events.own_thread = true;
+  events.path = absl::StrCat(config.data_dir, "/events.log");
+  RP_ASSIGN_OR_RETURN(parts.events, EventLog::Open(events, file_system, clock));
+  auto server = std::make_unique<ServerImpl>(
+      config, std::move(parts), std::move(store), file_system, clock, logger);
+  if (const absl::Status status = server->Listen(); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,35 @@
+// The collector as a whole: store, control plane, ingest and the gRPC server
+// over them, in the order they must start and stop.
+// Threads: Start, Wait and Shutdown from one thread; RequestShutdown from any.
+#ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_H_
+#define RANKPROBE_COLLECTOR_SERVER_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collector/server/server_config.h"
+#include "collector/store/store.h"
+#include "common/base/logger.h"
+
+namespace rankprobe {
+
+class Server {
+ public:
+  virtual ~Server() = default;
+
+  // Takes the opened store. UNAVAILABLE when the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerConfig& config, std::unique_ptr<Store> store,
+      FileSystem* file_system, const Clock* clock, const Logger* logger);
+
+  virtual int port() const = 0;
+
+  // Says goodbye, takes no more calls, writes and syncs what was received.
+  virtual void Shutdown() = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_SERVER_H_

@@ -1,0 +1,289 @@
+#include "collector/server/server_config.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "collector/server/server_manual.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/config/config_reader.h"
+#include "common/manual/manual.h"
+
+namespace rankprobe {
+namespace {
+
+struct TextKey {
+  const char* name;
+  std::string ServerConfig::*field;
+  const char* help;
+};
+
+constexpr TextKey kTexts[] = {
+    {"tls-cert", &ServerConfig::tls_cert,
+     "PEM certificate chain of this collector: the port speaks TLS"},
+    {"tls-key", &ServerConfig::tls_key, "PEM key of --tls-cert"},
+    {"tls-client-ca", &ServerConfig::tls_client_ca,
+     "PEM certificates that vouch for clients (mutual TLS)"},
+    {"token-file", &ServerConfig::token_file,
+     "file of bearer tokens, one `ROLE NAME TOKEN [BINDING..]` a line"},
+    {"metrics-host", &ServerConfig::metrics_host,
+     "IPv4 address that --metrics-port listens on (127.0.0.1); who reaches it "
+     "reads counts, never tensors"},
+    {"triggers", &ServerConfig::trigger_file,
+     "JSON file with flight recorder, triggers and budgets of runs that were "
+     "given none"},
+};
+
+struct NumberKey {
+  const char* name;
+  uint64_t ServerConfig::*field;
+  uint64_t min;
+  uint64_t max;
+  const char* help;
+};
+
+constexpr uint64_t kTiB = uint64_t{1} << 40;
+constexpr NumberKey kNumbers[] = {
+    {"max-sessions", &ServerConfig::max_sessions, 1, 1000000,
+     "agents connected at once"},
+    {"credit-bytes", &ServerConfig::credit_bytes, 64 << 10, 1 << 30,
+     "unacknowledged bytes one agent may have in flight"},
+    {"pending-bytes", &ServerConfig::pending_bytes, 8 << 20, kTiB,
+     "uncommitted bytes of all agents"},
+    {"commit-batch-bytes", &ServerConfig::commit_batch_bytes, 64 << 10, 1 << 30,
+     "bytes of one group commit"},
+    {"segment-bytes", &ServerConfig::segment_bytes, 1 << 20, kTiB,
+     "size of a payload segment file"},
+    {"max-payload-bytes", &ServerConfig::max_payload_bytes, 1, kTiB,
+     "largest tensor that is accepted"},
+    {"min-free-bytes", &ServerConfig::min_free_bytes, 0, kTiB,
+     "free disk space below which writing stops"},
+    {"index-cache-bytes", &ServerConfig::index_cache_bytes, 1 << 20, kTiB,
+     "LevelDB block cache"},
+    {"grpc-memory-bytes", &ServerConfig::grpc_memory_bytes, 32 << 20, kTiB,
+     "memory gRPC may use for messages"},
+    {"memory-bytes", &ServerConfig::memory_bytes, 0, kTiB,
+     "memory of the process above which connections are cut; 0: what the "
+     "other limits add up to, and 1 GiB"},
+    {"worker-threads", &ServerConfig::worker_threads, 1, 256,
+     "threads for queries and exports"},
+    {"sync-interval-ms", &ServerConfig::sync_interval_ms, 1, 3600000,
+     "longest time until what is committed is synced"},
+    {"retention-hours", &ServerConfig::retention_hours, 0, 1000000,
+     "steps older than this are deleted; 0 keeps them"},
+    {"retention-bytes", &ServerConfig::retention_bytes, 0, kTiB * 1024,
+     "payload bytes above which the oldest steps are deleted; 0 keeps them"},
+    {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
+     "time between two looks for what is to be deleted"},
+    {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
+     "time after which a shutdown waits for queries no longer"},
+};
+
+void CheckNumber(const NumberKey& key, const std::string& text,
+                 ServerConfig* config, ConfigFaults* faults) {
+  uint64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < key.min || value > key.max) {
+    faults->Add(key.name, text,
+                absl::StrCat("an integer ", key.min, "..", key.max));
+    return;
+  }
+  config->*key.field = value;
+}
+
+void ReadFile(const std::string& path, ServerConfig* config,
+              ConfigFaults* faults) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.good()) return faults->Add("config", path, "a readable JSON file");
+  std::stringstream text;
+  text << file.rdbuf();
+  rapidjson::Document document;
+  const std::string json = text.str();
+  if (const absl::Status status = ParseConfigDocument(json, &document);
+      !status.ok()) {
+    return faults->Add("config", path, std::string(status.message()));
+  }
+  ConfigReader reader(&document, "", faults);
+  if (const auto v = reader.String("listen")) config->listen = *v;
+  if (const auto v = reader.String("data-dir")) config->data_dir = *v;
+  if (const auto v = reader.String("port-file")) config->port_file = *v;
+  if (const auto v = reader.String("log-level")) config->log_level = *v;
+  if (const rapidjson::Value* v = reader.Get("metrics-port")) {
+    const std::string text = JsonText(*v);
+    if (!absl::SimpleAtoi(text, &config->metrics_port) ||
+        config->metrics_port < 0 || config->metrics_port > 65535)
+      faults->Add("metrics-port", text, "an integer 0..65535");
+  }
+  if (const auto v = reader.Bool("insecure")) config->insecure = *v;
+  if (const auto v = reader.Bool("compress-payloads"))
+    config->compress_payloads = *v;
+  if (reader.Has("export-root"))
+    config->export_roots = reader.StringList("export-root");
+  for (const TextKey& key : kTexts) {
+    if (const auto v = reader.String(key.name)) config->*key.field = *v;
+  }
+  for (const NumberKey& key : kNumbers) {
+    if (const rapidjson::Value* v = reader.Get(key.name))
+      CheckNumber(key, JsonText(*v), config, faults);
+  }
+  for (const std::string& name : reader.UnknownNames())
+    faults->Add(name, "this key", "a known key (see --help)");
+}
+
+// Beyond loopback: encrypted and with a check, or told to be neither.
+void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
+  if (config.tls_cert.empty() && !config.token_file.empty()) {
+    faults->Add("token-file", config.token_file,
+                "used with tls-cert: beyond loopback tokens would travel in "
+                "plain text");
+  } else if (config.insecure) {
+    return;
+  } else if (config.tls_cert.empty()) {
+    faults->Add("listen", config.listen,
+                "a loopback address, or --tls-cert and --tls-key, or "
+                "--insecure: beyond loopback anybody could connect, without "
+                "encryption");
+  } else if (config.token_file.empty() && config.tls_client_ca.empty()) {
+    faults->Add("listen", config.listen,
+                "used with --token-file or --tls-client-ca, or --insecure: "
+                "anybody could connect");
+  }
+}
+
+void Check(const ServerConfig& config, ConfigFaults* faults) {
+  const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
+  if (!listen.ok()) {
+    faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
+  } else if (!IsLoopbackHost(listen->host)) {
+    CheckPublic(config, faults);
+  }
+  if (config.tls_cert.empty() != config.tls_key.empty())
+    faults->Add("tls-cert", "without its partner", "given with tls-key");
+  if (!config.tls_client_ca.empty() && config.tls_cert.empty())
+    faults->Add("tls-client-ca", config.tls_client_ca, "given with tls-cert");
+  if (config.data_dir.empty())
+    faults->Add("data-dir", "nothing", "a directory for the archive");
+  for (const std::string& root : config.export_roots) {
+    if (root.empty() || root[0] != '/')
+      faults->Add("export-root", root, "an absolute path");
+  }
+  if (config.log_level != "debug" && config.log_level != "info" &&
+      config.log_level != "warning" && config.log_level != "error") {
+    faults->Add("log-level", config.log_level,
+                "one of debug, info, warning, error");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
+    int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  ServerConfig flags;
+  std::string config_file;
+  std::vector<std::string> numbers(std::size(kNumbers));
+  std::vector<CLI::Option*> texts;
+  const Manual manual = ServerManual();
+  CLI::App app("takes what agents record, keeps it and exports it",
+               "rankprobed");
+  UseHelp(manual, &app);
+  app.set_version_flag("--version", absl::StrCat("rankprobed ", Version()),
+                       "the version");
+  CLI::Option* const listen = app.add_option(
+      "--listen", flags.listen, "where to listen; port 0 takes a free one");
+  listen->type_name("HOST:PORT");
+  CLI::Option* const data_dir =
+      app.add_option("--data-dir", flags.data_dir, "directory of the archive")
+          ->type_name("DIR");
+  CLI::Option* const roots =
+      app.add_option("--export-root", flags.export_roots,
+                     "directory below which server-side exports may go")
+          ->type_name("DIR");
+  CLI::Option* const port_file = app.add_option("--port-file", flags.port_file,
+                                                "file to write the port to")
+                                     ->type_name("FILE");
+  CLI::Option* const log_level = app.add_option(
+      "--log-level", flags.log_level, "debug, info, warning or error");
+  log_level->type_name("LEVEL");
+  CLI::Option* const metrics_port =
+      app.add_option("--metrics-port", flags.metrics_port,
+                     "port for Prometheus, path /metrics; 0 takes a free one; "
+                     "none if left out")
+          ->type_name("PORT")
+          ->check(CLI::Range(0, 65535));
+  CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
+                                             "allow listening beyond loopback "
+                                             "without TLS or without tokens");
+  CLI::Option* const compress =
+      app.add_flag("--compress-payloads", flags.compress_payloads,
+                   "keep payload chunks that zstd makes at least a tenth "
+                   "smaller compressed");
+  app.add_option("--job-dir", parsed.config.job_dir,
+                 "directory of a job (dump_path/.rankprobe/collector-*): start "
+                 "only where it is, and end when nobody uses it any more")
+      ->type_name("DIR");
+  app.add_flag("--rebuild-index", parsed.config.rebuild_index,
+               "make the index of --data-dir anew from its segments and from "
+               "what can still be read of it, say what was found, and end");
+  for (const TextKey& key : kTexts) {
+    texts.push_back(
+        app.add_option(absl::StrCat("--", key.name), flags.*key.field, key.help)
+            ->type_name("FILE"));
+  }
+  app.add_option("--config", config_file,
+                 "JSON file with the same keys; flags beat it")
+      ->type_name("FILE");
+  const ServerConfig defaults;
+  for (size_t i = 0; i < std::size(kNumbers); ++i) {
+    app.add_option(absl::StrCat("--", kNumbers[i].name), numbers[i],
+                   absl::StrCat(kNumbers[i].help, " (",
+                                defaults.*kNumbers[i].field, ")"))
+        ->type_name("NUMBER");
+  }
+  ConfigFaults faults;
+  if (const auto text = WrittenHelp(argc, argv, app, manual)) {
+    RP_RETURN_IF_ERROR(text->status());
+    std::fputs((*text)->c_str(), stdout);
+    parsed.exit = true;
+    return parsed;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    parsed.exit = true;
+    parsed.exit_code = app.exit(success);
+    return parsed;
+  } catch (const CLI::ParseError& error) {
+    faults.Add("command line", error.what(), "the flags of --help");
+  }
+  ServerConfig& config = parsed.config;
+  if (!config_file.empty()) ReadFile(config_file, &config, &faults);
+  if (listen->count() > 0) config.listen = flags.listen;
+  if (data_dir->count() > 0) config.data_dir = flags.data_dir;
+  if (roots->count() > 0) config.export_roots = flags.export_roots;
+  if (port_file->count() > 0) config.port_file = flags.port_file;
+  if (log_level->count() > 0) config.log_level = flags.log_level;
+  if (metrics_port->count() > 0) config.metrics_port = flags.metrics_port;
+  if (insecure->count() > 0) config.insecure = flags.insecure;
+  if (compress->count() > 0) config.compress_payloads = flags.compress_payloads;
+  for (size_t i = 0; i < std::size(kTexts); ++i) {
+    if (texts[i]->count() > 0) config.*kTexts[i].field = flags.*kTexts[i].field;
+  }
+  for (size_t i = 0; i < std::size(kNumbers); ++i) {
+    if (!numbers[i].empty())
+      CheckNumber(kNumbers[i], numbers[i], &config, &faults);
+  }
+  Check(config, &faults);
+  RP_RETURN_IF_ERROR(faults.ToStatus());
+  return parsed;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,71 @@
+// What rankprobed is told: flags and a JSON file with the same keys.
+#ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_CONFIG_H_
+#define RANKPROBE_COLLECTOR_SERVER_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+struct ServerConfig {
+  std::string listen = "127.0.0.1:7411";
+  std::string data_dir;
+  std::vector<std::string> export_roots;
+  std::string port_file;
+  std::string log_level = "info";
+  bool insecure = false;
+  bool compress_payloads = false;
+  // PEM files; see collector/auth/server_credentials.h.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string token_file;
+  // Triggers for runs that have none of their own; JSON of a TriggerSpec.
+  std::string trigger_file;
+  uint64_t max_sessions = 4096;
+  uint64_t credit_bytes = 16 << 20;
+  uint64_t pending_bytes = uint64_t{512} << 20;
+  uint64_t commit_batch_bytes = 8 << 20;
+  uint64_t segment_bytes = uint64_t{1} << 30;
+  uint64_t max_payload_bytes = uint64_t{64} << 30;
+  uint64_t min_free_bytes = uint64_t{256} << 20;
+  uint64_t index_cache_bytes = 64 << 20;
+  uint64_t grpc_memory_bytes = uint64_t{1} << 30;
+  // 0: what the other limits add up to, and 1 GiB.
+  uint64_t memory_bytes = 0;
+  uint64_t worker_threads = 4;
+  uint64_t sync_interval_ms = 1000;
+  uint64_t drain_seconds = 5;
+  // Of a private collector: the directory of its job; see job_watch.h.
+  std::string job_dir;
+  // 0: no limit.
+  uint64_t retention_hours = 0;
+  uint64_t retention_bytes = 0;
+  uint64_t janitor_seconds = 60;
+  // Make the index anew and end.
+  bool rebuild_index = false;
+  // 0 takes a free one, -1: none.
+  int64_t metrics_port = -1;
+  // An IPv4 address.
+  std::string metrics_host = "127.0.0.1";
+};
+
+// The result of reading the command line.
+struct ParsedCommandLine {
+  ServerConfig config;
+  // --help or --version was answered; leave with this code.
+  bool exit = false;
+  int exit_code = 0;
+};
+
+// INVALID_ARGUMENT lists every fault, one line each. Flags beat the file.
+absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
+    int argc, const char* const* argv);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_SERVER_CONFIG_H_

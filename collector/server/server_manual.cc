@@ -1,0 +1,41 @@
+#include "collector/server/server_manual.h"
+
+namespace rankprobe {
+
+Manual ServerManual() {
+  Manual manual;
+  manual.section = 8;
+  manual.description =
+      "rankprobed takes what the agents in the ranks of training jobs record, "
+      "keeps it in one archive, switches recording on and off for rankprobe(1) "
+      "and exports what was recorded.\n"
+      "One process holds an archive; one serves many jobs.\n"
+      "\n"
+      "It listens on loopback, without secrets, unless it is told otherwise. "
+      "Beyond loopback it wants TLS and tokens or client certificates, or "
+      "--insecure.\n"
+      "\n"
+      "The keys of --config FILE are the flags without the two minus signs, "
+      "in one JSON object; a key that is not known is an error.\n"
+      "\n"
+      "SIGTERM and SIGINT end it: queries get --drain-seconds, then what was "
+      "received is committed and synced.";
+  manual.values = {{"--metrics-host", "ADDRESS"}};
+  manual.exit_codes = {
+      {"0", "clean end"},
+      {"2", "bad flags or config"},
+      {"3", "another collector holds the data directory"},
+      {"4", "the data directory cannot be used"},
+      {"5", "cannot listen"},
+  };
+  manual.files = {
+      {"DATA_DIR/index, DATA_DIR/segments", "The archive."},
+      {"DATA_DIR/events.log, DATA_DIR/events.log.1", "What happened in runs."},
+      {"DATA_DIR/audit.jsonl", "Who changed what, one JSON object a line."},
+      {"DATA_DIR/LOCK", "Held by the collector that uses the directory."},
+  };
+  manual.see_also = {"rankprobe(1)", "docs/operations.md of the project"};
+  return manual;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,13 @@
+// What the help and the man page of `rankprobed` say that its flags do not.
+#ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
+#define RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
+
+#include "common/manual/manual.h"
+
+namespace rankprobe {
+
+Manual ServerManual();
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_

@@ -1,0 +1,18 @@
+// How long an agent may take for granted that the collector still has bytes it
+// once sent. Part of the wire contract (docs/formats.md, "Payloads").
+#ifndef RANKPROBE_COMMON_BASE_DEDUP_WINDOW_H_
+#define RANKPROBE_COMMON_BASE_DEDUP_WINDOW_H_
+
+#include <cstdint>
+
+namespace rankprobe {
+
+// An agent sends a payload again when it last sent it more steps ago than this.
+inline constexpr int64_t kAgentRemembersSteps = 16;
+// A collector frees a payload of a live run only when all that referred to it
+// is this many steps behind every rank.
+inline constexpr int64_t kCollectorKeepsSteps = 2 * kAgentRemembersSteps;
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_DEDUP_WINDOW_H_

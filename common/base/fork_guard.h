@@ -1,0 +1,25 @@
+// Tells whether this process is a child of the one that made the guard, without
+// a system call: hooks ask before everything else. Thread-safe. Knows forks
+// that libc makes (fork, Python's os.fork), which is where threads get lost.
+#ifndef RANKPROBE_COMMON_BASE_FORK_GUARD_H_
+#define RANKPROBE_COMMON_BASE_FORK_GUARD_H_
+
+#include <cstdint>
+
+namespace rankprobe {
+
+class ForkGuard {
+ public:
+  ForkGuard() : generation_(Generation()) {}
+  bool InChild() const { return generation_ != Generation(); }
+
+ private:
+  // Number of forks between the first process and this one.
+  static uint64_t Generation();
+
+  const uint64_t generation_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_FORK_GUARD_H_

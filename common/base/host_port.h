@@ -1,0 +1,28 @@
+// "HOST:PORT" addresses. Pure functions.
+#ifndef RANKPROBE_COMMON_BASE_HOST_PORT_H_
+#define RANKPROBE_COMMON_BASE_HOST_PORT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+struct HostPort {
+  // A name, an IPv4 address, or an IPv6 address in brackets.
+  std::string host;
+  // 0 .. 65,535.
+  int port = 0;
+};
+
+// INVALID_ARGUMENT naming the text when it is not HOST:PORT. Port 0 is for
+// listening only; connecting needs `min_port` 1.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int min_port);
+
+// Whether `host` can only be this machine: "localhost", 127.a.b.c, "[::1]".
+bool IsLoopbackHost(absl::string_view host);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_HOST_PORT_H_

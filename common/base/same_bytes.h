@@ -1,0 +1,15 @@
+// How secrets, and digests of secrets, are compared: == ends at the first byte
+// that differs, and how long it took tells a stranger how far he got. Pure.
+#ifndef RANKPROBE_COMMON_BASE_SAME_BYTES_H_
+#define RANKPROBE_COMMON_BASE_SAME_BYTES_H_
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// Takes the same time wherever two texts of one length differ.
+bool SameBytes(absl::string_view a, absl::string_view b);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_SAME_BYTES_H_

@@ -1,0 +1,134 @@
+// config.json compiled: what to record. Immutable after construction, freely
+// copied and shared between threads. Field meanings: docs/formats.md,
+// "config.json"; legal values and defaults are those of msprobe.
+#ifndef RANKPROBE_COMMON_CONFIG_PLAN_H_
+#define RANKPROBE_COMMON_CONFIG_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tensor/summary.h"
+
+namespace rankprobe {
+
+enum class Task { kStatistics, kTensor, kStructure };
+enum class Level { kL0, kL1, kMix, kDebug };
+enum class RiskLevel { kAll, kCore, kFocus };
+enum class SummaryMode { kStatistics, kMd5, kXor };
+
+// first .. last, both inside.
+struct IntInterval {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// Set of integers, kept as intervals: what it costs does not depend on how far
+// they reach. Empty = everything.
+class IntSet {
+ public:
+  IntSet() = default;
+  explicit IntSet(const std::vector<int64_t>& values);
+  // Overlapping and adjacent ones become one.
+  static IntSet OfIntervals(std::vector<IntInterval> intervals);
+  bool all() const { return intervals_.empty(); }
+  // True when all() or v is a member.
+  bool Contains(int64_t v) const;
+  // Largest member; nullopt when all().
+  std::optional<int64_t> Max() const;
+  // Sorted, apart from each other.
+  const std::vector<IntInterval>& intervals() const { return intervals_; }
+  // How many members; 0 when all().
+  uint64_t size() const;
+  // "1,3-6"; at most about 200 bytes, then "..".
+  std::string Text() const;
+
+ private:
+  std::vector<IntInterval> intervals_;
+};
+
+struct DataMode {
+  bool forward = true;
+  bool backward = true;
+  bool input = true;
+  bool output = true;
+  // parameters_grad hooks are not installed for forward-only modes.
+  bool parameters_grad = true;
+};
+
+struct SliceSpec {
+  int64_t dim = 0;
+  std::optional<int64_t> size;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+struct Plan {
+  Task task = Task::kStatistics;
+  Level level = Level::kL1;
+  std::string dump_path;
+  IntSet ranks;
+  IntSet steps;
+  std::vector<std::string> scope;  // empty or two entries
+  std::vector<std::string> list;
+  std::vector<std::string> tensor_list;
+  DataMode data_mode;
+  SummaryMode summary_mode = SummaryMode::kStatistics;
+  Precision precision = Precision::kLow;
+  RiskLevel risk_level = RiskLevel::kFocus;
+  bool async_dump = false;
+  bool extra_info = true;
+  // A front end with a collector elsewhere fetches each step into dump_path.
+  bool auto_export = false;
+  // Absent: static. Present: the initial state of the dynamic switch.
+  std::optional<bool> dump_enable;
+  // A dump directory, or "run:NAME" for a run in the archive; empty: none.
+  std::string bench_path;
+  int64_t diff_nums = 1;  // -1 = unlimited
+  std::vector<SliceSpec> slices;
+
+  // A rank filter with no known rank matches nothing.
+  bool WantsRank(std::optional<int64_t> rank) const;
+  bool WantsStep(int64_t step) const { return steps.Contains(step); }
+  // True once `step` is beyond the last wanted step.
+  bool FinishedBefore(int64_t step) const;
+  // dump_tensor_data exists: task tensor, or statistics with a tensor_list.
+  bool HasPayloads() const;
+  // Forwards are compared with the reference; tensors are kept of differences only.
+  bool ComparesWithReference() const;
+  // The NAME of "run:NAME"; empty when the reference is a directory or absent.
+  std::string ReferenceRun() const;
+};
+
+absl::string_view TaskName(Task task);
+absl::string_view LevelName(Level level);
+
+// Constructor arguments of PrecisionDebugger: they beat the file.
+struct ConfigOverrides {
+  std::optional<std::string> task;
+  std::optional<std::string> dump_path;
+  std::optional<std::string> level;
+  // JSON text of the step list, "[0,\"2-3\"]".
+  std::optional<std::string> step_json;
+};
+
+struct ConfigResult {
+  Plan plan;
+  // Unknown keys, ignored combinations; one line each.
+  std::vector<std::string> warnings;
+};
+
+// Parses a whole config.json. INVALID_ARGUMENT lists every fault, one line
+// each: field, value, legal values. `json` is untrusted; at most 1 MiB.
+absl::StatusOr<ConfigResult> ParseConfig(absl::string_view json,
+                                         const ConfigOverrides& overrides);
+
+// The built-in default (task statistics, level L1, dump_path "./dump_path").
+absl::string_view DefaultConfigJson();
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_CONFIG_PLAN_H_

@@ -1,0 +1,184 @@
+#include "common/config/trigger_spec.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/config/config_reader.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr int kMaxRules = 64;
+constexpr size_t kMaxNameBytes = 64;
+constexpr uint32_t kMaxFlightSteps = 1000;
+constexpr uint64_t kMaxFlightBytes = uint64_t{4} << 30;
+constexpr int64_t kMaxRaisedSteps = 1000;
+constexpr size_t kMaxJsonBytes = 1 << 20;
+
+bool LegalLevel(const std::string& level) {
+  return level.empty() || level == "L0" || level == "L1" || level == "mix";
+}
+
+class Checker {
+ public:
+  absl::Status Check(const v1::TriggerSpec& spec) {
+    const v1::FlightSpec& flight = spec.flight();
+    if (flight.steps() > kMaxFlightSteps)
+      Fault("flight.steps", flight.steps(), "0 .. 1000");
+    if (flight.max_bytes() > kMaxFlightBytes)
+      Fault("flight.max_bytes", flight.max_bytes(), "0 .. 4 GiB");
+    CheckLevel("flight.level", flight.level());
+    if (spec.rules_size() > kMaxRules)
+      Fault("rules", spec.rules_size(), "at most 64 rules");
+    std::set<std::string> names;
+    for (int i = 0; i < spec.rules_size() && i < kMaxRules; ++i)
+      CheckRule(absl::StrCat("rules[", i, "]"), spec.rules(i), &names);
+    if (!(spec.budget().ms_per_step() >= 0) ||
+        std::isinf(spec.budget().ms_per_step()))
+      Fault("budget.ms_per_step", spec.budget().ms_per_step(),
+            "0 or a positive number");
+    return faults_.ToStatus();
+  }
+
+ private:
+  template <typename Value>
+  void Fault(const std::string& field, const Value& value, const char* legal) {
+    faults_.Add(field, absl::StrCat(value), legal);
+  }
+
+  void CheckLevel(const std::string& field, const std::string& level) {
+    if (!LegalLevel(level))
+      Fault(field, level.substr(0, 64), "one of L0, L1, mix");
+  }
+
+  void CheckRule(const std::string& at, const v1::TriggerRule& rule,
+                 std::set<std::string>* names) {
+    if (rule.name().empty() || rule.name().size() > kMaxNameBytes) {
+      Fault(absl::StrCat(at, ".name"), rule.name().substr(0, 64),
+            "1 to 64 bytes");
+    } else if (!names->insert(rule.name()).second) {
+      Fault(absl::StrCat(at, ".name"), rule.name(), "a name of its own");
+    }
+    switch (rule.condition_case()) {
+      case v1::TriggerRule::kNormJump:
+        if (!(rule.norm_jump().factor() > 1))
+          Fault(absl::StrCat(at, ".norm_jump.factor"),
+                rule.norm_jump().factor(), "a number above 1");
+        break;
+      case v1::TriggerRule::kLoss:
+        if (!rule.loss().has_above() && !rule.loss().has_below() &&
+            !rule.loss().non_finite())
+          Fault(absl::StrCat(at, ".loss"), "no bound",
+                "one or more of above, below, non_finite");
+        break;
+      case v1::TriggerRule::kSilence:
+        if (rule.silence().after_ms() < 100)
+          Fault(absl::StrCat(at, ".silence.after_ms"),
+                rule.silence().after_ms(), "at least 100");
+        break;
+      case v1::TriggerRule::CONDITION_NOT_SET:
+        Fault(absl::StrCat(at, ".condition"), "absent",
+              "one of non_finite, norm_jump, loss, silence, replica");
+        break;
+      default:
+        break;
+    }
+    if (!v1::TriggerRule::Evidence_IsValid(rule.raise_to()))
+      Fault(absl::StrCat(at, ".raise_to"), static_cast<int>(rule.raise_to()),
+            "an EVIDENCE_ name");
+    CheckLevel(absl::StrCat(at, ".level"), rule.level());
+    if (rule.for_steps() < 0 || rule.for_steps() > kMaxRaisedSteps)
+      Fault(absl::StrCat(at, ".for_steps"), rule.for_steps(), "0 .. 1000");
+    if (rule.cool_down_ms() < 0)
+      Fault(absl::StrCat(at, ".cool_down_ms"), rule.cool_down_ms(),
+            "0 or more");
+  }
+
+  ConfigFaults faults_;
+};
+
+}  // namespace
+
+absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted) {
+  return Checker().Check(untrusted);
+}
+
+v1::TriggerSpec WithDefaults(v1::TriggerSpec spec) {
+  v1::FlightSpec& flight = *spec.mutable_flight();
+  if (flight.level().empty()) flight.set_level("L0");
+  if (flight.max_bytes() == 0) flight.set_max_bytes(16 << 20);
+  for (v1::TriggerRule& rule : *spec.mutable_rules()) {
+    if (rule.raise_to() == v1::TriggerRule::EVIDENCE_UNSPECIFIED)
+      rule.set_raise_to(v1::TriggerRule::EVIDENCE_TENSORS);
+    if (rule.level().empty()) rule.set_level("mix");
+    if (rule.for_steps() == 0) rule.set_for_steps(2);
+    if (rule.cool_down_ms() == 0) rule.set_cool_down_ms(60000);
+    if (rule.max_fires() == 0) rule.set_max_fires(10);
+    if (rule.has_norm_jump() && rule.norm_jump().warmup() == 0)
+      rule.mutable_norm_jump()->set_warmup(5);
+  }
+  return spec;
+}
+
+absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json) {
+  if (json.size() > kMaxJsonBytes)
+    return absl::InvalidArgumentError("over 1 MiB of JSON");
+  v1::TriggerSpec spec;
+  const auto status = google::protobuf::util::JsonStringToMessage(
+      std::string(json), &spec, google::protobuf::util::JsonParseOptions());
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a trigger spec: ", std::string(status.message())));
+  }
+  RP_RETURN_IF_ERROR(CheckTriggerSpec(spec));
+  return spec;
+}
+
+std::string TriggerSpecToJson(const v1::TriggerSpec& spec) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.add_whitespace = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(spec, &text, options).ok())
+    return "{}";
+  return text;
+}
+
+std::string FlightConfigJson(const v1::FlightSpec& flight) {
+  return absl::StrCat(
+      R"({"task": "statistics", "dump_path": "./flight", "rank": [], )",
+      R"("step": [], "extra_info": false, "level": ")",
+      flight.level().empty() ? "L0" : flight.level(), R"("})");
+}
+
+std::string RaisedConfigJson(const v1::TriggerRule& rule) {
+  const std::string level = rule.level().empty() ? "mix" : rule.level();
+  const bool tensors = rule.raise_to() == v1::TriggerRule::EVIDENCE_TENSORS ||
+                       rule.raise_to() == v1::TriggerRule::EVIDENCE_UNSPECIFIED;
+  const bool digest = rule.raise_to() == v1::TriggerRule::EVIDENCE_DIGEST;
+  return absl::StrCat(
+      R"({"task": ")", tensors ? "tensor" : "statistics",
+      R"(", "dump_path": "./trigger", "rank": [], "step": [], "level": ")",
+      level, R"(", "risk_level": "ALL", ")", tensors ? "tensor" : "statistics",
+      R"(": {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": ")",
+      digest ? "xor" : "statistics", R"("}})");
+}
+
+absl::string_view EvidenceName(v1::TriggerRule::Evidence evidence) {
+  switch (evidence) {
+    case v1::TriggerRule::EVIDENCE_NONE:
+      return "nothing";
+    case v1::TriggerRule::EVIDENCE_DIGEST:
+      return "checksums";
+    case v1::TriggerRule::EVIDENCE_STATISTICS:
+      return "statistics";
+    default:
+      return "tensors";
+  }
+}
+
+}  // namespace rankprobe

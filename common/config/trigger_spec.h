@@ -1,0 +1,34 @@
+// Rules of a TriggerSpec: its limits and defaults, its JSON form, and the plans
+// that flight recorder and triggers record under. Pure functions.
+#ifndef RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_
+#define RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/triggers.pb.h"
+
+namespace rankprobe {
+
+// INVALID_ARGUMENT with every fault: field, value, legal values.
+absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted);
+
+// Defaults filled in; `spec` has been checked.
+v1::TriggerSpec WithDefaults(v1::TriggerSpec spec);
+
+// INVALID_ARGUMENT for text that is no JSON, has unknown fields, or faults.
+absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json);
+std::string TriggerSpecToJson(const v1::TriggerSpec& spec);
+
+// config.json of the flight recorder, and of what a fired rule records.
+std::string FlightConfigJson(const v1::FlightSpec& flight);
+std::string RaisedConfigJson(const v1::TriggerRule& rule);
+
+absl::string_view EvidenceName(v1::TriggerRule::Evidence evidence);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_

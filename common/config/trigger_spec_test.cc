@@ -1,0 +1,69 @@
+#include "common/config/trigger_spec.h"
+
+#include "common/config/plan.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(TriggerSpecTest, ReadsJsonAndFillsDefaults) {
+  const auto spec = ParseTriggerSpec(R"({
+    "flight": {"steps": 3},
+    "rules": [{"name": "nan", "non_finite": {"nan_only": true}},
+              {"name": "jump", "norm_jump": {"factor": 100}, "level": "L1"}],
+    "budget": {"bytes_per_step": 1000000}})");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const v1::TriggerSpec full = WithDefaults(*spec);
+  EXPECT_EQ(full.flight().level(), "L0");
+  EXPECT_EQ(full.flight().max_bytes(), 16u << 20);
+  EXPECT_EQ(full.rules(0).level(), "mix");
+  EXPECT_EQ(full.rules(0).for_steps(), 2);
+  EXPECT_EQ(full.rules(1).level(), "L1");
+  EXPECT_EQ(full.rules(1).norm_jump().warmup(), 5u);
+  EXPECT_EQ(ParseTriggerSpec(TriggerSpecToJson(full))->SerializeAsString(),
+            full.SerializeAsString());
+}
+
+TEST(TriggerSpecTest, NamesEveryFault) {
+  const auto spec = ParseTriggerSpec(R"({
+    "flight": {"steps": 1001, "level": "L9"},
+    "rules": [{"name": "a"}, {"name": "a", "silence": {"after_ms": 1}},
+              {"name": "j", "norm_jump": {"factor": 1}},
+              {"name": "l", "loss": {}, "for_steps": -1}],
+    "budget": {"ms_per_step": -1}})");
+  const std::string message(spec.status().message());
+  for (const char* word :
+       {"flight.steps", "flight.level", "rules[0].condition", "rules[1].name",
+        "rules[1].silence.after_ms", "rules[2].norm_jump.factor",
+        "rules[3].loss", "rules[3].for_steps", "budget.ms_per_step"})
+    EXPECT_THAT(message, HasSubstr(word));
+  EXPECT_FALSE(ParseTriggerSpec("{").ok());
+  EXPECT_FALSE(ParseTriggerSpec(R"({"unknown": 1})").ok());
+  EXPECT_FALSE(ParseTriggerSpec(R"({"budget": {"ms_per_step": "NaN"}})").ok());
+}
+
+TEST(TriggerSpecTest, MadeConfigsAreLegalPlans) {
+  v1::FlightSpec flight;
+  for (const char* level : {"", "L0", "L1", "mix"}) {
+    flight.set_level(level);
+    const auto config = ParseConfig(FlightConfigJson(flight), {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_FALSE(config->plan.HasPayloads());
+    EXPECT_TRUE(config->warnings.empty());
+  }
+  v1::TriggerRule rule;
+  for (int evidence = 0; evidence <= 4; ++evidence) {
+    rule.set_raise_to(static_cast<v1::TriggerRule::Evidence>(evidence));
+    const auto config = ParseConfig(RaisedConfigJson(rule), {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_TRUE(config->warnings.empty());
+    EXPECT_EQ(config->plan.HasPayloads(), evidence == 0 || evidence == 4);
+    EXPECT_EQ(config->plan.level, Level::kMix);
+  }
+}
+
+}  // namespace
+}  // namespace rankprobe

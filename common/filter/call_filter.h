@@ -1,0 +1,89 @@
+// Which calls a Plan keeps. The same class runs in the agent (to save work)
+// and in the collector (because it decides). Not thread-safe: one instance per
+// (session, thread of execution order), or guarded by its owner's lock.
+//
+// Order of tests: scope/list if set, else risk level (APIs only). A call's
+// verdict is fixed at its begin and holds for all its phases, so entries are
+// whole; both ends of a scope are inclusive and complete.
+#ifndef RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
+#define RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "common/config/plan.h"
+
+namespace rankprobe {
+
+enum class Verdict {
+  kKeep,
+  kLevel,      // an API at L0, a module at L1
+  kScope,      // outside the scope window
+  kList,       // no list element matches
+  kRiskLevel,  // below the plan's risk level
+  kDataMode,   // nothing of this entry is left
+};
+
+absl::string_view VerdictName(Verdict verdict);
+
+class CallFilter {
+ public:
+  // `plan` must outlive the filter.
+  explicit CallFilter(const Plan* plan);
+
+  // Forget windows and open modules; counters live elsewhere.
+  void BeginStep();
+
+  // API forward or backward entry, full name.
+  Verdict Api(absl::string_view entry);
+
+  // Module forward or backward. Begin and End nest; every Begin needs an End
+  // with the same name. End returns the verdict of its Begin.
+  Verdict ModuleBegin(absl::string_view entry);
+  Verdict ModuleEnd(absl::string_view entry);
+
+  // parameters_grad of a module: `module_prefix` is "Module.{path}.{Class}".
+  Verdict ParametersGrad(absl::string_view module_prefix);
+
+  // The verdict if every window were open: what this is not, no order of calls
+  // makes it.
+  Verdict CouldKeep(absl::string_view entry, bool is_module) const;
+  Verdict CouldKeepParametersGrad() const;
+
+  // tensor_list hit: record payloads of this entry although task is
+  // statistics. Always true for task tensor.
+  bool WantsPayload(absl::string_view entry) const;
+
+ private:
+  struct OpenModule {
+    std::string entry;
+    Verdict verdict = Verdict::kKeep;
+    bool opened_list_window = false;
+    bool closes_scope = false;
+  };
+
+  Verdict Decide(absl::string_view entry, bool is_module, bool scope_open,
+                 bool in_list_window) const;
+  Verdict Decide(absl::string_view entry, bool is_module) const {
+    return Decide(entry, is_module, scope_open_, list_windows_ > 0);
+  }
+
+  const Plan* const plan_;
+  bool scope_open_ = false;
+  // Modules in progress whose name matches the list, level mix.
+  int list_windows_ = 0;
+  std::vector<OpenModule> open_modules_;
+  // Modules whose backward was kept in this step.
+  absl::flat_hash_set<std::string> backward_kept_;
+};
+
+// Risk class of the API part of an entry name ("Functional.relu.0.forward").
+bool RiskLevelKeeps(RiskLevel level, absl::string_view entry);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_FILTER_CALL_FILTER_H_

@@ -1,0 +1,70 @@
+// The authority's second look: are the records of one step inside the plan they
+// claim? The decisions are CallFilter's own; windows (scope, and a list at
+// level mix) are replayed from the CallTrace that agents send ahead of calls.
+// Not thread-safe. One instance per (incarnation, step).
+#ifndef RANKPROBE_COMMON_FILTER_RECORD_FILTER_H_
+#define RANKPROBE_COMMON_FILTER_RECORD_FILTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "common/config/plan.h"
+#include "common/filter/call_filter.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// Whether decisions of this plan hang on the order of calls.
+bool PlanHasWindows(const Plan& plan);
+
+class RecordFilter {
+ public:
+  explicit RecordFilter(std::shared_ptr<const Plan> plan);
+
+  // Traces come in their order. After a gap windows are taken as open: what
+  // was shed is not held against what was not.
+  void Replay(const v1::CallTrace& untrusted);
+
+  // The verdict on one phase; a replayed decision where there is one.
+  Verdict Check(const v1::CallPhase& untrusted) const;
+
+ private:
+  Verdict CheckSections(const v1::CallPhase& call) const;
+
+  const std::shared_ptr<const Plan> plan_;
+  CallFilter filter_;
+  uint64_t next_ = 0;
+  bool replays_ = false;
+  bool gap_ = false;
+  absl::flat_hash_map<std::string, Verdict> verdicts_;
+};
+
+// Runs a trace through a filter; `seen` gets every decision in its order.
+template <typename Seen>
+void ReplayTrace(const v1::CallTrace& trace, CallFilter* filter, Seen seen) {
+  for (const v1::CallTrace::Item& item : trace.items()) {
+    switch (item.kind()) {
+      case v1::CallTrace::KIND_API:
+        seen(item, filter->Api(item.entry()));
+        break;
+      case v1::CallTrace::KIND_MODULE_BEGIN:
+        seen(item, filter->ModuleBegin(item.entry()));
+        break;
+      case v1::CallTrace::KIND_MODULE_END:
+        filter->ModuleEnd(item.entry());
+        break;
+      case v1::CallTrace::KIND_PARAMETERS_GRAD:
+        seen(item, filter->ParametersGrad(item.entry()));
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_FILTER_RECORD_FILTER_H_

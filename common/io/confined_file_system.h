@@ -1,0 +1,37 @@
+// A FileSystem below some directories (roots) that does not leave them,
+// whatever others plant there while it works: no symbolic link is followed, no
+// ".." is taken, and what is written, renamed or deleted is reached from a
+// descriptor of the root (openat2 with RESOLVE_BENEATH and
+// RESOLVE_NO_SYMLINKS), never by a name that was checked before.
+//
+// Paths are those of the roots with something behind them; any other is
+// PERMISSION_DENIED, except the first argument of Link, which may be a file
+// elsewhere that the caller vouches for. Ownership and threads: as FileSystem.
+// Failure: PERMISSION_DENIED names a link that is in the way. Exists says true
+// where it cannot tell, so that nothing is taken to be free.
+#ifndef RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
+#define RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+enum class PathWalk {
+  // openat2 where the kernel has it and a sandbox lets it through.
+  kBest,
+  // One openat for each component, none of which may be a link.
+  kComponents,
+};
+
+// `roots` exist; links in these names themselves are followed, once, now.
+absl::StatusOr<std::unique_ptr<FileSystem>> NewConfinedFileSystem(
+    const std::vector<std::string>& roots, PathWalk walk = PathWalk::kBest);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_

@@ -1,0 +1,52 @@
+// Opening what lies below a directory's descriptor, without following a link.
+// For confined_file_system.cc.
+#ifndef RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_
+#define RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+namespace rankprobe {
+
+// Closes what it holds. Negative: nothing, and errno said why.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) Reset(other.Release());
+    return *this;
+  }
+  ~Descriptor() { Reset(-1); }
+
+  bool ok() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+  // errno stays.
+  void Reset(int fd);
+
+ private:
+  int fd_;
+};
+
+// True where openat2 works from `directory`.
+bool HasOpenat2(int directory);
+
+// Opens `below` ("a/b", no ".." in it; "" is the directory itself) as open(2)
+// does with `flags`. ELOOP: a component is a link, also the last one.
+Descriptor OpenBelow(bool openat2, int directory, const std::string& below,
+                     int flags, mode_t mode = 0);
+
+// The first part of `below` that is a symbolic link; empty: none (any more).
+std::string FirstLink(int directory, const std::string& below);
+
+// Removes `name` in `directory` with all that is in it; a link goes, its target
+// stays. 0, or an errno: ELOOP for what is nested deeper than 64 directories.
+int RemoveTree(int directory, const std::string& name);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_

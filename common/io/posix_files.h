@@ -1,0 +1,36 @@
+// What the file systems over POSIX share: files made of descriptors, and the
+// statuses of errno.
+#ifndef RANKPROBE_COMMON_IO_POSIX_FILES_H_
+#define RANKPROBE_COMMON_IO_POSIX_FILES_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe::posix {
+
+// "WHAT PATH: strerror", with the codes that file_system.h names.
+absl::Status FromErrno(int error, absl::string_view what,
+                       absl::string_view path);
+
+// INVALID_ARGUMENT.
+absl::Status NotRegular(absl::string_view path);
+
+// They own `fd` in any case; `path` is for errors. INVALID_ARGUMENT when it is
+// no regular file: a FIFO or a device would block or never end. Such files are
+// opened with O_NONBLOCK, which regular ones do not mind.
+absl::StatusOr<std::unique_ptr<WritableFile>> Writable(int fd,
+                                                       std::string path);
+absl::StatusOr<std::unique_ptr<RandomAccessFile>> Readable(int fd,
+                                                           std::string path);
+// FAILED_PRECONDITION naming the holder's pid when someone else has it.
+absl::StatusOr<std::unique_ptr<FileLock>> LockFile(int fd,
+                                                   const std::string& path);
+
+}  // namespace rankprobe::posix
+
+#endif  // RANKPROBE_COMMON_IO_POSIX_FILES_H_

@@ -1,0 +1,165 @@
+#include "common/io/published_ranks.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+
+const char kClaimFile[] = ".rankprobe-own";
+
+namespace {
+
+constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
+constexpr absl::string_view kFormat = "\"format\": \"rankprobe-manifest-1\"";
+constexpr absl::string_view kPath = "\"path\": \"";
+
+absl::StatusOr<std::string> ReadText(FileSystem* file_system,
+                                     const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                      file_system->OpenForRead(path));
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
+  if (size > kMaxBytes)
+    return absl::ResourceExhaustedError(absl::StrCat(path, " is too large"));
+  std::string text(size, '\0');
+  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
+  return text;
+}
+
+// "step0/rank1" of "step0/rank1/dump.json"; empty when there is no such part.
+absl::string_view RankOf(absl::string_view path) {
+  const size_t step = path.find('/');
+  if (step == absl::string_view::npos) return {};
+  const size_t rank = path.find('/', step + 1);
+  return rank == absl::string_view::npos ? absl::string_view()
+                                         : path.substr(0, rank);
+}
+
+}  // namespace
+
+PublishedRanks::PublishedRanks(FileSystem* file_system, std::string directory,
+                               std::string list)
+    : file_system_(file_system),
+      directory_(std::move(directory)),
+      list_(std::move(list)) {}
+
+void PublishedRanks::Load() {
+  if (std::exchange(loaded_, true)) return;
+  if (const auto list = ReadText(file_system_, list_); list.ok()) {
+    for (const absl::string_view line : absl::StrSplit(*list, '\n')) {
+      if (!line.empty()) ranks_.emplace(line);
+    }
+  }
+  const auto manifest = ReadText(file_system_, directory_ + "/manifest.json");
+  if (!manifest.ok() || !absl::StrContains(manifest->substr(0, 4096), kFormat))
+    return;
+  manifest_is_ours_ = true;
+  // A whole parser would need many times the text in memory.
+  absl::string_view rest = *manifest;
+  for (size_t at = rest.find(kPath); at != absl::string_view::npos;
+       at = rest.find(kPath)) {
+    rest.remove_prefix(at + kPath.size());
+    const absl::string_view rank = RankOf(rest.substr(0, rest.find('"')));
+    if (!rank.empty()) ranks_.emplace(rank);
+  }
+}
+
+absl::Status PublishedRanks::CheckReplaceable(const std::string& rank) {
+  const std::string path = absl::StrCat(directory_, "/", rank);
+  if (!file_system_->Exists(path)) return absl::OkStatus();
+  // A link on the way, for a file system that follows none: it says which.
+  if (const absl::Status status = file_system_->FileSize(path).status();
+      absl::IsPermissionDenied(status))
+    return status;
+  absl::MutexLock lock(&mutex_);
+  Load();
+  if (ranks_.contains(rank)) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      path, " is there and was not made by an export (no manifest names it): ",
+      "remove it, or name another directory"));
+}
+
+absl::Status PublishedRanks::CheckManifestReplaceable() {
+  const std::string path = directory_ + "/manifest.json";
+  if (!file_system_->Exists(path)) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  Load();
+  if (manifest_is_ours_) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      path, " is there and is not that of an export: remove it, or name ",
+      "another directory"));
+}
+
+absl::Status PublishedRanks::Append(const std::set<std::string>& ranks) {
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system_->OpenForWrite(list_, FileSystem::OpenMode::kAppend));
+  RP_RETURN_IF_ERROR(
+      file->Append(absl::StrCat(absl::StrJoin(ranks, "\n"), "\n")));
+  absl::MutexLock lock(&mutex_);
+  ranks_.insert(ranks.begin(), ranks.end());
+  return file->Close();
+}
+
+absl::Status PublishedRanks::Write(const std::set<std::string>& ranks) {
+  if (ranks.empty()) {
+    return file_system_->Exists(list_) ? file_system_->Delete(list_)
+                                       : absl::OkStatus();
+  }
+  const std::string fresh = list_ + ".new";
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system_->OpenForWrite(fresh, FileSystem::OpenMode::kTruncate));
+  RP_RETURN_IF_ERROR(
+      file->Append(absl::StrCat(absl::StrJoin(ranks, "\n"), "\n")));
+  RP_RETURN_IF_ERROR(file->Close());
+  return file_system_->Rename(fresh, list_);
+}
+
+absl::Status PublishedRanks::WriteAll(const std::set<std::string>& ranks) {
+  absl::MutexLock lock(&mutex_);
+  Load();
+  std::set<std::string> all = ranks_;
+  all.insert(ranks.begin(), ranks.end());
+  return Write(all);
+}
+
+absl::Status PublishedRanks::WriteRest(const std::set<std::string>& ranks) {
+  absl::MutexLock lock(&mutex_);
+  std::set<std::string> rest;
+  std::set_difference(ranks_.begin(), ranks_.end(), ranks.begin(), ranks.end(),
+                      std::inserter(rest, rest.end()));
+  return Write(rest);
+}
+
+absl::Status ClaimDirectory(FileSystem* file_system,
+                            const std::string& directory,
+                            absl::string_view purpose) {
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory));
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      file_system->List(directory));
+  if (std::find(names.begin(), names.end(), kClaimFile) != names.end())
+    return absl::OkStatus();
+  if (!names.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        directory, " holds files that are not ours (", names.front(),
+        ", ..; no ", kClaimFile, "): remove it, or name another"));
+  }
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system->OpenForWrite(absl::StrCat(directory, "/", kClaimFile),
+                                FileSystem::OpenMode::kTruncate));
+  RP_RETURN_IF_ERROR(
+      file->Append(absl::StrCat(purpose, "; it may be deleted at any time\n")));
+  return file->Close();
+}
+
+}  // namespace rankprobe

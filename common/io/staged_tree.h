@@ -1,0 +1,99 @@
+// An exported tree while it is written: everything lies in
+// DIR/.rankprobe-export/new (or elsewhere) until Publish moves whole rank
+// directories to their place, so that DIR never shows half an export.
+//
+// Of what is there, only what is known to be ours is deleted or replaced: a
+// staging directory that is new, empty or claimed (published_ranks.h), rank
+// directories that an earlier export made.
+//
+// Owned by one export. Threads: PathOf, Reuse and MakeDirectory from any, the
+// rest from one.
+// Failure: what is not published is deleted when the object goes, unless Keep
+// was called; a killed process leaves it too. A later Open with kReuse takes
+// the files of such an attempt up again.
+#ifndef RANKPROBE_COMMON_IO_STAGED_TREE_H_
+#define RANKPROBE_COMMON_IO_STAGED_TREE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+#include "common/io/published_ranks.h"
+
+namespace rankprobe {
+
+class StagedTree {
+ public:
+  enum class Leftovers { kDelete, kReuse };
+  struct File {
+    std::string path;  // relative
+    uint64_t length_bytes = 0;
+    uint64_t xxh3 = 0;
+  };
+
+  // FAILED_PRECONDITION while another export writes to the directory, and for
+  // a staging directory that holds other files. `staging`
+  // is used in place of DIR/.rankprobe-export and stays, for one export after
+  // another; it is on the same file system and the caller's to remove.
+  static absl::StatusOr<std::unique_ptr<StagedTree>> Open(
+      FileSystem* file_system, std::string directory, Leftovers leftovers,
+      std::string staging = "");
+  ~StagedTree();
+
+  // A directory of the tree. ALREADY_EXISTS for a rank's when what is in its
+  // place is not ours: said now, before the work is done.
+  absl::Status MakeDirectory(const std::string& path);
+  // Where a file of the tree is being written.
+  std::string PathOf(const std::string& path) const;
+  // `path` becomes a second name of the finished file `existing`, or a copy
+  // where the file system has no such thing.
+  absl::Status Link(const std::string& path, const std::string& existing);
+
+  // .pt files of an earlier attempt, the largest first.
+  absl::StatusOr<std::vector<File>> ReusableFiles();
+  // XXH3 of such a file, if there is one of this length.
+  std::optional<uint64_t> ReusableXxh3(const std::string& path,
+                                       uint64_t length_bytes);
+  // Puts it into this tree.
+  absl::Status Reuse(const std::string& path);
+
+  // Leaves for a later attempt what is not published.
+  void Keep() { keep_ = true; }
+  // Replaces the directories DIR/step{N}/{rank} and DIR/manifest.json.
+  // ALREADY_EXISTS, and nothing is moved, when one of them is not ours.
+  absl::Status Publish();
+
+ private:
+  StagedTree(FileSystem* file_system, std::string directory,
+             std::string staging);
+  absl::Status Start(Leftovers leftovers);
+  absl::Status MoveStep(const std::string& step,
+                        const std::vector<std::string>& ranks);
+  std::string KeptPath(const std::string& path) const;
+  absl::StatusOr<uint64_t> HashKept(const std::string& path,
+                                    uint64_t length_bytes);
+  // Calls fn with the relative path of every .pt file below `root`.
+  template <typename Fn>
+  absl::Status ForEachPt(const std::string& root, Fn fn);
+
+  FileSystem* const file_system_;
+  const std::string directory_;
+  const bool staging_stays_;
+  const std::string temporary_;
+  PublishedRanks published_;
+  std::unique_ptr<FileLock> lock_;
+  // There may be files of an earlier attempt.
+  bool reuse_ = false;
+  bool keep_ = false;
+  // The directory is ours, and goes if nothing comes of it.
+  bool made_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_IO_STAGED_TREE_H_

@@ -1,0 +1,79 @@
+// Help, man page and shell completion of a program, from one description: the
+// CLI11 app that parses its command line, and what such an app cannot say.
+//
+//   CLI::App app("..", "rankprobe");
+//   UseHelp(manual, &app);          // before sub-commands are added
+//   ..
+//   if (const auto text = WrittenHelp(argc, argv, app, manual)) { print; end }
+//
+// `PROGRAM --dump-help=man|bash|zsh|fish` is how the build gets the files of
+// share/man and of the shells; it is not in the help itself.
+// Values only; thread-compatible.
+#ifndef RANKPROBE_COMMON_MANUAL_MANUAL_H_
+#define RANKPROBE_COMMON_MANUAL_MANUAL_H_
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/manual/command.h"
+
+namespace rankprobe {
+
+struct Manual {
+  // What people come for, and the commands that answer it, in this order.
+  struct Purpose {
+    std::string title;
+    std::vector<std::string> commands;
+  };
+  struct Term {
+    std::string term;
+    std::string text;
+  };
+
+  // Of the manual: 1 or 8.
+  int section = 1;
+  // Paragraphs with empty lines between them.
+  std::string description;
+  // Commands that are in none come last, under "Other".
+  std::vector<Purpose> purposes;
+  // By command: command lines to copy.
+  std::map<std::string, std::vector<std::string>> examples;
+  // By flag: what its value is called, "--run": "NAME".
+  std::map<std::string, std::string> values;
+  std::vector<Term> exit_codes;
+  std::vector<Term> environment;
+  std::vector<Term> files;
+  // "rankprobed(8)"
+  std::vector<std::string> see_also;
+};
+
+// --help of the app and of what is added to it from now on.
+void UseHelp(const Manual& manual, CLI::App* app);
+
+// The text that --dump-help asks for, if the command line is that;
+// INVALID_ARGUMENT for a format there is not.
+std::optional<absl::StatusOr<std::string>> WrittenHelp(int argc,
+                                                       const char* const* argv,
+                                                       const CLI::App& app,
+                                                       const Manual& manual);
+
+// The pieces, for tests. `path`: of the command, {"config", "get"}.
+std::string HelpText(const Manual& manual, const Command& root,
+                     const std::vector<std::string>& path);
+std::string ManPage(const Manual& manual, const Command& root);
+std::string BashCompletion(const Command& root);
+std::string ZshCompletion(const Command& root);
+std::string FishCompletion(const Command& root);
+
+// The manual's purposes with only the commands that the program has, and what
+// is in none of them.
+std::vector<Manual::Purpose> PurposesOf(const Manual& manual,
+                                        const Command& root);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_MANUAL_MANUAL_H_

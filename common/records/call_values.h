@@ -1,0 +1,49 @@
+// The one walk over the values of a call phase: what a new section or a new
+// kind of value must be added to. Pure functions. Depth is bounded by the
+// admission check of the wire and by the recorder.
+#ifndef RANKPROBE_COMMON_RECORDS_CALL_VALUES_H_
+#define RANKPROBE_COMMON_RECORDS_CALL_VALUES_H_
+
+#include "absl/functional/function_ref.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+enum class CallSection {
+  kInputArgs,
+  kInputKwargs,
+  kOutput,
+  kParameters,
+  kInput,
+  kGradients,
+  kDebug,
+};
+
+// Where a tensor hangs: under the index-th value of a section.
+struct TensorPlace {
+  CallSection section = CallSection::kInputArgs;
+  int index = 0;
+};
+
+// All tensors of a phase, nested ones too, in the order above.
+void ForEachTensor(v1::CallPhase* phase,
+                   absl::FunctionRef<void(v1::TensorSummary*)> visit);
+void ForEachTensor(const v1::CallPhase& phase,
+                   absl::FunctionRef<void(const v1::TensorSummary&)> visit);
+void ForEachPlacedTensor(
+    const v1::CallPhase& phase,
+    absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)> visit);
+
+// Those of one value.
+void ForEachTensor(const v1::Value& value,
+                   absl::FunctionRef<void(const v1::TensorSummary&)> visit);
+
+// Protobuf messages that stand inside each other from a value down to its
+// deepest one, itself not counted: kListMessages a list, kMapMessages a dict.
+// Of a phase: of its deepest value.
+int NestedMessages(const v1::Value& value);
+int NestedMessages(const v1::CallPhase& phase);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_RECORDS_CALL_VALUES_H_

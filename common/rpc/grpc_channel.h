@@ -1,0 +1,53 @@
+// Channels and call metadata out of a ChannelSecurity, and what became of a
+// call. Stateless.
+#ifndef RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_
+#define RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/channel_security.h"
+
+namespace rankprobe {
+
+inline std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const ChannelSecurity& security,
+    grpc::ChannelArguments arguments) {
+  // The collector is named on purpose: proxies of the environment are not
+  // meant.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (security.ca_pem.empty()) {
+    return grpc::CreateCustomChannel(
+        address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  if (!security.server_name.empty())
+    arguments.SetSslTargetNameOverride(security.server_name);
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = security.ca_pem;
+  options.pem_cert_chain = security.cert_pem;
+  options.pem_private_key = security.key_pem;
+  return grpc::CreateCustomChannel(address, grpc::SslCredentials(options),
+                                   arguments);
+}
+
+inline absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      status.error_message());
+}
+
+// Puts the token, if there is one, on a call that has not begun.
+inline void AddToken(const ChannelSecurity& security,
+                     grpc::ClientContext* context) {
+  if (!security.token.empty()) {
+    context->AddMetadata("authorization",
+                         absl::StrCat("Bearer ", security.token));
+  }
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_

@@ -1,0 +1,49 @@
+// A tensor with what each step of summarising it asks, resolved once: the way
+// down from the recorder to the kernels passes it on. Pure functions; the view
+// is borrowed as in tensor_view.h.
+#ifndef RANKPROBE_COMMON_TENSOR_RESOLVED_TENSOR_H_
+#define RANKPROBE_COMMON_TENSOR_RESOLVED_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/tensor/statistics_rules.h"
+#include "common/tensor/strided_layout.h"
+#include "common/tensor/summary.h"
+#include "common/tensor/tensor_view.h"
+
+namespace rankprobe {
+
+struct ResolvedTensor {
+  explicit ResolvedTensor(const TensorView& from);
+
+  // The part of it that begins at `data` and has these sizes, which must
+  // outlive this.
+  void Narrow(const void* data, absl::Span<const int64_t> sizes);
+
+  // There are elements to read.
+  bool has_memory() const { return view.data != nullptr && bytes > 0; }
+
+  TensorView view;
+  // 0 for DTYPE_UNSPECIFIED.
+  size_t element_bytes;
+  Family family;
+  int64_t elements;
+  // Of the contiguous copy.
+  uint64_t bytes;
+};
+
+// `tensor` has memory. Without `in_order` equal elements count, in whatever
+// order they lie.
+StridedLayout LayoutOf(const ResolvedTensor& tensor, bool in_order);
+
+// The result of Summarize(tensor.view, request). `layout`: that of the tensor,
+// in order if and only if SummaryNeedsOrder(request); not read where the tensor
+// has no memory.
+Summary Summarize(const ResolvedTensor& tensor, const StridedLayout& layout,
+                  const SummaryRequest& request);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_TENSOR_RESOLVED_TENSOR_H_

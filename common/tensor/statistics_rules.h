@@ -1,0 +1,26 @@
+// Which statistics a dtype has, and in which type they are given
+// (docs/formats.md, "Statistics"). Shared by what reduces tensors here
+// and what takes numbers that were reduced elsewhere. Pure functions.
+#ifndef RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_
+#define RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_
+
+#include "common/tensor/summary.h"
+
+namespace rankprobe {
+
+enum class Family { kFloat, kInt, kBool, kComplex, kNone };
+
+// kNone: a dtype without statistics.
+Family FamilyOf(v1::DType dtype);
+
+// A result computed wide, as the tensor's own type would hold it.
+double RoundTo(v1::DType dtype, double v);
+
+// Mean and norm in the type that the precision asks for; double has none
+// at the low one.
+Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,
+                           double min, double mean, double norm);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_

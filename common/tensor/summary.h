@@ -1,0 +1,87 @@
+// Statistics, checksums, content digest and payload copy of one tensor in one
+// pass over memory. Kernels are chosen at run time by CPU; results do not
+// depend on the choice except Mean and Norm within 1e-6 relative.
+// Rules: docs/formats.md, "Statistics" and "Checksums".
+// Thread-safe; no allocation up to six dimensions.
+#ifndef RANKPROBE_COMMON_TENSOR_SUMMARY_H_
+#define RANKPROBE_COMMON_TENSOR_SUMMARY_H_
+
+#include <array>
+#include <cstdint>
+
+#include "common/tensor/tensor_view.h"
+
+namespace rankprobe {
+
+enum class Precision { kLow, kHigh };
+enum class ChecksumMode { kNone, kCrc32, kXor64 };
+
+struct StatValue {
+  enum class Kind : uint8_t { kNull, kFloat, kInt, kBool };
+  Kind kind = Kind::kNull;
+  union {
+    double f;
+    int64_t i;
+    bool b;
+  };
+  StatValue() : f(0) {}
+  static StatValue Float(double v);
+  static StatValue Int(int64_t v);
+  static StatValue Bool(bool v);
+};
+
+struct Statistics {
+  StatValue max, min, mean, norm;
+};
+
+struct SummaryRequest {
+  bool statistics = true;
+  Precision precision = Precision::kLow;
+  ChecksumMode checksum = ChecksumMode::kNone;
+  // XXH3-128 of the contiguous bytes.
+  bool digest = false;
+  // Where to write the contiguous bytes, or null. Must hold PayloadBytes(view).
+  void* copy_to = nullptr;
+};
+
+struct Summary {
+  Statistics statistics;
+  uint32_t crc32 = 0;
+  uint64_t xor64 = 0;
+  // Canonical big-endian XXH3-128.
+  std::array<uint8_t, 16> digest{};
+};
+
+// Product of sizes; 1 for a 0-dim tensor. Sizes are trusted (agent side).
+int64_t NumElements(const TensorView& view);
+
+// Bytes of the contiguous copy of `view`.
+uint64_t PayloadBytes(const TensorView& view);
+
+bool IsContiguous(const TensorView& view);
+
+// Whether the result depends on the order of the elements. Statistics alone do
+// not: they are then taken in the order of memory.
+bool SummaryNeedsOrder(const SummaryRequest& request);
+
+Summary Summarize(const TensorView& view, const SummaryRequest& request);
+
+// What a device reduced a tensor of at least one element to. Floating dtypes:
+// the bits of doubles, maximum, minimum, mean, norm; others (bool: 0 and 1):
+// the int64 maximum and minimum.
+struct ReducedNumbers {
+  std::array<uint64_t, 4> words;
+};
+
+// The statistics that Summarize would give (zero extremes are positive). A
+// 0-dimensional tensor's value is its maximum. `dtype`: not complex.
+Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
+                               Precision precision,
+                               const ReducedNumbers& numbers);
+
+// Writes `statistics` into `out`; null values stay unset.
+void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_TENSOR_SUMMARY_H_

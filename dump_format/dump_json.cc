@@ -1,0 +1,508 @@
+#include "dump_format/dump_json.h"
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/records/entry_names.h"
+#include "common/tensor/dtype.h"
+#include "common/text/json_check.h"
+#include "common/text/json_text.h"
+#include "dump_format/npy_writer.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr int kMaxMeshDepth = 16;
+// sys.int_info.default_max_str_digits
+constexpr size_t kMaxDigits = 4300;
+
+class DumpWriter {
+ public:
+  DumpWriter(const HasPayloadFn& has_payload, std::vector<PayloadFile>* files,
+             std::vector<PayloadFile>* missing, std::string* out)
+      : has_payload_(has_payload),
+        files_(files),
+        missing_(missing),
+        json_(out) {}
+
+  void Document(const StepView& view, const std::string& dump_data_dir) {
+    json_.BeginObject();
+    json_.Key("task");
+    json_.String(view.begin.task());
+    json_.Key("level");
+    json_.String(view.begin.level());
+    json_.Key("framework");
+    json_.String(view.begin.framework());
+    json_.Key("dump_data_dir");
+    if (view.begin.has_payloads()) {
+      json_.String(dump_data_dir);
+    } else {
+      json_.Null();
+    }
+    json_.Key("data");
+    json_.BeginObject();
+    for (const v1::CallPhase& call : view.calls) Call(call);
+    json_.EndObject();
+    json_.EndObject();
+  }
+
+ private:
+  void Call(const v1::CallPhase& call) {
+    entry_ = call.entry();
+    json_.Key(call.entry());
+    if (call.kind() == v1::CALL_KIND_DEBUG) {
+      Value(call.debug(), entry_);
+      return;
+    }
+    json_.BeginObject();
+    if (call.kind() == v1::CALL_KIND_PARAMETERS_GRAD) {
+      for (const v1::NamedValue& gradient : call.gradients().items()) {
+        json_.Key(gradient.name());
+        json_.BeginArray();
+        Value(gradient.value(), absl::StrCat(entry_, ".", gradient.name()));
+        json_.EndArray();
+      }
+    } else {
+      if (call.has_input_args()) List("input_args", "input", call.input_args());
+      if (call.has_input_kwargs())
+        Map("input_kwargs", "kwargs", call.input_kwargs());
+      if (call.has_input()) List("input", "input", call.input());
+      if (call.has_output()) List("output", "output", call.output());
+      if (call.has_parameters())
+        Map("parameters", "parameters", call.parameters());
+    }
+    json_.EndObject();
+  }
+
+  void List(absl::string_view key, absl::string_view category,
+            const v1::ValueList& list) {
+    json_.Key(key);
+    Items(list, absl::StrCat(entry_, ".", category));
+  }
+
+  void Map(absl::string_view key, absl::string_view category,
+           const v1::ValueMap& map) {
+    json_.Key(key);
+    Members(map, absl::StrCat(entry_, ".", category));
+  }
+
+  void Items(const v1::ValueList& list, const std::string& path) {
+    json_.BeginArray();
+    for (int i = 0; i < list.items_size(); ++i)
+      Value(list.items(i), absl::StrCat(path, ".", i));
+    json_.EndArray();
+  }
+
+  void Members(const v1::ValueMap& map, const std::string& path) {
+    json_.BeginObject();
+    for (const v1::NamedValue& item : map.items()) {
+      json_.Key(item.name());
+      Value(item.value(), absl::StrCat(path, ".", item.name()));
+    }
+    json_.EndObject();
+  }
+
+  void Value(const v1::Value& value, const std::string& path) {
+    switch (value.kind_case()) {
+      case v1::Value::kTensor:
+        Tensor(value.tensor(), path);
+        break;
+      case v1::Value::kScalar:
+        Scalar(value.scalar());
+        break;
+      case v1::Value::kObject:
+        Object(value.object());
+        break;
+      case v1::Value::kList:
+        Items(value.list(), path);
+        break;
+      case v1::Value::kMap:
+        Members(value.map(), path);
+        break;
+      case v1::Value::kP2P:
+        P2p(value.p2p(), path);
+        break;
+      case v1::Value::kCut:
+        Cut(value.cut());
+        break;
+      case v1::Value::KIND_NOT_SET:
+        json_.Null();
+        break;
+    }
+  }
+
+  void Text(absl::string_view key, absl::string_view value) {
+    json_.Key(key);
+    json_.String(value);
+  }
+
+  // What a limit left out: {"type": .., "value": text, "rankprobe_cut": {..}}.
+  void Cut(const v1::CutValue& cut) {
+    json_.BeginObject();
+    Text("type", cut.type());
+    json_.Key("value");
+    if (cut.text().empty()) {
+      json_.Null();
+    } else {
+      json_.String(cut.text());
+    }
+    json_.Key("rankprobe_cut");
+    json_.BeginObject();
+    Text("limit", cut.limit());
+    json_.Key("size");
+    json_.Uint(cut.size());
+    json_.Key("kept");
+    json_.Uint(cut.kept());
+    json_.EndObject();
+    json_.EndObject();
+  }
+
+  void Statistics(const v1::TensorStats& s) {
+    json_.Key(kStatNames[kMax].key);
+    switch (s.max_case()) {
+      case v1::TensorStats::kMaxF:
+        json_.Float(s.max_f());
+        break;
+      case v1::TensorStats::kMaxI:
+        json_.Int(s.max_i());
+        break;
+      case v1::TensorStats::kMaxB:
+        json_.Bool(s.max_b());
+        break;
+      case v1::TensorStats::MAX_NOT_SET:
+        json_.Null();
+    }
+    json_.Key(kStatNames[kMin].key);
+    switch (s.min_case()) {
+      case v1::TensorStats::kMinF:
+        json_.Float(s.min_f());
+        break;
+      case v1::TensorStats::kMinI:
+        json_.Int(s.min_i());
+        break;
+      case v1::TensorStats::kMinB:
+        json_.Bool(s.min_b());
+        break;
+      case v1::TensorStats::MIN_NOT_SET:
+        json_.Null();
+    }
+    json_.Key(kStatNames[kMean].key);
+    switch (s.mean_case()) {
+      case v1::TensorStats::kMeanF:
+        json_.Float(s.mean_f());
+        break;
+      case v1::TensorStats::kMeanI:
+        json_.Int(s.mean_i());
+        break;
+      case v1::TensorStats::MEAN_NOT_SET:
+        json_.Null();
+    }
+    json_.Key(kStatNames[kNorm].key);
+    switch (s.norm_case()) {
+      case v1::TensorStats::kNormF:
+        json_.Float(s.norm_f());
+        break;
+      case v1::TensorStats::kNormI:
+        json_.Int(s.norm_i());
+        break;
+      case v1::TensorStats::NORM_NOT_SET:
+        json_.Null();
+    }
+  }
+
+  void Md5(const v1::Checksum& checksum) {
+    json_.Key("md5");
+    switch (checksum.value_case()) {
+      case v1::Checksum::kCrc32:
+        json_.String(absl::StrFormat("%08x", checksum.crc32()));
+        break;
+      case v1::Checksum::kXor64:
+        json_.String(absl::StrFormat("0x%016x", checksum.xor64()));
+        break;
+      default:
+        json_.Null();
+    }
+  }
+
+  // Leaves of two entries may have one name: output 0 of "A", and the debug
+  // entry "A.output.0". The later one gets another, not to replace its file.
+  std::string FreeFileName(const std::string& path,
+                           absl::string_view extension) {
+    std::string name = EscapeFileName(path, extension);
+    // An escaped name is never that of another path.
+    for (int n = 2; !names_.insert(name).second; ++n)
+      name = EscapeFileName(absl::StrCat(path, "%", n), extension);
+    return name;
+  }
+
+  void DataName(const v1::TensorSummary& tensor, const std::string& path) {
+    const bool named = tensor.name_without_payload();
+    if (!named && !tensor.has_payload()) return;
+    const std::string file_name = FreeFileName(
+        path, NumpyTextElementBytes(tensor).has_value() ? ".npy" : ".pt");
+    if (named) Text("data_name", file_name);
+    if (!tensor.has_payload()) return;
+    const bool there = tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
+                       has_payload_(tensor);
+    (there ? files_ : missing_)->push_back({file_name, entry_, &tensor});
+    if (there && !named) Text("data_name", file_name);
+  }
+
+  // Key order differs by mode: with statistics the checksum comes last; in xor
+  // and bench mode it comes before requires_grad or data_name.
+  void Tensor(const v1::TensorSummary& tensor, const std::string& path) {
+    json_.BeginObject();
+    Text("type", tensor.numpy()          ? "numpy.ndarray"
+                 : tensor.type().empty() ? "torch.Tensor"
+                                         : tensor.type());
+    Text("dtype", tensor.numpy() ? tensor.numpy_dtype()
+                  : tensor.dtype() == v1::DTYPE_UNSPECIFIED
+                      ? absl::string_view(tensor.dtype_name())
+                      : TorchDtypeName(tensor.dtype()));
+    json_.Key("shape");
+    json_.BeginArray();
+    for (const int64_t size : tensor.shape()) json_.Int(size);
+    json_.EndArray();
+    const bool xor_mode = !tensor.has_stats() && tensor.has_checksum();
+    if (xor_mode) Md5(tensor.checksum());
+    if (!xor_mode) Statistics(tensor.stats());
+    if (!tensor.numpy()) {
+      json_.Key("requires_grad");
+      json_.Bool(tensor.requires_grad());
+    }
+    if (!tensor.device_mesh_json().empty()) DistributedTensor(tensor);
+    if (tensor.name_without_payload()) {
+      if (!xor_mode && tensor.has_checksum()) Md5(tensor.checksum());
+      DataName(tensor, path);
+    } else {
+      DataName(tensor, path);
+      if (!xor_mode && tensor.has_checksum()) Md5(tensor.checksum());
+    }
+    json_.EndObject();
+  }
+
+  void DistributedTensor(const v1::TensorSummary& tensor) {
+    json_.Key("device_mesh");
+    // Archives of old have texts that nobody looked at.
+    if (IsJsonText(tensor.device_mesh_json(), kMaxMeshDepth)) {
+      json_.Raw(tensor.device_mesh_json());
+    } else {
+      json_.String(tensor.device_mesh_json());
+    }
+    json_.Key("placements");
+    json_.BeginArray();
+    for (const v1::Placement& placement : tensor.placements()) {
+      json_.BeginObject();
+      switch (placement.kind()) {
+        case v1::Placement::KIND_SHARD:
+          json_.Key("Shard");
+          json_.BeginObject();
+          json_.Key("dim");
+          json_.Uint(placement.dim());
+          json_.EndObject();
+          break;
+        case v1::Placement::KIND_PARTIAL:
+          json_.Key("Partial");
+          json_.BeginObject();
+          Text("reduce_op", placement.reduce_op());
+          json_.EndObject();
+          break;
+        default:
+          json_.Key("Replicate");
+          json_.BeginObject();
+          json_.EndObject();
+      }
+      json_.EndObject();
+    }
+    json_.EndArray();
+  }
+
+  void Scalar(const v1::ScalarValue& scalar) {
+    json_.BeginObject();
+    Text("type", scalar.type());
+    json_.Key("value");
+    switch (scalar.value_case()) {
+      case v1::ScalarValue::kI:
+        json_.Int(scalar.i());
+        break;
+      case v1::ScalarValue::kF:
+        json_.Float(scalar.f());
+        break;
+      case v1::ScalarValue::kB:
+        json_.Bool(scalar.b());
+        break;
+      case v1::ScalarValue::kS:
+        json_.String(scalar.s());
+        break;
+      case v1::ScalarValue::kBigInt:
+        BigInt(scalar.big_int());
+        break;
+      case v1::ScalarValue::VALUE_NOT_SET:
+        json_.Null();
+    }
+    json_.EndObject();
+  }
+
+  // The digits come from the wire: anything else than an integer is text, and
+  // so is one that Python's json would refuse to read.
+  void BigInt(const std::string& digits) {
+    const size_t start = !digits.empty() && digits[0] == '-' ? 1 : 0;
+    const size_t count = digits.size() - start;
+    if (count > 0 && count <= kMaxDigits &&
+        (digits[start] != '0' || count == 1) &&
+        digits.find_first_not_of("0123456789", start) == std::string::npos) {
+      json_.Raw(digits);
+    } else {
+      json_.String(digits);
+    }
+  }
+
+  void Ints(const v1::ObjectLeaf& object) {
+    json_.BeginArray();
+    for (int i = 0; i < object.ints_size(); ++i) {
+      if (object.kind() == v1::ObjectLeaf::KIND_SLICE && i < 32 &&
+          (object.null_mask() >> i & 1) != 0) {
+        json_.Null();
+      } else {
+        json_.Int(object.ints(i));
+      }
+    }
+    json_.EndArray();
+  }
+
+  void Object(const v1::ObjectLeaf& object) {
+    using Leaf = v1::ObjectLeaf;
+    if (object.kind() == Leaf::KIND_BARE_TEXT)
+      return json_.String(object.text());
+    if (object.kind() == Leaf::KIND_BARE_INT)
+      return json_.Int(object.ints_size() > 0 ? object.ints(0) : 0);
+    json_.BeginObject();
+    switch (object.kind()) {
+      case Leaf::KIND_SLICE:
+        Text("type", "slice");
+        json_.Key("value");
+        Ints(object);
+        break;
+      case Leaf::KIND_ELLIPSIS:
+        Text("type", "ellipsis");
+        Text("value", "...");
+        break;
+      case Leaf::KIND_TORCH_SIZE:
+        Text("type", "torch.Size");
+        json_.Key("value");
+        Ints(object);
+        break;
+      case Leaf::KIND_MEMORY_FORMAT:
+        Text("type", "torch.memory_format");
+        Text("format", object.text());
+        break;
+      case Leaf::KIND_DTYPE:
+        Text("type", "torch.dtype");
+        Text("value", object.text());
+        break;
+      case Leaf::KIND_DEVICE:
+        Text("type", "torch.device");
+        Text("value", object.text());
+        break;
+      case Leaf::KIND_PROCESS_GROUP:
+        Text("type", "torch.ProcessGroup");
+        json_.Key("group_ranks");
+        Ints(object);
+        Text("group_id", object.text());
+        break;
+      case Leaf::KIND_REDUCE_OP:
+        Text("type", "torch.distributed.ReduceOp");
+        Text("value", object.text());
+        break;
+      default:
+        break;
+    }
+    json_.EndObject();
+  }
+
+  void P2p(const v1::P2pOp& op, const std::string& path) {
+    json_.BeginObject();
+    Text("class_type", "torch.distributed.P2POp");
+    json_.Key("tensor");
+    if (op.has_tensor()) {
+      Tensor(op.tensor(), path);
+    } else {
+      json_.Null();
+    }
+    Text("op", op.op());
+    json_.Key("peer");
+    json_.Int(op.peer());
+    json_.Key("tag");
+    json_.Int(op.tag());
+    Text("group_id", op.group_id());
+    json_.EndObject();
+  }
+
+  const HasPayloadFn& has_payload_;
+  std::vector<PayloadFile>* const files_;
+  std::vector<PayloadFile>* const missing_;
+  JsonTextWriter json_;
+  std::string entry_;
+  // Of the payload files so far.
+  absl::flat_hash_set<std::string> names_;
+};
+
+}  // namespace
+
+std::string DumpJson(const StepView& view, const std::string& dump_data_dir,
+                     const HasPayloadFn& has_payload,
+                     std::vector<PayloadFile>* files,
+                     std::vector<PayloadFile>* missing) {
+  std::string out;
+  DumpWriter(has_payload, files, missing, &out).Document(view, dump_data_dir);
+  return out;
+}
+
+std::string StackJson(const StepView& view) {
+  std::string out;
+  JsonTextWriter json(&out);
+  json.BeginObject();
+  int number = 0;
+  for (const StepView::Stack& stack : view.stacks) {
+    if (stack.entries.empty()) continue;
+    json.Key(absl::StrCat(number++));
+    json.BeginArray();
+    json.BeginArray();
+    for (const std::string& entry : stack.entries) json.String(entry);
+    json.EndArray();
+    json.BeginArray();
+    for (const std::string& frame : stack.frames) json.String(frame);
+    json.EndArray();
+    json.EndArray();
+  }
+  json.EndObject();
+  return out;
+}
+
+std::string ConstructJson(const StepView& view) {
+  std::string out;
+  JsonTextWriter json(&out);
+  json.BeginObject();
+  for (const v1::ConstructEdge& edge : view.edges) {
+    json.Key(edge.entry());
+    if (edge.has_micro_step()) json.BeginArray();
+    if (edge.has_parent()) {
+      json.String(edge.parent());
+    } else {
+      json.Null();
+    }
+    if (edge.has_micro_step()) {
+      json.Int(edge.micro_step());
+      json.EndArray();
+    }
+  }
+  if (view.end.has_value() && view.end->has_megatron_micro_step_number()) {
+    json.Key("megatron_micro_step_number");
+    json.Int(view.end->megatron_micro_step_number());
+  }
+  json.EndObject();
+  return out;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,38 @@
+// The JSON documents of one step, byte for byte as msprobe writes them
+// (docs/formats.md, "Dump layout"). Pure functions.
+#ifndef RANKPROBE_DUMP_FORMAT_DUMP_JSON_H_
+#define RANKPROBE_DUMP_FORMAT_DUMP_JSON_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dump_format/step_view.h"
+
+namespace rankprobe {
+
+// A payload that a tensor leaf refers to, and the file it belongs in.
+struct PayloadFile {
+  // Name inside dump_tensor_data, safe for a file system.
+  std::string file_name;
+  std::string entry;
+  const v1::TensorSummary* tensor = nullptr;
+};
+
+// Answers whether the bytes can be exported; a leaf without them has no
+// data_name.
+using HasPayloadFn = std::function<bool(const v1::TensorSummary&)>;
+
+// dump.json, or debug.json at level debug. Payloads that are to be written are
+// appended to `files`, those that are missing to `missing`.
+std::string DumpJson(const StepView& view, const std::string& dump_data_dir,
+                     const HasPayloadFn& has_payload,
+                     std::vector<PayloadFile>* files,
+                     std::vector<PayloadFile>* missing);
+
+std::string StackJson(const StepView& view);
+std::string ConstructJson(const StepView& view);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_DUMP_JSON_H_

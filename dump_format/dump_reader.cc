@@ -1,0 +1,356 @@
+#include "dump_format/dump_reader.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "dump_format/json_stream.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint64_t kMaxSliceBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxKeptBytes = uint64_t{32} << 20;
+
+absl::string_view Parent(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  return slash == absl::string_view::npos ? absl::string_view()
+                                          : path.substr(0, slash);
+}
+
+}  // namespace
+
+absl::string_view DumpModeName(DumpMode mode) {
+  switch (mode) {
+    case DumpMode::kMd5:
+      return "md5";
+    case DumpMode::kTensor:
+      return "all";
+    case DumpMode::kStructure:
+      return "structure";
+    default:
+      return "summary";
+  }
+}
+
+DumpReader::DumpReader(FileSystem* file_system, std::string directory,
+                       Options options)
+    : file_system_(file_system),
+      directory_(std::move(directory)),
+      debug_(options.debug),
+      keep_text_(options.keep_text) {}
+
+absl::StatusOr<std::unique_ptr<DumpReader>> DumpReader::Open(
+    FileSystem* file_system, const std::string& directory, Options options) {
+  std::unique_ptr<DumpReader> reader(
+      new DumpReader(file_system, directory, options));
+  RP_RETURN_IF_ERROR(reader->Load(options));
+  return reader;
+}
+
+absl::Status DumpReader::InFile(const std::string& path,
+                                const absl::Status& status) const {
+  if (status.ok() || absl::IsPermissionDenied(status)) return status;
+  if (absl::StrContains(status.message(), path)) {
+    return absl::InvalidArgumentError(OneLine(status.message()));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", OneLine(status.message())));
+}
+
+absl::Status DumpReader::Load(Options options) {
+  path_ = absl::StrCat(directory_, debug_ ? "/debug.json" : "/dump.json");
+  RP_RETURN_IF_ERROR(InFile(path_, LoadIndex()));
+  RP_RETURN_IF_ERROR(
+      InFile(absl::StrCat(directory_, "/stack.json"), LoadStacks()));
+  if (options.construct) {
+    RP_RETURN_IF_ERROR(
+        InFile(absl::StrCat(directory_, "/construct.json"), LoadConstruct()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DumpReader::ParseSlice(uint64_t begin, uint64_t end,
+                                    JsonDocument* document) const {
+  if (!text_.empty()) {
+    return document->ParseView(text_.substr(begin, end - begin));
+  }
+  if (end - begin > kMaxSliceBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a record of over 1 GiB at byte ", begin));
+  }
+  std::string text(end - begin, '\0');
+  RP_RETURN_IF_ERROR(file_->Read(begin, absl::MakeSpan(text)));
+  return document->Parse(std::move(text));
+}
+
+absl::Status DumpReader::LoadIndex() {
+  RP_ASSIGN_OR_RETURN(file_, file_system_->OpenForRead(path_));
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path_));
+  if (keep_text_ && size <= kMaxKeptBytes) {
+    kept_ = std::make_unique_for_overwrite<char[]>(size);
+    RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(kept_.get(), size)));
+    text_ = absl::string_view(kept_.get(), size);
+  }
+  JsonStream stream =
+      text_.empty() ? JsonStream(file_.get(), size) : JsonStream(text_);
+  std::string dump_data_dir;
+  bool has_task = false;
+  bool has_data = false;
+  RP_RETURN_IF_ERROR(stream.Expect('{'));
+  if (stream.Peek() != '}') {
+    do {
+      std::string key;
+      RP_RETURN_IF_ERROR(stream.ReadString(&key));
+      RP_RETURN_IF_ERROR(stream.Expect(':'));
+      if (key == "data") {
+        if (stream.Peek() != '{') return stream.Fault("data is no object");
+        has_data = true;
+        RP_RETURN_IF_ERROR(IndexData(&stream));
+        continue;
+      }
+      uint64_t begin = 0;
+      uint64_t end = 0;
+      RP_RETURN_IF_ERROR(stream.SkipValue(&begin, &end));
+      if (key != "task" && key != "level" && key != "framework" &&
+          key != "dump_data_dir") {
+        continue;
+      }
+      JsonDocument document;
+      RP_RETURN_IF_ERROR(ParseSlice(begin, end, &document));
+      const JsonValue& value = document.root();
+      if (value.is_null()) continue;
+      if (!value.is_string()) {
+        return absl::InvalidArgumentError(absl::StrCat(key, " is no string"));
+      }
+      const std::string string_value(value.text);
+      if (key == "task") {
+        task_ = string_value;
+        has_task = true;
+      } else if (key == "level") {
+        level_ = string_value;
+      } else if (key == "framework") {
+        framework_ = string_value;
+      } else {
+        dump_data_dir = string_value;
+      }
+    } while (stream.Take(','));
+  }
+  RP_RETURN_IF_ERROR(stream.Expect('}'));
+  if (stream.Peek() != 0) return stream.Fault("text after the value");
+  if (!has_data) return absl::InvalidArgumentError("has no \"data\"");
+  if (!has_task) return absl::InvalidArgumentError("has no \"task\"");
+  if (task_ == "tensor") {
+    mode_ = DumpMode::kTensor;
+  } else if (task_ == "structure") {
+    mode_ = DumpMode::kStructure;
+  } else if (task_ == "statistics") {
+    mode_ = stream.saw_md5() ? DumpMode::kMd5 : DumpMode::kStatistics;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("task \"", task_,
+                     "\" cannot be analysed; it must be tensor, statistics or "
+                     "structure"));
+  }
+  return ResolveDataDir(dump_data_dir);
+}
+
+absl::Status DumpReader::ResolveDataDir(const std::string& dump_data_dir) {
+  if (dump_data_dir.empty()) return absl::OkStatus();
+  const std::string beside = absl::StrCat(directory_, "/dump_tensor_data");
+  const bool moved =
+      Parent(dump_data_dir) != absl::StripSuffix(directory_, "/");
+  data_dir_ =
+      moved || !file_system_->Exists(dump_data_dir) ? beside : dump_data_dir;
+  return absl::OkStatus();
+}
+
+absl::Status DumpReader::IndexData(JsonStream* stream) {
+  RP_RETURN_IF_ERROR(stream->Expect('{'));
+  absl::flat_hash_map<std::string, uint32_t> seen;
+  std::string key;
+  if (stream->Peek() != '}') {
+    do {
+      RP_RETURN_IF_ERROR(stream->ReadString(&key));
+      RP_RETURN_IF_ERROR(stream->Expect(':'));
+      Entry entry;
+      RP_RETURN_IF_ERROR(stream->SkipValue(&entry.begin, &entry.end));
+      const auto [it, is_new] =
+          seen.try_emplace(key, static_cast<uint32_t>(entries_.size()));
+      if (!is_new) {
+        // As Python reads it: the place of the first, the value of the last.
+        entries_[it->second].begin = entry.begin;
+        entries_[it->second].end = entry.end;
+        continue;
+      }
+      if (entries_.size() >= UINT32_MAX) {
+        return absl::InvalidArgumentError("too many entries");
+      }
+      entry.name_begin = names_.size();
+      entry.name_length = static_cast<uint32_t>(key.size());
+      names_.append(key);
+      entries_.push_back(entry);
+    } while (stream->Take(','));
+  }
+  RP_RETURN_IF_ERROR(stream->Expect('}'));
+  seen = {};
+  by_name_.reserve(entries_.size());
+  for (uint32_t i = 0; i < entries_.size(); ++i) by_name_[name(i)] = i;
+  return absl::OkStatus();
+}
+
+absl::string_view DumpReader::name(size_t index) const {
+  const Entry& entry = entries_[index];
+  return absl::string_view(names_).substr(entry.name_begin, entry.name_length);
+}
+
+std::optional<size_t> DumpReader::Find(absl::string_view name) const {
+  const auto it = by_name_.find(name);
+  if (it == by_name_.end()) return std::nullopt;
+  return it->second;
+}
+
+absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
+  const Entry& entry = entries_[index];
+  const absl::Status status = ParseSlice(entry.begin, entry.end, record);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(path_, ": entry ",
+                                                 OneLine(name(index)), ": ",
+                                                 OneLine(status.message())));
+}
+
+absl::Status DumpReader::LoadStacks() {
+  const std::string path = absl::StrCat(directory_, "/stack.json");
+  if (debug_ || !file_system_->Exists(path)) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForRead(path));
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
+  has_stack_ = true;
+  JsonStream stream(file.get(), size);
+  RP_RETURN_IF_ERROR(stream.Expect('{'));
+  JsonDocument document;
+  std::string key;
+  if (stream.Peek() != '}') {
+    do {
+      RP_RETURN_IF_ERROR(stream.ReadString(&key));
+      RP_RETURN_IF_ERROR(stream.Expect(':'));
+      uint64_t begin = 0;
+      uint64_t end = 0;
+      RP_RETURN_IF_ERROR(stream.SkipValue(&begin, &end));
+      if (end - begin > kMaxSliceBytes) {
+        return absl::InvalidArgumentError("a stack of over 1 GiB");
+      }
+      std::string text(end - begin, '\0');
+      RP_RETURN_IF_ERROR(file->Read(begin, absl::MakeSpan(text)));
+      RP_RETURN_IF_ERROR(document.Parse(std::move(text)));
+      RP_RETURN_IF_ERROR(AddStack(key, document.root()));
+    } while (stream.Take(','));
+  }
+  return stream.Expect('}');
+}
+
+absl::Status DumpReader::AddStack(absl::string_view key,
+                                  const JsonValue& value) {
+  const absl::Status bad =
+      absl::InvalidArgumentError(absl::StrCat("entry ", key, " is no stack"));
+  if (!value.is_array()) return bad;
+  const absl::Span<const JsonValue> items = value.items();
+  // Newer: [[names], [frames]] under a number. Older: [frames] under a name.
+  const bool grouped =
+      items.size() == 2 && items[0].is_array() && items[1].is_array();
+  std::vector<std::string> frames;
+  for (const JsonValue& frame : grouped ? items[1].items() : items) {
+    if (!frame.is_string()) return bad;
+    frames.emplace_back(frame.text);
+  }
+  uint32_t id = static_cast<uint32_t>(stacks_.size());
+  if (!grouped) {
+    // Equal stacks of neighbours share an id without a search of all.
+    if (!stacks_.empty() && stacks_.back() == frames) {
+      stack_of_[std::string(key)] = id - 1;
+      return absl::OkStatus();
+    }
+    stack_of_[std::string(key)] = id;
+  } else {
+    for (const JsonValue& entry : items[0].items()) {
+      if (!entry.is_string()) return bad;
+      stack_of_[std::string(entry.text)] = id;
+    }
+  }
+  stacks_.push_back(std::move(frames));
+  return absl::OkStatus();
+}
+
+const std::vector<std::string>* DumpReader::Stack(
+    absl::string_view name) const {
+  const std::optional<uint32_t> id = StackId(name);
+  return id.has_value() ? &stacks_[*id] : nullptr;
+}
+
+std::optional<uint32_t> DumpReader::StackId(absl::string_view name) const {
+  const auto it = stack_of_.find(name);
+  if (it == stack_of_.end()) return std::nullopt;
+  return it->second;
+}
+
+absl::Status DumpReader::LoadConstruct() {
+  const std::string path = absl::StrCat(directory_, "/construct.json");
+  if (!file_system_->Exists(path)) {
+    return absl::InvalidArgumentError(
+        "is missing; a graph needs a dump of level L0 or mix with extra_info");
+  }
+  RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForRead(path));
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
+  if (size > kMaxSliceBytes) {
+    return absl::InvalidArgumentError("is larger than 1 GiB");
+  }
+  std::string text(size, '\0');
+  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
+  JsonDocument document;
+  RP_RETURN_IF_ERROR(document.Parse(std::move(text)));
+  if (!document.root().is_object()) {
+    return absl::InvalidArgumentError("is no object");
+  }
+  absl::flat_hash_map<absl::string_view, size_t> seen;
+  for (const JsonMember& member : document.root().fields()) {
+    if (member.key == "megatron_micro_step_number") {
+      const double count = member.value.number;
+      micro_step_count_ =
+          count >= 0 && count < 1e9 ? static_cast<int64_t>(count) + 1 : 0;
+      continue;
+    }
+    const JsonValue* parent = &member.value;
+    ConstructEdge edge{std::string(member.key), std::nullopt, std::nullopt};
+    if (parent->is_array() && parent->items().size() == 2) {
+      const JsonValue& micro = parent->items()[1];
+      if (micro.is_number() && micro.number >= 0 && micro.number < 1e9) {
+        edge.micro_step = static_cast<int64_t>(micro.number);
+      }
+      parent = &parent->items()[0];
+    }
+    if (parent->is_string()) {
+      edge.parent = std::string(parent->text);
+    } else if (!parent->is_null()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("entry ", member.key, " has no name as its parent"));
+    }
+    const auto [it, is_new] = seen.try_emplace(member.key, construct_.size());
+    if (is_new) {
+      construct_.push_back(std::move(edge));
+    } else {
+      construct_[it->second] = std::move(edge);
+    }
+  }
+  if (construct_.empty()) {
+    return absl::InvalidArgumentError(
+        "is empty; a graph needs a dump of level L0 or mix");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

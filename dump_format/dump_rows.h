@@ -1,0 +1,53 @@
+// The rows of one entry: its tensors and values, flattened in the order and
+// with the names msprobe's tables have. Rows point into the JsonDocument they
+// were made from. Pure functions.
+#ifndef RANKPROBE_DUMP_FORMAT_DUMP_ROWS_H_
+#define RANKPROBE_DUMP_FORMAT_DUMP_ROWS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dump_format/json_value.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe {
+
+enum class RowState { kInput, kParameters, kOutput, kParametersGrad, kDebug };
+
+struct DumpRow {
+  absl::string_view name;
+  RowState state = RowState::kInput;
+  // Null for a null in the dump; that row has no dtype, shape and md5.
+  const JsonValue* record = nullptr;
+  const JsonValue* p2p = nullptr;  // the P2POp around the tensor
+  bool has_dtype = false;
+  // Of an object without dtype: made from its value.
+  bool derived = false;
+  // The statistics are the value itself.
+  bool derived_stats = false;
+  // The statistics are those of several ranks, not the record's.
+  bool merged_stats = false;
+  absl::string_view dtype;
+  absl::string_view shape;
+  PerStat<JsonValue> stats;
+  // "True", "False" or null.
+  JsonValue requires_grad;
+  absl::string_view data_name = "-1";
+  absl::string_view md5;
+};
+
+// In table order: inputs, parameters, outputs, parameters_grad.
+absl::Status ReadRows(absl::string_view entry, JsonDocument* record,
+                      std::vector<DumpRow>* rows);
+// In the order of the record: that of the graph.
+absl::Status ReadRowsInRecordOrder(absl::string_view entry,
+                                   JsonDocument* record,
+                                   std::vector<DumpRow>* rows);
+
+bool IsParametersGradEntry(absl::string_view entry);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_DUMP_ROWS_H_

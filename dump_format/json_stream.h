@@ -1,0 +1,58 @@
+// Walks a JSON file of any size through a window of fixed size: finds where
+// members begin and end without building their values. Brackets, quotes and
+// literals are checked as far as skipping needs; a slice is checked in full
+// when a JsonDocument parses it. Not thread-safe. The file outlives the stream.
+#ifndef RANKPROBE_DUMP_FORMAT_JSON_STREAM_H_
+#define RANKPROBE_DUMP_FORMAT_JSON_STREAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+class JsonStream {
+ public:
+  // `size` is the file's length when it was opened.
+  JsonStream(const RandomAccessFile* file, uint64_t size);
+  // A text in memory, which outlives the stream.
+  explicit JsonStream(absl::string_view text);
+
+  // The next byte that is no space; 0 at the end of the file.
+  char Peek();
+  // Consumes it if it is `c`.
+  bool Take(char c);
+  absl::Status Expect(char c);
+  absl::Status ReadString(std::string* out);
+  // Consumes one value; [begin, end) is where it stands.
+  absl::Status SkipValue(uint64_t* begin, uint64_t* end);
+  uint64_t offset() const { return window_offset_ + at_; }
+  // Has a skipped value had a member of this name, at any depth?
+  bool saw_md5() const { return saw_md5_; }
+  absl::Status Fault(absl::string_view what) const;
+
+ private:
+  // Makes window_[at_] valid; false at the end of the file or on an error.
+  bool Fill();
+  absl::Status SkipString();
+  absl::Status EndFault() const;
+
+  const RandomAccessFile* const file_;
+  const uint64_t size_;
+  absl::Status read_status_;
+  std::string buffer_;
+  absl::string_view window_;  // of buffer_ or of the text
+  uint64_t window_offset_ = 0;
+  size_t at_ = 0;
+  bool saw_md5_ = false;
+  // The open brackets of the value that is skipped.
+  std::string open_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_JSON_STREAM_H_

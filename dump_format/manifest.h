@@ -1,0 +1,61 @@
+// manifest.json: what an export holds and what it knows to be missing.
+// Not thread-safe; owned by one export.
+#ifndef RANKPROBE_DUMP_FORMAT_MANIFEST_H_
+#define RANKPROBE_DUMP_FORMAT_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/archive.pb.h"
+
+namespace rankprobe {
+
+class Manifest {
+ public:
+  explicit Manifest(absl::string_view run) : run_(run) {}
+
+  struct File {
+    std::string path;
+    uint64_t bytes = 0;
+    uint64_t xxh3 = 0;
+  };
+  struct Place {
+    int64_t step = 0;
+    std::string directory;
+    std::string detail;
+  };
+
+  void AddFile(File file) { files_.push_back(std::move(file)); }
+  // The account of one exported step; its gaps are the manifest's.
+  void AddLedger(std::string directory, v1::StepLedger ledger);
+  // The rank never said that it had finished the step, or not all of it is
+  // here.
+  void AddIncomplete(Place place) { incomplete_.push_back(std::move(place)); }
+  // Another process wrote the same step of the same rank; it is not exported.
+  void AddConflict(Place place) { conflicts_.push_back(std::move(place)); }
+
+  // All that `other` has, behind what is here.
+  void Append(const Manifest& other);
+
+  size_t gap_count() const { return gap_count_; }
+  size_t incomplete_count() const { return incomplete_.size(); }
+  std::string ToJson() const;
+
+ private:
+  std::string run_;
+  std::vector<File> files_;
+  struct Account {
+    std::string directory;
+    v1::StepLedger ledger;
+  };
+  std::vector<Account> accounts_;
+  size_t gap_count_ = 0;
+  std::vector<Place> incomplete_;
+  std::vector<Place> conflicts_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_MANIFEST_H_

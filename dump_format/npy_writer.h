@@ -1,0 +1,37 @@
+// A .npy file (NumPy's format 1.0) of a text array, as a stream like
+// PtWriter's: everything before the bytes, the bytes as they come, nothing
+// after.
+#ifndef RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_
+#define RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// Bytes of one element of a NumPy text array, "<U3" (12) or "|S2" (2); none if
+// this is no such array. Nothing of `tensor` is trusted.
+std::optional<uint64_t> NumpyTextElementBytes(const v1::TensorSummary& tensor);
+
+class NpyWriter {
+ public:
+  // `tensor`: an array that NumpyTextElementBytes knows.
+  NpyWriter(const v1::TensorSummary& tensor, uint64_t data_bytes);
+
+  const std::string& prefix() const { return prefix_; }
+  void AddData(absl::string_view /*data*/) {}
+  std::string Suffix() const { return ""; }
+  uint64_t FileBytes() const { return prefix_.size() + data_bytes_; }
+
+ private:
+  const uint64_t data_bytes_;
+  std::string prefix_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_

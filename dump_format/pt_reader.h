@@ -1,0 +1,50 @@
+// Opens a .pt file that holds one tensor. The pickle inside is read by a
+// machine that knows tensors and nothing else: any other global is refused
+// before anything is built, so a hostile file costs an error. A PtTensor is
+// immutable and thread-safe; it keeps its file open.
+#ifndef RANKPROBE_DUMP_FORMAT_PT_READER_H_
+#define RANKPROBE_DUMP_FORMAT_PT_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/io/file_system.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+class PtTensor {
+ public:
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  std::vector<int64_t> shape;
+  int64_t elements = 0;
+
+  // Elements [begin, begin + out.size()) in row-major order, as numbers; a
+  // complex element gives its absolute value. As floats: rounded.
+  absl::Status Read(int64_t begin, absl::Span<double> out) const;
+  absl::Status Read(int64_t begin, absl::Span<float> out) const;
+
+ private:
+  template <typename T>
+  absl::Status ReadAs(int64_t begin, absl::Span<T> out) const;
+  absl::Status Gather(int64_t begin, size_t count, char* bytes) const;
+  friend absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
+                                         const std::string& path);
+  std::unique_ptr<RandomAccessFile> file_;
+  std::string path_;
+  uint64_t data_begin_ = 0;  // of the first element in the file
+  bool contiguous_ = true;
+  std::vector<int64_t> stride_;
+};
+
+// INVALID_ARGUMENT or NOT_FOUND in one line that names the file.
+absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
+                                const std::string& path);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_PT_READER_H_

@@ -1,0 +1,34 @@
+// One process' step, merged from its records: what one `rank{R}` directory of
+// the dump layout says. A plain value.
+#ifndef RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_
+#define RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+struct StepView {
+  struct Stack {
+    std::vector<std::string> frames;
+    std::vector<std::string> entries;
+  };
+  v1::StepBegin begin;
+  bool has_begin = false;
+  std::optional<v1::StepEnd> end;
+  // In the order of dump.json.
+  std::vector<v1::CallPhase> calls;
+  std::vector<Stack> stacks;
+  // In order of first insertion; a later edge of the same entry replaces it.
+  std::vector<v1::ConstructEdge> edges;
+  std::vector<v1::LossEvent> losses;
+  std::vector<v1::ErrorEvent> errors;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Wheels that carry all they need but the C library, in build/wheel/dist:
+#   packaging/wheel/build.sh [PYTHON..]     (default: python3.11)
+# One wheel for each interpreter. RANKPROBE_GLIBC=2.28 is the oldest C library
+# they run with; PyTorch's own wheels ask for the same. Needs network the first
+# time, for Debian's sources and tools from PyPI.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
+source "$RANKPROBE_ROOT/packaging/wheel/tools.sh"
+glibc=${RANKPROBE_GLIBC:-2.28}
+work=$RANKPROBE_ROOT/build/wheel
+here=$RANKPROBE_ROOT/packaging/wheel
+[ $# -gt 0 ] || set -- python3.11
+
+wheel_tools "$work/tools" "${WHEEL_TOOLS[@]}"
+"$here/static_libraries.sh"
+"$here/notices.sh" "$work/static/THIRD_PARTY_NOTICES"
+"$here/glibc_stubs.sh" "$work/tools/bin/python" "$glibc" "$work/glibc-$glibc"
+mkdir -p "$work/raw" "$work/dist"
+export CCACHE_BASEDIR=$RANKPROBE_ROOT CCACHE_NOHASHDIR=1
+for python in "$@"; do
+  version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+  RANKPROBE_PYTHON=$python wheel_tools "$work/python$version" "${WHEEL_BUILD_REQUIREMENTS[@]}"
+  say "Wheel for Python ${version/3/3.}, glibc $glibc"
+  rm -f "$work/raw/"*"-cp$version-"* "$work/dist/"*"-cp$version-"*
+  # As deep below the root as build/release, so that ccache knows the objects.
+  CMAKE_BUILD_PARALLEL_LEVEL=${RANKPROBE_JOBS:-$(nproc)} \
+    "$work/python$version/bin/python" -m pip wheel -q --no-input --no-deps --no-build-isolation \
+    -w "$work/raw" -C "build-dir=$RANKPROBE_ROOT/build/wheel-cp$version" \
+    -C "cmake.define.RANKPROBE_STATIC_DIR=$work/static" \
+    -C "cmake.define.RANKPROBE_GLIBC_STUBS=$work/glibc-$glibc" "$RANKPROBE_ROOT/agent/python"
+  # Nothing is left to graft: auditwheel checks every symbol and names the tag.
+  PATH=$work/tools/bin:$PATH "$work/tools/bin/auditwheel" repair --plat "manylinux_${glibc/./_}_x86_64" \
+    -w "$work/dist" "$work/raw/"*"-cp$version-"*.whl
+done
+ls -l "$work/dist"

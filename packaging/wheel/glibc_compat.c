@@ -1,0 +1,67 @@
+/* What objects compiled against Debian 12's glibc 2.36 refer to and older ones
+ * lack, for the few names that occur. Linked hidden into each program and
+ * extension of the wheel; where the system's glibc has the function, that is
+ * called. A name that is missing here fails the link. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* glibc 2.32 tells libstdc++ that a process has one thread, to save atomic
+ * operations. A trainer has many. */
+char __libc_single_threaded = 0;
+
+/* 2.30. Before, std::condition_variable waited by the wall clock as well. */
+int pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
+                           const struct timespec *until) {
+  int (*real)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *) =
+      dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+  if (real != NULL) return real(cond, mutex, clock, until);
+  struct timespec now, wall;
+  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_REALTIME, &wall);
+  const int64_t kSecond = 1000000000;
+  int64_t nanoseconds = wall.tv_nsec + until->tv_nsec - now.tv_nsec;
+  wall.tv_sec += until->tv_sec - now.tv_sec;
+  if (nanoseconds < 0) {
+    nanoseconds += kSecond;
+    --wall.tv_sec;
+  } else if (nanoseconds >= kSecond) {
+    nanoseconds -= kSecond;
+    ++wall.tv_sec;
+  }
+  wall.tv_nsec = nanoseconds;
+  return pthread_cond_timedwait(cond, mutex, &wall);
+}
+
+/* 2.33. The old one counts modulo 4 GiB. */
+struct mallinfo2 mallinfo2(void) {
+  struct mallinfo2 (*real)(void) = dlsym(RTLD_DEFAULT, "mallinfo2");
+  if (real != NULL) return real();
+  struct mallinfo (*old)(void) = dlsym(RTLD_DEFAULT, "mallinfo");
+  struct mallinfo2 wide = {0};
+  if (old == NULL) return wide;
+  const struct mallinfo narrow = old();
+  wide.arena = (unsigned)narrow.arena;
+  wide.ordblks = (unsigned)narrow.ordblks;
+  wide.smblks = (unsigned)narrow.smblks;
+  wide.hblks = (unsigned)narrow.hblks;
+  wide.hblkhd = (unsigned)narrow.hblkhd;
+  wide.usmblks = (unsigned)narrow.usmblks;
+  wide.fsmblks = (unsigned)narrow.fsmblks;
+  wide.uordblks = (unsigned)narrow.uordblks;
+  wide.fordblks = (unsigned)narrow.fordblks;
+  wide.keepcost = (unsigned)narrow.keepcost;
+  return wide;
+}
+
+/* 2.36. std::random_device's first choice. */
+uint32_t arc4random(void) {
+  uint32_t value;
+  if (getentropy(&value, sizeof(value)) != 0) abort();
+  return value;
+}

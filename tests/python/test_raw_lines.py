@@ -1,0 +1,52 @@
+"""A hostile collector writes nothing to the stderr of a trainer."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+grpc = pytest.importorskip("grpc")
+
+SCRIPT = """
+import sys, rankprobe
+session = rankprobe.Session(sys.argv[1], run="raw", rank=0)
+try:
+    session.wait_connected(3)
+except (TimeoutError, RuntimeError):
+    pass
+print("made")
+session.close()
+"""
+# Directive.welcome with a session id that is not UTF-8, and a goodbye with such a reason.
+DIRECTIVES = (b"\x0a\x06\x0a\x04\xff\xfe\x1b[", b"\x32\x06\x0a\x04\xff\xfe\x1b[")
+
+
+def test_texts_that_are_not_utf8() -> None:
+    sent = threading.Semaphore(0)
+
+    class Hostile(grpc.GenericRpcHandler):
+        def service(self, details):
+            def answer(frames, _):
+                for directive in DIRECTIVES:
+                    sent.release()
+                    yield directive
+            return grpc.stream_stream_rpc_method_handler(answer)
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+    server.add_generic_rpc_handlers((Hostile(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        done = subprocess.run([sys.executable, "-c", SCRIPT, f"127.0.0.1:{port}"], env={**os.environ}, text=True,
+                              capture_output=True, timeout=120, errors="replace")
+    finally:
+        server.stop(0)
+    assert sent.acquire(blocking=False), "nothing was sent"
+    assert done.stdout == "made\n" and done.returncode == 0, done.stderr
+    assert "libprotobuf" not in done.stderr and "\x1b" not in done.stderr, done.stderr
+    assert all(line.startswith("rankprobe: ") for line in done.stderr.splitlines()), done.stderr

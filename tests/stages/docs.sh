@@ -1,0 +1,5 @@
+# Documents, help, man pages and completion against the tree and the programs;
+# what the walkthroughs tell to type is typed.
+build rankprobed rankprobe rankprobe_native rankprobe_analysis_native rankprobe_manual
+RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR PYTHONPATH=$RANKPROBE_BUILD_DIR/python \
+  run_pytest /usr/bin/python3 "$RANKPROBE_ROOT/tests/docs"

@@ -1,0 +1,70 @@
+# The wheel: built, looked into, beside others' libraries, and in bare systems
+# that have none of the packages it was built with. Debian packages: lintian,
+# installed, run and removed in a bare system. Not part of the default run:
+# it builds all of the project again for each interpreter, and needs root,
+# network and some 10 GB.
+# RANKPROBE_WHEEL_PYTHONS: interpreters to build for (python3.11); those of
+# 3.10 to 3.13 that pyenv has are added.
+source "$RANKPROBE_ROOT/tests/package/chroot.sh"
+source "$RANKPROBE_ROOT/tests/package/cases.sh"
+source "$RANKPROBE_ROOT/tests/package/debian_case.sh"
+source "$RANKPROBE_ROOT/packaging/wheel/tools.sh"
+install_packages "$RANKPROBE_ROOT/packaging/packages.txt"
+read -r -a wheel_pythons <<<"${RANKPROBE_WHEEL_PYTHONS:-python3.11}"
+shopt -s nullglob
+for python in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[023].*/bin/python3.1[023]; do
+  [ -n "${RANKPROBE_WHEEL_PYTHONS:-}" ] || wheel_pythons+=("$python")
+done
+shopt -u nullglob
+"$RANKPROBE_ROOT/packaging/wheel/build.sh" "${wheel_pythons[@]}"
+wheels=$RANKPROBE_ROOT/build/wheel/dist
+
+for python in "${wheel_pythons[@]}"; do
+  version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+  venv=$RANKPROBE_ROOT/build/wheel/test$version
+  RANKPROBE_PYTHON=$python wheel_tools "$venv" grpcio protobuf onnx numpy
+  "$venv/bin/python" -m pip install -q --no-input --no-deps --force-reinstall "$wheels/"*"-cp$version-"*.whl
+  RANKPROBE_WHEEL=$(echo "$wheels/"*"-cp$version-"*.whl) RANKPROBE_WHEEL_PYTHON=$venv/bin/python \
+    run_pytest /usr/bin/python3 "$RANKPROBE_ROOT/tests/package/test_wheel.py"
+done
+
+# wheel_into NAME PIP_REQUIREMENT..: a virtual environment with the wheel and these.
+wheel_into() {
+  local name=$1 root=$RANKPROBE_ROOT/build/chroot/$1
+  shift
+  mkdir -p "$root/wheels"
+  cp "$wheels/"*.whl "$root/wheels/"
+  cp "$RANKPROBE_ROOT/tests/package/"{readme_example,wheel_alone}.py "$root/"
+  if [ -d /opt/wheels ]; then cp /opt/wheels/*.whl "$root/wheels/"; fi
+  in_system "$name" python3 -m venv --system-site-packages /venv
+  in_system "$name" env SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+    /venv/bin/python -m pip install -q --no-input --find-links /wheels rankprobe "$@"
+}
+bare_bookworm() {
+  bare_system bookworm bookworm --include=python3,python3-venv,ca-certificates
+  wheel_into bookworm torch==2.13.0 numpy && in_system bookworm /venv/bin/python /readme_example.py
+}
+# Python 3.13, glibc 2.41, and Debian's PyTorch, which brings its own protobuf.
+bare_trixie() {
+  bare_system trixie trixie --include=python3,python3-venv,ca-certificates
+  in_system trixie env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch \
+    >"$RANKPROBE_ROOT/build/chroot/trixie.log" 2>&1 &&
+    wheel_into trixie && in_system trixie /venv/bin/python /readme_example.py
+}
+# glibc 2.31, the oldest that Debian's mirrors still have. Its Python is 3.9, too
+# old for the package, so the programs run and the extensions load.
+bare_bullseye() {
+  bare_system bullseye bullseye --include=python3
+  local root=$RANKPROBE_ROOT/build/chroot/bullseye
+  mkdir -p "$root/wheel"
+  /usr/bin/python3 -m zipfile -e "$wheels/"*-cp310-*.whl "$root/wheel" 2>/dev/null ||
+    /usr/bin/python3 -m zipfile -e "$(printf '%s\n' "$wheels/"*.whl | head -1)" "$root/wheel"
+  cp "$RANKPROBE_ROOT/tests/package/wheel_alone.py" "$root/"
+  in_system bullseye python3 /wheel_alone.py /wheel
+}
+test_case "README's example in a bare bookworm (PyTorch 2.13)" bare_bookworm
+test_case "README's example in a bare trixie (Debian's PyTorch)" bare_trixie
+test_case "programs and extensions on glibc 2.31" bare_bullseye
+test_case "Debian packages build" "$RANKPROBE_ROOT/packaging/debian/build.sh"
+test_case "lintian finds nothing in them" debian_lintian
+test_case "Debian packages: installed, run, removed" debian_packages_live
