@@ -319,12 +319,11 @@ void ControlPlane::OnEvent(const std::string& session,
       agent.step =
           std::max(agent.step, ReportedStep(event.prepared().current_step()));
       agent.pace.Note(agent.step, 0, agent.last_heard);
-      for (auto& op : run->switches) op->OnPrepared(session, event.prepared());
+      OnPrepared(session, run, event.prepared());
       break;
     case v1::AgentEvent::kApplied:
       agent.step = std::max(agent.step, ReportedStep(event.applied().step()));
-      agent.epoch = event.applied().epoch();
-      for (auto& op : run->switches) op->OnApplied(session, event.applied());
+      OnApplied(session, &agent, run, event.applied());
       break;
     case v1::AgentEvent::kMetrics:
       agent.lost_records = event.metrics().lost_records();

@@ -153,6 +153,10 @@ class ControlPlane {
     std::string framework_version;
     // Why its config file cannot be used; empty: it can.
     std::string config_fault;
+    // The plan whose commit came too late for it, and which it was brought for
+    // its next step; 0: none. And why.
+    uint64_t late_epoch = 0;
+    std::string late_reason;
     absl::Time last_heard;
     // When its step last changed.
     absl::Time last_moved;
@@ -254,6 +258,15 @@ class ControlPlane {
   SwitchOperation::Actions ActionsFor(const std::string& run,
                                       const std::vector<int64_t>& ranks,
                                       const std::vector<std::string>& sessions);
+  // Brings a rank that did not follow a switch the plan in force for it.
+  void Converge(const std::string& session, const std::string& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnPrepared(const std::string& session, Run* run,
+                  const v1::PlanPrepared& prepared)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnApplied(const std::string& session, Agent* agent, Run* run,
+                 const v1::PlanApplied& applied)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Agree(const std::string& run, const std::vector<int64_t>& ranks,
              const std::vector<std::string>& sessions,
              const std::shared_ptr<const CompiledPlan>& plan)

@@ -10,8 +10,15 @@
 #include "collector/control/control_plane.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
+namespace {
+
+// Of what an agent says.
+constexpr size_t kMaxReasonBytes = 1024;
+
+}  // namespace
 
 std::string ControlPlane::PlanKey(const std::string& run, int64_t rank) {
   return absl::StrCat(run, std::string(1, '\0'), rank);
@@ -111,6 +118,59 @@ void ControlPlane::Agree(const std::string& run_name,
   }
 }
 
+void ControlPlane::Converge(const std::string& session,
+                            const std::string& reason) {
+  const auto it = agents_.find(session);
+  if (it == agents_.end() || !it->second.connected) return;
+  Agent& agent = it->second;
+  const std::shared_ptr<const CompiledPlan> plan =
+      LoadRun(agent.identity.run())->plans.ForRank(RankOf(agent.identity));
+  if (plan == nullptr || agent.epoch >= plan->spec.epoch() ||
+      agent.late_epoch == plan->spec.epoch())
+    return;
+  v1::Directive directive;
+  *directive.mutable_adopt()->mutable_plan() = plan->spec;
+  agent.sender(directive);
+  agent.late_epoch = plan->spec.epoch();
+  // An agent's words.
+  agent.late_reason = VisibleText(reason.substr(0, kMaxReasonBytes));
+  v1::Event told = EventOf(v1::Event::KIND_SWITCHED, agent);
+  told.set_detail(absl::StrCat("did not follow to epoch ", plan->spec.epoch(),
+                               " at step ", plan->spec.effective_at_step(),
+                               ": ", agent.late_reason));
+  told.set_outcome("it gets the plan at its next step");
+  Tell(std::move(told));
+}
+
+void ControlPlane::OnPrepared(const std::string& session, Run* run,
+                              const v1::PlanPrepared& prepared) {
+  bool answers = false;
+  for (auto& op : run->switches)
+    answers = op->OnPrepared(session, prepared) || answers;
+  if (answers || prepared.accepted()) return;
+  // Nobody waits any more (--no-wait, the time was up): only what is agreed on
+  // and was committed to counts.
+  const auto it = agents_.find(session);
+  const auto plan = run->plans.ForRank(RankOf(it->second.identity));
+  if (plan != nullptr && plan->spec.epoch() == prepared.epoch())
+    Converge(session, prepared.reason());
+}
+
+void ControlPlane::OnApplied(const std::string& session, Agent* agent, Run* run,
+                             const v1::PlanApplied& applied) {
+  agent->epoch = applied.epoch();
+  if (agent->late_epoch != 0 && applied.epoch() >= agent->late_epoch) {
+    agent->late_epoch = 0;
+    v1::Event told = EventOf(v1::Event::KIND_SWITCHED, *agent);
+    told.set_step(ReportedStep(applied.step()));
+    told.set_detail(absl::StrCat("follows epoch ", applied.epoch(), " late"));
+    told.set_outcome(absl::StrCat("the plan is in force from step ",
+                                  ReportedStep(applied.step()), " on"));
+    Tell(std::move(told));
+  }
+  for (auto& op : run->switches) op->OnApplied(session, applied);
+}
+
 SwitchOperation::Actions ControlPlane::ActionsFor(
     const std::string& run_name, const std::vector<int64_t>& ranks,
     const std::vector<std::string>& sessions) {
@@ -149,6 +209,11 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
                    sessions](const std::shared_ptr<const CompiledPlan>& plan) {
     mutex_.AssertHeld();
     Agree(run_name, ranks, sessions, plan);
+  };
+  actions.converge = [this](const std::string& session,
+                            const std::string& reason) {
+    mutex_.AssertHeld();
+    Converge(session, reason);
   };
   actions.take_back = [this, run_name, ranks] { TakeBack(run_name, ranks); };
   actions.now = [this] { return MonotonicNow(); };

@@ -397,6 +397,8 @@ v1::ExplainResponse ControlPlane::Answer(const ExplainOperation& op) {
     facts.step = agent.step;
     facts.silent_ms = absl::ToInt64Milliseconds(now - agent.last_heard);
     facts.degrade = run->triggers.degrade();
+    facts.late_epoch = agent.late_epoch;
+    facts.late_reason = agent.late_reason;
     const auto report = op.reports.find(agent.identity.incarnation());
     if (report != op.reports.end()) facts.report = report->second;
     const auto rank = RankOf(agent.identity);

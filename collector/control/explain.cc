@@ -39,6 +39,12 @@ class Explainer {
                                  ? ""
                                  : absl::StrCat(", made by trigger ",
                                                 plan_->spec.cause())));
+    if (!question_.hypothetical && facts_.late_epoch != 0) {
+      Stage("switch", false,
+            absl::StrCat("the rank did not follow to epoch ", facts_.late_epoch,
+                         " with the others (", facts_.late_reason,
+                         "); it gets the plan at its next step"));
+    }
     ExplainSwitch();
     ExplainFilters();
     ExplainCalls();

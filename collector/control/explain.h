@@ -20,6 +20,10 @@ struct RankFacts {
   int64_t step = -1;
   int64_t silent_ms = 0;
   uint32_t degrade = 0;
+  // The plan whose commit came too late for it and that it does not follow yet;
+  // 0: none. And why.
+  uint64_t late_epoch = 0;
+  std::string late_reason;
   std::optional<v1::CallReport> report;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace rankprobe {
 namespace {
@@ -33,6 +34,8 @@ constexpr absl::Duration kSyncWait = absl::Seconds(1);
 // Ranks of one job are not further apart.
 constexpr int64_t kOutlierSteps = 1000000;
 constexpr absl::string_view kLeftOut = "left out: ";
+// In a summary; the result has them all.
+constexpr size_t kMaxNamed = 8;
 
 absl::Duration TimeoutOf(const v1::SwitchOptions& options) {
   if (options.timeout_ms() == 0) return kDefaultTimeout;
@@ -165,18 +168,19 @@ void SwitchOperation::Prepare() {
   SaveIfAllPrepared();
 }
 
-void SwitchOperation::OnPrepared(const std::string& session,
+bool SwitchOperation::OnPrepared(const std::string& session,
                                  const v1::PlanPrepared& prepared) {
   const auto it = ranks_.find(session);
   if (finished_ || it == ranks_.end() || it->second.left_out ||
       prepared.epoch() != plan_->spec.epoch())
-    return;
+    return false;
   Rank& rank = it->second;
   if (committed_) {
     // The commit reached this rank too late; the others go on.
     if (!prepared.accepted()) {
       rank.state = v1::RankSwitch::STATE_REFUSED;
       rank.reason = prepared.reason();
+      rank.late = prepared.reason();
       if (CommitCameTooLate()) {
         committed_ = false;
         Prepare();
@@ -184,12 +188,12 @@ void SwitchOperation::OnPrepared(const std::string& session,
         FinishIfAllSettled();
       }
     }
-    return;
+    return true;
   }
   if (prepared.accepted()) {
     rank.state = v1::RankSwitch::STATE_PREPARED;
     SaveIfAllPrepared();
-    return;
+    return true;
   }
   rank.state = v1::RankSwitch::STATE_REFUSED;
   rank.reason = prepared.reason();
@@ -206,6 +210,7 @@ void SwitchOperation::OnPrepared(const std::string& session,
   } else {
     Finish(Result());
   }
+  return true;
 }
 
 void SwitchOperation::SaveIfAllPrepared() {
@@ -284,9 +289,11 @@ void SwitchOperation::Decide() {
   committed_ = true;
   v1::Directive directive;
   directive.mutable_commit()->set_epoch(plan_->spec.epoch());
-  for (const auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_PREPARED)
-      actions_.send(session, directive);
+  for (auto& [session, rank] : ranks_) {
+    if (rank.state != v1::RankSwitch::STATE_PREPARED) continue;
+    // Of an earlier attempt.
+    rank.late.reset();
+    actions_.send(session, directive);
   }
   FinishIfAllSettled();
 }
@@ -297,8 +304,14 @@ void SwitchOperation::OnApplied(const std::string& session,
   if (finished_ || it == ranks_.end() || it->second.left_out || !committed_ ||
       applied.epoch() != plan_->spec.epoch())
     return;
-  it->second.state = v1::RankSwitch::STATE_APPLIED;
-  it->second.applied_step = applied.step();
+  Rank& rank = it->second;
+  rank.state = v1::RankSwitch::STATE_APPLIED;
+  rank.applied_step = applied.step();
+  if (rank.late.has_value()) {
+    rank.reason =
+        absl::StrCat(*rank.late, "; it follows from step ", applied.step());
+    rank.late.reset();
+  }
   FinishIfAllSettled();
 }
 
@@ -326,12 +339,31 @@ bool SwitchOperation::CommitCameTooLate() const {
 }
 
 void SwitchOperation::FinishIfAllSettled() {
-  for (const auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_PREPARED &&
-        !request_.options.no_wait())
-      return;
-  }
+  const auto is_in = [this](v1::RankSwitch::State state) {
+    return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+      return entry.second.state == state;
+    });
+  };
+  const bool waits = is_in(v1::RankSwitch::STATE_PREPARED);
+  // As long as nobody has switched it may be late for all.
+  if (is_in(v1::RankSwitch::STATE_APPLIED) || !waits) ConvergeLateRanks();
+  const bool converges =
+      std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+        return entry.second.late.has_value() &&
+               entry.second.state == v1::RankSwitch::STATE_REFUSED;
+      });
+  if ((waits || converges) && !request_.options.no_wait()) return;
   Finish(Result());
+}
+
+void SwitchOperation::ConvergeLateRanks() {
+  for (auto& [session, rank] : ranks_) {
+    if (!rank.late.has_value() || rank.converging ||
+        rank.state == v1::RankSwitch::STATE_LOST)
+      continue;
+    rank.converging = true;
+    actions_.converge(session, *rank.late);
+  }
 }
 
 void SwitchOperation::Abort() {
@@ -381,6 +413,7 @@ v1::SwitchResult SwitchOperation::Result() const {
   result.set_effective_at_step(plan_->spec.effective_at_step());
   result.set_attempts(attempts_);
   size_t applied = 0, prepared = 0;
+  std::vector<std::string> late;
   for (const auto& [session, rank] : ranks_) {
     v1::RankSwitch& out = *result.add_ranks();
     if (rank.who.identity.has_rank()) out.set_rank(rank.who.identity.rank());
@@ -393,6 +426,13 @@ v1::SwitchResult SwitchOperation::Result() const {
         rank.applied_step == plan_->spec.effective_at_step())
       ++applied;
     if (rank.state == v1::RankSwitch::STATE_PREPARED) ++prepared;
+    const std::string who = out.has_rank() ? absl::StrCat("rank ", out.rank())
+                                           : absl::StrCat("proc", out.pid());
+    if (rank.converging && rank.state == v1::RankSwitch::STATE_APPLIED) {
+      late.push_back(absl::StrCat(who, " at step ", rank.applied_step));
+    } else if (rank.late.has_value()) {
+      late.push_back(absl::StrCat(who, " at its next step"));
+    }
   }
   std::sort(result.mutable_ranks()->begin(), result.mutable_ranks()->end(),
             [](const v1::RankSwitch& a, const v1::RankSwitch& b) {
@@ -410,12 +450,21 @@ v1::SwitchResult SwitchOperation::Result() const {
                                     " ranks at step ",
                                     plan_->spec.effective_at_step()));
   }
+  if (!late.empty()) {
+    const size_t others = late.size() - std::min(late.size(), kMaxNamed);
+    late.resize(late.size() - others);
+    absl::StrAppend(
+        result.mutable_summary(), "; the commit came too late for ",
+        absl::StrJoin(late, ", "),
+        others == 0 ? "" : absl::StrCat(" and ", others, " others"));
+  }
   return result;
 }
 
 void SwitchOperation::Finish(absl::StatusOr<v1::SwitchResult> result) {
   if (finished_) return;
   finished_ = true;
+  ConvergeLateRanks();
   // What is still being saved is taken back when that is over.
   if (stored_ && !committed_ && !saving_) actions_.take_back();
   done_(std::move(result));

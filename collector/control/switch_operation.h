@@ -7,6 +7,11 @@
 //       |  the ranks turn out slower: abort, earlier step, prepare again
 //       |  time-out or refusal: abort, done (nothing switched)
 //
+// A commit can come too late all the same, because a rank began the step
+// meanwhile. Late for all: nothing has changed, so a later step is prepared. Late
+// for some: those converge, the plan is theirs from their next step on, and the
+// result names them.
+//
 // The plan is saved while nobody waits for the disk, and no rank hears of a
 // commit that is not saved. A plan that was saved and not agreed on is taken
 // back. Owned by a shared pointer: what is being saved holds it.
@@ -61,6 +66,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     // All ranks have accepted and it is saved: make it the run's plan. The
     // commit follows.
     std::function<void(const std::shared_ptr<const CompiledPlan>&)> agree;
+    // The rank refused the commit of what is agreed on, for `reason`: bring it
+    // the run's plan for its next step.
+    std::function<void(const std::string& session, const std::string& reason)>
+        converge;
     // What was saved was not agreed on: save what is in force.
     std::function<void()> take_back;
     std::function<absl::Time()> now;
@@ -72,7 +81,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
 
   // Sends the first prepare.
   void Start();
-  void OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
+  // False: it is no answer to this switch.
+  bool OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
   void OnApplied(const std::string& session, const v1::PlanApplied& applied);
   void OnLost(const std::string& session);
   void Tick(absl::Time now);
@@ -98,6 +108,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     std::string reason;
     // Its step is not to be believed: the others go on without it.
     bool left_out = false;
+    // Why it has refused the commit of what is agreed on.
+    std::optional<std::string> late;
+    // The plan was brought to it for its next step.
+    bool converging = false;
   };
 
   void Prepare();
@@ -107,6 +121,7 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   void Decide();
   bool CommitCameTooLate() const;
   void FinishIfAllSettled();
+  void ConvergeLateRanks();
   void Abort();
   int64_t FurthestStep() const;
   // Of the fastest rank, the furthest being in step `furthest`; 0: nothing is

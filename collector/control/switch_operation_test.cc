@@ -33,6 +33,7 @@ class SwitchOperationTest : public ::testing::Test {
     actions.agree = [this](const std::shared_ptr<const CompiledPlan>& plan) {
       agreed_ = plan->spec.effective_at_step();
     };
+    actions.converge = [](const std::string&, const std::string&) {};
     actions.take_back = [] {};
     actions.now = [this] { return now_; };
     operation_ = std::make_shared<SwitchOperation>(

@@ -414,6 +414,9 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
     case v1::Directive::kAbort:
       gate_->Abort(directive.abort().epoch());
       break;
+    case v1::Directive::kAdopt:
+      gate_->Adopt(directive.adopt().plan());
+      break;
     case v1::Directive::kTriggers:
       watcher_->Configure(directive.triggers());
       break;

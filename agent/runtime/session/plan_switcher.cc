@@ -7,6 +7,12 @@
 #include "common/base/step_range.h"
 
 namespace rankprobe {
+namespace {
+
+// Plans agreed on whose step has not come; of more, the oldest go.
+constexpr size_t kMaxAgreed = 16;
+
+}  // namespace
 
 ActivePlan PlanSwitcher::Current() const {
   ActivePlan active;
@@ -28,10 +34,13 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
                                    std::optional<v1::PlanApplied>* applied) {
   absl::MutexLock lock(&mutex_);
   step_ = step;
-  if (next_.has_value() && next_->committed &&
-      step >= next_->effective_at_step) {
-    current_ = *std::move(next_);
-    next_.reset();
+  // The newest whose step has come; older ones are overtaken by it.
+  const auto due = std::find_if(
+      agreed_.rbegin(), agreed_.rend(),
+      [step](const Held& held) { return step >= held.effective_at_step; });
+  if (due != agreed_.rend()) {
+    current_ = std::move(*due);
+    agreed_.erase(agreed_.begin(), due.base());
     if (edit_.has_value() && !current_.from_file &&
         current_.epoch > edit_->heard_epoch)
       edit_.reset();
@@ -83,41 +92,54 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
                                    " has passed; the rank is in step ", step_));
   } else {
     answer.set_accepted(true);
-    next_ = Held{spec.epoch(),
-                 spec.enabled(),
-                 /*committed=*/false,
-                 spec.source() == v1::PlanSpec::SOURCE_FILE,
-                 spec.effective_at_step(),
-                 spec.for_steps(),
-                 std::make_shared<const Plan>(std::move(parsed->plan))};
+    prepared_ = Held{spec.epoch(),
+                     spec.enabled(),
+                     spec.source() == v1::PlanSpec::SOURCE_FILE,
+                     spec.effective_at_step(),
+                     spec.for_steps(),
+                     std::make_shared<const Plan>(std::move(parsed->plan))};
   }
   return answer;
 }
 
 std::optional<v1::PlanPrepared> PlanSwitcher::Commit(uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
-  if (current_.epoch == epoch) return std::nullopt;
+  if (current_.epoch == epoch || IsAgreed(epoch)) return std::nullopt;
   v1::PlanPrepared late;
   late.set_epoch(epoch);
   late.set_current_step(step_);
-  if (!next_.has_value() || next_->epoch != epoch) {
+  if (!prepared_.has_value() || prepared_->epoch != epoch) {
     late.set_reason("no such plan is prepared");
     return late;
   }
-  if (next_->effective_at_step <= step_) {
-    late.set_reason(absl::StrCat("the commit for step ",
-                                 next_->effective_at_step, " came in step ",
-                                 step_));
-    next_.reset();
+  Held plan = *std::move(prepared_);
+  prepared_.reset();
+  if (plan.effective_at_step <= step_) {
+    late.set_reason(absl::StrCat("the commit for step ", plan.effective_at_step,
+                                 " came in step ", step_));
     return late;
   }
-  next_->committed = true;
+  Agree(std::move(plan));
   return std::nullopt;
+}
+
+bool PlanSwitcher::IsAgreed(uint64_t epoch) const {
+  return std::any_of(agreed_.begin(), agreed_.end(),
+                     [epoch](const Held& held) { return held.epoch == epoch; });
+}
+
+void PlanSwitcher::Agree(Held plan) {
+  agreed_.insert(std::upper_bound(agreed_.begin(), agreed_.end(), plan,
+                                  [](const Held& a, const Held& b) {
+                                    return a.epoch < b.epoch;
+                                  }),
+                 std::move(plan));
+  if (agreed_.size() > kMaxAgreed) agreed_.erase(agreed_.begin());
 }
 
 void PlanSwitcher::Abort(uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
-  if (next_.has_value() && next_->epoch == epoch) next_.reset();
+  if (prepared_.has_value() && prepared_->epoch == epoch) prepared_.reset();
 }
 
 void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
@@ -127,16 +149,13 @@ void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
     return;
   absl::MutexLock lock(&mutex_);
   heard_epoch_ = std::max(heard_epoch_, spec.epoch());
-  if (spec.epoch() <= current_.epoch ||
-      (next_.has_value() && next_->epoch == spec.epoch() && next_->committed))
-    return;
-  next_ = Held{spec.epoch(),
-               spec.enabled(),
-               /*committed=*/true,
-               spec.source() == v1::PlanSpec::SOURCE_FILE,
-               spec.effective_at_step(),
-               spec.for_steps(),
-               std::make_shared<const Plan>(std::move(parsed->plan))};
+  if (spec.epoch() <= current_.epoch || IsAgreed(spec.epoch())) return;
+  if (prepared_.has_value() && prepared_->epoch == spec.epoch())
+    prepared_.reset();
+  Agree(Held{spec.epoch(), spec.enabled(),
+             spec.source() == v1::PlanSpec::SOURCE_FILE,
+             spec.effective_at_step(), spec.for_steps(),
+             std::make_shared<const Plan>(std::move(parsed->plan))});
 }
 
 int64_t PlanSwitcher::step() const {

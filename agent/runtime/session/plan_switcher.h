@@ -1,6 +1,8 @@
 // Which plan is in force at which step: the agent's half of step-aligned
-// switching. A prepared plan waits for its commit and its step; a plan whose
-// step comes before its commit is never applied.
+// switching. A prepared plan waits for its commit, an agreed one for its step; a
+// plan whose step comes before its commit is not applied, unless the collector
+// brings it again (Adopt). What is prepared or called off meanwhile does nothing
+// to what is agreed.
 //
 // Who decides, when the process' own config file is edited too: the newest. Of
 // a process with a private collector the file counts at once (Edit), until a
@@ -44,8 +46,8 @@ class PlanSwitcher {
   std::optional<v1::PlanPrepared> Commit(uint64_t epoch);
   void Abort(uint64_t epoch);
 
-  // The plan of a Welcome: in force from its step, or at once if that has
-  // passed.
+  // The plan of a Welcome, or one whose commit came too late: in force from its
+  // step, or from the next BeginStep on if that has passed.
   void Adopt(const v1::PlanSpec& spec);
 
   int64_t step() const;
@@ -57,7 +59,6 @@ class PlanSwitcher {
   struct Held {
     uint64_t epoch = 0;
     bool enabled = false;
-    bool committed = false;
     // Made of a config file of some rank.
     bool from_file = false;
     int64_t effective_at_step = 0;
@@ -73,12 +74,17 @@ class PlanSwitcher {
   };
 
   ActivePlan Current() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsAgreed(uint64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Agree(Held plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   // -1 before the first BeginStep.
   int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
   Held current_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Held> next_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Held> prepared_ ABSL_GUARDED_BY(mutex_);
+  // Committed, by epoch: an operator may agree on a second plan before the step
+  // of the first has come.
+  std::vector<Held> agreed_ ABSL_GUARDED_BY(mutex_);
   uint64_t heard_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   // Over current_.
   std::optional<FileEdit> edit_ ABSL_GUARDED_BY(mutex_);

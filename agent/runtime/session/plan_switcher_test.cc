@@ -74,6 +74,53 @@ TEST_F(PlanSwitcherTest, AnAbortedPlanIsForgotten) {
   EXPECT_TRUE(Enabled(3));
 }
 
+TEST_F(PlanSwitcherTest, APlanWhoseCommitCameTooLateIsAdoptedAtTheNextStep) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 2)).accepted());
+  EXPECT_FALSE(Enabled(2));
+  ASSERT_TRUE(gate_.Commit(1).has_value());
+  gate_.Adopt(Spec(1, 2));
+  EXPECT_TRUE(Enabled(3));
+  ASSERT_TRUE(applied_.has_value());
+  EXPECT_EQ(applied_->epoch(), 1u);
+  EXPECT_EQ(applied_->step(), 3);
+}
+
+TEST_F(PlanSwitcherTest, AnAttemptThatIsCalledOffTouchesNothingAgreedOn) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 5)).accepted());
+  ASSERT_FALSE(gate_.Commit(1).has_value());
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 4)).accepted());
+  gate_.Abort(2);
+  EXPECT_FALSE(Enabled(4));
+  EXPECT_TRUE(Enabled(5));
+  EXPECT_EQ(applied_->epoch(), 1u);
+}
+
+// Ranks hear of the second plan before or after the first one's step: all
+// record the same steps.
+TEST_F(PlanSwitcherTest, TwoPlansThatWaitTakeEffectEachOnItsStep) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 5)).accepted());
+  ASSERT_FALSE(gate_.Commit(1).has_value());
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 7, false)).accepted());
+  ASSERT_FALSE(gate_.Commit(2).has_value());
+  EXPECT_FALSE(gate_.Commit(1).has_value()) << "agreed on already";
+  std::string seen;
+  for (int64_t step = 4; step < 9; ++step) seen += Enabled(step) ? '1' : '0';
+  EXPECT_EQ(seen, "01100");
+}
+
+TEST_F(PlanSwitcherTest, ANewerPlanWithAnEarlierStepOvertakes) {
+  Enabled(0);
+  ASSERT_TRUE(gate_.Prepare(Spec(1, 7)).accepted());
+  ASSERT_FALSE(gate_.Commit(1).has_value());
+  ASSERT_TRUE(gate_.Prepare(Spec(2, 5, false)).accepted());
+  ASSERT_FALSE(gate_.Commit(2).has_value());
+  for (int64_t step = 1; step < 9; ++step) EXPECT_FALSE(Enabled(step)) << step;
+  EXPECT_EQ(gate_.epoch(), 2u);
+}
+
 TEST_F(PlanSwitcherTest, ForStepsEndsByItself) {
   Enabled(0);
   ASSERT_TRUE(gate_.Prepare(Spec(1, 2, true, 3)).accepted());
