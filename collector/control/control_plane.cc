@@ -22,7 +22,9 @@ constexpr size_t kSecretBytes = 32;
 constexpr size_t kSessionIdBytes = 16;
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
-// Longer than any call, or anything that is being saved, has a run in hand.
+// A call that looks a run up again without the lock held in between does so
+// sooner than this, unless it waits for the queue of saves: while anything is
+// being saved no run is forgotten.
 constexpr absl::Duration kIdle = absl::Seconds(30);
 constexpr absl::Duration kIdleCheckInterval = absl::Seconds(1);
 
@@ -97,7 +99,11 @@ ControlPlane::SavedRun ControlPlane::ReadSaved(const std::string& name) const {
 void ControlPlane::ReadRun(const std::string& name) {
   {
     absl::MutexLock lock(&mutex_);
-    if (runs_.count(name) > 0) return;
+    if (const auto it = runs_.find(name); it != runs_.end()) {
+      // What this call does next needs it.
+      it->second.last_used = MonotonicNow();
+      return;
+    }
   }
   const SavedRun saved = ReadSaved(name);
   absl::MutexLock lock(&mutex_);
@@ -130,10 +136,15 @@ size_t ControlPlane::CountRuns() const {
 
 void ControlPlane::ForgetIdleRuns(absl::Time now) {
   if (runs_.size() <= options_.max_idle_runs || now < next_idle_check_) return;
+  // What is being saved, or waits for that, ends with its run in memory: made
+  // anew there it would have no plan, and that would be saved over the right one.
+  if (!saves_.idle()) return;
   next_idle_check_ = now + kIdleCheckInterval;
   std::set<absl::string_view> live;
   for (const auto& [session, agent] : agents_) {
-    if (agent.connected) live.insert(agent.identity.run());
+    // Frames of a rank that is gone may still be on their way to the disk.
+    if (agent.connected || agent.pending_bytes > 0)
+      live.insert(agent.identity.run());
   }
   std::vector<std::pair<absl::Time, const std::string*>> idle;
   for (const auto& [name, run] : runs_) {

@@ -200,6 +200,32 @@ TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
   EXPECT_EQ(control_->CountRuns(), 9u);
 }
 
+TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
+  ControlPlane::Options options;
+  options.max_idle_runs = 0;
+  Restart(options);
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(R"({"dump_path": "d"})");
+  const auto admission = Admit(hello);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  const std::string session = admission->welcome.session_id();
+  control_->NoteReceived(session, 1000, 1000);
+  control_->Disconnected(session, "gone");
+  clock_.Advance(absl::Seconds(31));
+  control_->Tick();
+  EXPECT_TRUE(control_->Admits(hello.identity(), 0, 1));
+  control_->NoteReceived(session, 0, -1000);
+  clock_.Advance(absl::Seconds(31));
+  control_->Tick();
+  EXPECT_EQ(control_->CountRuns(), 0u);
+  // An upload that outlived its session.
+  control_->NoteReceived(session, 1000, 1000);
+  const auto config = control_->GetConfig("run");
+  ASSERT_TRUE(config.ok()) << "forgotten, and not read again: "
+                           << config.status();
+  EXPECT_EQ(config->epoch(), 1u);
+}
+
 TEST_F(SessionsTest, APlanThatAnAgentBringsIsNotedOnce) {
   v1::Hello hello = HelloOf(0, 1);
   hello.set_config_json(R"({"dump_path": "d"})");

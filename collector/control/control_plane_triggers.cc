@@ -282,7 +282,12 @@ std::string ControlPlane::OperatorConfig(const Run& run) {
 }
 
 void ControlPlane::NoteRunBytes(const v1::Identity& identity, uint64_t bytes) {
-  Run* const run = LoadRun(identity.run());
+  // Of a rank that is gone and whose run is forgotten nobody counts bytes: made
+  // anew here it would have no plan.
+  const auto it = runs_.find(identity.run());
+  if (it == runs_.end()) return;
+  Run* const run = &it->second;
+  run->last_used = MonotonicNow();
   const std::optional<uint32_t> level = run->triggers.OnBytes(bytes);
   if (!level.has_value()) return;
   v1::Directive directive;

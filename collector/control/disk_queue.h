@@ -31,6 +31,11 @@ class DiskQueue {
   void RunQueued();
   // Returns when everything added before has run. Not from a task.
   void Wait();
+  // Nothing is queued, and no task runs.
+  bool idle() const {
+    absl::MutexLock lock(&mutex_);
+    return Idle();
+  }
 
  private:
   void Work();
@@ -43,7 +48,7 @@ class DiskQueue {
   // Runs tasks until there are none.
   void RunAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);

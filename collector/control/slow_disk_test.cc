@@ -60,7 +60,7 @@ class SlowDiskTest : public ::testing::Test {
     Close();
   }
 
-  void Open() {
+  void Open(ControlPlane::Options control = {}) {
     StoreOptions options;
     options.data_dir = "/d";
     options.min_free_bytes = 0;
@@ -71,7 +71,6 @@ class SlowDiskTest : public ::testing::Test {
     events.path = "/d/events.log";
     events.own_thread = true;
     events_ = *EventLog::Open(events, &fs_, &clock_);
-    ControlPlane::Options control;
     control.own_thread = true;
     control.events = events_.get();
     control_ = std::make_unique<ControlPlane>(control, store_.get(), &clock_);
@@ -152,10 +151,16 @@ class SlowDiskTest : public ::testing::Test {
   // From now on the disk does not answer calls named `op`, until Answer().
   void Hang(const std::string& op) {
     hanging_ = std::make_shared<absl::Notification>();
-    fs_.SetDelay([op, hanging = hanging_](const std::string& called) {
-      if (called == op) hanging->WaitForNotification();
-    });
+    asked_ = std::make_shared<MonotonicEvent>();
+    fs_.SetDelay(
+        [op, hanging = hanging_, asked = asked_](const std::string& called) {
+          if (called != op) return;
+          asked->Set();
+          hanging->WaitForNotification();
+        });
   }
+  // The disk was asked for what it does not answer.
+  bool WaitUntilItHangs() { return asked_->WaitFor(absl::Seconds(60)); }
   void Answer() {
     fs_.SetDelay(nullptr);
     hanging_->Notify();
@@ -165,6 +170,7 @@ class SlowDiskTest : public ::testing::Test {
   ManualClock clock_;
   FaultFileSystem fs_;
   std::shared_ptr<absl::Notification> hanging_;
+  std::shared_ptr<MonotonicEvent> asked_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<EventLog> events_;
   std::unique_ptr<ControlPlane> control_;
@@ -435,6 +441,38 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   fs_.CrashAndRestart();
   Open();
   EXPECT_EQ(control_->GetConfig("run")->epoch(), epoch);
+}
+
+// It would come back empty, and whatever is saved next would be saved over its
+// plan.
+TEST_F(SlowDiskTest, ARunIsNotForgottenWhileSomethingOfItIsSaved) {
+  FakeRank rank;
+  Join(0, &rank);
+  control_->WaitForSaves();
+  Close();
+  ControlPlane::Options options;
+  options.max_idle_runs = 0;
+  Open(options);
+  Hang("Append");
+  v1::SetTriggersRequest triggers;
+  triggers.set_run("run");
+  triggers.mutable_spec()->mutable_flight()->set_steps(2);
+  absl::StatusOr<uint64_t> told;
+  std::thread operators([&] { told = control_->SetTriggers(triggers); });
+  EXPECT_TRUE(WaitUntilItHangs());
+  clock_.Advance(absl::Seconds(31));
+  control_->Tick();
+  Answer();
+  operators.join();
+  EXPECT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(control_->GetTriggers("run")->flight().steps(), 2u);
+  const auto config = control_->GetConfig("run");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->epoch(), 1u);
+  // When nothing is being saved it is forgotten.
+  clock_.Advance(absl::Seconds(31));
+  control_->Tick();
+  EXPECT_EQ(control_->CountRuns(), 0u);
 }
 
 // Who joins between a prepare and its commit was told of the old plan.
