@@ -72,6 +72,7 @@ absl::StatusOr<v1::SwitchResult> Switch(const Client& client,
   if (step >= 0) request.mutable_options()->set_at_step(step);
   request.mutable_options()->set_for_steps(for_steps);
   request.mutable_options()->set_no_wait(true);
+  client.Introduce(config.size());
   grpc::ClientContext context;
   client.Prepare(&context, 10);
   v1::SwitchResult result;

@@ -108,6 +108,7 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags) {
   if (flags.step >= 0) request.set_step(flags.step);
   request.set_call(flags.call);
   request.set_max_calls(flags.max_calls);
+  client.Introduce(request.config_json().size());
   grpc::ClientContext context;
   client.Prepare(&context);
   v1::ExplainResponse response;
@@ -296,6 +297,7 @@ absl::Status TriggersSet(const Globals& globals, const std::string& named,
   v1::SetTriggersRequest request;
   *request.mutable_spec() = *std::move(spec);
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
+  client.Introduce(request.ByteSizeLong());
   grpc::ClientContext context;
   client.Prepare(&context);
   v1::SetTriggersResponse response;

@@ -86,6 +86,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
                         ReadConfigFile(flags.config));
   }
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  client.Introduce(request.config_json().size());
   grpc::ClientContext context;
   client.Prepare(&context, flags.wait_seconds);
   v1::SwitchResult result;
@@ -104,6 +105,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
                       ReadConfigFile(flags.config));
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  client.Introduce(request.config_json().size());
   grpc::ClientContext context;
   client.Prepare(&context, flags.wait_seconds);
   v1::SwitchResult result;

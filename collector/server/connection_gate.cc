@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "collector/server/process_memory.h"
+#include "collector/server/receive_bound.h"
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
@@ -41,8 +42,10 @@ constexpr unsigned kUserTimeoutMs = 10000;
 constexpr size_t kTightUnproven = 16;
 constexpr uint64_t kTightUnprovenBytes = 64 << 10;
 constexpr int64_t kTightUnprovenNs = 5000000000;
-// Slower connections do not fill memory.
+// Between two looks. Slower connections do not fill memory.
 constexpr uint64_t kLoudBytes = 256 << 10;
+// What a loud connection may bring until the next look while memory is short.
+constexpr uint64_t kTightLoudBytes = 1 << 20;
 
 void Close(int* fd) {
   if (*fd >= 0) ::close(std::exchange(*fd, -1));
@@ -100,6 +103,7 @@ absl::StatusOr<int> ListenOn(const addrinfo& info, int port) {
   int fd = ::socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
                     IPPROTO_TCP);
   const int on = 1, off = 0;
+  if (fd >= 0) PrepareReceiveBounds(fd);
   if (fd >= 0 && info.ai_family == AF_INET6)
     ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   if (fd < 0 ||
@@ -237,6 +241,7 @@ void ConnectionGate::Prove(absl::string_view peer) {
   const auto it = by_peer_.find(name);
   if (it == by_peer_.end() || it->second->proven) return;
   it->second->proven = true;
+  it->second->bound.Remove(it->second->fd);
   // From now on only what is always reported: both sides are shut down.
   epoll_event event{};
   event.data.fd = it->second->fd;
@@ -251,6 +256,8 @@ ConnectionGate::Stats ConnectionGate::stats() const {
   stats.connections = unproven_.size() + proven_.size();
   stats.cut = cut_;
   stats.refused = refused_;
+  for (const Connection& connection : proven_)
+    stats.slowed += connection.bound.is_set() ? 1 : 0;
   return stats;
 }
 
@@ -345,8 +352,10 @@ void ConnectionGate::Take(int fd) {
       connection.peer = peer;
       connection.accepted_ns = NowNs();
       by_fd_[copy] = by_peer_[peer] = std::prev(unproven_.end());
-      // Each arrival of data wakes the gate, which weighs the connection: a
-      // flood must not get as far as a busy machine lets the gate sleep.
+      // A flood must not get as far as a busy machine lets the gate sleep.
+      connection.bound = ReceiveBound(copy);
+      connection.bound.Set(copy, MostUnprovenBytes());
+      // Each arrival of data wakes the gate, which weighs the connection.
       epoll_event event{};
       event.events = EPOLLIN | EPOLLET;
       event.data.fd = copy;
@@ -388,13 +397,16 @@ bool ConnectionGate::CutOldestUnproven(Reason reason) {
   return true;
 }
 
+uint64_t ConnectionGate::MostUnprovenBytes() const {
+  return tight_ ? std::min(kTightUnprovenBytes, options_.unproven_bytes)
+                : options_.unproven_bytes;
+}
+
 void ConnectionGate::WatchUnproven(int64_t now_ns) {
   const int64_t time = tight_
                            ? kTightUnprovenNs
                            : absl::ToInt64Nanoseconds(options_.unproven_time);
-  const uint64_t bytes =
-      tight_ ? std::min(kTightUnprovenBytes, options_.unproven_bytes)
-             : options_.unproven_bytes;
+  const uint64_t bytes = MostUnprovenBytes();
   while (tight_ && unproven_.size() > kTightUnproven)
     CutOldestUnproven(Reason::kMemory);
   for (auto it = unproven_.begin(); it != unproven_.end();) {
@@ -426,23 +438,36 @@ void ConnectionGate::WatchMemory(int64_t now_ns) {
   const bool was_tight = std::exchange(tight_, in_use > options_.memory_bytes);
   // The first look is what the next is compared with. While it falls, what was
   // cut last is being let go.
-  if (tight_)
-    CutLoudest(/*cut=*/was_tight && in_use > hard && in_use >= before);
+  if (tight_) SlowLoud(/*cut=*/was_tight && in_use > hard && in_use >= before);
+  if (tight_ || !was_tight) return;
+  for (Connection& connection : proven_) connection.bound.Remove(connection.fd);
 }
 
-void ConnectionGate::CutLoudest(bool cut) {
+void ConnectionGate::SlowLoud(bool cut) {
   Connection* loudest = nullptr;
   uint64_t most = kLoudBytes;
   for (Connection& connection : proven_) {
     const uint64_t received = ReceivedBytes(connection.fd);
     const uint64_t bytes =
         received - std::min(received, connection.received_before);
-    connection.received_before = received;
+    // The next look may be late. What was slowed down counts from then on: it
+    // would no longer be loud from one look to the next.
+    if (bytes >= kLoudBytes || connection.bound.is_set())
+      connection.bound.Set(connection.fd, received + kTightLoudBytes);
+    if (!connection.bound.is_set()) connection.received_before = received;
     if (bytes < most) continue;
     most = bytes;
     loudest = &connection;
   }
-  if (cut && loudest != nullptr) Cut(loudest, Reason::kMemory);
+  if (loudest == nullptr) return;
+  if (cut) {
+    Cut(loudest, Reason::kMemory);
+  } else {
+    log_.Log(Logger::Severity::kWarning, "memory_short",
+             {{"loudest", loudest->peer},
+              {"what_happens",
+               "callers that bring much are slowed down (--memory-bytes)"}});
+  }
 }
 
 void ConnectionGate::Tell(Reason reason, const std::string& peer) {

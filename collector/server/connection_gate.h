@@ -29,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "collector/server/receive_bound.h"
 #include "common/base/logger.h"
 
 namespace rankprobe {
@@ -41,11 +42,13 @@ class ConnectionGate {
     // Connections without a call that was let through: the oldest makes way.
     size_t max_unproven = 512;
     absl::Duration unproven_time = absl::Seconds(20);
-    uint64_t unproven_bytes = 512 << 10;
+    // At most 1 GiB; kept by the kernel (receive_bound.h).
+    uint64_t unproven_bytes = 256 << 10;
     // All connections.
     size_t max_connections = 100000;
-    // Above it unproven connections have next to nothing; a quarter above it
-    // the loudest connections are cut, one after the other.
+    // Above it unproven connections have next to nothing and callers that bring
+    // much are slowed down; a quarter above it the loudest connections are cut,
+    // one after the other.
     uint64_t memory_bytes = uint64_t{3} << 30;
     // What the process holds; tests bring their own.
     std::function<uint64_t()> memory_in_use;
@@ -55,6 +58,8 @@ class ConnectionGate {
     size_t unproven = 0;
     uint64_t cut = 0;
     uint64_t refused = 0;
+    // Callers that are slowed down while memory is short.
+    size_t slowed = 0;
   };
   // Takes a connected socket over.
   using Hand = std::function<void(int fd)>;
@@ -85,8 +90,11 @@ class ConnectionGate {
     bool proven = false;
     // Shut down by us; gRPC has not let go yet.
     bool cut = false;
-    // Bytes received at the last look of the memory guard.
+    // Bytes received at the last look of the memory guard, or when it was
+    // slowed down.
     uint64_t received_before = 0;
+    // Until it is proven; afterwards while memory is short and it is loud.
+    ReceiveBound bound;
   };
   // In order of acceptance.
   using Connections = std::list<Connection>;
@@ -111,9 +119,11 @@ class ConnectionGate {
   void Cut(Connection* connection, Reason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CutOldestUnproven(Reason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t MostUnprovenBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchUnproven(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchMemory(int64_t now_ns);
-  void CutLoudest(bool cut) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Bounds what loud callers may bring until the next look; cuts the loudest.
+  void SlowLoud(bool cut) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(Reason reason, const std::string& peer);
 
   const Options options_;

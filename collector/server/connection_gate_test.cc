@@ -169,6 +169,36 @@ TEST_F(ConnectionGateTest, WhenMemoryIsShortTheLoudestIsCut) {
   EXPECT_FALSE(quiet.Ended(600));
 }
 
+TEST_F(ConnectionGateTest, WhenMemoryIsShortTheLoudAreSlowedBeforeAnyIsCut) {
+  Start();
+  const Client quiet(gate_->port());
+  const Client loud(gate_->port());
+  WaitForConnections(2);
+  gate_->Prove(quiet.name());
+  gate_->Prove(loud.name());
+  EXPECT_EQ(gate_->stats().slowed, 0u);
+  in_use_ = 1001;
+  std::array<char, 1 << 16> data;
+  const auto read_all = [this, &data] {
+    absl::MutexLock lock(&mutex_);
+    for (const int fd : taken_) {
+      while (::recv(fd, data.data(), data.size(), MSG_DONTWAIT) > 0) {
+      }
+    }
+  };
+  for (int i = 0; i < 3000 && gate_->stats().slowed == 0; ++i) {
+    loud.Send(std::string(64 << 10, 'x'));
+    read_all();
+    EXPECT_FALSE(loud.Ended(10));
+  }
+  EXPECT_EQ(gate_->stats().slowed, 1u);
+  EXPECT_EQ(gate_->stats().cut, 0u);
+  in_use_ = 10;
+  for (int i = 0; i < 3000 && gate_->stats().slowed > 0; ++i)
+    EXPECT_FALSE(quiet.Ended(10));
+  EXPECT_EQ(gate_->stats().slowed, 0u);
+}
+
 TEST_F(ConnectionGateTest, WhatCannotBeListenedOnIsNamed) {
   Start();
   ConnectionGate::Options again;

@@ -46,6 +46,8 @@ constexpr int kMaxStreams = 256;
 constexpr size_t kQuickThreads = 2;
 // Hellos, and what else of a rank waits for the store.
 constexpr size_t kSessionThreads = 2;
+// What waits for them: a Hello may bring a config of 1 MiB.
+constexpr size_t kSessionBytes = 128 << 20;
 constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kIdleMs = 10 * 60 * 1000;
 constexpr int kHandshakeMs = 10000;
@@ -76,7 +78,8 @@ class ServerImpl final : public Server {
         pool_(config.worker_threads, /*max_queued=*/1024),
         quick_pool_(kQuickThreads, /*max_queued=*/1024),
         session_pool_(std::make_unique<WorkerPool>(
-            kSessionThreads, /*max_queued=*/4 * config.max_sessions)),
+            kSessionThreads, /*max_queued=*/4 * config.max_sessions,
+            kSessionBytes)),
         commits_(std::make_unique<CommitQueue>(
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
@@ -186,10 +189,12 @@ class ServerImpl final : public Server {
     janitor_.Stop();
     stop_ticker_.Set();
     ticker_.join();
+    // What a stream still does elsewhere needs the commit queue, and is audited
+    // like what the control plane still saves.
+    session_pool_.reset();
+    control_.WaitForSaves();
     WriteAgentsAudit();
     audited_.Wait();
-    // What a stream still does elsewhere needs the commit queue.
-    session_pool_.reset();
     // Writes and syncs what has been received.
     commits_.reset();
     server_.reset();
@@ -222,12 +227,17 @@ class ServerImpl final : public Server {
   void EndCalls() {
     MonotonicEvent ended;
     std::thread ending([this, &ended] {
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + kLastMoment));
+      server_->Shutdown(gpr_time_add(
+          gpr_now(GPR_CLOCK_MONOTONIC),
+          gpr_time_from_millis(absl::ToInt64Milliseconds(kLastMoment),
+                               GPR_TIMESPAN)));
       ended.Set();
     });
     if (!ended.WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
       commits_->Finish();
       control_.WaitForSaves();
+      WriteAgentsAudit();
+      audited_.Wait();
       events_->WaitForWrites();
       logger_->Log(Logger::Severity::kWarning, "queries_left",
                    {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
@@ -293,8 +303,8 @@ class ServerImpl final : public Server {
     options.run = [pool](std::function<void()> task) {
       return pool->Run(std::move(task));
     };
-    options.run_session = [sessions](std::function<void()> task) {
-      return sessions->Run(std::move(task));
+    options.run_session = [sessions](std::function<void()> task, size_t bytes) {
+      return sessions->Run(std::move(task), bytes);
     };
     return options;
   }
@@ -379,7 +389,7 @@ class ServerImpl final : public Server {
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
   // What is audited, one after another. The last member: what it still has to
-  // do needs the others.
+  // do needs the others. Shutdown leaves nothing that could give it more.
   DiskQueue audited_{/*own_thread=*/true};
 };
 
