@@ -43,14 +43,14 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
       if (!untrusted->has_hello())
         return FinishOnce(
             absl::InvalidArgumentError("the first event is not a hello"));
-      return GoOnElsewhere(run_,
+      return GoOnElsewhere(run_, untrusted->ByteSizeLong(),
                            [this, untrusted] { return Admit(untrusted); });
     }
     if (untrusted->has_hello())
       return FinishOnce(absl::InvalidArgumentError("a second hello"));
     // These wait for the store.
     if (untrusted->has_rank_known() || untrusted->has_config_edited()) {
-      return GoOnElsewhere(run_, [this, untrusted] {
+      return GoOnElsewhere(run_, untrusted->ByteSizeLong(), [this, untrusted] {
         control_->OnEvent(session_, *untrusted);
         return true;
       });
@@ -111,7 +111,8 @@ class UploadStream
     const absl::Status decoded = DecodeFrame(untrusted, &frame_);
     if (upload_ == 0) {
       if (!decoded.ok()) return Fail(decoded);
-      return GoOnElsewhere(run_, [this] { return Open(frame_); });
+      return GoOnElsewhere(run_, untrusted->Length(),
+                           [this] { return Open(frame_); });
     }
     // Of bytes that are no frame only the number is known.
     if (!decoded.ok() && frame_.sequence() == 0) return Fail(decoded);

@@ -36,7 +36,7 @@ class AgentService : public AgentServiceBase {
     // Runs what waits for the disk elsewhere; false: no room. Null: in place.
     std::function<bool(std::function<void()>)> run;
     // Likewise, for what a rank waits for: no query may be ahead of it.
-    std::function<bool(std::function<void()>)> run_session;
+    std::function<bool(std::function<void()>, size_t bytes)> run_session;
   };
 
   AgentService(const Options& options, ControlPlane* control,

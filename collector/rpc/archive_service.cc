@@ -14,6 +14,7 @@
 #include "collector/archive/ledger.h"
 #include "collector/rpc/stream_sink.h"
 #include "collector/rpc/stream_writer.h"
+#include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -243,7 +244,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
       context, pool_,
       [this, request = *request, audit,
        allowed](StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
-        const absl::Time began = absl::Now();
+        const MonotonicTime began = MonotonicNow();
         if (audit.has_value()) audit->Begin();
         const absl::Status status = [&]() -> absl::Status {
           RP_RETURN_IF_ERROR(allowed);
@@ -287,7 +288,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           return out->Write(std::move(event));
         }();
         if (status.ok()) {
-          metrics_->seconds.Add(absl::Now() - began);
+          metrics_->seconds.Add(Since(began));
         } else {
           ++metrics_->failed;
         }

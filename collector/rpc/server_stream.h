@@ -89,11 +89,15 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
   }
 
   // Runs a task that may wait for the disk elsewhere: gRPC has few threads, and
-  // all ranks need them. False: no room; null: in place.
-  using Runner = std::function<bool(std::function<void()>)>;
+  // all ranks need them. Told how many bytes the task keeps in memory. False: no
+  // room; null: in place.
+  using Runner = std::function<bool(std::function<void()>, size_t)>;
   // Instead of going on with the message that was read: `task` does, says
-  // whether to read on, and the stream and the message stay until then.
-  void GoOnElsewhere(const Runner& run, std::function<bool()> task) {
+  // whether to read on, and the stream and the message, of so many bytes, stay
+  // until then. A stream that is over by then has no say any more: another of
+  // the same peer may be there already.
+  void GoOnElsewhere(const Runner& run, size_t bytes,
+                     std::function<bool()> task) {
     if (run == nullptr) {
       if (task()) ReadNext();
       return;
@@ -102,7 +106,10 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
       absl::MutexLock lock(&mutex_);
       elsewhere_ = true;
     }
-    if (run([this, task = std::move(task)] { ComeBack(task()); })) return;
+    if (run([this, task = std::move(
+                       task)] { ComeBack(/*read_on=*/!IsOver() && task()); },
+            bytes))
+      return;
     FinishOnce(absl::ResourceExhaustedError(
         "too many wait for the collector's disk; try again"));
     ComeBack(/*read_on=*/false);
@@ -117,6 +124,11 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
     if (finished_) return;
     incoming_.Clear();
     this->StartRead(&incoming_);
+  }
+
+  bool IsOver() {
+    absl::MutexLock lock(&mutex_);
+    return finished_ || gone_;
   }
 
   void ComeBack(bool read_on) {

@@ -4,8 +4,9 @@
 
 namespace rankprobe {
 
-WorkerPool::WorkerPool(size_t threads, size_t max_queued)
-    : max_queued_(max_queued) {
+WorkerPool::WorkerPool(size_t threads, size_t max_queued,
+                       size_t max_queued_bytes)
+    : max_queued_(max_queued), max_queued_bytes_(max_queued_bytes) {
   for (size_t i = 0; i < threads; ++i)
     threads_.emplace_back([this] { Work(); });
 }
@@ -18,24 +19,28 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool WorkerPool::Run(std::function<void()> task) {
+bool WorkerPool::Run(std::function<void()> task, size_t bytes) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_ || tasks_.size() >= max_queued_) return false;
-  tasks_.push_back(std::move(task));
+  if (stopping_ || tasks_.size() >= max_queued_ ||
+      bytes > max_queued_bytes_ - queued_bytes_)
+    return false;
+  queued_bytes_ += bytes;
+  tasks_.push_back({std::move(task), bytes});
   return true;
 }
 
 void WorkerPool::Work() {
   for (;;) {
-    std::function<void()> task;
+    Task task;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      queued_bytes_ -= task.bytes;
     }
-    task();
+    task.run();
   }
 }
 

@@ -1,8 +1,11 @@
 // A few threads for calls that wait for the disk. Thread-safe. The destructor
-// runs what is queued, then joins.
+// runs what is queued, then joins. What waits is bounded by number and by the
+// memory that the tasks hold.
 #ifndef RANKPROBE_COLLECTOR_RPC_WORKER_POOL_H_
 #define RANKPROBE_COLLECTOR_RPC_WORKER_POOL_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -15,21 +18,29 @@ namespace rankprobe {
 
 class WorkerPool {
  public:
-  WorkerPool(size_t threads, size_t max_queued);
+  WorkerPool(size_t threads, size_t max_queued,
+             size_t max_queued_bytes = SIZE_MAX);
   ~WorkerPool();
-  // False when the queue is full.
-  bool Run(std::function<void()> task);
+  // `bytes`: what the task keeps in memory until it is done. False when the
+  // queue is full.
+  bool Run(std::function<void()> task, size_t bytes = 0);
 
  private:
   void Work();
+  struct Task {
+    std::function<void()> run;
+    size_t bytes = 0;
+  };
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !tasks_.empty();
   }
 
   const size_t max_queued_;
+  const size_t max_queued_bytes_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
 

@@ -113,10 +113,13 @@ absl::StatusOr<v1::BackupReport> BackupArchive(
   absl::StatusOr<v1::BackupReport> report =
       Fill(index, payloads, file_system, target, temporary, copy);
   if (report.ok()) {
-    absl::Status placed =
-        target->Delete(absl::StrCat(temporary, "/", kClaimFile));
-    if (placed.ok()) placed = target->Rename(temporary, directory);
-    if (placed.ok()) placed = target->SyncDirectory(Parent(directory));
+    absl::Status placed = target->Rename(temporary, directory);
+    // After it: a temporary directory without a claim would be nobody's, and in
+    // the way of the next backup. In a backup the claim is in nobody's way.
+    if (placed.ok()) {
+      target->Delete(absl::StrCat(directory, "/", kClaimFile)).IgnoreError();
+      placed = target->SyncDirectory(Parent(directory));
+    }
     if (!placed.ok()) report = placed;
   }
   if (!report.ok()) target->DeleteTree(temporary).IgnoreError();

@@ -61,14 +61,17 @@ int Remove(int directory, const std::string& name, int depth) {
     return error;
   }
   std::vector<std::string> names;
+  // Null is the end, and an error as well.
+  errno = 0;
   while (const dirent* entry = ::readdir(open)) {
     const std::string child = entry->d_name;
     if (child != "." && child != "..") names.push_back(child);
+    errno = 0;
   }
-  int error = 0;
+  int error = errno;
   for (const std::string& child : names) {
-    error = Remove(fd, child, depth + 1);
     if (error != 0) break;
+    error = Remove(fd, child, depth + 1);
   }
   ::closedir(open);
   if (error != 0) return error;

@@ -248,11 +248,16 @@ class PosixFileSystem : public FileSystem {
     DIR* dir = ::opendir(directory.c_str());
     if (dir == nullptr) return FromErrno(errno, "list", directory);
     std::vector<std::string> names;
+    // Null is the end, and an error as well.
+    errno = 0;
     while (const dirent* entry = ::readdir(dir)) {
       const absl::string_view name = entry->d_name;
       if (name != "." && name != "..") names.emplace_back(name);
+      errno = 0;
     }
+    const int error = errno;
     ::closedir(dir);
+    if (error != 0) return FromErrno(error, "list", directory);
     std::sort(names.begin(), names.end());
     return names;
   }
