@@ -10,23 +10,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "collector/store/chunk_packer.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
+#include "collector/store/payload_finder.h"
 #include "collector/store/payload_store.h"
-#include "collector/store/segment_reader.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/upgrade.h"
 #include "common/base/status_macros.h"
-#include "common/io/content_hash.h"
 
 namespace rankprobe {
 namespace {
 
 constexpr size_t kRowsPerBatch = 5000;
 constexpr size_t kMaxDamagedTexts = 100;
-// A chunk came in one frame of the wire, which holds 1 MiB.
-constexpr uint64_t kMaxChunkBytes = 16 << 20;
 
 // A batch that writes itself every so many rows.
 class RowWriter {
@@ -58,36 +54,6 @@ bool Parse(absl::string_view value, M* message) {
   return message->ParseFromArray(value.data(), static_cast<int>(value.size()));
 }
 
-// Where one piece of a payload lies.
-struct Piece {
-  uint64_t offset = 0;
-  v1::ChunkRow row;
-};
-
-// The pieces that make up bytes 0 to `length` without a gap; none if there are
-// no such.
-std::vector<Piece> Chain(const std::vector<Piece>& pieces, uint64_t length) {
-  // Last come those that lead to the end.
-  std::map<uint64_t, Piece> leads;
-  std::vector<const Piece*> by_offset;
-  by_offset.reserve(pieces.size());
-  for (const Piece& piece : pieces) by_offset.push_back(&piece);
-  std::stable_sort(
-      by_offset.begin(), by_offset.end(),
-      [](const Piece* a, const Piece* b) { return a->offset > b->offset; });
-  for (const Piece* const piece : by_offset) {
-    const uint64_t end = piece->offset + piece->row.length_bytes();
-    if (end == length || leads.count(end) > 0) leads[piece->offset] = *piece;
-  }
-  std::vector<Piece> chain;
-  for (uint64_t at = 0; at < length; at += chain.back().row.length_bytes()) {
-    const auto it = leads.find(at);
-    if (it == leads.end() || it->second.row.length_bytes() == 0) return {};
-    chain.push_back(it->second);
-  }
-  return chain;
-}
-
 class Rebuilder {
  public:
   Rebuilder(const StoreOptions& options, FileSystem* file_system,
@@ -99,7 +65,11 @@ class Rebuilder {
 
   absl::StatusOr<RebuildReport> Run() {
     RP_RETURN_IF_ERROR(OpenIndex());
-    RP_RETURN_IF_ERROR(ReadSegments());
+    RP_RETURN_IF_ERROR(finder_->ReadSegments([this](const std::string& place) {
+      ++report_.damaged_places;
+      if (report_.damaged.size() < kMaxDamagedTexts)
+        report_.damaged.push_back(place);
+    }));
     RP_RETURN_IF_ERROR(ReadPrincipals());
     RP_RETURN_IF_ERROR(Payloads());
     RP_RETURN_IF_ERROR(Records());
@@ -136,51 +106,8 @@ class Rebuilder {
                         PayloadStore::Open({options_.data_dir + "/segments",
                                             options_.segment_bytes, false},
                                            file_system_, known));
+    finder_.emplace(file_system_, payloads_.get(), name_of_);
     return absl::OkStatus();
-  }
-
-  absl::Status ReadSegments() {
-    for (const PayloadStore::SegmentInfo& segment : payloads_->Segments()) {
-      RP_RETURN_IF_ERROR(ReadSegment(
-          file_system_, payloads_->SegmentPath(segment.number),
-          segment.size_bytes,
-          [&](const SegmentFrame& frame) {
-            Found(segment.number, frame);
-            return absl::OkStatus();
-          },
-          [&](uint64_t offset) {
-            ++report_.damaged_places;
-            if (report_.damaged.size() < kMaxDamagedTexts) {
-              report_.damaged.push_back(
-                  PayloadStore::PlaceText(segment.number, offset));
-            }
-          }));
-    }
-    return absl::OkStatus();
-  }
-
-  void Found(uint64_t segment, const SegmentFrame& frame) {
-    Piece piece;
-    piece.offset = frame.offset;
-    piece.row.set_segment(segment);
-    piece.row.set_offset_bytes(frame.data_offset);
-    piece.row.set_length_bytes(frame.data.size());
-    piece.row.set_crc32c(frame.crc32c);
-    std::vector<Piece>& pieces =
-        found_[keys::Payload(frame.run, frame.digest, frame.payload_length)];
-    pieces.push_back(piece);
-    // A header does not say whether its data are a zstd frame of the chunk; the
-    // digest of the whole will.
-    const std::optional<uint64_t> unpacked = UnpackedBytes(frame.data);
-    std::string data;
-    if (!unpacked.has_value() || *unpacked > kMaxChunkBytes ||
-        *unpacked > frame.payload_length ||
-        frame.offset > frame.payload_length - *unpacked ||
-        !Unpack(frame.data, *unpacked, &data))
-      return;
-    piece.row.set_length_bytes(*unpacked);
-    piece.row.set_compressed_bytes(frame.data.size());
-    pieces.push_back(piece);
   }
 
   absl::Status ReadPrincipals() {
@@ -189,59 +116,9 @@ class Rebuilder {
           const std::optional<uint32_t> run = keys::ParseRun(key);
           v1::IncarnationRow row;
           if (run.has_value() && Parse(value, &row) && !row.principal().empty())
-            principals_[*run].insert(row.principal());
+            finder_->AddPrincipal(*run, row.principal());
           return absl::OkStatus();
         });
-  }
-
-  // Whether the bytes are those of `payload`; then their own digest.
-  absl::StatusOr<std::optional<std::string>> ContentOf(
-      const std::vector<Piece>& chain, const keys::PayloadParts& payload) {
-    PayloadHash hash;
-    std::string data;
-    for (const Piece& piece : chain) {
-      const absl::Status read = payloads_->Read(piece.row, &data);
-      if (absl::IsDataLoss(read)) return std::nullopt;
-      RP_RETURN_IF_ERROR(read);
-      hash.Add(data);
-    }
-    const std::string content = hash.Digest();
-    if (content == payload.digest) return content;
-    for (const std::string& principal : principals_[payload.run]) {
-      if (name_of_(principal, content) == payload.digest) return content;
-    }
-    return std::nullopt;
-  }
-
-  struct Whole {
-    std::vector<Piece> chain;
-    std::string content_digest;
-  };
-
-  // The pieces of one payload, or none.
-  absl::StatusOr<Whole> Assemble(const keys::PayloadParts& payload,
-                                 const std::vector<Piece>& pieces) {
-    for (const bool compressed : {true, false}) {
-      std::vector<Piece> some;
-      for (const Piece& piece : pieces) {
-        // Of two readings of one frame the other one.
-        const bool two = std::any_of(
-            pieces.begin(), pieces.end(), [&piece](const Piece& other) {
-              return other.row.segment() == piece.row.segment() &&
-                     other.row.offset_bytes() == piece.row.offset_bytes() &&
-                     other.row.compressed_bytes() !=
-                         piece.row.compressed_bytes();
-            });
-        if (!two || (piece.row.compressed_bytes() > 0) == compressed)
-          some.push_back(piece);
-      }
-      std::vector<Piece> chain = Chain(some, payload.length);
-      if (chain.empty()) continue;
-      RP_ASSIGN_OR_RETURN(const std::optional<std::string> content,
-                          ContentOf(chain, payload));
-      if (content.has_value()) return Whole{std::move(chain), *content};
-    }
-    return Whole();
   }
 
   // Whether the index has it, with chunks that are there.
@@ -272,11 +149,11 @@ class Rebuilder {
     // Those that only the index knows of are looked at too.
     RP_RETURN_IF_ERROR(
         index_->Scan("p", [&](absl::string_view key, absl::string_view) {
-          if (keys::ParsePayload(key).has_value()) found_[std::string(key)];
+          if (keys::ParsePayload(key).has_value()) finder_->AddKey(key);
           return absl::OkStatus();
         }));
     RowWriter rows(index_.get());
-    for (const auto& [key, pieces] : found_) {
+    for (const auto& [key, pieces] : finder_->found()) {
       const std::optional<keys::PayloadParts> payload = keys::ParsePayload(key);
       if (!payload.has_value()) continue;
       runs_.insert(payload->run);
@@ -286,7 +163,8 @@ class Rebuilder {
         stored_[payload->run] += payload->length;
         continue;
       }
-      RP_ASSIGN_OR_RETURN(const Whole found, Assemble(*payload, pieces));
+      RP_ASSIGN_OR_RETURN(const PayloadFinder::Whole found,
+                          finder_->Assemble(*payload, pieces));
       const std::string prefix =
           keys::ChunkPrefix(payload->run, payload->digest, payload->length);
       RP_RETURN_IF_ERROR(
@@ -298,7 +176,7 @@ class Rebuilder {
         RP_RETURN_IF_ERROR(rows.Delete(key));
         continue;
       }
-      for (const Piece& piece : found.chain) {
+      for (const PayloadFinder::Piece& piece : found.chain) {
         RP_RETURN_IF_ERROR(rows.Put(keys::AtOffset(prefix, piece.offset),
                                     piece.row.SerializeAsString()));
       }
@@ -506,11 +384,8 @@ class Rebuilder {
   const PayloadNameFn name_of_;
   std::unique_ptr<Index> index_;
   std::unique_ptr<PayloadStore> payloads_;
+  std::optional<PayloadFinder> finder_;
   RebuildReport report_;
-  // By key of table p.
-  std::map<std::string, std::vector<Piece>> found_;
-  // By run: who sent to it.
-  std::map<uint32_t, std::set<std::string>> principals_;
   std::set<std::string> referred_;
   std::set<uint32_t> runs_;
   std::set<std::pair<uint32_t, uint64_t>> senders_;

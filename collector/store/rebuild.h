@@ -12,12 +12,11 @@
 #define RANKPROBE_COLLECTOR_STORE_REBUILD_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "collector/store/payload_finder.h"
 #include "collector/store/store.h"
 #include "common/base/clock.h"
 #include "common/io/file_system.h"
@@ -36,11 +35,6 @@ struct RebuildReport {
   std::vector<std::string> damaged;
   uint64_t damaged_places = 0;
 };
-
-// The name in the store of what a principal sent under a digest
-// (collector/ingest/payload_scope).
-using PayloadNameFn = std::function<std::string(absl::string_view principal,
-                                                absl::string_view digest)>;
 
 // FAILED_PRECONDITION: a process holds the archive. NOT_FOUND: there is none.
 absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,

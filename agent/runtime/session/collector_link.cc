@@ -15,10 +15,6 @@ namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
-// How long a collector may take to appear before its absence is told.
-constexpr absl::Duration kSilence = absl::Milliseconds(900);
-// One that takes connections may be slow.
-constexpr absl::Duration kLongSilence = absl::Seconds(5);
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
@@ -481,90 +477,6 @@ void CollectorLink::ShipFlight() {
   shipping_.reset();
   ships_ = false;
   outbox_->Emit(std::move(event));
-}
-
-void CollectorLink::NoteError(const absl::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  last_error_ = std::string(status.message());
-}
-
-void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
-  absl::MutexLock lock(&mutex_);
-  last_error_ =
-      status.ok() ? "the collector ended the stream" : status.error_message();
-  if (welcomed) return;
-  // Refusals that another try will not change, as long as the other side
-  // stays what it is. The worker still tries again: it may be replaced.
-  switch (status.error_code()) {
-    case grpc::StatusCode::ALREADY_EXISTS:
-    case grpc::StatusCode::INVALID_ARGUMENT:
-    case grpc::StatusCode::UNAUTHENTICATED:
-    case grpc::StatusCode::PERMISSION_DENIED:
-      fatal_ = FromGrpc(status);
-      break;
-    case grpc::StatusCode::UNIMPLEMENTED:
-    case grpc::StatusCode::FAILED_PRECONDITION:
-      fatal_ = absl::FailedPreconditionError(absl::StrCat(
-          options_.collector, " is not a compatible rankprobe collector: ",
-          status.error_message()));
-      break;
-    default:
-      break;
-  }
-  decided_.NotifyAll();
-  TellOnce();
-}
-
-// The collector may never take what it was sent; a network that fails has
-// other codes.
-void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
-  switch (status.error_code()) {
-    case grpc::StatusCode::OK:
-    case grpc::StatusCode::INVALID_ARGUMENT:
-    case grpc::StatusCode::RESOURCE_EXHAUSTED:
-      queue_->StreamEnded(status.ok() ? "no reason given"
-                                      : status.error_message());
-      break;
-    default:
-      break;
-  }
-}
-
-// The one thing said to whoever started the training: it goes on, unwatched.
-void CollectorLink::TellOnce() {
-  if (told_) return;
-  // A collector that was there comes back; frames wait for it.
-  const absl::Duration patience = last_error_.empty() ? kLongSilence : kSilence;
-  if (fatal_.ok() && (reconnects_ > 0 || Since(began_) < patience)) return;
-  // That is an error of Session::Create.
-  if (fatal_.ok() && options_.on_missing == MissingCollector::kFail) return;
-  told_ = true;
-  const std::string rank =
-      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
-  std::string why(fatal_.message());
-  if (fatal_.ok()) {
-    why = absl::StrCat("no collector at ", options_.collector,
-                       last_error_.empty() ? "" : " (", last_error_,
-                       last_error_.empty() ? "" : ")",
-                       "; it is still looked for");
-  }
-  const std::string line =
-      !options_.spool_directory.empty()
-          ? absl::StrCat("rankprobe: what is recorded", rank, " is kept in ",
-                         options_.spool_directory, ", training goes on: ", why,
-                         "\n")
-          : absl::StrCat("rankprobe: nothing", rank,
-                         " is recorded, training goes on: ", why, "\n");
-  std::fputs(line.c_str(), stderr);
-}
-
-void CollectorLink::TellFound() {
-  if (!told_ || !fatal_.ok() || found_) return;
-  found_ = true;
-  const std::string line =
-      absl::StrCat("rankprobe: the collector at ", options_.collector,
-                   " is there now, what is queued is sent\n");
-  std::fputs(line.c_str(), stderr);
 }
 
 }  // namespace rankprobe

@@ -69,6 +69,8 @@ class CollectorLink {
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
   // Frames are encoded by the queue, payload bytes not copied.
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
+  // How long a collector may take to appear before its absence is told.
+  static constexpr absl::Duration kSilence = absl::Milliseconds(900);
 
   void Work();
   bool DrainOrphans();

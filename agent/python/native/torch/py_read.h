@@ -1,0 +1,23 @@
+// Small Python objects as plain data. With the GIL held.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "agent/python/native/session/py_ref.h"
+
+namespace rankprobe {
+
+// False for what is no tuple of integers of 64 bits: then a Python error may be
+// set, which is the caller's to clear.
+bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
+
+// str() of it in UTF-8, what has none as ascii() writes it; "" where that fails.
+// Leaves no Python error.
+std::string PyText(PyObject* object);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_

@@ -1,0 +1,207 @@
+// Tensors as ValueReader reads them: by their memory where that can be had, else
+// by what describe() says of them.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "agent/python/native/torch/py_read.h"
+#include "agent/python/native/torch/py_statistics.h"
+#include "agent/python/native/torch/py_value.h"
+#include "common/tensor/dtype.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint64_t kReuseBytes = 8 << 10;
+// Above all tokens of host memory.
+constexpr uintptr_t kDeviceStorage = uintptr_t{1} << 62;
+
+}  // namespace
+
+uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
+                              const TorchBindings& t) {
+  Life& life = lives_[storage];
+  if (life.weak) {
+    PyObject* alive = PyWeakref_GetObject(life.weak.get());
+    if (alive == tensor) return life.token;
+    uint64_t data = 0;
+    int64_t offset = 0;
+    if (alive != nullptr && alive != Py_None &&
+        t.CallInt(t.data_ptr, alive, &data)) {
+      const PyRef keep = PyRef::Share(alive);
+      uint64_t unsigned_offset = 0;
+      PyRef dtype = t.Get(t.dtype, alive);
+      if (!dtype) PyErr_Clear();
+      if (dtype && t.CallInt(t.storage_offset, alive, &unsigned_offset)) {
+        offset = static_cast<int64_t>(unsigned_offset) *
+                 static_cast<int64_t>(ElementSize(t.Dtype(dtype.get())));
+        if (data - static_cast<uint64_t>(offset) == storage) return life.token;
+      }
+    }
+  }
+  life.weak = PyRef::Steal(PyWeakref_NewRef(tensor, nullptr));
+  if (!life.weak) PyErr_Clear();
+  life.token = next_++;
+  return life.token;
+}
+
+bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
+  const TorchBindings& t = *torch_;
+  if (!t.IsTrue(t.is_cpu, tensor)) return false;
+  const PyRef layout = t.Get(t.layout, tensor), dtype = t.Get(t.dtype, tensor);
+  if (!layout || !dtype || layout.get() != t.strided.get()) {
+    PyErr_Clear();
+    return false;
+  }
+  out->dtype = t.Dtype(dtype.get());
+  if (out->dtype == v1::DTYPE_UNSPECIFIED) return false;
+  if (!t.CallInt(t.data_ptr, tensor, &out->address)) return false;  // functorch
+  if (!ReadInts(t.Get(t.shape, tensor).get(), &out->shape) ||
+      !ReadInts(t.Call(t.stride, tensor).get(), &out->strides)) {
+    PyErr_Clear();
+    return false;
+  }
+  return true;
+}
+
+bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
+                            PyTensorView* out) const {
+  const TorchBindings& t = *torch_;
+  if (!t.dlpack.Read(tensor, &out->dtype, &out->address, &out->shape,
+                     &out->strides) &&
+      !ReadMemory(tensor, out)) {
+    return false;
+  }
+  const bool complex = out->dtype == v1::DTYPE_COMPLEX32 ||
+                       out->dtype == v1::DTYPE_COMPLEX64 ||
+                       out->dtype == v1::DTYPE_COMPLEX128;
+  const PyRef negative = t.Call(t.is_neg, tensor);
+  const PyRef conjugate = complex ? t.Call(t.is_conj, tensor) : PyRef();
+  if (!negative || negative.get() != Py_False ||
+      (complex && (!conjugate || conjugate.get() != Py_False))) {
+    PyErr_Clear();
+    return false;
+  }
+  out->requires_grad = t.IsTrue(t.requires_grad, tensor);
+  out->keep = PyRef::Share(tensor);
+  uint64_t bytes = ElementSize(out->dtype);
+  for (const int64_t size : out->shape) bytes *= static_cast<uint64_t>(size);
+  // Reading a small tensor again costs less than knowing it.
+  if (bytes < kReuseBytes) reuse = false;
+  int64_t version = 0;
+  uint64_t offset = 0;
+  // An inference tensor has no version: never taken for seen.
+  if (reuse && out->address != 0 && t.GetInt(t.version, tensor, &version) &&
+      t.CallInt(t.storage_offset, tensor, &offset)) {
+    const uintptr_t storage = out->address - offset * ElementSize(out->dtype);
+    out->identity.storage = reinterpret_cast<const void*>(
+        tokens_->Token(storage, tensor, t));  // NOLINT: a number as a key
+    out->identity.version = static_cast<uint64_t>(version);
+  }
+  return true;
+}
+
+uintptr_t ValueReader::Storage(PyObject* tensor) const {
+  const TorchBindings& t = *torch_;
+  uint64_t address = 0, offset = 0;
+  if (!t.IsPlainTensor(tensor) || !t.IsTrue(t.is_cpu, tensor) ||
+      !t.CallInt(t.data_ptr, tensor, &address) ||
+      !t.CallInt(t.storage_offset, tensor, &offset)) {
+    return 0;
+  }
+  const PyRef dtype = t.Get(t.dtype, tensor);
+  if (!dtype) PyErr_Clear();
+  return dtype ? address - offset * ElementSize(t.Dtype(dtype.get())) : 0;
+}
+
+// describe() gives a dict: type, dtype, shape, requires_grad; address, strides
+// and keep when there is memory to read; slot when the numbers, or with an
+// address the bytes, come later; stats, which beat what the memory gives;
+// numpy; mesh, placements.
+// text_bytes: the memory is that of a NumPy text array and that long.
+bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
+                                PyTensorView* out) const {
+  const PyRef said = PyRef::Steal(PyObject_CallFunction(
+      torch_->describe.get(), "OiL", tensor, static_cast<int>(mode.needs),
+      mode.reuse ? tokens_->device_generation() : int64_t{-1}));
+  if (!said || !PyDict_Check(said.get())) {
+    PyErr_Clear();
+    return false;
+  }
+  const auto get = [&](const char* key) {
+    PyObject* value = PyDict_GetItemString(said.get(), key);
+    return value == Py_None ? nullptr : value;
+  };
+  out->summary = std::make_unique<v1::TensorSummary>();
+  PyObject* dtype = get("dtype");
+  const std::string dtype_text = dtype == nullptr ? "" : PyText(dtype);
+  out->dtype = ParseDtype(dtype_text);
+  if (out->dtype == v1::DTYPE_UNSPECIFIED)
+    out->summary->set_dtype_name(dtype_text);
+  if (PyObject* type = get("type"); type != nullptr)
+    out->summary->set_type(PyText(type));
+  if (get("numpy") != nullptr) {
+    out->summary->set_numpy(true);
+    out->summary->set_numpy_dtype(dtype_text);
+  }
+  if (PyObject* stats = get("stats"); stats != nullptr)
+    ReadPyStatistics(stats, out->summary->mutable_stats());
+  if (!ReadInts(get("shape"), &out->shape)) {
+    PyErr_Clear();
+    return false;
+  }
+  out->requires_grad = get("requires_grad") == Py_True;
+  if (PyObject* mesh = get("mesh"); mesh != nullptr) {
+    // One of over 10,000 ranks is left out.
+    if (std::string text = PyText(mesh); text.size() <= kMaxMeshBytes)
+      out->summary->set_device_mesh_json(std::move(text));
+  }
+  if (PyObject* list = get("placements"); list != nullptr) {
+    const PyRef fast = PyRef::Steal(PySequence_Fast(list, ""));
+    for (Py_ssize_t i = 0; fast && i < PySequence_Fast_GET_SIZE(fast.get());
+         ++i) {
+      PyObject* one = PySequence_Fast_GET_ITEM(fast.get(), i);
+      int kind = 0;
+      unsigned dim = 0;
+      const char* reduce = "";
+      if (!PyArg_ParseTuple(one, "iIs", &kind, &dim, &reduce)) break;
+      v1::Placement* placement = out->summary->add_placements();
+      placement->set_kind(static_cast<v1::Placement::Kind>(kind));
+      placement->set_dim(dim);
+      placement->set_reduce_op(reduce);
+    }
+    PyErr_Clear();
+  }
+  PyObject* address = get("address");
+  if (PyObject* slot = get("slot"); slot != nullptr) {
+    out->slot = PyLong_AsUnsignedLongLong(slot);
+    if (get("full") == Py_True) tokens_->WantFinish();
+    out->arrival = address == nullptr ? Arrival::kNumbers : Arrival::kBytes;
+    if (address != nullptr) {
+      // The same bytes for as long as the slot is known.
+      out->identity.storage =
+          reinterpret_cast<const void*>(kDeviceStorage | out->slot);  // NOLINT
+    }
+  }
+  if (PyObject* bytes = get("text_bytes"); bytes != nullptr) {
+    out->text = true;
+    out->dtype = v1::DTYPE_UINT8;
+    out->summary->clear_dtype_name();
+    out->summary->mutable_shape()->Assign(out->shape.begin(), out->shape.end());
+    out->shape = {PyLong_AsLongLong(bytes)};
+  }
+  out->no_data = (address == nullptr && out->arrival == Arrival::kNow) ||
+                 out->dtype == v1::DTYPE_UNSPECIFIED;
+  if (!out->no_data && address != nullptr) {
+    out->address = PyLong_AsUnsignedLongLong(address);
+    out->keep = PyRef::Share(get("keep"));
+    if (!ReadInts(get("strides"), &out->strides) ||
+        out->strides.size() != out->shape.size()) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,76 @@
+// What was read, as the parts of a record.
+#include "agent/python/native/torch/py_value.h"
+
+namespace rankprobe {
+namespace {
+
+void FillTensor(CallBuilder& builder, const PyTensorView& tensor,
+                v1::TensorSummary* out) {
+  if (tensor.no_data) {
+    out->set_dtype(tensor.dtype);
+    out->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    out->set_requires_grad(tensor.requires_grad);
+    builder.NoData(out);
+  } else {
+    builder.Tensor(tensor.Info(), out);
+  }
+  if (tensor.text) {
+    out->clear_dtype();
+    out->clear_shape();
+    if (out->has_stats()) out->mutable_stats()->Clear();
+  }
+  if (tensor.summary != nullptr) out->MergeFrom(*tensor.summary);
+}
+
+}  // namespace
+
+TensorInfo PyTensorView::Info() const {
+  TensorInfo info;
+  info.view.data = reinterpret_cast<const void*>(address);
+  info.view.dtype = dtype;
+  info.view.sizes = shape;
+  info.view.strides = strides;
+  info.requires_grad = requires_grad;
+  info.identity = identity;
+  info.arrival = arrival;
+  info.slot = slot;
+  return info;
+}
+
+void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out) {
+  switch (value.kind) {
+    case PyValue::Kind::kNull:
+      return;
+    case PyValue::Kind::kTensor:
+      FillTensor(builder, *value.tensor, out->mutable_tensor());
+      return;
+    case PyValue::Kind::kLeaf:
+      *out = *value.leaf;
+      return;
+    case PyValue::Kind::kP2p:
+      *out = *value.leaf;
+      FillTensor(builder, *value.tensor, out->mutable_p2p()->mutable_tensor());
+      return;
+    case PyValue::Kind::kList:
+      FillList(builder, value.items, out->mutable_list());
+      return;
+    case PyValue::Kind::kMap:
+      FillMap(builder, value, out->mutable_map());
+      return;
+  }
+}
+
+void FillList(CallBuilder& builder, const std::vector<PyValue>& values,
+              v1::ValueList* out) {
+  for (const PyValue& value : values) Fill(builder, value, out->add_items());
+}
+
+void FillMap(CallBuilder& builder, const PyValue& values, v1::ValueMap* out) {
+  for (size_t i = 0; i < values.items.size(); ++i) {
+    v1::NamedValue* item = out->add_items();
+    item->set_name(values.names[i]);
+    Fill(builder, values.items[i], item->mutable_value());
+  }
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,87 @@
+// Payloads as the segments tell of them, without an index: every chunk says by its
+// header which payload it is a piece of. The pieces of one are put together and
+// checked against its digest, or against the names that the principals of its run
+// give to such bytes.
+//
+// Ownership: of the rebuild; what it is given outlives it. Not thread-safe. Reads
+// only. Failure: the first error of the disk; damage is no error.
+#ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_FINDER_H_
+#define RANKPROBE_COLLECTOR_STORE_PAYLOAD_FINDER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collector/store/keys.h"
+#include "collector/store/payload_store.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+struct SegmentFrame;
+
+// The name in the store of what a principal sent under a digest
+// (collector/ingest/payload_scope).
+using PayloadNameFn = std::function<std::string(absl::string_view principal,
+                                                absl::string_view digest)>;
+
+class PayloadFinder {
+ public:
+  // Where one piece of a payload lies.
+  struct Piece {
+    uint64_t offset = 0;
+    v1::ChunkRow row;
+  };
+  struct Whole {
+    std::vector<Piece> chain;
+    std::string content_digest;
+  };
+
+  PayloadFinder(FileSystem* file_system, PayloadStore* store,
+                PayloadNameFn name_of)
+      : file_system_(file_system),
+        store_(store),
+        name_of_(std::move(name_of)) {}
+
+  // `on_damage`: a place where there is something else than a frame.
+  absl::Status ReadSegments(
+      const std::function<void(const std::string& place)>& on_damage);
+  // Somebody who sent to `run`.
+  void AddPrincipal(uint32_t run, const std::string& principal) {
+    principals_[run].insert(principal);
+  }
+  // A payload, by its key of table p, that may have no pieces.
+  void AddKey(absl::string_view key) { found_[std::string(key)]; }
+
+  // Pieces by key of table p.
+  const std::map<std::string, std::vector<Piece>>& found() const {
+    return found_;
+  }
+  // The pieces that make up one payload; none if they do not.
+  absl::StatusOr<Whole> Assemble(const keys::PayloadParts& payload,
+                                 const std::vector<Piece>& pieces);
+
+ private:
+  void Found(uint64_t segment, const SegmentFrame& frame);
+  // Whether the bytes are those of `payload`; then their own digest.
+  absl::StatusOr<std::optional<std::string>> ContentOf(
+      const std::vector<Piece>& chain, const keys::PayloadParts& payload);
+
+  FileSystem* const file_system_;
+  PayloadStore* const store_;
+  const PayloadNameFn name_of_;
+  std::map<std::string, std::vector<Piece>> found_;
+  std::map<uint32_t, std::set<std::string>> principals_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_PAYLOAD_FINDER_H_

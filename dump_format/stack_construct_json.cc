@@ -1,0 +1,54 @@
+// stack.json and construct.json, which say where calls come from.
+#include "absl/strings/str_cat.h"
+#include "common/text/json_text.h"
+#include "dump_format/dump_json.h"
+
+namespace rankprobe {
+
+std::string StackJson(const StepView& view) {
+  std::string out;
+  JsonTextWriter json(&out);
+  json.BeginObject();
+  int number = 0;
+  for (const StepView::Stack& stack : view.stacks) {
+    if (stack.entries.empty()) continue;
+    json.Key(absl::StrCat(number++));
+    json.BeginArray();
+    json.BeginArray();
+    for (const std::string& entry : stack.entries) json.String(entry);
+    json.EndArray();
+    json.BeginArray();
+    for (const std::string& frame : stack.frames) json.String(frame);
+    json.EndArray();
+    json.EndArray();
+  }
+  json.EndObject();
+  return out;
+}
+
+std::string ConstructJson(const StepView& view) {
+  std::string out;
+  JsonTextWriter json(&out);
+  json.BeginObject();
+  for (const v1::ConstructEdge& edge : view.edges) {
+    json.Key(edge.entry());
+    if (edge.has_micro_step()) json.BeginArray();
+    if (edge.has_parent()) {
+      json.String(edge.parent());
+    } else {
+      json.Null();
+    }
+    if (edge.has_micro_step()) {
+      json.Int(edge.micro_step());
+      json.EndArray();
+    }
+  }
+  if (view.end.has_value() && view.end->has_megatron_micro_step_number()) {
+    json.Key("megatron_micro_step_number");
+    json.Int(view.end->megatron_micro_step_number());
+  }
+  json.EndObject();
+  return out;
+}
+
+}  // namespace rankprobe
