@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "dump_format/dump_walk.h"
 #include "dump_format/json_stream.h"
 
 namespace rankprobe {
@@ -100,52 +101,13 @@ absl::Status DumpReader::LoadIndex() {
   }
   JsonStream stream =
       text_.empty() ? JsonStream(file_.get(), size) : JsonStream(text_);
-  std::string dump_data_dir;
-  bool has_task = false;
-  bool has_data = false;
-  RP_RETURN_IF_ERROR(stream.Expect('{'));
-  if (stream.Peek() != '}') {
-    do {
-      std::string key;
-      RP_RETURN_IF_ERROR(stream.ReadString(&key));
-      RP_RETURN_IF_ERROR(stream.Expect(':'));
-      if (key == "data") {
-        if (stream.Peek() != '{') return stream.Fault("data is no object");
-        has_data = true;
-        RP_RETURN_IF_ERROR(IndexData(&stream));
-        continue;
-      }
-      uint64_t begin = 0;
-      uint64_t end = 0;
-      RP_RETURN_IF_ERROR(stream.SkipValue(&begin, &end));
-      if (key != "task" && key != "level" && key != "framework" &&
-          key != "dump_data_dir") {
-        continue;
-      }
-      JsonDocument document;
-      RP_RETURN_IF_ERROR(ParseSlice(begin, end, &document));
-      const JsonValue& value = document.root();
-      if (value.is_null()) continue;
-      if (!value.is_string()) {
-        return absl::InvalidArgumentError(absl::StrCat(key, " is no string"));
-      }
-      const std::string string_value(value.text);
-      if (key == "task") {
-        task_ = string_value;
-        has_task = true;
-      } else if (key == "level") {
-        level_ = string_value;
-      } else if (key == "framework") {
-        framework_ = string_value;
-      } else {
-        dump_data_dir = string_value;
-      }
-    } while (stream.Take(','));
-  }
-  RP_RETURN_IF_ERROR(stream.Expect('}'));
-  if (stream.Peek() != 0) return stream.Fault("text after the value");
-  if (!has_data) return absl::InvalidArgumentError("has no \"data\"");
-  if (!has_task) return absl::InvalidArgumentError("has no \"task\"");
+  DumpHead head;
+  RP_RETURN_IF_ERROR(IndexEntries(&stream, &head));
+  if (!head.task.has_value())
+    return absl::InvalidArgumentError("has no \"task\"");
+  task_ = *std::move(head.task);
+  level_ = std::move(head.level).value_or("");
+  framework_ = std::move(head.framework).value_or("");
   if (task_ == "tensor") {
     mode_ = DumpMode::kTensor;
   } else if (task_ == "structure") {
@@ -158,7 +120,7 @@ absl::Status DumpReader::LoadIndex() {
                      "\" cannot be analysed; it must be tensor, statistics or "
                      "structure"));
   }
-  return ResolveDataDir(dump_data_dir);
+  return ResolveDataDir(head.dump_data_dir.value_or(""));
 }
 
 absl::Status DumpReader::ResolveDataDir(const std::string& dump_data_dir) {
@@ -171,34 +133,29 @@ absl::Status DumpReader::ResolveDataDir(const std::string& dump_data_dir) {
   return absl::OkStatus();
 }
 
-absl::Status DumpReader::IndexData(JsonStream* stream) {
-  RP_RETURN_IF_ERROR(stream->Expect('{'));
+absl::Status DumpReader::IndexEntries(JsonStream* stream, DumpHead* head) {
   absl::flat_hash_map<std::string, uint32_t> seen;
-  std::string key;
-  if (stream->Peek() != '}') {
-    do {
-      RP_RETURN_IF_ERROR(stream->ReadString(&key));
-      RP_RETURN_IF_ERROR(stream->Expect(':'));
-      Entry entry;
-      RP_RETURN_IF_ERROR(stream->SkipValue(&entry.begin, &entry.end));
-      const auto [it, is_new] =
-          seen.try_emplace(key, static_cast<uint32_t>(entries_.size()));
-      if (!is_new) {
-        // As Python reads it: the place of the first, the value of the last.
-        entries_[it->second].begin = entry.begin;
-        entries_[it->second].end = entry.end;
-        continue;
-      }
-      if (entries_.size() >= UINT32_MAX) {
-        return absl::InvalidArgumentError("too many entries");
-      }
-      entry.name_begin = names_.size();
-      entry.name_length = static_cast<uint32_t>(key.size());
-      names_.append(key);
-      entries_.push_back(entry);
-    } while (stream->Take(','));
-  }
-  RP_RETURN_IF_ERROR(stream->Expect('}'));
+  RP_RETURN_IF_ERROR(
+      WalkDump(stream, head, [&](const std::string& key) -> absl::Status {
+        Entry entry;
+        RP_RETURN_IF_ERROR(stream->SkipValue(&entry.begin, &entry.end));
+        const auto [it, is_new] =
+            seen.try_emplace(key, static_cast<uint32_t>(entries_.size()));
+        if (!is_new) {
+          // As Python reads it: the place of the first, the value of the last.
+          entries_[it->second].begin = entry.begin;
+          entries_[it->second].end = entry.end;
+          return absl::OkStatus();
+        }
+        if (entries_.size() >= UINT32_MAX) {
+          return absl::InvalidArgumentError("too many entries");
+        }
+        entry.name_begin = names_.size();
+        entry.name_length = static_cast<uint32_t>(key.size());
+        names_.append(key);
+        entries_.push_back(entry);
+        return absl::OkStatus();
+      }));
   seen = {};
   by_name_.reserve(entries_.size());
   for (uint32_t i = 0; i < entries_.size(); ++i) by_name_[name(i)] = i;
@@ -232,26 +189,14 @@ absl::Status DumpReader::LoadStacks() {
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
   has_stack_ = true;
   JsonStream stream(file.get(), size);
-  RP_RETURN_IF_ERROR(stream.Expect('{'));
   JsonDocument document;
-  std::string key;
-  if (stream.Peek() != '}') {
-    do {
-      RP_RETURN_IF_ERROR(stream.ReadString(&key));
-      RP_RETURN_IF_ERROR(stream.Expect(':'));
-      uint64_t begin = 0;
-      uint64_t end = 0;
-      RP_RETURN_IF_ERROR(stream.SkipValue(&begin, &end));
-      if (end - begin > kMaxSliceBytes) {
-        return absl::InvalidArgumentError("a stack of over 1 GiB");
-      }
-      std::string text(end - begin, '\0');
-      RP_RETURN_IF_ERROR(file->Read(begin, absl::MakeSpan(text)));
-      RP_RETURN_IF_ERROR(document.Parse(std::move(text)));
-      RP_RETURN_IF_ERROR(AddStack(key, document.root()));
-    } while (stream.Take(','));
-  }
-  return stream.Expect('}');
+  std::string scratch;
+  return stream.ReadObject([&](const std::string& key) -> absl::Status {
+    RP_ASSIGN_OR_RETURN(const absl::string_view text,
+                        stream.ReadValue(kMaxSliceBytes, &scratch));
+    RP_RETURN_IF_ERROR(document.ParseView(text));
+    return AddStack(key, document.root());
+  });
 }
 
 absl::Status DumpReader::AddStack(absl::string_view key,

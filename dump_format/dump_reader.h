@@ -86,7 +86,7 @@ class DumpReader {
   DumpReader(FileSystem* file_system, std::string directory, Options options);
   absl::Status Load(Options options);
   absl::Status LoadIndex();
-  absl::Status IndexData(class JsonStream* stream);
+  absl::Status IndexEntries(class JsonStream* stream, struct DumpHead* head);
   absl::Status LoadStacks();
   absl::Status AddStack(absl::string_view key, const JsonValue& value);
   absl::Status LoadConstruct();

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "dump_format/json_value.h"
 
 namespace rankprobe {
@@ -33,7 +34,7 @@ JsonStream::JsonStream(const RandomAccessFile* file, uint64_t size)
     : file_(file), size_(size) {}
 
 JsonStream::JsonStream(absl::string_view text)
-    : file_(nullptr), size_(text.size()), window_(text) {}
+    : file_(nullptr), text_(text), size_(text.size()), window_(text) {}
 
 bool JsonStream::Fill() {
   if (at_ < window_.size()) return true;
@@ -192,6 +193,54 @@ absl::Status JsonStream::SkipValue(uint64_t* begin, uint64_t* end) {
     if (open_.empty()) return absl::OkStatus();
     c = Peek();
   } while (true);
+}
+
+absl::Status JsonStream::SkipValue() {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  return SkipValue(&begin, &end);
+}
+
+absl::StatusOr<absl::string_view> JsonStream::ReadValue(uint64_t max_bytes,
+                                                        std::string* scratch) {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  RP_RETURN_IF_ERROR(SkipValue(&begin, &end));
+  const uint64_t length = end - begin;
+  if (length > max_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a value of over ", max_bytes, " bytes at byte ", begin));
+  }
+  if (file_ == nullptr) return text_.substr(begin, length);
+  if (begin >= window_offset_)
+    return window_.substr(begin - window_offset_, length);
+  scratch->resize(length);
+  RP_RETURN_IF_ERROR(file_->Read(begin, absl::MakeSpan(*scratch)));
+  return *scratch;
+}
+
+absl::Status JsonStream::ReadObject(
+    absl::FunctionRef<absl::Status(const std::string& name)> member) {
+  RP_RETURN_IF_ERROR(Expect('{'));
+  std::string name;
+  if (Peek() != '}') {
+    do {
+      RP_RETURN_IF_ERROR(ReadString(&name));
+      RP_RETURN_IF_ERROR(Expect(':'));
+      RP_RETURN_IF_ERROR(member(name));
+    } while (Take(','));
+  }
+  return Expect('}');
+}
+
+absl::Status JsonStream::ReadArray(absl::FunctionRef<absl::Status()> item) {
+  RP_RETURN_IF_ERROR(Expect('['));
+  if (Peek() != ']') {
+    do {
+      RP_RETURN_IF_ERROR(item());
+    } while (Take(','));
+  }
+  return Expect(']');
 }
 
 }  // namespace rankprobe

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/io/file_system.h"
 
@@ -30,6 +32,18 @@ class JsonStream {
   absl::Status ReadString(std::string* out);
   // Consumes one value; [begin, end) is where it stands.
   absl::Status SkipValue(uint64_t* begin, uint64_t* end);
+  absl::Status SkipValue();
+  // Consumes one value and returns its text, which is good until the stream is
+  // used again. `scratch` is room for what the window does not hold whole.
+  // RESOURCE_EXHAUSTED when it is longer; it is consumed all the same.
+  absl::StatusOr<absl::string_view> ReadValue(uint64_t max_bytes,
+                                              std::string* scratch);
+  // Consumes an object: `member` is called behind the name of each member and
+  // consumes its value. An error of `member` is the result.
+  absl::Status ReadObject(
+      absl::FunctionRef<absl::Status(const std::string& name)> member);
+  // Consumes an array: `item` consumes one value.
+  absl::Status ReadArray(absl::FunctionRef<absl::Status()> item);
   uint64_t offset() const { return window_offset_ + at_; }
   // Has a skipped value had a member of this name, at any depth?
   bool saw_md5() const { return saw_md5_; }
@@ -42,6 +56,7 @@ class JsonStream {
   absl::Status EndFault() const;
 
   const RandomAccessFile* const file_;
+  const absl::string_view text_;  // without a file
   const uint64_t size_;
   absl::Status read_status_;
   std::string buffer_;

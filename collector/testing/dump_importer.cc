@@ -1,23 +1,54 @@
 #include "collector/testing/dump_importer.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/records/entry_names.h"
 #include "common/tensor/dtype.h"
-#include "rapidjson/document.h"
+#include "dump_format/dump_walk.h"
+#include "dump_format/json_value.h"
 
 namespace rankprobe::testing {
 namespace {
 
-using Json = rapidjson::Value;
+using Json = JsonValue;
 
-std::string Str(const Json& v) { return {v.GetString(), v.GetStringLength()}; }
+// Of a member that the test data has.
+const Json& At(const Json& v, absl::string_view key) {
+  static const Json* const kNone = new Json();
+  const Json* const found = v.Find(key);
+  EXPECT_NE(found, nullptr) << key;
+  return found == nullptr ? *kNone : *found;
+}
+
+std::string Str(const Json& v) {
+  EXPECT_TRUE(v.is_string());
+  return std::string(v.text);
+}
+
+std::optional<int64_t> MaybeInt(const Json& v) {
+  int64_t number = 0;
+  if (v.kind != Json::Kind::kInt || !absl::SimpleAtoi(v.text, &number))
+    return std::nullopt;
+  return number;
+}
+
+int64_t Int(const Json& v) {
+  const std::optional<int64_t> number = MaybeInt(v);
+  EXPECT_TRUE(number.has_value()) << v.text;
+  return number.value_or(0);
+}
+
+bool Bool(const Json& v) {
+  EXPECT_TRUE(v.is_bool());
+  return v.kind == Json::Kind::kTrue;
+}
 
 class Importer {
  public:
@@ -25,41 +56,41 @@ class Importer {
 
   void Tensor(const Json& leaf, const std::string& name,
               v1::TensorSummary* out) {
-    const std::string type = Str(leaf["type"]);
+    const std::string type = Str(At(leaf, "type"));
     if (type == "numpy.ndarray") {
       out->set_numpy(true);
-      out->set_numpy_dtype(Str(leaf["dtype"]));
-      out->set_dtype(ParseDtype(Str(leaf["dtype"])));
+      out->set_numpy_dtype(Str(At(leaf, "dtype")));
+      out->set_dtype(ParseDtype(Str(At(leaf, "dtype"))));
     } else {
       if (type != "torch.Tensor") out->set_type(type);
-      out->set_dtype(ParseDtype(Str(leaf["dtype"])));
-      out->set_requires_grad(leaf["requires_grad"].GetBool());
+      out->set_dtype(ParseDtype(Str(At(leaf, "dtype"))));
+      out->set_requires_grad(Bool(At(leaf, "requires_grad")));
     }
     uint64_t bytes = ElementSize(out->dtype());
-    for (const Json& size : leaf["shape"].GetArray()) {
-      out->add_shape(size.GetInt64());
-      bytes *= static_cast<uint64_t>(size.GetInt64());
+    for (const Json& size : At(leaf, "shape").items()) {
+      out->add_shape(Int(size));
+      bytes *= static_cast<uint64_t>(Int(size));
     }
-    if (leaf.HasMember("Max")) {
+    if (leaf.Find("Max") != nullptr) {
       v1::TensorStats& s = *out->mutable_stats();
       Stat(
-          leaf["Max"], [&](double v) { s.set_max_f(v); },
+          At(leaf, "Max"), [&](double v) { s.set_max_f(v); },
           [&](int64_t v) { s.set_max_i(v); }, [&](bool v) { s.set_max_b(v); });
       Stat(
-          leaf["Min"], [&](double v) { s.set_min_f(v); },
+          At(leaf, "Min"), [&](double v) { s.set_min_f(v); },
           [&](int64_t v) { s.set_min_i(v); }, [&](bool v) { s.set_min_b(v); });
       Stat(
-          leaf["Mean"], [&](double v) { s.set_mean_f(v); },
+          At(leaf, "Mean"), [&](double v) { s.set_mean_f(v); },
           [&](int64_t v) { s.set_mean_i(v); }, [](bool) {});
       Stat(
-          leaf["Norm"], [&](double v) { s.set_norm_f(v); },
+          At(leaf, "Norm"), [&](double v) { s.set_norm_f(v); },
           [&](int64_t v) { s.set_norm_i(v); }, [](bool) {});
     }
-    if (leaf.HasMember("md5")) {
-      if (leaf["md5"].IsNull()) {
+    if (leaf.Find("md5") != nullptr) {
+      if (At(leaf, "md5").is_null()) {
         out->mutable_checksum()->set_null(true);
       } else {
-        const std::string text = Str(leaf["md5"]);
+        const std::string text = Str(At(leaf, "md5"));
         if (absl::StartsWith(text, "0x")) {
           out->mutable_checksum()->set_xor64(std::stoull(text, nullptr, 16));
         } else {
@@ -68,8 +99,8 @@ class Importer {
         }
       }
     }
-    if (leaf.HasMember("data_name")) {
-      EXPECT_EQ(Str(leaf["data_name"]), name + ".pt");
+    if (leaf.Find("data_name") != nullptr) {
+      EXPECT_EQ(Str(At(leaf, "data_name")), name + ".pt");
       std::string data;
       while (data.size() < bytes) absl::StrAppend(&data, "payload of ", name);
       data.resize(bytes);
@@ -81,69 +112,64 @@ class Importer {
 
   void Value(const Json& v, const std::string& name, v1::Value* out) {
     using Leaf = v1::ObjectLeaf;
-    if (v.IsNull()) return;
-    if (v.IsArray()) {
-      out->mutable_list();
-      for (rapidjson::SizeType i = 0; i < v.Size(); ++i) {
-        Value(v[i], absl::StrCat(name, ".", i),
-              out->mutable_list()->add_items());
-      }
-      return;
-    }
-    if (v.IsString())
+    if (v.is_null()) return;
+    if (v.is_array()) return List(v, name, out->mutable_list());
+    if (v.is_string())
       return Object(Leaf::KIND_BARE_TEXT, out)->set_text(Str(v));
-    if (v.IsInt64())
-      return Object(Leaf::KIND_BARE_INT, out)->add_ints(v.GetInt64());
-    if (!v.HasMember("type") || !v["type"].IsString()) {
-      if (v.MemberCount() == 0 && absl::StrContains(name, "weird_empty"))
+    if (const std::optional<int64_t> number = MaybeInt(v))
+      return Object(Leaf::KIND_BARE_INT, out)->add_ints(*number);
+    const Json* const type_value = v.Find("type");
+    if (type_value == nullptr || !type_value->is_string()) {
+      if (v.size == 0 && absl::StrContains(name, "weird_empty"))
         Object(Leaf::KIND_EMPTY_OBJECT, out);
       return Map(v, name, out->mutable_map());
     }
-    const std::string type = Str(v["type"]);
-    if (v.HasMember("shape")) return Tensor(v, name, out->mutable_tensor());
+    const std::string type = Str(*type_value);
+    if (v.Find("shape") != nullptr)
+      return Tensor(v, name, out->mutable_tensor());
     if (type == "slice") {
       Leaf* leaf = Object(Leaf::KIND_SLICE, out);
-      for (rapidjson::SizeType i = 0; i < 3; ++i) {
-        const Json& part = v["value"][i];
-        if (part.IsNull()) leaf->set_null_mask(leaf->null_mask() | 1u << i);
-        leaf->add_ints(part.IsNull() ? 0 : part.GetInt64());
+      ASSERT_EQ(At(v, "value").items().size(), 3u);
+      for (size_t i = 0; i < 3; ++i) {
+        const Json& part = At(v, "value").items()[i];
+        if (part.is_null()) leaf->set_null_mask(leaf->null_mask() | 1u << i);
+        leaf->add_ints(part.is_null() ? 0 : Int(part));
       }
     } else if (type == "ellipsis") {
       Object(Leaf::KIND_ELLIPSIS, out);
     } else if (type == "torch.Size") {
       Leaf* leaf = Object(Leaf::KIND_TORCH_SIZE, out);
-      for (const Json& size : v["value"].GetArray())
-        leaf->add_ints(size.GetInt64());
+      for (const Json& size : At(v, "value").items()) leaf->add_ints(Int(size));
     } else if (type == "torch.memory_format") {
-      Object(Leaf::KIND_MEMORY_FORMAT, out)->set_text(Str(v["format"]));
+      Object(Leaf::KIND_MEMORY_FORMAT, out)->set_text(Str(At(v, "format")));
     } else if (type == "torch.dtype") {
-      Object(Leaf::KIND_DTYPE, out)->set_text(Str(v["value"]));
+      Object(Leaf::KIND_DTYPE, out)->set_text(Str(At(v, "value")));
     } else if (type == "torch.device") {
-      Object(Leaf::KIND_DEVICE, out)->set_text(Str(v["value"]));
+      Object(Leaf::KIND_DEVICE, out)->set_text(Str(At(v, "value")));
     } else if (type == "torch.distributed.ReduceOp") {
-      Object(Leaf::KIND_REDUCE_OP, out)->set_text(Str(v["value"]));
+      Object(Leaf::KIND_REDUCE_OP, out)->set_text(Str(At(v, "value")));
     } else if (type == "torch.ProcessGroup") {
       Leaf* leaf = Object(Leaf::KIND_PROCESS_GROUP, out);
-      for (const Json& rank : v["group_ranks"].GetArray())
-        leaf->add_ints(rank.GetInt64());
-      leaf->set_text(Str(v["group_id"]));
+      for (const Json& rank : At(v, "group_ranks").items())
+        leaf->add_ints(Int(rank));
+      leaf->set_text(Str(At(v, "group_id")));
     } else {
       Scalar(v, type, out->mutable_scalar());
     }
   }
 
   void Map(const Json& v, const std::string& name, v1::ValueMap* out) {
-    for (const auto& member : v.GetObject()) {
+    for (const JsonMember& member : v.fields()) {
       v1::NamedValue* item = out->add_items();
-      item->set_name(Str(member.name));
+      item->set_name(std::string(member.key));
       Value(member.value, absl::StrCat(name, ".", item->name()),
             item->mutable_value());
     }
   }
 
   void List(const Json& v, const std::string& name, v1::ValueList* out) {
-    for (rapidjson::SizeType i = 0; i < v.Size(); ++i)
-      Value(v[i], absl::StrCat(name, ".", i), out->add_items());
+    for (size_t i = 0; i < v.size; ++i)
+      Value(v.items()[i], absl::StrCat(name, ".", i), out->add_items());
   }
 
   void Entry(const std::string& entry, const Json& record,
@@ -156,10 +182,11 @@ class Importer {
         return;
       case EntryKind::kParametersGrad:
         call->set_kind(v1::CALL_KIND_PARAMETERS_GRAD);
-        for (const auto& member : record.GetObject()) {
+        for (const JsonMember& member : record.fields()) {
+          ASSERT_FALSE(member.value.items().empty());
           v1::NamedValue* item = call->mutable_gradients()->add_items();
-          item->set_name(Str(member.name));
-          Value(member.value[0], absl::StrCat(entry, ".", item->name()),
+          item->set_name(std::string(member.key));
+          Value(member.value.items()[0], absl::StrCat(entry, ".", item->name()),
                 item->mutable_value());
         }
         return;
@@ -171,29 +198,30 @@ class Importer {
         call->set_kind(IsBackwardEntry(entry) ? v1::CALL_KIND_API_BACKWARD
                                               : v1::CALL_KIND_API_FORWARD);
     }
-    if (record.HasMember("input_args"))
-      List(record["input_args"], entry + ".input", call->mutable_input_args());
-    if (record.HasMember("input_kwargs"))
-      Map(record["input_kwargs"], entry + ".kwargs",
+    if (record.Find("input_args") != nullptr)
+      List(At(record, "input_args"), entry + ".input",
+           call->mutable_input_args());
+    if (record.Find("input_kwargs") != nullptr)
+      Map(At(record, "input_kwargs"), entry + ".kwargs",
           call->mutable_input_kwargs());
-    if (record.HasMember("input"))
-      List(record["input"], entry + ".input", call->mutable_input());
-    if (record.HasMember("output"))
-      List(record["output"], entry + ".output", call->mutable_output());
-    if (record.HasMember("parameters"))
-      Map(record["parameters"], entry + ".parameters",
+    if (record.Find("input") != nullptr)
+      List(At(record, "input"), entry + ".input", call->mutable_input());
+    if (record.Find("output") != nullptr)
+      List(At(record, "output"), entry + ".output", call->mutable_output());
+    if (record.Find("parameters") != nullptr)
+      Map(At(record, "parameters"), entry + ".parameters",
           call->mutable_parameters());
   }
 
  private:
   template <typename F, typename I, typename B>
   static void Stat(const Json& v, F set_float, I set_int, B set_bool) {
-    if (v.IsBool()) {
-      set_bool(v.GetBool());
-    } else if (v.IsInt64()) {
-      set_int(v.GetInt64());
-    } else if (v.IsDouble()) {
-      set_float(v.GetDouble());
+    if (v.is_bool()) {
+      set_bool(Bool(v));
+    } else if (const std::optional<int64_t> number = MaybeInt(v)) {
+      set_int(*number);
+    } else if (v.is_number()) {
+      set_float(v.number);
     }
   }
 
@@ -205,31 +233,25 @@ class Importer {
   static void Scalar(const Json& v, const std::string& type,
                      v1::ScalarValue* out) {
     out->set_type(type);
-    const Json& value = v["value"];
-    if (value.IsBool()) {
-      out->set_b(value.GetBool());
-    } else if (value.IsInt64()) {
-      out->set_i(value.GetInt64());
-    } else if (value.IsString()) {
+    const Json& value = At(v, "value");
+    if (value.is_bool()) {
+      out->set_b(Bool(value));
+    } else if (const std::optional<int64_t> number = MaybeInt(value)) {
+      out->set_i(*number);
+    } else if (value.is_string()) {
       out->set_s(Str(value));
-    } else if (value.IsDouble() && type == "int") {
-      std::array<char, 400> digits{};
-      std::snprintf(digits.data(), digits.size(), "%.0f", value.GetDouble());
-      out->set_big_int(digits.data());
-    } else if (value.IsDouble()) {
-      out->set_f(value.GetDouble());
+    } else if (value.kind == Json::Kind::kInt) {
+      out->set_big_int(std::string(value.text));
+    } else if (value.is_number()) {
+      out->set_f(value.number);
     }
   }
 
   Frames* const frames_;
 };
 
-void ParseFile(const std::string& path, rapidjson::Document* document) {
-  const std::string text = ReadTextFile(path);
-  document->Parse<rapidjson::kParseNanAndInfFlag |
-                  rapidjson::kParseFullPrecisionFlag>(text.c_str(),
-                                                      text.size());
-  ASSERT_FALSE(document->HasParseError()) << path;
+void ParseFile(const std::string& path, JsonDocument* document) {
+  ASSERT_EQ(document->Parse(ReadTextFile(path)), absl::OkStatus()) << path;
 }
 
 }  // namespace
@@ -246,8 +268,7 @@ void ImportDump(const std::string& directory, int64_t step,
                 const std::string& dump_path, Frames* frames) {
   const bool debug = std::filesystem::exists(directory + "/debug.json");
   const bool extra = std::filesystem::exists(directory + "/stack.json");
-  rapidjson::Document dump, stack, construct;
-  ParseFile(directory + (debug ? "/debug.json" : "/dump.json"), &dump);
+  const std::string path = directory + (debug ? "/debug.json" : "/dump.json");
   uint64_t order = 0;
   v1::RecordBatch records;
   const auto add = [&] {
@@ -256,27 +277,42 @@ void ImportDump(const std::string& directory, int64_t step,
     return record;
   };
   v1::StepBegin* begin = add()->mutable_step_begin();
-  begin->set_task(Str(dump["task"]));
-  begin->set_level(Str(dump["level"]));
-  begin->set_framework(Str(dump["framework"]));
-  begin->set_dump_path(dump_path);
-  begin->set_has_payloads(dump["dump_data_dir"].IsString());
-  begin->set_extra_info(extra);
   Importer importer(frames);
   uint64_t phases = 0;
-  for (const auto& member : dump["data"].GetObject()) {
-    importer.Entry(Str(member.name), member.value, add()->mutable_call());
-    ++phases;
-  }
+  DumpHead head;
+  const std::string text = ReadTextFile(path);
+  JsonStream stream(text);
+  JsonDocument record;
+  std::string scratch;
+  ASSERT_EQ(
+      WalkDump(&stream, &head,
+               [&](const std::string& name) -> absl::Status {
+                 RP_ASSIGN_OR_RETURN(const absl::string_view value,
+                                     stream.ReadValue(text.size(), &scratch));
+                 RP_RETURN_IF_ERROR(record.ParseView(value));
+                 importer.Entry(name, record.root(), add()->mutable_call());
+                 ++phases;
+                 return absl::OkStatus();
+               }),
+      absl::OkStatus())
+      << path;
+  begin->set_task(head.task.value_or(""));
+  begin->set_level(head.level.value_or(""));
+  begin->set_framework(head.framework.value_or(""));
+  begin->set_dump_path(dump_path);
+  begin->set_has_payloads(head.dump_data_dir.has_value());
+  begin->set_extra_info(extra);
   if (extra) {
+    JsonDocument stack, construct;
     ParseFile(directory + "/stack.json", &stack);
     uint32_t id = 0;
-    for (const auto& member : stack.GetObject()) {
+    for (const JsonMember& member : stack.root().fields()) {
       v1::StackDef* def = add()->mutable_stack();
       def->set_id(id);
-      for (const Json& frame : member.value[1].GetArray())
+      ASSERT_EQ(member.value.items().size(), 2u);
+      for (const Json& frame : member.value.items()[1].items())
         def->add_frames(Str(frame));
-      for (const Json& entry : member.value[0].GetArray()) {
+      for (const Json& entry : member.value.items()[0].items()) {
         v1::StackUse* use = add()->mutable_stack_use();
         use->set_id(id);
         use->set_entry(Str(entry));
@@ -284,10 +320,10 @@ void ImportDump(const std::string& directory, int64_t step,
       ++id;
     }
     ParseFile(directory + "/construct.json", &construct);
-    for (const auto& member : construct.GetObject()) {
+    for (const JsonMember& member : construct.root().fields()) {
       v1::ConstructEdge* edge = add()->mutable_edge();
-      edge->set_entry(Str(member.name));
-      if (member.value.IsString()) edge->set_parent(Str(member.value));
+      edge->set_entry(std::string(member.key));
+      if (member.value.is_string()) edge->set_parent(Str(member.value));
     }
   }
   add()->mutable_step_end()->set_call_phases(phases);

@@ -157,6 +157,22 @@ TEST_F(ReferenceDumpTest, AFileLargerThanAReadIsReadWhole) {
   EXPECT_FALSE(reference_.InputsMatch("f.forward", Values(values)));
 }
 
+TEST_F(ReferenceDumpTest, WhatIsTooLongForATensorKeepsItsPlace) {
+  const std::string dict = absl::StrCat(
+      R"({"type": "torch.Tensor", "shape": [1], "md5": "00000009", "x": ")",
+      std::string((1 << 20) + 1, 'x'), R"("})");
+  Write("step7/rank3/dump.json",
+        File(absl::StrCat(dict, ", ", Tensor("2", "0000002a")),
+             Tensor("2", "00000001")));
+  ASSERT_EQ(Load(), absl::OkStatus());
+  EXPECT_TRUE(reference_.InputsMatch("f.forward",
+                                     Values({v1::Value(), Value({2}, 42)})));
+  std::string shape = "1";
+  for (int i = 0; i < 64; ++i) absl::StrAppend(&shape, ", 1");
+  Write("step7/rank3/dump.json", File("", Tensor(shape, "00000001")));
+  EXPECT_TRUE(absl::IsDataLoss(Load())) << Load();
+}
+
 TEST_F(ReferenceDumpTest, APathThatIsNoDirectoryIsAFaultOfTheConfig) {
   Plan plan;
   EXPECT_EQ(CheckReferencePath(plan, files_.get()), absl::OkStatus());

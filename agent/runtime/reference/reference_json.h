@@ -1,5 +1,6 @@
 // Reads a dump.json piece by piece and says what a reference needs of it. The file
-// is not trusted: depth, names and shapes are bounded, numbers may be anything.
+// is not trusted: depth, names and shapes are bounded, numbers may be anything, and
+// an item of over 1 MiB is no tensor, so that little of the file is in memory at once.
 #ifndef RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_JSON_H_
 #define RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_JSON_H_
 
