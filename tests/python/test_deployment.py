@@ -4,10 +4,13 @@ clean. Images, clusters, wheels and Debian packages: the stages containers and p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import tomllib
@@ -59,6 +62,31 @@ def test_manifests_fit_each_other():
     assert job["metadata"]["labels"] == source
     address = {e["name"]: e["value"] for e in job["spec"]["containers"][0]["env"]}["RANKPROBE_COLLECTOR"]
     assert address == f"{found['Service']['metadata']['name']}:{ports['grpc']}"
+
+
+def secret_of(template: dict) -> dict:
+    (secret,) = [v["secret"] for v in template["spec"]["volumes"] if "secret" in v]
+    return secret
+
+
+def test_secrets_hold_what_is_needed_and_no_more():
+    """Whoever may start a rank may read its secret: the agent's token is all there is to take."""
+    collector = manifests()["Deployment"]["spec"]["template"]
+    (job,) = [d["spec"]["template"] for d in documents(DEPLOY / "kubernetes/job.yaml") if d["kind"] == "Job"]
+    wanted = {}
+    for template in (collector, job):
+        secret, container = secret_of(template), template["spec"]["containers"][0]
+        listed = {item["key"] for item in secret["items"]}
+        assert all(item["key"] == item["path"] for item in secret["items"])
+        (mount,) = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "tls"]
+        said = [*container["args"], *(str(e.get("value")) for e in container["env"])]
+        assert {text.rpartition("/")[2] for text in said if f"{mount}/" in text} == listed
+        wanted[secret["secretName"]] = listed
+    assert wanted["rankprobe-agent"] == {"ca.pem", "agent.token"} and len(wanted) == 2
+    for path in ("docs/packaging.md", "deploy/kubernetes/kustomization.yaml"):
+        made = re.findall(r"create secret generic (\S+) -n NAMESPACE --from-file=\$d/\{(\S+)\}$",
+                          (harness.ROOT / path).read_text(), re.MULTILINE)
+        assert {name: set(files.split(",")) for name, files in made} == wanted, path
 
 
 def test_flags_in_manifests_exist():
@@ -139,13 +167,14 @@ def test_slurm_job_ends_with_its_export(tmp_path: pathlib.Path, secured: bool):
     (tmp_path / "bin/srun").write_text(SRUN)
     (tmp_path / "bin/srun").chmod(0o755)
     (tmp_path / "task.py").write_text(TASK)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{harness.BIN}:{os.environ['PATH']}",
-                   "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURMD_NODENAME": "localhost",
-                   "RANKPROBE_PORT": str(port)}
-    environment.update({"RANKPROBE_CERTS": str(DEPLOY / "certs.sh")} if secured else {"RANKPROBE_INSECURE": "yes"})
+                   "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURMD_NODENAME": "localhost"}
+    if secured:
+        environment["RANKPROBE_CERTS"] = str(DEPLOY / "certs.sh")
+    else:  # a port that is asked for
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            environment.update({"RANKPROBE_INSECURE": "yes", "RANKPROBE_PORT": str(probe.getsockname()[1])})
     result = subprocess.run(["bash", DEPLOY / "slurm/rankprobe.sbatch", "/usr/bin/python3", tmp_path / "task.py", "3"],
                             env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path)
     directory = tmp_path / "rankprobe-7"
@@ -159,6 +188,82 @@ def test_slurm_job_ends_with_its_export(tmp_path: pathlib.Path, secured: bool):
     # The collector has ended and left the archive.
     subprocess.run([harness.BIN / "rankprobed", "--data-dir", directory / "data", "--rebuild-index"], check=True,
                    capture_output=True, timeout=60)
+
+
+# Of the collector what the script sees: a port file, an end by TERM.
+STUB_COLLECTOR = """#!/bin/bash
+while [ $# -gt 0 ]; do [ "$1" = --port-file ] && echo 4711 >"$2"; shift; done
+exec sleep 300
+"""
+
+
+@pytest.fixture
+def batch(tmp_path: pathlib.Path):
+    """Starts the script with stubs of all it calls; whoever is left of them at the end is ended."""
+    started = []
+
+    def start(srun: str, *words: str, collector: str = STUB_COLLECTOR, **environment: str) -> subprocess.Popen:
+        for name, text in (("srun", f"#!/bin/bash\n{srun}\n"), ("rankprobed", collector), ("rankprobe", "#!/bin/sh\n")):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path),
+                       "SLURMD_NODENAME": "here", "RANKPROBE_INSECURE": "yes", "RANKPROBE_EXPORT": "no", **environment}
+        started.append(subprocess.Popen(["bash", DEPLOY / "slurm/rankprobe.sbatch", *words], env=environment, text=True,
+                                        umask=0o022, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
+                                        start_new_session=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+# Once there are tasks the script is slow: they have always ended before it looks again.
+SLOW = """case $0 in *.sbatch) trap '[ -z "${tasks:-}" ] || sleep 0.2' DEBUG;; esac
+"""
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_slurm_job_that_fails_at_once_has_failed(batch, tmp_path: pathlib.Path, slow: bool) -> None:
+    (tmp_path / "slow").write_text(SLOW)
+    process = batch("exit 127", "train", **({"BASH_ENV": str(tmp_path / "slow")} if slow else {}))
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 127, stderr
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("srun, code", [("trap 'exit 7' TERM", 7), ("trap 'sleep 0.5; exit 0' TERM", 0), ("", 143)])
+def test_slurm_job_at_its_time_limit_has_the_code_of_its_tasks(batch, tmp_path: pathlib.Path, srun: str, code: int,
+                                                               slow: bool) -> None:
+    (tmp_path / "slow").write_text(SLOW)
+    process = batch(f"{srun}\necho here\nwhile :; do read -t 0.01 <> <(:); done", "train",
+                    **({"BASH_ENV": str(tmp_path / "slow")} if slow else {}))
+    assert process.stdout.readline() == "here\n"
+    process.terminate()
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == code, stderr
+
+
+def test_slurm_job_hides_nothing_and_says_where_it_records(batch, tmp_path: pathlib.Path) -> None:
+    run = "a b'c$(d)"
+    process = batch('exec "$@"', "sh", "-c", 'umask; echo "$RANKPROBE_COLLECTOR"', RANKPROBE_RUN=run)
+    output, stderr = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "0022\nhere:4711\n"), stderr
+    told = subprocess.run(["bash", "-c", 'source rankprobe-7/env; echo "$RANKPROBE_COLLECTOR $RANKPROBE_RUN"'], text=True,
+                          cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    assert told.stdout == f"here:4711 {run}\n"
+    assert (tmp_path / "rankprobe-7/env").stat().st_mode & 0o777 == 0o600
+
+
+def test_slurm_job_never_records_into_the_collector_of_another(batch, tmp_path: pathlib.Path) -> None:
+    """Its own does not come up, for the port is taken; whoever has the port answers. A requeued job has an old port file."""
+    (tmp_path / "rankprobe-7").mkdir()
+    (tmp_path / "rankprobe-7/port").write_text("7411\n")
+    process = batch("echo trained", "train", collector="#!/bin/sh\nexit 1\n", RANKPROBE_PORT="7411")
+    output, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2 and "no collector" in stderr and output == ""
 
 
 def test_slurm_script_wants_security_or_to_be_told(tmp_path: pathlib.Path):
