@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 
+import harness
 import pytest
 
 pytest.importorskip("torch")
@@ -110,6 +111,30 @@ net(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 print("trained")
 """
+
+
+def test_a_session_that_cannot_be_made_leaves_the_private_collector(dump, monkeypatch) -> None:
+    """Its lock and its processes do not stay as long as this process does."""
+    def raises(*_: object, **__: object) -> None:
+        raise RuntimeError("cannot be made")
+
+    monkeypatch.delenv("RANKPROBE_COLLECTOR", raising=False)
+    monkeypatch.setattr("rankprobe.pytorch._session._native.Session", raises)
+    with pytest.raises(TimeoutError, match="cannot be made") as caught:
+        dump.debugger()
+    assert type(caught.value).__name__ == "CollectorMissingError"
+    harness.wait_for(lambda: not (dump.path / ".rankprobe").exists(), 30, "the end of the collector")
+
+
+def test_fail_is_about_the_collector_alone(tmp_path, collector) -> None:
+    """Another fault of ours is one line, and the training goes on."""
+    config = tmp_path / "config.json"
+    config.write_text('{"task": "statistics", "level": "L7", "dump_path": "d", "rank": [], "step": []}')
+    result = subprocess.run([sys.executable, "-m", "rankprobe.run", "--collector", collector.address, "--run", "missing",
+                             "--config", config, "--on-collector-missing", "fail", "--", sys.executable, "-c", ATTACHED],
+                            text=True, capture_output=True, timeout=120, cwd=tmp_path)
+    assert result.returncode == 0 and "trained" in result.stdout, result.stderr
+    assert "not attached" in result.stderr and "L7" in result.stderr
 
 
 @pytest.mark.parametrize("policy, code", [("fail", 1), ("ignore", 0), ("explode", 2)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -134,6 +135,8 @@ def test_earlier_runs_stay_in_the_manifest(tmp_path: pathlib.Path) -> None:
         return {one["run"]: [file["path"].partition("/")[0] for file in one["files"]] for one in read_runs(tmp_path)}
 
     def write(manifest: dict) -> None:
+        for file in manifest["files"]:
+            (tmp_path / file["path"]).parent.mkdir(parents=True, exist_ok=True)
         write_manifest(tmp_path, manifest, tmp_path / "scratch")
 
     write(of("one", 0, 1, 2))
@@ -149,10 +152,44 @@ def test_earlier_runs_stay_in_the_manifest(tmp_path: pathlib.Path) -> None:
     assert told() == {"one": ["step0", "step1", "step2"], "three": ["step7", "step8"]}
     whole = json.loads((tmp_path / "manifest.json").read_text())
     assert list(whole)[0] == "format" and list(whole)[-1] == "earlier_runs" and "earlier_runs" not in whole["earlier_runs"][0]
-    for bad in ("[]", '{"run": 3}', '{"run": "x", "earlier_runs": 3}', "{"):
-        (tmp_path / "manifest.json").write_text(bad)
-        write(of("one", 0))
-        assert told()["one"] == ["step0"]
+    # Of a run of which a user has removed a tree, or all.
+    shutil.rmtree(tmp_path / "step7")
+    write(of("four", 9))
+    assert told() == {"four": ["step9"], "one": ["step0", "step1", "step2"], "three": ["step8"]}
+    assert [gap["step"] for gap in read_manifest(tmp_path, "three")["gaps"]] == [8]
+    shutil.rmtree(tmp_path / "step8")
+    write(of("four", 9))
+    assert told() == {"four": ["step9"], "one": ["step0", "step1", "step2"]}
+
+
+STRANGE = ("[]", '{"run": 3}', "{", '{"run": "x", "files": ["a.txt"]}', '{"run": "x", "files": null}',
+           '{"run": "x", "gaps": {}}', '{"run": "x", "files": [{"path": "a.txt"}]}', '{"run": "x", "files": [{"path": 1}]}',
+           '{"run": "x", "ledger": [{"step": 0, "rank": ["r"]}]}', "[" * 100_000, f'{{"run": "x", "a": {"[" * 500}{"]" * 500}}}')
+
+
+@pytest.mark.parametrize("text", [*STRANGE, *(f'{{"run": "y", "earlier_runs": [{one}]}}' for one in STRANGE),
+                                  '{"run": "y", "earlier_runs": 3}'], ids=lambda text: text[:40])
+def test_a_strange_manifest_is_in_nobodys_way(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "step0/rank0").mkdir(parents=True)
+    write_manifest(tmp_path, {"run": "one", "files": [{"path": "step0/rank0/dump.json"}]}, tmp_path / "scratch")
+    assert [one["run"] for one in read_runs(tmp_path)] == ["one"]
+    assert "earlier_runs" not in json.loads((tmp_path / "manifest.json").read_text())
+
+
+def test_the_training_ends_well_whatever_dump_path_holds(dump, monkeypatch) -> None:
+    debugger = dump.debugger()
+    dump.path.mkdir(exist_ok=True)
+    (dump.path / "manifest.json").write_text(STRANGE[3])
+    _steps(1)
+    debugger.close()
+    assert _paths(dump.path) == _there(dump.path)
+    # Whatever else may be wrong there.
+    monkeypatch.setattr("rankprobe.pytorch._exports.merge_manifests", lambda *_: 1 / 0)
+    debugger = dump.debugger()
+    _steps(1)
+    with pytest.warns(RuntimeWarning, match="is not complete: division"):
+        debugger.close()
 
 
 @pytest.mark.skipif(torch.__version__ < "2", reason="torchrun of PyTorch 1.13 does not start on Python 3.11")

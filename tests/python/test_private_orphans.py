@@ -8,8 +8,11 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import time
+import zlib
 
 import harness
 import pytest
@@ -96,6 +99,31 @@ def test_a_collector_whose_users_are_dead_ends_by_itself(tmp_path: pathlib.Path,
     assert done.returncode == 0, done.stderr
     _ended(dump)
     assert list(_calls(dump)) == ["step0", "step1"]
+
+
+@pytest.mark.parametrize("where", ["dump_path", "archive"])
+def test_a_strange_manifest_keeps_no_job_waiting(tmp_path: pathlib.Path, environment, where: str) -> None:  # noqa: F811
+    """The end of the job before it comes to an end. In dump_path a manifest that is none is passed over; a fault
+    that nobody has thought of leaves the archive, with a note."""
+    dump = tmp_path / "dump"
+    archive, _ = left_by_a_killed_job(dump, environment)
+    if where == "dump_path":
+        (dump / "manifest.json").write_text('{"run": "x", "files": ["a.txt"]}')
+    else:
+        packed = zlib.compress(b"[1]")
+        (archive / "manifests" / "1-1").write_bytes(struct.pack("=QQ", len(packed), 3) + packed)
+    began = time.monotonic()
+    done = _run("for _ in steps(0): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
+    assert done.returncode == 0 and time.monotonic() - began < 60, done.stderr
+    harness.wait_for(lambda: not private_rounds.processes(dump), 30, "the end of all")
+    notes = [note.read_text() for note in dump.glob("rankprobe-left-*.txt")]
+    if where == "dump_path":
+        assert not notes and list(_calls(dump)) == ["step0", "step1"]
+        _ended(dump)
+    else:
+        (note,) = notes
+        assert "'list' object has no attribute" in note and "--finish" in note
+        assert [path.name for path in dump.glob(".rankprobe/*/data")] == ["data"]
 
 
 def test_its_directory_is_removed_while_it_runs(tmp_path: pathlib.Path) -> None:

@@ -14,10 +14,11 @@ import os
 import pathlib
 import struct
 import zlib
-from typing import Container, Optional
+from typing import Any, Container, Optional
 
 _SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
 _EARLIER = "earlier_runs"
+_SCALARS = (str, int, float, type(None))
 # Of a part in a file of parts: bytes packed, bytes as JSON. StepExporter
 # (agent/python/native/session/step_exporter.cc) writes it.
 _HEADER = struct.Struct("=QQ")
@@ -73,18 +74,32 @@ def read_parts(path: pathlib.Path) -> list[dict]:
     return parts
 
 
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not all(isinstance(value, _SCALARS) for value in entry.values()):
+        return False
+    return "path" not in entry or (isinstance(entry["path"], str) and "/" in entry["path"])
+
+
+def _is_manifest(one: Any) -> bool:
+    """Of a run, in so far as the functions here go by it: whatever lies in
+    dump_path under that name, a job begins and ends."""
+    if not isinstance(one, dict) or not isinstance(one.get("run"), str):
+        return False
+    return all(isinstance(value, list) and all(map(_is_entry, value)) if key in _SECTIONS else isinstance(value, _SCALARS)
+               for key, value in one.items())
+
+
 def read_runs(root: pathlib.Path) -> list[dict]:
     """The manifests in manifest.json of `root`, one a run, the last run's first;
-    none if it is not there or not whole."""
+    none if it is not there or not whole, and without what is no manifest."""
     try:
         there = json.loads((root / "manifest.json").read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return []
     if not isinstance(there, dict):
         return []
     earlier = there.pop(_EARLIER, [])
-    return [one for one in [there, *(earlier if isinstance(earlier, list) else [])]
-            if isinstance(one, dict) and isinstance(one.get("run"), str)]
+    return [one for one in [there, *(earlier if isinstance(earlier, list) else [])] if _is_manifest(one)]
 
 
 def read_manifest(root: pathlib.Path, run: str) -> Optional[dict]:
@@ -98,13 +113,20 @@ def without(manifest: dict, places: Container[tuple[str, str]]) -> dict:
             for key, value in manifest.items()}
 
 
+def _gone(manifest: dict, root: pathlib.Path) -> set[tuple[str, str]]:
+    """Places of its files that are not there any more: a user has removed or
+    moved them. Else the manifest of a dump_path would grow with every job."""
+    return {place for place in {place_of(file) for file in manifest.get("files", [])} if not root.joinpath(*place).is_dir()}
+
+
 def write_manifest(root: pathlib.Path, manifest: dict, scratch: pathlib.Path) -> None:
     """Replaces what manifest.json of `root` says of the manifest's run, at once;
-    what other runs left there and this one did not replace stays in it.
-    `scratch`: a name on the same file system for what is not finished yet."""
+    what other runs left there and this one did not replace stays in it, as long
+    as there are files of the run. `scratch`: a name on the same file system for
+    what is not finished yet."""
     places = {place_of(entry) for section in _SECTIONS for entry in manifest.get(section, [])}
-    earlier = [without(one, places) for one in read_runs(root) if one["run"] != manifest["run"]]
-    earlier = [one for one in earlier if any(one.get(section) for section in _SECTIONS)]
+    earlier = [without(one, places | _gone(one, root)) for one in read_runs(root) if one["run"] != manifest["run"]]
+    earlier = [one for one in earlier if one.get("files")]
     if earlier:
         manifest = {**manifest, _EARLIER: earlier}
     try:

@@ -39,7 +39,6 @@ from _job_directory import Failed, JobDirectory, lock, say  # noqa: E402
 
 # A collector looks now and then whether there is a supervisor.
 _LOOK_SECONDS = 1.0
-_FAULTS = (Failed, OSError, ValueError, KeyError)
 
 
 class Supervisor:
@@ -168,8 +167,8 @@ class Supervisor:
             try:
                 if ending.needed():
                     ending.export()
-            except _FAULTS as error:
-                failed = str(error) or repr(error)
+            except Exception as error:  # noqa: BLE001 - the standby would do it again, and the next job wait for both
+                failed = _text(error)
         self._collector.stop()
         return failed
 
@@ -198,6 +197,14 @@ class Pause:
         self._pause = min(self._longest, 2 * self._pause + 0.05) if close else 0.0
         self._last = now
         return True
+
+
+def _text(error: Exception) -> str:
+    """For a person; where it is no fault of the world outside, the log has the place."""
+    if isinstance(error, (Failed, OSError)):
+        return str(error) or repr(error)
+    traceback.print_exception(type(error), error, error.__traceback__)
+    return repr(error)
 
 
 def _handle(pid: int) -> Optional[int]:
@@ -233,8 +240,8 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
             ending.export()
         else:
             ending.export_all(target)
-    except _FAULTS as error:
-        say(f"the archive stays in {directory}: {error}")
+    except Exception as error:  # noqa: BLE001
+        say(f"the archive stays in {directory}: {_text(error)}")
         return 1
     finally:
         collector.stop()

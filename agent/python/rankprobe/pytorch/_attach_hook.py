@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Optional
 
 import torch
 
+from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}
@@ -68,7 +69,7 @@ class _Attachment:
         path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         try:
             PrecisionDebugger(config_path=path)
-        except Exception as error:
+        except CollectorMissingError as error:
             if os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING") == "fail":
                 raise SystemExit(f"rankprobe: not attached: {error}") from error
             raise

@@ -9,5 +9,10 @@ class InvalidParameterError(RankprobeError, ValueError):
     """A parameter has the wrong type or value; the message says which."""
 
 
+class CollectorMissingError(RankprobeError, TimeoutError):
+    """The collector, given or private, does not answer, or not in favour. Of one
+    that is given only where on_collector_missing is "fail"."""
+
+
 class InterfaceUsageError(RankprobeError, RuntimeError):
     """A call out of order, such as start() before the debugger exists."""

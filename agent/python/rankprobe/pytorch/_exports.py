@@ -88,7 +88,7 @@ class Exports:
                     self._write_manifest(read_parts(self.embedded.manifests),
                                          self.embedded.directory / f"manifest-{os.getpid()}")
                     self.embedded.manifests.unlink(missing_ok=True)
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - the training ends well
             if self.embedded is not None:
                 self.embedded.unfinished = True
             self._warn(f"manifest.json of {self.root} is not complete: {error}")

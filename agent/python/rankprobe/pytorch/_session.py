@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 
 from rankprobe import _native
 from rankprobe.embedded import EmbeddedCollector
+from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._exports import Exports, tell_place
 from rankprobe.pytorch._process import environment_rank, run_name, warn
+
+
+@contextlib.contextmanager
+def _telling_of_the_collector() -> Iterator[None]:
+    try:
+        yield
+    except (TimeoutError, RuntimeError) as error:
+        raise CollectorMissingError(str(error)) from error
 
 
 class RankSession:
@@ -19,8 +29,8 @@ class RankSession:
     under, run and rank. Called by PrecisionDebugger alone, on its thread.
 
     plan: of the config that the process began with; its dump_path stays.
-    config_path: "" for none. Raises RuntimeError when on_missing is "fail" and no
-    collector answers.
+    config_path: "" for none. Raises CollectorMissingError when on_missing is "fail" and
+    no collector answers, or the private one does not; nothing is held then.
     """
 
     def __init__(self, plan: dict, config_json: str, config_path: str, on_missing: str) -> None:
@@ -28,16 +38,24 @@ class RankSession:
         self.embedded: Optional[EmbeddedCollector] = None
         self._given, self.run = os.environ.get("RANKPROBE_COLLECTOR", ""), run_name()
         if not self._given:
-            self.embedded = EmbeddedCollector(self._dump_path, self.run)
+            with _telling_of_the_collector():
+                self.embedded = EmbeddedCollector(self._dump_path, self.run)
             self.run = self.embedded.run
         self._rank = environment_rank()
         self._rank_sent: Optional[int] = None
         self._place_told = False
-        self.native = _native.Session(self.address, run=self.run, rank=self._rank, config_json=config_json,
-                                      framework=f"pytorch {torch.__version__}", config_path=config_path,
-                                      on_collector_missing=on_missing)
-        if self.embedded is not None:
-            self.embedded.connect(self.native)
+        try:
+            with _telling_of_the_collector():
+                self.native = _native.Session(self.address, run=self.run, rank=self._rank, config_json=config_json,
+                                              framework=f"pytorch {torch.__version__}", config_path=config_path,
+                                              on_collector_missing=on_missing)
+                if self.embedded is not None:
+                    self.embedded.connect(self.native)
+        except BaseException:
+            # Nobody has this object, who could close it: the collector would stay as long as the process.
+            if self.embedded is not None:
+                self.embedded.leave()
+            raise
         self._exports: Optional[Exports] = None
         if self.embedded is not None or plan["auto_export"]:
             self._exports = Exports(self.native, self.run, self._dump_path, self.embedded, lambda: self._rank, warn)
