@@ -9,6 +9,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/records/unwritten.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
@@ -31,8 +33,8 @@ bool IsAbnormal(const JsonValue& value) {
   return false;
 }
 
-// The places whose content does not matter: buffers that a call fills, and
-// outputs that are not initialised.
+// msprobe's own table of places whose content does not matter. Narrower than
+// UnwrittenPlacesOf, which is asked first, but for masked_fill_.
 struct Harmless {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
@@ -75,8 +77,14 @@ void AddItem(const JsonValue& item, std::string place, Side* side,
   norms->push_back(norm->number);
 }
 
+// Without the places whose content is nobody's.
 Side ReadSide(const JsonValue& record,
-              std::initializer_list<absl::string_view> sections) {
+              std::initializer_list<absl::string_view> sections,
+              absl::Span<const absl::string_view> unwritten) {
+  const auto counts = [&](absl::string_view place) {
+    return std::find(unwritten.begin(), unwritten.end(), place) ==
+           unwritten.end();
+  };
   Side side;
   std::vector<double> norms;
   bool unknown = false;
@@ -85,10 +93,14 @@ Side ReadSide(const JsonValue& record,
     if (value == nullptr) continue;
     size_t index = 0;
     for (const JsonValue& item : value->items()) {
-      AddItem(item, absl::StrCat(index++), &side, &norms, &unknown);
+      std::string place = absl::StrCat(index++);
+      if (counts(place))
+        AddItem(item, std::move(place), &side, &norms, &unknown);
     }
     for (const JsonMember& member : value->fields()) {
-      AddItem(member.value, std::string(member.key), &side, &norms, &unknown);
+      if (counts(member.key)) {
+        AddItem(member.value, std::string(member.key), &side, &norms, &unknown);
+      }
     }
   }
   side.any = !norms.empty();
@@ -136,8 +148,10 @@ bool IsNanOrInf(const JsonValue& value) {
 absl::string_view OverflowLevel(absl::string_view entry,
                                 const JsonValue& record) {
   if (!record.is_object()) return "";
-  const Side in = ReadSide(record, {"input_args", "input", "input_kwargs"});
-  const Side out = ReadSide(record, {"output"});
+  const UnwrittenPlaces unwritten = UnwrittenPlacesOf(entry);
+  const Side in = ReadSide(record, {"input_args", "input", "input_kwargs"},
+                           unwritten.inputs);
+  const Side out = ReadSide(record, {"output"}, unwritten.outputs);
   const bool bad_in = !in.abnormal.empty();
   const bool bad_out = !out.abnormal.empty();
   absl::string_view level;

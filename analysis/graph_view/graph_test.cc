@@ -355,6 +355,16 @@ TEST(OverflowLevelTest, Rules) {
   EXPECT_EQ(Level("Distributed.recv.0.forward", record(bad, good)), "");
   EXPECT_EQ(Level("Distributed.recv.0.forward", record(good + "," + bad, good)),
             "medium");
+  // Memory that is overwritten, and what is made of it.
+  EXPECT_EQ(Level("Tensor.bernoulli_.0.forward", record(bad, good)), "");
+  EXPECT_EQ(Level("Tensor.bernoulli_.0.forward", record(bad, bad)), "critical");
+  EXPECT_EQ(Level("Tensor.zero_.0.forward", record(huge, good)), "");
+  EXPECT_EQ(Level("Tensor.fill_.0.forward", record(good, huge)), "");
+  EXPECT_EQ(Level("Torch.mul.0.forward",
+                  absl::StrCat(R"({"input_args":[)", good,
+                               R"(],"input_kwargs":{"out":)", bad,
+                               R"(},"output":[)", good, "]}")),
+            "");
 }
 
 TEST(CommLinksTest, PositionalPeersAndRoots) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/records/call_values.h"
+#include "common/records/unwritten.h"
 
 namespace rankprobe {
 namespace {
@@ -99,7 +100,10 @@ v1::TriggerFired TriggerEngine::Fire(Rule* rule, int64_t step,
 std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
     int64_t step, const v1::CallPhase& phase) {
   std::vector<v1::TriggerFired> all;
-  if (!watches_tensors_) return all;
+  // What a view shows was made, or came in, elsewhere: it is judged there and
+  // where it is computed with.
+  if (!watches_tensors_ || MovesValuesOnly(phase.entry())) return all;
+  const UnwrittenPlaces unwritten = UnwrittenPlacesOf(phase.entry());
   int place = 0;
   ForEachPlacedTensor(phase, [&](TensorPlace at,
                                  const v1::TensorSummary& tensor) {
@@ -107,6 +111,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
     const v1::TensorStats& stats = tensor.stats();
     const char* const section = SectionName(at.section);
     ++place;
+    if (IsUnwritten(unwritten, phase, at)) return;
     History* history = nullptr;
     double norm = 0;
     if (watches_norms_ && stats.has_norm_f() && std::isfinite(stats.norm_f())) {

@@ -96,6 +96,41 @@ TEST_F(TriggerWatcherTest, InfinitiesCanBeFineAndEntriesChosen) {
   EXPECT_THAT(events_, SizeIs(1));
 }
 
+// `x.new_empty(n).bernoulli_(p)`, a slice of a new buffer, `out=`.
+TEST_F(TriggerWatcherTest, WhatNobodyHasWrittenIsNoFault) {
+  v1::TriggerSpec spec;
+  AddRule(&spec, "nan")->mutable_non_finite();
+  v1::TriggerRule* const jump = AddRule(&spec, "jump");
+  jump->mutable_norm_jump()->set_factor(10);
+  jump->mutable_norm_jump()->set_warmup(1);
+  watcher_.Configure(spec);
+  const auto with_input = [](const std::string& entry, double max, double norm,
+                             double output) {
+    v1::CallPhase phase = Phase(entry, output);
+    v1::TensorStats* const stats = phase.mutable_input_args()
+                                       ->add_items()
+                                       ->mutable_tensor()
+                                       ->mutable_stats();
+    stats->set_max_f(max);
+    stats->set_norm_f(norm);
+    return phase;
+  };
+  watcher_.OnPhase(Phase("Tensor.new_empty.0.forward", kNan));
+  watcher_.OnPhase(Phase("Tensor.narrow.0.forward", kNan));
+  watcher_.OnPhase(with_input("Tensor.bernoulli_.0.forward", kNan, 1, 1));
+  watcher_.OnPhase(with_input("Tensor.bernoulli_.0.forward", 1, 1e30, 1));
+  v1::CallPhase out = Phase("Torch.add.0.forward", 1);
+  v1::NamedValue* const keyword = out.mutable_input_kwargs()->add_items();
+  keyword->set_name("out");
+  keyword->mutable_value()->mutable_tensor()->mutable_stats()->set_max_f(kNan);
+  watcher_.OnPhase(out);
+  EXPECT_THAT(events_, SizeIs(0));
+  // What such a call writes is a result like any other.
+  watcher_.OnPhase(with_input("Tensor.bernoulli_.1.forward", kNan, 1, kNan));
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(events_[0].fired().detail(), "output 0: Max NaN");
+}
+
 TEST_F(TriggerWatcherTest, TensorsOfPointToPointOperationsAreLookedAt) {
   v1::TriggerSpec spec;
   AddRule(&spec, "nan")->mutable_non_finite();

@@ -1,0 +1,40 @@
+// Which tensors of a call need not hold anything: memory that the call is about
+// to overwrite, or that it has allocated and not written. What stands there is
+// what was there before, a NaN for all one knows, and no fault of the program.
+// Pure functions.
+#ifndef RANKPROBE_COMMON_RECORDS_UNWRITTEN_H_
+#define RANKPROBE_COMMON_RECORDS_UNWRITTEN_H_
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/records/call_values.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// Positions as in dump.json: "0" the first positional argument or output,
+// "tensor" the keyword argument of that name.
+struct UnwrittenPlaces {
+  absl::Span<const absl::string_view> inputs;
+  absl::Span<const absl::string_view> outputs;
+
+  bool HasInput(absl::string_view place) const;
+  bool HasOutput(absl::string_view place) const;
+};
+
+// Of a full entry name, "Tensor.bernoulli_.0.forward". A keyword argument `out`
+// is among the inputs of every call of an API.
+UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry);
+
+// Whether the call hands on what it is given, as a view or a copy of the same
+// values: "Tensor.narrow.3.forward", its backward too. What is bad in it was
+// bad before, and may be memory that nobody has written yet.
+bool MovesValuesOnly(absl::string_view entry);
+
+// Whether the tensor at `place` of the phase is one of UnwrittenPlacesOf.
+bool IsUnwritten(const UnwrittenPlaces& places, const v1::CallPhase& phase,
+                 TensorPlace place);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_RECORDS_UNWRITTEN_H_
