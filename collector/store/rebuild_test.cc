@@ -1,5 +1,5 @@
 // Payloads that are named for their principal, when their rows are lost. What
-// else a rebuilt index has is in damage_test.cc.
+// else a rebuilt index has is in rebuild_sweep_test.cc.
 #include "collector/store/rebuild.h"
 
 #include <memory>
