@@ -35,9 +35,12 @@ absl::Status AddRule(const std::string& path, const YAML::Node& item,
       !item["ms_api"].IsScalar() || !item["pt_api"].IsScalar()) {
     return Bad(path, kShape);
   }
+  // msprobe's rules are for MindSpore dumps held against PyTorch: ms_ is the
+  // target's side whatever the dumps are.
   const std::string target = item["ms_api"].as<std::string>();
   ApiRule& rule = (*rules)[target];
   rule.reference = item["pt_api"].as<std::string>();
+  // Rows of keyword arguments are called .input. too, so "args" is both.
   const std::pair<const char*, const char*> kSections[] = {
       {"args", "input"},
       {"output", "output"},
@@ -62,6 +65,7 @@ absl::Status AddRule(const std::string& path, const YAML::Node& item,
 
 absl::Status AddRules(const std::string& path, const YAML::Node& root,
                       ApiRules* rules) {
+  // One rule needs no list around it.
   if (root.IsMap() && root["ms_api"]) return AddRule(path, root, rules);
   if (root.IsSequence()) {
     for (const YAML::Node& item : root) {
@@ -88,6 +92,7 @@ absl::StatusOr<ApiRules> ReadApiRules(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, path));
   ApiRules rules;
   absl::Status status;
+  // yaml-cpp throws for bad text and for what as<std::string>() cannot read.
   try {
     status = AddRules(path, YAML::Load(text), &rules);
   } catch (const YAML::Exception& fault) {
@@ -115,6 +120,8 @@ std::optional<std::string> RenamedPlace(const ApiRule& rule,
     const absl::string_view place = suffix.substr(head.size());
     for (const auto& [from, to] : places) {
       if (place == from) return absl::StrCat(head, to);
+      // An argument that is a list takes its elements with it; the dot keeps
+      // "1" from "10".
       if (absl::StartsWith(place, absl::StrCat(from, "."))) {
         return absl::StrCat(head, to, place.substr(from.size()));
       }

@@ -44,6 +44,7 @@ Classified ClassifyText(absl::string_view text) {
   if (absl::SimpleAtod(text, &number) && std::isfinite(number)) {
     return {ValueType::kNumber, number};
   }
+  // Anywhere in the text, as msprobe looks: "cuda:0", "device(type='npu')".
   if (absl::StrContains(lower, "npu") || absl::StrContains(lower, "cpu") ||
       absl::StrContains(lower, "cuda")) {
     return {ValueType::kDevice};
@@ -94,6 +95,8 @@ absl::string_view Word(StatDiff::Kind kind) {
 
 bool SameText(const JsonValue& a, const JsonValue& b) {
   if (a.is_number() && b.is_number() && a.kind == b.kind) {
+    // An integer may have any length; as a double two would be equal that are
+    // not.
     if (a.kind == JsonValue::Kind::kInt) return a.text == b.text;
     return a.number == b.number ||
            (std::isnan(a.number) && std::isnan(b.number));
@@ -110,6 +113,7 @@ std::string StatText(const JsonValue& value) {
 
 StatDiff CompareStat(const JsonValue& target, const JsonValue& reference) {
   using Kind = StatDiff::Kind;
+  // Before all else: NaN beside NaN, and a word beside itself, are equal.
   if (SameText(target, reference)) return OfKind(Kind::kEqual);
   const Classified n = Classify(target);
   const Classified b = Classify(reference);
@@ -124,7 +128,10 @@ StatDiff CompareStat(const JsonValue& target, const JsonValue& reference) {
     }
     return out;
   }
+  // The order is the rule (docs/analysis.md, "Metrics"): a word beside NaN is
+  // "Diff", NaN beside an infinity is "Nan".
   if (any(ValueType::kMissing)) return OfKind(Kind::kMissing);
+  // Two runs are meant to be on different devices: that is no finding.
   if (n.type == ValueType::kDevice && b.type == ValueType::kDevice) {
     return OfKind(Kind::kMissing);
   }
@@ -132,6 +139,7 @@ StatDiff CompareStat(const JsonValue& target, const JsonValue& reference) {
     return OfKind(Kind::kDifferent);
   }
   if (any(ValueType::kNan)) return OfKind(Kind::kNan);
+  // The sign of target - reference.
   const bool up = n.type == ValueType::kInf || (n.type != ValueType::kNegInf &&
                                                 b.type == ValueType::kNegInf);
   return OfKind(up ? Kind::kInfinite : Kind::kNegativeInfinite);

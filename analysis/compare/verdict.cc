@@ -17,6 +17,7 @@ enum class Exempt { kNo, kInputs, kAll };
 // Ops whose outputs are not defined by their inputs, or that write into a
 // buffer they are given.
 Exempt ExemptionOf(absl::string_view entry, bool merged) {
+  // msprobe's code knows __setitem__, its documents say setitem: both count.
   static const auto* const kAll =
       new absl::flat_hash_set<absl::string_view>{"empty",
                                                  "empty_like",
@@ -35,6 +36,7 @@ Exempt ExemptionOf(absl::string_view entry, bool merged) {
   if (first == absl::string_view::npos) return Exempt::kNo;
   absl::string_view op = entry.substr(first + 1);
   op = op.substr(0, op.find('.'));
+  // Calls between modules carry their rank then: "mul_rank2".
   if (merged) {
     const size_t at = op.rfind("_rank");
     if (at != absl::string_view::npos && at + 5 < op.size() &&
@@ -70,6 +72,8 @@ double NormRatio(const RowPair& pair) {
   return pair.reference == nullptr ? 0 : pair.stats[kNorm].Ratio().value_or(0);
 }
 
+// The messages are msprobe's, letter for letter, NPU and bench included: they
+// are a column of the table, and programs look for them there.
 class Judge {
  public:
   Judge(Exempt exempt, VerdictOptions options, absl::Span<RowPair> pairs)
@@ -89,6 +93,7 @@ class Judge {
       return;
     }
     if (options_.mode == DumpMode::kStructure) return;
+    // Err_message lists what is found in this order, which is msprobe's.
     CheckSpecials();
     if (options_.mode == DumpMode::kStatistics) CheckRelative();
     if (options_.mode == DumpMode::kTensor) CheckThousandth();
@@ -110,6 +115,8 @@ class Judge {
     }
   }
 
+  // Not by EachChecked: a row without a partner is judged too, a checksum on
+  // one side only is a warning.
   void CheckMd5() {
     if (exempt_ == Exempt::kAll) return;
     for (RowPair& pair : pairs_) {
@@ -130,6 +137,7 @@ class Judge {
 
   void CheckSpecials() {
     EachChecked([](RowPair* pair) {
+      // What the reference run had too is not the target's fault.
       if (IsSpecial(pair->reference->stats[kMax]) ||
           IsSpecial(pair->reference->stats[kMin])) {
         return;
@@ -143,10 +151,13 @@ class Judge {
     });
   }
 
+  // Weighs outputs against inputs, as three more do: they are off where inputs
+  // do not count.
   void CheckRelative() {
     if (exempt_ != Exempt::kNo) return;
     double in = 0;
     for (const RowPair* pair : inputs_) in = std::max(in, NormRatio(*pair));
+    // The call was given something else already: not its doing.
     if (in >= 0.1) return;
     for (RowPair* pair : outputs_) {
       if (NormRatio(*pair) > 0.5) {
@@ -158,6 +169,9 @@ class Judge {
 
   void CheckThousandth() {
     if (exempt_ != Exempt::kNo || outputs_.empty()) return;
+    // 0.6 is what the documents and the message say, msprobe's code tests 0.1
+    // (docs/analysis.md, "Intended differences from msprobe 26.2"). The finding
+    // is the call's; msprobe has it in the row of the first output.
     if (Least(inputs_, kBelowOneThousandth) > 0.9 &&
         Least(outputs_, kBelowOneThousandth) < 0.6) {
       Mark(Verdict::kError,
@@ -182,6 +196,7 @@ class Judge {
     if (exempt_ != Exempt::kNo) return;
     for (RowPair* pair : inputs_) {
       if (pair->reference == nullptr) continue;
+      // What is no tensor has its Python type as dtype: "<class 'int'>".
       if (!absl::StrContains(pair->target->dtype, "class") ||
           !absl::StrContains(pair->reference->dtype, "class") ||
           pair->target->shape != "[]") {
@@ -221,6 +236,7 @@ class Judge {
     double out = 0;
     for (const RowPair* pair : inputs_) in = std::max(in, NormRatio(*pair));
     for (const RowPair* pair : outputs_) out = std::max(out, NormRatio(*pair));
+    // Ten times nothing would make every rounding a warning.
     if (in == 0 ? out > 0.1 : out / in > 10) {
       Mark(Verdict::kWarning,
            "The norm relative error of output is 10 times that of input.",
@@ -242,6 +258,7 @@ class Judge {
   static double Least(const std::vector<RowPair*>& pairs, TensorMetric metric) {
     double least = 1;
     for (const RowPair* pair : pairs) {
+      // Without such a number (one element, no data) a row does not count.
       least = std::min(least, pair->tensor.Finite(metric).value_or(1));
     }
     return least;

@@ -9,6 +9,7 @@
 namespace rankprobe::analysis {
 namespace {
 
+// msprobe's threshold, of all four statistics.
 constexpr double kFarOff = 0.5;
 
 // Random states that the op returns beside its result.
@@ -49,6 +50,8 @@ bool IsFarOff(const RowPair& pair, DumpMode mode) {
   if (pair.reference == nullptr || IsIgnored(pair)) return false;
   if (mode == DumpMode::kMd5) return pair.target->md5 != pair.reference->md5;
   for (const StatDiff& diff : pair.stats) {
+    // msprobe reads percentages and passes over "Nan" and "inf"; a NaN on one
+    // side is as far off as can be.
     if (diff.Ratio().value_or(0) > kFarOff || diff.kind == StatDiff::Kind::kNan)
       return true;
   }
@@ -70,6 +73,7 @@ absl::Status DiffAnalyzer::AddEntry(const EntryComparison& entry,
   node.entry = index;
   node.communication = IsCommunication(entry.entry());
   if (node.communication) {
+    // The rows have no groups and peers; the record has.
     RP_RETURN_IF_ERROR(states.dump->Read(index, &record_));
     links_.Add(states.rank, entry.entry(), record_.root());
   }
@@ -101,6 +105,7 @@ absl::StatusOr<std::string> DiffAnalyzer::FirstJson() {
   links_.Match();
   std::string out;
   int64_t last = -1;
+  // Comes rank by rank, so each rank is one key.
   for (const FoundNode& node : FindFirstNodes(ranks_, links_)) {
     const DumpReader* dump = nullptr;
     for (const RankStates& rank : ranks_) {
