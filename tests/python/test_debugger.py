@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import json
 import pathlib
+from typing import Optional
 from torch import relu as early_relu  # taken before any debugger exists
 
 import harness
@@ -167,6 +170,47 @@ def test_values_and_backward(dump) -> None:
     assert (tensor["Max"], tensor["Min"], tensor["requires_grad"]) == (3.0, -2.0, True)
     assert data["Tensor.__mul__.0.forward"]["input_args"][1] == {"type": "int", "value": 2}
     assert data["Functional.relu.0.backward"]["output"][0]["Max"] == 2.0
+
+
+@dataclasses.dataclass
+class HalfOutput(collections.OrderedDict):
+    """As Hugging Face's ModelOutput: a dict without its fields that are None."""
+
+    logits: Optional[torch.Tensor] = None
+    hidden_states: Optional[tuple] = None
+
+    def __post_init__(self) -> None:
+        self.update({f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) is not None})
+
+
+def test_fields_that_are_none_are_null(dump) -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> HalfOutput:
+            return HalfOutput(logits=self.inner(x))
+
+    class Top(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wrapped = Half()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.wrapped(x)["logits"]
+
+    model = Top()
+    debugger = dump.debugger(level="L0")
+    debugger.start(model)
+    model(torch.ones(3, 4)).sum().backward()
+    debugger.stop()
+    debugger.step()
+    data = dump.data()
+    (output,) = data["Module.wrapped.Half.forward.0"]["output"]
+    assert list(output) == ["logits", "hidden_states"] and output["hidden_states"] is None
+    assert output["logits"]["shape"] == [3, 2]
+    assert "Module.wrapped.Half.backward.0" in data
 
 
 def test_changed_in_place_is_read_again(dump) -> None:

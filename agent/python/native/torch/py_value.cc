@@ -228,7 +228,13 @@ PyValue ValueReader::ReadValue(PyObject* object, ReadMode mode,
     return leaf(Scalar(object, "str"));
   if (PyTuple_CheckExact(object) || PyList_CheckExact(object))
     return ReadList(object, mode, budget);
-  if (PyDict_Check(object)) return ReadDict(object, mode, budget);
+  // Outputs of Hugging Face are dicts that lack their fields which are None;
+  // msprobe records the fields.
+  if (PyDict_CheckExact(object) ||
+      (PyDict_Check(object) &&
+       PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)),
+                              "__dataclass_fields__") == 0))
+    return ReadDict(object, mode, budget);
   PyValue out = ReadOther(object, mode, keyword, budget);
   if (out.leaf != nullptr) Charge(out.leaf->ByteSizeLong(), budget);
   return out;
