@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the arrows between rooms: who may include whom, as docs/design.md says under "The folders".
+"""Holds the arrows between rooms: who may include whom, as docs/design.md says under "The folders"; and
+that no product code waits with a timeout on the wall clock (common/base/monotonic_time.h).
 
-    include_graph.py           every include that the table does not allow, and every cycle; exit status 1 if there is one
+    include_graph.py           every include that the table does not allow, every cycle and every such wait; exit status
+                               1 if there is one
     include_graph.py --lines   lines of product and test code a room
 """
 
@@ -13,6 +15,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = re.compile(r'^\s*#\s*include "([a-z0-9_/]+)/[a-z0-9_.]+"', re.MULTILINE)
+# What Abseil 20220623 turns into a point of wall time, and libstdc++ where glibc is older than 2.30.
+WALL_WAIT = re.compile(r"\b(?:Await|Wait|WaitForNotification|(?:Reader|Writer)?LockWhen)With(?:Timeout|Deadline)\b"
+                       r"|\bstd::(?:condition_variable|(?:recursive_|shared_)?timed_mutex)|[.>]wait_(?:for|until)\b")
 ROW = re.compile(r"^\| `([a-z_/]+)` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
 
 
@@ -38,6 +43,39 @@ def allowed() -> dict[str, set[str]]:
     return closed
 
 
+def is_test(name: str) -> bool:
+    return "testing" in name.split("/")[:-1] or re.search(r"_(test|benchmark)\.cc$", name) is not None
+
+
+def room_of(directory: str, rooms: dict[str, set[str]]) -> str | None:
+    while directory and directory not in rooms:
+        directory = directory.rpartition("/")[0]
+    return directory or None
+
+
+def faults_of(name: str, text: str, rooms: dict[str, set[str]]) -> list[str]:
+    """Of one file of the rooms."""
+    room = room_of(name.rpartition("/")[0], rooms)
+    if room is None and "/testing/" not in name:  # there lies what the tests of all rooms share
+        return [f"{name}: its room has no row in docs/design.md, The folders"]
+    if is_test(name):
+        return []
+    faults = []
+    ours = {known.split("/")[0] for known in rooms}
+    for used in sorted(set(INCLUDE.findall(text))):
+        other = room_of(used, rooms)
+        if "testing" in used.split("/") or used.split("/")[0] in ("tests", "examples"):
+            faults.append(f"{name}: no product code may use {used}")
+        elif other is None and used.split("/")[0] in ours:
+            faults.append(f"{name}: {used} has no row in docs/design.md, The folders")
+        elif other is not None and other != room and other not in rooms[room]:
+            faults.append(f"{name}: {room} may not use {other}")
+    for number, line in enumerate(text.split("\n"), 1):
+        if wait := WALL_WAIT.search(line.partition("//")[0]):
+            faults.append(f"{name}:{number}: {wait.group()} waits on the wall clock; see common/base/monotonic_time.h")
+    return faults
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lines", action="store_true")
@@ -47,33 +85,14 @@ def main() -> int:
                            text=True).stdout.split()
     faults: list[str] = []
     lines: dict[str, list[int]] = {}
-
-    def room_of(directory: str) -> str | None:
-        while directory and directory not in rooms:
-            directory = directory.rpartition("/")[0]
-        return directory or None
-
     for name in files:
-        directory = name.rpartition("/")[0]
-        if directory.split("/")[0] in ("tests", "examples", "cmake"):
-            continue
-        if directory.endswith("/testing"):
-            directory = directory.rpartition("/")[0]
-        room = room_of(directory)
-        if room is None and directory in ("common", "collector", "analysis", "agent/runtime"):
-            continue  # what the tests of all its rooms share
-        if room is None:
-            faults.append(f"{name}: its room has no row in docs/design.md, The folders")
+        if name.split("/")[0] in ("tests", "examples", "cmake"):
             continue
         text = (ROOT / name).read_text()
-        test = "/testing/" in name or re.search(r"_(test|benchmark)\.cc$", name) is not None
-        lines.setdefault(room, [0, 0])[test] += text.count("\n")
-        if test:
-            continue
-        for used in sorted(set(INCLUDE.findall(text))):
-            other = room_of(used)
-            if other is not None and other != room and other not in rooms[room]:
-                faults.append(f"{name}: {room} may not use {other}")
+        faults += faults_of(name, text, rooms)
+        room = room_of(name.rpartition("/")[0], rooms)
+        if room is not None:
+            lines.setdefault(room, [0, 0])[is_test(name)] += text.count("\n")
     if arguments.lines:
         for room, (product, test) in sorted(lines.items()):
             print(f"{room:28} {product:6} {test:6}")

@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_time.h"
 
 namespace rankprobe {
 
@@ -98,7 +99,9 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     if (std::exchange(held_, false)) this->RemoveHold();
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&done_), absl::Seconds(1)))
+      if (ended_.WaitFor(&mutex_, absl::Seconds(1),
+                         [this]()
+                             ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; }))
         return;
     }
     context_.TryCancel();
@@ -141,6 +144,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     absl::MutexLock lock(&mutex_);
     status_ = status;
     done_ = true;
+    ended_.NotifyAll();
     wake_();
   }
 
@@ -152,6 +156,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   Request outgoing_;
   Response incoming_;
   mutable absl::Mutex mutex_;
+  MonotonicCondVar ended_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_when_written_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
