@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Debian packages (rankprobe, librankprobe-dev, python3-rankprobe) in build/debian:
 #   packaging/debian/build.sh
-# From build/release, brought up to date; debian/ alone builds all by itself in a
-# clean tree (dpkg-buildpackage).
+# From build/release, brought up to date; debian/ builds nothing itself.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 out=$RANKPROBE_ROOT/build/debian

@@ -31,7 +31,7 @@ kill -TERM "$collector"
 wait "$collector"
 apt-get purge -y -qq rankprobe python3-rankprobe >/purge.log 2>&1
 for gone in /usr/bin/rankprobe /usr/bin/rankprobed /usr/lib/python3/dist-packages/rankprobe /etc/rankprobe; do
-  ! test -e "$gone"
+  if [ -e "$gone" ]; then echo "purge left $gone"; exit 1; fi
 done
 # The archive is its owner's.
 test -d /var/lib/rankprobe
