@@ -1,16 +1,21 @@
 // Waits and deadlines on a clock that never jumps.
 //
 // The waits of Abseil 20220623 (Debian 12) turn a timeout into a point of wall
-// time: a clock set back by an hour makes them an hour longer. What is here is
-// as long as it says, whatever the wall clock does. Never infinite: a timeout
-// of over a year is a year.
+// time: a clock set back by an hour makes them an hour longer. So do those of
+// the standard library where glibc is older than 2.30, which the wheel runs on:
+// it has no pthread_cond_clockwait. What is here is as long as it says,
+// whatever the wall clock does. Never infinite: a timeout of over a year is a
+// year.
 #ifndef RANKPROBE_COMMON_BASE_MONOTONIC_TIME_H_
 #define RANKPROBE_COMMON_BASE_MONOTONIC_TIME_H_
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <utility>
+#include <cstdint>
+#include <ctime>
+#include <mutex>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -31,34 +36,71 @@ inline absl::Duration Until(MonotonicTime time) {
 }
 inline absl::Duration Since(MonotonicTime time) { return -Until(time); }
 
+// std::condition_variable, with the clock as an attribute. Thread-safe; nobody
+// may wait when it is destroyed.
+class MonotonicCondition {
+ public:
+  MonotonicCondition() {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed_, &attributes);
+    pthread_condattr_destroy(&attributes);
+  }
+  ~MonotonicCondition() { pthread_cond_destroy(&changed_); }
+  MonotonicCondition(const MonotonicCondition&) = delete;
+  MonotonicCondition& operator=(const MonotonicCondition&) = delete;
+
+  void NotifyAll() { pthread_cond_broadcast(&changed_); }
+
+  // Returns when it was told, at `time`, or for no reason. `lock` is held.
+  void WaitUntil(std::unique_lock<std::mutex>* lock, MonotonicTime time) {
+    // libstdc++'s steady_clock counts from where CLOCK_MONOTONIC does.
+    const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                           time.time_since_epoch())
+                           .count();
+    constexpr int64_t kSecond = 1'000'000'000;
+    const timespec until = {static_cast<time_t>(ns / kSecond),
+                            static_cast<long>(ns % kSecond)};  // NOLINT
+    pthread_cond_timedwait(&changed_, lock->mutex()->native_handle(), &until);
+  }
+
+ private:
+  pthread_cond_t changed_;
+};
+
 // What absl::Mutex::AwaitWithTimeout is, but for the clock, and but that those
 // who make a condition true must say so. Thread-safe.
 class MonotonicCondVar {
  public:
   // With or without the mutex.
-  void NotifyAll() { changed_.notify_all(); }
+  void NotifyAll() {
+    const std::lock_guard<std::mutex> lock(told_);
+    changed_.NotifyAll();
+  }
 
   // True as soon as `condition` holds, false when the time is over. It is
   // looked at under the mutex.
   template <typename Predicate>
   bool WaitFor(absl::Mutex* mutex, absl::Duration timeout, Predicate condition)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    Lockable lockable{mutex};
-    return changed_.wait_until(lockable, MonotonicAfter(timeout),
-                               std::move(condition));
+    const MonotonicTime end = MonotonicAfter(timeout);
+    while (!condition()) {
+      if (MonotonicNow() >= end) return false;
+      {
+        // Held before the mutex is let go: no word is lost between the two.
+        std::unique_lock<std::mutex> lock(told_);
+        mutex->Unlock();
+        changed_.WaitUntil(&lock, end);
+      }
+      mutex->Lock();
+    }
+    return true;
   }
 
  private:
-  // An absl::Mutex under the names of the standard library.
-  struct Lockable {
-    absl::Mutex* mutex;
-    // NOLINTBEGIN(readability-identifier-naming)
-    void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex->Lock(); }
-    void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex->Unlock(); }
-    // NOLINTEND(readability-identifier-naming)
-  };
-
-  std::condition_variable_any changed_;
+  std::mutex told_;
+  MonotonicCondition changed_;
 };
 
 }  // namespace rankprobe

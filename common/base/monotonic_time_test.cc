@@ -1,8 +1,22 @@
 #include "common/base/monotonic_time.h"
 
+#include <pthread.h>
+
+#include <cerrno>
 #include <thread>
 
+#include "common/base/monotonic_event.h"
 #include "gtest/gtest.h"
+
+// In place of glibc's, which is there from 2.30 on. Before, the wheel's stand-in
+// (packaging/wheel/glibc_compat.c) can only wait on the wall clock.
+extern "C" int pthread_cond_clockwait(pthread_cond_t* /*cond*/,
+                                      pthread_mutex_t* /*mutex*/,
+                                      clockid_t /*clock*/,
+                                      const timespec* /*until*/) {
+  ADD_FAILURE() << "a wait needs what old glibcs lack";
+  return ETIMEDOUT;
+}
 
 namespace rankprobe {
 namespace {
@@ -40,6 +54,18 @@ TEST(MonotonicTimeTest, AWaitEndsWhenItIsTold) {
         changed.WaitFor(&mutex, absl::InfiniteDuration(), [&] { return set; }));
   }
   other.join();
+}
+
+TEST(MonotonicTimeTest, AnEventIsWaitedForAsLongAsItSays) {
+  MonotonicEvent event;
+  const MonotonicTime began = MonotonicNow();
+  EXPECT_FALSE(event.WaitFor(absl::Milliseconds(20)));
+  EXPECT_GE(Since(began), absl::Milliseconds(20));
+  EXPECT_FALSE(event.WaitFor(-absl::InfiniteDuration()));
+  std::thread other([&] { event.Set(); });
+  EXPECT_TRUE(event.WaitFor(absl::InfiniteDuration()));
+  other.join();
+  EXPECT_TRUE(event.WaitFor(absl::ZeroDuration()));
 }
 
 TEST(MonotonicTimeTest, NoTimeoutOverflows) {

@@ -1,7 +1,8 @@
 /* What objects compiled against Debian 12's glibc 2.36 refer to and older ones
  * lack, for the few names that occur. Linked hidden into each program and
  * extension of the wheel; where the system's glibc has the function, that is
- * called. A name that is missing here fails the link. */
+ * called, unless what is here does as well. A name that is missing here fails
+ * the link. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -15,7 +16,8 @@
  * operations. A trainer has many. */
 char __libc_single_threaded = 0;
 
-/* 2.30. Before, std::condition_variable waited by the wall clock as well. */
+/* 2.30. Before, std::condition_variable waited by the wall clock as well, and so
+ * does this. Of libraries only: common/base/monotonic_time.h does not need it. */
 int pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
                            const struct timespec *until) {
   int (*real)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *) =
@@ -59,7 +61,8 @@ struct mallinfo2 mallinfo2(void) {
   return wide;
 }
 
-/* 2.36. std::random_device's first choice. */
+/* 2.36. std::random_device's first choice. As random as glibc's, which asks the
+ * kernel each time too. */
 uint32_t arc4random(void) {
   uint32_t value;
   if (getentropy(&value, sizeof(value)) != 0) abort();
