@@ -15,6 +15,8 @@
 namespace rankprobe {
 namespace {
 
+// A run may be large, so --timeout is no bound of it: gRPC notices when the
+// collector is gone.
 constexpr double kLongestExportSeconds = 24 * 3600;
 
 }  // namespace
@@ -25,6 +27,7 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
   absl::string_view rest = name;
   DumpInput input(file_system, name);
   if (!absl::ConsumePrefix(&rest, "run:")) return input;
+  // The last one: the name of a run may have an @ of its own.
   const size_t at = rest.rfind('@');
   const std::string run(rest.substr(0, at));
   const std::string step(at == absl::string_view::npos ? absl::string_view()
@@ -75,11 +78,15 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   v1::ExportEvent event;
   absl::Status written;
   while (written.ok() && reader->Read(&event)) written = files->OnEvent(event);
+  // Finish would wait for a stream that nobody reads any more. It says then
+  // that the call was cancelled; why, `written` says.
   if (!written.ok()) context.TryCancel();
   const absl::Status status = client.ToStatus(reader->Finish());
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
   RP_RETURN_IF_ERROR(files->Finish());
+  // run:NAME@STEP stands where a step directory may stand. A range of steps has
+  // no directory of that name and stays the whole tree.
   const std::string one_step = absl::StrCat(directory, "/step", step);
   path_ =
       !step.empty() && file_system_->Exists(one_step) ? one_step : directory;

@@ -40,9 +40,11 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   client.Prepare(&context, kLongestSeconds);
   const auto reader = client.archive->Verify(&context, request);
   v1::VerifyReport report;
+  // Reports come while it works; the last one is the result.
   while (reader->Read(&report)) {
   }
   RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  // A payload that never came is no fault of the archive, but not all is well.
   const bool sound = report.fault_count() == 0 && report.finished();
   if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
   if (globals.json) {
@@ -65,6 +67,8 @@ absl::Status Delete(const Globals& globals, const std::string& run,
                     const std::string& steps_text) {
   v1::DeleteRequest request;
   request.set_run(run);
+  // No steps mean the whole run, here and on the wire: text that is no list of
+  // steps must not get past this.
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                       ParseRanges("--steps", steps_text));
   request.mutable_steps()->Assign(steps.begin(), steps.end());

@@ -102,6 +102,8 @@ class DiffFiles {
 
   void BeginRank(const DumpLayout& layout, const DumpPlace& place,
                  const DumpReader* dump) {
+    // One for all ranks of a step: a difference is followed through their
+    // communication.
     if (analyzer_ == nullptr) {
       analyzer_ = std::make_unique<analysis::DiffAnalyzer>(
           layout.kind == DumpLayout::Kind::kSingle ? std::vector<int64_t>()
@@ -122,6 +124,7 @@ class DiffFiles {
     texts_.emplace_back(
         absl::StrCat("compare_result", place_, "_", rank_, "_", timestamp_),
         analyzer_->RankJson());
+    // The analyzer reads them once more when it knows which calls were first.
     dumps_.push_back(std::move(dump));
     if (!last_of_step) return absl::OkStatus();
     RP_ASSIGN_OR_RETURN(std::string first, analyzer_->FirstJson());
@@ -234,6 +237,7 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
                       FindDumps(file_system.get(), target_input.path()));
   RP_ASSIGN_OR_RETURN(const DumpLayout reference,
                       FindDumps(file_system.get(), reference_input.path()));
+  // After the inputs: what is no dump leaves no directory behind.
   RP_ASSIGN_OR_RETURN(const std::string output,
                       PrepareOutput(file_system.get(), flags.output));
   ResultFiles files(file_system.get(), globals, flags, target, output);
@@ -283,6 +287,8 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
     flags->mappings.cells = flags->cell_mapping;
     flags->mappings.data = flags->data_mapping;
     if (layers->count() > 0) flags->mappings.layers = flags->layer_mapping;
+    // The table is the answer, so differences have no exit code here; that is
+    // for first-divergence (docs/analysis.md).
     command->run = [flags](const Globals& g, int*) {
       return Compare(g, *flags);
     };

@@ -44,6 +44,7 @@ absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
   const auto bad = [&path](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", OneLine(what)));
   };
+  // It names two paths; a larger file is another file.
   constexpr uint64_t kLargest = 1 << 20;
   if (!file_system->Exists(path)) return bad("does not exist");
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
@@ -65,6 +66,7 @@ absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
       continue;
     }
     if (member.key != "npu_path" && member.key != "bench_path") {
+      // A slip in "bench_path" would build a graph of one side without a word.
       return bad(absl::StrCat("unknown key ", member.key,
                               "; known: npu_path, bench_path, "
                               "is_print_compare_log"));
@@ -124,6 +126,8 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
         "--target_path (-tp) or --input_path is needed");
   }
   RP_RETURN_IF_ERROR(ReadLayouts(flags, &options));
+  // msprobe falls back to a database where there is nothing merged
+  // (docs/analysis.md, "Parallel layouts").
   options.merged_as_dump = flags.file_type == "json";
   if (options.merged_as_dump &&
       (!options.target_layout.has_value() || !flags.reference.empty())) {

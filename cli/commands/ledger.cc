@@ -25,6 +25,7 @@ std::string StateText(v1::StepLedger::State state) {
 }
 
 std::string CountText(bool known, uint64_t value) {
+  // 0 would say that it was counted.
   return known ? absl::StrCat(value) : "?";
 }
 
@@ -41,6 +42,8 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   const Client client(globals);
   grpc::ClientContext context;
+  // With details the collector goes through the records of the run, however
+  // many there are.
   client.Prepare(&context, /*extra_seconds=*/3600);
   const auto reader = client.archive->GetLedger(&context, request);
   Table table({"STEP", "RANK", "STATE", "RECORDS", "EXPECTED", "PAYLOADS",
@@ -50,6 +53,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   v1::StepLedger ledger;
   while (reader->Read(&ledger)) {
     totals.Add(ledger);
+    // Programs get each line as it comes; a table waits for its widths.
     if (globals.json) {
       PrintJson(ToJson(ledger));
       continue;
@@ -58,6 +62,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
                                  ? absl::StrCat(ledger.rank())
                                  : absl::StrCat("proc", ledger.pid());
     table.Add(
+        // Frames that were refused have step -1 (docs/formats.md, "Wire").
         {ledger.step() < 0 ? "-" : absl::StrCat(ledger.step()), rank,
          StateText(ledger.state()), absl::StrCat(ledger.stored_records()),
          CountText(ledger.has_expected_records(), ledger.expected_records()),

@@ -29,9 +29,11 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   RP_ASSIGN_OR_RETURN(const std::vector<analysis::OverflowOrigin> origins,
                       analysis::CheckOverflow(file_system.get(), input.path()));
   std::string path;
+  // Nothing found, nothing written: as msprobe.
   if (!origins.empty()) {
     RP_ASSIGN_OR_RETURN(const std::string output,
                         PrepareOutput(file_system.get(), flags.output));
+    // msprobe's name, time_ns() included.
     path = absl::StrCat(output, "/anomaly_analyze_",
                         absl::ToUnixNanos(SystemClock().Now()), ".json");
     RP_RETURN_IF_ERROR(

@@ -30,6 +30,7 @@ absl::Status Runs(const Globals& globals) {
     const absl::Status status =
         client.ToStatus(client.archive->ListRuns(&context, request, &page));
     if (!status.ok()) return status;
+    // An empty page would be asked for again and again.
     more = page.truncated() && !page.runs().empty();
     response.mutable_runs()->MergeFrom(page.runs());
   }

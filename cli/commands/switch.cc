@@ -25,6 +25,7 @@ absl::Status FillOptions(const SwitchFlags& flags, v1::SwitchOptions* options) {
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
                       ParseRanges("--ranks", flags.ranks));
   for (const int64_t rank : ranks) options->add_ranks(rank);
+  // Unset, not 0: the collector finds the earliest step then.
   if (flags.at_step >= 0) options->set_at_step(flags.at_step);
   options->set_for_steps(flags.for_steps);
   options->set_no_wait(flags.no_wait);
@@ -51,6 +52,8 @@ const char* StateText(v1::RankSwitch::State state) {
 
 void Report(const Globals& globals, bool no_wait,
             const v1::SwitchResult& result, int* exit_code) {
+  // One that switched at another step has not: all ranks at one step is what a
+  // switch is for.
   const auto followed = [&](const v1::RankSwitch& rank) {
     return (rank.state() == v1::RankSwitch::STATE_APPLIED &&
             rank.applied_step() == result.effective_at_step()) ||
@@ -64,6 +67,8 @@ void Report(const Globals& globals, bool no_wait,
     return;
   }
   Print(stdout, "%s\n", result.summary().c_str());
+  // Of thousands of ranks those are named that need a look; the summary counts
+  // the others.
   for (const v1::RankSwitch& rank : result.ranks()) {
     if (followed(rank)) continue;
     const std::string who = rank.has_rank() ? absl::StrCat("rank ", rank.rank())

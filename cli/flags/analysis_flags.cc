@@ -18,6 +18,7 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   static const auto* const kVerbs = new std::vector<std::string>{
       "compare",   "graph_visualize",  "overflow_check",
       "acc_check", "first-divergence", "replicas"};
+  // CLI11 reads -tp as -t and -p.
   static const auto* const kLong = new std::map<std::string, std::string>{
       {"-tp", "--target_path"},
       {"-gp", "--golden_path"},
@@ -36,6 +37,7 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   bool analysis = false;
   for (std::string& argument : arguments) {
+    // Only behind these verbs: -tp and its kin are msprobe's.
     for (const std::string& verb : *kVerbs) {
       analysis = analysis || argument == verb;
     }
@@ -70,6 +72,8 @@ absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
 std::string ResultPath(FileSystem* file_system, const std::string& directory,
                        const std::string& stem, const std::string& extension) {
   std::string path = absl::StrCat(directory, "/", stem, extension);
+  // msprobe's names end with the time in seconds; what another run wrote in the
+  // same second is not overwritten.
   for (int i = 2; file_system->Exists(path); ++i) {
     path = absl::StrCat(directory, "/", stem, "_", i, extension);
   }
@@ -92,6 +96,8 @@ analysis::ProgressFn MakeProgress(bool json, const std::string& what,
   auto last = std::make_shared<int>(-1);
   return [draws, what, last](size_t done, size_t all) {
     int percent = all == 0 ? 100 : static_cast<int>(done * 100 / all);
+    // msprobe prints each percent; a hundred lines in a log file are noise
+    // (docs/compatibility.md, D8).
     if (!draws) percent -= percent % 10;
     if (percent == *last) return;
     *last = percent;

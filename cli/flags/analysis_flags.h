@@ -30,7 +30,7 @@ void AddForce(CLI::App* verb, bool* force);
 absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
                                           const std::string& directory);
 
-// Fails when two results of the same second would share a name.
+// A name that is free: of the second result of one second, `stem`_2.
 std::string ResultPath(FileSystem* file_system, const std::string& directory,
                        const std::string& stem, const std::string& extension);
 

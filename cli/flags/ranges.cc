@@ -11,9 +11,11 @@
 namespace rankprobe {
 namespace {
 
+// All members are held in memory and sent: "0-9999999999" is a slip.
 constexpr int64_t kMax = 1000000;
 
 bool ParseOne(absl::string_view text, int64_t* value) {
+  // SimpleAtoi takes signs and blanks too.
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
          absl::SimpleAtoi(text, value) && *value <= kMax;

@@ -11,11 +11,13 @@ namespace {
 
 // The collector takes requests of 1 MiB.
 constexpr size_t kMaxOfferBytes = 900 << 10;
+// Length, checksum and the tags around them, at most.
 constexpr size_t kOfferOverheadBytes = 32;
 
 }  // namespace
 
 bool IsSafeRelativePath(absl::string_view path) {
+  // PATH_MAX and, below, NAME_MAX of Linux.
   if (path.empty() || path.size() > 4096) return false;
   for (const absl::string_view part : absl::StrSplit(path, '/')) {
     if (part.empty() || part == "." || part == ".." || part.size() > 255)
@@ -42,6 +44,7 @@ absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
   size_t bytes = 0;
   for (const StagedTree::File& file : files) {
     bytes += file.path.size() + kOfferOverheadBytes;
+    // Files that are not offered are sent again, nothing worse.
     if (bytes > kMaxOfferBytes) break;
     v1::ExportKeptFile* const kept = request->add_kept();
     kept->set_path(file.path);
