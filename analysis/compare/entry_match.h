@@ -1,5 +1,5 @@
-// Which entry of the reference dump a target entry is compared with, and which of
-// its rows. Immutable after Make; the readers outlive it.
+// Which entry of the reference dump a target entry is compared with, and which
+// of its rows. Immutable after Make; the readers outlive it.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
 #define RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
 
@@ -81,7 +81,7 @@ class EntryComparison {
   JsonDocument reference_record_;
   std::vector<DumpRow> target_rows_;
   std::vector<DumpRow> reference_rows_;
-  // Golden entries that a row map led to.
+  // Entries of the reference that a row map led to.
   struct Mapped {
     JsonDocument record;
     std::vector<DumpRow> rows;

@@ -1,6 +1,6 @@
 // The collector as a whole: store, control plane, ingest and the gRPC server
 // over them, in the order they must start and stop.
-// Threads: Start, Wait and Shutdown from one thread; RequestShutdown from any.
+// Threads: Start and Shutdown from one thread.
 #ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_H_
 #define RANKPROBE_COLLECTOR_SERVER_SERVER_H_
 

@@ -1,5 +1,5 @@
 """Frames whose content no collector will ever take: each is answered by its number, what stands around it is kept
-(coverage finding 1; redteam W1: P19-P24, D01; W3: M06)."""
+(P19-P24, D01 and M06 of docs/security.md, "The attacks")."""
 
 import json
 import pathlib

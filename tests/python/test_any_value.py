@@ -1,5 +1,5 @@
 """Whatever a call is given, the other calls of the step are recorded and nothing is lost without a word
-(shared/findings/coverage.md, finding 1; redteam W1, D01)."""
+(D01 of docs/security.md, "The attacks")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-// The avx2 build of the block kernels; compile flags in common/CMakeLists.txt.
+// The avx2 build of the block kernels; compile flags in
+// common/tensor/CMakeLists.txt.
 #include <immintrin.h>
 
 #define XXH_INLINE_ALL

@@ -1,5 +1,5 @@
 // The avx512 build of the block kernels; compile flags in
-// common/CMakeLists.txt.
+// common/tensor/CMakeLists.txt.
 #include <immintrin.h>
 
 #define XXH_INLINE_ALL

@@ -1,5 +1,5 @@
 // The baseline build of the block kernels; compile flags in
-// common/CMakeLists.txt.
+// common/tensor/CMakeLists.txt.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
