@@ -31,7 +31,7 @@ class PayloadLeases {
   static constexpr int kMaxBroken = 16;
 
   // Whether `upload` is to send it now. False: another does, and `upload`
-  // hears of it by Whole, Gone or HandOn.
+  // hears of it by OnComplete, ReleaseAll or HandOn.
   bool Claim(const std::string& run, absl::string_view digest,
              uint64_t length_bytes, uint64_t upload, int64_t now_ns);
   bool empty() const { return leases_.empty(); }

@@ -33,7 +33,8 @@ enum class FaultKind {
   kShortWrite,
   // A rename is done and then reported as failed; other calls fail.
   kTornRename,
-  // The machine dies at this call: it and all later ones fail until Restart.
+  // The machine dies at this call: it and all later ones fail until
+  // CrashAndRestart.
   kCrash,
 };
 

@@ -3,8 +3,9 @@
 // outputs of a forward. Answers whether a call of this process differs from it.
 //
 // Ownership: the ReferenceComparer's. Not thread-safe.
-// Failure: a reference that is missing, too large or malformed is an error of Load,
-// after which the reference is empty; the input is not trusted. Nothing throws.
+// Failure: a reference that is missing, too large or malformed is an error of
+// LoadDirectory, after which the reference is empty; the input is not trusted.
+// Nothing throws.
 #ifndef RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_DUMP_H_
 #define RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_DUMP_H_
 

@@ -22,7 +22,7 @@ struct FloatStats {
 struct IntStats {
   int64_t max = std::numeric_limits<int64_t>::min();
   int64_t min = std::numeric_limits<int64_t>::max();
-  // Only filled by the *Sums functions.
+  // Not the kernels': summary.cc adds them up where they are asked for.
   double sum = 0;
   double sum_squares = 0;
 };
