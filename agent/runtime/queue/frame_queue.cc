@@ -173,7 +173,7 @@ void FrameQueue::TellWaiting() {
 }
 
 absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
-  auto marker = std::make_shared<FlushMarker>();
+  std::shared_ptr<FlushMarker> marker;
   {
     absl::MutexLock lock(&mutex_);
     const uint64_t acked =
@@ -181,7 +181,16 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
     if (items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
         acked >= last_sequence_)
       return absl::OkStatus();
-    items_.push_back(marker);
+    // Without a collector each stop() tries again, and markers have no budget.
+    if (!items_.empty()) {
+      auto* const last =
+          std::get_if<std::shared_ptr<FlushMarker>>(&items_.back());
+      if (last != nullptr) marker = *last;
+    }
+    if (marker == nullptr) {
+      marker = std::make_shared<FlushMarker>();
+      items_.push_back(marker);
+    }
   }
   wake_();
   absl::MutexLock lock(&mutex_);
@@ -394,6 +403,11 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   }
   TellWaiting();
   return HasWorkLocked();
+}
+
+size_t FrameQueue::Unframed() const {
+  absl::MutexLock lock(&mutex_);
+  return items_.size();
 }
 
 void FrameQueue::FillStats(SessionStats* stats) const {

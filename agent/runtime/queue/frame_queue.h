@@ -90,6 +90,8 @@ class FrameQueue {
   void StreamEnded(absl::string_view reason);
   // Something has not been sent yet.
   bool HasWork() const;
+  // Submissions and barriers that have not become frames.
+  size_t Unframed() const;
   // The lowest sequence number that can still be sent.
   uint64_t FirstSequence() const;
 

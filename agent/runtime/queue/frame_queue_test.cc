@@ -188,5 +188,27 @@ TEST_F(FrameQueueTest, FlushIsABarrierWithADeadline) {
   collector.join();
 }
 
+TEST_F(FrameQueueTest, BarriersThatWereGivenUpDoNotPileUp) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  const auto flush = [this] {
+    return queue_->Flush(v1::DURABILITY_COMMITTED, absl::ZeroDuration()).code();
+  };
+  ASSERT_TRUE(queue_->SubmitRecords(Records(0, 1)));
+  for (int i = 0; i < 100; ++i)
+    EXPECT_EQ(flush(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(queue_->Unframed(), 2u) << "the records and one barrier";
+  // It does not stand for what comes behind it.
+  ASSERT_TRUE(queue_->SubmitRecords(Records(1, 1)));
+  EXPECT_EQ(flush(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(queue_->Unframed(), 4u);
+  EXPECT_EQ(Drain().size(), 2u);
+  EXPECT_EQ(queue_->Unframed(), 0u);
+  Commit(1);
+  EXPECT_EQ(flush(), absl::StatusCode::kDeadlineExceeded);
+  Drain();
+  Commit(2);
+  EXPECT_EQ(flush(), absl::StatusCode::kOk);
+}
+
 }  // namespace
 }  // namespace rankprobe
