@@ -52,6 +52,77 @@ def test_records_steps_of_the_optimizer(tmp_path: pathlib.Path) -> None:
                 "Module.2.Linear.parameters_grad.0"} <= set(data)
 
 
+INFERENCE = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+with torch.no_grad():
+    for i in range(4):
+        try:
+            net(torch.full((2, 4 if i != 2 else 3), float(i)))
+        except RuntimeError:
+            print("a bad request")
+        torch.ones(2).sin()
+"""
+
+
+def _steps(directory: pathlib.Path) -> dict[int, dict]:
+    trees = directory.glob("dump_path/step*/*/dump.json")
+    return {int(t.parts[-3][4:]): json.loads(t.read_text())["data"] for t in trees}
+
+
+# What follows the last step, the sums that it prints, is a step of its own.
+QUIET = SCRIPT.split("print(")[0]
+
+
+def _run_script(directory: pathlib.Path, text: str, *flags: str) -> subprocess.CompletedProcess:
+    script = directory / "program.py"
+    script.write_text(text)
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    return subprocess.run([sys.executable, "-m", "rankprobe.run", *flags, "--", sys.executable, str(script)],
+                          cwd=directory, env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True,
+                          timeout=180)
+
+
+def test_without_an_optimizer_a_step_is_a_forward(tmp_path: pathlib.Path) -> None:
+    done = _run_script(tmp_path, INFERENCE, "--on")
+    assert done.returncode == 0 and done.stdout == "a bad request\n", done.stderr
+    assert "a step is one forward" in done.stderr and "not attached" not in done.stderr, done.stderr
+    steps = _steps(tmp_path)
+    assert sorted(steps) == [0, 1, 2, 3]
+    for step in (0, 1, 3):
+        data = steps[step]
+        assert data["Module.0.Linear.forward.0"]["input_args"][0]["Max"] == step
+        assert "Functional.relu.0.forward" in data and not any("sin" in entry for entry in data)
+    assert "Module.2.Linear.forward.0" not in steps[2]
+
+
+def test_an_optimizer_that_comes_late_takes_over(tmp_path: pathlib.Path) -> None:
+    """A dry run first, as for lazy layers."""
+    lines = QUIET.split("optimizer = ")
+    script = lines[0] + "with torch.no_grad():\n    net(torch.ones(1, 4))\noptimizer = " + lines[1]
+    done = _run_script(tmp_path, script, "--on")
+    assert done.returncode == 0 and "a step now ends with its step()" in done.stderr, done.stderr
+    steps = _steps(tmp_path)
+    assert sorted(steps) == [0, 1, 2, 3]
+    assert not any("backward" in entry for entry in steps[0])
+    assert all("Module.2.Linear.parameters_grad.0" in steps[step] for step in (1, 2, 3))
+
+
+def test_a_training_that_makes_its_optimizer_after_two_forwards_has_its_steps(tmp_path: pathlib.Path) -> None:
+    lines = QUIET.split("optimizer = ")
+    script = lines[0] + "net(torch.ones(1, 4))\nnet(torch.ones(1, 4))\noptimizer = " + lines[1]
+    done = _run_script(tmp_path, script, "--on")
+    assert done.returncode == 0 and "one forward" not in done.stderr, done.stderr
+    assert sorted(_steps(tmp_path)) == [0, 1, 2]
+
+
+def test_what_calls_no_model_is_told_why_not(tmp_path: pathlib.Path) -> None:
+    done = _run_script(tmp_path, "import torch\nprint(torch.ones(2).sum().item())")
+    assert done.returncode == 0 and done.stdout == "2.0\n"
+    assert done.stderr.count("not attached: no optimizer was made") == 1, done.stderr
+
+
 LOOP = SCRIPT.replace("for _ in range(3):", "import os, time\nwhile not os.path.exists('stop'):\n    time.sleep(0.02)") \
     .replace("print(", "pass #")
 

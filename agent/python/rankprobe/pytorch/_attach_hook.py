@@ -1,18 +1,22 @@
-"""What `rankprobe run` puts into a process: models and steps from optimizers.
+"""What `rankprobe run` puts into a process: models and steps.
 
 The first optimizer with parameters of a module names the model: the outermost
 module that owns them. A step lasts from the end of one optimizer.step() of it
-to the end of the next. The user's script knows nothing of this.
+to the end of the next. Where a model is called and there is no optimizer
+(inference, a server), it is the model, and a step is one forward of it; an
+optimizer that is made later takes over. The user's script knows nothing of this.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import json
 import os
 import sys
 import tempfile
+import threading
 from typing import Any, Callable, Iterable, Optional
 
 import torch
@@ -51,21 +55,121 @@ def config_file(mode: str) -> str:
     return path
 
 
+class _Forwards:
+    """Steps that are forwards of `model`. Of two that run at once in different
+    threads the first is a step, the other belongs to nobody."""
+
+    def __init__(self, model: torch.nn.Module, begin: Callable[[], None]) -> None:
+        self._begin = begin
+        self._owner: Optional[int] = None
+        self._depth = 0
+        # Without it nobody tells of a forward that ended with an exception.
+        self._always = hasattr(model, "_forward_hooks_always_called")
+        always = {"always_call": True} if self._always else {}
+        self._handles = [model.register_forward_pre_hook(lambda *_: _guarded(self.enter)),
+                         model.register_forward_hook(lambda *_: _guarded(self.leave), **always)]
+
+    def enter(self) -> None:
+        if self._is_anothers():
+            return
+        if self._depth > 0 and not self._always:
+            self._end()
+        self._depth += 1
+        if self._depth == 1:
+            self._owner = threading.get_ident()
+            self._begin()
+
+    def leave(self) -> None:
+        if self._depth == 0 or self._is_anothers():
+            return
+        if self._depth == 1:
+            self._end()
+        else:
+            self._depth -= 1
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self._depth > 0:
+            self._end()
+
+    def _is_anothers(self) -> bool:
+        return PrecisionDebugger._instance is None or (self._depth > 0 and self._owner != threading.get_ident())
+
+    def _end(self) -> None:
+        self._depth = 0
+        PrecisionDebugger.stop()
+        PrecisionDebugger.step()
+
+
 class _Attachment:
-    """The one attached optimizer of a process."""
+    """The one attached optimizer, or model without one, of a process."""
+
+    # A training that makes its optimizer late runs a forward or two before it.
+    _PATIENCE = 3
 
     def __init__(self) -> None:
         self._optimizer: Optional[torch.optim.Optimizer] = None
+        self._forwards: Optional[_Forwards] = None
         self._models: list[torch.nn.Module] = []
         self._pid = os.getpid()
         self.depth = 0
+        self._called: Optional[torch.nn.Module] = None
+        self._calls = 0
+        self._watch: Any = None
+
+    def watch_calls(self) -> None:
+        """Looks at every call of a module until something is attached to."""
+        register = torch.nn.modules.module.register_module_forward_pre_hook
+        self._watch = register(lambda module, _: _guarded(self.called, module))
+        atexit.register(self._say_why_not)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._optimizer is not None or os.getpid() != self._pid or PrecisionDebugger._instance is not None:
+        if self._optimizer is not None or os.getpid() != self._pid:
+            return
+        if PrecisionDebugger._instance is not None and self._forwards is None:
             return
         models = find_models(p for group in optimizer.param_groups for p in group["params"])
         if not models:
             return
+        if self._forwards is not None:
+            self._forwards.stop()
+            self._forwards = None
+            self._models = models
+            _say("an optimizer was made: a step now ends with its step()")
+        else:
+            self._attach(models)
+            self._tell(models)
+        self._optimizer = optimizer
+        self._begin()
+
+    def called(self, module: torch.nn.Module) -> None:
+        """A module is called, and there is no optimizer."""
+        if PrecisionDebugger._instance is not None:
+            return self._watch_no_more()
+        if os.getpid() != self._pid or torch.jit.is_tracing():
+            return None
+        if self._called is None and next(module.parameters(), None) is not None:
+            self._called = module
+        if module is not self._called:
+            # Perhaps a part of it was called first, alone.
+            if self._called is None or not any(child is self._called for child in module.modules()):
+                return None
+            self._called, self._calls = module, 0
+        self._calls += 1
+        training = torch.is_grad_enabled() and module.training
+        outermost = find_models(module.parameters())[:1] == [module]
+        if (training or not outermost) and self._calls < self._PATIENCE:
+            return None
+        # The model's own hooks do not see the call that is under way.
+        self._attach([module])
+        self._forwards = _Forwards(module, self._begin)
+        self._tell([module], "; a step is one forward, for there is no optimizer")
+        self._forwards.enter()
+        return None
+
+    def _attach(self, models: list[torch.nn.Module]) -> None:
+        self._watch_no_more()
         path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         try:
             PrecisionDebugger(config_path=path)
@@ -75,17 +179,29 @@ class _Attachment:
             raise
         finally:
             os.unlink(path)
-        self._optimizer, self._models = optimizer, models
-        self._tell()
-        self._begin()
+        self._models = models
 
-    def _tell(self) -> None:
+    def _watch_no_more(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+
+    def _say_why_not(self) -> None:
+        if self._watch is None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
+            return
+        main = getattr(sys.modules.get("__main__"), "__spec__", None)
+        # torchrun, and workers of the compiler.
+        tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
+        if not tool:
+            _say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called")
+
+    def _tell(self, models: list[torch.nn.Module], how: str = "") -> None:
         """How to switch recording on; one rank says it."""
         if os.environ.get("RANK", "0") != "0" or not PrecisionDebugger._instance:
             return
         session, switch = PrecisionDebugger._instance._session, PrecisionDebugger._instance._switch
         state = "recording" if switch.enabled else "idle"
-        _say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}; switch with: "
+        _say(f"attached to {', '.join(type(m).__name__ for m in models[:3])}, {state}{how}; switch with: "
              f"rankprobe enable|disable --collector {session.address} --run {session.run}")
 
     def _begin(self) -> None:
@@ -100,10 +216,10 @@ class _Attachment:
         self._begin()
 
 
-def _guarded(function: Callable[[Any], None], argument: Any) -> None:
+def _guarded(function: Callable[..., None], *arguments: Any) -> None:
     """A fault of ours is one line on stderr; the training goes on."""
     try:
-        function(argument)
+        function(*arguments)
     except Exception as error:  # noqa: BLE001
         _say(f"not attached: {error!r}")
 
@@ -120,6 +236,7 @@ def install(optimizer_class: Any) -> None:
         _guarded(attachment.made, self)
 
     optimizer_class.__init__ = rankprobe_init
+    attachment.watch_calls()
 
 
 def _wrap_step(cls: type, attachment: _Attachment) -> None:
