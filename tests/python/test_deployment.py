@@ -57,10 +57,10 @@ def test_manifests_fit_each_other():
     assert found["Deployment"]["spec"]["strategy"]["type"] == "Recreate"
     claim = found["PersistentVolumeClaim"]["metadata"]["name"]
     assert {"persistentVolumeClaim": {"claimName": claim}, "name": "archive"} in pod["spec"]["volumes"]
-    job = documents(DEPLOY / "kubernetes/job.yaml")[0]["spec"]["template"]
+    (job,) = [d["spec"]["template"] for d in documents(DEPLOY / "kubernetes/job.yaml") if d["kind"] == "Job"]
     source = found["NetworkPolicy"]["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
     assert job["metadata"]["labels"] == source
-    address = {e["name"]: e["value"] for e in job["spec"]["containers"][0]["env"]}["RANKPROBE_COLLECTOR"]
+    address = {e["name"]: e.get("value") for e in job["spec"]["containers"][0]["env"]}["RANKPROBE_COLLECTOR"]
     assert address == f"{found['Service']['metadata']['name']}:{ports['grpc']}"
 
 
