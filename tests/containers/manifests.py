@@ -3,6 +3,7 @@
 Podman makes Pods, Deployments and PersistentVolumeClaims, and passes over the other kinds.
 What a cluster would do and Podman 4.3 does not is done here: a Secret's files have the mode and
 group that the pod asks for, a Job becomes its pods, $(NAME) in arguments becomes its value.
+What Podman does and a cluster does not is left out: a containerPort is published on the host.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ def of_kind(found: list[dict], kind: str) -> dict:
 
 
 def mount_secrets(pod: dict, secrets: dict[str, pathlib.Path], scratch: pathlib.Path) -> dict:
-    """The pod with each Secret replaced by a directory of its files, as the kubelet writes them."""
+    """The pod with each Secret replaced by a directory of its files, as the kubelet writes them, and nothing published."""
     pod = copy.deepcopy(pod)
+    for container in pod["containers"]:
+        container.pop("ports", None)
     group = pod.get("securityContext", {}).get("fsGroup", 0)
     for volume in pod["volumes"]:
         secret = volume.pop("secret", None)

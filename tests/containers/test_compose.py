@@ -40,7 +40,8 @@ def up():
         for line in left:
             kind, name = line.split()
             podman(kind, "rm", "--force", name, check=False)
-    assert left == []
+    # podman-compose 1.0.3 leaves the network and the trainers' nameless volumes, which Docker would take away.
+    assert not [line for line in left if line.startswith("container") or f" {PROJECT}_archive" in line], left
 
 
 def test_ranks_of_two_containers_are_switched_and_exported(up: Collector):
