@@ -67,8 +67,9 @@ with torch.no_grad():
 
 
 def _steps(directory: pathlib.Path) -> dict[int, dict]:
+    """The steps that have any call: the one that a program ends in may have none."""
     trees = directory.glob("dump_path/step*/*/dump.json")
-    return {int(t.parts[-3][4:]): json.loads(t.read_text())["data"] for t in trees}
+    return {int(t.parts[-3][4:]): data for t in trees if (data := json.loads(t.read_text())["data"])}
 
 
 # What follows the last step, the sums that it prints, is a step of its own.
