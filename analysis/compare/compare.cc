@@ -209,7 +209,7 @@ absl::StatusOr<CompareCounts> CompareDumps(
   RowWriter writer(target, sink);
   CompareCounts counts;
   for (size_t i = 0; i < target.size(); ++i) {
-    RP_RETURN_IF_ERROR(entry.Load(i, match.Golden(i)));
+    RP_RETURN_IF_ERROR(entry.Load(i, match.ReferenceOf(i)));
     Count(entry, &counts);
     if (sink != nullptr) RP_RETURN_IF_ERROR(writer.Write(entry));
     if (on_entry) RP_RETURN_IF_ERROR(on_entry(entry, i));

@@ -40,7 +40,7 @@ class EntryMatch {
                          const MatchOptions& options);
 
   // By index of the target's entry.
-  std::optional<size_t> Golden(size_t target) const {
+  std::optional<size_t> ReferenceOf(size_t target) const {
     return reference_[target] < 0
                ? std::nullopt
                : std::optional<size_t>(static_cast<size_t>(reference_[target]));

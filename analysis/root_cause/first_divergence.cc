@@ -103,8 +103,18 @@ class Finder {
     if (!document.Parse(std::move(text)).ok()) {
       return absl::InvalidArgumentError(path + ": is no JSON");
     }
-    const JsonValue* const gaps = document.root().Find("gaps");
-    if (gaps == nullptr) return absl::OkStatus();
+    CountGaps(path, document.root());
+    // Some of what is there may be of runs before the last one.
+    if (const JsonValue* const earlier = document.root().Find("earlier_runs");
+        earlier != nullptr) {
+      for (const JsonValue& run : earlier->items()) CountGaps(path, run);
+    }
+    return absl::OkStatus();
+  }
+
+  void CountGaps(const std::string& path, const JsonValue& manifest) {
+    const JsonValue* const gaps = manifest.Find("gaps");
+    if (gaps == nullptr) return;
     for (const JsonValue& gap : gaps->items()) {
       ++report_.unseen.lost;
       const JsonValue* const call = gap.Find("entry");
@@ -113,7 +123,6 @@ class Finder {
                            call == nullptr ? "a gap" : PythonText(*call), " ",
                            reason == nullptr ? "" : PythonText(*reason)));
     }
-    return absl::OkStatus();
   }
 
   absl::Status CompareRank(const DumpPlace& n, const DumpPlace& b) {
@@ -136,7 +145,7 @@ class Finder {
     EntryComparison entry(file_system_, &target, &reference, &match_);
     std::vector<bool> seen(reference.size());
     for (size_t i = 0; i < target.size(); ++i) {
-      const std::optional<size_t> partner = match.Golden(i);
+      const std::optional<size_t> partner = match.ReferenceOf(i);
       if (!partner.has_value()) {
         ++report_.unseen.only_in_target;
         Example(absl::StrCat(target.path(), ": ", target.name(i),

@@ -96,6 +96,11 @@ TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
   EXPECT_EQ(lost.unseen.lost, 1);
   ASSERT_THAT(lost.unseen.examples, SizeIs(1));
   EXPECT_THAT(lost.unseen.examples[0], HasSubstr("queue full"));
+  // Of a run whose trees the last one did not replace.
+  dir_.WriteFile("n/manifest.json",
+                 R"({"gaps":[],"earlier_runs":[{"gaps":[{"reason":"a"}]},)"
+                 R"({"run":"x"},{"gaps":[{"reason":"b"},{"reason":"c"}]}]})");
+  EXPECT_EQ(Diverge(dir_.path() + "/n", dir_.path() + "/b").unseen.lost, 3);
 }
 
 TEST_F(FirstDivergenceTest, NoiseRaisesTheTolerance) {

@@ -95,10 +95,8 @@ std::string Stem(const DumpLayout& layout, const DumpPlace& place,
 // The JSON files of --diff_analyze, written when all of them are there.
 class DiffFiles {
  public:
-  DiffFiles(FileSystem* file_system, std::string output, std::string timestamp)
-      : file_system_(file_system),
-        output_(std::move(output)),
-        timestamp_(std::move(timestamp)) {}
+  DiffFiles(FileSystem* file_system, std::string timestamp)
+      : file_system_(file_system), timestamp_(std::move(timestamp)) {}
 
   void BeginRank(const DumpLayout& layout, const DumpPlace& place,
                  const DumpReader* dump) {
@@ -136,18 +134,16 @@ class DiffFiles {
     dumps_.clear();
     return absl::OkStatus();
   }
-  absl::Status Write() {
+  absl::Status Write(const std::string& output) {
     for (const auto& [stem, text] : texts_) {
-      RP_RETURN_IF_ERROR(
-          WriteNewFile(file_system_,
-                       ResultPath(file_system_, output_, stem, ".json"), text));
+      RP_RETURN_IF_ERROR(WriteNewFile(
+          file_system_, ResultPath(file_system_, output, stem, ".json"), text));
     }
     return absl::OkStatus();
   }
 
  private:
   FileSystem* const file_system_;
-  const std::string output_;
   const std::string timestamp_;
   std::string place_;
   std::string rank_;
@@ -156,22 +152,24 @@ class DiffFiles {
   std::vector<std::pair<std::string, std::string>> texts_;
 };
 
-// A table a rank in the output directory; all of them or none are finished.
+// A table a rank in the output directory, which is made for the first of them;
+// all of them or none are finished.
 class ResultFiles : public analysis::CompareVisitor {
  public:
   ResultFiles(FileSystem* file_system, const Globals& globals,
-              const CompareFlags& flags, const DumpLayout& target,
-              std::string output)
+              const CompareFlags& flags, const DumpLayout& target)
       : file_system_(file_system),
         globals_(globals),
         flags_(flags),
         target_(target),
-        output_(std::move(output)),
         timestamp_(TimestampText(SystemClock().Now())),
-        diffs_(file_system, output_, timestamp_) {}
+        diffs_(file_system, timestamp_) {}
 
   absl::StatusOr<analysis::TableSink*> BeginRank(
       const DumpPlace& place, const DumpReader& dump) override {
+    if (output_.empty()) {
+      RP_ASSIGN_OR_RETURN(output_, PrepareOutput(file_system_, flags_.output));
+    }
     results_.push_back(
         {place,
          ResultPath(file_system_, output_, Stem(target_, place, timestamp_),
@@ -203,7 +201,7 @@ class ResultFiles : public analysis::CompareVisitor {
   }
   absl::Status Finish() {
     for (const auto& sink : sinks_) RP_RETURN_IF_ERROR(sink->Finish());
-    return diffs_.Write();
+    return diffs_.Write(output_);
   }
   const std::vector<CompareResult>& results() const { return results_; }
 
@@ -212,7 +210,7 @@ class ResultFiles : public analysis::CompareVisitor {
   const Globals& globals_;
   const CompareFlags& flags_;
   const DumpLayout& target_;
-  const std::string output_;
+  std::string output_;
   const std::string timestamp_;
   DiffFiles diffs_;
   std::vector<CompareResult> results_;
@@ -237,10 +235,7 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
                       FindDumps(file_system.get(), target_input.path()));
   RP_ASSIGN_OR_RETURN(const DumpLayout reference,
                       FindDumps(file_system.get(), reference_input.path()));
-  // After the inputs: what is no dump leaves no directory behind.
-  RP_ASSIGN_OR_RETURN(const std::string output,
-                      PrepareOutput(file_system.get(), flags.output));
-  ResultFiles files(file_system.get(), globals, flags, target, output);
+  ResultFiles files(file_system.get(), globals, flags, target);
   std::vector<std::string> unpaired;
   RP_RETURN_IF_ERROR(analysis::RunCompare(file_system.get(), target, reference,
                                           options, &files, &unpaired));

@@ -156,6 +156,8 @@ def test_bad_trees(tmp_path):
     for verb in ("compare", "graph_visualize"):
         line = refused(out, verb, "-tp", one, "-gp", other)
         assert str(one) in line and str(other) in line
+    refused(tmp_path / "none", "compare", "-tp", one, "-gp", other)
+    assert not (tmp_path / "none").exists()  # nothing was written
     half = tree("half", "rank0", "rank1")
     (half / "rank1" / "dump.json").write_text('{"task": "statistics", "data": {"Torch.a')
     for words in (["compare", "-tp", half, "-gp", one], ["graph_visualize", "-tp", half],
