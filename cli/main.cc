@@ -50,8 +50,6 @@ int NoSuchVerb(const std::string& verb) {
 }
 
 int Main(int argc, char** argv) {
-  // What is written is 0640 and 0750, whoever the libraries below trust.
-  ::umask(0027);
   // It would write raw text to stderr, parts of what a collector sent included;
   // what matters of it is in the status of the call.
   google::protobuf::SetLogHandler(nullptr);
@@ -60,6 +58,9 @@ int Main(int argc, char** argv) {
     Print(stderr, "rankprobe: %s\n", std::string(status.message()));
     return kBadUsage;
   }
+  // What is written is 0640 and 0750, whoever the libraries below trust. Not
+  // before `run`: what the job writes is its own affair.
+  ::umask(0027);
   Globals globals;
   if (const char* const address = std::getenv("RANKPROBE_COLLECTOR");
       address != nullptr && *address != '\0') {

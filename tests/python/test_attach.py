@@ -206,3 +206,13 @@ def test_bad_usage(flags: list, status: int) -> None:
     done = subprocess.run([sys.executable, "-m", "rankprobe.run", *flags], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": package})
     assert done.returncode == status and done.stderr
+
+
+@pytest.mark.parametrize("mask", ["0002", "0077"])
+def test_what_the_job_writes_is_its_own_affair(tmp_path: pathlib.Path, mask: str) -> None:
+    """`rankprobe` writes 0640 itself, and hands its caller's umask on."""
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    done = subprocess.run([harness.BIN / "rankprobe", "run", "--", "sh", "-c", "umask"], cwd=tmp_path, text=True,
+                          env={**os.environ, "PYTHONPATH": package, "RANKPROBE_PYTHON": sys.executable},
+                          umask=int(mask, 8), capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"{mask}\n"), done.stderr
