@@ -8,7 +8,9 @@ namespace rankprobe {
 
 enum ExitCode {
   kOk = 0,
-  kPartial = 1,      // a rank did not follow, or an export has gaps
+  // A rank did not follow, an export has gaps, two dumps differ or were not
+  // seen whole.
+  kPartial = 1,
   kBadUsage = 2,     // bad flags, bad config
   kUnreachable = 3,  // no collector there, or not one of ours
   kNotFound = 4,     // no such run, step or rank

@@ -35,7 +35,7 @@ class DiffAnalyzer {
   JsonDocument record_;
 };
 
-// Further than 50 % in a statistic, or another checksum.
+// Further than 50 % in a statistic, NaN on one side, or another checksum.
 bool IsFarOff(const RowPair& pair, DumpMode mode);
 
 }  // namespace rankprobe::analysis
