@@ -45,8 +45,10 @@ std::string Wrapped(absl::string_view text, size_t indent, size_t at) {
 
 std::string TermLine(const std::string& term, const std::string& text) {
   std::string head = absl::StrCat("  ", term);
-  if (head.size() + 2 <= kTextColumn) head.resize(kTextColumn, ' ');
-  return absl::StrCat(head, Wrapped(text, kTextColumn, head.size()));
+  const bool fits = head.size() + 2 <= kTextColumn;
+  if (fits) head.resize(kTextColumn, ' ');
+  return absl::StrCat(
+      head, Wrapped(text, kTextColumn, fits ? kTextColumn : kTextColumn + 1));
 }
 
 std::string FlagLine(const Flag& flag) {

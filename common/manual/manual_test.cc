@@ -1,6 +1,7 @@
 #include "common/manual/manual.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
@@ -92,6 +93,19 @@ TEST_F(ManualTest, HelpFitsATerminal) {
   EXPECT_THAT(paint, HasSubstr("Usage: tool paint WALL --coats_of_paint [N]"));
   EXPECT_THAT(paint, HasSubstr("For example:\n  tool paint wall.txt\n"));
   EXPECT_THAT(paint, HasSubstr("--colour red|blue"));
+}
+
+// Flags of every length: one of 25 columns once ran into its text.
+TEST_F(ManualTest, NoFlagTouchesItsText) {
+  std::string value;
+  for (size_t length = 1; length < 40; ++length)
+    app_.add_option("--" + std::string(length, 'x'), value, "what it does");
+  for (const absl::string_view line : absl::StrSplit(app_.help(), '\n')) {
+    const size_t at = line.find("what it does");
+    if (at == absl::string_view::npos) continue;
+    EXPECT_EQ(at, 26u) << line;
+    EXPECT_EQ(line[at - 1], ' ') << line;
+  }
 }
 
 TEST_F(ManualTest, TextIsNoRequestOfRoff) {
