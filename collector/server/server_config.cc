@@ -2,15 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
-#include <functional>
-#include <limits>
+#include <memory>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "collector/server/server_manual.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
@@ -99,44 +97,59 @@ void CheckNumber(const NumberKey& key, const std::string& text,
   config->*key.field = value;
 }
 
-void ReadFile(const std::string& path, ServerConfig* config,
-              ConfigFaults* faults) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.good()) return faults->Add("config", path, "a readable JSON file");
-  std::stringstream text;
-  text << file.rdbuf();
-  rapidjson::Document document;
-  const std::string json = text.str();
-  if (const absl::Status status = ParseConfigDocument(json, &document);
-      !status.ok()) {
-    return faults->Add("config", path, std::string(status.message()));
+// The file of --config, one JSON object: for CLI11, which fills in the flags that
+// were not given. Faults of the file go to `faults`, all of them.
+class JsonConfig : public CLI::Config {
+ public:
+  JsonConfig(const CLI::App* app, ConfigFaults* faults)
+      : app_(app), faults_(faults) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& file) const override {
+    std::vector<CLI::ConfigItem> items;
+    std::stringstream text;
+    text << file.rdbuf();
+    const std::string json = text.str();
+    rapidjson::Document document;
+    if (const absl::Status status = ParseConfigDocument(json, &document);
+        !status.ok()) {
+      faults_->Add("config", app_->get_config_ptr()->as<std::string>(),
+                   status.message());
+      return items;
+    }
+    ConfigReader reader(&document, "", faults_);
+    const auto add = [&](const char* name, std::vector<std::string> inputs) {
+      items.push_back({{}, name, std::move(inputs)});
+    };
+    for (const char* const name :
+         {"listen", "data-dir", "port-file", "log-level"})
+      if (const auto v = reader.String(name)) add(name, {*v});
+    for (const TextKey& key : kTexts)
+      if (const auto v = reader.String(key.name)) add(key.name, {*v});
+    for (const char* const name : {"insecure", "compress-payloads"})
+      if (const auto v = reader.Bool(name)) add(name, {*v ? "true" : "false"});
+    for (const NumberKey& key : kNumbers)
+      if (const auto* v = reader.Get(key.name)) add(key.name, {JsonText(*v)});
+    if (reader.Has("metrics-port")) {
+      if (const auto port = reader.Int("metrics-port", 0, 65535))
+        add("metrics-port", {absl::StrCat(*port)});
+    }
+    if (std::vector<std::string> roots = reader.StringList("export-root");
+        !roots.empty())
+      add("export-root", std::move(roots));
+    for (const std::string& name : reader.UnknownNames())
+      faults_->Add(name, "this key", "a known key (see --help)");
+    return items;
   }
-  ConfigReader reader(&document, "", faults);
-  if (const auto v = reader.String("listen")) config->listen = *v;
-  if (const auto v = reader.String("data-dir")) config->data_dir = *v;
-  if (const auto v = reader.String("port-file")) config->port_file = *v;
-  if (const auto v = reader.String("log-level")) config->log_level = *v;
-  if (const rapidjson::Value* v = reader.Get("metrics-port")) {
-    const std::string text = JsonText(*v);
-    if (!absl::SimpleAtoi(text, &config->metrics_port) ||
-        config->metrics_port < 0 || config->metrics_port > 65535)
-      faults->Add("metrics-port", text, "an integer 0..65535");
+  // Nobody asks for the flags as a file.
+  std::string to_config(const CLI::App* app, bool defaults, bool descriptions,
+                        std::string prefix) const override {
+    return "";
   }
-  if (const auto v = reader.Bool("insecure")) config->insecure = *v;
-  if (const auto v = reader.Bool("compress-payloads"))
-    config->compress_payloads = *v;
-  if (reader.Has("export-root"))
-    config->export_roots = reader.StringList("export-root");
-  for (const TextKey& key : kTexts) {
-    if (const auto v = reader.String(key.name)) config->*key.field = *v;
-  }
-  for (const NumberKey& key : kNumbers) {
-    if (const rapidjson::Value* v = reader.Get(key.name))
-      CheckNumber(key, JsonText(*v), config, faults);
-  }
-  for (const std::string& name : reader.UnknownNames())
-    faults->Add(name, "this key", "a known key (see --help)");
-}
+
+ private:
+  const CLI::App* const app_;
+  ConfigFaults* const faults_;
+};
 
 // Beyond loopback: encrypted and with a check, or told to be neither.
 void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
@@ -187,60 +200,53 @@ void Check(const ServerConfig& config, ConfigFaults* faults) {
 absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
     int argc, const char* const* argv) {
   ParsedCommandLine parsed;
-  ServerConfig flags;
-  std::string config_file;
+  ServerConfig& config = parsed.config;
+  // Texts, so that each fault is told and not the first alone.
   std::vector<std::string> numbers(std::size(kNumbers));
-  std::vector<CLI::Option*> texts;
+  ConfigFaults faults;
   const Manual manual = ServerManual();
   CLI::App app("takes what agents record, keeps it and exports it",
                "rankprobed");
   UseHelp(manual, &app);
   app.set_version_flag("--version", absl::StrCat("rankprobed ", Version()),
                        "the version");
-  CLI::Option* const listen = app.add_option(
-      "--listen", flags.listen, "where to listen; port 0 takes a free one");
-  listen->type_name("HOST:PORT");
-  CLI::Option* const data_dir =
-      app.add_option("--data-dir", flags.data_dir, "directory of the archive")
-          ->type_name("DIR");
-  CLI::Option* const roots =
-      app.add_option("--export-root", flags.export_roots,
-                     "directory below which server-side exports may go")
-          ->type_name("DIR");
-  CLI::Option* const port_file = app.add_option("--port-file", flags.port_file,
-                                                "file to write the port to")
-                                     ->type_name("FILE");
-  CLI::Option* const log_level = app.add_option(
-      "--log-level", flags.log_level, "debug, info, warning or error");
-  log_level->type_name("LEVEL");
-  CLI::Option* const metrics_port =
-      app.add_option("--metrics-port", flags.metrics_port,
-                     "port for Prometheus, path /metrics; 0 takes a free one; "
-                     "none if left out")
-          ->type_name("PORT")
-          ->check(CLI::Range(0, 65535));
-  CLI::Option* const insecure = app.add_flag("--insecure", flags.insecure,
-                                             "allow listening beyond loopback "
-                                             "without TLS or without tokens");
-  CLI::Option* const compress =
-      app.add_flag("--compress-payloads", flags.compress_payloads,
-                   "keep payload chunks that zstd makes at least a tenth "
-                   "smaller compressed");
-  app.add_option("--job-dir", parsed.config.job_dir,
+  app.add_option("--listen", config.listen,
+                 "where to listen; port 0 takes a free one")
+      ->type_name("HOST:PORT");
+  app.add_option("--data-dir", config.data_dir, "directory of the archive")
+      ->type_name("DIR");
+  app.add_option("--export-root", config.export_roots,
+                 "directory below which server-side exports may go")
+      ->type_name("DIR");
+  app.add_option("--port-file", config.port_file, "file to write the port to")
+      ->type_name("FILE");
+  app.add_option("--log-level", config.log_level,
+                 "debug, info, warning or error")
+      ->type_name("LEVEL");
+  app.add_option("--metrics-port", config.metrics_port,
+                 "port for Prometheus, path /metrics; 0 takes a free one; "
+                 "none if left out")
+      ->type_name("PORT")
+      ->check(CLI::Range(0, 65535));
+  app.add_flag("--insecure", config.insecure,
+               "allow listening beyond loopback without TLS or without tokens");
+  app.add_flag("--compress-payloads", config.compress_payloads,
+               "keep payload chunks that zstd makes at least a tenth smaller "
+               "compressed");
+  app.add_option("--job-dir", config.job_dir,
                  "directory of a job (dump_path/.rankprobe/collector-*): start "
                  "only where it is, and end when nobody uses it any more")
       ->type_name("DIR");
-  app.add_flag("--rebuild-index", parsed.config.rebuild_index,
+  app.add_flag("--rebuild-index", config.rebuild_index,
                "make the index of --data-dir anew from its segments and from "
                "what can still be read of it, say what was found, and end");
   for (const TextKey& key : kTexts) {
-    texts.push_back(
-        app.add_option(absl::StrCat("--", key.name), flags.*key.field, key.help)
-            ->type_name("FILE"));
+    app.add_option(absl::StrCat("--", key.name), config.*key.field, key.help)
+        ->type_name("FILE");
   }
-  app.add_option("--config", config_file,
-                 "JSON file with the same keys; flags beat it")
+  app.set_config("--config", "", "JSON file with the same keys; flags beat it")
       ->type_name("FILE");
+  app.config_formatter(std::make_shared<JsonConfig>(&app, &faults));
   const ServerConfig defaults;
   for (size_t i = 0; i < std::size(kNumbers); ++i) {
     app.add_option(absl::StrCat("--", kNumbers[i].name), numbers[i],
@@ -248,7 +254,6 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                                 defaults.*kNumbers[i].field, ")"))
         ->type_name("NUMBER");
   }
-  ConfigFaults faults;
   if (const auto text = WrittenHelp(argc, argv, app, manual)) {
     RP_RETURN_IF_ERROR(text->status());
     std::fputs((*text)->c_str(), stdout);
@@ -263,19 +268,6 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
     return parsed;
   } catch (const CLI::ParseError& error) {
     faults.Add("command line", error.what(), "the flags of --help");
-  }
-  ServerConfig& config = parsed.config;
-  if (!config_file.empty()) ReadFile(config_file, &config, &faults);
-  if (listen->count() > 0) config.listen = flags.listen;
-  if (data_dir->count() > 0) config.data_dir = flags.data_dir;
-  if (roots->count() > 0) config.export_roots = flags.export_roots;
-  if (port_file->count() > 0) config.port_file = flags.port_file;
-  if (log_level->count() > 0) config.log_level = flags.log_level;
-  if (metrics_port->count() > 0) config.metrics_port = flags.metrics_port;
-  if (insecure->count() > 0) config.insecure = flags.insecure;
-  if (compress->count() > 0) config.compress_payloads = flags.compress_payloads;
-  for (size_t i = 0; i < std::size(kTexts); ++i) {
-    if (texts[i]->count() > 0) config.*kTexts[i].field = flags.*kTexts[i].field;
   }
   for (size_t i = 0; i < std::size(kNumbers); ++i) {
     if (!numbers[i].empty())

@@ -1,0 +1,117 @@
+#include "collector/server/server_config.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/testing/scratch_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ServerConfigTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& json) const {
+    const std::string path = directory_.path() + "/c.json";
+    std::ofstream(path) << json;
+    return path;
+  }
+  static absl::StatusOr<ParsedCommandLine> Parse(
+      const std::vector<std::string>& words) {
+    std::vector<const char*> argv = {"rankprobed"};
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    return ParseServerCommandLine(static_cast<int>(argv.size()), argv.data());
+  }
+
+  const testing::ScratchDirectory directory_;
+};
+
+TEST_F(ServerConfigTest, TheFileHasTheKeysOfTheFlags) {
+  const auto parsed = Parse({"--config", Write(R"({
+      "listen": "[::1]:0", "data-dir": "/d", "port-file": "", "log-level": "debug",
+      "tls-cert": "c", "tls-key": "k", "metrics-host": "127.0.0.2",
+      "export-root": ["/a", "/b c"], "insecure": false, "compress-payloads": true,
+      "metrics-port": 0, "worker-threads": 7, "retention-bytes": 1099511627776})")});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const ServerConfig& config = parsed->config;
+  EXPECT_EQ(config.listen, "[::1]:0");
+  EXPECT_EQ(config.data_dir, "/d");
+  EXPECT_EQ(config.port_file, "");
+  EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.tls_cert, "c");
+  EXPECT_EQ(config.tls_key, "k");
+  EXPECT_EQ(config.metrics_host, "127.0.0.2");
+  EXPECT_THAT(config.export_roots, ElementsAre("/a", "/b c"));
+  EXPECT_FALSE(config.insecure);
+  EXPECT_TRUE(config.compress_payloads);
+  EXPECT_EQ(config.metrics_port, 0);
+  EXPECT_EQ(config.worker_threads, 7u);
+  EXPECT_EQ(config.retention_bytes, uint64_t{1} << 40);
+  EXPECT_EQ(config.max_sessions, ServerConfig().max_sessions);
+}
+
+TEST_F(ServerConfigTest, FlagsBeatTheFile) {
+  const std::string file = Write(R"({
+      "data-dir": "/file", "export-root": ["/file"], "worker-threads": 7,
+      "metrics-port": 1, "insecure": false, "log-level": "debug"})");
+  const auto parsed =
+      Parse({"--data-dir", "/flag", "--config", file, "--export-root", "/one",
+             "--export-root", "/two", "--worker-threads=9", "--metrics-port",
+             "2", "--insecure"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.data_dir, "/flag");
+  EXPECT_THAT(parsed->config.export_roots, ElementsAre("/one", "/two"));
+  EXPECT_EQ(parsed->config.worker_threads, 9u);
+  EXPECT_EQ(parsed->config.metrics_port, 2);
+  EXPECT_TRUE(parsed->config.insecure);
+  EXPECT_EQ(parsed->config.log_level, "debug");
+}
+
+TEST_F(ServerConfigTest, EveryFaultIsNamed) {
+  const auto parsed = Parse({"--config", Write(R"({
+      "listen": "nowhere", "segment-bytes": -5, "worker-threads": "4",
+      "no-such-key": 1, "insecure": "yes", "tls-cert": 3, "metrics-port": 70000,
+      "export-root": ["relative"], "log-level": "loud", "job-dir": "/j",
+      "config": "c", "rebuild-index": true})")});
+  ASSERT_TRUE(absl::IsInvalidArgument(parsed.status())) << parsed.status();
+  for (const char* const word :
+       {"listen", "segment-bytes", "worker-threads", "no-such-key", "insecure",
+        "tls-cert", "metrics-port", "export-root", "log-level", "job-dir",
+        "config", "rebuild-index", "data-dir"})
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(word));
+}
+
+TEST_F(ServerConfigTest, AFileThatIsNoneIsNamed) {
+  for (const char* const json : {"", "[]", "{\"data-dir\": ", "{} x"}) {
+    const std::string file = Write(json);
+    const auto parsed = Parse({"--data-dir", "/d", "--config", file});
+    ASSERT_TRUE(absl::IsInvalidArgument(parsed.status())) << json;
+    EXPECT_THAT(std::string(parsed.status().message()),
+                AllOf(HasSubstr("config"), HasSubstr(file)));
+  }
+  for (const std::string& path :
+       {directory_.path() + "/none.json", directory_.path()}) {
+    const auto parsed = Parse({"--data-dir", "/d", "--config", path});
+    ASSERT_TRUE(absl::IsInvalidArgument(parsed.status())) << path;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(path));
+  }
+}
+
+TEST_F(ServerConfigTest, NumbersOfFlagsAreChecked) {
+  const auto parsed = Parse(
+      {"--data-dir", "/d", "--worker-threads", "0", "--segment-bytes", "many"});
+  ASSERT_TRUE(absl::IsInvalidArgument(parsed.status()));
+  EXPECT_THAT(std::string(parsed.status().message()),
+              AllOf(HasSubstr("worker-threads"), HasSubstr("segment-bytes")));
+  EXPECT_FALSE(Parse({"--data-dir", "/d", "--no-such-flag"}).ok());
+  EXPECT_FALSE(Parse({"--data-dir", "/d", "--metrics-port", "x"}).ok());
+}
+
+}  // namespace
+}  // namespace rankprobe
