@@ -1,7 +1,6 @@
 #include "analysis/compare/metrics.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
@@ -231,24 +231,20 @@ absl::StatusOr<bool> AddTensors(const PtTensor& target,
   const int64_t shares = (target.elements + kShare - 1) / kShare;
   std::vector<Sums> parts(static_cast<size_t>(shares));
   std::vector<absl::StatusOr<bool>> results(static_cast<size_t>(shares), true);
-  std::atomic<int64_t> next{0};
-  std::atomic<bool> stop{false};
-  const auto work = [&] {
-    for (int64_t i = next++; i < shares && !stop; i = next++) {
-      const auto at = static_cast<size_t>(i);
-      results[at] = AddShareOfAnyType(
-          target, reference, wide, i * kShare,
-          std::min((i + 1) * kShare, target.elements), &parts[at]);
-      if (!results[at].ok() || !*results[at]) stop = true;
-    }
+  const int64_t processors =
+      std::min<int64_t>(std::thread::hardware_concurrency(), kMaxThreads);
+  const auto add_share = [&](size_t at, size_t) -> absl::Status {
+    const int64_t begin = static_cast<int64_t>(at) * kShare;
+    results[at] = AddShareOfAnyType(target, reference, wide, begin,
+                                    std::min(begin + kShare, target.elements),
+                                    &parts[at]);
+    return results[at].ok() && *results[at]
+               ? absl::OkStatus()
+               : absl::CancelledError("no more is needed");
   };
-  std::vector<std::thread> helpers;
-  const int64_t processors = std::thread::hardware_concurrency();
-  for (int64_t i = 1; i < std::min({shares, processors, kMaxThreads}); ++i) {
-    helpers.emplace_back(work);
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  // What ends it early is in the results.
+  ParallelFor(parts.size(), static_cast<size_t>(processors), add_share)
+      .IgnoreError();
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!results[i].ok() || !*results[i]) return results[i];
     sums->Add(parts[i]);

@@ -3,12 +3,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "collector/archive/directory_sink.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/load_step.h"
+#include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/io/content_hash.h"
 #include "common/tensor/dtype.h"
@@ -410,35 +409,26 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   for (const v1::StepInfo& step : steps) progress.Expect(3 + step.payloads());
   // In the order of the steps, whichever thread wrote them.
   std::vector<Manifest> written(steps.size(), Manifest(options.run));
-  std::atomic<size_t> next{0};
-  std::atomic<bool> failed{false};
-  absl::Mutex mutex;
-  absl::Status first_error;
-  const auto work = [&](ExportSink* sink) {
-    StepExporter exporter(store, options, sink, &refused, &progress, &links);
-    for (size_t i = next++; i < steps.size() && !failed; i = next++) {
-      const absl::Status status = exporter.ExportStep(steps[i]);
-      written[i] = exporter.TakeManifest();
-      if (status.ok()) continue;
-      failed = true;
-      absl::MutexLock lock(&mutex);
-      first_error.Update(status);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(sinks.size(), steps.size()); ++i)
-    threads.emplace_back(work, sinks[i]);
-  work(sinks[0]);
-  for (std::thread& thread : threads) thread.join();
-  RP_RETURN_IF_ERROR(first_error);
+  std::vector<std::unique_ptr<StepExporter>> exporters;
+  exporters.reserve(sinks.size());
+  for (ExportSink* const sink : sinks) {
+    exporters.push_back(std::make_unique<StepExporter>(
+        store, options, sink, &refused, &progress, &links));
+  }
+  RP_RETURN_IF_ERROR(
+      ParallelFor(steps.size(), sinks.size(), [&](size_t i, size_t worker) {
+        const absl::Status status = exporters[worker]->ExportStep(steps[i]);
+        written[i] = exporters[worker]->TakeManifest();
+        return status;
+      }));
   for (const Manifest& part : written) manifest.Append(part);
   RP_RETURN_IF_ERROR(AddLostFrames(store, options, &manifest));
   v1::ExportDone done;
   if (options.manifest_in_reply) {
     done.set_manifest_json(manifest.ToJson());
   } else {
-    StepExporter last(store, options, sinks[0], &refused, &progress, &links);
-    RP_RETURN_IF_ERROR(last.WriteText("manifest.json", manifest.ToJson()));
+    RP_RETURN_IF_ERROR(
+        exporters[0]->WriteText("manifest.json", manifest.ToJson()));
   }
   done.set_gaps(manifest.gap_count());
   done.set_incomplete_steps(manifest.incomplete_count());

@@ -1,0 +1,24 @@
+// Work on several threads that is over when the call returns. The caller's thread is
+// one of them, so a machine that gives no more threads does it alone.
+#ifndef RANKPROBE_COMMON_BASE_PARALLEL_FOR_H_
+#define RANKPROBE_COMMON_BASE_PARALLEL_FOR_H_
+
+#include <cstddef>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace rankprobe {
+
+// Calls `work(index, worker)` once for each index below `count`. Indices are handed
+// out in their order to at most `workers` threads; no two calls with the same
+// `worker` (below `workers`) overlap, so a worker may have state of its own.
+// After an error no more are handed out, and what was is done: all before the one
+// that failed are. The result is the error that came first. `work` must not throw.
+absl::Status ParallelFor(
+    size_t count, size_t workers,
+    absl::FunctionRef<absl::Status(size_t index, size_t worker)> work);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_PARALLEL_FOR_H_
