@@ -9,6 +9,7 @@
 
 #include "dump_format/pickle_tensor.h"
 #include "dump_format/pt_writer.h"
+#include "dump_format/testing/pt_files.h"
 #include "dump_format/testing/testing_files.h"
 
 namespace rankprobe {
@@ -24,16 +25,7 @@ class PtReaderTest : public ::testing::Test {
   template <typename T>
   PtTensor Make(v1::DType dtype, const std::vector<int64_t>& shape,
                 const std::vector<T>& values) {
-    std::string bytes(values.size() * sizeof(T), '\0');
-    if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-    PtWriter writer("x", dtype, shape, bytes.size());
-    writer.AddData(bytes);
-    const std::string path =
-        dir_.Write("x" + std::to_string(count_++) + ".pt",
-                   writer.prefix() + bytes + writer.Suffix());
-    auto tensor = OpenPt(file_system_.get(), path);
-    EXPECT_TRUE(tensor.ok()) << tensor.status();
-    return tensor.ok() ? *std::move(tensor) : PtTensor();
+    return files_.Make(dtype, shape, values);
   }
   std::vector<double> Values(const PtTensor& tensor) {
     std::vector<double> out(static_cast<size_t>(tensor.elements));
@@ -50,7 +42,7 @@ class PtReaderTest : public ::testing::Test {
 
   std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
   TempDir dir_;
-  int count_ = 0;
+  rankprobe::testing::PtFiles files_;
 };
 
 TEST_F(PtReaderTest, ReadsWhatTheArchiveWrites) {

@@ -6,15 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
-#include "dump_format/pt_writer.h"
-#include "dump_format/testing/testing_files.h"
+#include "dump_format/testing/pt_files.h"
 
 namespace rankprobe::analysis {
 namespace {
 
-using rankprobe::testing::TempDir;
 using State = TensorMetrics::State;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -25,16 +22,7 @@ class MetricsTest : public ::testing::Test {
   template <typename T>
   PtTensor Make(v1::DType dtype, const std::vector<int64_t>& shape,
                 const std::vector<T>& values) {
-    std::string bytes(values.size() * sizeof(T), '\0');
-    if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-    PtWriter writer("x", dtype, shape, bytes.size());
-    writer.AddData(bytes);
-    const std::string path =
-        dir_.Write("x" + std::to_string(count_++) + ".pt",
-                   writer.prefix() + bytes + writer.Suffix());
-    auto tensor = OpenPt(file_system_.get(), path);
-    EXPECT_TRUE(tensor.ok()) << tensor.status();
-    return tensor.ok() ? *std::move(tensor) : PtTensor();
+    return files_.Make(dtype, shape, values);
   }
   TensorMetrics Metrics(const PtTensor& n, const PtTensor& b) {
     auto metrics = CompareTensors(n, b);
@@ -51,9 +39,7 @@ class MetricsTest : public ::testing::Test {
     return out;
   }
 
-  std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
-  TempDir dir_;
-  int count_ = 0;
+  rankprobe::testing::PtFiles files_;
 };
 
 TEST_F(MetricsTest, OfFourElements) {
