@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(
   return std::unique_ptr<AuditLog>(new AuditLog(std::move(file), clock));
 }
 
-absl::Status AuditLog::Write(const AuditRecord& record) {
+absl::Status AuditLog::Write(const AuditRecord& record, Durability durability) {
   std::string line = "{\"time\": ";
   AppendJsonString(
       absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone()),
@@ -42,7 +42,7 @@ absl::Status AuditLog::Write(const AuditRecord& record) {
   absl::StrAppend(&line, ", \"epoch\": ", record.epoch, "}\n");
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(file_->Append(line));
-  return file_->Sync();
+  return durability == Durability::kSynced ? file_->Sync() : absl::OkStatus();
 }
 
 }  // namespace rankprobe

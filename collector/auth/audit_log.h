@@ -1,5 +1,5 @@
-// Who did what to a run: one JSON object a line, appended and synced before the
-// action is answered. The file grows until an operator moves it away.
+// Who did what to a run: one JSON object a line. The file grows until an operator
+// moves it away.
 //
 // Ownership: one per server; FileSystem and Clock outlive it. Thread-safe.
 // Failure: a line that cannot be written is returned as a status; the caller
@@ -42,7 +42,14 @@ class AuditLog {
                                                         FileSystem* file_system,
                                                         const Clock* clock);
 
-  absl::Status Write(const AuditRecord& record);
+  enum class Durability {
+    // Survives this process.
+    kWritten,
+    // Survives the machine, and so do all lines before it.
+    kSynced,
+  };
+
+  absl::Status Write(const AuditRecord& record, Durability durability);
 
  private:
   AuditLog(std::unique_ptr<WritableFile> file, const Clock* clock)

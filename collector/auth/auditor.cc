@@ -27,7 +27,12 @@ Auditor::Entry Auditor::Describe(const grpc::CallbackServerContext& context,
 void Auditor::Entry::Begin() const { auditor_->Write(record_); }
 
 void Auditor::Write(const AuditRecord& record) const {
-  if (const absl::Status status = log_->Write(record); !status.ok())
+  Write(record, AuditLog::Durability::kWritten);
+}
+
+void Auditor::Write(const AuditRecord& record,
+                    AuditLog::Durability durability) const {
+  if (const absl::Status status = log_->Write(record, durability); !status.ok())
     logger_->Error("audit_failed", {{"status", status.ToString()}});
 }
 
@@ -52,7 +57,7 @@ void Auditor::Entry::End(absl::string_view outcome, uint64_t epoch) const {
                                       {"peer", record.peer},
                                       {"detail", record.detail},
                                       {"outcome", record.outcome}});
-  auditor_->Write(record);
+  auditor_->Write(record, AuditLog::Durability::kSynced);
 }
 
 void Auditor::Entry::End(const absl::Status& status,

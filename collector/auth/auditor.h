@@ -1,5 +1,7 @@
 // Who asked for what, and what came of it: one line in the audit log for the
-// attempt and one for the outcome, and the outcome in the daemon's log.
+// attempt, written before anything is done, and one for the outcome; both are
+// synced before End returns, which is before the answer. The outcome is in the
+// daemon's log, too.
 //
 // Ownership: one per server; AuditLog and Logger outlive it and its entries.
 // Thread-safe: immutable. Failure: a line that cannot be written is an error in
@@ -53,7 +55,8 @@ class Auditor {
   Entry Describe(const grpc::CallbackServerContext& context,
                  absl::string_view action, const std::string& run,
                  std::string detail) const;
-  // What another party has noted, such as a plan that an agent brought.
+  // What another party has noted, such as a plan that an agent brought: nobody
+  // waits for an answer, so it is not synced.
   void Write(const AuditRecord& record) const;
 
   // Whose call it is, for a person.
@@ -63,6 +66,8 @@ class Auditor {
                              absl::string_view what) const;
 
  private:
+  void Write(const AuditRecord& record, AuditLog::Durability durability) const;
+
   AuditLog* const log_;
   const std::shared_ptr<const Authorizer> authorizer_;
   const Logger* const logger_;

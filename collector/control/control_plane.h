@@ -129,6 +129,8 @@ class ControlPlane {
   void Tick();
   // What agents did that belongs into the audit log, since the last call.
   std::vector<AuditRecord> TakeAudit();
+  // Such records that nobody took for so long that there was no more room.
+  uint64_t CountDroppedAudit() const;
   // Tells every agent goodbye.
   void Shutdown();
   // Held in memory.
@@ -324,6 +326,7 @@ class ControlPlane {
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   std::vector<AuditRecord> audit_ ABSL_GUARDED_BY(mutex_);
+  uint64_t dropped_audit_ ABSL_GUARDED_BY(mutex_) = 0;
   // The last member: what it still has to do needs the others.
   mutable DiskQueue saves_;
 };

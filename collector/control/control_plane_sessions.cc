@@ -105,7 +105,10 @@ AuditRecord ControlPlane::AuditOf(const Peer& peer, absl::string_view action,
 }
 
 void ControlPlane::Audit(AuditRecord record, absl::string_view outcome) {
-  if (audit_.size() >= kMaxWaitingAudit) return;
+  if (audit_.size() >= kMaxWaitingAudit) {
+    ++dropped_audit_;
+    return;
+  }
   record.outcome = std::string(outcome);
   audit_.push_back(std::move(record));
 }
@@ -149,6 +152,11 @@ void ControlPlane::OnRankKnown(const std::string& session,
   if (it == agents_.end()) return;
   it->second.identity = before;
   refuse(stored, it->second);
+}
+
+uint64_t ControlPlane::CountDroppedAudit() const {
+  absl::MutexLock lock(&mutex_);
+  return dropped_audit_;
 }
 
 absl::StatusOr<ControlPlane::SessionInfo> ControlPlane::Find(

@@ -224,6 +224,25 @@ TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
   ASSERT_TRUE(config.ok()) << "forgotten, and not read again: "
                            << config.status();
   EXPECT_EQ(config->epoch(), 1u);
+TEST_F(SessionsTest, WhatNobodyWritesDownIsBoundedAndCounted) {
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
+  const auto admission = Admit(hello);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  v1::AgentEvent event;
+  for (int i = 0; i < 2000; ++i) {
+    event.mutable_config_edited()->set_fault(absl::StrCat("bad in way ", i));
+    control_->OnEvent(admission->welcome.session_id(), event);
+  }
+  const size_t kept = control_->TakeAudit().size();
+  EXPECT_EQ(kept, 1024u);
+  const uint64_t dropped = control_->CountDroppedAudit();
+  EXPECT_GT(dropped, 900u);
+  // There is room again.
+  event.mutable_config_edited()->set_fault("bad in another way");
+  control_->OnEvent(admission->welcome.session_id(), event);
+  EXPECT_GT(control_->TakeAudit().size(), 0u);
+  EXPECT_EQ(control_->CountDroppedAudit(), dropped);
 }
 
 TEST_F(SessionsTest, APlanThatAnAgentBringsIsNotedOnce) {

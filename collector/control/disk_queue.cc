@@ -1,10 +1,11 @@
 #include "collector/control/disk_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rankprobe {
 
-DiskQueue::DiskQueue(bool own_thread) {
+DiskQueue::DiskQueue(bool own_thread, const Bounds& bounds) : bounds_(bounds) {
   if (own_thread) thread_ = std::thread([this] { Work(); });
 }
 
@@ -22,19 +23,30 @@ DiskQueue::~DiskQueue() {
 
 void DiskQueue::Add(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
-  tasks_.push_back(std::move(task));
+  tasks_.push_back({std::move(task), 0});
+}
+
+bool DiskQueue::TryAdd(std::function<void()> task, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  if (tasks_.size() >= bounds_.tasks ||
+      bytes > bounds_.bytes - std::min(bytes_, bounds_.bytes))
+    return false;
+  bytes_ += bytes;
+  tasks_.push_back({std::move(task), bytes});
+  return true;
 }
 
 void DiskQueue::RunAll() {
   running_ = true;
   while (!tasks_.empty()) {
-    std::function<void()> task = std::move(tasks_.front());
+    Task task = std::move(tasks_.front());
     tasks_.pop_front();
     mutex_.Unlock();
-    task();
+    task.run();
     // What it holds may take locks when it goes.
-    task = nullptr;
+    task.run = nullptr;
     mutex_.Lock();
+    bytes_ -= task.bytes;
   }
   running_ = false;
 }

@@ -1,6 +1,9 @@
 // Work that waits for the disk, one task after another in the order of Add, so
 // that nobody waits for a disk while holding a lock that others need.
 //
+// What strangers can cause is added with TryAdd, which refuses beyond the bounds;
+// what ends something that was begun, with Add.
+//
 // Threads: thread-safe. With a thread of its own tasks run there; without one,
 // in the RunQueued call of somebody who holds no lock (tests, fuzzers: the same
 // order, and no thread to wait for).
@@ -8,6 +11,8 @@
 #ifndef RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -19,7 +24,14 @@ namespace rankprobe {
 
 class DiskQueue {
  public:
-  explicit DiskQueue(bool own_thread);
+  // Of what waits.
+  struct Bounds {
+    size_t tasks = SIZE_MAX;
+    uint64_t bytes = UINT64_MAX;
+  };
+
+  explicit DiskQueue(bool own_thread) : DiskQueue(own_thread, Bounds()) {}
+  DiskQueue(bool own_thread, const Bounds& bounds);
   // Runs what is queued.
   ~DiskQueue();
   DiskQueue(const DiskQueue&) = delete;
@@ -27,6 +39,9 @@ class DiskQueue {
 
   // Only queues: may be called under any lock.
   void Add(std::function<void()> task);
+  // The same for a task that holds about `bytes`. False: so much waits already
+  // that it was not added.
+  bool TryAdd(std::function<void()> task, uint64_t bytes);
   // Without a thread: runs what is queued, unless another call is at it.
   void RunQueued();
   // Returns when everything added before has run. Not from a task.
@@ -48,10 +63,17 @@ class DiskQueue {
   // Runs tasks until there are none.
   void RunAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  struct Task {
+    std::function<void()> run;
+    uint64_t bytes = 0;
+  };
+
+  const Bounds bounds_;
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -83,6 +83,19 @@ void EndAudit(const absl::StatusOr<v1::SwitchResult>& result,
   }
 }
 
+// Of a request that waits: itself, and its text in the audit log's line.
+template <typename Request>
+uint64_t HeldBytes(const Request& request) {
+  return 2 * static_cast<uint64_t>(request.ByteSizeLong()) + 1024;
+}
+
+absl::Status TooManyWait() {
+  return absl::ResourceExhaustedError(
+      "too many actions wait to be audited: the disk of the data directory "
+      "does "
+      "not answer; nothing was done");
+}
+
 }  // namespace
 
 ControlPlane::SwitchDone ControlService::WhenDone(
@@ -106,12 +119,16 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
       auditor_->Describe(*context, "SetConfig", request->run(),
                          absl::StrCat(DescribeOptions(request->options()),
                                       ", config ", request->config_json()));
+  const auto done = reactor->Done();
   // The caller may leave meanwhile, and take the request along.
-  audited_->Add([this, request = *request, entry, done = reactor->Done(),
-                 actor = auditor_->ActorOf(*context)] {
-    entry.Begin();
-    control_->SetConfig(request, WhenDone(entry, done), actor);
-  });
+  const bool added = audited_->TryAdd(
+      [this, request = *request, entry, done,
+       actor = auditor_->ActorOf(*context)] {
+        entry.Begin();
+        control_->SetConfig(request, WhenDone(entry, done), actor);
+      },
+      HeldBytes(*request));
+  if (!added) done(TooManyWait());
   return reactor;
 }
 
@@ -124,11 +141,15 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
       absl::StrCat(DescribeOptions(request->options()),
                    request->config_json().empty() ? "" : ", config ",
                    request->config_json()));
-  audited_->Add([this, request = *request, entry, done = reactor->Done(),
-                 actor = auditor_->ActorOf(*context)] {
-    entry.Begin();
-    control_->SetDumpEnable(request, WhenDone(entry, done), actor);
-  });
+  const auto done = reactor->Done();
+  const bool added = audited_->TryAdd(
+      [this, request = *request, entry, done,
+       actor = auditor_->ActorOf(*context)] {
+        entry.Begin();
+        control_->SetDumpEnable(request, WhenDone(entry, done), actor);
+      },
+      HeldBytes(*request));
+  if (!added) done(TooManyWait());
   return reactor;
 }
 
@@ -165,14 +186,17 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
   const Auditor::Entry entry =
       auditor_->Describe(*context, "SetTriggers", request->run(),
                          request->spec().ShortDebugString());
-  audited_->Add([this, request, response, reactor, entry] {
-    entry.Begin();
-    const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
-    entry.End(ranks.status(),
-              absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
-    response->set_ranks(ranks.value_or(0));
-    reactor->Finish(ToGrpc(ranks.status()));
-  });
+  const bool added = audited_->TryAdd(
+      [this, request, response, reactor, entry] {
+        entry.Begin();
+        const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
+        entry.End(ranks.status(),
+                  absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
+        response->set_ranks(ranks.value_or(0));
+        reactor->Finish(ToGrpc(ranks.status()));
+      },
+      HeldBytes(*request));
+  if (!added) reactor->Finish(ToGrpc(TooManyWait()));
   return reactor;
 }
 
@@ -192,14 +216,17 @@ grpc::ServerUnaryReactor* ControlService::ShipFlight(
   const Auditor::Entry entry = auditor_->Describe(
       *context, "ShipFlight", request->run(),
       absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
-  audited_->Add([this, request, response, reactor, entry] {
-    entry.Begin();
-    const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
-    entry.End(ranks.status(),
-              absl::StrCat("asked ", ranks.value_or(0), " ranks"));
-    response->set_ranks(ranks.value_or(0));
-    reactor->Finish(ToGrpc(ranks.status()));
-  });
+  const bool added = audited_->TryAdd(
+      [this, request, response, reactor, entry] {
+        entry.Begin();
+        const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
+        entry.End(ranks.status(),
+                  absl::StrCat("asked ", ranks.value_or(0), " ranks"));
+        response->set_ranks(ranks.value_or(0));
+        reactor->Finish(ToGrpc(ranks.status()));
+      },
+      HeldBytes(*request));
+  if (!added) reactor->Finish(ToGrpc(TooManyWait()));
   return reactor;
 }
 

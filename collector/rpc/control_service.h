@@ -1,8 +1,9 @@
 // ControlService: operators' calls, answered by the control plane.
 // Ownership: one per server; the ControlPlane and the queue outlive it. Calls
 // never wait for a disk on gRPC's threads: what is audited runs in the queue,
-// where its attempt is on disk before it is begun and its outcome before it is
-// answered.
+// where its attempt is written before it is begun and its outcome synced before
+// it is answered. RESOURCE_EXHAUSTED when too much waits there, because the disk
+// does not answer.
 #ifndef RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 

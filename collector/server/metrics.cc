@@ -144,6 +144,9 @@ std::string MetricsText(const MetricsInput& input) {
              input.disk_free_bytes);
   text.Gauge("archive_failed", "1 when the archive takes no more writes.",
              input.archive_failed ? 1 : 0);
+  text.Counter("audit_dropped_total",
+               "Lines of what agents did that the audit log did not get.",
+               input.dropped_audit);
   text.Counter("export_bytes_total", "Bytes of finished exports.",
                input.exports->bytes.load());
   text.Counter("export_failures_total", "Exports that ended with an error.",

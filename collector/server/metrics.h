@@ -22,6 +22,7 @@ struct MetricsInput {
   uint64_t pending_bytes = 0;
   uint64_t disk_free_bytes = 0;
   bool archive_failed = false;
+  uint64_t dropped_audit = 0;
 };
 
 std::string MetricsText(const MetricsInput& input);

@@ -51,6 +51,7 @@ TEST(MetricsTest, TextHasWhatHappened) {
   input.store.offered_payload_bytes = 250;
   input.store.lost_records["AGENT_BUDGET"] = 4;
   input.garbage.live_bytes = 60;
+  input.dropped_audit = 9;
   input.garbage.total_bytes = 100;
   v1::AgentInfo* agent = input.agents.add_agents();
   agent->set_connected(true);
@@ -64,7 +65,7 @@ TEST(MetricsTest, TextHasWhatHappened) {
   for (const char* line :
        {"rankprobe_accepted_frames_total 7\n", "rankprobe_dedup_ratio 2.5\n",
         "rankprobe_shed_total{reason=\"AGENT_BUDGET\"} 4\n",
-        "rankprobe_epoch_lag 2\n",
+        "rankprobe_epoch_lag 2\n", "rankprobe_audit_dropped_total 9\n",
         "rankprobe_sessions{state=\"connected\"} 2\n",
         "rankprobe_segment_bytes{kind=\"dead\"} 40\n",
         "rankprobe_sync_seconds_bucket{le=\"0.005\"} 1\n",

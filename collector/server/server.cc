@@ -52,6 +52,9 @@ constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kIdleMs = 10 * 60 * 1000;
 constexpr int kHandshakeMs = 10000;
 constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
+// Operators' actions that wait for the audit log's disk.
+constexpr size_t kMaxAuditedTasks = 256;
+constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
 class ServerImpl final : public Server {
@@ -193,6 +196,7 @@ class ServerImpl final : public Server {
     // like what the control plane still saves.
     session_pool_.reset();
     control_.WaitForSaves();
+    audited_.Wait();
     WriteAgentsAudit();
     audited_.Wait();
     // Writes and syncs what has been received.
@@ -273,12 +277,35 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
-  // The ticker waits for no disk: every switch's deadline needs it.
+  // The ticker waits for no disk: every switch's deadline needs it. One batch is
+  // on its way at a time; what agents do meanwhile waits in the control plane,
+  // which bounds it and counts what it drops.
   void WriteAgentsAudit() {
+    if (audit_batch_waits_) return;
     std::vector<AuditRecord> records = control_.TakeAudit();
+    const uint64_t dropped = control_.CountDroppedAudit();
+    if (dropped > audit_drops_told_) {
+      if (audit_drops_told_ == 0) {
+        logger_->Log(Logger::Severity::kWarning, "audit_dropped",
+                     {{"lines", absl::StrCat(dropped)},
+                      {"why",
+                       "agents did more than the disk took; from now on "
+                       "counted in audit.jsonl and the metrics only"}});
+      }
+      AuditRecord gap;
+      gap.actor = "rankprobed";
+      gap.action = "Dropped";
+      gap.detail = absl::StrCat(dropped - audit_drops_told_,
+                                " lines of what agents did");
+      gap.outcome = "RESOURCE_EXHAUSTED: the disk did not keep up";
+      records.push_back(std::move(gap));
+      audit_drops_told_ = dropped;
+    }
     if (records.empty()) return;
+    audit_batch_waits_ = true;
     audited_.Add([this, records = std::move(records)] {
       for (const AuditRecord& record : records) auditor_->Write(record);
+      audit_batch_waits_ = false;
     });
   }
   static ControlPlane::Options ControlOptions(const ServerConfig& config,
@@ -341,6 +368,7 @@ class ServerImpl final : public Server {
         file_system_->FreeBytes(config_.data_dir);
     input.disk_free_bytes = free.ok() ? *free : 0;
     input.archive_failed = archive_failed_;
+    input.dropped_audit = control_.CountDroppedAudit();
     return MetricsText(input);
   }
   absl::flat_hash_set<uint64_t> LiveIncarnations() const {
@@ -388,9 +416,12 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> server_;
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
+  std::atomic<bool> audit_batch_waits_{false};
+  // The ticker's.
+  uint64_t audit_drops_told_ = 0;
   // What is audited, one after another. The last member: what it still has to
   // do needs the others. Shutdown leaves nothing that could give it more.
-  DiskQueue audited_{/*own_thread=*/true};
+  DiskQueue audited_{/*own_thread=*/true, {kMaxAuditedTasks, kMaxAuditedBytes}};
 };
 
 }  // namespace
