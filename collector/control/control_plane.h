@@ -29,6 +29,7 @@
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
+#include "collector/control/new_run_budget.h"
 #include "collector/control/reference_budget.h"
 #include "collector/control/run_edits.h"
 #include "collector/control/run_plans.h"
@@ -64,6 +65,8 @@ class ControlPlane {
     size_t max_idle_runs = 1024;
     // Principals that share them: each may hold its part and no more.
     size_t agents = 1;
+    // Runs that one principal may begin at once (NewRunBudget).
+    size_t new_runs = 1024;
     uint64_t credit_bytes = 16 << 20;
     // Where events go; outlives the control plane. Null: nowhere.
     EventLog* events = nullptr;
@@ -83,7 +86,8 @@ class ControlPlane {
 
   ControlPlane(const Options& options, Store* store, const Clock* clock);
 
-  // INVALID_ARGUMENT, FAILED_PRECONDITION (protocol), RESOURCE_EXHAUSTED,
+  // INVALID_ARGUMENT, FAILED_PRECONDITION (protocol), RESOURCE_EXHAUSTED (too
+  // many sessions, or new runs),
   // ALREADY_EXISTS (another live process has this rank; both are named),
   // PERMISSION_DENIED (the token's run or ranks, or another's incarnation).
   absl::StatusOr<Admission> Admit(const v1::Hello& hello, Sender sender,
@@ -180,6 +184,8 @@ class ControlPlane {
   struct Run {
     std::string name;
     absl::Time last_used = absl::InfinitePast();
+    // It has a row in the store.
+    bool stored = false;
     RunTriggers triggers;
     RunPlans plans;
     RunEdits edits;
@@ -202,6 +208,8 @@ class ControlPlane {
   };
   static void UseSaved(const SavedRun& saved, Run* run);
   SavedRun ReadSaved(const std::string& run) const;
+  // The store does not have it.
+  bool IsNewRun(const std::string& run);
   // The plan of a run that has none becomes the one this agent brings.
   absl::Status AdoptPlanOf(const v1::Hello& hello, const Peer& peer);
   // A plan of one rank that was saved for it.
@@ -325,6 +333,7 @@ class ControlPlane {
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+  NewRunBudget new_runs_ ABSL_GUARDED_BY(mutex_);
   std::vector<AuditRecord> audit_ ABSL_GUARDED_BY(mutex_);
   uint64_t dropped_audit_ ABSL_GUARDED_BY(mutex_) = 0;
   // The last member: what it still has to do needs the others.

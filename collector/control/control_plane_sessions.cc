@@ -1,5 +1,5 @@
-// Who may have which session: room, reconnects, ranks that become known, and
-// what of it the audit log is told.
+// Who may have which session: Hello, the first plan of a run, room, reconnects,
+// ranks that become known, and what of it the audit log is told.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "collector/auth/secret.h"
 #include "collector/control/control_plane.h"
+#include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
+#include "common/base/step_range.h"
+#include "common/base/version.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -16,8 +20,215 @@ namespace {
 constexpr size_t kMaxAuditedConfigBytes = 4096;
 // An agent cannot fill memory with what waits for the audit log.
 constexpr size_t kMaxWaitingAudit = 1024;
+constexpr uint32_t kProtocol = 1;
+constexpr size_t kSecretBytes = 32;
+constexpr size_t kSessionIdBytes = 16;
+
+std::string Describe(const v1::Identity& identity) {
+  return absl::StrCat("process ", identity.pid(), " on ", identity.host());
+}
+
+absl::Status TooManyNewRuns(const Peer& peer) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(peer.principal.name,
+                   " has begun too many runs lately; one more is taken every "
+                   "ten seconds. Runs that are there are served"));
+}
+
+absl::Status CheckHello(const v1::Hello& hello) {
+  const v1::Identity& id = hello.identity();
+  if (hello.protocol() != kProtocol) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the agent speaks protocol ", hello.protocol(),
+                     ", this collector protocol ", kProtocol));
+  }
+  if (id.has_rank() && (id.rank() < 0 || id.rank() > kMaxRank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: ", id.rank(), " is not in 0..", kMaxRank));
+  }
+  if (id.incarnation() == 0)
+    return absl::InvalidArgumentError("incarnation: must not be 0");
+  if (!hello.incarnation_secret().empty() &&
+      hello.incarnation_secret().size() != kSecretBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("incarnation_secret: ", kSecretBytes, " bytes or none"));
+  }
+  if (id.host().size() > 255 || hello.agent_version().size() > 255 ||
+      hello.framework_version().size() > 255) {
+    return absl::InvalidArgumentError(
+        "host or version text is longer than 255 bytes");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
+
+absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
+                                       const Peer& peer) {
+  const std::string& name = hello.identity().run();
+  if (hello.config_json().empty()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (LoadRun(name)->plans.ForAll() != nullptr) return absl::OkStatus();
+  }
+  // A config that is not legal is the agent's own affair.
+  const auto config = RunPlans::Parse(hello.config_json());
+  if (!config.ok()) return absl::OkStatus();
+  v1::PlanSpec spec;
+  spec.set_config_json(hello.config_json());
+  spec.set_enabled((*config)->dump_enable.value_or(true));
+  std::string file_key = RunEdits::KeyOf(hello.config_json());
+  spec.set_source(v1::PlanSpec::SOURCE_FIRST_RANK);
+  spec.set_source_detail(absl::StrCat(
+      hello.identity().has_rank()
+          ? absl::StrCat("rank ", hello.identity().rank())
+          : absl::StrCat("proc", hello.identity().pid()),
+      hello.config_path().empty()
+          ? ""
+          : absl::StrCat(", ",
+                         VisibleText(hello.config_path().substr(0, 1024)))));
+  absl::MutexLock adopting(&adopt_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    Run* const run = LoadRun(name);
+    // What is being agreed on is saved later than this would be.
+    if (run->plans.ForAll() != nullptr || !run->switches.empty())
+      return absl::OkStatus();
+    if (!new_runs_.Has(peer.principal.name, MonotonicNow()))
+      return TooManyNewRuns(peer);
+    new_runs_.TakePlan(peer.principal.name, hello.config_json().size(),
+                       MonotonicNow());
+    spec.set_epoch(run->plans.NextEpoch());
+  }
+  RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
+                      RunPlans::Compile(spec, *config));
+  // A switch that was begun meanwhile is saved, and so decided, after this.
+  return SaveAndWait(RowsOf(name, spec, {}), [&] {
+    absl::MutexLock lock(&mutex_);
+    Run* const run = LoadRun(name);
+    run->plans.Set(plan, {});
+    run->edits.Know(file_key);
+    Audit(AuditOf(peer, "Hello", name, spec,
+                  absl::StrCat("plan of the run's first rank (",
+                               Describe(hello.identity()), ")")),
+          "OK");
+  });
+}
+
+std::shared_ptr<const CompiledPlan> ControlPlane::ReadOwnPlan(
+    const v1::Identity& identity) const {
+  if (!identity.has_rank()) return nullptr;
+  const auto own = store_->LoadPlan(PlanKey(identity.run(), identity.rank()));
+  if (!own.ok() || !own->has_value()) return nullptr;
+  auto compiled = RunPlans::Compile(**own);
+  return compiled.ok() ? *std::move(compiled) : nullptr;
+}
+
+absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
+                                         const std::string& self) const {
+  if (!identity.has_rank()) return absl::OkStatus();
+  for (const auto& [session, agent] : agents_) {
+    if (session == self || !agent.connected ||
+        agent.identity.run() != identity.run() || !agent.identity.has_rank() ||
+        agent.identity.rank() != identity.rank() ||
+        agent.identity.incarnation() == identity.incarnation()) {
+      continue;
+    }
+    return absl::AlreadyExistsError(absl::StrCat(
+        "rank ", identity.rank(), " of run ", identity.run(), " is claimed by ",
+        Describe(agent.identity), " and by ", Describe(identity)));
+  }
+  return absl::OkStatus();
+}
+
+bool ControlPlane::IsNewRun(const std::string& name) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = runs_.find(name);
+    if (it != runs_.end() && it->second.stored) return false;
+  }
+  // Once a run: its ranks are many.
+  const absl::Status known =
+      store_->ForEachIncarnation(name, [](const v1::IncarnationRow&) {});
+  return absl::IsNotFound(known);
+}
+
+absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
+    const v1::Hello& hello, Sender sender, Peer peer) {
+  RP_RETURN_IF_ERROR(CheckRunName(hello.identity().run()));
+  RP_RETURN_IF_ERROR(CheckHello(hello));
+  const v1::Identity& identity = hello.identity();
+  RP_RETURN_IF_ERROR(peer.principal.MayBe(identity.run(), RankOf(identity)));
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
+    RP_RETURN_IF_ERROR(CheckRoom(identity, peer));
+  }
+  // Outside the lock: this waits for the disk.
+  const bool is_new = IsNewRun(identity.run());
+  if (is_new) {
+    absl::MutexLock lock(&mutex_);
+    if (!new_runs_.Has(peer.principal.name, MonotonicNow()))
+      return TooManyNewRuns(peer);
+    new_runs_.TakeRun(peer.principal.name, MonotonicNow());
+  }
+  IncarnationClaim claim;
+  claim.from_agent = true;
+  if (!hello.incarnation_secret().empty())
+    claim.secret_sha256 = Sha256(hello.incarnation_secret());
+  if (!peer.anonymous) claim.principal = peer.principal.name;
+  RP_ASSIGN_OR_RETURN(const OpenedIncarnation opened,
+                      store_->OpenIncarnation(identity, claim));
+  ReadRun(identity.run());
+  RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
+  const std::shared_ptr<const CompiledPlan> own = ReadOwnPlan(identity);
+  // The disk may have taken long.
+  ReadRun(identity.run());
+
+  const RunQueuedAfter save(&saves_);
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
+  Admission admission;
+  admission.identity = identity;
+  RP_RETURN_IF_ERROR(TakeOver(opened, &admission));
+  Run* const run = LoadRun(identity.run());
+  run->stored = true;
+  // Nobody will hear of that session again.
+  if (!admission.replaced_session.empty()) {
+    for (auto& op : run->switches) op->OnLost(admission.replaced_session);
+    ForgetFinished(run);
+  }
+  const std::optional<int64_t> rank = RankOf(identity);
+  if (own != nullptr && run->plans.ForAll() != nullptr &&
+      run->plans.ForRank(rank) == run->plans.ForAll() &&
+      own->spec.epoch() > run->plans.ForAll()->spec.epoch())
+    run->plans.Set(own, {*rank});
+  const std::string session =
+      absl::BytesToHexString(RandomBytes(kSessionIdBytes));
+  Agent& agent = agents_[session];
+  agent.peer = std::move(peer);
+  agent.stored_principal = opened.principal;
+  agent.identity = identity;
+  agent.sender = std::move(sender);
+  agent.step = ReportedStep(hello.step());
+  agent.epoch = hello.plan_epoch();
+  agent.framework_version = hello.framework_version();
+  agent.last_heard = MonotonicNow();
+  agent.pace.Note(agent.step, 0, agent.last_heard);
+  v1::Welcome& welcome = admission.welcome;
+  welcome.set_session_id(session);
+  welcome.set_collector_version(Version());
+  welcome.set_resume_after_sequence(opened.committed);
+  welcome.set_credit_bytes(options_.credit_bytes);
+  welcome.set_takes_offers(true);
+  if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
+    *welcome.mutable_plan() = plan->spec;
+  if (run->triggers.set()) *welcome.mutable_triggers() = run->triggers.spec();
+  welcome.set_degrade(run->triggers.degrade());
+  agent.last_moved = agent.last_heard;
+  Tell(EventOf(v1::Event::KIND_CONNECTED, agent));
+  return admission;
+}
 
 absl::Status ControlPlane::CheckRoom(const v1::Identity& identity,
                                      const Peer& peer) {

@@ -224,6 +224,8 @@ TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
   ASSERT_TRUE(config.ok()) << "forgotten, and not read again: "
                            << config.status();
   EXPECT_EQ(config->epoch(), 1u);
+}
+
 TEST_F(SessionsTest, WhatNobodyWritesDownIsBoundedAndCounted) {
   v1::Hello hello = HelloOf(0, 1);
   hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
@@ -243,6 +245,44 @@ TEST_F(SessionsTest, WhatNobodyWritesDownIsBoundedAndCounted) {
   control_->OnEvent(admission->welcome.session_id(), event);
   EXPECT_GT(control_->TakeAudit().size(), 0u);
   EXPECT_EQ(control_->CountDroppedAudit(), dropped);
+}
+
+// M03
+TEST_F(SessionsTest, WhoOnlySaysHelloBeginsSoManyRunsAndNoMore) {
+  ControlPlane::Options options;
+  options.new_runs = 4;
+  Restart(options);
+  uint64_t incarnation = 100;
+  const auto begin = [&](const std::string& run, const Peer& peer,
+                         size_t config_bytes = 0) {
+    v1::Hello hello = HelloOf(0, ++incarnation);
+    hello.mutable_identity()->set_run(run);
+    hello.clear_config_json();
+    if (config_bytes > 0) {
+      hello.set_config_json(absl::StrCat(R"({"dump_path": "d"})",
+                                         std::string(config_bytes, ' ')));
+    }
+    const auto admission = Admit(hello, peer);
+    if (admission.ok())
+      control_->Disconnected(admission->welcome.session_id(), "gone");
+    return admission.status();
+  };
+  const Peer alice = Holder(Principal::Of(Role::kAgent, "alice")),
+             bob = Holder(Principal::Of(Role::kAgent, "bob"));
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(begin(absl::StrCat("run", i), alice).ok());
+  const absl::Status refused = begin("run4", alice);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(refused.message(), HasSubstr("alice has begun too many runs"));
+  EXPECT_THAT(*store_->ListRuns(), SizeIs(4)) << "nothing is written for it";
+  EXPECT_TRUE(begin("run1", alice).ok()) << "a run that is there";
+  EXPECT_TRUE(begin("run4", bob).ok());
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(begin("run5", alice).ok());
+  EXPECT_FALSE(begin("run6", alice).ok());
+  // A long plan is as good as many runs.
+  ASSERT_TRUE(begin("long", bob, 100 << 10).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(begin("run7", bob)));
 }
 
 TEST_F(SessionsTest, APlanThatAnAgentBringsIsNotedOnce) {
