@@ -145,8 +145,8 @@ void RegisterArchiveCommands(CLI::App* app, Globals* globals,
   auto run = std::make_shared<std::string>();
   auto steps = std::make_shared<std::string>();
   remove->add_option("--run", *run, "the run")->required();
-  remove->add_option("--steps", *steps,
-                     "like 0,4-6; the whole run if left out");
+  remove->add_option("--steps", *steps, "like 0,4-6; the whole run if left out")
+      ->check(WhyNoRanges);
   remove->callback([command, run, steps] {
     command->run = [run, steps](const Globals& g, int*) {
       return Delete(g, *run, *steps);

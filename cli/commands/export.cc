@@ -135,8 +135,10 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
   AddGlobals(verb, globals);
   auto flags = std::make_shared<ExportFlags>();
   verb->add_option("--run", flags->run, "the run")->required();
-  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out");
-  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out")
+      ->check(WhyNoRanges);
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
+      ->check(WhyNoRanges);
   verb->add_option("-o,--output", flags->output, "directory on this machine");
   verb->add_option("--server-dir", flags->server_directory,
                    "directory on the collector's machine");

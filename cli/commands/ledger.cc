@@ -103,8 +103,10 @@ void RegisterLedgerCommand(CLI::App* app, Globals* globals,
   AddGlobals(verb, globals);
   auto flags = std::make_shared<LedgerFlags>();
   verb->add_option("--run", flags->run, "the run")->required();
-  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out");
-  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out")
+      ->check(WhyNoRanges);
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
+      ->check(WhyNoRanges);
   verb->add_flag("--counts", flags->counts,
                  "only the counts kept while recording; quick");
   verb->callback([command, flags] {

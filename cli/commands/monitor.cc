@@ -454,7 +454,8 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   auto flight_run = std::make_shared<std::string>();
   auto ranks = std::make_shared<std::string>();
   AddRun(flight, flight_run.get());
-  flight->add_option("--ranks", *ranks, "like 0,2-3; all if left out");
+  flight->add_option("--ranks", *ranks, "like 0,2-3; all if left out")
+      ->check(WhyNoRanges);
   flight->callback([command, flight_run, ranks] {
     command->run = [flight_run, ranks](const Globals& g, int*) {
       return Flight(g, *flight_run, *ranks);

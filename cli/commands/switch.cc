@@ -173,7 +173,8 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
 void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
   verb->add_option("--run", flags->run,
                    "the run; may be left out when one is connected");
-  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out");
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
+      ->check(WhyNoRanges);
   verb->add_option(
           "--at-step", flags->at_step,
           "first step; the earliest one all ranks can reach if left out")

@@ -42,4 +42,8 @@ absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
   return std::vector<int64_t>(values.begin(), values.end());
 }
 
+std::string WhyNoRanges(const std::string& text) {
+  return text.empty() ? "an empty list; leave the flag out for all" : "";
+}
+
 }  // namespace rankprobe

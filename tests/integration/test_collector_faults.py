@@ -56,6 +56,15 @@ def test_listening_beyond_loopback_needs_insecure(tmp_path):
     assert result.returncode == 2 and "--insecure" in result.stderr
 
 
+@pytest.mark.parametrize("verb", [("delete", "--run", "r", "--steps"), ("export", "--run", "r", "-o", "d", "--ranks"),
+                                  ("ledger", "--run", "r", "--steps"), ("enable", "--ranks"), ("flight", "--ranks")])
+def test_a_list_that_is_there_and_empty_is_a_slip(tmp_path, verb):
+    """`--steps "$STEPS"` where nobody has set it: not all of them."""
+    done = subprocess.run([harness.BIN / "rankprobe", "--collector", "127.0.0.1:1", *verb, ""], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "an empty list" in done.stderr, done.stderr
+
+
 def test_cli_against_nothing_and_against_another_protocol(tmp_path):
     env = {**os.environ, "RANKPROBE_COLLECTOR": "127.0.0.1:1"}
     result = subprocess.run([harness.BIN / "rankprobe", "--timeout", "3", "runs"], capture_output=True, text=True,
