@@ -95,6 +95,7 @@ Manual CliManual() {
       {"--vpp", "N"},
       {"--noise", "DUMP"},
       {"--groups", "GROUPS"},
+      {"--order", "DIMENSIONS"},
       {"--tolerance", "auto|NUMBER"},
   };
   manual.exit_codes = {

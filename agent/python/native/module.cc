@@ -332,8 +332,8 @@ PYBIND11_MODULE(_native, m) {
   // Debian's Abseil looks for cycles of locks at each lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   m.doc() =
-      "The rankprobe recorder: sessions, steps and calls. See "
-      "rankprobe.session.";
+      "The rankprobe recorder: sessions, steps and calls. The typed face of it "
+      "is the package rankprobe.";
   m.attr("__version__") = rankprobe::Version();
   using rankprobe::StepExporter;
   using ReleaseGil = py::call_guard<py::gil_scoped_release>;
