@@ -1,0 +1,142 @@
+// A session against a collector that the test speaks for.
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "agent/runtime/session/session.h"
+#include "common/base/clock.h"
+#include "gtest/gtest.h"
+#include "rankprobe/v1/agent.grpc.pb.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Seconds(30);
+
+// Welcomes one agent, then says what it is told to, and keeps what it hears of
+// plans.
+class FakeCollector final : public v1::AgentService::Service {
+ public:
+  grpc::Status Session(grpc::ServerContext* context,
+                       grpc::ServerReaderWriter<v1::Directive, v1::AgentEvent>*
+                           stream) override {
+    v1::AgentEvent event;
+    if (!stream->Read(&event) || !event.has_hello())
+      return grpc::Status::CANCELLED;
+    {
+      absl::MutexLock lock(&mutex_);
+      stream_ = stream;
+      v1::Directive directive;
+      directive.mutable_welcome()->set_session_id("session");
+      directive.mutable_welcome()->set_credit_bytes(1 << 20);
+      stream->Write(directive);
+    }
+    while (stream->Read(&event)) {
+      absl::MutexLock lock(&mutex_);
+      if (event.has_prepared()) prepared_ = event.prepared();
+      if (event.has_applied()) applied_ = event.applied();
+    }
+    absl::MutexLock lock(&mutex_);
+    stream_ = nullptr;
+    return grpc::Status::OK;
+  }
+  grpc::Status Upload(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::UploadAck, v1::UploadFrame>*
+                          stream) override {
+    v1::UploadFrame frame;
+    v1::UploadAck ack;
+    ack.set_credit_bytes(1 << 20);
+    stream->Write(ack);
+    while (stream->Read(&frame)) continue;
+    return grpc::Status::OK;
+  }
+
+  void Say(const v1::Directive& directive) {
+    absl::MutexLock lock(&mutex_);
+    ASSERT_NE(stream_, nullptr);
+    ASSERT_TRUE(stream_->Write(directive));
+  }
+  std::optional<v1::PlanPrepared> TakePrepared() {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return prepared_.has_value();
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&there), kSoon);
+    return std::exchange(prepared_, std::nullopt);
+  }
+  std::optional<v1::PlanApplied> applied() {
+    absl::MutexLock lock(&mutex_);
+    return applied_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  grpc::ServerReaderWriter<v1::Directive, v1::AgentEvent>* stream_
+      ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::optional<v1::PlanPrepared> prepared_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::PlanApplied> applied_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(CollectorLinkTest, ACommitThatCameTooLateIsMadeGoodByTheCollector) {
+  FakeCollector collector;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&collector);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const SystemClock clock;
+  SessionOptions options;
+  options.collector = "127.0.0.1:" + std::to_string(port);
+  options.identity.set_run("run");
+  options.identity.set_host("host");
+  options.identity.set_pid(1);
+  options.drain_deadline = absl::Milliseconds(10);
+  auto session = Session::Create(std::move(options), &clock);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->WaitConnected(kSoon).ok());
+  (*session)->BeginStep(1);
+
+  v1::PlanSpec plan;
+  plan.set_epoch(3);
+  plan.set_config_json(R"({"dump_path": "d"})");
+  plan.set_enabled(true);
+  plan.set_effective_at_step(2);
+  v1::Directive prepare, commit, adopt;
+  *prepare.mutable_prepare()->mutable_plan() = plan;
+  commit.mutable_commit()->set_epoch(3);
+  *adopt.mutable_adopt()->mutable_plan() = plan;
+  collector.Say(prepare);
+  std::optional<v1::PlanPrepared> answer = collector.TakePrepared();
+  ASSERT_TRUE(answer.has_value() && answer->accepted());
+  EXPECT_FALSE((*session)->BeginStep(2).enabled);
+  collector.Say(commit);
+  answer = collector.TakePrepared();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_FALSE(answer->accepted());
+  EXPECT_EQ(answer->epoch(), 3u);
+
+  collector.Say(adopt);
+  int64_t step = 2;
+  ActivePlan active;
+  // Steps go on while the directive is on its way.
+  const absl::Time give_up = absl::Now() + kSoon;
+  while (active.epoch != 3 && absl::Now() < give_up)
+    active = (*session)->BeginStep(++step);
+  EXPECT_EQ(active.epoch, 3u);
+  EXPECT_TRUE(active.enabled);
+  while (!collector.applied().has_value() && absl::Now() < give_up)
+    (*session)->BeginStep(++step);
+  ASSERT_TRUE(collector.applied().has_value());
+  EXPECT_EQ(collector.applied()->epoch(), 3u);
+  EXPECT_GT(collector.applied()->step(), 2);
+  session->reset();
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+}  // namespace
+}  // namespace rankprobe
