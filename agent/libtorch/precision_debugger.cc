@@ -108,8 +108,7 @@ void PrecisionDebugger::Start() {
   FollowFile();
   context_->recorder->Start();
   const std::shared_ptr<const Plan> plan = context_->recorder->plan();
-  if (recording() &&
-      (plan->level == Level::kL1 || plan->level == Level::kMix)) {
+  if (recording() && plan->RecordsApis()) {
     observer_.Install();
   } else {
     observer_.Remove();

@@ -102,7 +102,7 @@ class Explainer {
                                   : absl::StrCat("steps ", plan.steps.Text());
     Stage("step", plan.WantsStep(Target()),
           absl::StrCat("step ", Target(), "; the plan wants ", steps));
-    if (plan.task == Task::kStructure)
+    if (!plan.RecordsValues())
       Stage("task", false, "task structure records no values");
     if (facts_.degrade > 0) {
       Stage("budget", facts_.degrade < 2,
@@ -116,8 +116,7 @@ class Explainer {
     ++matched_;
     if (static_cast<uint32_t>(out_.calls_size()) >= question_.max_calls) return;
     const Plan& plan = plan_->plan;
-    const bool kept =
-        verdict == Verdict::kKeep && plan.task != Task::kStructure;
+    const bool kept = verdict == Verdict::kKeep && plan.RecordsValues();
     v1::CallExplanation& call = *out_.add_calls();
     call.set_entry(entry);
     call.set_captured(kept);
@@ -207,9 +206,9 @@ std::string VerdictReason(const Plan& plan, Verdict verdict,
     case Verdict::kLevel:
       return absl::StrCat(
           "level ", std::string(LevelName(plan.level)),
-          plan.level == Level::kL0   ? " records modules, not API calls"
-          : plan.level == Level::kL1 ? " records API calls, not modules"
-                                     : " records what save() is given");
+          plan.RecordsModules() ? " records modules, not API calls"
+          : plan.RecordsApis()  ? " records API calls, not modules"
+                                : " records what save() is given");
     case Verdict::kScope:
       return absl::StrCat("not between ", absl::StrJoin(plan.scope, " and "));
     case Verdict::kList:

@@ -87,13 +87,12 @@ bool Plan::FinishedBefore(int64_t step) const {
 }
 
 bool Plan::HasPayloads() const {
-  return task == Task::kTensor ||
-         (task == Task::kStatistics && !tensor_list.empty() &&
-          level != Level::kDebug);
+  return KeepsAllTensors() ||
+         (task == Task::kStatistics && !tensor_list.empty() && !RecordsSaved());
 }
 
 bool Plan::ComparesWithReference() const {
-  return task == Task::kTensor && level != Level::kDebug &&
+  return KeepsAllTensors() && !RecordsSaved() &&
          summary_mode == SummaryMode::kMd5 && !bench_path.empty();
 }
 

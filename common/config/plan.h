@@ -93,6 +93,23 @@ struct Plan {
   // A rank filter with no known rank matches nothing.
   bool WantsRank(std::optional<int64_t> rank) const;
   bool WantsStep(int64_t step) const { return steps.Contains(step); }
+  // What the level records: API calls; modules, and the tree they make with
+  // their calls; what save() is given.
+  bool RecordsApis() const {
+    return level == Level::kL1 || level == Level::kMix;
+  }
+  bool RecordsModules() const {
+    return level == Level::kL0 || level == Level::kMix;
+  }
+  bool RecordsSaved() const { return level == Level::kDebug; }
+  // Calls have values; else their names are all.
+  bool RecordsValues() const { return task != Task::kStructure; }
+  // The bytes of every tensor, not of some alone.
+  bool KeepsAllTensors() const { return task == Task::kTensor; }
+  // An element of `list` takes all calls inside the modules it names.
+  bool HasListWindows() const {
+    return RecordsApis() && RecordsModules() && !list.empty();
+  }
   // True once `step` is beyond the last wanted step.
   bool FinishedBefore(int64_t step) const;
   // dump_tensor_data exists: task tensor, or statistics with a tensor_list.

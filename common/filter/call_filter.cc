@@ -47,9 +47,8 @@ void CallFilter::BeginStep() {
 
 Verdict CallFilter::Decide(absl::string_view entry, bool is_module,
                            bool scope_open, bool in_list_window) const {
-  if (plan_->level == Level::kDebug) return Verdict::kLevel;
-  if (plan_->level == Level::kL0 && !is_module) return Verdict::kLevel;
-  if (plan_->level == Level::kL1 && is_module) return Verdict::kLevel;
+  if (!(is_module ? plan_->RecordsModules() : plan_->RecordsApis()))
+    return Verdict::kLevel;
   if (!plan_->scope.empty() && !scope_open) return Verdict::kScope;
   if (!plan_->list.empty() && !in_list_window &&
       !MatchesAny(plan_->list, entry))
@@ -76,8 +75,7 @@ Verdict CallFilter::ModuleBegin(absl::string_view entry) {
   OpenModule module;
   module.entry = std::string(entry);
   if (!plan_->scope.empty() && entry == plan_->scope[0]) scope_open_ = true;
-  if (plan_->level == Level::kMix && !plan_->list.empty() &&
-      MatchesAny(plan_->list, entry)) {
+  if (plan_->HasListWindows() && MatchesAny(plan_->list, entry)) {
     module.opened_list_window = true;
     ++list_windows_;
   }
@@ -109,8 +107,7 @@ Verdict CallFilter::ModuleEnd(absl::string_view entry) {
 }
 
 Verdict CallFilter::ParametersGrad(absl::string_view module_prefix) {
-  if (plan_->level == Level::kL1 || plan_->level == Level::kDebug)
-    return Verdict::kLevel;
+  if (!plan_->RecordsModules()) return Verdict::kLevel;
   if (!plan_->data_mode.parameters_grad) return Verdict::kDataMode;
   if (backward_kept_.contains(module_prefix)) return Verdict::kKeep;
   if (!plan_->scope.empty() && !scope_open_) return Verdict::kScope;
@@ -121,17 +118,16 @@ Verdict CallFilter::ParametersGrad(absl::string_view module_prefix) {
 
 Verdict CallFilter::CouldKeep(absl::string_view entry, bool is_module) const {
   return Decide(entry, is_module, /*scope_open=*/true,
-                /*in_list_window=*/plan_->level == Level::kMix);
+                /*in_list_window=*/plan_->HasListWindows());
 }
 
 Verdict CallFilter::CouldKeepParametersGrad() const {
-  if (plan_->level == Level::kL1 || plan_->level == Level::kDebug)
-    return Verdict::kLevel;
+  if (!plan_->RecordsModules()) return Verdict::kLevel;
   return plan_->data_mode.parameters_grad ? Verdict::kKeep : Verdict::kDataMode;
 }
 
 bool CallFilter::WantsPayload(absl::string_view entry) const {
-  if (plan_->task == Task::kTensor) return true;
+  if (plan_->KeepsAllTensors()) return true;
   return plan_->task == Task::kStatistics &&
          MatchesAny(plan_->tensor_list, entry);
 }

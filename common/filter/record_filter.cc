@@ -13,8 +13,7 @@ constexpr size_t kMaxVerdicts = 1 << 20;
 }  // namespace
 
 bool PlanHasWindows(const Plan& plan) {
-  return !plan.scope.empty() ||
-         (plan.level == Level::kMix && !plan.list.empty());
+  return !plan.scope.empty() || plan.HasListWindows();
 }
 
 RecordFilter::RecordFilter(std::shared_ptr<const Plan> plan)
@@ -46,11 +45,10 @@ Verdict RecordFilter::CheckSections(const v1::CallPhase& call) const {
 
 Verdict RecordFilter::Check(const v1::CallPhase& call) const {
   // Structure has no values at all.
-  if (plan_->task == Task::kStructure) return Verdict::kLevel;
+  if (!plan_->RecordsValues()) return Verdict::kLevel;
   const bool debug = call.kind() == v1::CALL_KIND_DEBUG;
-  if (debug || plan_->level == Level::kDebug) {
-    return debug && plan_->level == Level::kDebug ? Verdict::kKeep
-                                                  : Verdict::kLevel;
+  if (debug || plan_->RecordsSaved()) {
+    return debug && plan_->RecordsSaved() ? Verdict::kKeep : Verdict::kLevel;
   }
   std::string name = call.entry();
   Verdict verdict;
@@ -71,7 +69,7 @@ Verdict RecordFilter::Check(const v1::CallPhase& call) const {
     }
   }
   // Modules that the user named for himself (module_dump) come at L1 too.
-  if (verdict == Verdict::kLevel && plan_->level == Level::kL1 &&
+  if (verdict == Verdict::kLevel && plan_->RecordsApis() &&
       call.kind() != v1::CALL_KIND_API_FORWARD &&
       call.kind() != v1::CALL_KIND_API_BACKWARD)
     verdict = Verdict::kKeep;

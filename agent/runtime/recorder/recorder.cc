@@ -144,11 +144,11 @@ void Recorder::Start(std::optional<int64_t> rank) {
   AdoptPlan(session_->BeginStep(step));
   if (watcher_ != nullptr) watcher_->BeginStep(step);
   reference_.NotePlan(*plan_, plan_epoch_);
-  bool wanted = plan_enabled_ && plan_->level != Level::kDebug &&
+  bool wanted = plan_enabled_ && !plan_->RecordsSaved() &&
                 !reference_.spent() && !plan_->FinishedBefore(step) &&
                 plan_->WantsStep(step) && plan_->WantsRank(rank_);
   if (!wanted && watcher_ != nullptr &&
-      !(plan_enabled_ && plan_->level == Level::kDebug)) {
+      !(plan_enabled_ && plan_->RecordsSaved())) {
     StartFlight();
     wanted = flight_;
   }
@@ -387,7 +387,7 @@ void Recorder::AddTrace() {
 }
 
 bool Recorder::Edges() const {
-  return plan_->extra_info && plan_->level != Level::kL1;
+  return plan_->extra_info && plan_->RecordsModules();
 }
 
 void Recorder::AddEdge(const std::string& entry,

@@ -25,7 +25,7 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
   call.stack_wanted =
       verdict == Verdict::kKeep || verdict == Verdict::kDataMode;
   call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
-              plan_->task != Task::kStructure;
+              plan_->RecordsValues();
   call.needs = NeedsOf(call);
   if (!call.stack_wanted) ++counts_.filtered;
   return call;
@@ -66,12 +66,12 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   ModuleStack().push_back(call.forward_entry);
   const Verdict verdict =
       AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.forward_entry);
-  call.forced = verdict == Verdict::kLevel && modules_forced_ &&
-                plan_->level == Level::kL1;
+  call.forced =
+      verdict == Verdict::kLevel && modules_forced_ && plan_->RecordsApis();
   call.stack_wanted =
       verdict == Verdict::kKeep || verdict == Verdict::kDataMode || call.forced;
   call.kept = call.stack_wanted && verdict != Verdict::kDataMode &&
-              plan_->task != Task::kStructure;
+              plan_->RecordsValues();
   call.needs = NeedsOf(call);
   if (!call.stack_wanted) ++counts_.filtered;
   return call;
@@ -111,7 +111,7 @@ void Recorder::PushScope(absl::string_view name) {
   if (!recording() || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (!step_begun_) return;
-  if (plan_->level == Level::kMix && Edges()) AddEdge(std::string(name), {});
+  if (plan_->RecordsApis() && Edges()) AddEdge(std::string(name), {});
   ModuleStack().emplace_back(name);
 }
 
@@ -155,7 +155,7 @@ void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
                                : ReferenceComparer::Phase::kOutputs);
   }
   if (Edges()) {
-    if (!call.is_module && plan_->level == Level::kMix)
+    if (!call.is_module && plan_->RecordsApis())
       AddEdge(call.forward_entry, Parent());
     FlushModuleEdges();
   }
@@ -193,11 +193,11 @@ void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
     verdict = AskFilter(v1::CallTrace::KIND_API, call.backward_entry);
   }
   if (Edges()) {
-    if (!begun && (call.is_module || plan_->level == Level::kMix))
+    if (!begun && (call.is_module || plan_->RecordsApis()))
       AddEdge(call.backward_entry, Parent());
     FlushModuleEdges();
   }
-  if (verdict != Verdict::kKeep || plan_->task == Task::kStructure) {
+  if (verdict != Verdict::kKeep || !plan_->RecordsValues()) {
     ++counts_.filtered;
     return;
   }
@@ -229,7 +229,7 @@ void Recorder::ParameterGradient(absl::string_view module,
   if (!step_begun_ || (reference_.active() && reference_.spent()) ||
       AskFilter(v1::CallTrace::KIND_PARAMETERS_GRAD, module) !=
           Verdict::kKeep ||
-      plan_->task == Task::kStructure)
+      !plan_->RecordsValues())
     return;
   const auto [it, is_new] = parameter_rounds_.try_emplace(std::string(module));
   if (is_new) {
@@ -283,9 +283,8 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
   if (!step_begun_) AdoptPlan(session_->BeginStep(step));
-  if (!plan_enabled_ || plan_->level != Level::kDebug ||
-      plan_->task == Task::kStructure || !plan_->WantsStep(step) ||
-      !plan_->WantsRank(rank_)) {
+  if (!plan_enabled_ || !plan_->RecordsSaved() || !plan_->RecordsValues() ||
+      !plan_->WantsStep(step) || !plan_->WantsRank(rank_)) {
     return std::nullopt;
   }
   BeginStepRecords();
@@ -295,7 +294,7 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
     v1::CallPhase* call = AddRecord()->mutable_call();
     call->set_entry(entry);
     call->set_kind(v1::CALL_KIND_DEBUG);
-    CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+    CallBuilder builder(&tensors_, plan_.get(), plan_->KeepsAllTensors());
     fill(builder, call->mutable_debug());
     ++counts_.call_phases;
   };
@@ -319,7 +318,7 @@ void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
   call->set_entry(value.gradient_entry);
   call->set_kind(v1::CALL_KIND_DEBUG);
   call->set_debug_path(std::string(path));
-  CallBuilder builder(&tensors_, plan_.get(), plan_->task == Task::kTensor);
+  CallBuilder builder(&tensors_, plan_.get(), plan_->KeepsAllTensors());
   build(builder, call->mutable_debug());
   ++counts_.call_phases;
   SubmitIfDue();

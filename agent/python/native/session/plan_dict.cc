@@ -38,6 +38,9 @@ py::dict PlanDict(const Plan& plan) {
   py::dict out;
   out["task"] = std::string(TaskName(plan.task));
   out["level"] = std::string(LevelName(plan.level));
+  out["records_apis"] = plan.RecordsApis();
+  out["records_modules"] = plan.RecordsModules();
+  out["records_saved"] = plan.RecordsSaved();
   out["dump_path"] = plan.dump_path;
   out["ranks"] = Intervals(plan.ranks);
   out["steps"] = Intervals(plan.steps);

@@ -33,8 +33,8 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_start(model: Any, token_range: Any, rank_id: Any, level: str) -> None:
-    """Arguments of start(). level: of the plan in force, "" for none."""
+def check_start(model: Any, token_range: Any, rank_id: Any, plan: Optional[dict]) -> None:
+    """Arguments of start(). plan: that in force, None for none."""
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     if model is not None:
         for one in models:
@@ -43,8 +43,8 @@ def check_start(model: Any, token_range: Any, rank_id: Any, level: str) -> None:
                     f"model must be a torch.nn.Module or a list or tuple of them, not {type(one).__name__}")
         if not models:
             raise InvalidParameterError("model must not be an empty list")
-    elif level in ("L0", "mix"):
-        raise InvalidParameterError(f"start() needs the model at level {level}")
+    elif plan is not None and plan["records_modules"]:
+        raise InvalidParameterError(f"start() needs the model at level {plan['level']}")
     if token_range is not None:
         if model is None:
             raise InvalidParameterError("token_range needs the model")

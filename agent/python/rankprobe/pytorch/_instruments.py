@@ -41,9 +41,9 @@ class Instruments:
         # construct.json names backward calls even where their data is not wanted.
         self._modules.backward = plan["backward"] or plan["extra_info"]
         self._modules.parameters_grad = plan["parameters_grad"]
-        if plan["level"] != "debug":
+        if not plan["records_saved"]:
             self._recomputations.install()
-        if plan["level"] in ("L1", "mix"):
+        if plan["records_apis"]:
             self.apis.install()
         else:
             self.apis.leave_mode()
@@ -51,7 +51,7 @@ class Instruments:
         for undo in self._scopes:
             undo()
         self._scopes.clear()
-        if plan["level"] == "mix":
+        if plan["records_apis"] and plan["records_modules"]:
             self._scopes = list(optimizer_scopes(self._capture))
 
     def take_off(self) -> None:
@@ -61,17 +61,17 @@ class Instruments:
             self.apis.remove()
             self._recomputations.remove()
 
-    def watch(self, model: Model, level: str, tokens: bool) -> None:
+    def watch(self, model: Model, plan: dict, tokens: bool) -> None:
         """The model(s) that the step records. tokens: their forwards are counted."""
-        if level in ("L0", "mix"):
+        if plan["records_modules"]:
             self._modules.hook_model(model)
         if tokens:
             self._modules.hook_roots(model)
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])
 
-    def begin_step(self, level: str) -> None:
+    def begin_step(self, plan: dict) -> None:
         self._modules.begin_step()
-        if level in ("L1", "mix"):
+        if plan["records_apis"]:
             self.apis.enter_mode()
 
     def leave_mode(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Optional
 
 from rankprobe import _native
 from rankprobe.pytorch import _config
@@ -43,10 +44,10 @@ class Switch:
         return _config.ConfigView(self.plan, self.enabled)
 
     @property
-    def checked_level(self) -> str:
-        """The level that start()'s arguments must suit. A config that came later
-        raises nothing in a training loop: "" under one, or while off."""
-        return self.plan["level"] if self.enabled and self._own else ""
+    def checked_plan(self) -> Optional[dict]:
+        """What start()'s arguments must suit. A config that came later
+        raises nothing in a training loop: None under one, or while off."""
+        return self.plan if self.enabled and self._own else None
 
     def take(self, session: RankSession) -> bool:
         """After session.start(): what is in force from now on. Whether it is another plan."""

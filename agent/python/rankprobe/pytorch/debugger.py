@@ -214,7 +214,7 @@ class PrecisionDebugger:
     def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int]) -> None:
         check_torch_compile()
         self._follow_file()
-        _config.check_start(model, token_range, rank_id, self._switch.checked_level)
+        _config.check_start(model, token_range, rank_id, self._switch.checked_plan)
         if self._over():
             return
         # Also what is off here may be switched on by the collector.
@@ -226,13 +226,13 @@ class PrecisionDebugger:
         recording = self._session.recording
         if not recording:
             self._notices.started(plan, rank)
-        if plan["level"] == "debug" or not recording:
+        if plan["records_saved"] or not recording:
             return
         if model is not None:
-            self._instruments.watch(model, plan["level"], token_range is not None)
+            self._instruments.watch(model, plan, token_range is not None)
         self._steps.begin(token_range)
         self._capture.enabled = token_range is None
-        self._instruments.begin_step(plan["level"])
+        self._instruments.begin_step(plan)
 
     def _stop(self) -> None:
         if self._over():
@@ -261,7 +261,7 @@ class PrecisionDebugger:
         self._finished()
 
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
-        if self._over() or self._switch.plan["level"] != "debug":
+        if self._over() or not self._switch.plan["records_saved"]:
             return
         fault = check_saved(variable, name, save_backward)
         if fault is not None:
@@ -295,7 +295,7 @@ class PrecisionDebugger:
         path = self._session.fixed_path(plan)
         if path is not None:
             warn(f"dump_path cannot change in a running job: trees go on to {path}")
-        if plan["level"] in ("L0", "mix") and not has_model:
+        if plan["records_modules"] and not has_model:
             warn(f"start() has no model: no modules are recorded at level {plan['level']}")
 
     def _finished(self) -> bool:
