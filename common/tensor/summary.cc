@@ -338,16 +338,6 @@ uint64_t PayloadBytes(const TensorView& view) {
   return static_cast<uint64_t>(NumElements(view)) * ElementSize(view.dtype);
 }
 
-bool IsContiguous(const TensorView& view) {
-  int64_t expected = 1;
-  for (size_t d = view.sizes.size(); d-- > 0;) {
-    if (view.sizes[d] == 0) return true;
-    if (view.sizes[d] != 1 && view.strides[d] != expected) return false;
-    expected *= view.sizes[d];
-  }
-  return true;
-}
-
 bool SummaryNeedsOrder(const SummaryRequest& request) {
   return request.checksum != ChecksumMode::kNone || request.digest ||
          request.copy_to != nullptr;

@@ -58,8 +58,6 @@ int64_t NumElements(const TensorView& view);
 // Bytes of the contiguous copy of `view`.
 uint64_t PayloadBytes(const TensorView& view);
 
-bool IsContiguous(const TensorView& view);
-
 // Whether the result depends on the order of the elements. Statistics alone do
 // not: they are then taken in the order of memory.
 bool SummaryNeedsOrder(const SummaryRequest& request);
