@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -234,18 +235,30 @@ class Parser {
   }
 
   // name-regex(...) among names: a fault where that is no regular expression,
-  // else one warning.
+  // else one warning. They select nothing here and a compilation takes its time,
+  // also of the collector's: what comes after the first few is taken as it is.
   void CheckPatterns(ConfigReader* reader, const char* name,
                      absl::Span<const std::string> items) {
     constexpr absl::string_view kBegin = "name-regex(";
     constexpr size_t kShown = 120;
+    constexpr size_t kMaxPatternBytes = 1024;
+    constexpr size_t kMaxPatterns = 64;
     bool any = false;
+    absl::flat_hash_set<absl::string_view> checked;
     for (const std::string& item : items) {
       absl::string_view pattern = item;
       if (!absl::ConsumePrefix(&pattern, kBegin)) continue;
       any = true;
-      if (!absl::ConsumeSuffix(&pattern, ")") || !IsRegularExpression(pattern))
+      const bool closed = absl::ConsumeSuffix(&pattern, ")");
+      if (pattern.size() > kMaxPatternBytes) {
+        reader->Fault(name, item.substr(0, kShown),
+                      absl::StrCat("a regular expression of at most ",
+                                   kMaxPatternBytes, " bytes"));
+      } else if (!closed || (checked.size() < kMaxPatterns &&
+                             checked.insert(pattern).second &&
+                             !IsRegularExpression(pattern))) {
         reader->Fault(name, item.substr(0, kShown), "a regular expression");
+      }
     }
     if (any) {
       warnings_.push_back(absl::StrCat(
