@@ -14,6 +14,9 @@ namespace {
 
 constexpr size_t kHeaderBytes = 8;
 constexpr uint32_t kMaxEventBytes = 1 << 20;
+// Ids are handed out before their events are on disk, and watchers ask for what
+// comes after the last they have seen: who was killed begins so much higher.
+constexpr uint64_t kIdGap = 1 << 20;
 
 void PutLittleEndian(uint32_t value, char* out) {
   for (int i = 0; i < 4; ++i) out[i] = static_cast<char>(value >> (8 * i));
@@ -33,16 +36,35 @@ absl::StatusOr<std::unique_ptr<EventLog>> EventLog::Open(
   std::unique_ptr<EventLog> log(new EventLog(options, file_system, clock));
   if (options.path.empty()) return log;
   absl::MutexLock file_lock(&log->file_mutex_);
+  bool clean_end = true;
   for (const std::string& path :
        {absl::StrCat(options.path, ".1"), options.path}) {
     absl::MutexLock lock(&log->mutex_);
-    if (file_system->Exists(path)) RP_RETURN_IF_ERROR(log->Load(path));
+    if (file_system->Exists(path))
+      RP_RETURN_IF_ERROR(log->Load(path, &clean_end));
+  }
+  if (!clean_end) {
+    absl::MutexLock lock(&log->mutex_);
+    log->next_id_ += kIdGap;
   }
   RP_RETURN_IF_ERROR(log->OpenFile());
   return log;
 }
 
-absl::Status EventLog::Load(const std::string& path) {
+EventLog::~EventLog() {
+  if (options_.path.empty()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    NoteDropped();
+  }
+  writes_.Wait();
+  absl::MutexLock file_lock(&file_mutex_);
+  // Empty: every id that was handed out is before it. A fault means no such end.
+  if (written_.ok() && file_ != nullptr) WriteFramed("").IgnoreError();
+}
+
+absl::Status EventLog::Load(const std::string& path, bool* clean_end) {
+  *clean_end = false;
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
                       file_system_->OpenForRead(path));
@@ -61,6 +83,8 @@ absl::Status EventLog::Load(const std::string& path) {
         !event.ParseFromString(bytes))
       break;
     offset += kHeaderBytes + length;
+    *clean_end = length == 0;
+    if (*clean_end) continue;
     next_id_ = std::max(next_id_, event.id() + 1);
     // A file begins with what was in memory: most of that has been seen.
     const Ring& ring = *RingOf(event);
@@ -68,7 +92,10 @@ absl::Status EventLog::Load(const std::string& path) {
       Keep(std::move(event));
   }
   // What is behind the last whole event was being written in a crash.
-  if (offset < size) return file_system_->Truncate(path, offset);
+  if (offset < size) {
+    *clean_end = false;
+    return file_system_->Truncate(path, offset);
+  }
   return absl::OkStatus();
 }
 
@@ -172,13 +199,30 @@ void EventLog::WriteLater(const v1::Event& event) {
   // what follows it.
   if (options_.path.empty() || !status_.ok()) return;
   if (unwritten_.size() >= options_.max_unwritten) {
-    status_ = absl::ResourceExhaustedError(
-        absl::StrCat(unwritten_.size(), " events wait for the disk"));
+    ++dropped_;
     return;
   }
   unwritten_.push_back(event);
   // One task writes all that is there by then.
   if (unwritten_.size() == 1) writes_.Add([this] { WriteWaiting(); });
+}
+
+void EventLog::NoteDropped() {
+  if (dropped_ == 0 || unwritten_.size() >= options_.max_unwritten) return;
+  v1::Event note;
+  note.set_kind(v1::Event::KIND_ERROR);
+  note.set_step(-1);
+  note.set_detail(absl::StrCat(std::exchange(dropped_, 0),
+                               " events before this one waited too long for "
+                               "the disk and are not in the file"));
+  Number(&note);
+  WriteLater(note);
+  Keep(std::move(note));
+}
+
+void EventLog::Number(v1::Event* event) {
+  event->set_id(next_id_++);
+  event->set_time_unix_ns(absl::ToUnixNanos(clock_->Now()));
 }
 
 void EventLog::WriteWaiting() {
@@ -198,7 +242,10 @@ void EventLog::WriteWaiting() {
 }
 
 absl::Status EventLog::Write(const v1::Event& event) {
-  const std::string bytes = event.SerializeAsString();
+  return WriteFramed(event.SerializeAsString());
+}
+
+absl::Status EventLog::WriteFramed(absl::string_view bytes) {
   char header[kHeaderBytes];
   PutLittleEndian(static_cast<uint32_t>(bytes.size()), header);
   PutLittleEndian(Crc32c(bytes), header + 4);
@@ -216,9 +263,9 @@ uint64_t EventLog::Append(v1::Event event) {
                                   " before it were left out)"));
     ring->left_out = 0;
   }
-  const uint64_t id = next_id_++;
-  event.set_id(id);
-  event.set_time_unix_ns(absl::ToUnixNanos(clock_->Now()));
+  NoteDropped();
+  Number(&event);
+  const uint64_t id = event.id();
   WriteLater(event);
   Keep(std::move(event));
   return id;

@@ -10,7 +10,10 @@
 // Ownership: one per collector; FileSystem and Clock outlive it. Thread-safe:
 // Append and List wait for no disk, the file is written behind them.
 // Failure: an event that cannot be written is kept in memory and the fault is
-// remembered; a torn end is dropped at Open.
+// remembered; nothing is written then until the next start. Events that come
+// faster than the disk takes them are left out of the file, which an event says.
+// A torn end is dropped at Open, and after an end that was not clean ids go on
+// far above those that may have been handed out.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_EVENT_LOG_H_
 #define RANKPROBE_COLLECTOR_CONTROL_EVENT_LOG_H_
 
@@ -47,13 +50,16 @@ class EventLog {
     double events_per_second = 20;
     // The file is written by a thread of its own; else in Append.
     bool own_thread = false;
-    // Events that wait for the disk. More are a fault of writing.
+    // Events that wait for the disk. More are in memory only.
     size_t max_unwritten = 20000;
   };
 
   static absl::StatusOr<std::unique_ptr<EventLog>> Open(const Options& options,
                                                         FileSystem* file_system,
                                                         const Clock* clock);
+
+  // Writes what waits, and that all is written.
+  ~EventLog();
 
   // Gives the event its id and time; returns the id; 0 when it is left out.
   uint64_t Append(v1::Event event);
@@ -101,15 +107,21 @@ class EventLog {
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Queues the event for the file.
   void WriteLater(const v1::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Number(v1::Event* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An event that says how many are not in the file, when there is room again.
+  void NoteDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what waits; called by `writes_` alone.
   void WriteWaiting();
   // Begins the file anew with what was in memory before `first_id`.
   absl::Status TurnOver(uint64_t first_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
-  absl::Status Load(const std::string& path)
+  // `clean_end`: everything that was told was written.
+  absl::Status Load(const std::string& path, bool* clean_end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
   absl::Status Write(const v1::Event& event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
+  absl::Status WriteFramed(absl::string_view bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
 
   const Options options_;
@@ -125,6 +137,8 @@ class EventLog {
   size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<v1::Event> unwritten_ ABSL_GUARDED_BY(mutex_);
+  // Since the last note of it.
+  uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(file_mutex_);
   uint64_t file_bytes_ ABSL_GUARDED_BY(file_mutex_) = 0;

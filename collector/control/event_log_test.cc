@@ -1,14 +1,21 @@
 #include "collector/control/event_log.h"
 
+#include <memory>
+
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "collector/testing/frames.h"
+#include "common/base/monotonic_event.h"
+#include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 v1::Event Make(const std::string& run, const std::string& detail) {
   v1::Event event;
@@ -63,17 +70,79 @@ TEST_F(EventLogTest, ATornEndIsDroppedAndWrittenOver) {
     log->Append(Make("a", "one"));
     log->Append(Make("a", "two"));
   }
-  const uint64_t size = *file_system_->FileSize(options_.path);
+  // Of the mark of a clean end.
+  constexpr uint64_t kMark = 8;
   for (uint64_t cut = 1; cut < 20; cut += 3) {
-    ASSERT_TRUE(file_system_->Truncate(options_.path, size - cut).ok());
+    const uint64_t size = *file_system_->FileSize(options_.path);
+    ASSERT_TRUE(file_system_->Truncate(options_.path, size - kMark - cut).ok());
     {
       const auto log = Open();
       EXPECT_THAT(Details(*log, ""), ElementsAre("one"));
       log->Append(Make("a", "two"));
     }
     EXPECT_THAT(Details(*Open(), ""), ElementsAre("one", "two"));
-    ASSERT_EQ(*file_system_->FileSize(options_.path), size);
+    // Without another mark.
+    ASSERT_TRUE(file_system_
+                    ->Truncate(options_.path,
+                               *file_system_->FileSize(options_.path) - kMark)
+                    .ok());
   }
+}
+
+// A watcher asks for what comes after the last id it has seen.
+TEST_F(EventLogTest, IdsThatWereHandedOutAndLostAreNotUsedAgain) {
+  testing::FaultFileSystem machine;
+  ASSERT_TRUE(machine.CreateDirectories("/d").ok());
+  options_.path = "/d/events.log";
+  const auto open = [&] {
+    auto log = EventLog::Open(options_, &machine, &manual_);
+    EXPECT_TRUE(log.ok()) << log.status();
+    return *std::move(log);
+  };
+  const auto killed = open();
+  uint64_t seen = 0;
+  for (int i = 0; i < 50; ++i) seen = killed->Append(Make("a", "lost"));
+  machine.FailWhile([](const std::string&, const std::string&) {
+    return testing::FaultKind::kIoError;
+  });
+  for (int i = 0; i < 50; ++i) seen = killed->Append(Make("a", "in memory"));
+  machine.FailWhile(nullptr);
+  const auto log = open();
+  const uint64_t id = log->Append(Make("a", "next"));
+  EXPECT_GT(id, seen);
+  EXPECT_THAT(Details(*log, "a", seen), ElementsAre("next"));
+}
+
+TEST_F(EventLogTest, ADiskThatIsBehindCostsEventsOfTheFileAndSaysSo) {
+  testing::FaultFileSystem machine;
+  ASSERT_TRUE(machine.CreateDirectories("/d").ok());
+  options_.path = "/d/events.log";
+  options_.own_thread = true;
+  options_.max_unwritten = 5;
+  {
+    auto log = *EventLog::Open(options_, &machine, &manual_);
+    const auto answer = std::make_shared<absl::Notification>();
+    const auto asked = std::make_shared<MonotonicEvent>();
+    machine.SetDelay([answer, asked](const std::string& op) {
+      if (op != "Append") return;
+      asked->Set();
+      answer->WaitForNotification();
+    });
+    log->Append(Make("a", "first"));
+    EXPECT_TRUE(asked->WaitFor(absl::Seconds(60)));
+    for (int i = 0; i < 12; ++i) log->Append(Make("a", absl::StrCat(i)));
+    EXPECT_EQ(Details(*log, "a").size(), 13u);
+    machine.SetDelay(nullptr);
+    answer->Notify();
+    log->WaitForWrites();
+    EXPECT_TRUE(log->status().ok());
+    log->Append(Make("a", "later"));
+  }
+  const auto log = *EventLog::Open(options_, &machine, &manual_);
+  EXPECT_THAT(Details(*log, "a"),
+              ElementsAre("first", "0", "1", "2", "3", "4", "later"));
+  EXPECT_THAT(Details(*log, ""),
+              Contains(HasSubstr("7 events before this one waited too long")));
 }
 
 TEST_F(EventLogTest, TurnsTheFileOverAndForgetsInMemory) {
