@@ -5,18 +5,12 @@
 #include <utility>
 
 #include "common/base/step_range.h"
-#include "common/config/trigger_spec.h"
 
 namespace rankprobe {
 namespace {
 
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
-// A call that looks a run up again without the lock held in between does so
-// sooner than this, unless it waits for the queue of saves: while anything is
-// being saved no run is forgotten.
-constexpr absl::Duration kIdle = absl::Seconds(30);
-constexpr absl::Duration kIdleCheckInterval = absl::Seconds(1);
 
 }  // namespace
 
@@ -34,89 +28,6 @@ absl::Status ControlPlane::CheckRunName(const std::string& run) {
   if (run.find('\0') != std::string::npos)
     return absl::InvalidArgumentError("run: contains a zero byte");
   return absl::OkStatus();
-}
-
-ControlPlane::SavedRun ControlPlane::ReadSaved(const std::string& name) const {
-  SavedRun saved;
-  if (const auto plan = store_->LoadPlan(name);
-      plan.ok() && plan->has_value()) {
-    if (auto compiled = RunPlans::Compile(**plan); compiled.ok()) {
-      saved.plan = *std::move(compiled);
-      if (const auto source = saved.plan->spec.source();
-          source == v1::PlanSpec::SOURCE_FILE ||
-          source == v1::PlanSpec::SOURCE_FIRST_RANK)
-        saved.file_key = RunEdits::KeyOf(saved.plan->spec.config_json());
-    }
-  }
-  if (const auto triggers = store_->LoadPlan(TriggersKey(name));
-      triggers.ok() && triggers->has_value()) {
-    if (auto spec = ParseTriggerSpec((*triggers)->config_json()); spec.ok())
-      saved.triggers = *std::move(spec);
-  }
-  if (!saved.triggers.has_value()) saved.triggers = options_.default_triggers;
-  return saved;
-}
-
-void ControlPlane::ReadRun(const std::string& name) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (const auto it = runs_.find(name); it != runs_.end()) {
-      // What this call does next needs it.
-      it->second.last_used = MonotonicNow();
-      return;
-    }
-  }
-  const SavedRun saved = ReadSaved(name);
-  absl::MutexLock lock(&mutex_);
-  // Whoever came first has read the same.
-  const auto [it, is_new] = runs_.try_emplace(name);
-  if (!is_new) return;
-  it->second.name = name;
-  it->second.last_used = MonotonicNow();
-  UseSaved(saved, &it->second);
-}
-
-void ControlPlane::UseSaved(const SavedRun& saved, Run* run) {
-  if (saved.triggers.has_value()) run->triggers.Set(*saved.triggers);
-  if (saved.plan == nullptr) return;
-  run->plans.Set(saved.plan, {});
-  run->edits.Know(saved.file_key);
-}
-
-ControlPlane::Run* ControlPlane::LoadRun(const std::string& name) {
-  Run& run = runs_[name];
-  run.name = name;
-  run.last_used = MonotonicNow();
-  return &run;
-}
-
-size_t ControlPlane::CountRuns() const {
-  absl::MutexLock lock(&mutex_);
-  return runs_.size();
-}
-
-void ControlPlane::ForgetIdleRuns(absl::Time now) {
-  if (runs_.size() <= options_.max_idle_runs || now < next_idle_check_) return;
-  // What is being saved, or waits for that, ends with its run in memory: made
-  // anew there it would have no plan, and that would be saved over the right one.
-  if (!saves_.idle()) return;
-  next_idle_check_ = now + kIdleCheckInterval;
-  std::set<absl::string_view> live;
-  for (const auto& [session, agent] : agents_) {
-    // Frames of a rank that is gone may still be on their way to the disk.
-    if (agent.connected || agent.pending_bytes > 0)
-      live.insert(agent.identity.run());
-  }
-  std::vector<std::pair<absl::Time, const std::string*>> idle;
-  for (const auto& [name, run] : runs_) {
-    if (live.count(name) == 0 && run.switches.empty() && !run.edits.waiting() &&
-        now - run.last_used > kIdle)
-      idle.emplace_back(run.last_used, &name);
-  }
-  if (idle.size() <= options_.max_idle_runs) return;
-  std::sort(idle.begin(), idle.end());
-  idle.resize(idle.size() - options_.max_idle_runs);
-  for (const auto& [last_used, name] : idle) runs_.erase(runs_.find(*name));
 }
 
 void ControlPlane::OnEvent(const std::string& session,

@@ -72,6 +72,8 @@ class ControlPlane {
     EventLog* events = nullptr;
     // For runs that were given no triggers of their own.
     std::optional<v1::TriggerSpec> default_triggers;
+    // A disk that takes longer to sync what it has written is not waited for.
+    absl::Duration sync_wait = absl::Seconds(1);
     // Plans are saved on a thread of their own; else in the calls that asked
     // for it, after the lock.
     bool own_thread = false;
@@ -194,8 +196,9 @@ class ControlPlane {
   };
 
   // Brings a run that is not known yet from the store. First thing in every
-  // call that names a run: LoadRun only looks in memory.
-  void ReadRun(const std::string& run);
+  // call that names a run: LoadRun only looks in memory. UNAVAILABLE when the
+  // store cannot be read: the run is then not known, and the call is over.
+  absl::Status ReadRun(const std::string& run);
   Run* LoadRun(const std::string& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Anybody can name runs that are none.
   void ForgetIdleRuns(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -205,16 +208,23 @@ class ControlPlane {
     // The state of the config file that it was made of.
     std::string file_key;
     std::optional<v1::TriggerSpec> triggers;
+    // Of the saved plan, also when it cannot be used.
+    uint64_t epoch = 0;
+    // What is saved and cannot be used.
+    std::vector<std::string> faults;
   };
-  static void UseSaved(const SavedRun& saved, Run* run);
-  SavedRun ReadSaved(const std::string& run) const;
+  void UseSaved(const SavedRun& saved, Run* run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SavedRun> ReadSaved(const std::string& run) const;
   // The store does not have it.
   bool IsNewRun(const std::string& run);
   // The plan of a run that has none becomes the one this agent brings.
   absl::Status AdoptPlanOf(const v1::Hello& hello, const Peer& peer);
-  // A plan of one rank that was saved for it.
-  std::shared_ptr<const CompiledPlan> ReadOwnPlan(
-      const v1::Identity& identity) const;
+  // A plan of one rank that was saved for it; null: none.
+  absl::StatusOr<std::shared_ptr<const CompiledPlan>> ReadOwnPlan(
+      const v1::Identity& identity);
+  // Something of the run that is saved cannot be used.
+  void TellFault(const std::string& run, const std::string& fault);
   absl::Status CheckRankFree(const v1::Identity& identity,
                              const std::string& self) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -260,9 +270,17 @@ class ControlPlane {
   // Saves the rows behind everything that was to be saved before. `saved` is
   // called without the lock.
   void Save(SavedRows rows, SwitchOperation::Saved saved);
-  // The same, and waits until they survive this process. Not under the lock.
-  absl::Status SaveAndWait(SavedRows rows,
-                           const std::function<void()>& when_saved);
+  // A save that somebody waits for.
+  struct AwaitedSave;
+  // The same; `when_saved` is called without the lock when the rows survive the
+  // machine, or this process if the disk needs longer than
+  // Options::sync_wait; never when they cannot be saved. May be called under
+  // the lock.
+  std::shared_ptr<AwaitedSave> QueueSave(SavedRows rows,
+                                         std::function<void()> when_saved);
+  // Until `when_saved` has returned, or never will be called. Not under the
+  // lock.
+  absl::Status Await(const std::shared_ptr<AwaitedSave>& save);
   // Saves what is in force then, for the run or for `ranks`.
   void TakeBack(const std::string& run, const std::vector<int64_t>& ranks);
   SwitchOperation::Actions ActionsFor(const std::string& run,

@@ -31,43 +31,55 @@ bool AnyMissed(const v1::SwitchResult& result) {
 void ControlPlane::OnConfigEdited(const std::string& session,
                                   const v1::ConfigEdited& untrusted) {
   v1::Identity identity;
+  Peer peer;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = agents_.find(session);
     if (it == agents_.end()) return;
     identity = it->second.identity;
+    peer = it->second.peer;
   }
-  ReadRun(identity.run());
+  // The run of a connected rank is in memory. If it has gone meanwhile, it tells
+  // its edit when it comes again.
+  if (!ReadRun(identity.run()).ok()) return;
   // Outside the lock: this compiles.
   FileEdit edit = FileEdit::Read(untrusted, identity);
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = agents_.find(session);
+    if (it == agents_.end()) return;
+    it->second.last_heard = MonotonicNow();
+    it->second.config_fault = edit.fault;
+    if (LoadRun(identity.run())->edits.Knows(edit.key)) return;
+  }
+  // Outside as well: it may take a digest of 1 MiB.
+  v1::PlanSpec brought;
+  brought.set_config_json(edit.config_json);
+  edit.audit =
+      AuditOf(peer, "ConfigEdited", identity.run(), brought,
+              edit.fault.empty()
+                  ? edit.who
+                  : absl::StrCat(edit.who, " cannot be used: ", edit.fault));
+  const AuditRecord audit = edit.audit;
   const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
-  Agent& agent = it->second;
-  agent.last_heard = MonotonicNow();
-  agent.config_fault = edit.fault;
   Run* const run = LoadRun(identity.run());
-  v1::Event told = EventOf(v1::Event::KIND_ERROR, agent);
+  v1::Event told = EventOf(v1::Event::KIND_ERROR, it->second);
   told.set_step(ReportedStep(untrusted.step()));
   told.set_detail(absl::StrCat(edit.who, " cannot be used: ", edit.fault));
   told.set_outcome("dumping is kept off");
-  v1::PlanSpec brought;
-  brought.set_config_json(edit.config_json);
-  edit.audit =
-      AuditOf(agent.peer, "ConfigEdited", identity.run(), brought,
-              edit.fault.empty()
-                  ? edit.who
-                  : absl::StrCat(edit.who, " cannot be used: ", edit.fault));
+  const bool usable = edit.fault.empty();
   std::optional<FileEdit> superseded;
-  if (!run->edits.Take(edit, &superseded)) return;
+  if (!run->edits.Take(std::move(edit), &superseded)) return;
   if (superseded.has_value()) Audit(superseded->audit, kSuperseded);
-  if (!edit.fault.empty()) Tell(std::move(told));
+  if (!usable) Tell(std::move(told));
   // While another switch goes on it waits, and only the newest does: who edits
   // without end makes one plan at a time.
   TryEdit(run);
   if (run->edits.waiting())
-    Audit(edit.audit, "WAITING: for the end of another switch of the run");
+    Audit(audit, "WAITING: for the end of another switch of the run");
 }
 
 void ControlPlane::CallOffFileSwitches(Run* run) {

@@ -87,7 +87,11 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
           ? ""
           : absl::StrCat(", ",
                          VisibleText(hello.config_path().substr(0, 1024)))));
+  AuditRecord audit = AuditOf(peer, "Hello", name, spec,
+                              absl::StrCat("plan of the run's first rank (",
+                                           Describe(hello.identity()), ")"));
   absl::MutexLock adopting(&adopt_mutex_);
+  std::shared_ptr<AwaitedSave> save;
   {
     absl::MutexLock lock(&mutex_);
     Run* const run = LoadRun(name);
@@ -99,29 +103,23 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
     new_runs_.TakePlan(peer.principal.name, hello.config_json().size(),
                        MonotonicNow());
     spec.set_epoch(run->plans.NextEpoch());
+    audit.epoch = spec.epoch();
+    RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
+                        RunPlans::Compile(spec, *config));
+    // Epoch and place in the queue under one lock: a switch that is begun
+    // after this is saved, and so decided, after this.
+    save =
+        QueueSave(RowsOf(name, spec, {}), [this, name, plan = std::move(plan),
+                                           file_key = std::move(file_key),
+                                           audit = std::move(audit)]() mutable {
+          absl::MutexLock lock(&mutex_);
+          Run* const run = LoadRun(name);
+          run->plans.Set(plan, {});
+          run->edits.Know(std::move(file_key));
+          Audit(std::move(audit), "OK");
+        });
   }
-  RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
-                      RunPlans::Compile(spec, *config));
-  // A switch that was begun meanwhile is saved, and so decided, after this.
-  return SaveAndWait(RowsOf(name, spec, {}), [&] {
-    absl::MutexLock lock(&mutex_);
-    Run* const run = LoadRun(name);
-    run->plans.Set(plan, {});
-    run->edits.Know(file_key);
-    Audit(AuditOf(peer, "Hello", name, spec,
-                  absl::StrCat("plan of the run's first rank (",
-                               Describe(hello.identity()), ")")),
-          "OK");
-  });
-}
-
-std::shared_ptr<const CompiledPlan> ControlPlane::ReadOwnPlan(
-    const v1::Identity& identity) const {
-  if (!identity.has_rank()) return nullptr;
-  const auto own = store_->LoadPlan(PlanKey(identity.run(), identity.rank()));
-  if (!own.ok() || !own->has_value()) return nullptr;
-  auto compiled = RunPlans::Compile(**own);
-  return compiled.ok() ? *std::move(compiled) : nullptr;
+  return Await(save);
 }
 
 absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
@@ -179,11 +177,12 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   if (!peer.anonymous) claim.principal = peer.principal.name;
   RP_ASSIGN_OR_RETURN(const OpenedIncarnation opened,
                       store_->OpenIncarnation(identity, claim));
-  ReadRun(identity.run());
+  RP_RETURN_IF_ERROR(ReadRun(identity.run()));
   RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
-  const std::shared_ptr<const CompiledPlan> own = ReadOwnPlan(identity);
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<const CompiledPlan> own,
+                      ReadOwnPlan(identity));
   // The disk may have taken long.
-  ReadRun(identity.run());
+  RP_RETURN_IF_ERROR(ReadRun(identity.run()));
 
   const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
@@ -199,9 +198,11 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     ForgetFinished(run);
   }
   const std::optional<int64_t> rank = RankOf(identity);
+  // What is saved and not agreed on (yet) comes with its commit or not at all.
   if (own != nullptr && run->plans.ForAll() != nullptr &&
       run->plans.ForRank(rank) == run->plans.ForAll() &&
-      own->spec.epoch() > run->plans.ForAll()->spec.epoch())
+      own->spec.epoch() > run->plans.ForAll()->spec.epoch() &&
+      !run->plans.IsUndecided(own->spec.epoch()))
     run->plans.Set(own, {*rank});
   const std::string session =
       absl::BytesToHexString(RandomBytes(kSessionIdBytes));

@@ -200,6 +200,24 @@ TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
   EXPECT_EQ(control_->CountRuns(), 9u);
 }
 
+TEST_F(SessionsTest, ARuleForAllRunsDoesNotKeepThemAll) {
+  ControlPlane::Options options;
+  options.max_idle_runs = 8;
+  options.default_triggers.emplace();
+  v1::TriggerRule& rule = *options.default_triggers->add_rules();
+  rule.set_name("silence");
+  rule.mutable_silence()->set_after_ms(1000);
+  Restart(options);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_FALSE(control_->GetConfig(absl::StrCat("made up ", i)).ok());
+  }
+  for (int second = 0; second < 32; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    control_->Tick();
+  }
+  EXPECT_EQ(control_->CountRuns(), 8u);
+}
+
 TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
   ControlPlane::Options options;
   options.max_idle_runs = 0;

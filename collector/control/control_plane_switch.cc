@@ -1,5 +1,6 @@
 // The operators' side of the control plane: plans and their switches.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "collector/control/control_plane.h"
+#include "common/base/monotonic_event.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/text/visible_text.h"
@@ -44,24 +46,46 @@ void ControlPlane::Save(SavedRows rows, SwitchOperation::Saved saved) {
   });
 }
 
-absl::Status ControlPlane::SaveAndWait(
-    SavedRows rows, const std::function<void()>& when_saved) {
-  struct Answer {
-    absl::Notification given;
-    absl::Status status;
-  };
-  const auto answer = std::make_shared<Answer>();
-  // `when_saved` is called before this returns, or never.
-  Save(std::move(rows),
-       [answer, &when_saved](const absl::Status& status, bool synced) {
-         if (answer->given.HasBeenNotified()) return;
-         if (status.ok()) when_saved();
-         answer->status = status;
-         answer->given.Notify();
-       });
+struct ControlPlane::AwaitedSave {
+  std::function<void()> when_saved;
+  // It survives this process, or has failed.
+  absl::Notification written;
+  // Nothing more is heard of it.
+  MonotonicEvent settled;
+  std::atomic<bool> ending{false};
+  // `status` says how.
+  absl::Notification over;
+  absl::Status status;
+
+  // The first call decides; all return when that is done.
+  void End(const absl::Status& how) {
+    if (ending.exchange(true)) return over.WaitForNotification();
+    if (how.ok()) when_saved();
+    status = how;
+    over.Notify();
+  }
+};
+
+std::shared_ptr<ControlPlane::AwaitedSave> ControlPlane::QueueSave(
+    SavedRows rows, std::function<void()> when_saved) {
+  auto save = std::make_shared<AwaitedSave>();
+  save->when_saved = std::move(when_saved);
+  Save(std::move(rows), [save](const absl::Status& status, bool synced) {
+    if (status.ok() && !synced) return save->written.Notify();
+    // Nothing that is saved later may be decided before this is.
+    save->End(status);
+    if (!save->written.HasBeenNotified()) save->written.Notify();
+    save->settled.Set();
+  });
+  return save;
+}
+
+absl::Status ControlPlane::Await(const std::shared_ptr<AwaitedSave>& save) {
   saves_.RunQueued();
-  answer->given.WaitForNotification();
-  return answer->status;
+  save->written.WaitForNotification();
+  if (!save->settled.WaitFor(options_.sync_wait)) save->End(absl::OkStatus());
+  save->over.WaitForNotification();
+  return save->status;
 }
 
 void ControlPlane::TakeBack(const std::string& run_name,
@@ -270,7 +294,8 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
                                  SwitchDone done, const std::string& who) {
   if (const absl::Status status = CheckRunName(request.run()); !status.ok())
     return done(status);
-  ReadRun(request.run());
+  if (const absl::Status status = ReadRun(request.run()); !status.ok())
+    return done(status);
   v1::PlanSpec spec;
   spec.set_enabled(request.enable());
   spec.set_source(v1::PlanSpec::SOURCE_OPERATOR);
@@ -310,7 +335,8 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
     return done(status);
   auto config = RunPlans::Parse(request.config_json());
   if (!config.ok()) return done(config.status());
-  ReadRun(request.run());
+  if (const absl::Status status = ReadRun(request.run()); !status.ok())
+    return done(status);
   const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   Run* const run = LoadRun(request.run());
@@ -333,7 +359,8 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
 
 absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
     const std::string& name) {
-  ReadRun(name);
+  RP_RETURN_IF_ERROR(CheckRunName(name));
+  RP_RETURN_IF_ERROR(ReadRun(name));
   absl::MutexLock lock(&mutex_);
   const Run* const run = LoadRun(name);
   if (run->plans.ForAll() == nullptr)

@@ -55,11 +55,11 @@ absl::StatusOr<uint64_t> ControlPlane::SetTriggers(
   RP_RETURN_IF_ERROR(CheckTriggerSpec(request.spec()));
   v1::PlanSpec saved;
   saved.set_config_json(TriggerSpecToJson(request.spec()));
-  ReadRun(request.run());
+  RP_RETURN_IF_ERROR(ReadRun(request.run()));
   uint64_t ranks = 0;
   // In the order of the saves: what the store has last is what is in force.
-  const absl::Status status =
-      SaveAndWait({{TriggersKey(request.run()), saved}}, [&] {
+  RP_RETURN_IF_ERROR(
+      Await(QueueSave({{TriggersKey(request.run()), saved}}, [&] {
         absl::MutexLock lock(&mutex_);
         Run* const run = LoadRun(request.run());
         run->triggers.Set(request.spec());
@@ -67,8 +67,7 @@ absl::StatusOr<uint64_t> ControlPlane::SetTriggers(
         *directive.mutable_triggers() = run->triggers.spec();
         SendToRun(request.run(), directive);
         ranks = CountConnected(request.run());
-      });
-  if (!status.ok()) return status;
+      })));
   return ranks;
 }
 
@@ -82,7 +81,7 @@ uint64_t ControlPlane::CountConnected(const std::string& run) const {
 absl::StatusOr<v1::TriggerSpec> ControlPlane::GetTriggers(
     const std::string& name) {
   RP_RETURN_IF_ERROR(CheckRunName(name));
-  ReadRun(name);
+  RP_RETURN_IF_ERROR(ReadRun(name));
   absl::MutexLock lock(&mutex_);
   const Run* const run = LoadRun(name);
   if (!run->triggers.set())
@@ -94,7 +93,7 @@ absl::StatusOr<v1::TriggerSpec> ControlPlane::GetTriggers(
 absl::StatusOr<uint64_t> ControlPlane::ShipFlight(
     const v1::ShipFlightRequest& request) {
   RP_RETURN_IF_ERROR(CheckRunName(request.run()));
-  ReadRun(request.run());
+  RP_RETURN_IF_ERROR(ReadRun(request.run()));
   absl::MutexLock lock(&mutex_);
   const Run* const run = LoadRun(request.run());
   if (run->triggers.spec().flight().steps() == 0) {
@@ -323,7 +322,10 @@ void ControlPlane::CheckSilence(absl::Time now) {
                           agent.farewell, agent.last_moved});
   }
   for (const auto& [name, ranks] : watched) {
-    Run* const run = LoadRun(name);
+    // Nobody can be silent, and to look is not to use: with a rule for all runs
+    // none would ever be forgotten.
+    if (ranks.empty()) continue;
+    Run* const run = &runs_.find(name)->second;
     for (const RunTriggers::Fired& fired :
          run->triggers.CheckSilence(ranks, now))
       Act(run, fired);
@@ -343,7 +345,8 @@ void ControlPlane::Explain(const v1::ExplainRequest& request,
     if (!compiled.ok()) return done(compiled.status());
     hypothetical = *std::move(compiled);
   }
-  ReadRun(request.run());
+  if (const absl::Status status = ReadRun(request.run()); !status.ok())
+    return done(status);
   absl::MutexLock lock(&mutex_);
   auto op = std::make_unique<ExplainOperation>();
   op->id = next_explain_++;

@@ -54,6 +54,8 @@ class RunEdits {
   // own (dump_path). Parses, so not under a lock.
   static std::string KeyOf(const std::string& config_json);
 
+  // Of a state of the file, as FileEdit::key.
+  bool Knows(const std::string& key) const { return key == key_; }
   // False: the run knows this state of the file. `superseded` is set to the
   // edit that waited, which nobody will try any more.
   bool Take(FileEdit edit, std::optional<FileEdit>* superseded);

@@ -11,6 +11,8 @@ namespace {
 
 // Agents report under plans of the recent past only.
 constexpr size_t kMaxHistory = 1024;
+// What was not agreed on is taken back at once: only the last matter.
+constexpr size_t kMaxUndecided = 1024;
 
 }  // namespace
 
@@ -45,9 +47,16 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> RunPlans::Compile(
   return std::make_shared<const CompiledPlan>(spec, std::move(config));
 }
 
+uint64_t RunPlans::NextEpoch() {
+  undecided_.insert(++last_epoch_);
+  if (undecided_.size() > kMaxUndecided) undecided_.erase(undecided_.begin());
+  return last_epoch_;
+}
+
 void RunPlans::Set(std::shared_ptr<const CompiledPlan> plan,
                    const std::vector<int64_t>& ranks) {
   RaiseEpoch(plan->spec.epoch());
+  undecided_.erase(plan->spec.epoch());
   history_[plan->spec.epoch()] = plan;
   if (history_.size() > kMaxHistory) history_.erase(history_.begin());
   if (ranks.empty()) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,7 +63,9 @@ class RunPlans {
 
   uint64_t last_epoch() const { return last_epoch_; }
   // Epochs are never used twice, also when an attempt is aborted.
-  uint64_t NextEpoch() { return ++last_epoch_; }
+  uint64_t NextEpoch();
+  // Drawn here and not agreed on, as far as that can be in the store.
+  bool IsUndecided(uint64_t epoch) const { return undecided_.count(epoch) > 0; }
   void RaiseEpoch(uint64_t epoch) {
     last_epoch_ = std::max(last_epoch_, epoch);
   }
@@ -72,6 +75,7 @@ class RunPlans {
   std::shared_ptr<const CompiledPlan> base_;
   std::map<int64_t, std::shared_ptr<const CompiledPlan>> of_rank_;
   std::map<uint64_t, std::shared_ptr<const CompiledPlan>> history_;
+  std::set<uint64_t> undecided_;
 };
 
 }  // namespace rankprobe

@@ -2,19 +2,15 @@
 // rank and no `status` waits for it, no rank hears of a plan that is not saved,
 // and what was not agreed on does not come back.
 #include <atomic>
-#include <deque>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "collector/control/control_plane.h"
-#include "collector/testing/frames.h"
+#include "collector/testing/slow_disk_fixture.h"
 #include "common/base/monotonic_event.h"
 #include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
@@ -23,161 +19,10 @@
 namespace rankprobe {
 namespace {
 
-using testing::FaultFileSystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A rank on the other end of a stream.
-struct FakeRank {
-  std::string session;
-  absl::Mutex mutex;
-  absl::Status ended ABSL_GUARDED_BY(mutex);
-  std::vector<v1::Directive> inbox ABSL_GUARDED_BY(mutex);
-
-  std::vector<v1::Directive> Take() {
-    absl::MutexLock lock(&mutex);
-    return std::exchange(inbox, {});
-  }
-  absl::Status End() {
-    absl::MutexLock lock(&mutex);
-    return ended;
-  }
-};
-
-bool HasCommit(const std::vector<v1::Directive>& directives, uint64_t epoch) {
-  for (const v1::Directive& d : directives) {
-    if (d.has_commit() && d.commit().epoch() == epoch) return true;
-  }
-  return false;
-}
-
-class SlowDiskTest : public ::testing::Test {
- protected:
-  void SetUp() override { Open(); }
-  void TearDown() override {
-    fs_.SetDelay(nullptr);
-    if (hanging_ != nullptr && !hanging_->HasBeenNotified()) hanging_->Notify();
-    Close();
-  }
-
-  void Open(ControlPlane::Options control = {}) {
-    StoreOptions options;
-    options.data_dir = "/d";
-    options.min_free_bytes = 0;
-    auto store = Store::Open(options, &fs_, &clock_);
-    ASSERT_TRUE(store.ok()) << store.status();
-    store_ = *std::move(store);
-    EventLog::Options events;
-    events.path = "/d/events.log";
-    events.own_thread = true;
-    events_ = *EventLog::Open(events, &fs_, &clock_);
-    control.own_thread = true;
-    control.events = events_.get();
-    control_ = std::make_unique<ControlPlane>(control, store_.get(), &clock_);
-  }
-  void Close() {
-    control_.reset();
-    events_.reset();
-    store_.reset();
-  }
-
-  void Join(int64_t rank, FakeRank* fake) {
-    v1::Hello hello;
-    *hello.mutable_identity() =
-        testing::MakeIdentity("run", rank, 100 + static_cast<uint64_t>(rank));
-    hello.set_protocol(1);
-    hello.set_incarnation_secret(std::string(32, 's'));
-    hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
-    hello.set_step(-1);
-    Peer peer;
-    peer.end = [fake](const absl::Status& status) {
-      absl::MutexLock lock(&fake->mutex);
-      fake->ended = status;
-    };
-    const auto admission = control_->Admit(
-        hello,
-        [fake](const v1::Directive& d) {
-          absl::MutexLock lock(&fake->mutex);
-          fake->inbox.push_back(d);
-        },
-        peer);
-    ASSERT_TRUE(admission.ok()) << admission.status();
-    fake->session = admission->welcome.session_id();
-  }
-  void BeginStep(const FakeRank& rank, int64_t step) {
-    v1::AgentEvent event;
-    event.mutable_progress()->set_step(step);
-    event.mutable_progress()->set_last_step_ns(100000000);
-    control_->OnEvent(rank.session, event);
-  }
-  // Accepts the newest plan in the inbox, if there is one.
-  std::optional<v1::PlanSpec> Accept(FakeRank* rank, int64_t step) {
-    std::optional<v1::PlanSpec> plan;
-    for (const v1::Directive& d : rank->Take()) {
-      if (d.has_prepare()) plan = d.prepare().plan();
-    }
-    if (!plan.has_value()) return plan;
-    v1::AgentEvent event;
-    event.mutable_prepared()->set_epoch(plan->epoch());
-    event.mutable_prepared()->set_current_step(step);
-    event.mutable_prepared()->set_accepted(true);
-    control_->OnEvent(rank->session, event);
-    return plan;
-  }
-  void Apply(const FakeRank& rank, const v1::PlanSpec& plan) {
-    v1::AgentEvent event;
-    event.mutable_applied()->set_epoch(plan.epoch());
-    event.mutable_applied()->set_step(plan.effective_at_step());
-    control_->OnEvent(rank.session, event);
-  }
-  void Enable(std::optional<int64_t> at_step = std::nullopt,
-              const std::vector<int64_t>& ranks = {}) {
-    v1::SetDumpEnableRequest request;
-    request.set_run("run");
-    request.set_enable(true);
-    if (at_step.has_value()) request.mutable_options()->set_at_step(*at_step);
-    for (const int64_t rank : ranks) request.mutable_options()->add_ranks(rank);
-    control_->SetDumpEnable(
-        request, [this](const absl::StatusOr<v1::SwitchResult>& result) {
-          absl::MutexLock lock(&result_mutex_);
-          result_ = result;
-        });
-  }
-  std::optional<absl::StatusOr<v1::SwitchResult>> TakeResult() {
-    absl::MutexLock lock(&result_mutex_);
-    return std::exchange(result_, std::nullopt);
-  }
-
-  // From now on the disk does not answer calls named `op`, until Answer().
-  void Hang(const std::string& op) {
-    hanging_ = std::make_shared<absl::Notification>();
-    asked_ = std::make_shared<MonotonicEvent>();
-    fs_.SetDelay(
-        [op, hanging = hanging_, asked = asked_](const std::string& called) {
-          if (called != op) return;
-          asked->Set();
-          hanging->WaitForNotification();
-        });
-  }
-  // The disk was asked for what it does not answer.
-  bool WaitUntilItHangs() { return asked_->WaitFor(absl::Seconds(60)); }
-  void Answer() {
-    fs_.SetDelay(nullptr);
-    hanging_->Notify();
-    control_->WaitForSaves();
-  }
-
-  ManualClock clock_;
-  FaultFileSystem fs_;
-  std::shared_ptr<absl::Notification> hanging_;
-  std::shared_ptr<MonotonicEvent> asked_;
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<EventLog> events_;
-  std::unique_ptr<ControlPlane> control_;
-  absl::Mutex result_mutex_;
-  std::optional<absl::StatusOr<v1::SwitchResult>> result_
-      ABSL_GUARDED_BY(result_mutex_);
-};
+using SlowDiskTest = testing::SlowDiskFixture;
 
 // Whenever the disk is asked for anything, somebody asks for the status and a
 // rank takes a step: both are answered before the disk is.

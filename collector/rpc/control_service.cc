@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/rpc/server_stream.h"
+#include "collector/rpc/stream_writer.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -156,11 +158,10 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
 grpc::ServerUnaryReactor* ControlService::GetConfig(
     grpc::CallbackServerContext* context, const v1::GetConfigRequest* request,
     v1::GetConfigResponse* response) {
-  absl::StatusOr<v1::GetConfigResponse> config =
-      control_->GetConfig(request->run());
-  if (!config.ok()) return Answer(context, config.status());
-  *response = *std::move(config);
-  return Answer(context, absl::OkStatus());
+  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(*response, control_->GetConfig(request->run()));
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* ControlService::ListAgents(
@@ -174,7 +175,15 @@ grpc::ServerUnaryReactor* ControlService::Explain(
     grpc::CallbackServerContext* context, const v1::ExplainRequest* request,
     v1::ExplainResponse* response) {
   auto* const reactor = new LateReactor<v1::ExplainResponse>(response);
-  control_->Explain(*request, reactor->Done());
+  // The caller may leave meanwhile, and take the request along.
+  if (!pool_->Run(
+          [this, request = *request, done = reactor->Done()] {
+            control_->Explain(request, done);
+          },
+          request->ByteSizeLong())) {
+    reactor->Done()(
+        absl::ResourceExhaustedError("too many calls are waiting; try again"));
+  }
   return reactor;
 }
 
@@ -203,10 +212,10 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
 grpc::ServerUnaryReactor* ControlService::GetTriggers(
     grpc::CallbackServerContext* context, const v1::GetTriggersRequest* request,
     v1::TriggerSpec* response) {
-  absl::StatusOr<v1::TriggerSpec> spec = control_->GetTriggers(request->run());
-  if (!spec.ok()) return Answer(context, spec.status());
-  *response = *std::move(spec);
-  return Answer(context, absl::OkStatus());
+  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(*response, control_->GetTriggers(request->run()));
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* ControlService::ShipFlight(

@@ -1,22 +1,24 @@
 // ControlService: operators' calls, answered by the control plane.
-// Ownership: one per server; the ControlPlane and the queue outlive it. Calls
-// never wait for a disk on gRPC's threads: what is audited runs in the queue,
-// where its attempt is written before it is begun and its outcome synced before
-// it is answered. RESOURCE_EXHAUSTED when too much waits there, because the disk
-// does not answer.
+// Ownership: one per server; the ControlPlane, the queue and the pool outlive
+// it. Calls never wait for a disk on gRPC's threads, nor compile there: what is
+// audited runs in the queue, where its attempt is written before it is begun and
+// its outcome synced before it is answered; what reads a run or compiles a config
+// runs in the pool. RESOURCE_EXHAUSTED when too much waits in either. ListAgents
+// and ListEvents only look in memory.
 #ifndef RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 
 #include "collector/auth/auditor.h"
 #include "collector/control/control_plane.h"
+#include "collector/rpc/worker_pool.h"
 #include "rankprobe/v1/control.grpc.pb.h"
 
 namespace rankprobe {
 
 class ControlService : public v1::ControlService::CallbackService {
  public:
-  ControlService(ControlPlane* control, DiskQueue* audited)
-      : control_(control), audited_(audited) {}
+  ControlService(ControlPlane* control, DiskQueue* audited, WorkerPool* pool)
+      : control_(control), audited_(audited), pool_(pool) {}
 
   // Before the server starts. It outlives the service.
   void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
@@ -63,6 +65,7 @@ class ControlService : public v1::ControlService::CallbackService {
 
   ControlPlane* const control_;
   DiskQueue* const audited_;
+  WorkerPool* const pool_;
   const Auditor* auditor_ = nullptr;
 };
 

@@ -90,7 +90,7 @@ class ServerImpl final : public Server {
         agent_service_(AgentOptions(&ingest_metrics_, &quick_pool_,
                                     session_pool_.get(), logger),
                        &control_, commits_.get(), store_.get()),
-        control_service_(&control_, &audited_),
+        control_service_(&control_, &audited_, &quick_pool_),
         archive_service_(
             store_.get(), file_system, &pool_, &quick_pool_,
             config.export_roots, logger, [this] { return LiveIncarnations(); },
@@ -174,6 +174,7 @@ class ServerImpl final : public Server {
       while (!stop_ticker_.WaitFor(kTick)) {
         control_.Tick();
         WriteAgentsAudit();
+        LogFaultOfEvents();
       }
     });
     return absl::OkStatus();
@@ -275,6 +276,19 @@ class ServerImpl final : public Server {
     }
     RP_ASSIGN_OR_RETURN(gate_, ConnectionGate::Listen(options, logger_));
     return absl::OkStatus();
+  }
+
+  // Once: nothing is written after a fault.
+  void LogFaultOfEvents() {
+    if (events_failed_) return;
+    const absl::Status status = events_->status();
+    if (status.ok()) return;
+    events_failed_ = true;
+    logger_->Error("events_not_written",
+                   {{"status", status.ToString()},
+                    {"what_to_do",
+                     "mend the disk and restart rankprobed; "
+                     "until then events are in memory only"}});
   }
 
   // The ticker waits for no disk: every switch's deadline needs it. One batch is
@@ -398,6 +412,8 @@ class ServerImpl final : public Server {
   IngestMetrics ingest_metrics_;
   ExportMetrics export_metrics_;
   std::atomic<bool> archive_failed_{false};
+  // The ticker's.
+  bool events_failed_ = false;
   const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
   ControlPlane control_;
