@@ -261,6 +261,8 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   Join(0, &rank);
   BeginStep(rank, 10);
   control_->WaitForSaves();
+  // Else the disk is asked for these when the commit is out.
+  events_->WaitForWrites();
   Enable();
   std::atomic<bool> committed{false};
   std::atomic<uint64_t> epoch{0};
