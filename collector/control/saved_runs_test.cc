@@ -145,6 +145,8 @@ TEST_F(SavedRunsTest, TriggersWaitForTheSyncAndNotForEver) {
 TEST_F(SavedRunsTest, AnOperatorsPlanIsNotOverwrittenByAFirstRanks) {
   for (int round = 0; round < 60; ++round) {
     const std::string run = absl::StrCat("run", round);
+    // Who begins many runs has to wait.
+    clock_.Advance(absl::Minutes(10));
     std::atomic<bool> go{false};
     v1::Hello hello = HelloOf(0);
     hello.mutable_identity()->set_run(run);
