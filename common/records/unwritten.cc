@@ -6,7 +6,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 
 namespace rankprobe {
 namespace {
@@ -120,24 +119,6 @@ bool MovesValuesOnly(absl::string_view entry) {
   // Functional.unfold and Tensor.unfold move both; a communication never does.
   return !absl::StartsWith(entry, "Distributed.") &&
          kMovers->contains(OperationOf(entry));
-}
-
-bool IsUnwritten(const UnwrittenPlaces& places, const v1::CallPhase& phase,
-                 TensorPlace place) {
-  switch (place.section) {
-    case CallSection::kInputArgs:
-      return places.HasInput(absl::StrCat(place.index));
-    case CallSection::kInputKwargs:
-      return places.HasInput(phase.input_kwargs().items(place.index).name());
-    case CallSection::kOutput:
-      return places.HasOutput(absl::StrCat(place.index));
-    case CallSection::kParameters:
-    case CallSection::kInput:
-    case CallSection::kGradients:
-    case CallSection::kDebug:
-      return false;
-  }
-  return false;
 }
 
 }  // namespace rankprobe

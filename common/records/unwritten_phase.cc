@@ -1,0 +1,27 @@
+// Apart from unwritten.cc: who asks for places by name, as the analysis does,
+// links no records. Two Python extensions that had them could not be loaded
+// into one process.
+#include "absl/strings/str_cat.h"
+#include "common/records/unwritten.h"
+
+namespace rankprobe {
+
+bool IsUnwritten(const UnwrittenPlaces& places, const v1::CallPhase& phase,
+                 TensorPlace place) {
+  switch (place.section) {
+    case CallSection::kInputArgs:
+      return places.HasInput(absl::StrCat(place.index));
+    case CallSection::kInputKwargs:
+      return places.HasInput(phase.input_kwargs().items(place.index).name());
+    case CallSection::kOutput:
+      return places.HasOutput(absl::StrCat(place.index));
+    case CallSection::kParameters:
+    case CallSection::kInput:
+    case CallSection::kGradients:
+    case CallSection::kDebug:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace rankprobe
