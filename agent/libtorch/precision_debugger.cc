@@ -28,6 +28,12 @@ absl::StatusOr<std::string> ReadConfig(const DebuggerOptions& options) {
   return text.str();
 }
 
+bool IsSingleProcess() {
+  const char* const world_size = std::getenv("WORLD_SIZE");
+  return world_size == nullptr || absl::string_view(world_size).empty() ||
+         absl::string_view(world_size) == "1";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
@@ -89,6 +95,11 @@ PrecisionDebugger::~PrecisionDebugger() {
   context_->recorder->Stop();
 }
 
+void PrecisionDebugger::Say(const std::optional<std::string>& notice) {
+  if (notice.has_value())
+    std::fputs(absl::StrCat("rankprobe: ", *notice, "\n").c_str(), stderr);
+}
+
 void PrecisionDebugger::FollowFile() {
   if (file_ == nullptr) return;
   std::optional<absl::StatusOr<std::string>> text = file_->Look();
@@ -108,6 +119,8 @@ void PrecisionDebugger::Start() {
   FollowFile();
   context_->recorder->Start();
   const std::shared_ptr<const Plan> plan = context_->recorder->plan();
+  if (!recording())
+    Say(notices_.Started(plan, context_->recorder->rank(), IsSingleProcess()));
   if (recording() && plan->RecordsApis()) {
     observer_.Install();
   } else {
@@ -117,6 +130,12 @@ void PrecisionDebugger::Start() {
 
 void PrecisionDebugger::Stop() {
   observer_.Remove();
+  // Also while the flight recorder runs, whose filters are the plan's too.
+  if (recording()) {
+    const Recorder::Forwards forwards = context_->recorder->forwards();
+    Say(notices_.Stopped(context_->recorder->plan(), forwards.seen,
+                         forwards.matched, context_->recorder->current_step()));
+  }
   context_->recorder->Stop();
 }
 

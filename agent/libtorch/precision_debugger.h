@@ -30,6 +30,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -37,6 +38,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/libtorch/module_hooks.h"
+#include "agent/runtime/recorder/filter_notices.h"
 #include "agent/runtime/session/config_file.h"
 #include "agent/runtime/session/options.h"
 
@@ -95,6 +97,8 @@ class PrecisionDebugger {
   explicit PrecisionDebugger(std::shared_ptr<Recorder> recorder);
 
   void FollowFile();
+  // One line on stderr, if there is one.
+  static void Say(const std::optional<std::string>& notice);
 
   static std::vector<at::Tensor> Tensors(const at::Tensor& tensor) {
     return {tensor};
@@ -109,6 +113,7 @@ class PrecisionDebugger {
   // Null: no file, or one that is no switch.
   std::unique_ptr<ConfigFile> file_;
   ConfigOverrides overrides_;
+  FilterNotices notices_;
   const std::shared_ptr<HookContext> context_;
   AtenObserver observer_;
   ParameterHooks parameters_;

@@ -441,6 +441,52 @@ TEST_F(LibtorchDebuggerTest, TrainingIsBitIdenticalWithEveryLevelAndTask) {
   }
 }
 
+TEST_F(LibtorchDebuggerTest, AFilterThatMatchesNothingIsSaidAtStop) {
+  const auto said = [&](const std::string& more) {
+    const auto debugger = Make(Config("L1", more));
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 2; ++step) {
+      debugger->Start();
+      torch::sin(torch::ones({2}));
+      debugger->Stop();
+      debugger->Step();
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  // Once, though there are two steps.
+  EXPECT_EQ(said(R"(, "statistics": {"list": ["relu6"]})"),
+            "rankprobe: list ['relu6'] matched none of the 2 forwards of step "
+            "0: nothing was recorded\n");
+  EXPECT_EQ(said(R"(, "statistics": {"list": ["sin"]})"), "");
+  EXPECT_EQ(said(""), "");
+}
+
+TEST_F(LibtorchDebuggerTest, ARankFilterThatLeavesOutASingleProcessIsSaid) {
+  const auto said = [&](const char* world_size) {
+    if (world_size == nullptr) {
+      ::unsetenv("WORLD_SIZE");
+    } else {
+      ::setenv("WORLD_SIZE", world_size, /*replace=*/1);
+    }
+    const auto debugger = Make(Config("L1", R"(, "rank": [3])"));
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 2; ++step) {
+      debugger->Start();
+      debugger->Stop();
+      debugger->Step();
+    }
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    ::unsetenv("WORLD_SIZE");
+    return text;
+  };
+  const char* const line =
+      "rankprobe: config.json asks for rank [3] and this is a single process "
+      "without a rank: nothing is recorded; say \"rank\": []\n";
+  EXPECT_EQ(said(nullptr), line);
+  EXPECT_EQ(said("1"), line);
+  EXPECT_EQ(said("8"), "") << "another rank may be there";
+}
+
 TEST(LibtorchDebuggerConfig, EveryFaultOfABadConfigIsNamed) {
   DebuggerOptions options;
   options.config_json =

@@ -108,6 +108,16 @@ bool Recorder::enabled() const {
   return plan_enabled_;
 }
 
+std::optional<int64_t> Recorder::rank() const {
+  absl::MutexLock lock(&mutex_);
+  return rank_;
+}
+
+Recorder::Forwards Recorder::forwards() const {
+  absl::MutexLock lock(&mutex_);
+  return counts_.forwards;
+}
+
 std::shared_ptr<const Plan> Recorder::plan() const {
   absl::MutexLock lock(&mutex_);
   return plan_;

@@ -140,6 +140,13 @@ class Recorder {
   bool enabled() const;
   // Names the plan under which hooks may be left out altogether.
   std::shared_ptr<const Plan> plan() const;
+  std::optional<int64_t> rank() const;
+  // Of the step so far: forwards that began, and those that passed the filters.
+  struct Forwards {
+    uint64_t seen = 0;
+    uint64_t matched = 0;
+  };
+  Forwards forwards() const;
 
   // --- Calls. All are no-ops when not recording.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
@@ -223,6 +230,7 @@ class Recorder {
     uint64_t call_phases = 0;
     uint64_t filtered = 0;
     uint64_t lost_records = 0;
+    Forwards forwards;
   };
   struct ParameterRounds {
     std::string first_parameter;

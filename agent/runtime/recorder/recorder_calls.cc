@@ -28,6 +28,8 @@ RecordedCall Recorder::BeginApi(absl::string_view prefix,
               plan_->RecordsValues();
   call.needs = NeedsOf(call);
   if (!call.stack_wanted) ++counts_.filtered;
+  ++counts_.forwards.seen;
+  if (call.stack_wanted) ++counts_.forwards.matched;
   return call;
 }
 
@@ -74,6 +76,8 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
               plan_->RecordsValues();
   call.needs = NeedsOf(call);
   if (!call.stack_wanted) ++counts_.filtered;
+  ++counts_.forwards.seen;
+  if (call.stack_wanted) ++counts_.forwards.matched;
   return call;
 }
 
