@@ -8,7 +8,7 @@
 #include "common/text/json_check.h"
 #include "common/text/json_text.h"
 #include "dump_format/npy_writer.h"
-#include "dump_format/statistics.h"
+#include "dump_format/statistics_json.h"
 
 namespace rankprobe {
 namespace {
@@ -40,6 +40,8 @@ class DumpWriter {
     } else {
       json_.Null();
     }
+    stats_ = StatsOf(view.begin);
+    WriteExtraStatisticsHead(stats_, &json_);
     json_.Key("data");
     json_.BeginObject();
     for (const v1::CallPhase& call : view.calls) Call(call);
@@ -158,59 +160,6 @@ class DumpWriter {
     json_.EndObject();
   }
 
-  void Statistics(const v1::TensorStats& s) {
-    json_.Key(kStatNames[kMax].key);
-    switch (s.max_case()) {
-      case v1::TensorStats::kMaxF:
-        json_.Float(s.max_f());
-        break;
-      case v1::TensorStats::kMaxI:
-        json_.Int(s.max_i());
-        break;
-      case v1::TensorStats::kMaxB:
-        json_.Bool(s.max_b());
-        break;
-      case v1::TensorStats::MAX_NOT_SET:
-        json_.Null();
-    }
-    json_.Key(kStatNames[kMin].key);
-    switch (s.min_case()) {
-      case v1::TensorStats::kMinF:
-        json_.Float(s.min_f());
-        break;
-      case v1::TensorStats::kMinI:
-        json_.Int(s.min_i());
-        break;
-      case v1::TensorStats::kMinB:
-        json_.Bool(s.min_b());
-        break;
-      case v1::TensorStats::MIN_NOT_SET:
-        json_.Null();
-    }
-    json_.Key(kStatNames[kMean].key);
-    switch (s.mean_case()) {
-      case v1::TensorStats::kMeanF:
-        json_.Float(s.mean_f());
-        break;
-      case v1::TensorStats::kMeanI:
-        json_.Int(s.mean_i());
-        break;
-      case v1::TensorStats::MEAN_NOT_SET:
-        json_.Null();
-    }
-    json_.Key(kStatNames[kNorm].key);
-    switch (s.norm_case()) {
-      case v1::TensorStats::kNormF:
-        json_.Float(s.norm_f());
-        break;
-      case v1::TensorStats::kNormI:
-        json_.Int(s.norm_i());
-        break;
-      case v1::TensorStats::NORM_NOT_SET:
-        json_.Null();
-    }
-  }
-
   void Md5(const v1::Checksum& checksum) {
     json_.Key("md5");
     switch (checksum.value_case()) {
@@ -266,7 +215,7 @@ class DumpWriter {
     json_.EndArray();
     const bool xor_mode = !tensor.has_stats() && tensor.has_checksum();
     if (xor_mode) Md5(tensor.checksum());
-    if (!xor_mode) Statistics(tensor.stats());
+    if (!xor_mode) WriteStatistics(tensor, stats_, &json_);
     if (!tensor.numpy()) {
       json_.Key("requires_grad");
       json_.Bool(tensor.requires_grad());
@@ -443,6 +392,7 @@ class DumpWriter {
   std::vector<PayloadFile>* const files_;
   std::vector<PayloadFile>* const missing_;
   JsonTextWriter json_;
+  StatSet stats_;
   std::string entry_;
   // Of the payload files so far.
   absl::flat_hash_set<std::string> names_;

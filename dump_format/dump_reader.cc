@@ -108,6 +108,12 @@ absl::Status DumpReader::LoadIndex() {
   task_ = *std::move(head.task);
   level_ = std::move(head.level).value_or("");
   framework_ = std::move(head.framework).value_or("");
+  // What this version does not know is passed over.
+  for (const std::string& key : head.extra_statistics) {
+    for (size_t i = kUsualStatCount; i < kStatCount; ++i) {
+      if (key == kStatInfo[i].key) stats_.Add(i);
+    }
+  }
   if (task_ == "tensor") {
     mode_ = DumpMode::kTensor;
   } else if (task_ == "structure") {

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "common/io/file_system.h"
 #include "dump_format/json_value.h"
+#include "dump_format/statistics.h"
 
 namespace rankprobe {
 
@@ -55,6 +56,8 @@ class DumpReader {
   // has them beside its JSON.
   const std::string& data_dir() const { return data_dir_; }
   DumpMode mode() const { return mode_; }
+  // What its tensors have.
+  StatSet stats() const { return stats_; }
   bool debug() const { return debug_; }
 
   size_t size() const { return entries_.size(); }
@@ -110,6 +113,7 @@ class DumpReader {
   std::string framework_;
   std::string data_dir_;
   DumpMode mode_ = DumpMode::kStatistics;
+  StatSet stats_;
   std::string names_;
   std::vector<Entry> entries_;
   // Keys point into names_.

@@ -78,9 +78,33 @@ TEST_F(DumpReaderTest, IndexesAndReads) {
   std::vector<DumpRow> rows;
   // Of equal keys the last counts.
   ASSERT_TRUE(reader_->Read(1, &record).ok());
-  ASSERT_TRUE(ReadRows("b", &record, &rows).ok());
+  ASSERT_TRUE(ReadRows("b", StatSet(), &record, &rows).ok());
   ASSERT_EQ(rows.size(), 1);
   EXPECT_EQ(PythonText(rows[0].stats[0]), "12345678901234567890123");
+}
+
+TEST_F(DumpReaderTest, TheHeadNamesExtraStatistics) {
+  ASSERT_TRUE(Open(R"({"task":"statistics","data":{}})").ok());
+  EXPECT_FALSE(reader_->stats().has_extra());
+  EXPECT_TRUE(reader_->stats().Has(kNorm));
+  // Behind the data, too; what is unknown or no text is passed over.
+  ASSERT_TRUE(Open(R"({"task":"statistics","data":{"b":{"output":[{
+      "type":"torch.Tensor","dtype":"torch.int8","Max":1,"Min":1,"Mean":null,
+      "Norm":null,"ZeroCount":3,"NanCount":0}]}},
+      "extra_statistics":["ZeroCount","Median",4,"Max"]})")
+                  .ok());
+  EXPECT_TRUE(reader_->stats().Has(kZeroCount));
+  EXPECT_FALSE(reader_->stats().Has(kNanCount));
+  JsonDocument record;
+  std::vector<DumpRow> rows;
+  ASSERT_TRUE(reader_->Read(0, &record).ok());
+  ASSERT_TRUE(ReadRows("b", reader_->stats(), &record, &rows).ok());
+  EXPECT_EQ(PythonText(rows[0].stats[kZeroCount]), "3");
+  EXPECT_TRUE(rows[0].stats[kNanCount].is_null());
+  EXPECT_TRUE(
+      Open(R"({"task":"statistics","data":{},"extra_statistics":{"a":1}})")
+          .ok());
+  EXPECT_FALSE(reader_->stats().has_extra());
 }
 
 TEST_F(DumpReaderTest, ARecordLargerThanTheWindowIsWhole) {

@@ -77,9 +77,10 @@ bool IsTruthy(const JsonValue* value) {
 
 class Flattener {
  public:
-  Flattener(absl::string_view entry, JsonDocument* document,
+  Flattener(absl::string_view entry, StatSet stats, JsonDocument* document,
             std::vector<DumpRow>* rows)
       : grads_(IsParametersGradEntry(entry)),
+        stats_(stats),
         document_(document),
         rows_(rows) {}
 
@@ -167,7 +168,8 @@ class Flattener {
       row->requires_grad = StringValue(Text(*requires_grad));
     }
     for (size_t i = 0; i < kStatCount; ++i) {
-      const JsonValue* const stat = record.Find(kStatNames[i].key);
+      if (!stats_.Has(i)) continue;
+      const JsonValue* const stat = record.Find(kStatInfo[i].key);
       if (stat != nullptr) row->stats[i] = *stat;
     }
     const JsonValue* const md5 = record.Find("md5");
@@ -193,7 +195,7 @@ class Flattener {
 
   void SetStats(const JsonValue& value, DumpRow* row) {
     row->derived_stats = true;
-    row->stats.fill(value);
+    std::fill_n(row->stats.begin(), kUsualStatCount, value);
   }
 
   void Derive(const JsonValue& record, const JsonValue* value,
@@ -231,6 +233,7 @@ class Flattener {
   }
 
   const bool grads_;
+  const StatSet stats_;
   JsonDocument* const document_;
   std::vector<DumpRow>* const rows_;
   std::string scratch_;
@@ -245,11 +248,11 @@ bool IsParametersGradEntry(absl::string_view entry) {
          LastSegment(entry.substr(0, dot)) == "parameters_grad";
 }
 
-absl::Status ReadRowsInRecordOrder(absl::string_view entry,
+absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
                                    JsonDocument* record,
                                    std::vector<DumpRow>* rows) {
   rows->clear();
-  Flattener flattener(entry, record, rows);
+  Flattener flattener(entry, stats, record, rows);
   const JsonValue& root = record->root();
   const std::string name(entry);
   if (LastSegment(entry) == "debug") {
@@ -271,9 +274,9 @@ absl::Status ReadRowsInRecordOrder(absl::string_view entry,
   return absl::OkStatus();
 }
 
-absl::Status ReadRows(absl::string_view entry, JsonDocument* record,
-                      std::vector<DumpRow>* rows) {
-  RP_RETURN_IF_ERROR(ReadRowsInRecordOrder(entry, record, rows));
+absl::Status ReadRows(absl::string_view entry, StatSet stats,
+                      JsonDocument* record, std::vector<DumpRow>* rows) {
+  RP_RETURN_IF_ERROR(ReadRowsInRecordOrder(entry, stats, record, rows));
   std::stable_sort(
       rows->begin(), rows->end(),
       [](const DumpRow& a, const DumpRow& b) { return a.state < b.state; });

@@ -38,11 +38,12 @@ struct DumpRow {
   absl::string_view md5;
 };
 
-// In table order: inputs, parameters, outputs, parameters_grad.
-absl::Status ReadRows(absl::string_view entry, JsonDocument* record,
-                      std::vector<DumpRow>* rows);
+// In table order: inputs, parameters, outputs, parameters_grad. `stats`: what
+// the dump has; others stay null.
+absl::Status ReadRows(absl::string_view entry, StatSet stats,
+                      JsonDocument* record, std::vector<DumpRow>* rows);
 // In the order of the record: that of the graph.
-absl::Status ReadRowsInRecordOrder(absl::string_view entry,
+absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
                                    JsonDocument* record,
                                    std::vector<DumpRow>* rows);
 

@@ -35,12 +35,19 @@ absl::Status WalkDump(
           return stream->ReadObject(entry);
         }
         std::optional<std::string>* const field = FieldOf(head, name);
-        if (field == nullptr) return stream->SkipValue();
+        const bool statistics = head != nullptr && name == kExtraStatisticsKey;
+        if (field == nullptr && !statistics) return stream->SkipValue();
         RP_ASSIGN_OR_RETURN(const absl::string_view text,
                             stream->ReadValue(kMaxHeadBytes, &scratch));
         JsonDocument document;
         RP_RETURN_IF_ERROR(document.ParseView(text));
         if (document.root().is_null()) return absl::OkStatus();
+        if (statistics) {
+          for (const JsonValue& key : document.root().items()) {
+            if (key.is_string()) head->extra_statistics.emplace_back(key.text);
+          }
+          return absl::OkStatus();
+        }
         if (!document.root().is_string()) {
           return absl::InvalidArgumentError(
               absl::StrCat(name, " is no string"));

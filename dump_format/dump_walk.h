@@ -7,16 +7,23 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "dump_format/json_stream.h"
 
 namespace rankprobe {
 
+inline constexpr absl::string_view kExtraStatisticsKey = "extra_statistics";
+
 // Absent where the file says null or nothing.
 struct DumpHead {
   std::optional<std::string> task, level, framework, dump_data_dir;
+  // Keys of what tensors have beside the usual statistics; what is no list of
+  // strings is passed over.
+  std::vector<std::string> extra_statistics;
 };
 
 // `entry` is called behind the name of each entry, in the order of the file and

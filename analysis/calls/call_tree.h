@@ -26,6 +26,7 @@ struct NodeSource {
 
 // A number that stands in for a recorded one.
 struct MergedNumber {
+  bool is_null = false;  // the parts do not say
   bool is_int = false;
   double value = 0;
   std::string text;  // of an integer

@@ -13,9 +13,9 @@ absl::Status ReadSource(absl::Span<const std::unique_ptr<DumpReader>> dumps,
                         JsonDocument* record, std::vector<DumpRow>* rows) {
   rows->clear();
   if (!source.entry.has_value()) return absl::OkStatus();
-  RP_RETURN_IF_ERROR(
-      dumps[static_cast<size_t>(source.dump)]->Read(*source.entry, record));
-  return ReadRowsInRecordOrder(id, record, rows);
+  const DumpReader& dump = *dumps[static_cast<size_t>(source.dump)];
+  RP_RETURN_IF_ERROR(dump.Read(*source.entry, record));
+  return ReadRowsInRecordOrder(id, dump.stats(), record, rows);
 }
 
 void SetStats(const GraphNode& node, std::vector<DumpRow>* rows) {
@@ -31,6 +31,7 @@ void SetStats(const GraphNode& node, std::vector<DumpRow>* rows) {
         if (!stats.numbers[i].has_value()) continue;
         JsonValue& value = row.stats[i];
         value = JsonValue();
+        if (stats.numbers[i]->is_null) continue;
         value.kind = stats.numbers[i]->is_int ? JsonValue::Kind::kInt
                                               : JsonValue::Kind::kFloat;
         value.number = stats.numbers[i]->value;

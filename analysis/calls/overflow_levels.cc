@@ -27,7 +27,7 @@ bool IsAbnormal(const JsonValue& value) {
                        [](const JsonMember& m) { return IsAbnormal(m.value); });
   }
   for (const Stat stat : {kMax, kMin, kMean}) {
-    const JsonValue* const found = value.Find(kStatNames[stat].key);
+    const JsonValue* const found = value.Find(kStatInfo[stat].key);
     if (found != nullptr && IsNanOrInf(*found)) return true;
   }
   return false;
@@ -69,7 +69,7 @@ void AddItem(const JsonValue& item, std::string place, Side* side,
   if (IsAbnormal(item)) side->abnormal.push_back(std::move(place));
   const JsonValue* const type = item.Find("type");
   if (type == nullptr || type->text != "torch.Tensor") return;
-  const JsonValue* const norm = item.Find(kStatNames[kNorm].key);
+  const JsonValue* const norm = item.Find(kStatInfo[kNorm].key);
   if (norm == nullptr || !norm->is_number() || std::isnan(norm->number)) {
     *unknown = true;
     return;

@@ -39,8 +39,10 @@ std::string Md5Text(const DumpRow* row) {
   return std::string(row == nullptr || row->md5.empty() ? kMissing : row->md5);
 }
 
-void AddStats(const DumpRow* row, std::vector<std::string>* cells) {
+void AddStats(const DumpRow* row, StatSet stats,
+              std::vector<std::string>* cells) {
   for (size_t i = 0; i < kStatCount; ++i) {
+    if (!stats.Has(i)) continue;
     cells->push_back(row == nullptr ? std::string(kMissing)
                                     : StatText(row->stats[i]));
   }
@@ -48,8 +50,11 @@ void AddStats(const DumpRow* row, std::vector<std::string>* cells) {
 
 class RowWriter {
  public:
-  RowWriter(const DumpReader& target, TableSink* sink)
-      : target_(target), sink_(sink) {}
+  RowWriter(const DumpReader& target, const DumpReader& reference,
+            TableSink* sink)
+      : target_(target),
+        stats_(target.stats() | reference.stats()),
+        sink_(sink) {}
 
   absl::Status Write(const EntryComparison& entry) {
     bool first = true;
@@ -84,15 +89,15 @@ class RowWriter {
           cells_.push_back(FormatMetric(pair.tensor, i));
         }
       } else {
-        for (const StatDiff& diff : pair.stats) {
-          cells_.push_back(DifferenceText(diff));
+        for (size_t i = 0; i < kStatCount; ++i) {
+          if (stats_.Has(i)) cells_.push_back(DifferenceText(pair.stats[i]));
         }
-        for (const StatDiff& diff : pair.stats) {
-          cells_.push_back(RelativeText(diff));
+        for (size_t i = 0; i < kStatCount; ++i) {
+          if (stats_.Has(i)) cells_.push_back(RelativeText(pair.stats[i]));
         }
       }
-      AddStats(n, &cells_);
-      AddStats(b, &cells_);
+      AddStats(n, stats_, &cells_);
+      AddStats(b, stats_, &cells_);
     }
     cells_.emplace_back(pair.requires_grad_consistent ? "True" : "False");
     AddVerdict(pair);
@@ -122,6 +127,7 @@ class RowWriter {
   }
 
   const DumpReader& target_;
+  const StatSet stats_;
   TableSink* const sink_;
   std::vector<std::string> cells_;
 };
@@ -143,11 +149,17 @@ void Count(const EntryComparison& entry, CompareCounts* counts) {
 
 }  // namespace
 
-std::vector<std::string> CompareHeader(DumpMode mode, bool has_stack) {
+std::vector<std::string> CompareHeader(DumpMode mode, StatSet stats,
+                                       bool has_stack) {
   std::vector<std::string> header = {
       "NPU Name",          "Bench Name",         "NPU Dtype",
       "Bench Dtype",       "NPU Tensor Shape",   "Bench Tensor Shape",
       "NPU Requires_grad", "Bench Requires_grad"};
+  const auto each = [stats](const auto& fn) {
+    for (size_t i = 0; i < kStatCount; ++i) {
+      if (stats.Has(i)) fn(kStatInfo[i]);
+    }
+  };
   const auto add = [&header](std::initializer_list<const char*> names) {
     header.insert(header.end(), names.begin(), names.end());
   };
@@ -159,17 +171,13 @@ std::vector<std::string> CompareHeader(DumpMode mode, bool has_stack) {
         header.emplace_back(name);
       }
     } else {
-      for (const StatNames& stat : kStatNames) {
-        header.emplace_back(stat.difference);
-      }
-      for (const StatNames& stat : kStatNames) {
-        header.emplace_back(stat.relative);
-      }
+      each([&](const StatInfo& s) { header.emplace_back(s.difference); });
+      each([&](const StatInfo& s) { header.emplace_back(s.relative); });
     }
     for (const absl::string_view side : {"NPU ", "Bench "}) {
-      for (const StatNames& stat : kStatNames) {
-        header.push_back(absl::StrCat(side, stat.column));
-      }
+      each([&](const StatInfo& s) {
+        header.push_back(absl::StrCat(side, s.column));
+      });
     }
   }
   add({"Requires_grad Consistent", "Result", "Err_message"});
@@ -206,7 +214,7 @@ absl::StatusOr<CompareCounts> CompareDumps(
   }
   const EntryMatch match = EntryMatch::Make(target, reference, options);
   EntryComparison entry(file_system, &target, &reference, &options);
-  RowWriter writer(target, sink);
+  RowWriter writer(target, reference, sink);
   CompareCounts counts;
   for (size_t i = 0; i < target.size(); ++i) {
     RP_RETURN_IF_ERROR(entry.Load(i, match.ReferenceOf(i)));

@@ -29,7 +29,9 @@ using ProgressFn = std::function<void(size_t, size_t)>;
 // Sees each entry after it was judged, with its index in the target dump.
 using EntryFn = std::function<absl::Status(const EntryComparison&, size_t)>;
 
-std::vector<std::string> CompareHeader(DumpMode mode, bool has_stack);
+// `stats`: what either dump has.
+std::vector<std::string> CompareHeader(DumpMode mode, StatSet stats,
+                                       bool has_stack);
 
 // FAILED when the two cannot be compared (task, md5 on one side only).
 absl::Status CheckComparable(const DumpReader& target,

@@ -90,7 +90,7 @@ class CompareTest : public ::testing::Test {
     const std::string path =
         dir_.path() + "/out" + std::to_string(tables_++) + ".csv";
     auto sink = OpenCsv(file_system_.get(), path,
-                        CompareHeader(n->mode(), n->has_stack()));
+                        CompareHeader(n->mode(), n->stats(), n->has_stack()));
     EXPECT_TRUE(sink.ok()) << sink.status();
     auto counts = CompareDumps(file_system_.get(), *n, *b, options, sink->get(),
                                nullptr, nullptr);

@@ -273,12 +273,14 @@ absl::Status EntryComparison::Load(size_t target_index,
                                    std::optional<size_t> reference_index) {
   entry_ = target_->name(target_index);
   RP_RETURN_IF_ERROR(target_->Read(target_index, &target_record_));
-  RP_RETURN_IF_ERROR(ReadRows(entry_, &target_record_, &target_rows_));
+  RP_RETURN_IF_ERROR(
+      ReadRows(entry_, target_->stats(), &target_record_, &target_rows_));
   reference_rows_.clear();
   if (reference_index.has_value()) {
     RP_RETURN_IF_ERROR(reference_->Read(*reference_index, &reference_record_));
     RP_RETURN_IF_ERROR(ReadRows(reference_->name(*reference_index),
-                                &reference_record_, &reference_rows_));
+                                reference_->stats(), &reference_record_,
+                                &reference_rows_));
   }
   pairs_.clear();
   pairs_.resize(target_rows_.size());
@@ -291,8 +293,9 @@ absl::Status EntryComparison::Load(size_t target_index,
     RP_RETURN_IF_ERROR(PairByMap());
   }
   const DumpMode mode = target_->mode();
+  const StatSet stats = target_->stats() | reference_->stats();
   for (RowPair& pair : pairs_) {
-    ComparePair(mode, &pair);
+    ComparePair(mode, stats, &pair);
     if (mode == DumpMode::kTensor) {
       RP_RETURN_IF_ERROR(
           CompareRowData(file_system_, *target_, *reference_, &pair));
@@ -360,8 +363,9 @@ absl::Status EntryComparison::PairByMap() {
       if (mapped == nullptr) {
         mapped = std::make_unique<Mapped>();
         RP_RETURN_IF_ERROR(reference_->Read(*index, &mapped->record));
-        RP_RETURN_IF_ERROR(
-            ReadRows(reference_->name(*index), &mapped->record, &mapped->rows));
+        RP_RETURN_IF_ERROR(ReadRows(reference_->name(*index),
+                                    reference_->stats(), &mapped->record,
+                                    &mapped->rows));
       }
       for (const DumpRow& row : mapped->rows) {
         if (row.name == wanted) pair.reference = &row;

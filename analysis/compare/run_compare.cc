@@ -24,8 +24,10 @@ absl::Status RunCompare(FileSystem* file_system, const DumpLayout& target,
     RP_ASSIGN_OR_RETURN(const auto reference_dump,
                         DumpReader::Open(file_system, partner.directory, open));
     RP_RETURN_IF_ERROR(CheckComparable(*dump, *reference_dump));
-    RP_ASSIGN_OR_RETURN(TableSink* const sink,
-                        visitor->BeginRank(place, *dump));
+    RP_ASSIGN_OR_RETURN(
+        TableSink* const sink,
+        visitor->BeginRank(place, *dump,
+                           dump->stats() | reference_dump->stats()));
     RP_ASSIGN_OR_RETURN(
         const CompareCounts counts,
         CompareDumps(file_system, *dump, *reference_dump, options, sink,

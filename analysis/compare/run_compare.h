@@ -19,9 +19,11 @@ namespace rankprobe::analysis {
 class CompareVisitor {
  public:
   virtual ~CompareVisitor() = default;
-  // The table of this rank; lives until EndRank.
+  // The table of this rank; lives until EndRank. `stats`: its columns, those of
+  // either side.
   virtual absl::StatusOr<TableSink*> BeginRank(const DumpPlace& target,
-                                               const DumpReader& dump) = 0;
+                                               const DumpReader& dump,
+                                               StatSet stats) = 0;
   // Sees each entry after it was judged; null: none.
   virtual EntryFn OnEntry() { return nullptr; }
   virtual ProgressFn OnProgress(const DumpPlace& target) { return nullptr; }

@@ -302,12 +302,12 @@ Verdict JudgeEntry(absl::string_view entry, VerdictOptions options,
   return worst;
 }
 
-void ComparePair(DumpMode mode, RowPair* pair) {
+void ComparePair(DumpMode mode, StatSet stats, RowPair* pair) {
   if (pair->reference == nullptr) {
     pair->requires_grad_consistent = pair->target->requires_grad.is_null();
-    StatDiff missing;
-    missing.kind = StatDiff::Kind::kMissing;
-    pair->stats.fill(missing);
+    for (size_t i = 0; i < pair->stats.size(); ++i) {
+      if (stats.Has(i)) pair->stats[i].kind = StatDiff::Kind::kMissing;
+    }
     return;
   }
   const JsonValue& n = pair->target->requires_grad;
@@ -315,6 +315,7 @@ void ComparePair(DumpMode mode, RowPair* pair) {
   pair->requires_grad_consistent = n.kind == b.kind && n.text == b.text;
   if (mode != DumpMode::kStatistics && mode != DumpMode::kTensor) return;
   for (size_t i = 0; i < pair->stats.size(); ++i) {
+    if (!stats.Has(i)) continue;
     pair->stats[i] =
         CompareStat(pair->target->stats[i], pair->reference->stats[i]);
   }

@@ -44,8 +44,9 @@ struct VerdictOptions {
 Verdict JudgeEntry(absl::string_view entry, VerdictOptions options,
                    absl::Span<RowPair> pairs);
 
-// Fills requires_grad_consistent and, by mode, stats. Tensors are the caller's.
-void ComparePair(DumpMode mode, RowPair* pair);
+// Fills requires_grad_consistent and, by mode, those of `stats`. Tensors are the
+// caller's.
+void ComparePair(DumpMode mode, StatSet stats, RowPair* pair);
 
 }  // namespace rankprobe::analysis
 

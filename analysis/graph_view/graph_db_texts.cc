@@ -28,17 +28,21 @@ std::string NodeColors(DumpMode mode) {
       R"("accuracy_level": "unmatched node"}})");
 }
 
-std::string ToolTip(DumpMode mode) {
+std::string ToolTip(DumpMode mode, StatSet stats) {
   // msprobe's keys, and texts in English (docs/analysis.md, "Intended
   // differences from msprobe 26.2").
   if (mode == DumpMode::kMd5) {
     return R"({"md5": "CRC-32 of the data: equal data has equal checksums"})";
   }
   if (mode == DumpMode::kStatistics) {
-    return R"({"Max diff": "target maximum less the reference's", )"
-           R"("Min diff": "target minimum less the reference's", )"
-           R"("Mean diff": "target mean less the reference's", )"
-           R"("L2norm diff": "target L2 norm less the reference's"})";
+    std::string out = "{";
+    for (size_t i = 0; i < kStatCount; ++i) {
+      if (!stats.Has(i)) continue;
+      absl::StrAppend(&out, i == 0 ? "" : ", ", "\"", kStatInfo[i].difference,
+                      "\": \"", kStatInfo[i].help, "\"");
+    }
+    out.push_back('}');
+    return out;
   }
   return R"({"One Thousandth Err Ratio": )"
          R"("share of elements with a relative error below 1/1000", )"

@@ -10,7 +10,8 @@ namespace rankprobe::analysis {
 
 // JSON.
 std::string NodeColors(DumpMode mode);
-std::string ToolTip(DumpMode mode);
+// `stats`: what either dump has.
+std::string ToolTip(DumpMode mode, StatSet stats);
 
 }  // namespace rankprobe::analysis
 

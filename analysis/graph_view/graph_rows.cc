@@ -146,6 +146,12 @@ class Fields {
   std::string scratch_;
 };
 
+// An extra statistic that neither dump has.
+bool IsNotThere(const RowPair& pair, size_t stat) {
+  return stat >= kUsualStatCount &&
+         pair.stats[stat].kind == StatDiff::Kind::kNotCompared;
+}
+
 void AddMetrics(DumpMode mode, const RowPair& pair, Fields* fields) {
   const absl::string_view consistent =
       pair.requires_grad_consistent ? "True" : "False";
@@ -163,16 +169,18 @@ void AddMetrics(DumpMode mode, const RowPair& pair, Fields* fields) {
   } else {
     // The view colours by percent: an equal number is 0.0%.
     for (size_t i = 0; i < kStatCount; ++i) {
+      if (IsNotThere(pair, i)) continue;
       const bool equal_reals =
           pair.stats[i].IsZero() &&
           pair.target->stats[i].kind == JsonValue::Kind::kFloat;
-      fields->SetKept(kStatNames[i].difference,
+      fields->SetKept(kStatInfo[i].difference,
                       equal_reals ? "0.0" : DifferenceText(pair.stats[i]));
     }
     for (size_t i = 0; i < kStatCount; ++i) {
+      if (IsNotThere(pair, i)) continue;
       const bool equal =
           pair.stats[i].IsZero() && pair.target->stats[i].is_number();
-      fields->SetKept(kStatNames[i].relative,
+      fields->SetKept(kStatInfo[i].relative,
                       equal ? "0.0%" : ShortRelativeText(pair.stats[i]));
     }
   }
@@ -197,21 +205,23 @@ void FillFields(absl::string_view node, const DumpRow& row, DumpMode mode,
   }
   fields->SetString("data_name", row.data_name);
   fields->SetMissing("requires_grad", "null");
-  for (const StatNames& stat : kStatNames) {
-    fields->SetMissing(stat.key, "null");
+  for (size_t i = 0; i < kUsualStatCount; ++i) {
+    fields->SetMissing(kStatInfo[i].key, "null");
   }
   if (row.derived) {
     fields->SetString("dtype", row.dtype);
     fields->SetString("shape", row.shape);
     if (row.derived_stats) {
-      for (size_t i = 0; i < kStatCount; ++i) {
-        fields->SetValue(kStatNames[i].key, row.stats[i]);
+      for (size_t i = 0; i < kUsualStatCount; ++i) {
+        fields->SetValue(kStatInfo[i].key, row.stats[i]);
       }
     }
   }
   if (row.merged_stats) {
     for (size_t i = 0; i < kStatCount; ++i) {
-      fields->SetValue(kStatNames[i].key, row.stats[i]);
+      if (i >= kUsualStatCount && fields->Find(kStatInfo[i].key) == nullptr)
+        continue;
+      fields->SetValue(kStatInfo[i].key, row.stats[i]);
     }
   }
   if (show_md5) {
@@ -237,7 +247,7 @@ void FillFields(absl::string_view node, const DumpRow& row, DumpMode mode,
     // Metrics of a group say nothing, unless the group is another.
     if (pair != nullptr && pair->verdict == Verdict::kPass) return;
   }
-  const absl::string_view* const max = fields->Find(kStatNames[kMax].key);
+  const absl::string_view* const max = fields->Find(kStatInfo[kMax].key);
   if (max != nullptr && *max == "null") {
     fields->Clear();
     fields->Set("value", "null");

@@ -334,7 +334,8 @@ class Visualizer {
     reference.place.step = target.place.step;
     RP_RETURN_IF_ERROR(CheckComparable(*target.dump, *reference.dump));
     config_.task = std::string(DumpModeName(target.dump->mode()));
-    config_.tool_tip = ToolTip(target.dump->mode());
+    config_.tool_tip = ToolTip(target.dump->mode(),
+                               target.dump->stats() | reference.dump->stats());
     config_.node_colors = NodeColors(target.dump->mode());
     if (maps_layers_) {
       MatchMapped(MapLayers(rules_, *target.dump, *reference.dump),

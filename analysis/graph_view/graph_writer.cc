@@ -243,7 +243,8 @@ class Writer final : public GraphWriter {
         pair.reference = by_state[state][next[state]++];
         any = true;
       }
-      ComparePair(side.dump->mode(), &pair);
+      ComparePair(side.dump->mode(), side.dump->stats() | other.dump->stats(),
+                  &pair);
       if (side.dump->mode() == DumpMode::kTensor) {
         RP_RETURN_IF_ERROR(
             CompareRowData(file_system_, *side.dump, *other.dump, &pair));

@@ -113,8 +113,10 @@ class RecordWriter {
 
   bool Number(const MergedValues::Stats& stats, absl::string_view key) {
     for (size_t i = 0; i < kStatCount; ++i) {
-      if (key != kStatNames[i].key || !stats.numbers[i].has_value()) continue;
-      if (stats.numbers[i]->is_int) {
+      if (key != kStatInfo[i].key || !stats.numbers[i].has_value()) continue;
+      if (stats.numbers[i]->is_null) {
+        out_->Null();
+      } else if (stats.numbers[i]->is_int) {
         out_->Raw(stats.numbers[i]->text);
       } else {
         out_->Float(stats.numbers[i]->value);
@@ -214,6 +216,9 @@ absl::Status WriteEntries(const GraphSide& side,
   out.Null();
   out.Key("is_merged");
   out.Bool(true);
+  StatSet stats;
+  for (const auto& dump : *side.dumps) stats = stats | dump->stats();
+  WriteExtraStatisticsHead(stats, &out);
   out.Key("data");
   out.BeginObject();
   JsonDocument input_record;

@@ -35,11 +35,18 @@ bool SameNumber(const std::optional<MergedNumber>& a,
   return (a->value == 0 ? distance : distance / std::fabs(a->value)) < kNoise;
 }
 
+// Computed of many elements, in an order that may differ.
+bool IsRounded(OfParts rule) {
+  return rule == OfParts::kMean || rule == OfParts::kRootOfSquares;
+}
+
 bool SameParam(const MergeParam& a, const MergeParam& b, bool rounded) {
-  return SameNumber(a.stats[kMax], b.stats[kMax], false) &&
-         SameNumber(a.stats[kMin], b.stats[kMin], false) &&
-         SameNumber(a.stats[kMean], b.stats[kMean], rounded) &&
-         SameNumber(a.stats[kNorm], b.stats[kNorm], rounded);
+  for (size_t i = 0; i < kStatCount; ++i) {
+    if (!SameNumber(a.stats[i], b.stats[i],
+                    rounded && IsRounded(kStatInfo[i].of_parts)))
+      return false;
+  }
+  return true;
 }
 
 const MergeParam* FindParam(const std::vector<MergeParam>& params,
@@ -306,51 +313,86 @@ class TensorMerger {
     if (param.size() < 2) return;
     PerStat<std::optional<MergedNumber>> merged;
     for (size_t stat = 0; stat < merged.size(); ++stat) {
-      std::vector<std::string> texts;
-      MergedNumber out;
-      double sum = 0;
-      bool known = true;
-      for (const MergeParam& part : param) {
-        if (!part.stats[stat].has_value()) {
-          known = false;
-          break;
-        }
-        const MergedNumber& value = *part.stats[stat];
-        const bool first = texts.empty();
-        texts.push_back(TextOf(value));
-        sum += stat == kNorm ? value.value * value.value : value.value;
-        if (first || (stat == kMax && Larger(value, out)) ||
-            (stat == kMin && Smaller(value, out))) {
-          out = value;
-        }
+      const std::vector<MergedNumber> parts = Known(param, stat);
+      const OfParts rule = kStatInfo[stat].of_parts;
+      if (parts.empty()) continue;
+      if (parts.size() < param.size()) {
+        // That of the first rank would be taken for that of the whole.
+        if (stat >= kUsualStatCount) merged[stat].emplace().is_null = true;
+        continue;
       }
-      if (!known) continue;
-      const auto count = static_cast<double>(param.size());
-      if (stat == kMean || stat == kNorm) {
-        out.is_int = false;
-        out.text.clear();
-        out.value = stat == kMean ? sum / count : std::sqrt(sum);
-      }
+      MergedNumber out = Whole(rule, parts);
       if (!out.is_int) out.value = Rounded(out.value, param[0].dtype);
       merged[stat] = out;
       node->Merged()->notes.push_back(
-          absl::StrCat(kStatNames[stat].key, " of ", param[0].place.substr(1),
-                       ": ", Formula(stat, texts), " = ", TextOf(out)));
+          absl::StrCat(kStatInfo[stat].key, " of ", param[0].place.substr(1),
+                       ": ", Formula(rule, parts), " = ", TextOf(out)));
     }
     SetStats(node, param[0].place, merged);
   }
 
-  static std::string Formula(size_t stat,
-                             const std::vector<std::string>& texts) {
-    if (stat == kMax)
-      return absl::StrCat("max(", absl::StrJoin(texts, ", "), ")");
-    if (stat == kMin)
-      return absl::StrCat("min(", absl::StrJoin(texts, ", "), ")");
-    if (stat == kMean) {
-      return absl::StrCat("(", absl::StrJoin(texts, " + "), ") / ",
-                          texts.size());
+  static std::vector<MergedNumber> Known(const ParamOfRanks& param,
+                                         size_t stat) {
+    std::vector<MergedNumber> out;
+    for (const MergeParam& part : param) {
+      if (part.stats[stat].has_value()) out.push_back(*part.stats[stat]);
     }
-    return absl::StrCat("sqrt(", absl::StrJoin(texts, "^2 + "), "^2)");
+    return out;
+  }
+
+  static MergedNumber Whole(OfParts rule,
+                            const std::vector<MergedNumber>& parts) {
+    MergedNumber out = parts[0];
+    double sum = 0;
+    double squares = 0;
+    for (const MergedNumber& part : parts) {
+      if ((rule == OfParts::kLargest && Larger(part, out)) ||
+          (rule == OfParts::kSmallest && Smaller(part, out))) {
+        out = part;
+      }
+      sum += part.value;
+      squares += part.value * part.value;
+    }
+    switch (rule) {
+      case OfParts::kLargest:
+      case OfParts::kSmallest:
+        return out;
+      case OfParts::kSum:
+        // Numbers of elements.
+        out.value = sum;
+        out.text = absl::StrCat(static_cast<int64_t>(sum));
+        return out;
+      case OfParts::kMean:
+        out.value = sum / static_cast<double>(parts.size());
+        break;
+      case OfParts::kRootOfSquares:
+        out.value = std::sqrt(squares);
+        break;
+    }
+    out.is_int = false;
+    out.text.clear();
+    return out;
+  }
+
+  static std::string Formula(OfParts rule,
+                             const std::vector<MergedNumber>& parts) {
+    std::vector<std::string> texts;
+    texts.reserve(parts.size());
+    for (const MergedNumber& part : parts) texts.push_back(TextOf(part));
+    switch (rule) {
+      case OfParts::kLargest:
+        return absl::StrCat("max(", absl::StrJoin(texts, ", "), ")");
+      case OfParts::kSmallest:
+        return absl::StrCat("min(", absl::StrJoin(texts, ", "), ")");
+      case OfParts::kSum:
+        return absl::StrJoin(texts, " + ");
+      case OfParts::kMean:
+        return absl::StrCat("(", absl::StrJoin(texts, " + "), ") / ",
+                            texts.size());
+      case OfParts::kRootOfSquares:
+        return absl::StrCat("sqrt(", absl::StrJoin(texts, "^2 + "), "^2)");
+    }
+    return "";
   }
 
   MergePool* const pool_;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "analysis/compare/mapping_files.h"
 #include "analysis/compare/run_compare.h"
 #include "analysis/graph_view/graph_visualize.h"
@@ -87,19 +88,25 @@ class Input {
 class WholeTable : public CompareVisitor {
  public:
   absl::StatusOr<TableSink*> BeginRank(const DumpPlace& place,
-                                       const DumpReader& dump) override {
+                                       const DumpReader& dump,
+                                       StatSet stats) override {
     std::vector<std::string> header =
-        CompareHeader(dump.mode(), dump.has_stack());
+        CompareHeader(dump.mode(), stats, dump.has_stack());
     columns_.assign(header.size(), {});
     header.insert(header.begin(), {"step", "rank"});
-    if (table_.header.empty()) {
-      table_.header = header;
-      table_.columns.resize(header.size());
-    }
-    if (table_.header != header) {
+    if (!mode_.has_value()) mode_ = dump.mode();
+    if (*mode_ != dump.mode()) {
       return absl::InvalidArgumentError(
           dump.path() + ": has other columns than the ranks before it");
     }
+    // Steps may have been asked for other statistics, and have a stack or not:
+    // the table has the columns of all, in the order in which they came.
+    for (const std::string& name : header) {
+      if (absl::c_linear_search(table_.header, name)) continue;
+      table_.header.push_back(name);
+      table_.columns.emplace_back(rows_, "N/A");
+    }
+    header_ = std::move(header);
     sink_.emplace(&columns_);
     return &*sink_;
   }
@@ -111,17 +118,27 @@ class WholeTable : public CompareVisitor {
         columns_.begin(),
         {std::vector<std::string>(rows, std::to_string(place.step)),
          std::vector<std::string>(rows, std::to_string(place.rank))});
+    rows_ += rows;
     for (size_t i = 0; i < columns_.size(); ++i) {
-      std::move(columns_[i].begin(), columns_[i].end(),
-                std::back_inserter(table_.columns[i]));
+      const auto at = absl::c_find(table_.header, header_[i]);
+      std::move(
+          columns_[i].begin(), columns_[i].end(),
+          std::back_inserter(
+              table_.columns[static_cast<size_t>(at - table_.header.begin())]));
     }
+    for (std::vector<std::string>& column : table_.columns)
+      column.resize(rows_, "N/A");
     return absl::OkStatus();
   }
   Table Take() { return std::move(table_); }
 
  private:
   Table table_;
-  Columns columns_;  // of the rank at hand
+  size_t rows_ = 0;
+  std::optional<DumpMode> mode_;
+  // Of the rank at hand.
+  std::vector<std::string> header_;
+  Columns columns_;
   std::optional<MemoryTable> sink_;
 };
 

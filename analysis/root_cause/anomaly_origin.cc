@@ -215,7 +215,7 @@ bool HasOverflow(const JsonValue& value) {
         [](const JsonMember& m) { return HasOverflow(m.value); });
   }
   for (const Stat stat : {kMax, kMin}) {
-    const JsonValue* const found = value.Find(kStatNames[stat].key);
+    const JsonValue* const found = value.Find(kStatInfo[stat].key);
     if (found != nullptr && IsNanOrInf(*found)) return true;
   }
   return false;

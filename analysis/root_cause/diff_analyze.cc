@@ -36,7 +36,11 @@ void AddRowJson(const RowPair& pair, DumpMode mode, std::string* out) {
         out);
   } else {
     for (size_t i = 0; i < kStatCount; ++i) {
-      absl::StrAppend(out, ", \"", kStatNames[i].relative, "\": ");
+      if (i >= kUsualStatCount &&
+          pair.stats[i].kind == StatDiff::Kind::kNotCompared) {
+        continue;
+      }
+      absl::StrAppend(out, ", \"", kStatInfo[i].relative, "\": ");
       AppendJsonString(RelativeText(pair.stats[i]), out);
     }
   }
@@ -49,7 +53,9 @@ void AddRowJson(const RowPair& pair, DumpMode mode, std::string* out) {
 bool IsFarOff(const RowPair& pair, DumpMode mode) {
   if (pair.reference == nullptr || IsIgnored(pair)) return false;
   if (mode == DumpMode::kMd5) return pair.target->md5 != pair.reference->md5;
-  for (const StatDiff& diff : pair.stats) {
+  // The usual ones: a count of few elements is soon far off.
+  for (size_t i = 0; i < kUsualStatCount; ++i) {
+    const StatDiff& diff = pair.stats[i];
     // msprobe reads percentages and passes over "Nan" and "inf"; a NaN on one
     // side is as far off as can be.
     if (diff.Ratio().value_or(0) > kFarOff || diff.kind == StatDiff::Kind::kNan)

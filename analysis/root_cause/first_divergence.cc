@@ -26,7 +26,8 @@ std::string StatsText(const DumpRow& row) {
   if (row.record == nullptr) return "null";
   std::string out;
   for (size_t i = 0; i < kStatCount; ++i) {
-    absl::StrAppend(&out, i == 0 ? "" : " ", kStatNames[i].key, "=",
+    if (i >= kUsualStatCount && row.stats[i].is_null()) continue;
+    absl::StrAppend(&out, i == 0 ? "" : " ", kStatInfo[i].key, "=",
                     StatText(row.stats[i]));
   }
   absl::StrAppend(&out, " dtype=", row.dtype, " shape=", row.shape);
@@ -238,7 +239,8 @@ class Finder {
       const std::optional<size_t> index = target.Find(name);
       if (!index.has_value()) continue;
       RP_RETURN_IF_ERROR(target.Read(*index, &call.record));
-      RP_RETURN_IF_ERROR(ReadRows(name, &call.record, &call.rows));
+      RP_RETURN_IF_ERROR(
+          ReadRows(name, target.stats(), &call.record, &call.rows));
       for (const DumpRow& row : call.rows) {
         if (row.state == RowState::kInput) operands.push_back(&row);
       }

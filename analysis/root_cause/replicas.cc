@@ -31,7 +31,7 @@ std::string Content(const DumpRow& row) {
   for (size_t i = 0; i < kStatCount; ++i) {
     if (row.stats[i].is_null()) continue;
     any = true;
-    absl::StrAppend(&out, kStatNames[i].key, "=", StatText(row.stats[i]), " ");
+    absl::StrAppend(&out, kStatInfo[i].key, "=", StatText(row.stats[i]), " ");
   }
   if (!any) return "";
   return absl::StrCat(out, "shape=", row.shape);
@@ -99,7 +99,7 @@ class Checker {
     for (size_t i = 0; i < dump->size(); ++i) {
       const absl::string_view name = dump->name(i);
       RP_RETURN_IF_ERROR(dump->Read(i, &record));
-      RP_RETURN_IF_ERROR(ReadRows(name, &record, &rows));
+      RP_RETURN_IF_ERROR(ReadRows(name, dump->stats(), &record, &rows));
       const bool communication = IsCommunication(name);
       if (communication) links->Add(place.rank, name, record.root());
       for (const DumpRow& row : rows) {

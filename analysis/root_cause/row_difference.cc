@@ -64,8 +64,21 @@ std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
     const JsonValue& x = n.stats[i];
     const JsonValue& y = b.stats[i];
     if (x.is_null() && y.is_null()) continue;
-    const double size =
-        i == kNorm ? std::max(std::fabs(x.number), std::fabs(y.number)) : scale;
+    double size = scale;
+    switch (kStatInfo[i].scale) {
+      case DifferenceScale::kElements:
+        break;
+      case DifferenceScale::kItself:
+        size = std::max(std::fabs(x.number), std::fabs(y.number));
+        break;
+      case DifferenceScale::kExact:
+        size = 0;
+        break;
+      case DifferenceScale::kNone:
+        continue;
+    }
+    // An extra statistic that one dump was not asked for says nothing.
+    if (i >= kUsualStatCount && (x.is_null() || y.is_null())) continue;
     most = std::max(most.value_or(0), ValueDifference(x, y, size));
   }
   return most;
@@ -103,7 +116,7 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
   if (n.dtype != b.dtype || n.shape != b.shape) return kInfinity;
   if (n.derived) {
     // No tensor: what it says must be the same.
-    for (size_t i = 0; i < kStatCount; ++i) {
+    for (size_t i = 0; i < kUsualStatCount; ++i) {
       if (StatText(n.stats[i]) != StatText(b.stats[i])) return kInfinity;
     }
     return 0;

@@ -18,7 +18,9 @@ class RowDifferenceTest : public ::testing::Test {
   std::optional<double> Difference(const std::string& target,
                                    const std::string& reference,
                                    const TensorMetrics& metrics = {}) {
-    const auto row = [](const std::string& fields, JsonDocument* document) {
+    StatSet all;
+    for (size_t i = kUsualStatCount; i < kStatCount; ++i) all.Add(i);
+    const auto row = [all](const std::string& fields, JsonDocument* document) {
       EXPECT_TRUE(
           document
               ->Parse(absl::StrCat(
@@ -26,7 +28,7 @@ class RowDifferenceTest : public ::testing::Test {
                   R"("shape":[2],)", fields, "}]}"))
               .ok());
       std::vector<DumpRow> rows;
-      EXPECT_TRUE(ReadRows("x", document, &rows).ok());
+      EXPECT_TRUE(ReadRows("x", all, document, &rows).ok());
       return rows[0];
     };
     JsonDocument documents[2];
@@ -56,6 +58,21 @@ TEST_F(RowDifferenceTest, OfStatisticsAndChecksums) {
             std::nullopt);
 }
 
+TEST_F(RowDifferenceTest, OfExtraStatistics) {
+  const std::string one = R"("Max":4,"Min":-4,"Mean":2,"Norm":5)";
+  const auto with = [&](const char* more) { return absl::StrCat(one, more); };
+  // A NaN more is another tensor; a zero more may be rounding.
+  EXPECT_EQ(Difference(with(R"(,"NanCount":1)"), with(R"(,"NanCount":2)")),
+            kInf);
+  EXPECT_EQ(Difference(with(R"(,"InfCount":0)"), with(R"(,"InfCount":2)")),
+            kInf);
+  EXPECT_EQ(Difference(with(R"(,"ZeroCount":1)"), with(R"(,"ZeroCount":2)")),
+            0);
+  EXPECT_EQ(Difference(with(R"(,"NanCount":1)"), with(R"(,"NanCount":1)")), 0);
+  // One dump was not asked for it.
+  EXPECT_EQ(Difference(with(R"(,"NanCount":1)"), one), 0);
+}
+
 TEST_F(RowDifferenceTest, OfElements) {
   const std::string one = R"("Max":4,"Min":1,"Mean":2,"Norm":5)";
   TensorMetrics metrics;
@@ -81,7 +98,7 @@ TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
                         dtype, R"(","shape":[)", shape, "]}]}"))
                     .ok());
     std::vector<DumpRow> rows;
-    EXPECT_TRUE(ReadRows("x", document, &rows).ok());
+    EXPECT_TRUE(ReadRows("x", StatSet(), document, &rows).ok());
     return rows[0];
   };
   JsonDocument a;

@@ -165,8 +165,9 @@ class ResultFiles : public analysis::CompareVisitor {
         timestamp_(TimestampText(SystemClock().Now())),
         diffs_(file_system, timestamp_) {}
 
-  absl::StatusOr<analysis::TableSink*> BeginRank(
-      const DumpPlace& place, const DumpReader& dump) override {
+  absl::StatusOr<analysis::TableSink*> BeginRank(const DumpPlace& place,
+                                                 const DumpReader& dump,
+                                                 StatSet stats) override {
     if (output_.empty()) {
       RP_ASSIGN_OR_RETURN(output_, PrepareOutput(file_system_, flags_.output));
     }
@@ -177,7 +178,7 @@ class ResultFiles : public analysis::CompareVisitor {
          {}});
     const std::string& file = results_.back().file;
     const std::vector<std::string> header =
-        analysis::CompareHeader(dump.mode(), dump.has_stack());
+        analysis::CompareHeader(dump.mode(), stats, dump.has_stack());
     auto sink = flags_.xlsx ? analysis::OpenXlsx(file_system_, file, header)
                             : analysis::OpenCsv(file_system_, file, header);
     RP_RETURN_IF_ERROR(sink.status());

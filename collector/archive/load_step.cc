@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,6 +20,17 @@ bool MovesToTheEnd(v1::CallKind kind) {
   return kind == v1::CALL_KIND_MODULE_FORWARD ||
          kind == v1::CALL_KIND_MODULE_BACKWARD ||
          kind == v1::CALL_KIND_PARAMETERS_GRAD;
+}
+
+// What either start of a step asked for.
+void AddStatistics(const v1::StepBegin& begin, v1::StepBegin* all) {
+  if (begin.extra_statistics().empty() || &begin == all) return;
+  std::set<int> ids(all->extra_statistics().begin(),
+                    all->extra_statistics().end());
+  for (const int id : begin.extra_statistics()) {
+    if (ids.insert(id).second)
+      all->add_extra_statistics(static_cast<v1::StatisticId>(id));
+  }
 }
 
 // Puts `leaf` where `path` leads inside `value`; a path that leads nowhere is
@@ -169,6 +181,7 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
         if (!view.has_begin) view.begin = record.step_begin();
         view.begin.set_has_payloads(view.begin.has_payloads() ||
                                     record.step_begin().has_payloads());
+        AddStatistics(record.step_begin(), &view.begin);
         view.has_begin = true;
         break;
       case v1::Record::kStepEnd:

@@ -23,6 +23,8 @@ uint64_t TensorCost(const v1::TensorSummary& tensor) {
           StringCost(tensor.device_mesh_json());
   cost += static_cast<uint64_t>(tensor.shape_size()) * sizeof(int64_t);
   if (tensor.has_stats()) cost += kMessage<v1::TensorStats>;
+  cost +=
+      static_cast<uint64_t>(tensor.extra_size()) * kMessage<v1::ExtraStatistic>;
   if (tensor.has_checksum()) cost += kMessage<v1::Checksum>;
   if (tensor.has_payload()) cost += kMessage<v1::PayloadRef> + kString;
   cost += static_cast<uint64_t>(tensor.placements_size()) *
@@ -108,7 +110,10 @@ uint64_t RecordCost(const v1::Record& record) {
     case v1::Record::kError:
       return cost + kMessage<v1::ErrorEvent> + kString;
     case v1::Record::kStepBegin:
-      return cost + kMessage<v1::StepBegin> + 4 * kString;
+      return cost + kMessage<v1::StepBegin> + 4 * kString +
+             static_cast<uint64_t>(
+                 record.step_begin().extra_statistics_size()) *
+                 sizeof(int);
     case v1::Record::kStepEnd:
       return cost + kMessage<v1::StepEnd>;
     case v1::Record::kTrace:

@@ -52,6 +52,10 @@ TEST(DecodedSizeTest, IsNeverFarBelowTheTruth) {
         t->mutable_payload()->set_digest(std::string(16, 'd'));
       }),
       Full([](v1::RecordBatch* b) {
+        v1::TensorSummary* t = FirstList(b)->add_items()->mutable_tensor();
+        for (int i = 0; i < 4; ++i) t->add_extra()->set_i(i);
+      }),
+      Full([](v1::RecordBatch* b) {
         FirstList(b)->add_items()->mutable_map()->add_items()->mutable_value();
       }),
       Full([](v1::RecordBatch* b) {

@@ -53,6 +53,8 @@ absl::Status CheckCall(const v1::CallPhase& call) {
       if (size < 0)
         status = absl::InvalidArgumentError("a tensor has a negative size");
     }
+    if (tensor.extra_size() > kMaxExtraStatistics)
+      status = absl::InvalidArgumentError("a tensor has over 32 statistics");
     if (tensor.has_payload() &&
         (tensor.payload().length_bytes() > kMaxPayloadBytes ||
          (tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
@@ -72,6 +74,10 @@ absl::Status CheckRecord(const v1::Record& record) {
       return CheckName(record.stack_use().entry(), "a stack's entry name");
     case v1::Record::kEdge:
       return CheckName(record.edge().entry(), "a construct entry name");
+    case v1::Record::kStepBegin:
+      if (record.step_begin().extra_statistics_size() > kMaxExtraStatistics)
+        return absl::InvalidArgumentError("a step has over 32 statistics");
+      return absl::OkStatus();
     case v1::Record::kStack:
       if (record.stack().frames_size() > kMaxStackFrames)
         return absl::InvalidArgumentError("a stack is too deep");

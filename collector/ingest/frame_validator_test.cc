@@ -69,6 +69,28 @@ TEST(FrameValidatorTest, ChunksStayInsideTheirPayload) {
       [&](v1::UploadFrame* f) { chunk(f)->set_length_bytes(UINT64_MAX); }));
 }
 
+TEST(FrameValidatorTest, StatisticsAreBounded) {
+  const auto tensor = [](int count) {
+    return [count](v1::UploadFrame* f) {
+      v1::Value* value = Call(f)->mutable_output()->add_items();
+      for (int i = 0; i < count; ++i) value->mutable_tensor()->add_extra();
+    };
+  };
+  EXPECT_FALSE(Refused(tensor(32)));
+  EXPECT_TRUE(Refused(tensor(33)));
+  const auto step = [](int count) {
+    return [count](v1::UploadFrame* f) {
+      v1::Record* record = f->mutable_batch()->add_records();
+      for (int i = 0; i < count; ++i) {
+        record->mutable_step_begin()->add_extra_statistics(
+            v1::STATISTIC_ID_NAN_COUNT);
+      }
+    };
+  };
+  EXPECT_FALSE(Refused(step(32)));
+  EXPECT_TRUE(Refused(step(33)));
+}
+
 // E01, D02
 TEST(FrameValidatorTest, TextsThatGoFurtherAreChecked) {
   const auto mesh = [](const std::string& text) {

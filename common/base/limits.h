@@ -37,6 +37,8 @@ inline constexpr size_t kMaxTypeBytes = 256;
 inline constexpr size_t kMaxMeshBytes = 64 << 10;
 inline constexpr int kMaxDimensions = 64;
 inline constexpr int kMaxStackFrames = 4096;
+// Of a tensor, beside Max, Min, Mean and Norm.
+inline constexpr int kMaxExtraStatistics = 32;
 
 }  // namespace rankprobe
 

@@ -197,6 +197,7 @@ class Parser {
     ParseDataMode(&reader);
     if (const auto i = reader.OneOf("summary_mode", kSummaryModes))
       plan_.summary_mode = static_cast<SummaryMode>(*i);
+    ParseExtraStatistics(&reader);
     ParseSlices(&reader);
     // MindSpore-only members: checked, then without effect here.
     constexpr std::array kDevices = {"host", "device"};
@@ -325,6 +326,26 @@ class Parser {
     mode.input = input || no_io;
     mode.output = output || no_io;
     mode.parameters_grad = !(forward && !backward);
+  }
+
+  void ParseExtraStatistics(ConfigReader* reader) {
+    constexpr char kName[] = "extra_statistics";
+    for (const std::string& word : reader->StringList(kName)) {
+      if (plan_.extra_statistics.AddWord(word)) continue;
+      constexpr size_t kShown = 120;
+      reader->Fault(kName, absl::StrCat("\"", word.substr(0, kShown), "\""),
+                    absl::StrCat("a list of ",
+                                 absl::StrJoin(ExtraStatisticWords(), ", ")));
+    }
+    if (plan_.extra_statistics.empty()) return;
+    if (plan_.summary_mode != SummaryMode::kXor && plan_.RecordsValues()) {
+      return;
+    }
+    warnings_.push_back(absl::StrCat(
+        reader->FieldName(kName), " has no effect: ",
+        !plan_.RecordsValues() ? "task structure" : "summary_mode xor",
+        " has no statistics"));
+    plan_.extra_statistics = {};
   }
 
   void ParseSlices(ConfigReader* reader) {

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/tensor/summary.h"
+#include "common/tensor/statistics.h"
 
 namespace rankprobe {
 
@@ -78,6 +78,8 @@ struct Plan {
   DataMode data_mode;
   SummaryMode summary_mode = SummaryMode::kStatistics;
   Precision precision = Precision::kLow;
+  // Beside Max, Min, Mean and Norm; empty where there are none of those.
+  ExtraSet extra_statistics;
   RiskLevel risk_level = RiskLevel::kFocus;
   bool async_dump = false;
   bool extra_info = true;

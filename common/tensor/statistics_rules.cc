@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "common/tensor/summary.h"
+
 namespace rankprobe {
 namespace {
 
@@ -77,27 +79,6 @@ Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,
   return s;
 }
 
-StatValue StatValue::Float(double v) {
-  StatValue s;
-  s.kind = Kind::kFloat;
-  s.f = v;
-  return s;
-}
-
-StatValue StatValue::Int(int64_t v) {
-  StatValue s;
-  s.kind = Kind::kInt;
-  s.i = v;
-  return s;
-}
-
-StatValue StatValue::Bool(bool v) {
-  StatValue s;
-  s.kind = Kind::kBool;
-  s.b = v;
-  return s;
-}
-
 Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
                                Precision precision,
                                const ReducedNumbers& numbers) {
@@ -142,6 +123,17 @@ void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out) {
   const StatValue& norm = statistics.norm;
   if (norm.kind == Kind::kFloat) out->set_norm_f(norm.f);
   if (norm.kind == Kind::kInt) out->set_norm_i(norm.i);
+}
+
+void ExtrasToProto(const std::vector<ExtraValue>& extra,
+                   v1::TensorSummary* out) {
+  using Kind = StatValue::Kind;
+  for (const ExtraValue& one : extra) {
+    v1::ExtraStatistic* const item = out->add_extra();
+    item->set_id(one.id);
+    if (one.value.kind == Kind::kFloat) item->set_f(one.value.f);
+    if (one.value.kind == Kind::kInt) item->set_i(one.value.i);
+  }
 }
 
 }  // namespace rankprobe

@@ -4,7 +4,7 @@
 #ifndef RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_
 #define RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_
 
-#include "common/tensor/summary.h"
+#include "common/tensor/statistics.h"
 
 namespace rankprobe {
 

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/tensor/dtype.h"
+#include "common/tensor/extra_statistics.h"
 #include "common/tensor/kernels/crc32.h"
 #include "common/tensor/kernels/kernels.h"
 #include "common/tensor/resolved_tensor.h"
@@ -151,6 +153,8 @@ class Accumulator {
                    request.checksum == ChecksumMode::kCrc32),
         out_(static_cast<char*>(request.copy_to)) {
     if (request.digest) kernels_.digest_init(digest_state_);
+    if (!request.extra.empty() && tensor.family != Family::kNone)
+      extra_.emplace(dtype_, request.extra);
   }
 
   void Block(const char* data, size_t bytes) {
@@ -160,6 +164,7 @@ class Accumulator {
     } else {
       FirstPasses(data, bytes, count);
     }
+    if (extra_.has_value()) extra_->Block(data, count);
     if (request_.digest) kernels_.digest_update(digest_state_, data, bytes);
     if (out_ != nullptr) {
       std::memcpy(out_, data, bytes);
@@ -182,6 +187,8 @@ class Accumulator {
     if (request_.digest)
       kernels_.digest_finish(digest_state_, summary.digest.data());
     if (count == 0) return summary;
+    if (extra_.has_value())
+      summary.extra = extra_->Finish(repeat, request_.precision);
     Statistics& s = summary.statistics;
     const double n = static_cast<double>(count);
     switch (family_) {
@@ -295,6 +302,7 @@ class Accumulator {
   IntStats ints_;
   uint32_t crc32_ = 0;
   uint64_t xor64_ = 0;
+  std::optional<ExtraAccumulator> extra_;
   alignas(64) char digest_state_[kernels::kDigestStateBytes];
 };
 
@@ -364,13 +372,14 @@ Summary Summarize(const ResolvedTensor& tensor, const StridedLayout& layout,
   const size_t size = tensor.element_bytes;
   if (tensor.has_memory()) {
     // One pass needs no block that stays in the cache for the next.
+    const bool one_pass = !SummaryNeedsOrder(request) && request.extra.empty();
     ForEachBlock(
         layout, size,
         [&](const char* data, size_t bytes) {
           accumulator.Block(data, bytes);
           return true;
         },
-        SummaryNeedsOrder(request) ? kCacheBlockBytes : kStreamBlockBytes);
+        one_pass ? kStreamBlockBytes : kCacheBlockBytes);
   }
   Summary summary = accumulator.Finish(
       tensor.has_memory() ? tensor.elements : 0, layout.repeat, [&] {

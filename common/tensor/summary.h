@@ -8,35 +8,20 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
+#include "common/tensor/statistics.h"
 #include "common/tensor/tensor_view.h"
 
 namespace rankprobe {
 
-enum class Precision { kLow, kHigh };
 enum class ChecksumMode { kNone, kCrc32, kXor64 };
-
-struct StatValue {
-  enum class Kind : uint8_t { kNull, kFloat, kInt, kBool };
-  Kind kind = Kind::kNull;
-  union {
-    double f;
-    int64_t i;
-    bool b;
-  };
-  StatValue() : f(0) {}
-  static StatValue Float(double v);
-  static StatValue Int(int64_t v);
-  static StatValue Bool(bool v);
-};
-
-struct Statistics {
-  StatValue max, min, mean, norm;
-};
 
 struct SummaryRequest {
   bool statistics = true;
   Precision precision = Precision::kLow;
+  // Beside the statistics.
+  ExtraSet extra;
   ChecksumMode checksum = ChecksumMode::kNone;
   // XXH3-128 of the contiguous bytes.
   bool digest = false;
@@ -46,6 +31,8 @@ struct SummaryRequest {
 
 struct Summary {
   Statistics statistics;
+  // Those asked for that the tensor has, in the order of kExtraStatistics.
+  std::vector<ExtraValue> extra;
   uint32_t crc32 = 0;
   uint64_t xor64 = 0;
   // Canonical big-endian XXH3-128.
@@ -79,6 +66,8 @@ Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
 
 // Writes `statistics` into `out`; null values stay unset.
 void StatisticsToProto(const Statistics& statistics, v1::TensorStats* out);
+void ExtrasToProto(const std::vector<ExtraValue>& extra,
+                   v1::TensorSummary* out);
 
 }  // namespace rankprobe
 

@@ -56,7 +56,7 @@ void Run(absl::string_view data) {
       CheckFault(read);
       if (!read.ok()) continue;
       const absl::string_view name = (*dump)->name(i);
-      ReadRows(name, &record, &rows).IgnoreError();
+      ReadRows(name, (*dump)->stats(), &record, &rows).IgnoreError();
       OverflowLevel(name, record.root());
       if (IsCommunication(name)) links.Add(0, name, record.root());
     }

@@ -210,6 +210,8 @@ void Recorder::BeginStepRecords() {
   begin->set_extra_info(plan_->extra_info);
   begin->set_plan_epoch(plan_epoch_);
   begin->set_flight(flight_);
+  for (const v1::StatisticId id : plan_->extra_statistics.Ids())
+    begin->add_extra_statistics(id);
 }
 
 void Recorder::Stop() {

@@ -48,7 +48,8 @@ RecordedCall::Needs Recorder::NeedsFor(bool payload) const {
   using Needs = RecordedCall::Needs;
   if (reference_.active()) return Needs::kNow;
   return payload || plan_->summary_mode != SummaryMode::kStatistics ||
-                 plan_->precision == Precision::kHigh || !plan_->slices.empty()
+                 plan_->precision == Precision::kHigh ||
+                 !plan_->extra_statistics.empty() || !plan_->slices.empty()
              ? Needs::kBytes
              : Needs::kNumbers;
 }

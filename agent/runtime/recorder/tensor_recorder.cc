@@ -57,8 +57,10 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     request.checksum = ChecksumMode::kCrc32;
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
+  request.extra = plan.extra_statistics;
   if (degraded_ >= 2) {
     request.statistics = false;
+    request.extra = {};
     if (request.checksum == ChecksumMode::kNone)
       request.checksum = ChecksumMode::kXor64;
   }
@@ -86,6 +88,7 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   out->set_requires_grad(tensor.requires_grad);
   if (request.statistics)
     StatisticsToProto(known->summary.statistics, out->mutable_stats());
+  ExtrasToProto(known->summary.extra, out);
   if (request.checksum == ChecksumMode::kCrc32)
     out->mutable_checksum()->set_crc32(known->summary.crc32);
   if (request.checksum == ChecksumMode::kXor64) {
@@ -150,6 +153,7 @@ void TensorRecorder::Resolve(const DeferredResults& results) {
       Record(tensor, *item.plan, item.want_payload, item.out);
     } else if (arrived && !item.want_payload &&
                item.plan->summary_mode == SummaryMode::kStatistics &&
+               item.plan->extra_statistics.empty() &&
                item.plan->slices.empty()) {
       StatisticsToProto(
           StatisticsOfReduced(tensor.view.dtype, item.sizes.empty(),

@@ -27,6 +27,38 @@ struct IntStats {
   double sum_squares = 0;
 };
 
+// How numbers lie in memory, for `widen`.
+enum class Number : uint8_t {
+  kF32,
+  kF64,
+  kF16,
+  kBf16,
+  kI8,
+  kU8,
+  kI16,
+  kU16,
+  kI32,
+  kU32,
+  kI64,
+  kU64,
+  kBool
+};
+
+// Statistics that are asked for look at elements in pieces of this many, as
+// doubles in the first-level cache.
+inline constexpr size_t kPiece = 512;
+
+// `im` is null for real numbers.
+struct Piece {
+  const double* re;
+  const double* im;
+  size_t count;
+};
+
+struct ElementCounts {
+  uint64_t nan = 0, inf = 0, zero = 0;
+};
+
 struct Table {
   const char* name;
   void (*f32)(const void* data, size_t count, FloatStats* stats);
@@ -40,6 +72,9 @@ struct Table {
   void (*i32)(const void* data, size_t count, IntStats* stats);
   void (*u32)(const void* data, size_t count, IntStats* stats);
   void (*i64)(const void* data, size_t count, IntStats* stats);
+  // `count` numbers to doubles.
+  void (*widen)(Number number, const void* data, size_t count, double* out);
+  void (*counts)(const Piece& piece, ElementCounts* counts);
   // XOR of little-endian 64-bit words, zero-padded at the end.
   uint64_t (*xor64)(const void* data, size_t bytes);
   // XXH3-128 streaming over a state of kDigestStateBytes, 64-byte aligned.

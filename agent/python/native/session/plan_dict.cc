@@ -55,6 +55,10 @@ py::dict PlanDict(const Plan& plan) {
   out["async_dump"] = plan.async_dump;
   out["summary_mode"] = SummaryModeName(plan.summary_mode);
   out["precision"] = plan.precision == Precision::kHigh ? "high" : "low";
+  std::vector<std::string> extra;
+  for (const absl::string_view word : plan.extra_statistics.Words())
+    extra.emplace_back(word);
+  out["extra_statistics"] = std::move(extra);
   out["risk_level"] = RiskLevelName(plan.risk_level);
   out["bench_path"] = plan.bench_path;
   out["diff_nums"] = plan.diff_nums;

@@ -17,6 +17,7 @@ void FillTensor(CallBuilder& builder, const PyTensorView& tensor,
   if (tensor.text) {
     out->clear_dtype();
     out->clear_shape();
+    out->clear_extra();
     if (out->has_stats()) out->mutable_stats()->Clear();
   }
   if (tensor.summary != nullptr) out->MergeFrom(*tensor.summary);

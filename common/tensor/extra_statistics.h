@@ -1,0 +1,47 @@
+// Computes the statistics of kExtraStatistics of one tensor, block by block, in
+// the pass that makes the others. One that is asked for costs a widening of the
+// elements to doubles that all of them share, and its own kernel over those.
+// Used on one thread; no allocation before Finish.
+#ifndef RANKPROBE_COMMON_TENSOR_EXTRA_STATISTICS_H_
+#define RANKPROBE_COMMON_TENSOR_EXTRA_STATISTICS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/tensor/kernels/kernels.h"
+#include "common/tensor/statistics.h"
+
+namespace rankprobe {
+
+class ExtraAccumulator {
+ public:
+  // `dtype` has statistics (statistics_rules.h).
+  ExtraAccumulator(v1::DType dtype, ExtraSet wanted);
+  // `count` whole elements.
+  void Block(const char* data, size_t count);
+  // Each element stands for `repeat`; there was at least one.
+  std::vector<ExtraValue> Finish(int64_t repeat, Precision precision) const;
+
+ private:
+  StatValue Value(v1::StatisticId id, int64_t repeat,
+                  Precision precision) const;
+
+  const v1::DType dtype_;
+  const ExtraSet wanted_;
+  const kernels::Table& kernels_;
+  // Of an element's parts.
+  const kernels::Number number_;
+  const size_t number_bytes_;
+  const bool complex_;
+  const bool counts_wanted_;
+  kernels::ElementCounts counts_;
+  // Not initialised: written before it is read.
+  std::array<double, 2 * kernels::kPiece> wide_;
+  std::array<double, 2 * kernels::kPiece> parts_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_TENSOR_EXTRA_STATISTICS_H_

@@ -1,0 +1,73 @@
+// The numbers that are kept of a tensor: the four that msprobe has, and those
+// that config.json may ask for beside them ("extra_statistics"). Rules of each:
+// docs/formats.md, "Statistics". Plain values.
+#ifndef RANKPROBE_COMMON_TENSOR_STATISTICS_H_
+#define RANKPROBE_COMMON_TENSOR_STATISTICS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+enum class Precision { kLow, kHigh };
+
+struct StatValue {
+  enum class Kind : uint8_t { kNull, kFloat, kInt, kBool };
+  Kind kind = Kind::kNull;
+  union {
+    double f;
+    int64_t i;
+    bool b;
+  };
+  StatValue() : f(0) {}
+  static StatValue Float(double v);
+  static StatValue Int(int64_t v);
+  static StatValue Bool(bool v);
+};
+
+struct ExtraStatistic {
+  v1::StatisticId id;
+  // The word of config.json that asks for it, maybe together with others.
+  absl::string_view word;
+};
+// In the order of dump.json.
+inline constexpr std::array kExtraStatistics = {
+    ExtraStatistic{v1::STATISTIC_ID_NAN_COUNT, "counts"},
+    ExtraStatistic{v1::STATISTIC_ID_INF_COUNT, "counts"},
+    ExtraStatistic{v1::STATISTIC_ID_ZERO_COUNT, "counts"},
+};
+
+// Some of kExtraStatistics.
+class ExtraSet {
+ public:
+  bool empty() const { return bits_ == 0; }
+  bool Has(v1::StatisticId id) const { return (bits_ >> id & 1) != 0; }
+  // Those that `word` asks for; false: it is no such word.
+  bool AddWord(absl::string_view word);
+  // The words that AddWord was given, each once.
+  std::vector<absl::string_view> Words() const;
+  std::vector<v1::StatisticId> Ids() const;
+
+ private:
+  uint32_t bits_ = 0;
+};
+// All of them, each once.
+std::vector<absl::string_view> ExtraStatisticWords();
+
+struct ExtraValue {
+  v1::StatisticId id;
+  StatValue value;
+};
+
+struct Statistics {
+  StatValue max, min, mean, norm;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_TENSOR_STATISTICS_H_
