@@ -24,6 +24,7 @@ enum Stat : size_t {
   kNanCount,
   kInfCount,
   kZeroCount,
+  kStd,
   kStatCount
 };
 // Every dump has these.
@@ -33,7 +34,14 @@ template <typename T>
 using PerStat = std::array<T, kStatCount>;
 
 // The statistic of a tensor out of those of its parts, which are of one size.
-enum class OfParts { kLargest, kSmallest, kMean, kRootOfSquares, kSum };
+enum class OfParts {
+  kLargest,
+  kSmallest,
+  kMean,
+  kRootOfSquares,
+  kSum,
+  kSpread
+};
 
 // What a difference of two is measured by, where the question is whether two
 // tensors differ.
@@ -79,6 +87,9 @@ inline constexpr PerStat<StatInfo> kStatInfo = {{
     {v1::STATISTIC_ID_ZERO_COUNT, "ZeroCount", "zero count", "ZeroCount diff",
      "ZeroCountRelativeErr", "target number of zeros less the reference's",
      OfParts::kSum, DifferenceScale::kNone},
+    {v1::STATISTIC_ID_STD, "Std", "std", "Std diff", "StdRelativeErr",
+     "target standard deviation less the reference's", OfParts::kSpread,
+     DifferenceScale::kElements},
 }};
 
 // The statistics that a dump has: the usual ones, and what was added.

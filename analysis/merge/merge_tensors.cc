@@ -37,7 +37,8 @@ bool SameNumber(const std::optional<MergedNumber>& a,
 
 // Computed of many elements, in an order that may differ.
 bool IsRounded(OfParts rule) {
-  return rule == OfParts::kMean || rule == OfParts::kRootOfSquares;
+  return rule == OfParts::kMean || rule == OfParts::kRootOfSquares ||
+         rule == OfParts::kSpread;
 }
 
 bool SameParam(const MergeParam& a, const MergeParam& b, bool rounded) {
@@ -316,12 +317,15 @@ class TensorMerger {
       const std::vector<MergedNumber> parts = Known(param, stat);
       const OfParts rule = kStatInfo[stat].of_parts;
       if (parts.empty()) continue;
-      if (parts.size() < param.size()) {
+      const std::vector<MergedNumber> means = Known(param, kMean);
+      if (parts.size() < param.size() ||
+          (rule == OfParts::kSpread && means.size() < param.size())) {
         // That of the first rank would be taken for that of the whole.
         if (stat >= kUsualStatCount) merged[stat].emplace().is_null = true;
         continue;
       }
       MergedNumber out = Whole(rule, parts);
+      if (rule == OfParts::kSpread) out.value = Spread(parts, means);
       if (!out.is_int) out.value = Rounded(out.value, param[0].dtype);
       merged[stat] = out;
       node->Merged()->notes.push_back(
@@ -338,6 +342,21 @@ class TensorMerger {
       if (part.stats[stat].has_value()) out.push_back(*part.stats[stat]);
     }
     return out;
+  }
+
+  // Within the parts, and of their means around the mean of all.
+  static double Spread(const std::vector<MergedNumber>& parts,
+                       const std::vector<MergedNumber>& means) {
+    const auto count = static_cast<double>(parts.size());
+    double mean = 0;
+    for (const MergedNumber& part : means) mean += part.value / count;
+    double variance = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const double distance = means[i].value - mean;
+      variance +=
+          (parts[i].value * parts[i].value + distance * distance) / count;
+    }
+    return std::sqrt(variance);
   }
 
   static MergedNumber Whole(OfParts rule,
@@ -368,6 +387,8 @@ class TensorMerger {
       case OfParts::kRootOfSquares:
         out.value = std::sqrt(squares);
         break;
+      case OfParts::kSpread:
+        break;  // of the means, too
     }
     out.is_int = false;
     out.text.clear();
@@ -391,6 +412,9 @@ class TensorMerger {
                             texts.size());
       case OfParts::kRootOfSquares:
         return absl::StrCat("sqrt(", absl::StrJoin(texts, "^2 + "), "^2)");
+      case OfParts::kSpread:
+        return absl::StrCat("sqrt((", absl::StrJoin(texts, "^2 + "), "^2) / ",
+                            texts.size(), " + variance of the means)");
     }
     return "";
   }

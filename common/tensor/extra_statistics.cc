@@ -1,8 +1,10 @@
 #include "common/tensor/extra_statistics.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/tensor/dtype.h"
+#include "common/tensor/statistics_rules.h"
 
 namespace rankprobe {
 namespace {
@@ -41,6 +43,20 @@ Number NumberOf(v1::DType dtype) {
   }
 }
 
+// As Mean is given, and doubles where there is no such type.
+v1::DType ResultType(v1::DType dtype, Precision precision) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
+      return precision == Precision::kHigh ? v1::DTYPE_FLOAT32 : dtype;
+    case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_COMPLEX64:
+      return v1::DTYPE_FLOAT32;
+    default:
+      return v1::DTYPE_FLOAT64;
+  }
+}
+
 bool IsComplex(v1::DType dtype) {
   return dtype == v1::DTYPE_COMPLEX64 || dtype == v1::DTYPE_COMPLEX128;
 }
@@ -54,7 +70,8 @@ ExtraAccumulator::ExtraAccumulator(v1::DType dtype, ExtraSet wanted)
       number_(NumberOf(dtype)),
       number_bytes_(ElementSize(dtype) / (IsComplex(dtype) ? 2 : 1)),
       complex_(IsComplex(dtype)),
-      counts_wanted_(wanted.Has(v1::STATISTIC_ID_NAN_COUNT)) {}
+      counts_wanted_(wanted.Has(v1::STATISTIC_ID_NAN_COUNT)),
+      std_wanted_(wanted.Has(v1::STATISTIC_ID_STD)) {}
 
 void ExtraAccumulator::Block(const char* data, size_t count) {
   const size_t parts = complex_ ? 2 : 1;
@@ -72,6 +89,10 @@ void ExtraAccumulator::Block(const char* data, size_t count) {
       piece = {re, im, now};
     }
     if (counts_wanted_) kernels_.counts(piece, &counts_);
+    if (std_wanted_) {
+      kernels_.moments(piece.re, now, &real_);
+      if (complex_) kernels_.moments(piece.im, now, &imaginary_);
+    }
     data += now * parts * number_bytes_;
     count -= now;
   }
@@ -89,6 +110,13 @@ StatValue ExtraAccumulator::Value(v1::StatisticId id, int64_t repeat,
       return all(counts_.inf);
     case v1::STATISTIC_ID_ZERO_COUNT:
       return all(counts_.zero);
+    case v1::STATISTIC_ID_STD: {
+      // That of a complex number: the distance in the plane. How often each
+      // element counts makes no difference.
+      const double std =
+          std::sqrt((real_.distances + imaginary_.distances) / real_.count);
+      return StatValue::Float(RoundTo(ResultType(dtype_, precision), std));
+    }
     default:
       return {};
   }

@@ -36,7 +36,9 @@ class ExtraAccumulator {
   const size_t number_bytes_;
   const bool complex_;
   const bool counts_wanted_;
+  const bool std_wanted_;
   kernels::ElementCounts counts_;
+  kernels::Moments real_, imaginary_;
   // Not initialised: written before it is read.
   std::array<double, 2 * kernels::kPiece> wide_;
   std::array<double, 2 * kernels::kPiece> parts_;

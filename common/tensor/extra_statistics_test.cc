@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -68,6 +69,7 @@ TEST(ExtraSetTest, WordsAskForStatistics) {
   EXPECT_TRUE(set.AddWord("counts"));
   EXPECT_TRUE(set.AddWord("counts"));
   EXPECT_THAT(set.Words(), ElementsAre("counts"));
+  EXPECT_THAT(ExtraStatisticWords(), ElementsAre("counts", "std"));
   EXPECT_THAT(set.Ids(), ElementsAre(v1::STATISTIC_ID_NAN_COUNT,
                                      v1::STATISTIC_ID_INF_COUNT,
                                      v1::STATISTIC_ID_ZERO_COUNT));
@@ -179,6 +181,101 @@ TEST(ExtraStatisticsTest, CountsOfViewsAreThoseOfTheirElements) {
   }
 }
 
+double Std(const std::vector<ExtraValue>& values) {
+  EXPECT_EQ(values.size(), 1);
+  EXPECT_EQ(values[0].id, v1::STATISTIC_ID_STD);
+  EXPECT_EQ(values[0].value.kind, StatValue::Kind::kFloat);
+  return values[0].value.f;
+}
+
+TEST(ExtraStatisticsTest, StdIsThatOfThePopulation) {
+  const ExtraSet std = Asked({"std"});
+  // The worked example of many textbooks: 2, and 2.138 of a sample.
+  EXPECT_EQ(
+      Std(ExtraOf<float>(v1::DTYPE_FLOAT32, {2, 4, 4, 4, 5, 5, 7, 9}, std)), 2);
+  EXPECT_EQ(
+      Std(ExtraOf<int64_t>(v1::DTYPE_INT64, {2, 4, 4, 4, 5, 5, 7, 9}, std)), 2);
+  EXPECT_EQ(Std(ExtraOf<uint8_t>(v1::DTYPE_BOOL, {0, 1, 1, 0}, std)), 0.5);
+  // 3 + 4i and its opposite: five away from their middle.
+  EXPECT_EQ(Std(ExtraOf<float>(v1::DTYPE_COMPLEX64, {3, 4, -3, -4}, std)), 5);
+  EXPECT_EQ(Std(ExtraOf<float>(v1::DTYPE_FLOAT32, {7}, std)), 0);
+  // As Mean: in the tensor's own type, float32 at high precision. 1/3.
+  const std::vector<uint16_t> halves = {0, 0, 0, 0, 0, 0, 0, 0, 0x3c00};
+  EXPECT_EQ(Std(ExtraOf(v1::DTYPE_FLOAT16, halves, std)), 0.314208984375);
+  EXPECT_EQ(Std(ExtraOf(v1::DTYPE_FLOAT16, halves, std, Precision::kHigh)),
+            static_cast<float>(std::sqrt(8.0) / 9));
+  for (const double special : {kNan, kInf, -kInf}) {
+    EXPECT_TRUE(std::isnan(
+        Std(ExtraOf<double>(v1::DTYPE_FLOAT64, {1, special, 2}, std))));
+    EXPECT_TRUE(
+        std::isnan(Std(ExtraOf<double>(v1::DTYPE_FLOAT64, {special}, std))));
+  }
+}
+
+// Where the difference of the mean square and the squared mean has no digit
+// left: far from zero, and after an element far from the others.
+TEST(ExtraStatisticsTest, StdLosesNoDigitsFarFromZero) {
+  const ExtraSet std = Asked({"std"});
+  for (const double offset : {0.0, 1e6, 1e12, -1e15}) {
+    std::vector<double> values(100001);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = offset + static_cast<double>(i % 2);
+    const double ones = 50000, count = 100001;
+    const double p = ones / count;
+    EXPECT_NEAR(Std(ExtraOf(v1::DTYPE_FLOAT64, values, std)),
+                std::sqrt(p * (1 - p)), 1e-9)
+        << offset;
+  }
+  EXPECT_EQ(
+      Std(ExtraOf(v1::DTYPE_FLOAT32, std::vector<float>(70001, 0.1F), std)), 0);
+  EXPECT_EQ(
+      Std(ExtraOf(v1::DTYPE_FLOAT64, std::vector<double>(70001, 0.1), std)), 0);
+  EXPECT_EQ(Std(ExtraOf<double>(v1::DTYPE_FLOAT64, {1e200, 1e200}, std)), 0);
+  std::vector<double> outlier(5000);
+  for (size_t i = 0; i < outlier.size(); ++i)
+    outlier[i] = static_cast<double>(i % 2);
+  outlier[0] = 1e9;
+  double mean = 0, variance = 0;
+  for (const double v : outlier) mean += v / 5000;
+  for (const double v : outlier) variance += (v - mean) * (v - mean) / 5000;
+  EXPECT_NEAR(Std(ExtraOf(v1::DTYPE_FLOAT64, outlier, std)),
+              std::sqrt(variance), 1e-9 * std::sqrt(variance));
+}
+
+TEST(ExtraStatisticsTest, StdOfViewsIsThatOfTheirElements) {
+  const ExtraSet std = Asked({"std"});
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(100, 3);
+  std::vector<float> data(60000);
+  for (float& v : data) v = normal(random);
+  for (const auto& [rows, columns, row_stride, column_stride] :
+       {std::array<int64_t, 4>{1, 511, 511, 1},
+        {1, 60000, 60000, 1},
+        {200, 150, 300, 1},
+        {150, 200, 1, 300},
+        {40, 1500, 1, 0},
+        {90, 111, 600, 5}}) {
+    const int64_t sizes[] = {rows, columns};
+    const int64_t strides[] = {row_stride, column_stride};
+    double mean = 0, variance = 0;
+    const double count = static_cast<double>(rows * columns);
+    for (const bool second : {false, true}) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          const double v =
+              data[static_cast<size_t>(r * row_stride + c * column_stride)];
+          (second ? variance : mean) +=
+              second ? (v - mean) * (v - mean) / count : v / count;
+        }
+      }
+    }
+    const double got =
+        Std(Extra({data.data(), v1::DTYPE_FLOAT32, sizes, strides}, std));
+    EXPECT_NEAR(got, std::sqrt(variance), 1e-6 * std::sqrt(variance))
+        << rows << "x" << columns;
+  }
+}
+
 // What is asked for changes nothing of the rest.
 TEST(ExtraStatisticsTest, TheOthersStayAsTheyAre) {
   std::vector<float> data(5000);
@@ -231,6 +328,19 @@ TEST(ExtraStatisticsTest, InstructionSetsAgree) {
         EXPECT_EQ(others.nan, counts.nan);
         EXPECT_EQ(others.inf, counts.inf);
         EXPECT_EQ(others.zero, counts.zero);
+        if (!std::isfinite(expected[0]) || counts.nan + counts.inf > 0)
+          continue;
+        kernels::Moments of_table, of_baseline;
+        usable[t]->moments(expected.data(), count, &of_table);
+        kernels::kBaselineTable.moments(expected.data(), count, &of_baseline);
+        if (std::isinf(of_baseline.distances)) {  // squares beyond doubles
+          EXPECT_EQ(of_table.distances, of_baseline.distances);
+          continue;
+        }
+        EXPECT_NEAR(of_table.mean, of_baseline.mean,
+                    1e-12 * std::fabs(of_baseline.mean));
+        EXPECT_NEAR(of_table.distances, of_baseline.distances,
+                    1e-12 * of_baseline.distances);
       }
     }
   }

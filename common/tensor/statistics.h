@@ -40,6 +40,7 @@ inline constexpr std::array kExtraStatistics = {
     ExtraStatistic{v1::STATISTIC_ID_NAN_COUNT, "counts"},
     ExtraStatistic{v1::STATISTIC_ID_INF_COUNT, "counts"},
     ExtraStatistic{v1::STATISTIC_ID_ZERO_COUNT, "counts"},
+    ExtraStatistic{v1::STATISTIC_ID_STD, "std"},
 };
 
 // Some of kExtraStatistics.

@@ -59,6 +59,11 @@ struct ElementCounts {
   uint64_t nan = 0, inf = 0, zero = 0;
 };
 
+// Mean, and sum of the squared distances from it (Chan, Golub, LeVeque 1979).
+struct Moments {
+  double count = 0, mean = 0, distances = 0;
+};
+
 struct Table {
   const char* name;
   void (*f32)(const void* data, size_t count, FloatStats* stats);
@@ -75,6 +80,8 @@ struct Table {
   // `count` numbers to doubles.
   void (*widen)(Number number, const void* data, size_t count, double* out);
   void (*counts)(const Piece& piece, ElementCounts* counts);
+  // `count` at least 1; the real or the imaginary parts of a piece.
+  void (*moments)(const double* values, size_t count, Moments* moments);
   // XOR of little-endian 64-bit words, zero-padded at the end.
   uint64_t (*xor64)(const void* data, size_t bytes);
   // XXH3-128 streaming over a state of kDigestStateBytes, 64-byte aligned.
