@@ -149,6 +149,38 @@ TEST(ConfigTest, AllFaultsInOneAnswer) {
             HasSubstr("dump_path: absent")));
 }
 
+TEST(ConfigTest, ExtraStatistics) {
+  EXPECT_TRUE(PlanOf(R"({"dump_path": "d"})").extra_statistics.empty());
+  EXPECT_TRUE(PlanOf(R"({"dump_path": "d",
+                         "statistics": {"extra_statistics": []}})")
+                  .extra_statistics.empty());
+  EXPECT_THAT(PlanOf(R"({"dump_path": "d", "task": "tensor", "tensor": {
+                         "extra_statistics": ["std", "counts", "std"]}})")
+                  .extra_statistics.Words(),
+              ElementsAre("counts", "std"));
+  // Of another task's section nothing is taken.
+  EXPECT_TRUE(PlanOf(R"({"dump_path": "d",
+                         "tensor": {"extra_statistics": ["std"]}})")
+                  .extra_statistics.empty());
+  EXPECT_THAT(ErrorOf(R"({"dump_path": "d", "statistics": {"extra_statistics":
+                  ["std", "median", 3]}})"),
+              AllOf(HasSubstr("statistics.extra_statistics: \"median\""),
+                    HasSubstr("a list of counts, std"),
+                    HasSubstr("statistics.extra_statistics: 3")));
+  EXPECT_THAT(ErrorOf(R"({"dump_path": "d",
+                          "statistics": {"extra_statistics": "std"}})"),
+              HasSubstr("statistics.extra_statistics: \"std\""));
+  const auto xored = ParseConfig(
+      R"({"dump_path": "d", "statistics": {"summary_mode": "xor",
+          "extra_statistics": ["std"]}})",
+      {});
+  ASSERT_TRUE(xored.ok());
+  EXPECT_TRUE(xored->plan.extra_statistics.empty());
+  EXPECT_THAT(xored->warnings,
+              ElementsAre("statistics.extra_statistics has no effect: "
+                          "summary_mode xor has no statistics"));
+}
+
 TEST(ConfigTest, RangesAndFilters) {
   const Plan plan = PlanOf(
       R"({"dump_path": "d", "rank": [3, "1", "4-6"], "step": ["0", "2-3"]})");

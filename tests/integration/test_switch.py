@@ -87,3 +87,33 @@ def test_a_bad_config_changes_nothing_and_names_every_fault(collector, start_job
         assert word in result.stderr, result.stderr
     assert collector.json("config", "get", "--run", "badcfg") == before
     job.finish()
+
+
+def test_extra_statistics_of_a_cpp_job_are_those_of_its_tensors(collector, start_job, tmp_path):
+    torch = __import__("pytest").importorskip("torch")
+    job = start_job("extra", collector.address, harness.config())
+    job.wait_steps(3)
+    cfg = tmp_path / "extra.json"
+    cfg.write_text(__import__("json").dumps(harness.config(
+        "tensor", "L1", section={"list": ["softmax", "relu", "gelu"], "extra_statistics": ["counts", "std"]})))
+    answer = collector.json("enable", "--run", "extra", "--config", cfg, "--for-steps", "1")
+    job.wait_steps(3)
+    job.finish()
+    out = tmp_path / "dump"
+    collector.cli("export", "--run", "extra", "-o", out)
+    checked = 0
+    for step in out.glob(f"step{answer['effective_at_step']}/rank*"):
+        dump = harness.load_dump(step)
+        assert dump["extra_statistics"] == ["NanCount", "InfCount", "ZeroCount", "Std"]
+        for call in dump["data"].values():
+            for item in call.get("output", []):
+                if not item or "data_name" not in item:
+                    continue
+                tensor = torch.load(step / "dump_tensor_data" / item["data_name"], weights_only=True)
+                assert item["NanCount"] == torch.isnan(tensor).sum().item()
+                assert item["InfCount"] == torch.isinf(tensor).sum().item()
+                assert item["ZeroCount"] == (tensor == 0).sum().item()
+                std = tensor.double().std(unbiased=False).item()
+                assert abs(item["Std"] - std) <= 1e-6 * std
+                checked += 1
+    assert checked > 0
