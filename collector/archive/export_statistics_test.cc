@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "collector/archive/export.h"
+#include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
 #include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
