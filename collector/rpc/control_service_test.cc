@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "collector/rpc/worker_pool.h"
 #include "common/base/clock.h"
 #include "common/base/logger.h"
 #include "common/testing/fault_file_system.h"
@@ -36,7 +37,8 @@ class ControlServiceTest : public ::testing::Test {
     auditor_ = std::make_unique<Auditor>(
         audit_.get(), std::make_shared<const Authorizer>(std::nullopt, false),
         &logger_);
-    service_ = std::make_unique<ControlService>(control_.get(), &audited_);
+    service_ =
+        std::make_unique<ControlService>(control_.get(), &audited_, &pool_);
     service_->SetAuditor(auditor_.get());
     grpc::ServerBuilder builder;
     int port = 0;
@@ -94,6 +96,7 @@ class ControlServiceTest : public ::testing::Test {
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<Auditor> auditor_;
   DiskQueue audited_{/*own_thread=*/true, {kMostWaiting, 1 << 20}};
+  WorkerPool pool_{/*threads=*/1, /*max_queued=*/8};
   std::unique_ptr<ControlService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::ControlService::Stub> stub_;
