@@ -1,10 +1,10 @@
 #include "dump_format/json_stream.h"
 
 #include <algorithm>
-#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/text/json_text.h"
 #include "dump_format/json_value.h"
 
 namespace rankprobe {
@@ -12,19 +12,9 @@ namespace {
 
 constexpr uint64_t kWindowBytes = 1 << 20;
 constexpr size_t kMaxKeyBytes = 1 << 20;
-constexpr size_t kMaxDepth = 512;
-
-constexpr std::array<bool, 256> MakeSpaces() {
-  std::array<bool, 256> table{};
-  table[' '] = table['\n'] = table['\r'] = table['\t'] = true;
-  return table;
-}
-constexpr std::array<bool, 256> kIsSpace = MakeSpaces();
-
-bool IsSpace(char c) { return kIsSpace[static_cast<unsigned char>(c)]; }
 
 bool EndsLiteral(char c) {
-  return IsSpace(c) || c == ',' || c == ']' || c == '}' || c == ':' ||
+  return IsJsonSpace(c) || c == ',' || c == ']' || c == '}' || c == ':' ||
          c == '"' || c == '[' || c == '{';
 }
 
@@ -66,7 +56,7 @@ char JsonStream::Peek() {
     const char* const begin = window_.data();
     const char* const end = begin + window_.size();
     const char* c = begin + at_;
-    while (c != end && IsSpace(*c)) ++c;
+    while (c != end && IsJsonSpace(*c)) ++c;
     at_ = static_cast<size_t>(c - begin);
     if (c != end) return *c;
   } while (Fill());
@@ -159,7 +149,7 @@ absl::Status JsonStream::SkipValue(uint64_t* begin, uint64_t* end) {
     switch (c) {
       case '{':
       case '[':
-        if (open_.size() >= kMaxDepth) return Fault("nested too deep");
+        if (open_.size() >= kMaxJsonDepth) return Fault("nested too deep");
         open_.push_back(c == '{' ? '}' : ']');
         ++at_;
         break;

@@ -14,10 +14,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr int kMaxDepth = 512;
-
-bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
 void AppendUtf8(uint32_t code, std::string* out) {
   if (code < 0x80) {
     out->push_back(static_cast<char>(code));
@@ -60,7 +56,7 @@ class JsonParser {
         absl::StrCat("invalid JSON at byte ", at_ - begin_, ": ", what));
   }
   void SkipSpace() {
-    while (at_ != end_ && IsSpace(*at_)) ++at_;
+    while (at_ != end_ && IsJsonSpace(*at_)) ++at_;
   }
   bool Word(absl::string_view word) {
     if (static_cast<size_t>(end_ - at_) < word.size() ||
@@ -71,8 +67,8 @@ class JsonParser {
     return true;
   }
 
-  absl::Status Value(int depth, JsonValue* out) {
-    if (depth > kMaxDepth) return Fault("nested too deep");
+  absl::Status Value(size_t depth, JsonValue* out) {
+    if (depth > kMaxJsonDepth) return Fault("nested too deep");
     SkipSpace();
     if (at_ == end_) return Fault("unexpected end");
     *out = JsonValue();
@@ -240,7 +236,7 @@ class JsonParser {
     return true;
   }
 
-  absl::Status Array(int depth, JsonValue* out) {
+  absl::Status Array(size_t depth, JsonValue* out) {
     ++at_;
     auto& stack = document_->value_stack_;
     const size_t base = stack.size();
@@ -267,7 +263,7 @@ class JsonParser {
     return absl::OkStatus();
   }
 
-  absl::Status Object(int depth, JsonValue* out) {
+  absl::Status Object(size_t depth, JsonValue* out) {
     ++at_;
     auto& stack = document_->member_stack_;
     const size_t base = stack.size();

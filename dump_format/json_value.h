@@ -17,6 +17,9 @@
 
 namespace rankprobe {
 
+// Deeper texts are refused.
+inline constexpr size_t kMaxJsonDepth = 512;
+
 struct JsonMember;
 
 struct JsonValue {

@@ -10,7 +10,7 @@ namespace rankprobe {
 namespace {
 
 constexpr char kMagic[] = "\x93NUMPY\x01";  // and the zero of version 1.0
-constexpr size_t kAlignment = 64;
+constexpr size_t kHeaderAlignment = 64;
 constexpr int kMaxDimensions = 64;  // NumPy's
 constexpr uint64_t kMaxLength = uint64_t{1} << 30;
 
@@ -41,7 +41,8 @@ NpyWriter::NpyWriter(const v1::TensorSummary& tensor, uint64_t data_bytes)
   absl::StrAppend(&header, "), }");
   prefix_.assign(kMagic, sizeof(kMagic));
   const size_t fixed = prefix_.size() + 2 + 1;
-  header.append(kAlignment - (fixed + header.size()) % kAlignment, ' ');
+  header.append(kHeaderAlignment - (fixed + header.size()) % kHeaderAlignment,
+                ' ');
   header.push_back('\n');
   prefix_.push_back(static_cast<char>(header.size() & 0xff));
   prefix_.push_back(static_cast<char>(header.size() >> 8));

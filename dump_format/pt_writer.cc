@@ -13,7 +13,7 @@ namespace {
 constexpr uint16_t kFlags = 0x0808;  // UTF-8 names, sizes in a data descriptor
 constexpr uint32_t kMax32 = std::numeric_limits<uint32_t>::max();
 // PyTorch maps storages and wants them aligned.
-constexpr size_t kAlignment = 64;
+constexpr size_t kStorageAlignment = 64;
 constexpr uint16_t kDosDate = (1 << 5) | 1;  // 1 January 1980
 
 template <typename T>
@@ -107,7 +107,8 @@ PtWriter::PtWriter(absl::string_view archive_name, v1::DType dtype,
   const bool big = data_bytes >= kMax32;
   const size_t fixed =
       prefix_.size() + 30 + data.name.size() + (big ? 20 : 0) + 4;
-  const size_t padding = (kAlignment - fixed % kAlignment) % kAlignment;
+  const size_t padding =
+      (kStorageAlignment - fixed % kStorageAlignment) % kStorageAlignment;
   Put<uint32_t>(0x04034b50, &prefix_);
   Put<uint16_t>(big ? 45 : 20, &prefix_);
   Put<uint16_t>(kFlags, &prefix_);

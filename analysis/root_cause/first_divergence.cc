@@ -19,7 +19,6 @@
 namespace rankprobe::analysis {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kMaxExamples = 10;
 
 std::string StatsText(const DumpRow& row) {

@@ -12,8 +12,6 @@
 namespace rankprobe::analysis {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 double EpsilonOf(absl::string_view dtype) {
   if (absl::EndsWith(dtype, "bfloat16")) return std::ldexp(1.0, -8);
   if (absl::EndsWith(dtype, "float16")) return std::ldexp(1.0, -11);

@@ -3,6 +3,7 @@
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_
 
+#include <limits>
 #include <optional>
 
 #include "absl/types/span.h"
@@ -11,6 +12,8 @@
 #include "dump_format/dump_rows.h"
 
 namespace rankprobe::analysis {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How far two rows are apart, relative to the size of the reference one; unset
 // when one of them says nothing. Infinite: they cannot be equal (dtype, shape,

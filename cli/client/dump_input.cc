@@ -13,14 +13,6 @@
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
-namespace {
-
-// A run may be large, so --timeout is no bound of it: gRPC notices when the
-// collector is gone.
-constexpr double kLongestExportSeconds = 24 * 3600;
-
-}  // namespace
-
 absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
                                           const Globals& globals,
                                           const std::string& name) {

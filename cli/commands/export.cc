@@ -20,10 +20,6 @@ struct ExportFlags {
   bool link = false, resume = false;
 };
 
-// An export may take long: it is the stream's silence that counts, and gRPC
-// notices a dead peer. So no deadline beyond this.
-constexpr double kLongestExportSeconds = 24 * 3600;
-
 absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     int* exit_code) {
   if (int{flags.output.empty()} + int{flags.server_directory.empty()} +

@@ -12,13 +12,13 @@ namespace rankprobe {
 namespace {
 
 // All members are held in memory and sent: "0-9999999999" is a slip.
-constexpr int64_t kMax = 1000000;
+constexpr int64_t kMaxNumber = 1000000;
 
 bool ParseOne(absl::string_view text, int64_t* value) {
   // SimpleAtoi takes signs and blanks too.
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
-         absl::SimpleAtoi(text, value) && *value <= kMax;
+         absl::SimpleAtoi(text, value) && *value <= kMaxNumber;
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
     if (!good) {
       return absl::InvalidArgumentError(absl::StrCat(
           flag, ": \"", piece,
-          "\" is not a number or range like 4-6 within 0..", kMax));
+          "\" is not a number or range like 4-6 within 0..", kMaxNumber));
     }
     for (int64_t v = first; v <= last; ++v) values.insert(v);
   }

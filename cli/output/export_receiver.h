@@ -15,6 +15,10 @@
 
 namespace rankprobe {
 
+// A run may be large, so --timeout is no bound of an export: it is the stream's
+// silence that counts, and gRPC notices when the collector is gone.
+inline constexpr double kLongestExportSeconds = 24 * 3600;
+
 // Relative, '/'-separated, no empty, "." or ".." components, no control bytes.
 bool IsSafeRelativePath(absl::string_view path);
 

@@ -20,7 +20,7 @@ using testing::ReadTextFile;
 
 class ExportStatisticsTest : public testing::TempDirTest {};
 
-v1::StepBegin* Begin(v1::RecordBatch* batch, uint64_t order) {
+v1::StepBegin* BeginStatistics(v1::RecordBatch* batch, uint64_t order) {
   v1::Record* record = batch->add_records();
   record->set_order(order);
   v1::StepBegin* begin = record->mutable_step_begin();
@@ -38,7 +38,7 @@ TEST_F(ExportStatisticsTest, AreThoseTheStepAsksFor) {
     const std::string run = asked ? "asked" : "plain";
     Frames frames(MakeIdentity(run, 0, 1));
     v1::RecordBatch* batch = frames.AddBatch(0);
-    v1::StepBegin* begin = Begin(batch, 0);
+    v1::StepBegin* begin = BeginStatistics(batch, 0);
     if (asked) {
       begin->add_extra_statistics(v1::STATISTIC_ID_ZERO_COUNT);
       begin->add_extra_statistics(static_cast<v1::StatisticId>(31));
@@ -61,7 +61,8 @@ TEST_F(ExportStatisticsTest, AreThoseTheStepAsksFor) {
     *call->mutable_output()->add_items() = call->output().items(0);
     call->mutable_output()->mutable_items(1)->mutable_tensor()->clear_extra();
     if (asked) {  // started again in the same step, by another plan
-      Begin(batch, 2)->add_extra_statistics(v1::STATISTIC_ID_INF_COUNT);
+      BeginStatistics(batch, 2)->add_extra_statistics(
+          v1::STATISTIC_ID_INF_COUNT);
     }
     std::unique_ptr<Store> store = OpenStore();
     ASSERT_TRUE(store->Commit(frames.All()).ok());

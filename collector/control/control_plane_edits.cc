@@ -12,7 +12,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr uint32_t kSwitchTimeoutMs = 10000;
 // A rank that is silent or late gets another chance, so many times.
 constexpr int kMaxAttempts = 5;
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
@@ -110,7 +109,7 @@ void ControlPlane::TryEdit(Run* run) {
       usable ? edit.who
              : absl::StrCat(edit.who, " cannot be used: ", edit.fault));
   v1::SwitchOptions options;
-  options.set_timeout_ms(kSwitchTimeoutMs);
+  options.set_timeout_ms(kOwnSwitchTimeoutMs);
   std::shared_ptr<const Plan> config = edit.config;
   if (usable) {
     spec.set_config_json(edit.config_json);

@@ -9,7 +9,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr uint32_t kSwitchTimeoutMs = 10000;
 constexpr char kCause[] = "diff_nums reached";
 
 }  // namespace
@@ -44,7 +43,7 @@ void ControlPlane::EndSpentPlans(Run* run) {
   if (!epoch.has_value()) return;
   const std::shared_ptr<const CompiledPlan> plan = run->plans.ByEpoch(*epoch);
   v1::SwitchOptions options;
-  options.set_timeout_ms(kSwitchTimeoutMs);
+  options.set_timeout_ms(kOwnSwitchTimeoutMs);
   bool in_force = plan != nullptr && plan->spec.enabled();
   if (in_force && run->plans.ForAll() != plan) {
     // A plan of single ranks.

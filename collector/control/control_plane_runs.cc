@@ -18,7 +18,7 @@ namespace {
 // being saved no run is forgotten.
 constexpr absl::Duration kIdle = absl::Seconds(30);
 constexpr absl::Duration kIdleCheckInterval = absl::Seconds(1);
-constexpr size_t kMaxFaultBytes = 1024;
+constexpr size_t kMaxToldFaultBytes = 1024;
 
 absl::Status CannotRead(const std::string& run, const absl::Status& status) {
   return absl::UnavailableError(absl::StrCat(
@@ -86,7 +86,7 @@ void ControlPlane::TellFault(const std::string& run, const std::string& fault) {
   told.set_kind(v1::Event::KIND_ERROR);
   told.set_run(run);
   told.set_step(-1);
-  told.set_detail(VisibleText(fault.substr(0, kMaxFaultBytes)));
+  told.set_detail(VisibleText(fault.substr(0, kMaxToldFaultBytes)));
   told.set_outcome("the run goes on without");
   Tell(std::move(told));
 }

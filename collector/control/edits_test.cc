@@ -23,7 +23,7 @@ constexpr char kTensor[] =
     R"({"dump_path": "d", "dump_enable": true, "task": "tensor"})";
 
 // What a rank does with directives: PlanSwitcher, in short.
-struct FakeRank {
+struct FollowingRank {
   std::string session;
   int64_t step = 0;
   bool silent = false;
@@ -36,7 +36,8 @@ struct FakeRank {
 
 class EditsTest : public testing::ControlFixture {
  protected:
-  void Join(int64_t rank, FakeRank* fake, const std::string& config = kOff) {
+  void Join(int64_t rank, FollowingRank* fake,
+            const std::string& config = kOff) {
     v1::Hello hello;
     *hello.mutable_identity() =
         testing::MakeIdentity("run", rank, 100 + static_cast<uint64_t>(rank));
@@ -53,7 +54,7 @@ class EditsTest : public testing::ControlFixture {
     fake->heard_epoch = fake->in_force.epoch();
   }
 
-  void Edit(const FakeRank& rank, const std::string& config,
+  void Edit(const FollowingRank& rank, const std::string& config,
             const std::string& fault = "",
             std::optional<uint64_t> seen = std::nullopt) {
     v1::AgentEvent event;
@@ -66,7 +67,7 @@ class EditsTest : public testing::ControlFixture {
     control_->OnEvent(rank.session, event);
   }
 
-  void Answer(FakeRank* rank) {
+  void Answer(FollowingRank* rank) {
     if (rank->silent) return;
     while (!rank->inbox.empty()) {
       const v1::Directive d = rank->inbox.front();
@@ -89,7 +90,7 @@ class EditsTest : public testing::ControlFixture {
     }
   }
 
-  void Step(FakeRank* rank) {
+  void Step(FollowingRank* rank) {
     ++rank->step;
     v1::AgentEvent event;
     event.mutable_progress()->set_step(rank->step);
@@ -107,10 +108,10 @@ class EditsTest : public testing::ControlFixture {
   }
 
   // A few steps of all ranks, and time for the ticker.
-  void Run(const std::vector<FakeRank*>& ranks, int steps = 6) {
+  void Run(const std::vector<FollowingRank*>& ranks, int steps = 6) {
     for (int i = 0; i < steps; ++i) {
-      for (FakeRank* rank : ranks) Answer(rank);
-      for (FakeRank* rank : ranks) Step(rank);
+      for (FollowingRank* rank : ranks) Answer(rank);
+      for (FollowingRank* rank : ranks) Step(rank);
       clock_.Advance(absl::Milliseconds(500));
       control_->Tick();
     }
@@ -153,7 +154,7 @@ class EditsTest : public testing::ControlFixture {
 };
 
 TEST_F(EditsTest, WhatCameOfAnEditIsAudited) {
-  FakeRank a, b;
+  FollowingRank a, b;
   Join(0, &a);
   Join(1, &b);
   Run({&a, &b}, 2);
@@ -191,14 +192,14 @@ TEST_F(EditsTest, WhatCameOfAnEditIsAudited) {
 }
 
 TEST_F(EditsTest, TheFirstRanksConfigSaysWhereItComesFrom) {
-  FakeRank rank;
+  FollowingRank rank;
   Join(3, &rank);
   EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_FIRST_RANK);
   EXPECT_EQ(Config().source_detail(), "rank 3, /work/config.json");
 }
 
 TEST_F(EditsTest, AnEditOfOneRankIsThePlanOfAllFromOneStep) {
-  FakeRank a, b;
+  FollowingRank a, b;
   Join(0, &a);
   Join(1, &b);
   Run({&a, &b}, 3);
@@ -218,7 +219,7 @@ TEST_F(EditsTest, AnEditOfOneRankIsThePlanOfAllFromOneStep) {
 }
 
 TEST_F(EditsTest, TheSameEditSeenByManyRanksIsOnePlan) {
-  FakeRank a, b, c;
+  FollowingRank a, b, c;
   Join(0, &a);
   Join(1, &b);
   Join(2, &c);
@@ -234,7 +235,7 @@ TEST_F(EditsTest, TheSameEditSeenByManyRanksIsOnePlan) {
 }
 
 TEST_F(EditsTest, ASlowRanksReadingIsNoEditAfterTheOperatorSpoke) {
-  FakeRank a, b;
+  FollowingRank a, b;
   Join(0, &a);
   Join(1, &b);
   Run({&a, &b}, 2);
@@ -252,7 +253,7 @@ TEST_F(EditsTest, ASlowRanksReadingIsNoEditAfterTheOperatorSpoke) {
 }
 
 TEST_F(EditsTest, AnEditReadBeforeTheOperatorSpokeLosesAndIsTold) {
-  FakeRank rank;
+  FollowingRank rank;
   Join(0, &rank);
   Run({&rank}, 2);
   Operator(true);
@@ -271,7 +272,7 @@ TEST_F(EditsTest, AnEditReadBeforeTheOperatorSpokeLosesAndIsTold) {
 }
 
 TEST_F(EditsTest, AnOperatorNeedNotWaitForAnEditThatHangs) {
-  FakeRank a, b;
+  FollowingRank a, b;
   Join(0, &a);
   Join(1, &b);
   Run({&a, &b}, 2);
@@ -289,7 +290,7 @@ TEST_F(EditsTest, AnOperatorNeedNotWaitForAnEditThatHangs) {
 }
 
 TEST_F(EditsTest, ARankThatIsSilentForAWhileGetsTheEditLater) {
-  FakeRank a, b;
+  FollowingRank a, b;
   Join(0, &a);
   Join(1, &b);
   Run({&a, &b}, 2);
@@ -304,7 +305,7 @@ TEST_F(EditsTest, ARankThatIsSilentForAWhileGetsTheEditLater) {
 }
 
 TEST_F(EditsTest, AnEditThatCannotBeUsedIsOffOnAllRanksUntilItIsMended) {
-  FakeRank a, b;
+  FollowingRank a, b;
   Join(0, &a, kOn);
   Join(1, &b, kOn);
   Run({&a, &b}, 2);
@@ -330,7 +331,7 @@ TEST_F(EditsTest, AnEditThatCannotBeUsedIsOffOnAllRanksUntilItIsMended) {
 }
 
 TEST_F(EditsTest, AnOperatorOverrulesAFileThatCannotBeUsed) {
-  FakeRank rank;
+  FollowingRank rank;
   Join(0, &rank, kOn);
   Run({&rank}, 2);
   Edit(rank, "{");
@@ -347,7 +348,7 @@ TEST_F(EditsTest, AnOperatorOverrulesAFileThatCannotBeUsed) {
 }
 
 TEST_F(EditsTest, AFileThatDoesNotSayLeavesTheSwitchAsItIs) {
-  FakeRank rank;
+  FollowingRank rank;
   Join(0, &rank);
   Run({&rank}, 2);
   Edit(rank, R"({"dump_path": "d", "task": "tensor"})");
@@ -362,7 +363,7 @@ TEST_F(EditsTest, AFileThatDoesNotSayLeavesTheSwitchAsItIs) {
 }
 
 TEST_F(EditsTest, APlanOfAFileOutlivesTheCollectorAndIsNoEditAfterIt) {
-  FakeRank rank;
+  FollowingRank rank;
   Join(0, &rank);
   Run({&rank}, 2);
   Edit(rank, kTensor);
@@ -378,7 +379,7 @@ TEST_F(EditsTest, APlanOfAFileOutlivesTheCollectorAndIsNoEditAfterIt) {
 }
 
 TEST_F(EditsTest, AStepThatNobodyCanReachDoesNotHoldUpTheOthers) {
-  FakeRank a, b, c;
+  FollowingRank a, b, c;
   Join(0, &a);
   Join(1, &b);
   Join(2, &c);

@@ -36,6 +36,9 @@
 
 namespace rankprobe {
 
+// How long a switch may take that no operator asked for.
+inline constexpr uint32_t kOwnSwitchTimeoutMs = 10000;
+
 class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
  public:
   // Told twice: when the plan survives this process, and when it survives the

@@ -58,7 +58,7 @@ absl::Status CheckCall(const v1::CallPhase& call) {
     if (tensor.has_payload() &&
         (tensor.payload().length_bytes() > kMaxPayloadBytes ||
          (tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
-          tensor.payload().digest().size() != 16))) {
+          tensor.payload().digest().size() != kPayloadDigestBytes))) {
       status = absl::InvalidArgumentError(
           "a payload reference has impossible lengths");
     }
@@ -90,7 +90,7 @@ absl::Status CheckRecord(const v1::Record& record) {
 }
 
 absl::Status CheckChunk(const v1::PayloadChunk& chunk) {
-  if (chunk.digest().size() != 16)
+  if (chunk.digest().size() != kPayloadDigestBytes)
     return absl::InvalidArgumentError("a chunk's digest is not 16 bytes");
   if (chunk.data().empty())
     return absl::InvalidArgumentError("a chunk is empty");
@@ -113,7 +113,7 @@ absl::Status CheckOffers(const v1::PayloadOffers& offers) {
         " lengths are offered; 1 to ", kMaxOffers, " are legal"));
   }
   for (const std::string& digest : offers.digests()) {
-    if (digest.size() != 16)
+    if (digest.size() != kPayloadDigestBytes)
       return absl::InvalidArgumentError("an offered digest is not 16 bytes");
   }
   return absl::OkStatus();

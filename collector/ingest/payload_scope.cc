@@ -4,22 +4,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/auth/secret.h"
+#include "common/base/limits.h"
 #include "common/records/call_values.h"
 
 namespace rankprobe {
-namespace {
-
-constexpr size_t kDigestBytes = 16;
-
-}  // namespace
+namespace {}  // namespace
 
 std::string StoredDigest(absl::string_view principal,
                          absl::string_view digest) {
-  if (principal.empty() || digest.size() != kDigestBytes)
+  if (principal.empty() || digest.size() != kPayloadDigestBytes)
     return std::string(digest);
   // The digest's length is fixed: no two pairs make one text.
   return Sha256(absl::StrCat("rankprobe payload ", digest, principal))
-      .substr(0, kDigestBytes);
+      .substr(0, kPayloadDigestBytes);
 }
 
 std::string RenamePayloads(absl::string_view principal,

@@ -11,7 +11,7 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kChunkBytes = 256 << 10;
+constexpr size_t kMessageBytes = 256 << 10;
 
 bool IsForward(const v1::CallPhase& call) {
   return call.kind() == v1::CALL_KIND_API_FORWARD ||
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadStep(Store* store,
           return absl::ResourceExhaustedError(absl::StrCat(
               "the reference step has over ", max_bytes, " bytes"));
         }
-        if (chunk_bytes + bytes > kChunkBytes && chunk_bytes > 0) {
+        if (chunk_bytes + bytes > kMessageBytes && chunk_bytes > 0) {
           chunks.emplace_back();
           chunk_bytes = 0;
         }

@@ -1,12 +1,12 @@
 #include "collector/ingest/refusal.h"
 
+#include "common/base/limits.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 500;
-constexpr size_t kDigestBytes = 16;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ v1::RefusalRow RefusalOf(const v1::UploadFrame& untrusted,
     row.set_step(untrusted.batch().step());
     row.set_records(static_cast<uint64_t>(untrusted.batch().records_size()));
   } else if (untrusted.has_chunk() &&
-             untrusted.chunk().digest().size() == kDigestBytes) {
+             untrusted.chunk().digest().size() == kPayloadDigestBytes) {
     row.set_payload_digest(untrusted.chunk().digest());
     row.set_payload_bytes(untrusted.chunk().length_bytes());
   }

@@ -76,7 +76,7 @@ class SlowService final : public v1::AgentService::CallbackService {
   std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-class ServerStreamTest : public testing::Test {
+class ServerStreamTest : public ::testing::Test {
  protected:
   void SetUp() override {
     grpc::ServerBuilder builder;

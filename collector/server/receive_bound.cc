@@ -1,8 +1,8 @@
 #include "collector/server/receive_bound.h"
 
 #include <linux/filter.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>

@@ -15,7 +15,7 @@
 namespace rankprobe {
 namespace {
 
-constexpr int kPatienceMs = 30000;
+constexpr int kPumpMs = 30000;
 constexpr uint32_t kBound = 100000;
 constexpr size_t kSegment = 64 << 10;
 
@@ -86,7 +86,7 @@ TEST_P(ReceiveBoundTest, NothingBeyondItArrivesUntilItIsTakenAway) {
   EXPECT_GE(received, kBound);
   EXPECT_LE(received, kBound + kSegment);
   bound.Remove(accepted_);
-  EXPECT_GE(Pump(4 << 20, kPatienceMs), size_t{4} << 20);
+  EXPECT_GE(Pump(4 << 20, kPumpMs), size_t{4} << 20);
 }
 
 TEST_P(ReceiveBoundTest, ItMovesForward) {
@@ -95,7 +95,7 @@ TEST_P(ReceiveBoundTest, ItMovesForward) {
   for (size_t most = kBound; most <= size_t{4} * kBound; most += kBound) {
     ASSERT_TRUE(bound.Set(accepted_, most));
     while (received < most) {
-      const size_t more = Pump(most - received, kPatienceMs);
+      const size_t more = Pump(most - received, kPumpMs);
       ASSERT_GT(more, 0u);
       received += more;
     }
@@ -105,7 +105,7 @@ TEST_P(ReceiveBoundTest, ItMovesForward) {
 }
 
 TEST_P(ReceiveBoundTest, WithoutOneAllArrives) {
-  EXPECT_GE(Pump(4 << 20, kPatienceMs), size_t{4} << 20);
+  EXPECT_GE(Pump(4 << 20, kPumpMs), size_t{4} << 20);
 }
 
 TEST_P(ReceiveBoundTest, AConnectionWithoutItsSynHasNone) {
@@ -114,7 +114,7 @@ TEST_P(ReceiveBoundTest, AConnectionWithoutItsSynHasNone) {
   ReceiveBound second(accepted_);
   EXPECT_FALSE(second.Set(accepted_, kBound));
   EXPECT_FALSE(second.is_set());
-  EXPECT_GE(Pump(4 << 20, kPatienceMs), size_t{4} << 20);
+  EXPECT_GE(Pump(4 << 20, kPumpMs), size_t{4} << 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ReceiveBoundTest,

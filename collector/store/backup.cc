@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/store/row_writer.h"
 #include "common/base/status_macros.h"
 #include "common/io/published_ranks.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kCopyBytes = 1 << 20;
-constexpr size_t kRowsPerBatch = 5000;
+constexpr size_t kReadBytes = 1 << 20;
 
 absl::StatusOr<uint64_t> CopyIndex(Index* from, FileSystem* file_system,
                                    const std::string& directory) {
@@ -23,16 +23,13 @@ absl::StatusOr<uint64_t> CopyIndex(Index* from, FileSystem* file_system,
   options.file_system = file_system;
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<Index> to,
                       OpenLevelDbIndex(options));
-  std::unique_ptr<IndexBatch> batch = to->NewBatch();
-  uint64_t rows = 0;
-  RP_RETURN_IF_ERROR(from->Scan(
-      "", [&](absl::string_view key, absl::string_view value) -> absl::Status {
-        batch->Put(key, value);
-        if (++rows % kRowsPerBatch != 0) return absl::OkStatus();
-        return to->Write(std::exchange(batch, to->NewBatch()), /*sync=*/false);
+  RowWriter rows(to.get());
+  RP_RETURN_IF_ERROR(
+      from->Scan("", [&](absl::string_view key, absl::string_view value) {
+        return rows.Put(key, value);
       }));
-  RP_RETURN_IF_ERROR(to->Write(std::move(batch), /*sync=*/true));
-  return rows;
+  RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/true));
+  return rows.rows();
 }
 
 absl::Status CopyFile(FileSystem* file_system, const std::string& from,
@@ -45,7 +42,7 @@ absl::Status CopyFile(FileSystem* file_system, const std::string& from,
       target->OpenForWrite(to, FileSystem::OpenMode::kCreateNew));
   std::string data;
   for (uint64_t at = 0; at < size; at += data.size()) {
-    data.resize(std::min<uint64_t>(kCopyBytes, size - at));
+    data.resize(std::min<uint64_t>(kReadBytes, size - at));
     RP_RETURN_IF_ERROR(in->Read(at, absl::MakeSpan(data)));
     RP_RETURN_IF_ERROR(out->Append(absl::string_view(data)));
   }

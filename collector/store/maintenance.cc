@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/row_writer.h"
+#include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/records/call_values.h"
 #include "rankprobe/v1/store.pb.h"
@@ -16,38 +18,15 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kRowsPerBatch = 2000;
-
-// A batch that writes itself every so many rows.
-class RowDeleter {
- public:
-  explicit RowDeleter(Index* index) : index_(index) {}
-  absl::Status Delete(absl::string_view key) {
-    if (batch_ == nullptr) batch_ = index_->NewBatch();
-    batch_->Delete(key);
-    return ++rows_ % kRowsPerBatch == 0 ? Write() : absl::OkStatus();
-  }
-  absl::Status Write() {
-    if (batch_ == nullptr) return absl::OkStatus();
-    return index_->Write(std::move(batch_), /*sync=*/false);
-  }
-  uint64_t rows() const { return rows_; }
-
- private:
-  Index* const index_;
-  std::unique_ptr<IndexBatch> batch_;
-  uint64_t rows_ = 0;
-};
-
 absl::StatusOr<uint64_t> DeleteTable(StoreHooks* store, char table,
                                      uint32_t run) {
-  RowDeleter rows(store->index());
+  RowWriter rows(store->index());
   RP_RETURN_IF_ERROR(
       store->index()->Scan(keys::TableOfRun(table, run),
                            [&](absl::string_view key, absl::string_view) {
                              return rows.Delete(key);
                            }));
-  RP_RETURN_IF_ERROR(rows.Write());
+  RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   return rows.rows();
 }
 
@@ -128,7 +107,7 @@ absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
                            std::set<std::string>* candidates,
                            v1::DeleteReport* report) {
   Index* const index = store->index();
-  RowDeleter rows(index);
+  RowWriter rows(index);
   uint64_t records = 0;
   RP_RETURN_IF_ERROR(index->Scan(
       keys::RecordPrefix(run, step.step, step.incarnation),
@@ -139,7 +118,8 @@ absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
                                   static_cast<int>(value.size()))) {
           ForEachTensor(record.call(), [&](const v1::TensorSummary& tensor) {
             const v1::PayloadRef& payload = tensor.payload();
-            if (!status.ok() || payload.digest().size() != 16) return;
+            if (!status.ok() || payload.digest().size() != kPayloadDigestBytes)
+              return;
             candidates->insert(
                 keys::Payload(run, payload.digest(), payload.length_bytes()));
             status = rows.Delete(keys::Reference(run, payload.digest(),
@@ -152,7 +132,7 @@ absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
         return rows.Delete(key);
       }));
   report->set_records(report->records() + records);
-  return rows.Write();
+  return rows.Finish(/*sync=*/false);
 }
 
 }  // namespace

@@ -61,21 +61,21 @@ absl::Status PayloadFinder::ReadSegments(
 
 void PayloadFinder::Found(uint64_t segment, const SegmentFrame& frame) {
   Piece piece;
-  piece.offset = frame.offset;
+  piece.offset = frame.header.offset;
   piece.row.set_segment(segment);
   piece.row.set_offset_bytes(frame.data_offset);
   piece.row.set_length_bytes(frame.data.size());
-  piece.row.set_crc32c(frame.crc32c);
-  std::vector<Piece>& pieces =
-      found_[keys::Payload(frame.run, frame.digest, frame.payload_length)];
+  piece.row.set_crc32c(frame.header.crc32c);
+  std::vector<Piece>& pieces = found_[keys::Payload(
+      frame.header.run, frame.header.digest, frame.header.payload_length)];
   pieces.push_back(piece);
   // A header does not say whether its data are a zstd frame of the chunk; the
   // digest of the whole will.
   const std::optional<uint64_t> unpacked = UnpackedBytes(frame.data);
   std::string data;
   if (!unpacked.has_value() || *unpacked > kMaxChunkBytes ||
-      *unpacked > frame.payload_length ||
-      frame.offset > frame.payload_length - *unpacked ||
+      *unpacked > frame.header.payload_length ||
+      frame.header.offset > frame.header.payload_length - *unpacked ||
       !Unpack(frame.data, *unpacked, &data))
     return;
   piece.row.set_length_bytes(*unpacked);

@@ -1,62 +1,38 @@
 #include "collector/store/payload_store.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "collector/store/segment_header.h"
 #include "common/base/status_macros.h"
 #include "common/io/crc32c.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kHeaderBytes = 52;
-constexpr char kMagic[] = "RPS1";
 constexpr char kSuffix[] = ".seg";
 constexpr size_t kMaxOpenReaders = 64;
 // Files with a higher number are somebody else's.
 constexpr uint64_t kMaxSegment = uint64_t{1} << 48;
 
-using Header = std::array<char, kHeaderBytes>;
-
-template <typename T>
-void PutLittle(char* out, T value) {
-  std::memcpy(out, &value,
-              sizeof(T));  // the hosts we build for are little-endian
-}
-template <typename T>
-T GetLittle(const char* in) {
-  T value;
-  std::memcpy(&value, in, sizeof(T));
-  return value;
-}
-
-Header MakeHeader(const ChunkToAppend& chunk) {
-  Header h;
-  std::memcpy(h.data(), kMagic, 4);
-  PutLittle(h.data() + 4, static_cast<uint32_t>(chunk.data.size()));
-  PutLittle(h.data() + 8, chunk.run);
-  std::memcpy(h.data() + 12, chunk.digest.data(), 16);
-  PutLittle(h.data() + 28, chunk.payload_length);
-  PutLittle(h.data() + 36, chunk.offset);
-  PutLittle(h.data() + 44, chunk.crc32c);
-  PutLittle(h.data() + 48, Crc32c({h.data(), 48}));
-  return h;
+SegmentHeader HeaderOf(const ChunkToAppend& chunk, uint64_t stored_bytes,
+                       uint32_t crc32c) {
+  return {.stored_bytes = static_cast<uint32_t>(stored_bytes),
+          .run = chunk.run,
+          .digest = chunk.digest,
+          .payload_length = chunk.payload_length,
+          .offset = chunk.offset,
+          .crc32c = crc32c};
 }
 
 std::string FileName(uint64_t segment) {
   return absl::StrCat(absl::StrFormat("%010d", segment), kSuffix);
-}
-
-bool IsHeader(const Header& h) {
-  return std::memcmp(h.data(), kMagic, 4) == 0 &&
-         GetLittle<uint32_t>(h.data() + 48) == Crc32c({h.data(), 48});
 }
 
 }  // namespace
@@ -137,16 +113,18 @@ absl::StatusOr<uint64_t> PayloadStore::ValidEnd(const std::string& path,
                       file_system_->OpenForRead(path));
   uint64_t at = from;
   std::string data;
-  while (at + kHeaderBytes <= size) {
-    Header h;
-    RP_RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(h)));
-    const uint64_t length = GetLittle<uint32_t>(h.data() + 4);
-    if (!IsHeader(h)) break;
-    if (at + kHeaderBytes + length > size) break;
-    data.resize(length);
-    RP_RETURN_IF_ERROR(file->Read(at + kHeaderBytes, absl::MakeSpan(data)));
-    if (Crc32c(data) != GetLittle<uint32_t>(h.data() + 44)) break;
-    at += kHeaderBytes + length;
+  while (at + SegmentHeader::kBytes <= size) {
+    SegmentHeader::Bytes bytes;
+    RP_RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(bytes)));
+    const std::optional<SegmentHeader> header =
+        SegmentHeader::Decode({bytes.data(), bytes.size()});
+    if (!header.has_value()) break;
+    if (at + SegmentHeader::kBytes + header->stored_bytes > size) break;
+    data.resize(header->stored_bytes);
+    RP_RETURN_IF_ERROR(
+        file->Read(at + SegmentHeader::kBytes, absl::MakeSpan(data)));
+    if (Crc32c(data) != header->crc32c) break;
+    at += SegmentHeader::kBytes + header->stored_bytes;
   }
   return at;
 }
@@ -191,7 +169,7 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
       }
       file = current();
     }
-    std::vector<Header> headers;
+    std::vector<SegmentHeader::Bytes> headers;
     std::vector<absl::string_view> pieces;
     std::deque<std::string> packed;
     headers.reserve(chunks.size() - next);
@@ -211,13 +189,14 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
           packed.pop_back();
         }
       }
-      headers.push_back(MakeHeader(chunk));
-      pieces.emplace_back(headers.back().data(), kHeaderBytes);
+      headers.push_back(
+          HeaderOf(chunk, chunk.data.size(), chunk.crc32c).Encode());
+      pieces.emplace_back(headers.back().data(), SegmentHeader::kBytes);
       pieces.push_back(chunk.data);
       row.set_segment(segment_);
-      row.set_offset_bytes(size_ + bytes + kHeaderBytes);
+      row.set_offset_bytes(size_ + bytes + SegmentHeader::kBytes);
       row.set_crc32c(chunk.crc32c);
-      bytes += kHeaderBytes + chunk.data.size();
+      bytes += SegmentHeader::kBytes + chunk.data.size();
     }
     if (const absl::Status status = file->Append(pieces); !status.ok()) {
       const absl::Status cut =
@@ -330,19 +309,15 @@ absl::Status PayloadStore::CheckHeader(const v1::ChunkRow& row,
                                             ": the header of the chunk at ",
                                             row.offset_bytes(), " is damaged"));
   };
-  if (!Contains(row) || row.offset_bytes() < kHeaderBytes) return damaged();
+  if (!Contains(row) || row.offset_bytes() < SegmentHeader::kBytes)
+    return damaged();
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<RandomAccessFile> file,
                       Reader(row.segment()));
-  Header h;
-  RP_RETURN_IF_ERROR(
-      file->Read(row.offset_bytes() - kHeaderBytes, absl::MakeSpan(h)));
-  const bool same =
-      IsHeader(h) && GetLittle<uint32_t>(h.data() + 4) == StoredBytes(row) &&
-      GetLittle<uint32_t>(h.data() + 8) == chunk.run &&
-      absl::string_view(h.data() + 12, 16) == chunk.digest &&
-      GetLittle<uint64_t>(h.data() + 28) == chunk.payload_length &&
-      GetLittle<uint64_t>(h.data() + 36) == chunk.offset &&
-      GetLittle<uint32_t>(h.data() + 44) == row.crc32c();
+  SegmentHeader::Bytes bytes;
+  RP_RETURN_IF_ERROR(file->Read(row.offset_bytes() - SegmentHeader::kBytes,
+                                absl::MakeSpan(bytes)));
+  const bool same = SegmentHeader::Decode({bytes.data(), bytes.size()}) ==
+                    HeaderOf(chunk, StoredBytes(row), row.crc32c());
   return same ? absl::OkStatus() : damaged();
 }
 

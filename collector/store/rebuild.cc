@@ -14,40 +14,16 @@
 #include "collector/store/keys.h"
 #include "collector/store/payload_finder.h"
 #include "collector/store/payload_store.h"
+#include "collector/store/row_writer.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/upgrade.h"
+#include "common/base/limits.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kRowsPerBatch = 5000;
 constexpr size_t kMaxDamagedTexts = 100;
-
-// A batch that writes itself every so many rows.
-class RowWriter {
- public:
-  explicit RowWriter(Index* index) : index_(index), batch_(index->NewBatch()) {}
-  absl::Status Put(absl::string_view key, absl::string_view value) {
-    batch_->Put(key, value);
-    return Count();
-  }
-  absl::Status Delete(absl::string_view key) {
-    batch_->Delete(key);
-    return Count();
-  }
-  absl::Status Finish() { return index_->Write(std::move(batch_), true); }
-
- private:
-  absl::Status Count() {
-    if (++rows_ % kRowsPerBatch != 0) return absl::OkStatus();
-    return index_->Write(std::exchange(batch_, index_->NewBatch()), false);
-  }
-
-  Index* const index_;
-  std::unique_ptr<IndexBatch> batch_;
-  size_t rows_ = 0;
-};
 
 template <typename M>
 bool Parse(absl::string_view value, M* message) {
@@ -188,7 +164,7 @@ class Rebuilder {
       ++report_.payloads_found;
       stored_[payload->run] += payload->length;
     }
-    RP_RETURN_IF_ERROR(rows.Finish());
+    RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/true));
     return DropUnowned();
   }
 
@@ -207,7 +183,7 @@ class Rebuilder {
         index_->Scan("q", [&](absl::string_view key, absl::string_view) {
           return rows.Delete(key);
         }));
-    return rows.Finish();
+    return rows.Finish(/*sync=*/true);
   }
 
   struct Step {
@@ -243,7 +219,9 @@ class Rebuilder {
           CountRecord(
               record,
               [&](const v1::PayloadRef& payload) {
-                if (!status.ok() || payload.digest().size() != 16) return;
+                if (!status.ok() ||
+                    payload.digest().size() != kPayloadDigestBytes)
+                  return;
                 referred_.insert(keys::Payload(*run, payload.digest(),
                                                payload.length_bytes()));
                 status =
@@ -258,7 +236,7 @@ class Rebuilder {
     for (auto& [key, step] : steps)
       RP_RETURN_IF_ERROR(WriteStep(key, &step, &rows));
     RP_RETURN_IF_ERROR(KeepUnreferred(&rows));
-    return rows.Finish();
+    return rows.Finish(/*sync=*/true);
   }
 
   absl::Status WriteStep(const std::string& key, Step* step, RowWriter* rows) {
@@ -340,7 +318,7 @@ class Rebuilder {
           rows.Put(keys::Run(entry.first), entry.second.SerializeAsString()));
     }
     report_.runs = named.size();
-    return rows.Finish();
+    return rows.Finish(/*sync=*/true);
   }
 
   // The archive is as after a clean end.
@@ -362,7 +340,7 @@ class Rebuilder {
     synced.count = std::max(synced.count, CountBeside()) + 1;
     RP_RETURN_IF_ERROR(rows.Put(keys::kSynced, keys::SyncedValue(synced)));
     RP_RETURN_IF_ERROR(rows.Put(keys::kClean, "1"));
-    return rows.Finish();
+    return rows.Finish(/*sync=*/true);
   }
 
   uint64_t CountBeside() {

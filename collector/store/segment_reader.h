@@ -9,19 +9,16 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "collector/store/segment_header.h"
 #include "common/io/file_system.h"
 
 namespace rankprobe {
 
-// The frame of one chunk as it lies in a segment.
+// The frame of one chunk as it lies in a segment; valid during the call.
 struct SegmentFrame {
-  uint32_t run = 0;
-  std::string digest;
-  uint64_t payload_length = 0;
-  uint64_t offset = 0;
-  // Of the bytes in the file, which may be a zstd frame of the chunk.
+  SegmentHeader header;
+  // Of the data in the file, which may be a zstd frame of the chunk.
   uint64_t data_offset = 0;
-  uint32_t crc32c = 0;
   absl::string_view data;
 };
 

@@ -6,6 +6,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
+#include "common/base/limits.h"
 #include "common/io/crc32c.h"
 
 namespace rankprobe {
@@ -99,7 +100,7 @@ absl::StatusOr<Partial*> StoreImpl::LoadPartial(const std::string& prefix,
 absl::Status StoreImpl::CheckChunk(const v1::PayloadChunk& chunk,
                                    bool verified) const {
   const uint64_t size = chunk.data().size();
-  if (chunk.digest().size() != 16 ||
+  if (chunk.digest().size() != kPayloadDigestBytes ||
       chunk.length_bytes() > options_.max_payload_bytes || size == 0 ||
       chunk.offset_bytes() > chunk.length_bytes() ||
       size > chunk.length_bytes() - chunk.offset_bytes()) {
@@ -228,7 +229,7 @@ absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
         [&](const v1::PayloadRef& payload) {
           run->set_offered_payload_bytes(run->offered_payload_bytes() +
                                          payload.length_bytes());
-          if (payload.digest().size() != 16) return;
+          if (payload.digest().size() != kPayloadDigestBytes) return;
           work->batch->Put(keys::Reference(run->id(), payload.digest(),
                                            payload.length_bytes(),
                                            records.step(), incarnation),

@@ -9,13 +9,14 @@
 #include "collector/store/keys.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
+#include "common/base/limits.h"
 
 namespace rankprobe {
 
 std::optional<uint32_t> StoreImpl::RunWithPayload(const std::string& run,
                                                   absl::string_view digest,
                                                   uint64_t length_bytes) {
-  if (digest.size() != 16) return std::nullopt;
+  if (digest.size() != kPayloadDigestBytes) return std::nullopt;
   const absl::StatusOr<v1::RunRow*> row = LoadRun(run, /*create=*/false);
   if (!row.ok()) return std::nullopt;
   const absl::StatusOr<bool> whole =
@@ -27,7 +28,7 @@ std::optional<uint32_t> StoreImpl::RunWithPayload(const std::string& run,
 std::string StoreImpl::PayloadDamage(const std::string& run,
                                      absl::string_view digest,
                                      uint64_t length_bytes) {
-  if (digest.size() != 16) return "";
+  if (digest.size() != kPayloadDigestBytes) return "";
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<v1::RunRow*> found = LoadRun(run, /*create=*/false);
   if (!found.ok()) return "";

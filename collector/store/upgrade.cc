@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/step_counts.h"
+#include "common/base/limits.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -57,7 +58,7 @@ class ReferenceBuilder {
     CountRecord(
         record,
         [&](const v1::PayloadRef& payload) {
-          if (payload.digest().size() != 16) return;
+          if (payload.digest().size() != kPayloadDigestBytes) return;
           batch_->Put(
               keys::Reference(run, payload.digest(), payload.length_bytes(),
                               place.step, place.incarnation),

@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/io/content_hash.h"
 #include "common/records/call_values.h"
@@ -201,7 +202,8 @@ class Verifier {
           }
           absl::Status status;
           ForEachTensor(record.call(), [&](const v1::TensorSummary& tensor) {
-            if (status.ok() && tensor.payload().digest().size() == 16)
+            if (status.ok() &&
+                tensor.payload().digest().size() == kPayloadDigestBytes)
               status = Reference(key, *run, *place, record, tensor.payload());
           });
           return status;

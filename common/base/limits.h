@@ -24,6 +24,9 @@ inline constexpr int kMaxValueMessages = 90;
 inline constexpr int kListMessages = 2;
 inline constexpr int kMapMessages = 3;
 
+// What names a payload: its XXH3-128.
+inline constexpr size_t kPayloadDigestBytes = 16;
+
 // Of one call's inputs or outputs: values in all, nested ones too, and tensors.
 inline constexpr uint64_t kMaxCallValues = 65'536;
 inline constexpr uint64_t kMaxCallTensors = 16'384;

@@ -14,8 +14,8 @@
 namespace rankprobe {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatInf = std::numeric_limits<float>::infinity();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 
 // A contiguous tensor that owns its memory.
 template <typename T>
@@ -91,11 +91,13 @@ TEST(SummaryTest, FloatRows) {
       Sum(Tensor<float>(v1::DTYPE_FLOAT32, {2}, {3, -4}).view).statistics, 3,
       -4, -0.5, 5);
   ExpectFloats(
-      Sum(Tensor<float>(v1::DTYPE_FLOAT32, {3}, {1, kNan, 2}).view).statistics,
+      Sum(Tensor<float>(v1::DTYPE_FLOAT32, {3}, {1, kFloatNan, 2}).view)
+          .statistics,
       NAN, NAN, NAN, NAN);
   ExpectFloats(
-      Sum(Tensor<float>(v1::DTYPE_FLOAT32, {2}, {kInf, -kInf}).view).statistics,
-      kInf, -kInf, NAN, kInf);
+      Sum(Tensor<float>(v1::DTYPE_FLOAT32, {2}, {kFloatInf, -kFloatInf}).view)
+          .statistics,
+      kFloatInf, -kFloatInf, NAN, kFloatInf);
   ExpectFloats(
       Sum(Tensor<float>(v1::DTYPE_FLOAT32, {2}, {-0.0f, 0.0f}).view).statistics,
       0, 0, 0, 0);
@@ -107,7 +109,7 @@ TEST(SummaryTest, FloatRows) {
           .statistics.min.f));
   EXPECT_EQ(Sum(Tensor<float>(v1::DTYPE_FLOAT32, {2}, {1e-45f, 1e38f}).view)
                 .statistics.norm.f,
-            kInf);
+            kFloatInf);
   // 0-dim: the value itself, with its sign, four times.
   ExpectFloats(Sum(Tensor<float>(v1::DTYPE_FLOAT32, {}, {-3}).view).statistics,
                -3, -3, -3, -3);
@@ -128,7 +130,7 @@ TEST(SummaryTest, SixteenBitResultsAreRoundedToTheirType) {
   EXPECT_EQ(s.norm.f, 2.921875);
   Tensor<uint16_t> big(v1::DTYPE_FLOAT16, {2}, {0x7b53, 0x7b53});
   EXPECT_EQ(Sum(big.view).statistics.mean.f, 60000);
-  EXPECT_EQ(Sum(big.view).statistics.norm.f, kInf);
+  EXPECT_EQ(Sum(big.view).statistics.norm.f, kFloatInf);
   // High precision keeps fp32 results.
   EXPECT_FLOAT_EQ(
       Sum(f16.view, ChecksumMode::kNone, Precision::kHigh).statistics.norm.f,
@@ -208,8 +210,9 @@ TEST(SummaryTest, WhatADeviceReducedHasTheSameStatistics) {
   Tensor<double> f64(v1::DTYPE_FLOAT64, {3}, {1, -2, 3.5});
   EXPECT_TRUE(same(f64.view, wide)) << "no mean and norm";
   EXPECT_TRUE(same(f64.view, wide, Precision::kHigh));
-  Tensor<float> nan(v1::DTYPE_FLOAT32, {2}, {1, kNan});
-  EXPECT_TRUE(same(nan.view, Words(kNan, kNan, kNan, kNan)));
+  Tensor<float> nan(v1::DTYPE_FLOAT32, {2}, {1, kFloatNan});
+  EXPECT_TRUE(
+      same(nan.view, Words(kFloatNan, kFloatNan, kFloatNan, kFloatNan)));
   Tensor<float> scalar(v1::DTYPE_FLOAT32, {}, {-4});
   EXPECT_TRUE(same(scalar.view, Words(-4, 0, 0, 0)));
   Tensor<int64_t> i64(v1::DTYPE_INT64, {2}, {INT64_MAX, -7});
@@ -293,7 +296,7 @@ TEST(SummaryTest, NanIsFoundAtEveryPosition) {
     for (size_t at = 0; at < n; ++at) {
       Tensor<float> t(v1::DTYPE_FLOAT32, {static_cast<int64_t>(n)},
                       std::vector<float>(n, 1));
-      t.data[at] = kNan;
+      t.data[at] = kFloatNan;
       EXPECT_TRUE(std::isnan(Sum(t.view).statistics.max.f))
           << n << " at " << at;
       Tensor<uint16_t> h(v1::DTYPE_BFLOAT16, {static_cast<int64_t>(n)},

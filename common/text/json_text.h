@@ -19,6 +19,10 @@ void AppendPythonFloat(double value, std::string* out);
 void AppendJsonString(absl::string_view text, std::string* out);
 std::string JsonString(absl::string_view text);
 
+inline bool IsJsonSpace(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
 class JsonTextWriter {
  public:
   // Appends to `out`, which outlives the writer; the caller may drain it

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/dedup_window.h"
+#include "common/base/limits.h"
 
 namespace rankprobe {
 namespace {
@@ -395,7 +396,7 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   TakeAnswers(ack);
   for (const std::string& have : ack.have_digests()) {
     if (!options_.remember) break;
-    if (have.size() != 16) continue;
+    if (have.size() != kPayloadDigestBytes) continue;
     // Frames not yet sent become empty: their numbers must still come.
     Digest digest;
     std::memcpy(digest.data(), have.data(), digest.size());

@@ -16,7 +16,6 @@ namespace {
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
 constexpr int kMaxMessageBytes = 4 << 20;
-constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 
 // The tail's owner goes along until the transport has written it.
 grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {

@@ -21,7 +21,7 @@ constexpr char kOldMagic[] = "RPQ1";
 constexpr size_t kMagicBytes = 4;
 constexpr size_t kHeadBytes = 8;
 // Above any frame; a length beyond it is not one.
-constexpr uint32_t kMaxFrameBytes = 4 << 20;
+constexpr uint32_t kMaxEntryBytes = 4 << 20;
 constexpr char kLockSuffix[] = ".lock";
 constexpr char kFileSuffix[] = ".spool";
 
@@ -186,7 +186,7 @@ absl::StatusOr<std::string> OrphanSpool::ReadFrame() {
   uint32_t length = 0, crc = 0;
   std::memcpy(&length, header.data(), 4);
   std::memcpy(&crc, header.data() + 4, 4);
-  if (length > kMaxFrameBytes || length > size_ - at_ - kHeadBytes)
+  if (length > kMaxEntryBytes || length > size_ - at_ - kHeadBytes)
     return absl::NotFoundError("a torn frame");
   std::string bytes(length, '\0');
   RP_RETURN_IF_ERROR(file_->Read(at_ + kHeadBytes, absl::MakeSpan(bytes)));

@@ -14,7 +14,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
 constexpr absl::Duration kTick = absl::Milliseconds(500);
 
 grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {

@@ -20,6 +20,9 @@
 
 namespace rankprobe {
 
+// For a generic stub: frames go out as they were encoded.
+inline constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
+
 class SpoolDrain {
  public:
   using UploadStub =
