@@ -191,15 +191,11 @@ class ServerImpl final : public Server {
     EndCalls();
     metrics_server_.reset();
     janitor_.Stop();
-    stop_ticker_.Set();
-    ticker_.join();
+    StopTicker();
     // What a stream still does elsewhere needs the commit queue, and is audited
     // like what the control plane still saves.
     session_pool_.reset();
-    control_.WaitForSaves();
-    audited_.Wait();
-    WriteAgentsAudit();
-    audited_.Wait();
+    DrainAudit();
     // Writes and syncs what has been received.
     commits_.reset();
     server_.reset();
@@ -240,9 +236,8 @@ class ServerImpl final : public Server {
     });
     if (!ended.WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
       commits_->Finish();
-      control_.WaitForSaves();
-      WriteAgentsAudit();
-      audited_.Wait();
+      StopTicker();
+      DrainAudit();
       events_->WaitForWrites();
       logger_->Log(Logger::Severity::kWarning, "queries_left",
                    {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
@@ -322,6 +317,19 @@ class ServerImpl final : public Server {
       audit_batch_waits_ = false;
     });
   }
+  void StopTicker() {
+    stop_ticker_.Set();
+    ticker_.join();
+  }
+
+  // Once the ticker has stopped: until nothing waits to be saved or audited.
+  void DrainAudit() {
+    control_.WaitForSaves();
+    audited_.Wait();
+    WriteAgentsAudit();
+    audited_.Wait();
+  }
+
   static ControlPlane::Options ControlOptions(const ServerConfig& config,
                                               const Parts& parts,
                                               EventLog* events) {
