@@ -91,13 +91,6 @@ uint64_t HeldBytes(const Request& request) {
   return 2 * static_cast<uint64_t>(request.ByteSizeLong()) + 1024;
 }
 
-absl::Status TooManyWait() {
-  return absl::ResourceExhaustedError(
-      "too many actions wait to be audited: the disk of the data directory "
-      "does "
-      "not answer; nothing was done");
-}
-
 }  // namespace
 
 ControlPlane::SwitchDone ControlService::WhenDone(
@@ -113,6 +106,22 @@ ControlPlane::SwitchDone ControlService::WhenDone(
   };
 }
 
+void ControlService::ActAudited(
+    const Auditor::Entry& entry, uint64_t bytes, std::function<void()> act,
+    const std::function<void(const absl::Status&)>& refuse) {
+  const bool added = audited_->TryAdd(
+      [entry, act = std::move(act)] {
+        entry.Begin();
+        act();
+      },
+      bytes);
+  if (added) return;
+  refuse(
+      absl::ResourceExhaustedError("too many actions wait to be audited: the "
+                                   "disk of the data directory does not "
+                                   "answer; nothing was done"));
+}
+
 grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
     v1::SwitchResult* response) {
@@ -123,14 +132,13 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
                                       ", config ", request->config_json()));
   const auto done = reactor->Done();
   // The caller may leave meanwhile, and take the request along.
-  const bool added = audited_->TryAdd(
+  ActAudited(
+      entry, HeldBytes(*request),
       [this, request = *request, entry, done,
        actor = auditor_->ActorOf(*context)] {
-        entry.Begin();
         control_->SetConfig(request, WhenDone(entry, done), actor);
       },
-      HeldBytes(*request));
-  if (!added) done(TooManyWait());
+      done);
   return reactor;
 }
 
@@ -144,14 +152,13 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
                    request->config_json().empty() ? "" : ", config ",
                    request->config_json()));
   const auto done = reactor->Done();
-  const bool added = audited_->TryAdd(
+  ActAudited(
+      entry, HeldBytes(*request),
       [this, request = *request, entry, done,
        actor = auditor_->ActorOf(*context)] {
-        entry.Begin();
         control_->SetDumpEnable(request, WhenDone(entry, done), actor);
       },
-      HeldBytes(*request));
-  if (!added) done(TooManyWait());
+      done);
   return reactor;
 }
 
@@ -195,17 +202,18 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
   const Auditor::Entry entry =
       auditor_->Describe(*context, "SetTriggers", request->run(),
                          request->spec().ShortDebugString());
-  const bool added = audited_->TryAdd(
+  ActAudited(
+      entry, HeldBytes(*request),
       [this, request, response, reactor, entry] {
-        entry.Begin();
         const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
         entry.End(ranks.status(),
                   absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
         response->set_ranks(ranks.value_or(0));
         reactor->Finish(ToGrpc(ranks.status()));
       },
-      HeldBytes(*request));
-  if (!added) reactor->Finish(ToGrpc(TooManyWait()));
+      [reactor](const absl::Status& status) {
+        reactor->Finish(ToGrpc(status));
+      });
   return reactor;
 }
 
@@ -225,17 +233,18 @@ grpc::ServerUnaryReactor* ControlService::ShipFlight(
   const Auditor::Entry entry = auditor_->Describe(
       *context, "ShipFlight", request->run(),
       absl::StrCat("ranks ", absl::StrJoin(request->ranks(), ",")));
-  const bool added = audited_->TryAdd(
+  ActAudited(
+      entry, HeldBytes(*request),
       [this, request, response, reactor, entry] {
-        entry.Begin();
         const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
         entry.End(ranks.status(),
                   absl::StrCat("asked ", ranks.value_or(0), " ranks"));
         response->set_ranks(ranks.value_or(0));
         reactor->Finish(ToGrpc(ranks.status()));
       },
-      HeldBytes(*request));
-  if (!added) reactor->Finish(ToGrpc(TooManyWait()));
+      [reactor](const absl::Status& status) {
+        reactor->Finish(ToGrpc(status));
+      });
   return reactor;
 }
 

@@ -58,6 +58,11 @@ class ControlService : public v1::ControlService::CallbackService {
       v1::ListEventsResponse* response) override;
 
  private:
+  // Does `act` elsewhere, once its line is in the audit log; refuses it while too
+  // many wait for that. `bytes` are what it holds meanwhile.
+  void ActAudited(const Auditor::Entry& entry, uint64_t bytes,
+                  std::function<void()> act,
+                  const std::function<void(const absl::Status&)>& refuse);
   // What a switch tells when it is over.
   ControlPlane::SwitchDone WhenDone(
       const Auditor::Entry& entry,
