@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "common/records/unwritten.h"
 #include "dump_format/statistics.h"
 
@@ -31,31 +31,6 @@ bool IsAbnormal(const JsonValue& value) {
     if (found != nullptr && IsNanOrInf(*found)) return true;
   }
   return false;
-}
-
-// msprobe's own table of places whose content does not matter. Narrower than
-// UnwrittenPlacesOf, which is asked first, but for masked_fill_.
-struct Harmless {
-  std::vector<std::string> inputs;
-  std::vector<std::string> outputs;
-};
-
-const Harmless* FindHarmless(const std::string& op) {
-  static const auto* const kTable =
-      new absl::flat_hash_map<std::string, Harmless>{
-          {"torch.empty", {{}, {"0"}}},
-          {"torch.empty_like", {{}, {"0"}}},
-          {"torch.empty_strided", {{}, {"0"}}},
-          {"distributed.recv", {{"0", "tensor"}, {}}},
-          {"distributed.all_gather", {{"0"}, {}}},
-          {"distributed._reduce_scatter_base", {{"0"}, {}}},
-          {"distributed.all_gather_into_tensor", {{"0"}, {}}},
-          {"distributed.reduce_scatter_tensor", {{"0"}, {}}},
-          {"distributed.reduce_scatter", {{"0", "output"}, {}}},
-          {"tensor.masked_fill_", {{"0"}, {}}},
-      };
-  const auto it = kTable->find(op);
-  return it == kTable->end() ? nullptr : &it->second;
 }
 
 struct Side {
@@ -80,11 +55,7 @@ void AddItem(const JsonValue& item, std::string place, Side* side,
 // Without the places whose content is nobody's.
 Side ReadSide(const JsonValue& record,
               std::initializer_list<absl::string_view> sections,
-              absl::Span<const absl::string_view> unwritten) {
-  const auto counts = [&](absl::string_view place) {
-    return std::find(unwritten.begin(), unwritten.end(), place) ==
-           unwritten.end();
-  };
+              absl::FunctionRef<bool(absl::string_view)> is_unwritten) {
   Side side;
   std::vector<double> norms;
   bool unknown = false;
@@ -94,11 +65,11 @@ Side ReadSide(const JsonValue& record,
     size_t index = 0;
     for (const JsonValue& item : value->items()) {
       std::string place = absl::StrCat(index++);
-      if (counts(place))
+      if (!is_unwritten(place))
         AddItem(item, std::move(place), &side, &norms, &unknown);
     }
     for (const JsonMember& member : value->fields()) {
-      if (counts(member.key)) {
+      if (!is_unwritten(member.key)) {
         AddItem(member.value, std::string(member.key), &side, &norms, &unknown);
       }
     }
@@ -110,30 +81,10 @@ Side ReadSide(const JsonValue& record,
   return side;
 }
 
-bool AllListed(const std::vector<std::string>& places,
-               const std::vector<std::string>& listed) {
-  return std::all_of(places.begin(), places.end(), [&](const std::string& p) {
-    return std::find(listed.begin(), listed.end(), p) != listed.end();
-  });
-}
-
-bool IsHarmless(absl::string_view entry, const Side& in, const Side& out) {
-  const size_t first = entry.find('.');
-  if (first == absl::string_view::npos) return false;
-  const size_t second = entry.find('.', first + 1);
-  const Harmless* const harmless =
-      FindHarmless(absl::AsciiStrToLower(entry.substr(0, second)));
-  if (harmless == nullptr) return false;
-  bool seen = false;
-  if (!harmless->inputs.empty()) {
-    if (!AllListed(in.abnormal, harmless->inputs)) return false;
-    seen = seen || !in.abnormal.empty();
-  }
-  if (!harmless->outputs.empty()) {
-    if (!AllListed(out.abnormal, harmless->outputs)) return false;
-    seen = seen || !out.abnormal.empty();
-  }
-  return seen;
+// msprobe's own rule: what masked_fill_ is called on, it may be about to mask.
+bool IsMaskedOut(absl::string_view entry, const Side& in) {
+  return absl::StartsWithIgnoreCase(entry, "Tensor.masked_fill_.") &&
+         in.abnormal == std::vector<std::string>{"0"};
 }
 
 }  // namespace
@@ -149,9 +100,12 @@ absl::string_view OverflowLevel(absl::string_view entry,
                                 const JsonValue& record) {
   if (!record.is_object()) return "";
   const UnwrittenPlaces unwritten = UnwrittenPlacesOf(entry);
-  const Side in = ReadSide(record, {"input_args", "input", "input_kwargs"},
-                           unwritten.inputs);
-  const Side out = ReadSide(record, {"output"}, unwritten.outputs);
+  const Side in = ReadSide(
+      record, {"input_args", "input", "input_kwargs"},
+      [&](absl::string_view place) { return unwritten.HasInput(place); });
+  const Side out = ReadSide(record, {"output"}, [&](absl::string_view place) {
+    return unwritten.HasOutput(place);
+  });
   const bool bad_in = !in.abnormal.empty();
   const bool bad_out = !out.abnormal.empty();
   absl::string_view level;
@@ -166,7 +120,7 @@ absl::string_view OverflowLevel(absl::string_view entry,
     const double after = *out.max_norm;
     if (before == 0 ? after > 100 : after / before > 100) level = "high";
   }
-  if (level.empty() || IsHarmless(entry, in, out)) return "";
+  if (level.empty() || IsMaskedOut(entry, in)) return "";
   return level;
 }
 

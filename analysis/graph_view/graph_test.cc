@@ -355,6 +355,11 @@ TEST(OverflowLevelTest, Rules) {
   EXPECT_EQ(Level("Distributed.recv.0.forward", record(bad, good)), "");
   EXPECT_EQ(Level("Distributed.recv.0.forward", record(good + "," + bad, good)),
             "medium");
+  EXPECT_EQ(Level("Tensor.masked_fill_.0.forward", record(bad, good)), "");
+  EXPECT_EQ(
+      Level("Tensor.masked_fill_.0.forward", record(bad + "," + bad, good)),
+      "medium");
+  EXPECT_EQ(Level("Tensor.masked_fill.0.forward", record(bad, good)), "medium");
   // Memory that is overwritten, and what is made of it.
   EXPECT_EQ(Level("Tensor.bernoulli_.0.forward", record(bad, good)), "");
   EXPECT_EQ(Level("Tensor.bernoulli_.0.forward", record(bad, bad)), "critical");
