@@ -139,7 +139,7 @@ class _Attachment:
             _say("an optimizer was made: a step now ends with its step()")
         else:
             self._attach(models)
-            self._tell(models)
+            self._tell()
         self._optimizer = optimizer
         self._begin()
 
@@ -164,7 +164,7 @@ class _Attachment:
         # The model's own hooks do not see the call that is under way.
         self._attach([module])
         self._forwards = _Forwards(module, self._begin)
-        self._tell([module], "; a step is one forward, for there is no optimizer")
+        self._tell("; a step is one forward, for there is no optimizer")
         self._forwards.enter()
         return None
 
@@ -195,13 +195,13 @@ class _Attachment:
         if not tool:
             _say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called")
 
-    def _tell(self, models: list[torch.nn.Module], how: str = "") -> None:
+    def _tell(self, how: str = "") -> None:
         """How to switch recording on; one rank says it."""
         if os.environ.get("RANK", "0") != "0" or not PrecisionDebugger._instance:
             return
         session, switch = PrecisionDebugger._instance._session, PrecisionDebugger._instance._switch
         state = "recording" if switch.enabled else "idle"
-        _say(f"attached to {', '.join(type(m).__name__ for m in models[:3])}, {state}{how}; switch with: "
+        _say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}{how}; switch with: "
              f"rankprobe enable|disable --collector {session.address} --run {session.run}")
 
     def _begin(self) -> None:
