@@ -8,13 +8,15 @@
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/config/api_list.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
 struct SwitchFlags {
-  std::string run, ranks, config;
+  std::string run, ranks, config, api_list;
+  bool own_api_list = false;
   int64_t at_step = -1, for_steps = 0;
   double wait_seconds = 10;
   bool no_wait = false;
@@ -109,8 +111,19 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
   RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
                       ReadConfigFile(flags.config));
+  if (!flags.api_list.empty()) {
+    RP_ASSIGN_OR_RETURN(*request.mutable_api_list(),
+                        ReadSmallFile(flags.api_list));
+    // Nothing would mean the agents' own.
+    const absl::Status status = ParseApiList(request.api_list()).status();
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags.api_list, ": ", status.message()));
+    }
+  }
+  if (flags.own_api_list) request.set_api_list("");
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
-  client.Introduce(request.config_json().size());
+  client.Introduce(request.ByteSizeLong());
   grpc::ClientContext context;
   client.Prepare(&context, flags.wait_seconds);
   v1::SwitchResult result;
@@ -164,6 +177,10 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
           response.enabled() ? "on" : "off", steps, SourceText(response));
     if (!response.config_fault().empty()) {
       Print(stdout, "kept off: %s\n", response.config_fault());
+    }
+    if (!response.api_list().empty()) {
+      Print(stdout, "functions: a list of %d bytes (--json has it)\n",
+            response.api_list().size());
     }
     Print(stdout, "%s\n", Lines{response.config_json()});
   }
@@ -234,6 +251,12 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   auto flags = std::make_shared<SwitchFlags>();
   AddSwitchFlags(set, flags.get());
   set->add_option("FILE", flags->config, "config.json")->required();
+  CLI::Option* const list = set->add_option(
+      "--api-list", flags->api_list,
+      "functions to record instead: JSON, or msprobe's support_wrap_ops.yaml");
+  set->add_flag("--own-api-list", flags->own_api_list,
+                "each rank's own list of functions again")
+      ->excludes(list);
   set->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return ConfigSet(g, *flags, code);

@@ -12,6 +12,7 @@
 #include "common/base/monotonic_event.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
+#include "common/config/api_list.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -283,6 +284,10 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
                      " has passed: a rank is in step ", furthest)));
   }
   spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
+  // The run's, until an operator gives another.
+  if (const auto plan = run->plans.ForAll();
+      plan != nullptr && !spec.has_api_list() && plan->spec.has_api_list())
+    spec.set_api_list(plan->spec.api_list());
   run->switches.push_back(std::make_shared<SwitchOperation>(
       SwitchOperation::Request{std::move(spec), options, std::move(config)},
       sessions, ActionsFor(run_name, ranks, sessions), std::move(done)));
@@ -335,6 +340,13 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
     return done(status);
   auto config = RunPlans::Parse(request.config_json());
   if (!config.ok()) return done(config.status());
+  if (!request.api_list().empty()) {
+    const absl::Status status = ParseApiList(request.api_list()).status();
+    if (!status.ok()) {
+      return done(absl::InvalidArgumentError(
+          absl::StrCat("the API list: ", status.message())));
+    }
+  }
   if (const absl::Status status = ReadRun(request.run()); !status.ok())
     return done(status);
   const RunQueuedAfter save(&saves_);
@@ -344,6 +356,7 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
   spec.set_config_json(request.config_json());
   spec.set_source(v1::PlanSpec::SOURCE_OPERATOR);
   spec.set_source_detail(who);
+  if (request.has_api_list()) spec.set_api_list(request.api_list());
   // Dumping goes on as long as it would have, and no longer.
   v1::SwitchOptions options = request.options();
   if (const auto plan = run->plans.ForAll();
@@ -374,6 +387,7 @@ absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
   response.set_source(run->plans.ForAll()->spec.source());
   response.set_source_detail(run->plans.ForAll()->spec.source_detail());
   response.set_config_fault(run->edits.fault());
+  response.set_api_list(run->plans.ForAll()->spec.api_list());
   return response;
 }
 

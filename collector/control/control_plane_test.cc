@@ -193,6 +193,36 @@ TEST_F(ControlPlaneTest, BadRequestsChangeNothing) {
   EXPECT_FALSE(control_->GetConfig("run")->enabled());
 }
 
+// Whoever sends it: no rank hears of a list that is none.
+TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
+  FakeRank rank;
+  Join(0, &rank);
+  BeginStep(&rank, 10);
+  const auto set_list = [&](const std::string& list) {
+    v1::SetConfigRequest request;
+    request.set_run("run");
+    request.set_config_json(std::string(DefaultConfigJson()));
+    request.set_api_list(list);
+    result_.reset();
+    control_->SetConfig(request, [this](absl::StatusOr<v1::SwitchResult> r) {
+      result_ = std::move(r);
+    });
+    while (!rank.inbox.empty()) Deliver(&rank);
+    const int64_t until = rank.step + 10;
+    while (rank.step < until) BeginStep(&rank, rank.step + 1);
+  };
+  const uint64_t epoch = control_->GetConfig("run")->epoch();
+  set_list("functional: [relu]");
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result_->status().message()),
+              HasSubstr("the API list: line 1"));
+  EXPECT_EQ(control_->GetConfig("run")->epoch(), epoch);
+  set_list("functional:\n- relu\n");
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ(control_->GetConfig("run")->api_list(), "functional:\n- relu\n");
+}
+
 // A dump of three steps does not become an endless one.
 TEST_F(ControlPlaneTest, AConfigChangesNothingAboutWhenDumpingEnds) {
   FakeRank rank;

@@ -126,10 +126,15 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
     v1::SwitchResult* response) {
   auto* const reactor = new LateReactor<v1::SwitchResult>(response);
-  const Auditor::Entry entry =
-      auditor_->Describe(*context, "SetConfig", request->run(),
-                         absl::StrCat(DescribeOptions(request->options()),
-                                      ", config ", request->config_json()));
+  const Auditor::Entry entry = auditor_->Describe(
+      *context, "SetConfig", request->run(),
+      absl::StrCat(DescribeOptions(request->options()), ", config ",
+                   request->config_json(),
+                   !request->has_api_list()      ? ""
+                   : request->api_list().empty() ? ", the agents' own API list"
+                                                 : ", an API list",
+                   request->api_list().empty() ? "" : " ",
+                   request->api_list()));
   const auto done = reactor->Done();
   // The caller may leave meanwhile, and take the request along.
   ActAudited(

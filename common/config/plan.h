@@ -91,6 +91,9 @@ struct Plan {
   std::string bench_path;
   int64_t diff_nums = 1;  // -1 = unlimited
   std::vector<SliceSpec> slices;
+  // Functions to record in place of the front end's own list (api_list.h); not a
+  // field of config.json: an operator gives it. Empty: the front end's own.
+  std::string api_list;
 
   // A rank filter with no known rank matches nothing.
   bool WantsRank(std::optional<int64_t> rank) const;

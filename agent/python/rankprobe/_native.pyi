@@ -179,4 +179,7 @@ def mode_function(stand_ins: dict[Any, Any]) -> Callable[..., Any]:
 def parse_config(config_json: str) -> _ParsedConfig:
     """Raises ValueError naming every fault."""
 
+def parse_api_list(text: str) -> dict[str, list[str]]:
+    """Prefix -> names, of JSON or of support_wrap_ops.yaml's form. ValueError says where it is bad."""
+
 def fault_line(path: str, fault: str) -> str: ...

@@ -4,13 +4,23 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/base/step_range.h"
+#include "common/config/api_list.h"
 
 namespace rankprobe {
 namespace {
 
 // Plans agreed on whose step has not come; of more, the oldest go.
 constexpr size_t kMaxAgreed = 16;
+
+absl::StatusOr<std::shared_ptr<const Plan>> PlanOf(const v1::PlanSpec& spec) {
+  RP_ASSIGN_OR_RETURN(ConfigResult parsed, ParseConfig(spec.config_json(), {}));
+  if (!spec.api_list().empty())
+    RP_RETURN_IF_ERROR(ParseApiList(spec.api_list()).status());
+  parsed.plan.api_list = spec.api_list();
+  return std::make_shared<const Plan>(std::move(parsed.plan));
+}
 
 }  // namespace
 
@@ -63,7 +73,14 @@ void PlanSwitcher::Edit(std::shared_ptr<const Plan> plan,
   absl::MutexLock lock(&mutex_);
   const ActivePlan before = Current();
   const bool on = plan != nullptr && enabled.value_or(before.enabled);
-  if (plan == nullptr) plan = before.plan;
+  if (plan == nullptr) {
+    plan = before.plan;
+  } else if (before.plan != nullptr && !before.plan->api_list.empty()) {
+    // No field of the file: the operator's list stays.
+    auto with_list = std::make_shared<Plan>(*plan);
+    with_list->api_list = before.plan->api_list;
+    plan = std::move(with_list);
+  }
   if (at_once) {
     edit_ = FileEdit{std::move(plan), on, heard_epoch_};
   } else if (current_.epoch == 0) {
@@ -74,14 +91,14 @@ void PlanSwitcher::Edit(std::shared_ptr<const Plan> plan,
 
 v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
   // Parsing is the slow part; the training thread does not wait for it.
-  absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
+  absl::StatusOr<std::shared_ptr<const Plan>> plan = PlanOf(spec);
   absl::MutexLock lock(&mutex_);
   heard_epoch_ = std::max(heard_epoch_, spec.epoch());
   v1::PlanPrepared answer;
   answer.set_epoch(spec.epoch());
   answer.set_current_step(step_);
-  if (!parsed.ok()) {
-    answer.set_reason(std::string(parsed.status().message()));
+  if (!plan.ok()) {
+    answer.set_reason(std::string(plan.status().message()));
   } else if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
     answer.set_reason("the plan's steps are out of range");
   } else if (spec.epoch() <= current_.epoch) {
@@ -97,7 +114,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
                      spec.source() == v1::PlanSpec::SOURCE_FILE,
                      spec.effective_at_step(),
                      spec.for_steps(),
-                     std::make_shared<const Plan>(std::move(parsed->plan))};
+                     *std::move(plan)};
   }
   return answer;
 }
@@ -143,8 +160,8 @@ void PlanSwitcher::Abort(uint64_t epoch) {
 }
 
 void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
-  absl::StatusOr<ConfigResult> parsed = ParseConfig(spec.config_json(), {});
-  if (!parsed.ok() || !IsStep(spec.effective_at_step()) ||
+  absl::StatusOr<std::shared_ptr<const Plan>> plan = PlanOf(spec);
+  if (!plan.ok() || !IsStep(spec.effective_at_step()) ||
       !IsStep(spec.for_steps()))
     return;
   absl::MutexLock lock(&mutex_);
@@ -154,8 +171,7 @@ void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
     prepared_.reset();
   Agree(Held{spec.epoch(), spec.enabled(),
              spec.source() == v1::PlanSpec::SOURCE_FILE,
-             spec.effective_at_step(), spec.for_steps(),
-             std::make_shared<const Plan>(std::move(parsed->plan))});
+             spec.effective_at_step(), spec.for_steps(), *std::move(plan)});
 }
 
 int64_t PlanSwitcher::step() const {

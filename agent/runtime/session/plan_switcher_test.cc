@@ -176,6 +176,24 @@ TEST_F(PlanSwitcherTest, AnEditAtOnceBeatsThePlanInForceInTheNextStep) {
   EXPECT_FALSE(Enabled(3)) << "a file that does not say changes nothing";
 }
 
+TEST_F(PlanSwitcherTest, AnOperatorsListOfFunctionsOutlivesAnEdit) {
+  Enabled(0);
+  v1::PlanSpec spec = Spec(1, 2);
+  spec.set_api_list("torch:\n- add\n");
+  ASSERT_TRUE(gate_.Prepare(spec).accepted());
+  ASSERT_FALSE(gate_.Commit(1).has_value());
+  EXPECT_EQ(gate_.BeginStep(2, &applied_).plan->api_list, spec.api_list());
+  gate_.Edit(PlanOf(Task::kTensor), true, /*at_once=*/true);
+  const ActivePlan edited = gate_.BeginStep(3, &applied_);
+  EXPECT_EQ(edited.plan->task, Task::kTensor);
+  EXPECT_EQ(edited.plan->api_list, spec.api_list());
+  spec = Spec(2, 5);
+  spec.set_api_list("torch: [add]");
+  const v1::PlanPrepared bad = gate_.Prepare(spec);
+  EXPECT_FALSE(bad.accepted());
+  EXPECT_THAT(bad.reason(), HasSubstr("line 1"));
+}
+
 TEST_F(PlanSwitcherTest, AnEditThatCannotBeUsedIsOffUntilItIsMended) {
   gate_.Adopt(Spec(1, 0, true));
   EXPECT_TRUE(Enabled(0));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agent/runtime/reference/reference_dump.h"
+#include "common/config/api_list.h"
 
 namespace py = pybind11;
 
@@ -64,6 +65,7 @@ py::dict PlanDict(const Plan& plan) {
   out["diff_nums"] = plan.diff_nums;
   out["extra_info"] = plan.extra_info;
   out["auto_export"] = plan.auto_export;
+  out["api_list"] = plan.api_list;
   if (plan.dump_enable.has_value()) out["dump_enable"] = *plan.dump_enable;
   return out;
 }
@@ -78,6 +80,14 @@ py::dict ParseConfigDict(const std::string& config_json) {
   py::dict out;
   out["plan"] = PlanDict(config->plan);
   out["warnings"] = config->warnings;
+  return out;
+}
+
+py::dict ParseApiListDict(const std::string& text) {
+  const absl::StatusOr<ApiList> list = ParseApiList(text);
+  if (!list.ok()) throw py::value_error(std::string(list.status().message()));
+  py::dict out;
+  for (const auto& [prefix, names] : *list) out[py::str(prefix)] = names;
   return out;
 }
 

@@ -15,6 +15,9 @@ pybind11::dict PlanDict(const Plan& plan);
 // {"plan": {..}, "warnings": [..]}; ValueError listing every fault.
 pybind11::dict ParseConfigDict(const std::string& config_json);
 
+// {prefix: [names]}; ValueError.
+pybind11::dict ParseApiListDict(const std::string& text);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_

@@ -102,6 +102,7 @@ void RegisterCapture(py::module_& m) {
       py::arg("stand_ins"),
       "__torch_function__ of a mode that calls stand_ins[func] for func.");
   m.def("parse_config", &ParseConfigDict, py::arg("config_json"));
+  m.def("parse_api_list", &ParseApiListDict, py::arg("text"));
 }
 
 }  // namespace rankprobe

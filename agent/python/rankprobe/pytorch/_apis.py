@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from rankprobe import _native
-from rankprobe.pytorch._api_list import load_list
+from rankprobe.pytorch._api_list import load_list, parse_list
 from rankprobe.pytorch._bindings import pop_mode, push_mode
 from rankprobe.pytorch._process import warn
 
@@ -92,7 +92,9 @@ class Apis:
 
     def __init__(self, capture: Any, path: Optional[str] = None) -> None:
         self._capture = capture
-        self._list = load_list(path)
+        self._own_list = load_list(path)
+        # An operator's list, as text; "": it is this process' own.
+        self._text = ""
         # (host, name, stand-in, original; None: inherited)
         self._places: list[tuple[Any, str, Any, Any]] = []
         self._by_original: dict[Any, Any] = {}
@@ -102,10 +104,27 @@ class Apis:
         self._custom: dict[tuple[int, str], tuple[Any, str, Any, str]] = {}
         self._mode: Optional[_Mode] = None
         self._mode_entered = self._paused = False
-        self._collect()
+        self._collect(self._own_list)
 
-    def _collect(self) -> None:
-        for prefix, names in self._list.items():
+    def use(self, text: str) -> None:
+        """The list to record from now on, as an operator gave it; "": the process' own.
+
+        Between steps. Raises ValueError, and changes nothing, for a bad one.
+        """
+        if text == self._text:
+            return
+        chosen = parse_list(text) if text else self._own_list
+        installed = self._installed
+        self.leave_mode()
+        self.remove()
+        self._places, self._by_original, self._mode = [], {}, None
+        self._text = text
+        self._collect(chosen)
+        if installed:
+            self.install()
+
+    def _collect(self, chosen: dict[str, list[str]]) -> None:
+        for prefix, names in chosen.items():
             for host in _hosts(prefix):
                 for name in names:
                     self._add(prefix, host, name)

@@ -44,6 +44,7 @@ class Instruments:
         if not plan["records_saved"]:
             self._recomputations.install()
         if plan["records_apis"]:
+            self.apis.use(plan["api_list"])
             self.apis.install()
         else:
             self.apis.leave_mode()

@@ -1,0 +1,30 @@
+// The functions that a front end records, by the prefix of their entries: JSON, an
+// object of lists ({"Functional": ["relu"]}), or what msprobe's
+// support_wrap_ops.yaml is made of. Pure function; the text is not trusted.
+#ifndef RANKPROBE_COMMON_CONFIG_API_LIST_H_
+#define RANKPROBE_COMMON_CONFIG_API_LIST_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+inline constexpr size_t kMaxApiListBytes = 256 << 10;
+
+// In the order of the text: the first prefix that names a function has it.
+using ApiList = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+// JSON where the text begins with '{'. Of YAML: block lists of names below the
+// sections of support_wrap_ops.yaml, of which `aten` and `npu_distributed` are
+// skipped (eager PyTorch calls nothing by those names). INVALID_ARGUMENT says
+// the line.
+absl::StatusOr<ApiList> ParseApiList(absl::string_view text);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_CONFIG_API_LIST_H_

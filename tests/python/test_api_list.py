@@ -1,0 +1,101 @@
+"""A list of functions that an operator gives a running job (FEATURES B14)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+LIST = """\
+functional:
+  - relu
+tensor:
+  - add
+"""
+
+
+class Job:
+    """This process as rank 0: the same three calls in every step."""
+
+    def __init__(self, collector, debugger) -> None:
+        self._collector = collector
+        self._debugger = debugger
+        debugger._session.native.wait_connected(60.0)
+
+    def step(self) -> None:
+        self._debugger.start()
+        torch.abs(F.relu(torch.ones(2))).add(1)
+        self._debugger.stop()
+        self._debugger.step()
+
+    def cli(self, *words: str, code: int = 0):
+        """Runs it beside steps."""
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            done = pool.submit(self._collector.cli, *words, check=False)
+            while not done.done():
+                self.step()
+        result = done.result()
+        assert result.returncode == code, result.stdout + result.stderr
+        return result
+
+    def recorded(self) -> list[str]:
+        """What one step more records, as the archive has it."""
+        step = self._debugger._session.native.current_step
+        self.step()
+        tree = pathlib.Path(self._debugger.config.dump_path) / f"step{step}"
+        self._debugger.wait_exported()
+        (rank,) = tree.iterdir()
+        return list(json.loads((rank / "dump.json").read_text())["data"])
+
+
+@pytest.fixture
+def job(dump, collector, monkeypatch) -> Job:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_RUN", "listed")
+    monkeypatch.setenv("RANK", "0")
+    return Job(collector, dump.debugger(auto_export=True))
+
+
+OWN = ["Functional.relu.0.forward", "Torch.abs.0.forward", "Tensor.add.0.forward"]
+LISTED = ["Functional.relu.0.forward", "Tensor.add.0.forward"]
+
+
+@pytest.mark.parametrize("text", [LIST, json.dumps({"Functional": ["relu"], "Tensor": ["add"]})], ids=["yaml", "json"])
+def test_an_operators_list_is_recorded_until_it_is_taken_back(job, dump, tmp_path, text) -> None:
+    listed = tmp_path / "support_wrap_ops.yaml"
+    listed.write_text(text)
+    job.step()
+    assert job.recorded() == OWN
+    config = str(dump.config_path)
+    job.cli("config", "set", config, "--api-list", str(listed))
+    assert job.recorded() == LISTED
+    assert "functions: a list of" in job.cli("config", "get").stdout
+    assert job._collector.json("config", "get")["api_list"] == text
+    # It is the run's: other plans keep it, and a file edit.
+    job.cli("disable")
+    job.cli("enable")
+    job.cli("config", "set", config)
+    assert job.recorded() == LISTED
+    job.cli("config", "set", config, "--own-api-list")
+    assert job.recorded() == OWN
+    assert job._collector.json("config", "get").get("api_list", "") == ""
+
+
+@pytest.mark.parametrize("text,said", [
+    ("functional: [relu]\n", "line 1"), ("", "empty"), ("{\"Torch\": 3}", "Torch"), ("#" * 300_000, "at most"),
+], ids=["inline", "empty", "json", "long"])
+def test_a_bad_list_changes_nothing(job, dump, tmp_path, text: str, said: str) -> None:
+    listed = tmp_path / "list.yaml"
+    listed.write_text(text)
+    job.step()
+    epoch = job._collector.json("config", "get")["epoch"]
+    result = job.cli("config", "set", str(dump.config_path), "--api-list", str(listed), code=2)
+    assert str(listed) in result.stderr and said in result.stderr
+    assert job._collector.json("config", "get")["epoch"] == epoch
+    assert job.recorded() == OWN
+
