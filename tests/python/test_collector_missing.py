@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
+import time
 
 import harness
 import pytest
+import rankprobe
 
 pytest.importorskip("torch")
 
@@ -149,3 +153,15 @@ def test_rankprobe_run(tmp_path, policy, code) -> None:
         assert "on_collector_missing is fail" in result.stderr.splitlines()[-1]
     if policy == "explode":
         assert "--on-collector-missing" in result.stderr.splitlines()[-1]
+
+
+def test_a_missing_program_of_ours_is_named_at_once(dump, tmp_path) -> None:
+    """For a private collector: it was tried again for a minute before."""
+    site = tmp_path / "lib" / "site"
+    shutil.copytree(pathlib.Path(rankprobe.__file__).parent, site / "rankprobe",
+                    ignore=shutil.ignore_patterns("__pycache__", "bin"))
+    begun = time.monotonic()
+    result = run(dump, 0, "", PYTHONPATH=str(site), PATH="/nowhere", RANKPROBE_BIN_DIR=str(tmp_path))
+    assert result.returncode == 1 and time.monotonic() - begun < 30, result.stderr
+    assert "FileNotFoundError: no program rankprobed" in result.stderr.splitlines()[-1], result.stderr
+    assert not (dump.path / ".rankprobe").exists()

@@ -94,7 +94,9 @@ class EmbeddedCollector:
     started again; `run` the name of the run; `manifests` the file for those of
     this process' exports. `unfinished`: something is not in dump_path, and is
     to be brought there when the last user has ended; unless it is set, leave()
-    says that all is there. A forked child has no use of it.
+    says that all is there. A forked child has no use of it. FileNotFoundError
+    where a program of ours is missing, RuntimeError where a collector neither
+    ends nor answers.
     """
 
     def __init__(self, dump_path: str, run: str) -> None:
@@ -106,6 +108,7 @@ class EmbeddedCollector:
         self._supervisor: Optional[int] = None
         self._commits = True
         self._told_of_left = False
+        self._programs = {name: os.path.abspath(find_binary(name)) for name in ("rankprobed", "rankprobe")}
         begun = time.monotonic()
         told = False
         while not self._join(run):
@@ -154,9 +157,7 @@ class EmbeddedCollector:
 
     def _create(self, run: str) -> int:
         """A new directory, in use by us before it has its name."""
-        job = {"run": run, "root": str(self.root), "rankprobed": os.path.abspath(find_binary("rankprobed")),
-               "rankprobe": os.path.abspath(find_binary("rankprobe")),
-               "lock": str(_root_lock_path(self.root))}
+        job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root))}
         self._base.mkdir(mode=0o750, exist_ok=True)
         fresh = self._base / f"new-{os.getpid()}-{time.time_ns():x}"
         fresh.mkdir(mode=0o700)
