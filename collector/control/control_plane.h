@@ -263,8 +263,12 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Plans of single ranks are kept beside the run's own.
   static std::string PlanKey(const std::string& run, int64_t rank);
+  // The highest epoch of the run and of its ranks, also of those that do not
+  // come back, and of plans that were taken back.
+  static std::string EpochKey(const std::string& run);
   // Rows of the store, by their keys.
   using SavedRows = std::vector<std::pair<std::string, v1::PlanSpec>>;
+  // Of a new plan.
   static SavedRows RowsOf(const std::string& run, const v1::PlanSpec& spec,
                           const std::vector<int64_t>& ranks);
   // Saves the rows behind everything that was to be saved before. `saved` is

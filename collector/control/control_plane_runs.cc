@@ -47,6 +47,10 @@ absl::StatusOr<ControlPlane::SavedRun> ControlPlane::ReadSaved(
         saved.file_key = RunEdits::KeyOf(saved.plan->spec.config_json());
     }
   }
+  const auto highest = store_->LoadPlan(EpochKey(name));
+  if (!highest.ok()) return CannotRead(name, highest.status());
+  if (highest->has_value())
+    saved.epoch = std::max(saved.epoch, (*highest)->epoch());
   const auto triggers = store_->LoadPlan(TriggersKey(name));
   if (!triggers.ok()) return CannotRead(name, triggers.status());
   if (triggers->has_value()) {

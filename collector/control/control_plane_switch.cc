@@ -27,11 +27,18 @@ std::string ControlPlane::PlanKey(const std::string& run, int64_t rank) {
   return absl::StrCat(run, std::string(1, '\0'), rank);
 }
 
+std::string ControlPlane::EpochKey(const std::string& run) {
+  return absl::StrCat(run, std::string(1, '\0'), "epoch");
+}
+
 ControlPlane::SavedRows ControlPlane::RowsOf(
     const std::string& run, const v1::PlanSpec& spec,
     const std::vector<int64_t>& ranks) {
-  if (ranks.empty()) return {{run, spec}};
+  // First: what is saved without the rest is an epoch that nobody gets.
   SavedRows rows;
+  rows.emplace_back(EpochKey(run), v1::PlanSpec())
+      .second.set_epoch(spec.epoch());
+  if (ranks.empty()) rows.emplace_back(run, spec);
   for (const int64_t rank : ranks) rows.emplace_back(PlanKey(run, rank), spec);
   return rows;
 }
@@ -103,7 +110,7 @@ void ControlPlane::TakeBack(const std::string& run_name,
         return plan == nullptr ? none : plan->spec;
       };
       if (ranks.empty())
-        rows = RowsOf(run_name, spec_of(run->plans.ForAll()), {});
+        rows.emplace_back(run_name, spec_of(run->plans.ForAll()));
       for (const int64_t rank : ranks)
         rows.emplace_back(PlanKey(run_name, rank),
                           spec_of(run->plans.ForRank(rank)));

@@ -100,6 +100,29 @@ TEST_F(SavedRunsTest, AReconnectDoesNotPutInForceWhatWasNotAgreedOn) {
   EXPECT_EQ(Join(1, &later).plan().epoch(), second->epoch());
 }
 
+// A rank may have heard of a plan of its own and never come back.
+TEST_F(SavedRunsTest, AnEpochOfARankThatIsGoneIsNotUsedAgain) {
+  FakeRank ranks[2], later;
+  Join(0, &ranks[0]);
+  Join(1, &ranks[1]);
+  control_->WaitForSaves();
+  for (const FakeRank& rank : ranks) BeginStep(rank, 10);
+  Enable(std::nullopt, {1});
+  const std::optional<v1::PlanSpec> own = Accept(&ranks[1], 10);
+  ASSERT_TRUE(own.has_value());
+  control_->WaitForSaves();
+  Close();
+  Open();
+  EXPECT_EQ(Join(0, &later).plan().epoch(), 1u);
+  BeginStep(later, 10);
+  Enable(std::nullopt, {0});
+  const std::optional<v1::PlanSpec> next = Accept(&later, 10);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_GT(next->epoch(), own->epoch());
+  control_->WaitForSaves();
+  Close();
+}
+
 TEST_F(SavedRunsTest, TriggersThatCannotBeSyncedAreNotAnsweredWithOk) {
   FakeRank rank;
   Join(0, &rank);
