@@ -24,6 +24,13 @@ function(rankprobe_library name)
   _rankprobe_common(${name})
 endfunction()
 
+# A library whose sources stay objects of their own in a unity build. The Python
+# extension _analysis takes parts of it that need no messages: a message that
+# _native registers too, in the same process, ends it.
+function(rankprobe_separate_objects name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+endfunction()
+
 function(rankprobe_binary name)
   cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${A_SRCS})
