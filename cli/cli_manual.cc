@@ -67,6 +67,7 @@ Manual CliManual() {
       {"--ranks", "RANKS"},
       {"--steps", "STEPS"},
       {"--config", "FILE"},
+      {"--api-list", "FILE"},
       {"--rank", "RANK"},
       {"--step", "STEP"},
       {"--at-step", "STEP"},
