@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/channel_security.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 
@@ -34,9 +35,10 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
                                    arguments);
 }
 
+// The other side's message is not trusted: it ends up on a terminal.
 inline absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      status.error_message());
+                      VisibleText(status.error_message()));
 }
 
 // Puts the token, if there is one, on a call that has not begun.

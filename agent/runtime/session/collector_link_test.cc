@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "agent/runtime/session/session.h"
 #include "common/base/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
@@ -27,6 +28,7 @@ class FakeCollector final : public v1::AgentService::Service {
     v1::AgentEvent event;
     if (!stream->Read(&event) || !event.has_hello())
       return grpc::Status::CANCELLED;
+    if (!refusal.ok()) return refusal;
     {
       absl::MutexLock lock(&mutex_);
       stream_ = stream;
@@ -73,6 +75,9 @@ class FakeCollector final : public v1::AgentService::Service {
     return applied_;
   }
 
+  // Before the first Hello: the answer to it.
+  grpc::Status refusal;
+
  private:
   absl::Mutex mutex_;
   grpc::ServerReaderWriter<v1::Directive, v1::AgentEvent>* stream_
@@ -81,21 +86,42 @@ class FakeCollector final : public v1::AgentService::Service {
   std::optional<v1::PlanApplied> applied_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST(CollectorLinkTest, ACommitThatCameTooLateIsMadeGoodByTheCollector) {
-  FakeCollector collector;
+std::unique_ptr<grpc::Server> Serve(FakeCollector* collector,
+                                    SessionOptions* options) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                            &port);
-  builder.RegisterService(&collector);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  builder.RegisterService(collector);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  options->collector = "127.0.0.1:" + std::to_string(port);
+  options->identity.set_run("run");
+  options->identity.set_host("host");
+  options->identity.set_pid(1);
+  options->drain_deadline = absl::Milliseconds(10);
+  return server;
+}
+
+// Whoever listens there may write to the terminal of the training.
+TEST(CollectorLinkTest, ARefusalCannotSteerATerminal) {
+  FakeCollector collector;
+  collector.refusal =
+      grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no\x1b[2J\nOK: yes");
   const SystemClock clock;
   SessionOptions options;
-  options.collector = "127.0.0.1:" + std::to_string(port);
-  options.identity.set_run("run");
-  options.identity.set_host("host");
-  options.identity.set_pid(1);
-  options.drain_deadline = absl::Milliseconds(10);
+  const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+  options.on_missing = MissingCollector::kFail;
+  const absl::Status status =
+      Session::Create(std::move(options), &clock).status();
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("no\\x1b[2J\\nOK: yes"));
+}
+
+TEST(CollectorLinkTest, ACommitThatCameTooLateIsMadeGoodByTheCollector) {
+  FakeCollector collector;
+  const SystemClock clock;
+  SessionOptions options;
+  const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
   auto session = Session::Create(std::move(options), &clock);
   ASSERT_TRUE(session.ok()) << session.status();
   ASSERT_TRUE((*session)->WaitConnected(kSoon).ok());

@@ -21,8 +21,8 @@ void CollectorLink::NoteError(const absl::Status& status) {
 
 void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
   absl::MutexLock lock(&mutex_);
-  last_error_ =
-      status.ok() ? "the collector ended the stream" : status.error_message();
+  last_error_ = status.ok() ? "the collector ended the stream"
+                            : std::string(FromGrpc(status).message());
   if (welcomed) return;
   // Refusals that another try will not change, as long as the other side
   // stays what it is. The worker still tries again: it may be replaced.
@@ -37,7 +37,7 @@ void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
     case grpc::StatusCode::FAILED_PRECONDITION:
       fatal_ = absl::FailedPreconditionError(absl::StrCat(
           options_.collector, " is not a compatible rankprobe collector: ",
-          status.error_message()));
+          FromGrpc(status).message()));
       break;
     default:
       break;
@@ -54,7 +54,7 @@ void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       queue_->StreamEnded(status.ok() ? "no reason given"
-                                      : status.error_message());
+                                      : FromGrpc(status).message());
       break;
     default:
       break;
