@@ -32,6 +32,13 @@ struct Told {
   bool enabled = false;
   int64_t for_steps = 0;
   v1::SwitchResult result;
+
+  // What it announces for a step that is not before its first. A rank that
+  // heard of it late may come when it is over.
+  bool On(int64_t step) const {
+    return enabled &&
+           (for_steps == 0 || step < result.effective_at_step() + for_steps);
+  }
 };
 
 class Churn {
@@ -175,7 +182,7 @@ class Churn {
                  (rank.applied_step() == step && first->step != step)) {
         Fault("epoch %d: rank %d was reported at step %d and ran it at %d",
               epoch, rank.rank(), rank.applied_step(), first->step);
-      } else if (first->enabled != told.enabled) {
+      } else if (first->enabled != told.On(first->step)) {
         Fault("epoch %d: rank %d ran it the wrong way round", epoch,
               rank.rank());
       }
@@ -200,8 +207,7 @@ class Churn {
       if (log.step < first)
         Fault("rank %zu ran epoch %d at step %d, before %d: torn", rank,
               log.epoch, log.step, first);
-      const bool on = told.enabled && (told.for_steps == 0 ||
-                                       log.step < first + told.for_steps);
+      const bool on = told.On(log.step);
       if (log.enabled != on)
         Fault("rank %zu, epoch %d, step %d: dumping %d, announced %d", rank,
               log.epoch, log.step, log.enabled, on);
