@@ -1,15 +1,30 @@
 #include "collector/control/explain.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/filter/record_filter.h"
 #include "common/records/entry_names.h"
 
 namespace rankprobe {
 namespace {
+
+// "relu" of "relu", "Functional.relu" and "Functional.relu.0.forward".
+absl::string_view FunctionOf(absl::string_view call) {
+  std::vector<absl::string_view> parts = absl::StrSplit(call, '.');
+  while (parts.size() > 1 &&
+         (parts.back() == "forward" || parts.back() == "backward" ||
+          absl::c_all_of(parts.back(), absl::ascii_isdigit)))
+    parts.pop_back();
+  return parts.back();
+}
 
 class Explainer {
  public:
@@ -46,6 +61,7 @@ class Explainer {
                          "); it gets the plan at its next step"));
     }
     ExplainSwitch();
+    ExplainList();
     ExplainFilters();
     ExplainCalls();
     return std::move(out_);
@@ -84,6 +100,22 @@ class Explainer {
                              ? absl::StrCat(" for ", spec.for_steps(), " steps")
                              : ""));
     }
+  }
+
+  // Not parsed: a list that does not have the word does not have the function.
+  void ExplainList() {
+    const std::string& list = plan_->spec.api_list();
+    if (list.empty()) return;
+    const absl::string_view function = FunctionOf(question_.call);
+    const bool named = ClassifyEntry(question_.call) == EntryKind::kModule ||
+                       absl::StrContains(list, function);
+    Stage("functions", named,
+          named ? std::string("an operator's list of functions is in force "
+                              "(rankprobe config get --json)")
+                : absl::StrCat("the operator's list of functions does not "
+                               "name \"",
+                               function,
+                               "\" (rankprobe config set --own-api-list)"));
   }
 
   void ExplainFilters() {

@@ -78,6 +78,24 @@ TEST_F(ExplainTest, EachStageThatStopsARankIsNamed) {
   EXPECT_THAT(Stage(Explain(), "budget").reason(), HasSubstr("no tensors"));
 }
 
+TEST_F(ExplainTest, AFunctionThatTheOperatorsListDoesNotNameIsSaid) {
+  const v1::RankExplanation rank = Explain();
+  for (const v1::Explanation& stage : rank.stages())
+    EXPECT_NE(stage.stage(), "functions") << "there is no list";
+  spec_.set_api_list("functional:\n- relu\n");
+  EXPECT_TRUE(Stage(Explain(), "functions").passes());
+  for (const char* call :
+       {"relu", "Functional.relu", "Functional.relu.0.forward",
+        "Functional.relu.12.backward", "Module.a.A.forward.0"}) {
+    question_.call = call;
+    EXPECT_TRUE(Stage(Explain(), "functions").passes()) << call;
+  }
+  question_.call = "Torch.abs.0.forward";
+  const v1::Explanation said = Stage(Explain(), "functions");
+  EXPECT_FALSE(said.passes());
+  EXPECT_THAT(said.reason(), HasSubstr("does not name \"abs\""));
+}
+
 TEST_F(ExplainTest, EachCallHasItsVerdictInOrder) {
   spec_.set_config_json(
       R"({"dump_path": "d", "level": "L1", "task": "tensor",
