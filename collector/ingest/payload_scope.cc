@@ -8,7 +8,6 @@
 #include "common/records/call_values.h"
 
 namespace rankprobe {
-namespace {}  // namespace
 
 std::string StoredDigest(absl::string_view principal,
                          absl::string_view digest) {

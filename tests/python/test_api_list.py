@@ -76,7 +76,7 @@ def test_an_operators_list_is_recorded_until_it_is_taken_back(job, dump, tmp_pat
     assert job.recorded() == LISTED
     assert "functions: a list of" in job.cli("config", "get").stdout
     assert job._collector.json("config", "get")["api_list"] == text
-    # It is the run's: other plans keep it, and a file edit.
+    # It is the run's: other plans keep it.
     job.cli("disable")
     job.cli("enable")
     job.cli("config", "set", config)
@@ -98,4 +98,3 @@ def test_a_bad_list_changes_nothing(job, dump, tmp_path, text: str, said: str) -
     assert str(listed) in result.stderr and said in result.stderr
     assert job._collector.json("config", "get")["epoch"] == epoch
     assert job.recorded() == OWN
-
