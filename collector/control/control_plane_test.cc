@@ -221,6 +221,21 @@ TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
   set_list("functional:\n- relu\n");
   ASSERT_TRUE(result_.has_value() && result_->ok());
   EXPECT_EQ(control_->GetConfig("run")->api_list(), "functional:\n- relu\n");
+
+  // A configuration that is only tried would keep the list.
+  v1::ExplainRequest question;
+  question.set_run("run");
+  question.set_call("Torch.abs.0.forward");
+  question.set_config_json(std::string(DefaultConfigJson()));
+  std::vector<std::string> failed;
+  control_->Explain(question, [&](absl::StatusOr<v1::ExplainResponse> said) {
+    ASSERT_TRUE(said.ok());
+    for (const v1::Explanation& stage : said->ranks(0).stages())
+      if (!stage.passes()) failed.push_back(stage.stage());
+  });
+  clock_.Advance(absl::Seconds(10));
+  control_->Tick();
+  EXPECT_THAT(failed, ::testing::Contains("functions"));
 }
 
 // A dump of three steps does not become an endless one.

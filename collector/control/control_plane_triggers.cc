@@ -409,10 +409,10 @@ v1::ExplainResponse ControlPlane::Answer(const ExplainOperation& op) {
     facts.late_reason = agent.late_reason;
     const auto report = op.reports.find(agent.identity.incarnation());
     if (report != op.reports.end()) facts.report = report->second;
-    const auto rank = RankOf(agent.identity);
+    const auto in_force = run->plans.ForRank(RankOf(agent.identity));
+    if (in_force != nullptr) facts.api_list = in_force->spec.api_list();
     *response.add_ranks() = ExplainRank(
-        question,
-        op.hypothetical != nullptr ? op.hypothetical : run->plans.ForRank(rank),
+        question, op.hypothetical != nullptr ? op.hypothetical : in_force,
         facts);
   }
   if (response.ranks().empty()) {

@@ -104,7 +104,7 @@ class Explainer {
 
   // Not parsed: a list that does not have the word does not have the function.
   void ExplainList() {
-    const std::string& list = plan_->spec.api_list();
+    const absl::string_view list = facts_.api_list;
     if (list.empty()) return;
     const absl::string_view function = FunctionOf(question_.call);
     const bool named = ClassifyEntry(question_.call) == EntryKind::kModule ||

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "collector/control/run_plans.h"
 #include "common/filter/call_filter.h"
 #include "rankprobe/v1/control.pb.h"
@@ -24,6 +25,8 @@ struct RankFacts {
   // 0: none. And why.
   uint64_t late_epoch = 0;
   std::string late_reason;
+  // PlanSpec.api_list in force, which a plan that is only tried would keep.
+  absl::string_view api_list;
   std::optional<v1::CallReport> report;
 };
 

@@ -82,7 +82,7 @@ TEST_F(ExplainTest, AFunctionThatTheOperatorsListDoesNotNameIsSaid) {
   const v1::RankExplanation rank = Explain();
   for (const v1::Explanation& stage : rank.stages())
     EXPECT_NE(stage.stage(), "functions") << "there is no list";
-  spec_.set_api_list("functional:\n- relu\n");
+  facts_.api_list = "functional:\n- relu\n";
   EXPECT_TRUE(Stage(Explain(), "functions").passes());
   for (const char* call :
        {"relu", "Functional.relu", "Functional.relu.0.forward",
