@@ -32,7 +32,7 @@ import end_to_end
 RECORDS = 300  # thousands
 PAYLOAD_MIB = 512
 LIGHT = ("off", "statistics_L0", "statistics_L1", "statistics_mix", "md5_mix")
-LIGHT_STEPS, HEAVY_STEPS = 30, 9
+LIGHT_STEPS, HEAVY_STEPS = 16, 5
 
 
 def cpu_of(pid: int) -> tuple[float, float]:

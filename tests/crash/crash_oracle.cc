@@ -67,7 +67,10 @@ class Process {
     return *this;
   }
 
-  bool Start(const std::vector<std::string>& command, const std::string& log) {
+  // `hold_sigterm`: it is delivered once the process asks for it (an agent that
+  // has just begun would die of it before it can say that it is wanted).
+  bool Start(const std::vector<std::string>& command, const std::string& log,
+             bool hold_sigterm = false) {
     std::vector<char*> argv;
     argv.reserve(command.size() + 1);
     for (const std::string& word : command)
@@ -78,8 +81,16 @@ class Process {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
                                      O_WRONLY | O_CREAT | O_APPEND, 0640);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    const int rc =
-        ::posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t held;
+    sigemptyset(&held);
+    if (hold_sigterm) sigaddset(&held, SIGTERM);
+    posix_spawnattr_setsigmask(&attributes, &held);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    const int rc = ::posix_spawn(&pid_, argv[0], &actions, &attributes,
+                                 argv.data(), environ);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (rc != 0) pid_ = 0;
     return rc == 0;
@@ -228,7 +239,7 @@ class Oracle {
       command.push_back("--spool-directory");
       command.push_back(Path(absl::StrCat("spool", rank)));
     }
-    agents_[rank].Start(command, Path("agents.log"));
+    agents_[rank].Start(command, Path("agents.log"), /*hold_sigterm=*/true);
   }
 
   bool KillCollector() {

@@ -123,6 +123,10 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
              const std::string& spool_directory) {
   std::signal(SIGTERM, [](int) { stop_requested = 1; });
+  sigset_t held;
+  sigemptyset(&held);
+  sigaddset(&held, SIGTERM);
+  ::sigprocmask(SIG_UNBLOCK, &held, nullptr);
   const SystemClock clock;
   SessionOptions options;
   options.collector = collector;
