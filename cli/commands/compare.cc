@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -168,14 +170,16 @@ class ResultFiles : public analysis::CompareVisitor {
   absl::StatusOr<analysis::TableSink*> BeginRank(const DumpPlace& place,
                                                  const DumpReader& dump,
                                                  StatSet stats) override {
-    if (output_.empty()) {
-      RP_ASSIGN_OR_RETURN(output_, PrepareOutput(file_system_, flags_.output));
+    if (!output_.has_value()) {
+      RP_ASSIGN_OR_RETURN(OutputDirectory made,
+                          OutputDirectory::Make(file_system_, flags_.output));
+      output_.emplace(std::move(made));
     }
-    results_.push_back(
-        {place,
-         ResultPath(file_system_, output_, Stem(target_, place, timestamp_),
-                    flags_.xlsx ? ".xlsx" : ".csv"),
-         {}});
+    results_.push_back({place,
+                        ResultPath(file_system_, output_->path(),
+                                   Stem(target_, place, timestamp_),
+                                   flags_.xlsx ? ".xlsx" : ".csv"),
+                        {}});
     const std::string& file = results_.back().file;
     const std::vector<std::string> header =
         analysis::CompareHeader(dump.mode(), stats, dump.has_stack());
@@ -202,7 +206,8 @@ class ResultFiles : public analysis::CompareVisitor {
   }
   absl::Status Finish() {
     for (const auto& sink : sinks_) RP_RETURN_IF_ERROR(sink->Finish());
-    return diffs_.Write(output_);
+    return output_.has_value() ? diffs_.Write(output_->path())
+                               : absl::OkStatus();
   }
   const std::vector<CompareResult>& results() const { return results_; }
 
@@ -211,7 +216,7 @@ class ResultFiles : public analysis::CompareVisitor {
   const Globals& globals_;
   const CompareFlags& flags_;
   const DumpLayout& target_;
-  std::string output_;
+  std::optional<OutputDirectory> output_;
   const std::string timestamp_;
   DiffFiles diffs_;
   std::vector<CompareResult> results_;

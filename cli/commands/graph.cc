@@ -160,13 +160,13 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
       Print(stderr, "%s\n", line);
     };
   }
-  RP_ASSIGN_OR_RETURN(const std::string output,
-                      PrepareOutput(file_system.get(), flags.output));
+  RP_ASSIGN_OR_RETURN(const OutputDirectory output,
+                      OutputDirectory::Make(file_system.get(), flags.output));
   const std::string path =
       options.merged_as_dump
-          ? output
+          ? output.path()
           : ResultPath(
-                file_system.get(), output,
+                file_system.get(), output.path(),
                 absl::StrCat(flags.reference.empty() ? "build_" : "compare_",
                              TimestampText(SystemClock().Now())),
                 ".vis.db");

@@ -31,10 +31,10 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   std::string path;
   // Nothing found, nothing written: as msprobe.
   if (!origins.empty()) {
-    RP_ASSIGN_OR_RETURN(const std::string output,
-                        PrepareOutput(file_system.get(), flags.output));
+    RP_ASSIGN_OR_RETURN(const OutputDirectory output,
+                        OutputDirectory::Make(file_system.get(), flags.output));
     // msprobe's name, time_ns() included.
-    path = absl::StrCat(output, "/anomaly_analyze_",
+    path = absl::StrCat(output.path(), "/anomaly_analyze_",
                         absl::ToUnixNanos(SystemClock().Now()), ".json");
     RP_RETURN_IF_ERROR(
         WriteNewFile(file_system.get(), path, analysis::AnomalyJson(origins)));

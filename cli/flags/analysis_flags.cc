@@ -60,13 +60,28 @@ void AddForce(CLI::App* verb, bool* force) {
                  "user, or that are links (with a warning)");
 }
 
-absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
-                                          const std::string& directory) {
-  std::string path = directory;
+absl::StatusOr<OutputDirectory> OutputDirectory::Make(
+    FileSystem* file_system, const std::string& directory) {
+  OutputDirectory output;
+  std::string& path = output.path_;
+  path = directory;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  for (std::string missing = path; !file_system->Exists(missing);) {
+    output.made_.push_back(missing);
+    const size_t slash = missing.rfind('/');
+    if (slash == std::string::npos || slash == 0) break;
+    missing.resize(slash);
+  }
   const absl::Status made = file_system->CreateDirectories(path);
   if (!made.ok()) return absl::InvalidArgumentError(made.message());
-  return path;
+  return output;
+}
+
+OutputDirectory::~OutputDirectory() {
+  for (const std::string& directory : made_) {
+    // Refused where anything lies, also what came this moment.
+    if (::rmdir(directory.c_str()) != 0) return;
+  }
 }
 
 std::string ResultPath(FileSystem* file_system, const std::string& directory,

@@ -26,9 +26,28 @@ std::unique_ptr<FileSystem> OpenInputs(bool force);
 // The flag of the verbs that read dumps.
 void AddForce(CLI::App* verb, bool* force);
 
-// Makes the directory and returns it without a slash at the end.
-absl::StatusOr<std::string> PrepareOutput(FileSystem* file_system,
-                                          const std::string& directory);
+// The directory that a verb writes into. What of it did not exist before goes
+// again with the object, unless something lies in it by then: a verb that fails
+// leaves no empty directory. Outlives all that writes there.
+class OutputDirectory {
+ public:
+  // INVALID_ARGUMENT when it cannot be made.
+  static absl::StatusOr<OutputDirectory> Make(FileSystem* file_system,
+                                              const std::string& directory);
+  OutputDirectory(OutputDirectory&&) = default;
+  OutputDirectory& operator=(OutputDirectory&&) = delete;
+  ~OutputDirectory();
+
+  // Without a slash at the end.
+  const std::string& path() const { return path_; }
+
+ private:
+  OutputDirectory() = default;
+
+  std::string path_;
+  // Innermost first.
+  std::vector<std::string> made_;
+};
 
 // A name that is free: of the second result of one second, `stem`_2.
 std::string ResultPath(FileSystem* file_system, const std::string& directory,

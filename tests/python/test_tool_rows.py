@@ -124,6 +124,20 @@ def test_d8_progress_log_has_a_line_at_each_tenth(tmp_path: pathlib.Path) -> Non
     assert cli(*words, "-progress_log").stderr.splitlines() == [f"ranks {10 * i}%" for i in range(11)]
 
 
+@pytest.mark.parametrize("verb", ("graph_visualize", "compare"))
+def test_a_verb_that_fails_leaves_no_directory(tmp_path: pathlib.Path, verb: str) -> None:
+    """Nor those above it that it made; one that was there stays, and so does what somebody else put there."""
+    broken = changed(CNN, tmp_path / "broken", lambda name, text: text[:-40] if name == "dump.json" else text)
+    (tmp_path / "there").mkdir()
+    for out in (tmp_path / "new", tmp_path / "new" / "deep", tmp_path / "there" / "deep"):
+        said = cli(verb, "-tp", broken, "-gp", CNN, "-o", f"{out}/", code=2).stderr
+        assert "dump.json" in said and said.count("\n") == 1
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "there"], said
+        assert list((tmp_path / "there").iterdir()) == []
+    cli(verb, "-tp", CNN, "-gp", CNN, "-o", tmp_path / "new" / "deep")
+    assert len(list((tmp_path / "new" / "deep").iterdir())) == 1
+
+
 KINDS = {"statistics": CNN, "md5": next((GOLDEN / "dumps" / "cnn_md5_mix" / "step0").iterdir()), "tensor": TENSORS,
          "structure": next((GOLDEN / "dumps" / "cnn_structure" / "step0").iterdir())}
 
