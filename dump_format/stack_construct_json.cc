@@ -1,4 +1,5 @@
-// stack.json and construct.json, which say where calls come from.
+// stack.json, construct.json and requests.json, which say where calls come from
+// and whose they are.
 #include "absl/strings/str_cat.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_json.h"
@@ -48,6 +49,51 @@ std::string ConstructJson(const StepView& view) {
     json.Int(view.end->megatron_micro_step_number());
   }
   json.EndObject();
+  return out;
+}
+
+std::string RequestsJson(const StepView& view) {
+  std::string out;
+  JsonTextWriter json(&out);
+  json.BeginArray();
+  for (const StepView::Requests& part : view.requests) {
+    json.BeginObject();
+    json.Key("from_entry");
+    if (part.first_entry.empty()) {
+      json.Null();
+    } else {
+      json.String(part.first_entry);
+    }
+    json.Key("rows");
+    json.Int(part.requests.rows());
+    json.Key("recorded");
+    if (part.requests.recorded().empty()) {
+      json.Null();
+    } else {
+      json.String(part.requests.recorded());
+    }
+    json.Key("requests");
+    json.BeginArray();
+    for (const v1::RequestRows& request : part.requests.requests()) {
+      json.BeginObject();
+      json.Key("id");
+      json.String(request.id());
+      json.Key("begin");
+      json.Int(request.begin());
+      json.Key("end");
+      json.Int(request.end());
+      json.Key("position");
+      if (request.has_position()) {
+        json.Int(request.position());
+      } else {
+        json.Null();
+      }
+      json.EndObject();
+    }
+    json.EndArray();
+    json.EndObject();
+  }
+  json.EndArray();
   return out;
 }
 

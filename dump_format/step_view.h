@@ -27,6 +27,13 @@ struct StepView {
   std::vector<v1::ConstructEdge> edges;
   std::vector<v1::LossEvent> losses;
   std::vector<v1::ErrorEvent> errors;
+  // Whose rows the tensors are of, and the entry from which on that holds
+  // (empty: nothing was recorded under it).
+  struct Requests {
+    v1::StepRequests requests;
+    std::string first_entry;
+  };
+  std::vector<Requests> requests;
 };
 
 }  // namespace rankprobe

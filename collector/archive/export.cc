@@ -244,6 +244,10 @@ class StepExporter {
       RP_RETURN_IF_ERROR(
           WriteText(directory + "/construct.json", ConstructJson(view)));
     }
+    if (!view.requests.empty()) {
+      RP_RETURN_IF_ERROR(
+          WriteText(directory + "/requests.json", RequestsJson(view)));
+    }
     const v1::StepLedger ledger =
         AccountStep(info, view, missing, unreadable,
                     DamageOf(store_, options_.run), *refused_);

@@ -131,6 +131,8 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
     switch (record.body_case()) {
       case v1::Record::kCall: {
         const v1::CallPhase& phase = record.call();
+        if (!view.requests.empty() && view.requests.back().first_entry.empty())
+          view.requests.back().first_entry = phase.entry();
         const auto [it, is_new] =
             index_of_call.try_emplace(phase.entry(), view.calls.size());
         if (is_new) {
@@ -182,6 +184,8 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
         view.begin.set_has_payloads(view.begin.has_payloads() ||
                                     record.step_begin().has_payloads());
         AddStatistics(record.step_begin(), &view.begin);
+        if (record.step_begin().has_requests())
+          view.requests.push_back({record.step_begin().requests(), ""});
         view.has_begin = true;
         break;
       case v1::Record::kStepEnd:

@@ -91,6 +91,13 @@ uint64_t CallCost(const v1::CallPhase& call) {
   return cost;
 }
 
+uint64_t RequestsCost(const v1::StepBegin& begin) {
+  if (!begin.has_requests()) return 0;
+  return kMessage<v1::StepRequests> + kString +
+         static_cast<uint64_t>(begin.requests().requests_size()) *
+             (kMessage<v1::RequestRows> + kString);
+}
+
 uint64_t RecordCost(const v1::Record& record) {
   const uint64_t cost = kMessage<v1::Record>;
   switch (record.body_case()) {
@@ -113,7 +120,8 @@ uint64_t RecordCost(const v1::Record& record) {
       return cost + kMessage<v1::StepBegin> + 4 * kString +
              static_cast<uint64_t>(
                  record.step_begin().extra_statistics_size()) *
-                 sizeof(int);
+                 sizeof(int) +
+             RequestsCost(record.step_begin());
     case v1::Record::kStepEnd:
       return cost + kMessage<v1::StepEnd>;
     case v1::Record::kTrace:

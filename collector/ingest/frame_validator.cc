@@ -66,6 +66,19 @@ absl::Status CheckCall(const v1::CallPhase& call) {
   return status;
 }
 
+absl::Status CheckRequests(const v1::StepRequests& step) {
+  if (step.requests_size() > kMaxStepRequests)
+    return absl::InvalidArgumentError("a step names over 1024 requests");
+  for (const v1::RequestRows& rows : step.requests()) {
+    if (rows.id().size() > kMaxRequestIdBytes)
+      return absl::InvalidArgumentError("a request's id is over 256 bytes");
+    if (rows.begin() < 0 || rows.end() < rows.begin() ||
+        rows.end() > step.rows())
+      return absl::InvalidArgumentError("a request's rows are impossible");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRecord(const v1::Record& record) {
   switch (record.body_case()) {
     case v1::Record::kCall:
@@ -77,7 +90,7 @@ absl::Status CheckRecord(const v1::Record& record) {
     case v1::Record::kStepBegin:
       if (record.step_begin().extra_statistics_size() > kMaxExtraStatistics)
         return absl::InvalidArgumentError("a step has over 32 statistics");
-      return absl::OkStatus();
+      return CheckRequests(record.step_begin().requests());
     case v1::Record::kStack:
       if (record.stack().frames_size() > kMaxStackFrames)
         return absl::InvalidArgumentError("a stack is too deep");

@@ -91,6 +91,30 @@ TEST(FrameValidatorTest, StatisticsAreBounded) {
   EXPECT_TRUE(Refused(step(33)));
 }
 
+TEST(FrameValidatorTest, RequestsOfAStepAreBounded) {
+  const auto step = [](int count, size_t id_bytes, int64_t begin, int64_t end) {
+    return [=](v1::UploadFrame* f) {
+      v1::StepRequests* requests = f->mutable_batch()
+                                       ->add_records()
+                                       ->mutable_step_begin()
+                                       ->mutable_requests();
+      requests->set_rows(8);
+      for (int i = 0; i < count; ++i) {
+        v1::RequestRows* request = requests->add_requests();
+        request->set_id(std::string(id_bytes, 'x'));
+        request->set_begin(begin);
+        request->set_end(end);
+      }
+    };
+  };
+  EXPECT_FALSE(Refused(step(1024, 256, 0, 8)));
+  EXPECT_TRUE(Refused(step(1025, 256, 0, 8)));
+  EXPECT_TRUE(Refused(step(1, 257, 0, 8)));
+  EXPECT_TRUE(Refused(step(1, 1, -1, 8)));
+  EXPECT_TRUE(Refused(step(1, 1, 5, 4)));
+  EXPECT_TRUE(Refused(step(1, 1, 0, 9)));
+}
+
 // E01, D02
 TEST(FrameValidatorTest, TextsThatGoFurtherAreChecked) {
   const auto mesh = [](const std::string& text) {

@@ -42,6 +42,9 @@ inline constexpr int kMaxDimensions = 64;
 inline constexpr int kMaxStackFrames = 4096;
 // Of a tensor, beside Max, Min, Mean and Norm.
 inline constexpr int kMaxExtraStatistics = 32;
+// Of a server's step that are named, and of the name of one.
+inline constexpr int kMaxStepRequests = 1024;
+inline constexpr size_t kMaxRequestIdBytes = 256;
 
 }  // namespace rankprobe
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "common/base/limits.h"
 #include "common/config/config_reader.h"
 #include "common/config/plan.h"
 #include "common/records/entry_names.h"
@@ -175,7 +176,7 @@ class Parser {
     for (const char* other :
          {"statistics", "tensor", "structure", "acc_check", "overflow_check",
           "exception_dump", "nan_check", "run_ut", "grad_probe",
-          "free_benchmark", "custom_op_namespaces", "request_id"}) {
+          "free_benchmark", "custom_op_namespaces"}) {
       top_.Has(other);
     }
   }
@@ -199,6 +200,7 @@ class Parser {
       plan_.summary_mode = static_cast<SummaryMode>(*i);
     ParseExtraStatistics(&reader);
     ParseSlices(&reader);
+    ParseRequest(&reader);
     // MindSpore-only members: checked, then without effect here.
     constexpr std::array kDevices = {"host", "device"};
     constexpr std::array kFormats = {"npy", "bin"};
@@ -375,6 +377,24 @@ class Parser {
       slice.end = *end;
       plan_.slices.push_back(slice);
     }
+  }
+
+  void ParseRequest(ConfigReader* reader) {
+    plan_.request_id = reader->String("request_id").value_or("");
+    if (plan_.request_id.size() > kMaxRequestIdBytes) {
+      reader->Fault("request_id", "a long text",
+                    absl::StrCat("at most ", kMaxRequestIdBytes, " bytes"));
+    }
+    const bool whole = !plan_.RecordsValues() || plan_.RecordsSaved();
+    if (!whole) return;
+    const char* why =
+        " has no effect: of task statistics or tensor at level L0, L1 or mix";
+    if (!plan_.request_id.empty())
+      warnings_.push_back(absl::StrCat(reader->FieldName("request_id"), why));
+    if (!plan_.slices.empty())
+      warnings_.push_back(absl::StrCat(reader->FieldName("slice"), why));
+    plan_.request_id.clear();
+    plan_.slices.clear();
   }
 
   void CheckCombinations() {

@@ -91,6 +91,8 @@ struct Plan {
   std::string bench_path;
   int64_t diff_nums = 1;  // -1 = unlimited
   std::vector<SliceSpec> slices;
+  // Of a server: only steps with this request, and of their tensors its rows.
+  std::string request_id;
   // Functions to record in place of the front end's own list (api_list.h); not a
   // field of config.json: an operator gives it. Empty: the front end's own.
   std::string api_list;

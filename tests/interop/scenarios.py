@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 import scenarios_distributed  # noqa: F401  (registers its scenarios)
 import scenarios_edits  # noqa: F401  (the same)
+import scenarios_serving  # noqa: F401
 from scenario_models import Cnn, Transformer
 from scenario_registry import SCENARIOS, Scenario, scenario  # noqa: F401
 

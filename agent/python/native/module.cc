@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/capture_bindings.h"
 #include "agent/runtime/recorder/recorder.h"
+#include "agent/runtime/recorder/step_requests.h"
 #include "agent/runtime/session/config_file.h"
 #include "agent/runtime/session/options.h"
 #include "common/base/version.h"
@@ -86,6 +88,8 @@ std::vector<PyTensorView> ReadTensors(const py::sequence& objects) {
     out.push_back(ReadTensor(py::reinterpret_borrow<py::object>(object)));
   return out;
 }
+
+using RequestTokens = std::tuple<std::string, int64_t, std::optional<int64_t>>;
 
 class PySession {
  public:
@@ -190,10 +194,17 @@ class PySession {
     if (!status.ok()) Raise(status);
   }
 
-  void Start(std::optional<int64_t> rank) {
+  // `requests`: (id, tokens, position of the first of them) of each request of a
+  // server's step.
+  void Start(std::optional<int64_t> rank,
+             std::optional<std::vector<RequestTokens>> requests) {
     if (capture_ != nullptr) capture_->BeginStep();
     const py::gil_scoped_release release;
-    Get().Start(rank);
+    if (!requests.has_value()) return Get().Start(rank);
+    v1::StepRequests step;
+    for (auto& [id, tokens, position] : *requests)
+      AddRequest(std::move(id), tokens, position, &step);
+    Get().Start(rank, &step);
   }
   void Stop() {
     if (capture_ != nullptr) capture_->FinishDevices();
@@ -214,6 +225,7 @@ class PySession {
   }
   bool recording() { return Get().recording(); }
   bool enabled() { return Get().enabled(); }
+  bool request_missing() { return Get().request_missing(); }
   int64_t step() { return Get().current_step(); }
 
   // One whole call: its inputs and its outputs. The entry's name.
@@ -378,7 +390,8 @@ PYBIND11_MODULE(_native, m) {
            py::arg("config_path") = "", py::arg("on_collector_missing") = "")
       .def("wait_connected", &PySession::WaitConnected,
            py::arg("seconds") = 10.0)
-      .def("start", &PySession::Start, py::arg("rank") = py::none())
+      .def("start", &PySession::Start, py::arg("rank") = py::none(),
+           py::arg("requests") = py::none())
       .def("stop", &PySession::Stop)
       .def("step", &PySession::Step)
       .def("set_init_step", &PySession::SetInitStep, py::arg("step"))
@@ -405,6 +418,7 @@ PYBIND11_MODULE(_native, m) {
       .def("plan", &PySession::ActivePlanDict)
       .def_property_readonly("recording", &PySession::recording)
       .def_property_readonly("enabled", &PySession::enabled)
+      .def_property_readonly("request_missing", &PySession::request_missing)
       .def_property_readonly("current_step", &PySession::step);
   rankprobe::RegisterCapture(m);
 }

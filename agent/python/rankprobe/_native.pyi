@@ -48,8 +48,13 @@ class Session:
     def wait_connected(self, seconds: float = ...) -> None:
         """Raises TimeoutError."""
 
-    def start(self, rank: int | None = ...) -> None:
-        """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known."""
+    @property
+    def request_missing(self) -> bool:
+        """The last start() would have recorded, but the plan's request_id is not among its requests."""
+
+    def start(self, rank: int | None = ..., requests: Sequence[tuple[str, int, int | None]] | None = ...) -> None:
+        """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known.
+        requests: of a server's step, in the order of its rows: id, tokens (> 0), position of the first one."""
 
     def stop(self) -> None:
         """Recording off; waits until what was recorded is safe with the collector or queued."""

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/runtime/recorder/step_requests.h"
 #include "common/base/status_macros.h"
 #include "common/filter/record_filter.h"
 #include "common/records/cut_value.h"
@@ -108,6 +109,11 @@ bool Recorder::enabled() const {
   return plan_enabled_;
 }
 
+bool Recorder::request_missing() const {
+  absl::MutexLock lock(&mutex_);
+  return request_missing_;
+}
+
 std::optional<int64_t> Recorder::rank() const {
   absl::MutexLock lock(&mutex_);
   return rank_;
@@ -143,7 +149,8 @@ void Recorder::AdoptPlan(const ActivePlan& active) {
   filter_ = std::make_unique<CallFilter>(plan_.get());
 }
 
-void Recorder::Start(std::optional<int64_t> rank) {
+void Recorder::Start(std::optional<int64_t> rank,
+                     const v1::StepRequests* requests) {
   if (Forked() || session_ == nullptr) return;
   absl::MutexLock lock(&mutex_);
   if (rank.has_value() && rank_ != rank) {
@@ -157,12 +164,27 @@ void Recorder::Start(std::optional<int64_t> rank) {
   bool wanted = plan_enabled_ && !plan_->RecordsSaved() &&
                 !reference_.spent() && !plan_->FinishedBefore(step) &&
                 plan_->WantsStep(step) && plan_->WantsRank(rank_);
+  const v1::RequestRows* request = nullptr;
+  request_missing_ = false;
+  if (wanted && requests != nullptr && !plan_->request_id.empty()) {
+    request = FindRequest(*requests, plan_->request_id);
+    request_missing_ = request == nullptr;
+    wanted = request != nullptr;
+  }
+  tensors_.SetRows(std::nullopt);
+  if (request != nullptr)
+    tensors_.SetRows(
+        SliceSpec{0, requests->rows(), request->begin(), request->end()});
   if (!wanted && watcher_ != nullptr &&
       !(plan_enabled_ && plan_->RecordsSaved())) {
     StartFlight();
     wanted = flight_;
   }
-  if (wanted) BeginStepRecords();
+  if (wanted) {
+    BeginStepRecords(requests == nullptr
+                         ? v1::StepRequests()
+                         : RequestsOfRecord(*requests, request));
+  }
   if (wanted && !flight_) BeginReference(step);
   recording_.store(wanted, std::memory_order_relaxed);
 }
@@ -197,10 +219,11 @@ void Recorder::StopIfSpent() {
   ++generation_;
 }
 
-void Recorder::BeginStepRecords() {
-  if (step_begun_) return;
+void Recorder::BeginStepRecords(v1::StepRequests requests) {
+  std::string told = requests.SerializeAsString();
+  if (step_begun_ && told == told_requests_) return;
+  if (!step_begun_) tensors_.BeginCount();
   step_begun_ = true;
-  tensors_.BeginCount();
   v1::StepBegin* begin = AddRecord()->mutable_step_begin();
   begin->set_task(std::string(TaskName(plan_->task)));
   begin->set_level(std::string(LevelName(plan_->level)));
@@ -212,6 +235,8 @@ void Recorder::BeginStepRecords() {
   begin->set_flight(flight_);
   for (const v1::StatisticId id : plan_->extra_statistics.Ids())
     begin->add_extra_statistics(id);
+  if (!told.empty()) *begin->mutable_requests() = std::move(requests);
+  told_requests_ = std::move(told);
 }
 
 void Recorder::Stop() {
@@ -266,6 +291,7 @@ void Recorder::Step() {
   ++generation_;
   step_begun_ = false;
   flight_ = false;
+  told_requests_.clear();
   trace_.Clear();
   traced_ = 0;
   next_order_ = 0;

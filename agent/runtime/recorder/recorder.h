@@ -126,8 +126,10 @@ class Recorder {
   ~Recorder();
 
   // --- The step state machine (docs/formats.md, "start, stop, step").
-  // `rank` is used on the first effective start if given.
-  void Start(std::optional<int64_t> rank = std::nullopt);
+  // `rank` is used on the first effective start if given. `requests`, of a
+  // server's step: the plan's request_id picks a step and its rows by them.
+  void Start(std::optional<int64_t> rank = std::nullopt,
+             const v1::StepRequests* requests = nullptr);
   void Stop();
   void Step();
   // Before the loop; INVALID_ARGUMENT below 0.
@@ -138,6 +140,9 @@ class Recorder {
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   // The plan of the last Start says that something may be recorded.
   bool enabled() const;
+  // The last Start would have recorded, but for its requests: that of the plan is
+  // not among them.
+  bool request_missing() const;
   // Names the plan under which hooks may be left out altogether.
   std::shared_ptr<const Plan> plan() const;
   std::optional<int64_t> rank() const;
@@ -240,7 +245,8 @@ class Recorder {
   bool Forked() const { return fork_guard_.InChild(); }
   void AdoptPlan(const ActivePlan& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginStepRecords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginStepRecords(v1::StepRequests requests = {})
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -308,6 +314,9 @@ class Recorder {
   // the step of their forward.
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool step_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool request_missing_ ABSL_GUARDED_BY(mutex_) = false;
+  // As the last StepBegin of the step said them.
+  std::string told_requests_ ABSL_GUARDED_BY(mutex_);
   // The step goes to the flight recorder.
   bool flight_ ABSL_GUARDED_BY(mutex_) = false;
   v1::CallTrace trace_ ABSL_GUARDED_BY(mutex_);

@@ -49,7 +49,8 @@ RecordedCall::Needs Recorder::NeedsFor(bool payload) const {
   if (reference_.active()) return Needs::kNow;
   return payload || plan_->summary_mode != SummaryMode::kStatistics ||
                  plan_->precision == Precision::kHigh ||
-                 !plan_->extra_statistics.empty() || !plan_->slices.empty()
+                 !plan_->extra_statistics.empty() || !plan_->slices.empty() ||
+                 tensors_.has_rows()
              ? Needs::kBytes
              : Needs::kNumbers;
 }

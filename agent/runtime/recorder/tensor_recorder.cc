@@ -7,24 +7,42 @@
 namespace rankprobe {
 namespace {
 
-// Python's slicing of one dimension: negative bounds count from the end.
-void Slice(const SliceSpec& slice, std::vector<int64_t>* sizes,
-           absl::Span<const int64_t> strides, size_t element,
-           const char** data) {
-  const int64_t dims = static_cast<int64_t>(sizes->size());
-  const int64_t dim = slice.dim < 0 ? slice.dim + dims : slice.dim;
-  if (dim < 0 || dim >= dims) return;
-  int64_t& size = (*sizes)[static_cast<size_t>(dim)];
-  if (slice.size.has_value() && *slice.size != size) return;
-  const auto clamp = [size](int64_t i) {
-    return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size);
-  };
-  const int64_t begin = clamp(slice.begin), end = clamp(slice.end);
-  if (*data != nullptr)
-    *data += begin * strides[static_cast<size_t>(dim)] *
-             static_cast<int64_t>(element);
-  size = std::max<int64_t>(end - begin, 0);
-}
+// Python's slicing: negative bounds count from the end. Of several slices of one
+// dimension the last counts; all look at the sizes as they were.
+class Slicer {
+ public:
+  explicit Slicer(const TensorView& view)
+      : view_(view), sizes_(view.sizes.begin(), view.sizes.end()) {
+    begins_.resize(sizes_.size());
+  }
+
+  void Add(const SliceSpec& slice) {
+    const auto dims = static_cast<int64_t>(sizes_.size());
+    const int64_t dim = slice.dim < 0 ? slice.dim + dims : slice.dim;
+    if (dim < 0 || dim >= dims) return;
+    const auto at = static_cast<size_t>(dim);
+    const int64_t size = view_.sizes[at];
+    if (slice.size.has_value() && *slice.size != size) return;
+    const auto clamp = [size](int64_t i) {
+      return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size);
+    };
+    begins_[at] = clamp(slice.begin);
+    sizes_[at] = std::max<int64_t>(clamp(slice.end) - begins_[at], 0);
+  }
+
+  const std::vector<int64_t>& sizes() const { return sizes_; }
+  const char* Data(size_t element) const {
+    const char* data = static_cast<const char*>(view_.data);
+    if (data == nullptr) return nullptr;
+    for (size_t i = 0; i < begins_.size(); ++i)
+      data += begins_[i] * view_.strides[i] * static_cast<int64_t>(element);
+    return data;
+  }
+
+ private:
+  const TensorView& view_;
+  std::vector<int64_t> sizes_, begins_;
+};
 
 }  // namespace
 
@@ -41,13 +59,12 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     return;
   }
   ResolvedTensor resolved(tensor.view);
-  std::vector<int64_t> sizes;
-  if (!plan.slices.empty()) {
-    sizes.assign(tensor.view.sizes.begin(), tensor.view.sizes.end());
-    const char* data = static_cast<const char*>(tensor.view.data);
-    for (const SliceSpec& slice : plan.slices)
-      Slice(slice, &sizes, tensor.view.strides, resolved.element_bytes, &data);
-    resolved.Narrow(data, sizes);
+  std::optional<Slicer> slicer;
+  if (!plan.slices.empty() || rows_.has_value()) {
+    slicer.emplace(tensor.view);
+    for (const SliceSpec& slice : plan.slices) slicer->Add(slice);
+    if (rows_.has_value()) slicer->Add(*rows_);
+    resolved.Narrow(slicer->Data(resolved.element_bytes), slicer->sizes());
   }
   const TensorView& view = resolved.view;
   SummaryRequest request;
@@ -128,11 +145,13 @@ void TensorRecorder::Defer(const TensorInfo& tensor, const Plan& plan,
                        {tensor.view.strides.begin(), tensor.view.strides.end()},
                        &plan,
                        want_payload,
-                       degraded_});
+                       degraded_,
+                       rows_});
 }
 
 void TensorRecorder::Resolve(const DeferredResults& results) {
   const uint32_t degraded = degraded_;
+  const std::optional<SliceSpec> rows = rows_;
   std::vector<Deferred> all;
   all.swap(deferred_);
   for (Deferred& item : all) {
@@ -150,11 +169,12 @@ void TensorRecorder::Resolve(const DeferredResults& results) {
       tensor.view.sizes = item.sizes;
       tensor.view.strides = item.strides;
       SetDegraded(item.degraded);
+      rows_ = item.rows;
       Record(tensor, *item.plan, item.want_payload, item.out);
     } else if (arrived && !item.want_payload &&
                item.plan->summary_mode == SummaryMode::kStatistics &&
                item.plan->extra_statistics.empty() &&
-               item.plan->slices.empty()) {
+               item.plan->slices.empty() && !item.rows.has_value()) {
       StatisticsToProto(
           StatisticsOfReduced(tensor.view.dtype, item.sizes.empty(),
                               item.plan->precision,
@@ -171,6 +191,7 @@ void TensorRecorder::Resolve(const DeferredResults& results) {
     }
   }
   SetDegraded(degraded);
+  rows_ = rows;
 }
 
 // The bytes as they are now: the call may write into its arguments.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,10 @@ class TensorRecorder {
   explicit TensorRecorder(Session* session) : session_(session) {}
 
   void BeginStep() { cache_.clear(); }
+  // Beside the plan's slices: the rows to take of tensors that have as many as
+  // the batch, until the next call. Null: all.
+  void SetRows(std::optional<SliceSpec> rows) { rows_ = rows; }
+  bool has_rows() const { return rows_.has_value(); }
   void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
               v1::TensorSummary* out);
 
@@ -146,6 +151,7 @@ class TensorRecorder {
     const Plan* plan;
     bool want_payload;
     uint32_t degraded;
+    std::optional<SliceSpec> rows;
   };
 
   void Defer(const TensorInfo& tensor, const Plan& plan, bool want_payload,
@@ -159,6 +165,7 @@ class TensorRecorder {
   void Hold(const ResolvedTensor& tensor, v1::TensorSummary* out);
 
   Session* const session_;
+  std::optional<SliceSpec> rows_;
   bool reference_ = false;
   HeldPayloads* held_ = nullptr;
   uint64_t held_bytes_ = 0;

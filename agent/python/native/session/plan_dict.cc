@@ -66,6 +66,7 @@ py::dict PlanDict(const Plan& plan) {
   out["extra_info"] = plan.extra_info;
   out["auto_export"] = plan.auto_export;
   out["api_list"] = plan.api_list;
+  out["request_id"] = plan.request_id;
   if (plan.dump_enable.has_value()) out["dump_enable"] = *plan.dump_enable;
   return out;
 }

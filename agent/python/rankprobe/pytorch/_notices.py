@@ -32,14 +32,21 @@ class Notices:
             self._told.add(key)
             warn(text)
 
-    def started(self, plan: dict, rank: Optional[int]) -> None:
-        """A start() under `plan` as this rank, None: unknown."""
+    def started(self, plan: dict, rank: Optional[int], request_missing: bool) -> None:
+        """A start() that does not record, under `plan` as this rank, None: unknown."""
+        if request_missing:
+            return self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
+                              "such steps are not recorded")
         ranks = plan["ranks"]
         wanted = rank is not None and any(first <= rank <= last for first, last in ranks)
         if ranks and not wanted and _single_process():
             asked = [first if first == last else f"{first}-{last}" for first, last in ranks]
             self._once(plan, "rank", f"config.json asks for rank {asked} and this is a single process "
                        f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
+
+    def bad_requests(self, plan: dict, fault: str) -> None:
+        """A start() with requests that cannot be used."""
+        self._once(plan, "requests", f"start(): {fault}; it is recorded as without that")
 
     def stopped(self, plan: dict, capture: Any, step: int) -> None:
         """A stop(): did the filters let anything pass?"""

@@ -13,6 +13,7 @@ from rankprobe.embedded import EmbeddedCollector
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._exports import Exports, tell_place
 from rankprobe.pytorch._process import environment_rank, run_name, warn
+from rankprobe.pytorch._requests import Requests
 
 
 @contextlib.contextmanager
@@ -70,15 +71,16 @@ class RankSession:
         """Whether this step of this rank is recorded."""
         return self.native.recording
 
-    def start(self, rank_id: Optional[int]) -> Optional[int]:
+    def start(self, rank_id: Optional[int], requests: Optional[Requests] = None) -> Optional[int]:
         """Tells the collector step and rank, and takes the plan it has for them.
 
-        rank_id: None: that of torch.distributed. Returns the rank, None: not known.
+        rank_id: None: that of torch.distributed. requests: whose rows the step has,
+        None: not said. Returns the rank, None: not known.
         """
         rank = rank_id if rank_id is not None else self._known_rank()
         if self._rank is None:
             self._rank = rank
-        self.native.start(rank)
+        self.native.start(rank, requests)
         return rank
 
     def _known_rank(self) -> Optional[int]:

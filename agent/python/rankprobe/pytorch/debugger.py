@@ -11,7 +11,7 @@ import atexit
 import os
 import pathlib
 import threading
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -21,6 +21,7 @@ from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
+from rankprobe.pytorch._requests import Requests, read_requests
 from rankprobe.pytorch._saving import check_saved, save_variable
 from rankprobe.pytorch._session import RankSession
 from rankprobe.pytorch._steps import StepState
@@ -93,18 +94,25 @@ class PrecisionDebugger:
 
     @classmethod
     def start(cls, model: Optional[Model] = None, token_range: Optional[Sequence[int]] = None,
-              rank_id: Optional[int] = None) -> None:
+              rank_id: Optional[int] = None, scheduled_tokens: Optional[Mapping[str, int]] = None,
+              first_positions: Optional[Mapping[str, int]] = None) -> None:
         """Recording on, for the current step.
 
         model: needed for L0, mix and token_range: a Module or a list or tuple
         of them; what is below them is recorded, not they themselves.
         token_range: [a, b], both inclusive: only these forwards of the (first)
         model since start. rank_id: the rank to file under, >= 0.
+        scheduled_tokens: of a server's step, how many tokens of each request it
+        computes, in the order of their rows in dim 0. The records say so; with a
+        request_id in the plan only steps with that request are recorded, and of
+        tensors with as many rows as there are tokens only its rows. A bad one is
+        warned about and ignored. first_positions: where in its request the first
+        of these tokens is, for the record.
 
         Raises InterfaceUsageError before construction, InvalidParameterError
         for a bad argument.
         """
-        cls._get("start")._start(model, token_range, rank_id)
+        cls._get("start")._start(model, token_range, rank_id, scheduled_tokens, first_positions)
 
     @classmethod
     def stop(cls) -> None:
@@ -211,21 +219,22 @@ class PrecisionDebugger:
         """Closed, or a forked child's copy: nothing is done any more."""
         return self._closed or os.getpid() != self._pid
 
-    def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int]) -> None:
+    def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int],
+               scheduled_tokens: Any = None, first_positions: Any = None) -> None:
         check_torch_compile()
         self._follow_file()
         _config.check_start(model, token_range, rank_id, self._switch.checked_plan)
         if self._over():
             return
         # Also what is off here may be switched on by the collector.
-        rank = self._session.start(rank_id)
+        rank = self._session.start(rank_id, self._requests(scheduled_tokens, first_positions))
         self._take_plan(model is not None)
         if not self._switch.enabled or self._finished():
             return
         plan = self._switch.plan
         recording = self._session.recording
         if not recording:
-            self._notices.started(plan, rank)
+            self._notices.started(plan, rank, self._session.native.request_missing)
         if plan["records_saved"] or not recording:
             return
         if model is not None:
@@ -233,6 +242,13 @@ class PrecisionDebugger:
         self._steps.begin(token_range)
         self._capture.enabled = token_range is None
         self._instruments.begin_step(plan)
+
+    def _requests(self, scheduled_tokens: Any, first_positions: Any) -> Optional[Requests]:
+        try:
+            return read_requests(scheduled_tokens, first_positions)
+        except ValueError as error:
+            self._notices.bad_requests(self._switch.plan, str(error))
+            return None
 
     def _stop(self) -> None:
         if self._over():

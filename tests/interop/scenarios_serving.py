@@ -1,0 +1,80 @@
+"""A server's steps: the rows of one request (`request_id`, `start(scheduled_tokens=)`), as vllm-ascend calls it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn as nn
+
+from scenario_registry import scenario
+
+# What a step computes for which request; None: not said.
+_STEPS: list[Any] = [{"a": 5, "wanted": 3, "b": 4}, {"a": 1, "b": 1}, {"wanted": 2}, None, {"a": 1, "wanted": 1},
+                     {"a": 0, "wanted": 2}, {"a": 2, "wanted": 2.0}, {}, {"b": 3, "wanted": 1}]
+
+
+class _Layer(nn.Module):
+    """Rows are tokens; the cache and the table have other sizes, one of them by chance the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(12, 8)
+        self.gate = nn.Linear(8, 8)
+
+    def forward(self, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.gate(self.embed(tokens)))
+        return torch.cat([hidden * weights, torch.nn.functional.softmax(hidden.t(), dim=-1).t()], dim=1)
+
+
+def _serve(probe: Any, config: str, steps: list[Any], backward: bool = True) -> None:
+    torch.manual_seed(0)
+    model, debugger = _Layer(), probe.PrecisionDebugger(config_path=config)
+    for scheduled in steps:
+        rows = int(sum(scheduled.values())) if scheduled else 6
+        debugger.start(model=model, scheduled_tokens=scheduled)
+        out = model(torch.arange(rows) % 12, torch.full((rows, 1), 0.5))
+        if backward:
+            out.sum().backward()
+        debugger.stop()
+        debugger.step()
+
+
+@scenario(request_id="wanted")
+def request_rows(probe: Any, config: str) -> None:
+    """Each of the steps; those without the request are not recorded."""
+    _serve(probe, config, _STEPS)
+
+
+@scenario(task="tensor", request_id="wanted")
+def request_tensors(probe: Any, config: str) -> None:
+    _serve(probe, config, _STEPS[:3])
+
+
+@scenario(level="L1", summary_mode="md5", request_id="wanted")
+def request_md5(probe: Any, config: str) -> None:
+    _serve(probe, config, _STEPS[:4])
+
+
+@scenario(level="L1", request_id="wanted", slice=[{"dim": 0, "begin": 0, "end": 2}, {"dim": 1, "size": 8, "begin": 1, "end": 3}])
+def request_and_slices(probe: Any, config: str) -> None:
+    """Of two slices of one dimension the last counts, and the request is the last."""
+    _serve(probe, config, _STEPS[:5])
+
+
+@scenario(level="L1")
+def requests_without_request_id(probe: Any, config: str) -> None:
+    """All rows, whatever is said of them."""
+    _serve(probe, config, _STEPS)
+
+
+@scenario(level="L1", request_id="wanted")
+def request_starts_twice(probe: Any, config: str) -> None:
+    """Two batches in one step: each with rows of its own."""
+    torch.manual_seed(0)
+    debugger = probe.PrecisionDebugger(config_path=config)
+    for scheduled in ({"a": 2, "wanted": 2}, {"wanted": 1, "a": 3}, {"a": 4}):
+        debugger.start(scheduled_tokens=scheduled)
+        torch.relu(torch.randn(4, 3))
+        debugger.stop()
+    debugger.step()
