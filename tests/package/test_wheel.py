@@ -57,6 +57,12 @@ def test_type_stubs_lie_beside_the_extensions(unpacked: pathlib.Path):
     assert (unpacked / "rankprobe" / "py.typed").is_file()
 
 
+def test_vllm_finds_the_plugin(unpacked: pathlib.Path):
+    (entry_points,) = unpacked.glob("rankprobe-*.dist-info/entry_points.txt")
+    assert "[vllm.general_plugins]\nrankprobe = rankprobe.vllm:register\n" in entry_points.read_text()
+    assert (unpacked / "rankprobe" / "vllm" / "__init__.py").is_file()
+
+
 def test_name_and_size():
     match = re.fullmatch(r"rankprobe-[0-9.]+-cp3(\d+)-cp3\1-(manylinux[\w.]+)\.whl", WHEEL.name)
     assert match, WHEEL.name

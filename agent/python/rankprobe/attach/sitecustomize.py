@@ -1,7 +1,7 @@
-"""First thing in a process under `rankprobe run`: waits for PyTorch's import.
+"""First thing in a process under `rankprobe run`: waits for PyTorch's import, or vLLM's.
 
 Runs the sitecustomize that this one hides, then puts a finder in front that
-attaches once torch.optim has been imported. A fault here is one line on
+attaches once torch.optim, or what makes vLLM's workers, has been imported. A fault here is one line on
 stderr; the user's program goes on.
 """
 
@@ -22,11 +22,27 @@ def _run_hidden() -> None:
             return
 
 
+def _watch_optimizers(module):
+    from rankprobe.pytorch import _attach_hook
+
+    _attach_hook.install(module.Optimizer)
+
+
+def _watch_workers(_):
+    # Also where rankprobe is not installed and vLLM finds no entry point.
+    from rankprobe import vllm
+
+    vllm.register()
+
+
 class _Finder(importlib.abc.MetaPathFinder):
+    """Acts when one of these modules has been imported."""
+
+    watched = {"torch.optim.optimizer": _watch_optimizers, "vllm.v1.worker.worker_base": _watch_workers}
     busy = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch.optim.optimizer" or self.busy:
+        if name not in self.watched or self.busy:
             return None
         self.busy = True
         try:
@@ -39,11 +55,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             load(module)
-            sys.meta_path.remove(self)
+            attach = self.watched.pop(name, None)
             try:
-                from rankprobe.pytorch import _attach_hook
-
-                _attach_hook.install(module.Optimizer)
+                if attach is not None:
+                    attach(module)
             except Exception as error:  # the user's program goes on
                 print(f"rankprobe: not attached: {error!r}", file=sys.stderr)
 

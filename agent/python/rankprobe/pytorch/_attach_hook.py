@@ -168,6 +168,10 @@ class _Attachment:
         self._forwards.enter()
         return None
 
+    def stand_back(self) -> None:
+        self._watch_no_more()
+        self._pid = -1
+
     def _attach(self, models: list[torch.nn.Module]) -> None:
         self._watch_no_more()
         path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
@@ -188,6 +192,8 @@ class _Attachment:
 
     def _say_why_not(self) -> None:
         if self._watch is None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
+            return
+        if "rankprobe.vllm" in sys.modules:  # its workers are other processes
             return
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         # torchrun, and workers of the compiler.
@@ -224,9 +230,19 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
         _say(f"not attached: {error!r}")
 
 
+_attachment: Optional[_Attachment] = None
+
+
+def stand_back() -> None:
+    """Another front end (rankprobe.vllm) knows the models and steps of this process."""
+    if _attachment is not None:
+        _attachment.stand_back()
+
+
 def install(optimizer_class: Any) -> None:
     """Watches every optimizer that is made from now on."""
-    attachment = _Attachment()
+    global _attachment
+    attachment = _attachment = _Attachment()
     make = optimizer_class.__init__
 
     @functools.wraps(make)

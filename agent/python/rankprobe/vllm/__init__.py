@@ -1,0 +1,34 @@
+"""rankprobe in vLLM: an entry point of vLLM's plugins (vllm.general_plugins).
+
+    vllm serve MODEL --enforce-eager --additional-config '{"dump_config_path": "config.json"}'
+    vllm serve MODEL --enforce-eager --additional-config '{"dump_config": {"task": "statistics", ...}}'
+    rankprobe run -- vllm serve MODEL --enforce-eager
+
+vLLM calls register() in each of its processes. Without one of the three it does
+nothing but look at the configuration of a worker once. Nothing here raises into
+the server: what goes wrong is one line on stderr, and serving goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["register"]
+
+_registered = False
+
+
+def register() -> None:
+    """Watches for workers that are made in this process; any number of calls."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    try:
+        from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+        from rankprobe.vllm import _worker
+
+        _worker.watch(WorkerWrapperBase)
+    except Exception as error:  # noqa: BLE001 - the server goes on
+        print(f"rankprobe: not attached to vLLM: {error!r}", file=sys.stderr, flush=True)

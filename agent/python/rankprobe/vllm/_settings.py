@@ -1,0 +1,75 @@
+"""What a vLLM configuration asks of rankprobe. Knows neither PyTorch nor vLLM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from typing import Any, Iterator, Mapping, NamedTuple, Optional
+
+_KNOWN = ("dump_config_path", "dump_config")
+GRAPH_MODE = "Please enforce eager mode: restart vLLM and add the --enforce-eager flag"
+
+
+class Settings(NamedTuple):
+    """What is to be recorded: a config.json by path or by content, or, of a
+    process under `rankprobe run`, neither."""
+
+    path: Optional[str] = None
+    content: Optional[dict] = None
+
+    @contextlib.contextmanager
+    def config_file(self) -> Iterator[str]:
+        """A config.json to construct a PrecisionDebugger from."""
+        if self.path is not None:
+            yield self.path
+            return
+        if self.content is None:
+            from rankprobe.pytorch import _attach_hook
+
+            path = _attach_hook.config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
+        else:
+            handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(self.content, file)
+        try:
+            yield path
+        finally:
+            os.unlink(path)
+
+
+def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional[Settings]:
+    """Of `--additional-config` and the environment; None: nothing is asked for.
+
+    Keys of others are left alone. ValueError for ours that cannot be meant.
+    """
+    given = additional_config if isinstance(additional_config, dict) else {}
+    unknown = sorted(key for key in given if isinstance(key, str) and key.startswith("dump_") and key not in _KNOWN)
+    if unknown:
+        raise ValueError(f"additional_config: unknown {', '.join(unknown)}; known are {' and '.join(_KNOWN)}")
+    path, content = given.get("dump_config_path"), given.get("dump_config")
+    if path is not None and content is not None:
+        raise ValueError("additional_config has dump_config_path and dump_config: one of them, please")
+    if path is not None and not (isinstance(path, str) and path):
+        raise ValueError(f"additional_config: dump_config_path must be the path of a config.json, not {path!r}")
+    if content is not None and not isinstance(content, dict):
+        raise ValueError(f"additional_config: dump_config must be what a config.json holds, not {content!r}")
+    if path is None and content is None:
+        return Settings() if environment.get("RANKPROBE_ATTACH") else None
+    return Settings(path, content)
+
+
+def _number(value: Any) -> int:
+    """Of an enumerator, None or a number: 0 is vLLM's "none" of both modes."""
+    value = getattr(value, "value", value)
+    return 0 if value in (None, 0) else 1
+
+
+def graph_mode(vllm_config: Any) -> bool:
+    """Whether the model runs compiled or as a captured graph, where no call of it is seen."""
+    if getattr(vllm_config.model_config, "enforce_eager", False):
+        return False
+    compilation = vllm_config.compilation_config
+    mode = getattr(compilation, "mode", getattr(compilation, "level", 1))
+    return bool(_number(mode) or _number(getattr(compilation, "cudagraph_mode", None)))

@@ -1,0 +1,83 @@
+"""Steps of a server: one scheduled batch each."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Optional
+
+
+class Steps:
+    """A step begins with the model's forward in an execute_model of `runner`, when
+    the batch is laid out, and ends with its sampled tokens, its pooled
+    states, or where neither follows, with the forward. Warm-up and other forwards
+    that serve no request are no steps. Used by the one thread that runs `runner`.
+
+    A fault of ours ends recording with one line to `say`; the server goes on.
+    """
+
+    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None]) -> None:
+        self._runner, self._model, self._debugger, self._say = runner, model, debugger, say
+        # What execute_model was called with, until the model is.
+        self._scheduled: Optional[Any] = None
+        self._open = False
+        self._broken = False
+
+    def install(self) -> None:
+        self._model.register_forward_pre_hook(lambda *_: self._guarded(self._begin))
+        execute = self._runner.execute_model
+
+        @functools.wraps(execute)
+        def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            dummy = kwargs.get("dummy_run", False) or not scheduler_output.total_num_scheduled_tokens
+            self._scheduled = None if dummy else scheduler_output
+            result: Any = True
+            try:
+                result = execute(scheduler_output, *args, **kwargs)
+                return result
+            finally:
+                self._scheduled = None
+                # None: what makes tokens of it is called next.
+                if result is not None:
+                    self._guarded(self._end)
+
+        self._runner.execute_model = execute_model
+        for name in ("sample_tokens", "pool"):
+            if hasattr(self._runner, name):
+                setattr(self._runner, name, self._ending(getattr(self._runner, name)))
+
+    def _ending(self, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def last_of_step(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._guarded(self._end)
+
+        return last_of_step
+
+    def _begin(self) -> None:
+        if self._scheduled is None:
+            return
+        self._scheduled = None
+        self._end()
+        self._open = True
+        self._debugger.start(model=self._model)
+
+    def _end(self) -> None:
+        if self._open:
+            self._open = False
+            self._debugger.stop()
+            self._debugger.step()
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        if self._broken:
+            return
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - serving goes on
+            self._broken = True
+            self._say(f"recording ended: {error!r}; the server goes on")
+            try:
+                self._debugger.close()
+            except Exception as closing:  # noqa: BLE001
+                self._say(f"closing: {closing!r}")

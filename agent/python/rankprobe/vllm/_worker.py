@@ -1,0 +1,89 @@
+"""Attaches to the workers that vLLM makes in this process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import sys
+from typing import Any
+
+import torch
+
+from rankprobe.vllm._settings import GRAPH_MODE, Settings, graph_mode, settings
+
+
+def say(text: str) -> None:
+    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+
+
+def watch(wrapper_class: Any) -> None:
+    """Looks at each worker when its device is ready: vLLM loads plugins inside
+    init_worker(), what comes next in every process is init_device()."""
+    init = wrapper_class.init_device
+
+    @functools.wraps(init)
+    def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = init(self, *args, **kwargs)
+        _look_at(self.worker, self.vllm_config)
+        return result
+
+    wrapper_class.init_device = init_device
+
+
+def _look_at(worker: Any, vllm_config: Any) -> None:
+    try:
+        if os.environ.get("RANKPROBE_ATTACH"):
+            from rankprobe.pytorch import _attach_hook
+
+            _attach_hook.stand_back()
+        wanted = settings(getattr(vllm_config, "additional_config", None), os.environ)
+        if wanted is None:
+            return
+        if graph_mode(vllm_config):
+            raise RuntimeError(GRAPH_MODE)
+        parallel = vllm_config.parallel_config
+        if getattr(parallel, "data_parallel_index", 0) > 0 and torch.distributed.get_world_size() == parallel.world_size:
+            raise RuntimeError("of engines that serve beside each other (data parallel) only the first is recorded")
+        _when_ready(worker, functools.partial(_attach, worker, vllm_config, wanted))
+    except Exception as error:  # noqa: BLE001 - serving goes on
+        _say_why_not(worker, error)
+
+
+def _when_ready(worker: Any, attach: Any) -> None:
+    """After the warm-up, whose forwards are nobody's request."""
+    warm_up = worker.compile_or_warm_up_model
+
+    @functools.wraps(warm_up)
+    def compile_or_warm_up_model(*args: Any, **kwargs: Any) -> Any:
+        result = warm_up(*args, **kwargs)
+        del worker.compile_or_warm_up_model
+        try:
+            attach()
+        except Exception as error:  # noqa: BLE001 - serving goes on
+            _say_why_not(worker, error)
+        return result
+
+    worker.compile_or_warm_up_model = compile_or_warm_up_model
+
+
+def _say_why_not(worker: Any, error: Exception) -> None:
+    if getattr(worker, "rank", 0) == 0:
+        say(f"not attached: {error}")
+
+
+def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
+    from rankprobe.pytorch import PrecisionDebugger
+    from rankprobe.vllm._steps import Steps
+
+    # Workers of one server are one run; each is a child of another process.
+    os.environ.setdefault("RANKPROBE_RUN", f"vllm-{socket.gethostname()}-{vllm_config.instance_id}")
+    with wanted.config_file() as path:
+        debugger = PrecisionDebugger(config_path=path)
+    model = worker.get_model()
+    Steps(worker.model_runner, model, debugger, say).install()
+    if worker.rank == 0:
+        session, switch = debugger._session, debugger._switch
+        state = f"recording into {switch.plan['dump_path']}" if switch.enabled else "idle"
+        say(f"attached to {type(model).__name__}, {state}; a step is one batch; switch with: "
+            f"rankprobe enable|disable --collector {session.address} --run {session.run}")

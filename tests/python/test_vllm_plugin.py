@@ -1,0 +1,80 @@
+"""The plugin of vLLM where there is no vLLM: what it declares, takes and refuses.
+
+With vLLM: tests/serving, run by tests/run.sh --stage vllm.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+import rankprobe
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = str(pathlib.Path(rankprobe.__file__).parents[1])
+
+
+def test_the_entry_point_that_is_declared_can_be_loaded() -> None:
+    declared = tomllib.loads((ROOT / "agent" / "python" / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert set(declared) == {"vllm.general_plugins"}
+    (name, value), = declared["vllm.general_plugins"].items()
+    register = importlib.metadata.EntryPoint(name, value, "vllm.general_plugins").load()
+    assert name == "rankprobe" and register.__name__ == "register"
+
+
+def test_without_vllm_it_says_so_once_and_raises_nothing() -> None:
+    code = "from rankprobe.vllm import register; register(); register()"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.count("rankprobe: not attached to vLLM: ModuleNotFoundError") == 1, done.stderr
+
+
+@pytest.mark.parametrize("given", [None, {}, {"ascend_scheduler_config": {"enabled": True}}, object()])
+def test_nothing_is_asked_for(given: object) -> None:
+    from rankprobe.vllm._settings import settings
+
+    assert settings(given, {}) is None
+    # Under `rankprobe run` it waits to be switched on.
+    assert settings(given, {"RANKPROBE_ATTACH": "idle"}) == (None, None)
+
+
+@pytest.mark.parametrize("given, fault", [
+    ({"dump_config_pth": "a.json"}, "unknown dump_config_pth; known are dump_config_path and dump_config"),
+    ({"dump_config_path": "a.json", "dump_config": {}}, "one of them"),
+    ({"dump_config_path": 3}, "dump_config_path must be the path"),
+    ({"dump_config_path": ""}, "dump_config_path must be the path"),
+    ({"dump_config": "a.json"}, "dump_config must be what a config.json holds"),
+])
+def test_what_cannot_be_meant_is_refused(given: dict, fault: str) -> None:
+    from rankprobe.vllm._settings import settings
+
+    with pytest.raises(ValueError, match=fault):
+        settings(given, {})
+
+
+def test_a_config_given_inline_is_a_file_while_it_is_read() -> None:
+    from rankprobe.vllm._settings import settings
+
+    wanted = settings({"dump_config": {"task": "tensor", "level": "L1"}, "other": 1}, {})
+    with wanted.config_file() as path:
+        assert json.loads(pathlib.Path(path).read_text()) == {"task": "tensor", "level": "L1"}
+    assert not os.path.exists(path)
+    with settings({"dump_config_path": "/a/config.json"}, {}).config_file() as path:
+        assert path == "/a/config.json"
+
+
+def test_under_rankprobe_run_it_is_idle_until_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rankprobe.vllm._settings import settings
+
+    monkeypatch.delenv("RANKPROBE_CONFIG", raising=False)
+    for mode, enabled in (("idle", False), ("on", True)):
+        monkeypatch.setenv("RANKPROBE_ATTACH", mode)
+        with settings({}, os.environ).config_file() as path:
+            assert json.loads(pathlib.Path(path).read_text())["dump_enable"] is enabled
