@@ -194,8 +194,9 @@ class ResultFiles : public analysis::CompareVisitor {
     return flags_.diff_analyze ? diffs_.Sink() : analysis::EntryFn();
   }
   analysis::ProgressFn OnProgress(const DumpPlace& place) override {
-    return MakeProgress(
-        globals_.json, absl::StrCat("step ", place.step, " rank ", place.rank));
+    return ToFunction(std::make_shared<Progress>(
+        Progress::StyleFor(globals_.json, Progress::Style::kNone),
+        absl::StrCat("step ", place.step, " rank ", place.rank)));
   }
   absl::Status EndRank(const DumpPlace& place, std::unique_ptr<DumpReader> dump,
                        const CompareCounts& counts,

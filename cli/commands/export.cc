@@ -67,15 +67,17 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   grpc::ClientContext context;
   client.Prepare(&context, kLongestExportSeconds);
   const auto reader = client.archive->Export(&context, request);
-  Progress progress(!globals.json && ::isatty(STDERR_FILENO) != 0);
+  Progress progress(Progress::StyleFor(globals.json, Progress::Style::kLines),
+                    "export");
   v1::ExportEvent event;
   v1::ExportDone done;
   absl::Status written;
   while (reader->Read(&event)) {
-    if (event.has_progress() && !globals.json) {
+    if (event.has_progress()) {
       progress.Show(event.progress().files_done(),
                     event.progress().files_total(),
-                    event.progress().bytes_done(), event.progress().current());
+                    HumanBytes(event.progress().bytes_done()),
+                    event.progress().current());
     }
     if (event.has_done()) done = event.done();
     if (files != nullptr) written = files->OnEvent(event);
@@ -85,7 +87,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
       break;
     }
   }
-  progress.Finish();
+  progress.Clear();
   const absl::Status status = client.ToStatus(reader->Finish());
   // What came is good when it is the way here or the room that ran out.
   if (files != nullptr && (absl::IsResourceExhausted(written) ||

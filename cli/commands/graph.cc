@@ -153,10 +153,16 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
           "--layer_mapping needs --golden_path (-gp)");
     }
   }
+  const auto progress = std::make_shared<Progress>(
+      Progress::StyleFor(globals.json, flags.progress_log
+                                           ? Progress::Style::kLines
+                                           : Progress::Style::kNone),
+      "ranks");
   bool compared_tensors = false;
   if (flags.tensor_log) {
-    options.tensor_log = [&compared_tensors](const std::string& line) {
+    options.tensor_log = [&](const std::string& line) {
       compared_tensors = true;
+      progress->Clear();
       Print(stderr, "%s\n", line);
     };
   }
@@ -172,8 +178,8 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
                 ".vis.db");
   RP_ASSIGN_OR_RETURN(const analysis::VisualizeResult result,
                       analysis::Visualize(file_system.get(), options, path,
-                                          MakeProgress(globals.json, "ranks",
-                                                       flags.progress_log)));
+                                          ToFunction(progress)));
+  progress->Clear();
   for (const std::string& text : result.warnings)
     Print(stderr, "rankprobe: warning: %s\n", text);
   if (flags.tensor_log && !compared_tensors) {

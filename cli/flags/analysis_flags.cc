@@ -104,21 +104,9 @@ absl::Status WriteNewFile(FileSystem* file_system, const std::string& path,
   return file->Close();
 }
 
-analysis::ProgressFn MakeProgress(bool json, const std::string& what,
-                                  bool log) {
-  const bool draws = !json && ::isatty(STDERR_FILENO) != 0;
-  if (!draws && !log) return nullptr;
-  auto last = std::make_shared<int>(-1);
-  return [draws, what, last](size_t done, size_t all) {
-    int percent = all == 0 ? 100 : static_cast<int>(done * 100 / all);
-    // msprobe prints each percent; a hundred lines in a log file are noise
-    // (docs/compatibility.md, D8).
-    if (!draws) percent -= percent % 10;
-    if (percent == *last) return;
-    *last = percent;
-    if (draws) Print(stderr, "\r");
-    Print(stderr, "%s %d%%", what, percent);
-    if (!draws || percent == 100) Print(stderr, "\n");
+analysis::ProgressFn ToFunction(std::shared_ptr<Progress> progress) {
+  return [progress = std::move(progress)](size_t done, size_t all) {
+    progress->Show(done, all);
   };
 }
 

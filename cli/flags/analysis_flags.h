@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "analysis/compare/compare.h"
 #include "cli/app.h"
+#include "cli/output/output.h"
 #include "common/io/file_system.h"
 
 namespace rankprobe {
@@ -57,11 +58,8 @@ std::string ResultPath(FileSystem* file_system, const std::string& directory,
 absl::Status WriteNewFile(FileSystem* file_system, const std::string& path,
                           absl::string_view text);
 
-// Percentages on standard error: drawn over themselves when that is a terminal
-// and `json` is off; `log` (-progress_log): elsewhere too, a line at each
-// tenth.
-analysis::ProgressFn MakeProgress(bool json, const std::string& what,
-                                  bool log = false);
+// For what reports progress to a function.
+analysis::ProgressFn ToFunction(std::shared_ptr<Progress> progress);
 
 }  // namespace rankprobe
 

@@ -1,5 +1,7 @@
 #include "cli/output/output.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -177,32 +179,44 @@ std::string ToJson(const google::protobuf::Message& message) {
   return {buffer.GetString(), buffer.GetSize()};
 }
 
-void Progress::Show(uint64_t done, uint64_t total, uint64_t bytes,
-                    const std::string& current) {
-  const uint64_t percent =
-      total == 0 ? 0 : std::min<uint64_t>(100, 100 * done / total);
-  if (terminal_) {
-    const size_t filled = percent * 30 / 100;
-    std::string name =
-        current.size() > 40
-            ? absl::StrCat("..", current.substr(current.size() - 38))
-            : current;
-    for (char& c : name) {
-      if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
-    }
-    absl::FPrintF(stderr, "\r\x1b[K[%s%s] %3d%%  %s  %s",
-                  std::string(filled, '#'), std::string(30 - filled, '.'),
-                  percent, HumanBytes(bytes), name);
-    drawn_ = true;
-  } else if (percent / 10 > last_tenth_) {
-    last_tenth_ = percent / 10;
-    absl::FPrintF(stderr, "%d%% %s\n", percent, HumanBytes(bytes));
-  }
+Progress::Style Progress::StyleFor(bool json, Style otherwise) {
+  if (json) return Style::kNone;
+  return ::isatty(STDERR_FILENO) != 0 ? Style::kBar : otherwise;
 }
 
-void Progress::Finish() {
-  if (terminal_ && drawn_) std::fputs("\r\x1b[K", stderr);
-  drawn_ = false;
+void Progress::Show(uint64_t done, uint64_t total, absl::string_view amount,
+                    absl::string_view name) {
+  const uint64_t percent =
+      total == 0 ? 0 : std::min<uint64_t>(100, 100 * done / total);
+  if (style_ == Style::kLines) {
+    // msprobe prints each percent; a hundred lines in a log file are noise
+    // (docs/compatibility.md, D8).
+    if (percent / 10 < next_tenth_) return;
+    next_tenth_ = percent / 10 + 1;
+    Print(stderr, "%s %d%%%s%s\n", what_, percent / 10 * 10,
+          amount.empty() ? "" : "  ", amount);
+    return;
+  }
+  if (style_ == Style::kNone) return;
+  const size_t filled = percent * 30 / 100;
+  // A line that wraps is not drawn over whole.
+  if (name.size() > 40) name.remove_prefix(name.size() - 40);
+  std::string bar =
+      absl::StrFormat("[%s%s] %3d%%  %s%s%s  %s", std::string(filled, '#'),
+                      std::string(30 - filled, '.'), percent, what_,
+                      amount.empty() ? "" : "  ", amount, name);
+  for (char& c : bar) {
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  if (bar == bar_) return;
+  bar_ = std::move(bar);
+  absl::FPrintF(stderr, "\r\x1b[K%s", bar_);
+}
+
+void Progress::Clear() {
+  if (bar_.empty()) return;
+  std::fputs("\r\x1b[K", stderr);
+  bar_.clear();
 }
 
 }  // namespace rankprobe

@@ -74,18 +74,35 @@ std::string HumanBytes(uint64_t bytes);
 // One line of strict JSON with the proto's field names; every key is there.
 std::string ToJson(const google::protobuf::Message& message);
 
-// A progress line: drawn over itself on a terminal, now and then elsewhere.
+// How far a verb is, on standard error. One thread.
 class Progress {
  public:
-  explicit Progress(bool terminal) : terminal_(terminal) {}
-  void Show(uint64_t done, uint64_t total, uint64_t bytes,
-            const std::string& current);
-  void Finish();
+  enum class Style {
+    kNone,
+    kBar,    // drawn over itself, and gone with the object
+    kLines,  // one at each tenth
+  };
+  // A bar on a terminal; elsewhere `otherwise`. Nothing where JSON is wanted.
+  static Style StyleFor(bool json, Style otherwise);
+
+  // `what` begins each line, and stands behind the bar.
+  Progress(Style style, std::string what)
+      : style_(style), what_(std::move(what)) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { Clear(); }
+
+  // `amount` ("1.5 MiB") shows everywhere, `name` (a path) in a bar.
+  void Show(uint64_t done, uint64_t total, absl::string_view amount = "",
+            absl::string_view name = "");
+  // Makes room for other lines; the next Show draws the bar again.
+  void Clear();
 
  private:
-  const bool terminal_;
-  bool drawn_ = false;
-  uint64_t last_tenth_ = 0;
+  const Style style_;
+  const std::string what_;
+  uint64_t next_tenth_ = 0;
+  std::string bar_;
 };
 
 }  // namespace rankprobe

@@ -124,6 +124,28 @@ def test_d8_progress_log_has_a_line_at_each_tenth(tmp_path: pathlib.Path) -> Non
     assert cli(*words, "-progress_log").stderr.splitlines() == [f"ranks {10 * i}%" for i in range(11)]
 
 
+def test_a_bar_on_a_terminal_makes_room_for_lines_and_goes(tmp_path: pathlib.Path) -> None:
+    for side, source in (("new", PLANTED_TENSORS), ("old", TENSORS)):
+        for step in (0, 1):
+            shutil.copytree(source, tmp_path / side / f"step{step}" / "rank0")
+    ours, terminal = os.openpty()
+    with open(ours, "rb", buffering=0) as read:
+        subprocess.run([harness.BIN / "rankprobe", "graph_visualize", "-tp", tmp_path / "new", "-gp", tmp_path / "old",
+                        "-o", tmp_path / "out", "-tensor_log"],
+                       stdout=subprocess.DEVNULL, stderr=terminal, check=True, timeout=120)
+        os.close(terminal)
+        said = b""
+        try:
+            while more := read.read(65536):
+                said += more
+        except OSError:  # the end of a terminal
+            pass
+    first, half, second, whole, last = said.decode().split("\r\x1b[K")
+    assert first == second and "[Functional.relu.0.forward.input.0] " in first
+    assert half == "[" + "#" * 15 + "." * 15 + "]  50%  ranks  "
+    assert (whole, last) == ("[" + "#" * 30 + "] 100%  ranks  ", "")
+
+
 @pytest.mark.parametrize("verb", ("graph_visualize", "compare"))
 def test_a_verb_that_fails_leaves_no_directory(tmp_path: pathlib.Path, verb: str) -> None:
     """Nor those above it that it made; one that was there stays, and so does what somebody else put there."""
