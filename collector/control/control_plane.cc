@@ -93,7 +93,7 @@ void ControlPlane::Disconnected(const std::string& session,
   it->second.last_heard = MonotonicNow();
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
   told.set_detail(it->second.farewell ? "the process has ended" : reason);
-  Tell(std::move(told));
+  EmitEvent(std::move(told));
   for (auto& op : explains_)
     op->waiting.erase(it->second.identity.incarnation());
   Run* const run = LoadRun(it->second.identity.run());

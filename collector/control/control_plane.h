@@ -310,7 +310,7 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status CheckRunName(const std::string& run);
   static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
-  uint64_t Tell(v1::Event event);
+  uint64_t EmitEvent(v1::Event event);
   static std::string TriggersKey(const std::string& run);
   void SendToRun(const std::string& run, const v1::Directive& directive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -318,7 +318,7 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTriggerEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Act(Run* run, const RunTriggers::Fired& fired)
+  void ExecuteRule(Run* run, const RunTriggers::Fired& fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDifference(const Agent& agent, Run* run,
                     const v1::ReferenceDifference& untrusted)

@@ -73,7 +73,7 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   std::optional<FileEdit> superseded;
   if (!run->edits.Take(std::move(edit), &superseded)) return;
   if (superseded.has_value()) Audit(superseded->audit, kSuperseded);
-  if (!usable) Tell(std::move(told));
+  if (!usable) EmitEvent(std::move(told));
   // While another switch goes on it waits, and only the newest does: who edits
   // without end makes one plan at a time.
   TryEdit(run);
@@ -176,7 +176,7 @@ void ControlPlane::NoteEdit(const Run& run, const FileEdit& edit,
   told.set_detail(absl::StrCat(
       edit.who, edit.fault.empty() ? " was edited" : " cannot be used"));
   told.set_outcome(outcome);
-  Tell(std::move(told));
+  EmitEvent(std::move(told));
 }
 
 int64_t ControlPlane::FurthestStep(const std::string& run) const {

@@ -33,7 +33,7 @@ void ControlPlane::OnDifference(const Agent& agent, Run* run,
             ? absl::StrCat("difference ", count)
             : absl::StrCat("difference ", count, " of ", plan->plan.diff_nums));
   }
-  Tell(std::move(event));
+  EmitEvent(std::move(event));
   EndSpentPlans(run);
 }
 
@@ -73,7 +73,7 @@ void ControlPlane::EndSpentPlans(Run* run) {
         told.set_detail(absl::StrCat("off: ", kCause));
         told.set_outcome(result.ok() ? result->summary()
                                      : result.status().ToString());
-        Tell(std::move(told));
+        EmitEvent(std::move(told));
       });
 }
 

@@ -227,7 +227,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   if (run->triggers.set()) *welcome.mutable_triggers() = run->triggers.spec();
   welcome.set_degrade(run->triggers.degrade());
   agent.last_moved = agent.last_heard;
-  Tell(EventOf(v1::Event::KIND_CONNECTED, agent));
+  EmitEvent(EventOf(v1::Event::KIND_CONNECTED, agent));
   return admission;
 }
 

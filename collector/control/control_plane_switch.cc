@@ -171,7 +171,7 @@ void ControlPlane::Converge(const std::string& session,
                                " at step ", plan->spec.effective_at_step(),
                                ": ", agent.late_reason));
   told.set_outcome("it gets the plan at its next step");
-  Tell(std::move(told));
+  EmitEvent(std::move(told));
 }
 
 void ControlPlane::OnPrepared(const std::string& session, Run* run,
@@ -198,7 +198,7 @@ void ControlPlane::OnApplied(const std::string& session, Agent* agent, Run* run,
     told.set_detail(absl::StrCat("follows epoch ", applied.epoch(), " late"));
     told.set_outcome(absl::StrCat("the plan is in force from step ",
                                   ReportedStep(applied.step()), " on"));
-    Tell(std::move(told));
+    EmitEvent(std::move(told));
   }
   for (auto& op : run->switches) op->OnApplied(session, applied);
 }

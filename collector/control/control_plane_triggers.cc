@@ -32,7 +32,7 @@ v1::Event ControlPlane::EventOf(v1::Event::Kind kind, const Agent& agent) {
   return event;
 }
 
-uint64_t ControlPlane::Tell(v1::Event event) {
+uint64_t ControlPlane::EmitEvent(v1::Event event) {
   return options_.events == nullptr ? 0
                                     : options_.events->Append(std::move(event));
 }
@@ -135,13 +135,13 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
     case v1::AgentEvent::kFired:
       if (auto fired = run->triggers.OnFired(agent->identity, event.fired());
           fired.has_value())
-        Act(run, *fired);
+        ExecuteRule(run, *fired);
       break;
     case v1::AgentEvent::kReplica:
       for (const RunTriggers::Fired& fired : run->triggers.OnReplica(
                agent->identity, event.replica(),
                static_cast<size_t>(CountConnected(agent->identity.run()))))
-        Act(run, fired);
+        ExecuteRule(run, fired);
       break;
     case v1::AgentEvent::kBudget: {
       v1::Event told = EventOf(v1::Event::KIND_DEGRADED, *agent);
@@ -152,7 +152,7 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
       told.set_outcome(event.budget().degraded() >= 2
                            ? "checksums only"
                            : "statistics instead of tensors");
-      Tell(std::move(told));
+      EmitEvent(std::move(told));
       break;
     }
     case v1::AgentEvent::kDifference:
@@ -162,7 +162,7 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
       v1::Event told = EventOf(v1::Event::KIND_ERROR, *agent);
       told.set_step(ReportedStep(event.error().step()));
       told.set_detail(event.error().message().substr(0, 1024));
-      Tell(std::move(told));
+      EmitEvent(std::move(told));
       break;
     }
     case v1::AgentEvent::kFlight: {
@@ -171,7 +171,7 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
       told.set_detail(absl::StrCat(event.flight().steps(), " steps, ",
                                    event.flight().first_step(), " to ",
                                    event.flight().last_step()));
-      Tell(std::move(told));
+      EmitEvent(std::move(told));
       break;
     }
     case v1::AgentEvent::kCalls:
@@ -191,7 +191,7 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
 }
 
 // A rule has come true: remember it, save what the ranks remember, look closer.
-void ControlPlane::Act(Run* run, const RunTriggers::Fired& fired) {
+void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired) {
   const std::string& name = fired.identity.run();
   v1::Event event;
   event.set_kind(v1::Event::KIND_TRIGGER_FIRED);
@@ -205,7 +205,7 @@ void ControlPlane::Act(Run* run, const RunTriggers::Fired& fired) {
   const absl::Time now = MonotonicNow();
   if (!run->triggers.TryStartCooldown(fired.rule, now, &why)) {
     event.set_outcome(absl::StrCat("nothing more: ", why));
-    Tell(std::move(event));
+    EmitEvent(std::move(event));
     return;
   }
   std::string outcome;
@@ -236,7 +236,7 @@ void ControlPlane::Act(Run* run, const RunTriggers::Fired& fired) {
                      " steps on ", one ? Who(fired.identity) : "all ranks"));
   }
   event.set_outcome(outcome);
-  const uint64_t id = Tell(event);
+  const uint64_t id = EmitEvent(event);
   if (!raise || kept_off || DumpingNow(*run)) return;
   v1::PlanSpec spec;
   spec.set_enabled(true);
@@ -257,7 +257,7 @@ void ControlPlane::Act(Run* run, const RunTriggers::Fired& fired) {
            if (result.ok()) told.set_step(result->effective_at_step());
            told.set_outcome(result.ok() ? result->summary()
                                         : result.status().ToString());
-           Tell(std::move(told));
+           EmitEvent(std::move(told));
          });
 }
 
@@ -300,7 +300,7 @@ void ControlPlane::NoteRunBytes(const v1::Identity& identity, uint64_t bytes) {
                                run->triggers.spec().budget().bytes_per_run()));
   told.set_outcome(*level >= 2 ? "checksums only"
                                : "statistics instead of tensors");
-  Tell(std::move(told));
+  EmitEvent(std::move(told));
 }
 
 void ControlPlane::CheckSilence(absl::Time now) {
@@ -328,7 +328,7 @@ void ControlPlane::CheckSilence(absl::Time now) {
     Run* const run = &runs_.find(name)->second;
     for (const RunTriggers::Fired& fired :
          run->triggers.CheckSilence(ranks, now))
-      Act(run, fired);
+      ExecuteRule(run, fired);
   }
 }
 

@@ -316,7 +316,7 @@ bool ConnectionGate::AcceptFrom(int listener) {
       Close(&refused);
       reserve_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
       ++refused_;
-      Tell(Reason::kDescriptors, "");
+      LogCut(Reason::kDescriptors, "");
     }
     return false;
   }
@@ -345,7 +345,7 @@ void ConnectionGate::Take(int fd) {
     const std::string peer = PeerName(address);
     if (refuse) {
       ++refused_;
-      Tell(Reason::kTooMany, peer);
+      LogCut(Reason::kTooMany, peer);
     } else {
       Connection& connection = unproven_.emplace_back();
       connection.fd = copy;
@@ -387,7 +387,7 @@ void ConnectionGate::Gone(int fd) {
 void ConnectionGate::Cut(Connection* connection, Reason reason) {
   ++cut_;
   ::shutdown(connection->fd, SHUT_RDWR);
-  Tell(reason, connection->peer);
+  LogCut(reason, connection->peer);
   Gone(connection->fd);
 }
 
@@ -470,7 +470,7 @@ void ConnectionGate::SlowLoud(bool cut) {
   }
 }
 
-void ConnectionGate::Tell(Reason reason, const std::string& peer) {
+void ConnectionGate::LogCut(Reason reason, const std::string& peer) {
   constexpr absl::string_view kReasons[] = {
       "too many connections without a call",
       "no call within its time",

@@ -124,7 +124,7 @@ class ConnectionGate {
   void WatchMemory(int64_t now_ns);
   // Bounds what loud callers may bring until the next look; cuts the loudest.
   void SlowLoud(bool cut) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Tell(Reason reason, const std::string& peer);
+  void LogCut(Reason reason, const std::string& peer);
 
   const Options options_;
   const std::vector<int> listeners_;
