@@ -25,15 +25,23 @@ install_packages() {
   if [ ${#missing[@]} -eq 0 ]; then
     return 0
   fi
-  say "Installing ${#missing[@]} Debian packages: ${missing[*]}"
+  local log=$RANKPROBE_ROOT/build/install_packages.log
+  mkdir -p "${log%/*}"
+  say "Installing ${#missing[@]} Debian packages (some minutes; log: $log): ${missing[*]}"
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || die "run as root, or install sudo, to apt-get install: ${missing[*]}"
     sudo=(sudo)
   fi
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
-    --no-install-recommends "${missing[@]}"
+  # Thousands of lines that nobody reads, unless it fails.
+  {
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
+      "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
+        --no-install-recommends "${missing[@]}"
+  } >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    die "apt-get failed, see $log"
+  }
 }
 
 # build [target..]: configure if needed, then build.
