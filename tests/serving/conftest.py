@@ -122,6 +122,13 @@ def read(path: pathlib.Path) -> dict:
     return json.loads(path.read_text())
 
 
+def requests(dump: pathlib.Path, rank: int = 0) -> list[list[tuple[str, int, int, int]]]:
+    """Of each step: whose rows from where to where, and the position of the first of them."""
+    steps = sorted(dump.glob("step*"), key=lambda path: int(path.name[4:]))
+    told = [read(step / f"rank{rank}" / "requests.json") for step in steps]
+    return [[(r["id"], r["begin"], r["end"], r["position"]) for start in step for r in start["requests"]] for step in told]
+
+
 def rows(dump: pathlib.Path, rank: int = 0) -> list[int]:
     """Tokens in the batch of each step, by what went into the embedding."""
     steps = sorted(dump.glob("step*"), key=lambda path: int(path.name[4:]))

@@ -9,8 +9,9 @@ import shlex
 import subprocess
 import sys
 
+import harness
 import pytest
-from conftest import HERE, SMALL, read, rows
+from conftest import HERE, SMALL, read, requests, rows
 
 LONG = "A prompt of one hundred tokens, each of them a byte, " + "x" * 47
 REQUESTS = [("Explain gravity in one sentence.", 6), (LONG, 4), (LONG, 4)]
@@ -83,6 +84,10 @@ def test_the_command_line_of_document_000(models, serve, plain, tmp_path) -> Non
     dump = tmp_path / "home" / "data_dump"
     # 32 tokens and five more; a prompt of 100 in chunks of 32; the same again, 96 of it known.
     assert rows(dump) == [32, 1, 1, 1, 1, 1] + [32, 32, 32, 4, 1, 1, 1] + [4, 1, 1, 1]
+    served = [step[0] for step in requests(dump) if len(step) == 1]
+    assert [position for _, _, _, position in served] == [0, 32, 33, 34, 35, 36] + [0, 32, 64, 96, 100, 101, 102] + [
+        96, 100, 101, 102]
+    assert len({request for request, *_ in served}) == 3 and all(request.startswith("cmpl-") for request, *_ in served)
     for step in _steps(dump):
         tree = step / "rank0"
         head, data = read(tree / "dump.json"), read(tree / "dump.json")["data"]
@@ -107,10 +112,22 @@ def test_inline_in_one_process_a_mixture_of_experts(models, environment, tmp_pat
                     {**keywords, "additional_config": {"dump_config": content}}, "Hello there", "A")
     assert _tokens(done) == _tokens(plain)
     assert rows(dump) == [12, 2, 2]
+    # Engine and scheduler number requests; rows are in the order of the runner's batch.
+    batches = [{request.split("-")[0]: where for request, *where in step} for step in requests(dump)]
+    assert batches == [{"0": [0, 11, 0], "1": [11, 12, 0]}, {"0": [0, 1, 11], "1": [1, 2, 1]},
+                       {"0": [0, 1, 12], "1": [1, 2, 2]}]
     data = read(dump / "step0" / "rank0" / "dump.json")["data"]
     assert "Module.model.layers.1.mlp.Qwen2MoeSparseMoeBlock.forward.0" in data
     names = {name for name in os.listdir(dump / "step0" / "rank0" / "dump_tensor_data")}
     assert "Module.model.norm.RMSNorm.forward.0.output.0.pt" in names
+
+
+def test_one_request_of_a_batch(models, environment, tmp_path) -> None:
+    content = {**BASE, "level": "L0", "dump_path": str(tmp_path / "dump"), "statistics": {"request_id": "1"}}
+    done = _offline(environment, tmp_path, models["llama"],
+                    {"enforce_eager": True, "max_num_seqs": 4, "additional_config": {"dump_config": content}}, "Hello", "AB")
+    assert [len(tokens) for tokens in _tokens(done)] == [4, 5]
+    assert rows(tmp_path / "dump") == [2, 1, 1, 1, 1]
 
 
 def test_a_pooling_model(models, environment, tmp_path) -> None:
@@ -138,3 +155,32 @@ def test_a_fault_in_what_is_asked_is_one_line_and_serving_goes_on(models, enviro
     assert len(_tokens(done)[0]) == 4
     (line,) = [line for line in done.stderr.splitlines() if "rankprobe: " in line]
     assert "not attached" in line and "none.json" in line
+
+
+def test_a_live_server_with_two_ranks_is_switched_on_and_off(models, serve, tmp_path) -> None:
+    """`rankprobe run`, also where vLLM is told to load no plugin."""
+    (tmp_path / "collector").mkdir()
+    collector = harness.Collector(tmp_path / "collector").start()
+    try:
+        words = _serve_words(models["llama"], "--tensor-parallel-size", "2", "--no-enable-prefix-caching")
+        server = serve(f"{sys.executable} -m rankprobe.run --collector {collector.address} --run live -- {words}",
+                       VLLM_PLUGINS="")
+        before = _answers(server, models["llama"])
+        assert server.log.count("rankprobe: attached to LlamaForCausalLM, idle") == 1
+        # Nobody asks meanwhile: the next batch is the one to record, and it does not come by itself.
+        steps = 6 + 7 + 7
+        collector.cli("enable", "--run", "live", "--at-step", steps, "--for-steps", 3, "--no-wait")
+        assert _answers(server, models["llama"]) == before
+        collector.cli("export", "--run", "live", "-o", tmp_path / "dump")
+        assert [step.name for step in _steps(tmp_path / "dump")] == [f"step{steps + i}" for i in range(3)]
+        first = _steps(tmp_path / "dump")[0]
+        assert rows(tmp_path / "dump", 0) == rows(tmp_path / "dump", 1) == [32, 1, 1]
+        for rank in (0, 1):
+            data = read(first / f"rank{rank}" / "dump.json")["data"]
+            qkv = data["Module.model.layers.0.self_attn.qkv_proj.QKVParallelLinear.forward.0"]["output"][0]
+            assert qkv["shape"][1] == 3 * 64 // 2
+        status = collector.cli("status", "--run", "live").stdout
+        assert status.count(" off ") == 2, status
+    finally:
+        server_stopped = collector.stop()
+    assert server_stopped == 0

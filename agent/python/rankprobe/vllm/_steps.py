@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Optional
 
+from rankprobe.vllm._batch import batch_of
+
 
 class Steps:
     """A step begins with the model's forward in an execute_model of `runner`, when
@@ -19,6 +21,8 @@ class Steps:
         self._runner, self._model, self._debugger, self._say = runner, model, debugger, say
         # What execute_model was called with, until the model is.
         self._scheduled: Optional[Any] = None
+        # Of the newer runner (v1/worker/gpu): what prepare_inputs() last returned.
+        self._prepared: Any = None
         self._open = False
         self._broken = False
 
@@ -41,6 +45,8 @@ class Steps:
                     self._guarded(self._end)
 
         self._runner.execute_model = execute_model
+        if hasattr(self._runner, "prepare_inputs"):
+            self._runner.prepare_inputs = self._keeping(self._runner.prepare_inputs)
         for name in ("sample_tokens", "pool"):
             if hasattr(self._runner, name):
                 setattr(self._runner, name, self._ending(getattr(self._runner, name)))
@@ -55,13 +61,23 @@ class Steps:
 
         return last_of_step
 
+    def _keeping(self, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def prepare_inputs(*args: Any, **kwargs: Any) -> Any:
+            self._prepared = function(*args, **kwargs)
+            return self._prepared
+
+        return prepare_inputs
+
     def _begin(self) -> None:
         if self._scheduled is None:
             return
-        self._scheduled = None
+        scheduled, self._scheduled = self._scheduled, None
+        prepared, self._prepared = self._prepared, None
         self._end()
+        batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
         self._open = True
-        self._debugger.start(model=self._model)
+        self._debugger.start(model=self._model, scheduled_tokens=batch.tokens, first_positions=batch.positions)
 
     def _end(self) -> None:
         if self._open:
