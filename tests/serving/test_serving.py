@@ -181,6 +181,17 @@ def test_a_live_server_with_two_ranks_is_switched_on_and_off(models, serve, tmp_
             assert qkv["shape"][1] == 3 * 64 // 2
         status = collector.cli("status", "--run", "live").stdout
         assert status.count(" off ") == 2, status
+        # One request, by the name that its client gave it.
+        steps += 6 + 7 + 7
+        only = tmp_path / "only.json"
+        only.write_text(json.dumps({**BASE, "dump_path": "one", "level": "L0",
+                                    "statistics": {"request_id": "slow-1"}}))
+        collector.cli("enable", "--run", "live", "--at-step", steps, "--for-steps", 9, "--no-wait", "--config", only)
+        server.complete(models["llama"], "another", max_tokens=2)
+        server.complete(models["llama"], "mine", max_tokens=2, extra_headers={"X-Request-Id": "slow-1"})
+        collector.cli("export", "--run", "live", "--steps", f"{steps}-{steps + 9}", "-o", tmp_path / "one")
+        assert rows(tmp_path / "one") == [4, 1]
+        assert [step[0][0].startswith("cmpl-slow-1-") for step in requests(tmp_path / "one")] == [True, True]
     finally:
         server_stopped = collector.stop()
     assert server_stopped == 0
