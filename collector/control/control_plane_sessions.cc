@@ -61,6 +61,13 @@ absl::Status CheckHello(const v1::Hello& hello) {
   return absl::OkStatus();
 }
 
+// An operator switched before any rank had come, and named no config: nobody's
+// file has these very bytes.
+bool IsOfNoConfig(const v1::PlanSpec& spec) {
+  return spec.source() == v1::PlanSpec::SOURCE_OPERATOR &&
+         spec.config_json() == DefaultConfigJson();
+}
+
 }  // namespace
 
 absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
@@ -69,7 +76,8 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
   if (hello.config_json().empty()) return absl::OkStatus();
   {
     absl::MutexLock lock(&mutex_);
-    if (LoadRun(name)->plans.ForAll() != nullptr) return absl::OkStatus();
+    const auto plan = LoadRun(name)->plans.ForAll();
+    if (plan != nullptr && !IsOfNoConfig(plan->spec)) return absl::OkStatus();
   }
   // A config that is not legal is the agent's own affair.
   const auto config = RunPlans::Parse(hello.config_json());
@@ -96,8 +104,19 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
     absl::MutexLock lock(&mutex_);
     Run* const run = LoadRun(name);
     // What is being agreed on is saved later than this would be.
-    if (run->plans.ForAll() != nullptr || !run->switches.empty())
+    ForgetFinished(run);
+    const auto known = run->plans.ForAll();
+    if ((known != nullptr && !IsOfNoConfig(known->spec)) ||
+        !run->switches.empty())
       return absl::OkStatus();
+    if (known != nullptr) {
+      // All that the operator said stays.
+      v1::PlanSpec said = known->spec;
+      said.set_config_json(hello.config_json());
+      said.set_source_detail(absl::StrCat(said.source_detail(), ", config of ",
+                                          spec.source_detail()));
+      spec = std::move(said);
+    }
     if (!new_runs_.Has(peer.principal.name, MonotonicNow()))
       return TooManyNewRuns(peer);
     new_runs_.TakePlan(peer.principal.name, hello.config_json().size(),

@@ -200,6 +200,37 @@ TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
   EXPECT_EQ(control_->CountRuns(), 9u);
 }
 
+// enable before the ranks are there: at the level that they come with.
+TEST_F(SessionsTest, ASwitchBeforeTheFirstRankTakesItsConfig) {
+  for (const bool enable : {false, true}) {
+    v1::SetDumpEnableRequest request;
+    request.set_run("run");
+    request.set_enable(enable);
+    request.mutable_options()->set_for_steps(3);
+    absl::Status status = absl::UnknownError("no answer");
+    control_->SetDumpEnable(
+        request, [&](const auto& answer) { status = answer.status(); }, "op");
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(
+      R"({"dump_path": "d", "level": "mix", "dump_enable": false})");
+  const auto first = Admit(hello);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const v1::PlanSpec& plan = first->welcome.plan();
+  EXPECT_EQ(plan.config_json(), hello.config_json());
+  EXPECT_TRUE(plan.enabled());
+  EXPECT_EQ(plan.for_steps(), 3);
+  EXPECT_EQ(plan.source(), v1::PlanSpec::SOURCE_OPERATOR);
+  // The next one's does not replace it.
+  v1::Hello other = HelloOf(1, 2);
+  other.set_config_json(R"({"dump_path": "d", "level": "L0"})");
+  const auto second = Admit(other);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->welcome.plan().epoch(), plan.epoch());
+  EXPECT_EQ(second->welcome.plan().config_json(), hello.config_json());
+}
+
 TEST_F(SessionsTest, ARuleForAllRunsDoesNotKeepThemAll) {
   ControlPlane::Options options;
   options.max_idle_runs = 8;

@@ -6,7 +6,8 @@ Every Python process of COMMAND that imports PyTorch is attached: the model is
 found when its optimizer is made, a step ends with optimizer.step(), and the
 process registers with the collector and stays idle until it is switched on
 from outside (`rankprobe enable`), unless --on says otherwise. The script is not
-changed. Exit status: that of COMMAND; 2 for bad usage.
+changed. With --as-msprobe a program that is written for msprobe (vllm-ascend,
+SGLang, MindSpeed) runs with rankprobe in its place. Exit status: that of COMMAND; 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
     package = str(pathlib.Path(__file__).resolve().parent.parent)
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    out["RANKPROBE_ATTACH"] = "on" if arguments.on else "idle"
+    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE"):  # of a run around this one
+        out.pop(name, None)
+    if arguments.as_msprobe:
+        out["RANKPROBE_AS_MSPROBE"] = "yes"
+    else:
+        out["RANKPROBE_ATTACH"] = "on" if arguments.on else "idle"
     for name in ("collector", "run", "config", "on_collector_missing"):
         if getattr(arguments, name):
             out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)
@@ -44,11 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="no collector answers: end the program, keep what is recorded in RANKPROBE_SPOOL, or record "
                         "nothing; default RANKPROBE_ON_COLLECTOR_MISSING, else ignore")
     parser.add_argument("--on", action="store_true", help="record from the first step on")
+    parser.add_argument("--as-msprobe", action="store_true", help="the program makes msprobe's PrecisionDebugger itself: "
+                        "its `import msprobe` gives rankprobe's, installed or not; nothing else is attached")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
     arguments = parser.parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         parser.error("no command given after --")
+    if arguments.as_msprobe and (arguments.on or arguments.config):
+        parser.error("--as-msprobe: the program's own PrecisionDebugger says what is recorded, not --on or --config")
     if arguments.config and not os.path.isfile(arguments.config):
         parser.error(f"--config {arguments.config}: no such file")
     if arguments.config:

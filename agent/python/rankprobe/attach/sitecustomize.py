@@ -2,7 +2,8 @@
 
 Runs the sitecustomize that this one hides, then puts a finder in front that
 attaches once torch.optim, or what makes vLLM's workers, has been imported. A fault here is one line on
-stderr; the user's program goes on.
+stderr; the user's program goes on. Under --as-msprobe it attaches to nothing:
+the program has a debugger of its own, which is made rankprobe's.
 """
 
 import importlib.abc
@@ -69,5 +70,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 try:
     _run_hidden()
 finally:
+    if os.environ.get("RANKPROBE_AS_MSPROBE"):
+        import rankprobe_as_msprobe
+
+        sys.meta_path.insert(0, rankprobe_as_msprobe.Finder())
     if os.environ.get("RANKPROBE_ATTACH"):
         sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,82 @@
+"""What `rankprobe run --as-msprobe` puts into a process: `import msprobe` gives rankprobe's.
+
+A finder ahead of all others answers for msprobe and everything below it, with
+modules that hold rankprobe's names under msprobe's. What there is none for is an
+ImportError that says so, in place of a stranger's or a half-working one.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+
+# Names of rankprobe.pytorch, in the places where programs look for them in msprobe 26.2.
+_NAMES = {
+    "msprobe": (),
+    "msprobe.pytorch": ("PrecisionDebugger", "module_dump", "module_dump_end", "random_save", "seed_all"),
+    "msprobe.pytorch.common": ("seed_all",),
+    "msprobe.pytorch.common.utils": ("seed_all",),
+    "msprobe.pytorch.dump": (),
+    "msprobe.pytorch.dump.debugger": (),
+    "msprobe.pytorch.dump.debugger.precision_debugger": ("PrecisionDebugger", "module_dump", "module_dump_end"),
+    "msprobe.pytorch.debugger": (),
+    "msprobe.pytorch.debugger.precision_debugger": ("PrecisionDebugger", "module_dump", "module_dump_end"),
+    "msprobe.pytorch.reproducibility": (),
+    "msprobe.pytorch.reproducibility.random_reproducibility": ("random_save",),
+    "msprobe.core": (),
+    "msprobe.core.common": (),
+    "msprobe.core.common.exceptions": ("MsprobeException",),
+}
+_OTHER_NAMES = {"MsprobeException": "RankprobeError"}
+_SWITCH = "RANKPROBE_AS_MSPROBE"
+
+
+def _missing(name):
+    return f"rankprobe has no {name} (rankprobe run --as-msprobe stands for msprobe; it has: " + ", ".join(
+        sorted({n for names in _NAMES.values() for n in names})) + ")"
+
+
+def _tell_of_the_real_one():
+    """One line in a job: msprobe is installed, and is not what is imported."""
+    if os.environ.get(_SWITCH) == "told" or os.environ.get("RANK", "0") != "0":
+        return
+    os.environ[_SWITCH] = "told"
+    try:
+        real = importlib.machinery.PathFinder.find_spec("msprobe")
+    except Exception:  # a broken installation is none of ours
+        return
+    if real is not None:
+        place = os.path.dirname(real.origin) if real.origin else "this environment"
+        print(f"rankprobe: --as-msprobe: rankprobe records in place of the msprobe of {place}", file=sys.stderr, flush=True)
+
+
+class _Loader(importlib.abc.Loader):
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        if module.__name__ == "msprobe":
+            _tell_of_the_real_one()
+        if _NAMES[module.__name__]:
+            import rankprobe.pytorch as ours
+
+            for name in _NAMES[module.__name__]:
+                setattr(module, name, getattr(ours, _OTHER_NAMES.get(name, name)))
+        module.__all__ = list(_NAMES[module.__name__])
+
+        def __getattr__(name):
+            raise AttributeError(_missing(f"{module.__name__}.{name}"))
+
+        module.__getattr__ = __getattr__
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] != "msprobe":
+            return None
+        if name not in _NAMES:
+            # Of `from msprobe.pytorch import X` too, which looks for a module X last. One that is
+            # called "not found" would be taken for less.
+            raise ImportError(_missing(name), name=name)
+        # All are packages: what is looked for in them comes here.
+        return importlib.machinery.ModuleSpec(name, _Loader(), origin=__file__, is_package=True)

@@ -1,0 +1,116 @@
+"""`rankprobe run --as-msprobe`: programs that import msprobe, without a line changed and with no msprobe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import rankprobe
+
+PROGRAM = """
+import multiprocessing, os, sys
+import msprobe
+from msprobe.pytorch import PrecisionDebugger, seed_all
+from msprobe.core.common.exceptions import MsprobeException
+
+def serve():
+    import torch
+    seed_all(mode=True)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    debugger = PrecisionDebugger(config_path=sys.argv[1])
+    try:
+        debugger.start(model=model, token_range="x")
+        print("no error")
+    except MsprobeException:
+        pass
+    for _ in range(2):
+        debugger.start(model=model, scheduled_tokens={"r": 2, "q": 1})
+        model(torch.ones(3, 4))
+        debugger.stop()
+        debugger.step()
+    print("module", PrecisionDebugger.__module__)
+
+if __name__ == "__main__":
+    if sys.argv[2:] == ["child"]:
+        process = multiprocessing.get_context("spawn").Process(target=serve)
+        process.start()
+        process.join()
+        sys.exit(process.exitcode)
+    serve()
+"""
+
+
+def _run(directory: pathlib.Path, program: str, *arguments: str, paths: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    script = directory / "serve.py"
+    script.write_text(program)
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    return subprocess.run([sys.executable, "-m", "rankprobe.run", "--as-msprobe", "--", sys.executable, str(script), *arguments],
+                          cwd=directory, env={**os.environ, "PYTHONPATH": os.pathsep.join((package, *paths))},
+                          capture_output=True, text=True, timeout=180)
+
+
+def _config(directory: pathlib.Path) -> str:
+    path = directory / "config.json"
+    path.write_text(json.dumps({"task": "statistics", "level": "mix", "dump_path": str(directory / "dump"), "rank": [],
+                                "step": [], "statistics": {"request_id": "q"}}))
+    return str(path)
+
+
+@pytest.mark.parametrize("where", ["", "child"])
+def test_a_program_that_imports_msprobe(tmp_path: pathlib.Path, where: str) -> None:
+    done = _run(tmp_path, PROGRAM, _config(tmp_path), *where.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0].startswith("module rankprobe."), done.stdout
+    assert "in place of" not in done.stderr and "attached" not in done.stderr, done.stderr
+    for step in range(2):
+        (directory,) = (tmp_path / "dump" / f"step{step}").iterdir()
+        data = json.loads((directory / "dump.json").read_text())["data"]
+        assert data["Module.0.Linear.forward.0"]["output"][0]["shape"] == [1, 4]
+
+
+def test_what_there_is_not_says_so(tmp_path: pathlib.Path) -> None:
+    done = _run(tmp_path, """
+import msprobe.pytorch
+print(hasattr(msprobe.pytorch, "TrainerMon"))
+for text in ("from msprobe.pytorch import TrainerMon", "import msprobe.mindspore", "msprobe.pytorch.acl_save",
+             "from msprobe.pytorch.common.utils import Const"):
+    try:
+        exec(text)
+    except (ImportError, AttributeError) as error:
+        print(type(error).__name__, error)
+""")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "False" and len(lines) == 5, done.stdout
+    for line, kind, name in zip(lines[1:], ("ImportError", "ImportError", "AttributeError", "ImportError"), (
+            "msprobe.pytorch.TrainerMon", "msprobe.mindspore", "msprobe.pytorch.acl_save",
+            "msprobe.pytorch.common.utils.Const")):
+        assert line.startswith(f"{kind} rankprobe has no {name} (rankprobe run --as-msprobe"), line
+
+
+def test_an_installed_msprobe_is_named_once_and_not_imported(tmp_path: pathlib.Path) -> None:
+    real = tmp_path / "site" / "msprobe"
+    real.mkdir(parents=True)
+    (real / "__init__.py").write_text("raise SystemExit('the real one')")
+    done = _run(tmp_path, PROGRAM, _config(tmp_path), "child", paths=(str(real.parent),))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"rankprobe records in place of the msprobe of {real}") == 1, done.stderr
+
+
+def test_flags_that_make_no_sense_with_it(tmp_path: pathlib.Path) -> None:
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--as-msprobe", "--on", "--", sys.executable, "-V"],
+                          env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "own PrecisionDebugger" in done.stderr
+
+
+def test_without_the_flag_nothing_stands_for_msprobe(tmp_path: pathlib.Path) -> None:
+    package = str(pathlib.Path(rankprobe.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--", sys.executable, "-c", "import msprobe"],
+                          env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True, timeout=60)
+    assert "No module named 'msprobe'" in done.stderr
