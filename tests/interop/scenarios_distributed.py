@@ -89,13 +89,14 @@ class Tall(nn.Module):
         return self.down(self.act(self.up(x)))
 
 
-def _sharded_steps(probe: Any, config: str, shard: Callable[[nn.Module], nn.Module], steps: int = 2) -> None:
+def _sharded_steps(probe: Any, config: str, shard: Callable[[nn.Module], nn.Module], steps: int = 2,
+                   parts: Callable[[], list[nn.Module]] = lambda: [Tall(), Tall()]) -> None:
     rank = int(os.environ["INTEROP_RANK"])
     dist = _group(rank)
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)  # fills the buffers that sharding makes and shows before they are written
     debugger = probe.PrecisionDebugger(config_path=config)
-    model = shard(nn.Sequential(Tall(), Tall()))
+    model = shard(nn.Sequential(*parts()))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     torch.manual_seed(rank)
     for _ in range(steps):
@@ -132,3 +133,27 @@ def fully_shard(probe: Any, config: str) -> None:
         return shard_module(model, mesh=mesh)
 
     _sharded_steps(probe, config, shard)
+
+
+class Parallel(nn.Module):
+    """Tensor parallel: a column-wise and a row-wise Linear between layers that every rank has whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mlp, self.head = nn.LayerNorm(4), Tall(), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + self.mlp(self.norm(x)))
+
+
+@scenario(level="mix", ranks=2)
+def tensor_parallel(probe: Any, config: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def shard(model: nn.Module) -> nn.Module:
+        mesh = init_device_mesh("cpu", (2,))
+        parallelize_module(model[0], mesh, {"mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()})
+        return model
+
+    _sharded_steps(probe, config, shard, parts=lambda: [Parallel(), nn.Linear(3, 4)])

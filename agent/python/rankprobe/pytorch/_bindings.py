@@ -56,13 +56,16 @@ def _described(tensor: Any, **fields: Any) -> dict:
 
 
 def _placements(tensor: Any) -> list[tuple[int, int, str]]:
+    """One for each mesh dimension; as with msprobe none for what is no plain shard, copy or partial result
+    (_StridedShard, of two shardings of one dimension)."""
     out = []
     for placement in tensor.placements:
         if placement.is_shard():
-            out.append((_SHARD, placement.dim, ""))
+            if type(placement).__name__ != "_StridedShard":  # below 2.10 it is a Shard as well
+                out.append((_SHARD, placement.dim, ""))
         elif placement.is_replicate():
             out.append((_REPLICATE, 0, ""))
-        else:
+        elif placement.is_partial():
             out.append((_PARTIAL, 0, str(getattr(placement, "reduce_op", "sum"))))
     return out
 
@@ -83,6 +86,13 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
         return _describe_plain(plain, lambda memory: devices.read(memory, plain, needs, generation)
                                if devices.holds(memory) else memory_of(memory))
 
+    def described_special(special: torch.Tensor) -> dict:
+        kind = type(special).__name__
+        if kind == "AsyncCollectiveTensor":
+            devices.tell("the statistics of an AsyncCollectiveTensor are null: its collective has not been waited for, "
+                         "and a wait of ours could change the order of the program's")
+        return _described(special, type=_SPECIAL[kind])
+
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _describe_ndarray(tensor)
     if hasattr(torch._C, "_functorch") and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -91,13 +101,16 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
             return {**describe_plain(inner), "type": "GradTrackingTensor",
                     "requires_grad": bool(tensor.requires_grad)}
         return _described(tensor, type="BatchedTensor")
-    kind = type(tensor).__name__
-    if kind in _SPECIAL:
-        return _described(tensor, type=_SPECIAL[kind])
+    if type(tensor).__name__ in _SPECIAL:
+        return described_special(tensor)
     dtensor = _dtensor_type()
     if dtensor is not None and isinstance(tensor, dtensor):
-        local = describe_plain(tensor.to_local())
-        return {**local, "type": "torch.distributed.tensor.DTensor", "requires_grad": bool(tensor.requires_grad),
+        # Not to_local(), which is a call of autograd.
+        local = getattr(tensor, "_local_tensor", None)
+        if local is None:
+            local = tensor.to_local()
+        fields = described_special(local) if type(local).__name__ in _SPECIAL else describe_plain(local)
+        return {**fields, "type": "torch.distributed.tensor.DTensor", "requires_grad": bool(tensor.requires_grad),
                 "mesh": json.dumps(tensor.device_mesh.mesh.tolist()), "placements": _placements(tensor)}
     if getattr(tensor, "is_nested", False):
         return {**describe_plain(tensor.values()), "requires_grad": bool(tensor.requires_grad)}

@@ -194,7 +194,7 @@ class DeviceReader:
         try:
             return self._read(tensor, origin, needs, generation)
         except Exception as error:  # pylint: disable=broad-except - out of memory, no such kernel
-            self._tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
+            self.tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
             return {}
 
     def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict:
@@ -254,18 +254,19 @@ class DeviceReader:
                 try:
                     waiting = [each.begin_copy() for each in work.values()]
                 except Exception as error:  # pylint: disable=broad-except - see read()
-                    self._tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+                    self.tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
                     return first, end, 0, None
         try:
             numbers = torch.zeros((end - first) * _WORDS, dtype=torch.int64, device="cpu")
             for copy in waiting:
                 copy.wait(numbers)
         except Exception as error:  # pylint: disable=broad-except - the device failed: the user's to hear
-            self._tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+            self.tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
             return first, end, 0, copies
         return first, end, numbers.data_ptr(), (numbers, copies)
 
-    def _tell(self, what: str) -> None:
+    def tell(self, what: str) -> None:
+        """on_fault, once for each text."""
         if self.on_fault is not None and what not in self._told and len(self._told) < 100:
             self._told.add(what)
             self.on_fault(what)

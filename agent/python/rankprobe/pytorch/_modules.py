@@ -346,6 +346,9 @@ class ModuleHooks:
             handles.append(module.register_forward_pre_hook(
                 lambda m, args: _first(pre(m, args, None))))
             handles.append(module.register_forward_hook(lambda m, args, output: post(m, args, None, output)))
+        # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
+        # or free the parameters (fully_shard). A forward pre-hook is the last for the same reason.
+        module._forward_hooks.move_to_end(handles[1].id, last=False)
         self._handles += handles
         return handles
 
