@@ -369,23 +369,40 @@ def test_dump_enable_is_none_without_the_switch(dump) -> None:
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
-def test_b17_an_in_place_module_says_what_is_missing_of_its_backward(dump, level: str) -> None:
+def test_b17_the_backward_of_an_in_place_module(dump, level: str) -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2), nn.ReLU())
     debugger = dump.debugger(level=level)
     debugger.start(net)
-    with pytest.warns(RuntimeWarning, match=r"Module\.1\.ReLU changes its input in place") as said:
+    for _ in range(2):
         net(torch.randn(3, 4)).sum().backward()
-    assert len(said) == 1
-    net(torch.randn(3, 4)).sum().backward()  # said once
     debugger.stop()
     debugger.step()
     data = dump.data()
     for call in (0, 1):
-        mark = data[f"Module.1.ReLU.backward.{call}"]["output"]
+        behind, before = data[f"Module.1.ReLU.backward.{call}"], data[f"Module.0.Linear.backward.{call}"]
+        assert behind["output"][0]["shape"] == [3, 4] and before["output"] == []
+        assert behind["output"][0]["Norm"] == before["input"][0]["Norm"]
+        assert behind["input"][0]["Norm"] == data[f"Module.2.Linear.backward.{call}"]["output"][0]["Norm"]
+    assert not list(dump.rank_directory().glob("dump_error_info.log"))
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_b17_a_module_that_changes_a_view_says_what_is_missing(dump, level: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Flatten(0, 1), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    debugger = dump.debugger(level=level)
+    debugger.start(net)
+    with pytest.warns(RuntimeWarning, match=r"Module\.3\.ReLU changes a view in place") as said:
+        net(torch.randn(2, 3, 4)).sum().backward()
+    assert len(said) == 1
+    net(torch.randn(2, 3, 4)).sum().backward()  # said once
+    debugger.stop()
+    debugger.step()
+    data = dump.data()
+    for call in (0, 1):
+        mark = data[f"Module.3.ReLU.backward.{call}"]["output"]
         assert mark == [{"type": "str", "value": "not recorded: the module changed its input in place"}]
-        assert data[f"Module.1.ReLU.backward.{call}"]["input"][0]["shape"] == [3, 4]
-        assert data[f"Module.2.Linear.backward.{call}"]["output"][0]["shape"] == [3, 4]
-        assert data[f"Module.3.ReLU.backward.{call}"]["output"][0]["shape"] == [3, 2]
-        assert f"Module.0.Linear.backward.{call}" not in data
-    assert {"Module.0.Linear.parameters_grad.0", "Module.2.Linear.parameters_grad.0"} <= set(data)
+        assert data[f"Module.3.ReLU.backward.{call}"]["input"][0]["shape"] == [6, 4]
+        assert data[f"Module.4.Linear.backward.{call}"]["output"][0]["shape"] == [6, 4]
+        assert data[f"Module.1.GELU.backward.{call}"]["input"][0]["shape"] == [2, 3, 4]
+        assert f"Module.2.Flatten.backward.{call}" not in data
     assert not list(dump.rank_directory().glob("dump_error_info.log"))

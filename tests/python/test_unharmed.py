@@ -81,9 +81,7 @@ def test_a_fault_in_every_native_hook(dump) -> None:
     assert debugger._capture.faults > 200
 
 
-_PLACES = [(_modules.ModuleHooks, "_watch_parameters"), (_modules, "_differentiable"), (_modules, "_replaced"),
-           (_modules._Backward, "inputs"), (_modules._Backward, "outputs"), (_modules._Backward, "__init__"),
-           *([(_modules, "_pass")] if _modules._Backward is _modules._NodeBackward else [])]
+_PLACES = [(_modules.ModuleHooks, "_watch_parameters"), (_modules, "_wanting"), (_modules, "_differentiable")]
 
 
 @pytest.mark.parametrize("place", _PLACES, ids=lambda p: p[1])

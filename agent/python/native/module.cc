@@ -129,7 +129,10 @@ class PySession {
   ~PySession() { Close(); }
 
   void Close() {
-    if (capture_ != nullptr) capture_->FinishDevices();
+    if (capture_ != nullptr) {
+      capture_->EndBackwards();
+      capture_->FinishDevices();
+    }
     std::shared_ptr<Capture> capture = std::move(capture_);
     std::shared_ptr<Recorder> shared =
         capture == nullptr ? nullptr : capture->Close();
@@ -207,12 +210,16 @@ class PySession {
     Get().Start(rank, &step);
   }
   void Stop() {
-    if (capture_ != nullptr) capture_->FinishDevices();
+    if (capture_ != nullptr) {
+      capture_->EndBackwards();
+      capture_->FinishDevices();
+    }
     const py::gil_scoped_release release;
     Get().Stop();
   }
   void Step() {
     if (capture_ != nullptr) {
+      capture_->EndBackwards();
       capture_->FinishDevices();
       capture_->BeginStep();
     }

@@ -20,6 +20,7 @@ struct ApiObject {
 struct BackwardHook {
   PyObject_HEAD std::shared_ptr<Capture>* capture;
   RecordedCall* call;
+  uint64_t order;
 };
 
 PyTypeObject* api_function_type = nullptr;
@@ -173,7 +174,7 @@ PyObject* CallHook(PyObject* self, PyObject* args, PyObject* /*keywords*/) {
   if (PyTuple_GET_SIZE(args) == 2) {
     const QuietScope quiet(**hook->capture);
     (*hook->capture)
-        ->Backward(*hook->call, PyTuple_GET_ITEM(args, 0),
+        ->Backward(*hook->call, hook->order, PyTuple_GET_ITEM(args, 0),
                    PyTuple_GET_ITEM(args, 1));
   }
   Py_RETURN_NONE;
@@ -251,12 +252,14 @@ PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
   return self;
 }
 
-PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call) {
+PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call,
+                          uint64_t order) {
   PyObject* self = backward_hook_type->tp_alloc(backward_hook_type, 0);
   if (self == nullptr) return nullptr;
   auto* hook = reinterpret_cast<BackwardHook*>(self);
   hook->capture = new std::shared_ptr<Capture>(std::move(capture));
   hook->call = new RecordedCall(std::move(call));
+  hook->order = order;
   return self;
 }
 

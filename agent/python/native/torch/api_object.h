@@ -18,7 +18,8 @@ PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
                        ApiSpec spec);
 
 // The callable that is given (grad_inputs, grad_outputs) of a graph node.
-PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call);
+PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call,
+                          uint64_t order);
 
 // A builtin __torch_function__(func, types, args, kwargs): calls the stand-in
 // of `func` in the dict, a stand-in's own function (C code of Tensor's methods

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/python/native/torch/api_object.h"
+#include "agent/python/native/torch/module_gradients.h"
 
 namespace py = pybind11;
 
@@ -67,7 +68,8 @@ Capture::Capture(std::shared_ptr<Recorder> recorder, const py::dict& torch,
     : recorder_(std::move(recorder)),
       torch_(torch),
       reader_(&torch_, &tokens_),
-      stacks_(&torch_, std::move(skipped_directory)) {}
+      stacks_(&torch_, std::move(skipped_directory)),
+      begun_(std::make_unique<BegunBackwards>()) {}
 
 Capture::~Capture() = default;
 
@@ -300,15 +302,17 @@ void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
   }
   const PyRef node = TorchBindings::Get(torch_.grad_fn, first);
   if (!node || node.get() == Py_None) return;
-  const PyRef hook = PyRef::Steal(NewBackwardHook(shared_from_this(), call));
+  const PyRef hook =
+      PyRef::Steal(NewBackwardHook(shared_from_this(), call, NextOrder()));
   const PyRef handle = PyRef::Steal(
       PyObject_CallMethod(node.get(), "register_hook", "O", hook.get()));
 }
 
-void Capture::Backward(const RecordedCall& call, PyObject* grad_inputs,
-                       PyObject* grad_outputs) noexcept {
+void Capture::Backward(const RecordedCall& call, uint64_t order,
+                       PyObject* grad_inputs, PyObject* grad_outputs) noexcept {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
+  begun_->EndAfter(order);
   Guarded("api backward", [&] {
     MaybeFail("api backward");
     const ReadMode mode{true, call.needs};
@@ -376,6 +380,9 @@ void Capture::BeginStep() {
   tokens_.Clear();
   stacks_.Clear();
   pending_.clear();
+  // Left by a pass that raised.
+  const auto left = begun_->Take();
+  const std::vector<PyRef> kept = std::exchange(kept_, {});
   seen_ = matched_ = 0;
 }
 

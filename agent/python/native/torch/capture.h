@@ -51,6 +51,7 @@ struct ModuleCall {
 };
 
 class QuietScope;
+class BegunBackwards;
 
 class Capture : public std::enable_shared_from_this<Capture> {
  public:
@@ -81,7 +82,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
               PyObject* result) noexcept;
   // The error is still set: the end of a recomputation is told from the rest.
   void AbandonApi(const RecordedCall& call) noexcept;
-  void Backward(const RecordedCall& call, PyObject* grad_inputs,
+  // order: when the call was made.
+  void Backward(const RecordedCall& call, uint64_t order, PyObject* grad_inputs,
                 PyObject* grad_outputs) noexcept;
 
   // --- Modules and gradients, called by Python hooks. None: not recording.
@@ -99,6 +101,20 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void ModuleBackward(const ModuleCall& module,
                       const pybind11::object& grad_inputs,
                       const pybind11::object& grad_outputs);
+  // Backwards that have begun. Whatever runs in one says when it was made.
+  BegunBackwards& begun() { return *begun_; }
+  // Numbers what is made: module calls' begins and ends, API calls' ends.
+  uint64_t NextOrder() { return ++order_; }
+  // Number of the backward pass that runs; 0 where PyTorch has none.
+  int64_t BackwardPass() const;
+  // Has this thread's backwards ended when the pass that runs has.
+  void CallAtEndOfPass();
+  // What was begun has ended: before Stop and Step.
+  void EndBackwards() noexcept;
+  template <typename Fn>
+  void GuardedGradients(Fn&& fn) noexcept;
+  // A leaf's accumulator is held by graphs alone, and ours may not be made yet.
+  void KeepForStep(PyRef node) { kept_.push_back(std::move(node)); }
   void ResetModules();
   void PushScope(const std::string& name);
   void PopScope(const std::string& name);
@@ -175,6 +191,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   StackReader stacks_;
   PyRef mode_;
   std::vector<Pending> pending_;
+  const std::unique_ptr<BegunBackwards> begun_;
+  std::vector<PyRef> kept_;
+  uint64_t order_ = 0;
+  // The last pass that was asked to call at its end.
+  int64_t asked_pass_ = -1;
   // By thread; a scope is left on the thread that entered it.
   std::vector<std::pair<std::thread::id, std::unique_ptr<QuietScope>>> quiet_;
   std::atomic<bool> enabled_{true};
@@ -213,6 +234,13 @@ void Capture::Guarded(const char* where, Fn&& fn) noexcept {
   }
   // Now that this call's tensors are recorded.
   if (tokens_.TakeWantFinish()) FinishDevices();
+}
+
+template <typename Fn>
+void Capture::GuardedGradients(Fn&& fn) noexcept {
+  if (recorder_ == nullptr) return;
+  const QuietScope quiet(*this);
+  Guarded("module backward", std::forward<Fn>(fn));
 }
 
 }  // namespace rankprobe

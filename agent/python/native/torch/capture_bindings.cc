@@ -9,6 +9,8 @@
 #include "agent/python/native/session/plan_dict.h"
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/node_hook.h"
 
 namespace py = pybind11;
 
@@ -43,12 +45,15 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
 }  // namespace
 
 void RegisterCapture(py::module_& m) {
-  if (!InitApiTypes(m.ptr())) throw py::error_already_set();
+  if (!InitApiTypes(m.ptr()) || !InitNodeHook()) throw py::error_already_set();
   py::class_<ModuleCall>(m, "ModuleCall", "One module call between its hooks.")
       .def_property_readonly(
           "name", [](const ModuleCall& c) { return c.call.forward_entry; })
       .def_property_readonly("kept",
                              [](const ModuleCall& c) { return c.call.kept; });
+  py::class_<ModuleGradients>(m, "ModuleGradients",
+                              "Takes the gradients of one module call.")
+      .def("outputs", &ModuleGradients::Outputs, py::arg("outputs"));
   py::class_<Recorder::SavedValue>(m, "SavedValue", "A value of save().");
   py::class_<Capture, std::shared_ptr<Capture>>(
       m, "Capture", "What hooks of PyTorch record through.")
@@ -66,11 +71,13 @@ void RegisterCapture(py::module_& m) {
       .def("abandon_module", &Capture::AbandonModule, py::arg("module"))
       .def("stop_module", &Capture::StopModule, py::arg("module"))
       .def("reset_modules", &Capture::ResetModules)
-      .def("wants_backward", &Capture::WantsBackward, py::arg("module"))
-      .def("begin_module_backward", &Capture::BeginModuleBackward,
-           py::arg("module"))
-      .def("module_backward", &Capture::ModuleBackward, py::arg("module"),
-           py::arg("grad_inputs"), py::arg("grad_outputs"))
+      .def(
+          "module_gradients",
+          [](const std::shared_ptr<Capture>& capture, const ModuleCall& module,
+             const py::tuple& inputs) {
+            return std::make_unique<ModuleGradients>(capture, module, inputs);
+          },
+          py::arg("module"), py::arg("inputs"))
       .def("parameter_gradient", &Capture::ParameterGradient, py::arg("module"),
            py::arg("name"), py::arg("gradient"))
       .def("push_scope", &Capture::PushScope, py::arg("name"))

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/module_gradients.h"
 
 namespace py = pybind11;
 
@@ -16,6 +17,7 @@ std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
   if (recorder == nullptr) return std::nullopt;
   if (!Active()) return std::nullopt;
   const QuietScope quiet(*this);
+  if (!begun_->empty()) begun_->EndComplete();
   ModuleCall module;
   Guarded("module inputs", [&] {
     module.call = recorder->BeginModule(name);
@@ -118,6 +120,35 @@ void Capture::ModuleBackward(const ModuleCall& module,
           FillList(builder, outputs.items, phase->mutable_output());
         });
   });
+}
+
+int64_t Capture::BackwardPass() const {
+  if (!torch_.graph_task) return 0;
+  const PyRef pass = PyRef::Steal(PyObject_CallNoArgs(torch_.graph_task.get()));
+  const int64_t number = pass ? PyLong_AsLongLong(pass.get()) : 0;
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return number;
+}
+
+void Capture::CallAtEndOfPass() {
+  const int64_t pass = BackwardPass();
+  if (torch_.graph_task && pass == std::exchange(asked_pass_, pass)) return;
+  const py::cpp_function end(
+      [weak = weak_from_this(), thread = std::this_thread::get_id()] {
+        const std::shared_ptr<Capture> capture = weak.lock();
+        if (capture == nullptr) return;
+        const QuietScope quiet(*capture);
+        capture->begun_->EndAll(thread);
+      });
+  const PyRef done =
+      PyRef::Steal(PyObject_CallOneArg(torch_.queue_callback.get(), end.ptr()));
+  if (!done) throw py::error_already_set();
+}
+
+void Capture::EndBackwards() noexcept {
+  if (begun_->empty()) return;
+  const QuietScope quiet(*this);
+  begun_->EndEverywhere();
 }
 
 void Capture::ParameterGradient(const std::string& module,

@@ -23,7 +23,16 @@ TorchBindings::TorchBindings(const py::dict& names)
   version = take("version");
   is_cpu = take("is_cpu");
   layout = take("layout");
+  accumulator_type =
+      reinterpret_cast<PyTypeObject*>(take("accumulator_type").get());
   grad_fn = take("grad_fn");
+  output_nr = take("output_nr");
+  sequence_number = take("sequence_number", true);
+  graph_task = take("graph_task", true);
+  accumulator = take("accumulator");
+  queue_callback = take("queue_callback");
+  gradient_sum = take("gradient_sum");
+  gradient_outside = take("gradient_outside");
   data_ptr = take("data_ptr");
   stride = take("stride");
   storage_offset = take("storage_offset");

@@ -50,8 +50,11 @@ class TorchBindings {
 
   PyTypeObject* tensor_type = nullptr;
   PyTypeObject* parameter_type = nullptr;
+  // Of the node that adds to a leaf's gradient.
+  PyTypeObject* accumulator_type = nullptr;
   // Properties.
-  PyRef shape, dtype, requires_grad, version, is_cpu, layout, grad_fn;
+  PyRef shape, dtype, requires_grad, version, is_cpu, layout, grad_fn,
+      output_nr;
   // Methods.
   PyRef data_ptr, stride, storage_offset, is_neg, is_conj;
   PyRef strided;
@@ -68,6 +71,13 @@ class TorchBindings {
   PyRef finish_devices;
   // convert(object, kwarg) -> an object of plain values, or None.
   PyRef convert;
+  // Of the autograd graph; the first two are absent in older PyTorch. Number of
+  // the next node of this thread, of the running pass; accumulator(leaf) -> its
+  // node; queue_callback(function), called when the running pass has ended.
+  PyRef sequence_number, graph_task, accumulator, queue_callback;
+  // gradient_sum(a, b), which changes neither; gradient_outside(all, inside): the
+  // rest, None where there is none.
+  PyRef gradient_sum, gradient_outside;
   // frame_line(file, line) -> the source line.
   PyRef source_line;
 

@@ -209,6 +209,27 @@ def source_line(path: str, number: int) -> Optional[str]:
     return line.strip() if line else None
 
 
+# Whether nodes of the autograd graph say when they were made.
+_NUMBERED = hasattr(torch.zeros(1, requires_grad=True).neg().grad_fn, "_sequence_nr")
+
+
+def _accumulator(leaf: torch.Tensor) -> Any:
+    """The node that adds to the gradient of `leaf`."""
+    with torch.enable_grad():
+        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]
+
+
+def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A new tensor, outside of any graph."""
+    return _BASE.add(_BASE.detach(one), _BASE.detach(other))
+
+
+def _gradient_outside(whole: torch.Tensor, inside: torch.Tensor) -> Optional[torch.Tensor]:
+    """What came from elsewhere; None for nothing. Its last bits may differ from a sum of its own."""
+    whole, inside = _BASE.detach(whole), _BASE.detach(inside)
+    return None if torch._C._VariableFunctions.equal(whole, inside) else _BASE.sub(whole, inside)
+
+
 def make_capture(session: Any, package: str) -> Any:
     """The Capture of a native Session. package: the directory whose frames are left out of stacks."""
     devices = DeviceReader()
@@ -232,6 +253,12 @@ def bindings(devices: DeviceReader) -> dict:
         "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
         "dlpack_table": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
+        "output_nr": _BASE.output_nr, "accumulator": _accumulator,
+        "accumulator_type": type(_accumulator(torch.empty(0, requires_grad=True))),
+        "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if _NUMBERED else None,
+        "graph_task": getattr(torch._C, "_current_graph_task_id", None),
+        "queue_callback": torch.autograd.Variable._execution_engine.queue_callback,
+        "gradient_sum": _gradient_sum, "gradient_outside": _gradient_outside,
         "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
         "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,
         "dtype_type": torch.dtype, "device_type": torch.device, "memory_format_type": torch.memory_format,

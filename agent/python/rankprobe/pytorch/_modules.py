@@ -15,7 +15,6 @@ _MAX_VALUES = 1 << 20
 _HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
     torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
-_SET_CREATION_META = getattr(torch._C._autograd, "_set_creation_meta", None)
 _HAS_POST_ACCUMULATE = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
 
@@ -59,32 +58,13 @@ def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple = (),
     return out
 
 
-def _replaced(value: Any, tensors: Iterator[torch.Tensor], inside: tuple = ()) -> Any:
-    """`value` with those tensors replaced. Lists and dicts stay the same objects:
-    a module may add to one it was given."""
-    if isinstance(value, torch.Tensor):
-        return next(tensors) if value.requires_grad else value
-    around = _opened(value, inside)
-    if around is None:
-        return value
-    if isinstance(value, tuple):
-        items = [_replaced(item, tensors, around) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    for key in list(value) if isinstance(value, dict) else range(len(value)):
-        item = value[key]
-        new = _replaced(item, tensors, around)
-        if new is not item:
-            value[key] = new
-    return value
-
-
-def _hooked(value: Any, setup: Callable[[tuple], Any]) -> Any:
-    """`value` with its differentiable tensors passed through `setup`."""
-    tensors = _differentiable(value, [])
-    if not tensors:
-        setup(())
-        return value
-    return _replaced(value, iter(setup(tuple(tensors))))
+def _wanting(value: Any) -> tuple:
+    """The tensors of a module's arguments or output that require a gradient."""
+    # One tensor is by far the most frequent.
+    one = value if isinstance(value, torch.Tensor) else value[0] if type(value) is tuple and len(value) == 1 else None
+    if isinstance(one, torch.Tensor):
+        return (one,) if one.requires_grad else ()
+    return tuple(_differentiable(value, []))
 
 
 def _parameters(module: torch.nn.Module) -> dict:
@@ -102,183 +82,6 @@ def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
     except Exception as error:  # noqa: BLE001 - the model must not notice
         capture.report_fault(f"{where}: {error!r}")
         return None
-
-
-class _Pass(torch.autograd.Function):
-    """A node that tensors pass unchanged, as in PyTorch's own full backward hooks."""
-
-    @staticmethod
-    def forward(_: Any, *tensors: torch.Tensor) -> tuple:
-        return tensors
-
-    @staticmethod
-    def backward(_: Any, *gradients: torch.Tensor) -> tuple:
-        return gradients
-
-
-# Without the Python around it, which is for functorch.
-_pass = super(torch.autograd.Function, _Pass).apply
-_functorch_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-
-
-# Recorded in place of gradients that autograd does not lead through our hooks.
-_IN_PLACE = "not recorded: the module changed its input in place"
-
-
-class _NodeBackward:
-    """Backward of one module call by two nodes (PyTorch >= 2.0): one that its
-    outputs pass, one that its inputs pass.
-
-    in_place: an input was changed in place, and autograd leads its gradient
-    around the node. Known once outputs() was called."""
-
-    __slots__ = ("_capture", "_call", "_grad_outputs", "_has_inputs", "_entered", "in_place")
-
-    def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
-        self._capture, self._call = capture, call
-        self._grad_outputs: Optional[tuple] = None
-        self._has_inputs = self.in_place = False
-        self._entered: Optional[tuple[Any, tuple]] = None
-
-    def _on_outputs(self, _: Any, grad_outputs: tuple) -> tuple:
-        capture = self._capture
-        try:
-            if self.in_place:
-                # Its end is not seen: what follows stays inside it, as with a module that has no end.
-                capture.module_backward(self._call, (_IN_PLACE,), grad_outputs)
-            capture.begin_module_backward(self._call)
-            if self.in_place:
-                return grad_outputs
-            if self._has_inputs:
-                self._grad_outputs = grad_outputs
-            else:
-                capture.module_backward(self._call, (), grad_outputs)
-        except Exception as error:  # noqa: BLE001 - the model must not notice
-            capture.report_fault(f"module backward: {error!r}")
-        return grad_outputs  # the node would make zeros of a gradient that is None
-
-    def _on_inputs(self, grad_inputs: tuple, _: Any) -> None:
-        # None: a gradient that came to the inputs without passing the outputs.
-        grad_outputs, self._grad_outputs = self._grad_outputs, None
-        if grad_outputs is None:
-            return
-        try:
-            self._capture.module_backward(self._call, grad_inputs, grad_outputs)
-        except Exception as error:  # noqa: BLE001 - the model must not notice
-            self._capture.report_fault(f"module backward: {error!r}")
-
-    def inputs(self, args: tuple) -> tuple:
-        return self._passed(args, self._on_inputs)
-
-    def outputs(self, output: Any) -> Any:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            node, passed = entered
-            self.in_place = any(tensor.grad_fn is not node for tensor in passed)
-        return self._passed(output, self._on_outputs)
-
-    def _passed(self, value: Any, hook: Callable) -> Any:
-        """`value` with its differentiable tensors passed through a node with `hook`."""
-        if not torch.is_grad_enabled():
-            return value
-        # One tensor is by far the most frequent.
-        one = value if isinstance(value, torch.Tensor) else value[0] if type(value) is tuple and len(value) == 1 else None
-        if isinstance(one, torch.Tensor):
-            tensors = [one] if one.requires_grad else []
-        else:
-            one, tensors = None, _differentiable(value, [])
-        if not tensors:
-            return value
-        passed = _Pass.apply(*tensors) if _functorch_active() else _pass(*tensors)
-        node = passed[0].grad_fn
-        if node is None or node.name() != "_PassBackward":
-            return value
-        node.register_hook(hook)
-        for tensor in passed:
-            # In-place edits of what a backward hook returned stay legal.
-            if tensor._is_view():
-                _SET_CREATION_META(tensor, torch._C._autograd.CreationMeta.DEFAULT)
-        if hook == self._on_inputs:
-            self._has_inputs = True
-            self._entered = (node, passed)
-        if one is not None:
-            return passed[0] if one is value else passed
-        return _replaced(value, iter(passed))
-
-
-class _TensorBackward:
-    """Backward of one module call by hooks on views of its tensors.
-
-    For PyTorch below 2.0, where BackwardHook makes in-place operations fail.
-    Recorded when the gradient of every input has come, else when the backward
-    pass ends (an input or output that took no part, or was changed in place).
-    """
-
-    def __init__(self, capture: Any, call: Any, module: torch.nn.Module) -> None:
-        self._capture, self._call = capture, call
-        self._grad_inputs: list[Optional[torch.Tensor]] = []
-        self._grad_outputs: list[Optional[torch.Tensor]] = []
-        self._waiting = 0
-        self._begun = self._done = False
-        self._entered: list[tuple[torch.Tensor, Any]] = []
-        self.in_place = False
-
-    def inputs(self, args: tuple) -> tuple:
-        return _hooked(args, self._setup_inputs)
-
-    def _setup_inputs(self, tensors: tuple) -> list[torch.Tensor]:
-        views = [tensor.view_as(tensor) for tensor in tensors]
-        self._grad_inputs = [None] * len(views)
-        self._waiting = len(views)
-        for i, view in enumerate(views):
-            view.register_hook(self._on_input(i))
-        self._entered = [(view, view.grad_fn) for view in views]
-        return views
-
-    def _on_input(self, index: int) -> Callable[[torch.Tensor], None]:
-        def hook(gradient: torch.Tensor) -> None:
-            self._grad_inputs[index] = gradient
-            self._waiting -= 1
-            if self._waiting == 0:
-                self._finish()
-
-        return hook
-
-    def outputs(self, output: Any) -> Any:
-        self.in_place = any(view.grad_fn is not node for view, node in self._entered)
-        self._entered.clear()
-        return _hooked(output, self._setup_outputs)
-
-    def _setup_outputs(self, tensors: tuple) -> list[torch.Tensor]:
-        views = [tensor.view_as(tensor) for tensor in tensors]
-        self._grad_outputs = [None] * len(views)
-        for i, view in enumerate(views):
-            view.register_hook(self._on_output(i))
-        return views
-
-    def _on_output(self, index: int) -> Callable[[torch.Tensor], None]:
-        def hook(gradient: torch.Tensor) -> None:
-            self._grad_outputs[index] = gradient
-            if not self._begun:
-                self._begun = True
-                self._capture.begin_module_backward(self._call)
-                if self._waiting or len(self._grad_outputs) > 1:
-                    torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            if self._waiting == 0 and all(g is not None for g in self._grad_outputs):
-                self._finish()
-
-        return hook
-
-    def _finish(self) -> None:
-        if self._done:
-            return
-        self._done = True
-        inputs = (_IN_PLACE,) if self.in_place and not any(g is not None for g in self._grad_inputs) else (
-            tuple(self._grad_inputs))
-        self._capture.module_backward(self._call, inputs, tuple(self._grad_outputs))
-
-
-_Backward = _NodeBackward if _SET_CREATION_META is not None else _TensorBackward
 
 
 class ModuleHooks:
@@ -344,7 +147,7 @@ class ModuleHooks:
         else:
             pre, post = self._pre(name, full), self._post()
             handles.append(module.register_forward_pre_hook(
-                lambda m, args: _first(pre(m, args, None))))
+                lambda m, args: pre(m, args, None)))
             handles.append(module.register_forward_hook(lambda m, args, output: post(m, args, None, output)))
         # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
         # or free the parameters (fully_shard). A forward pre-hook is the last for the same reason.
@@ -375,12 +178,12 @@ class ModuleHooks:
     def _pre(self, name: str, full: bool) -> Callable:
         capture = self._capture
 
-        def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> Optional[tuple]:
+        def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
             stack = self._stack()
             if not capture.active:
                 stack.append((module, None, None))
-                return None
-            call = backward = changed = None
+                return
+            call = gradients = None
             capture.enter_quiet()  # what we ask of tensors is no call of the user's
             try:
                 call = capture.begin_module(name, args, kwargs or None)
@@ -388,22 +191,19 @@ class ModuleHooks:
                     if self.parameters_grad:
                         self._watch_parameters(name, module)
                     if full and self.backward and torch.is_grad_enabled():
-                        backward = _Backward(capture, call, module)
-                        changed = backward.inputs(args)
+                        gradients = capture.module_gradients(call, _wanting(args))
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 capture.report_fault(f"{name} before its forward: {error!r}")
-                backward = changed = None
             finally:
                 capture.leave_quiet()
-            stack.append((module, call, backward))
-            return None if changed is None else (changed, kwargs)
+            stack.append((module, call, gradients))
 
         return rankprobe_pre
 
     def _post(self) -> Callable:
         capture = self._capture
 
-        def rankprobe_post(module: torch.nn.Module, args: tuple, kwargs: Optional[dict], output: Any) -> Any:
+        def rankprobe_post(module: torch.nn.Module, args: tuple, kwargs: Optional[dict], output: Any) -> None:
             stack = self._stack()
             while stack and stack[-1][0] is not module:
                 # Left by an exception that a forward in between has caught.
@@ -411,26 +211,21 @@ class ModuleHooks:
                 if call is not None:
                     capture.abandon_module(call)
             if not stack:
-                return None
-            _, call, backward = stack.pop()
+                return
+            _, call, gradients = stack.pop()
             if call is None:
-                return None
+                return
             error = sys.exc_info()[0] if output is None else None
             if error is not None:
                 (capture.stop_module if recomputation_stopped(error) else capture.abandon_module)(call)
-                return None
+                return
             capture.enter_quiet()
             try:
                 capture.end_module(call, output, _parameters(module) if call.kept else {})
-                if backward is None:
-                    return None
-                output = backward.outputs(output)
-                if backward.in_place:
+                if gradients is not None and torch.is_grad_enabled() and gradients.outputs(_wanting(output)):
                     self._tell_in_place(call.name.rpartition(".forward.")[0])
-                return output
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 capture.report_fault(f"{call.name} after its forward: {error!r}")
-                return None
             finally:
                 capture.leave_quiet()
 
@@ -439,8 +234,8 @@ class ModuleHooks:
     def _tell_in_place(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            self._warn(f"{name} changes its input in place: the gradients of its inputs are not recorded, nor is the "
-                       "backward of the module that made them")
+            self._warn(f"{name} changes a view in place: the gradient of that input is not recorded, nor is the "
+                       "backward of the module that made it")
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
         watched = self._parameters.setdefault(id(module), {})
@@ -480,11 +275,6 @@ class ModuleHooks:
                 _guarded(capture, "parameter gradient", record)
 
         return rankprobe_gradient
-
-
-def _first(pair: Optional[tuple]) -> Optional[tuple]:
-    return None if pair is None else pair[0]
-
 
 
 __all__ = ["ModuleHooks", "named_targets"]

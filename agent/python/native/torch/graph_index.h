@@ -1,0 +1,91 @@
+// Which nodes of PyTorch's autograd graph a module's forward has made, and where
+// their gradients go: found by walking the graph that is there. Nothing is added.
+//
+// Ownership: shared by the module calls that are open on one thread, and gone
+// with the outermost: it holds the nodes that it has seen. Each node is looked
+// at once, at the end of the innermost call that made it.
+// Threads: one, with the GIL held. Failure: throws pybind11::error_already_set.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_GRAPH_INDEX_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_GRAPH_INDEX_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "agent/python/native/torch/torch_bindings.h"
+
+namespace rankprobe {
+
+// Output `number` of `node`: where a tensor comes from.
+struct GraphEdge {
+  PyRef node;
+  int64_t number = 0;
+
+  bool operator==(const GraphEdge& other) const {
+    return node.get() == other.node.get() && number == other.number;
+  }
+};
+
+// What lies before a module call. PyTorch numbers the nodes of a thread; where
+// it does not tell the numbers (below 2.1), a walk ends at the call's inputs.
+struct GraphBound {
+  uint64_t first = 0;
+  absl::flat_hash_set<PyObject*> inputs;
+};
+
+class GraphIndex {
+ public:
+  // A node that sends a gradient along its edge `slot`.
+  struct Consumer {
+    PyObject* node = nullptr;
+    int64_t slot = 0;
+    uint64_t stamp = 0;
+  };
+  using Consumers = absl::InlinedVector<Consumer, 2>;
+
+  explicit GraphIndex(const TorchBindings* torch) : torch_(torch) {}
+
+  // That of the calls that are open on this thread, else a new one.
+  static std::shared_ptr<GraphIndex> OfThread(const TorchBindings* torch);
+
+  // GraphBound::first of a call that begins now.
+  uint64_t Now() const;
+  // Looks at every node within `bound` that `roots` lead to, or that an earlier
+  // walk met and left.
+  void Walk(const std::vector<GraphEdge>& roots, const GraphBound& bound);
+  // Whether a walk looked at it and it lies within `bound`.
+  bool IsInside(PyObject* node, const GraphBound& bound) const;
+  // Of all walks; null: none.
+  const Consumers* ConsumersOf(const GraphEdge& edge) const;
+
+  // Where a tensor comes from; no node: from nowhere that is known.
+  static GraphEdge EdgeOf(const TorchBindings& torch, PyObject* tensor);
+
+ private:
+  struct Node {
+    PyRef keep;
+    bool looked_at = false, left = false;
+    uint64_t stamp = 0;
+  };
+  // Left for an outer call, by number.
+  using Left = std::multimap<uint64_t, PyObject*>;
+
+  bool LiesWithin(PyObject* node, const GraphBound& bound, uint64_t* number);
+  void LookAt(PyObject* node, std::vector<PyObject*>* next);
+
+  const TorchBindings* const torch_;
+  absl::flat_hash_map<PyObject*, Node> nodes_;
+  absl::flat_hash_map<std::pair<PyObject*, int64_t>, Consumers> consumers_;
+  Left left_;
+  // Nodes looked at: their stamps where PyTorch has no numbers.
+  uint64_t looked_ = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_GRAPH_INDEX_H_

@@ -1,0 +1,262 @@
+#include "agent/python/native/torch/module_gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/python/native/torch/node_hook.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+constexpr char kInPlace[] =
+    "not recorded: the module changed its input in place";
+constexpr char kSameTensor[] =
+    "not recorded: the same tensor as an input before it";
+constexpr char kHandedOn[] =
+    "not recorded: the module hands this input on as an output";
+
+PyRef GradientValue(const char* mark, const PyRef& gradient) {
+  if (mark != nullptr) return PyRef::Steal(PyUnicode_FromString(mark));
+  return gradient ? gradient : PyRef::Share(Py_None);
+}
+
+}  // namespace
+
+void CallGradients::Enter() {
+  const int64_t now = capture->BackwardPass();
+  if (pass == now) return;
+  pass = now;
+  begun = false;
+  waiting = nodes;
+  for (auto* tensors : {&inputs, &outputs}) {
+    for (Tensor& tensor : *tensors) tensor.gradient = tensor.inside = PyRef();
+  }
+}
+
+void CallGradients::Record() {
+  py::tuple of_inputs(outputs_only ? 0 : inputs.size());
+  py::tuple of_outputs(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    Tensor& output = outputs[i];
+    if (output.inside && output.gradient) {
+      output.gradient = PyRef::Steal(PyObject_CallFunctionObjArgs(
+          capture->torch().gradient_outside.get(), output.gradient.get(),
+          output.inside.get(), nullptr));
+      if (!output.gradient) throw py::error_already_set();
+    }
+    of_outputs[i] = py::reinterpret_steal<py::object>(
+        GradientValue(output.mark, output.gradient).release());
+  }
+  for (size_t i = 0; i < of_inputs.size(); ++i) {
+    const Tensor& input = inputs[i];
+    of_inputs[i] = py::reinterpret_steal<py::object>(
+        GradientValue(
+            input.mark,
+            input.output < 0
+                ? input.gradient
+                : PyRef::Share(
+                      of_outputs[static_cast<size_t>(input.output)].ptr()))
+            .release());
+  }
+  pass = -1;
+  begun = false;
+  for (auto* tensors : {&inputs, &outputs}) {
+    for (Tensor& tensor : *tensors) tensor.gradient = tensor.inside = PyRef();
+  }
+  capture->ModuleBackward(call, of_inputs, of_outputs);
+}
+
+template <typename Wanted>
+void BegunBackwards::End(std::thread::id thread, const Wanted& wanted) {
+  const auto at = begun_.find(thread);
+  if (at == begun_.end()) return;
+  List ended;
+  const auto rest = std::stable_partition(
+      at->second.begin(), at->second.end(),
+      [&](const auto& gradients) { return !wanted(*gradients); });
+  ended.assign(std::make_move_iterator(rest),
+               std::make_move_iterator(at->second.end()));
+  at->second.erase(rest, at->second.end());
+  if (at->second.empty()) begun_.erase(at);
+  // Inner modules end before outer ones.
+  std::sort(ended.begin(), ended.end(), [](const auto& a, const auto& b) {
+    return a->entered > b->entered;
+  });
+  for (const auto& gradients : ended) {
+    gradients->capture->GuardedGradients([&] { gradients->Record(); });
+  }
+}
+
+void BegunBackwards::Begin(const std::shared_ptr<CallGradients>& gradients) {
+  List& list = begun_[std::this_thread::get_id()];
+  if (list.empty()) gradients->capture->CallAtEndOfPass();
+  list.push_back(gradients);
+}
+
+void BegunBackwards::EndAfter(uint64_t order) {
+  End(std::this_thread::get_id(), [order](const CallGradients& gradients) {
+    return gradients.entered > order;
+  });
+}
+
+void BegunBackwards::EndComplete() {
+  End(std::this_thread::get_id(),
+      [](const CallGradients& gradients) { return gradients.Complete(); });
+}
+
+void BegunBackwards::EndAll(std::thread::id thread) {
+  End(thread, [](const CallGradients&) { return true; });
+}
+
+void BegunBackwards::EndEverywhere() {
+  while (!begun_.empty()) EndAll(begun_.begin()->first);
+}
+
+void BegunBackwards::Ended(const CallGradients* gradients) {
+  End(std::this_thread::get_id(),
+      [gradients](const CallGradients& other) { return &other == gradients; });
+}
+
+struct ModuleGradients::Hooks {
+  struct OfNode {
+    PyRef node;
+    NodeArrivals arrivals;
+  };
+  std::vector<OfNode> before, after;
+
+  NodeArrivals* Of(std::vector<OfNode>* list, PyObject* node) {
+    for (OfNode& known : *list) {
+      if (known.node.get() == node) return &known.arrivals;
+    }
+    list->push_back({PyRef::Share(node), {}});
+    return &list->back().arrivals;
+  }
+};
+
+ModuleGradients::ModuleGradients(std::shared_ptr<Capture> capture,
+                                 const ModuleCall& call,
+                                 const py::tuple& inputs)
+    : gradients_(std::make_shared<CallGradients>(std::move(capture), call)) {
+  const TorchBindings& torch = gradients_->capture->torch();
+  graph_ = GraphIndex::OfThread(&torch);
+  for (const py::handle tensor : inputs) {
+    Input& input = inputs_.emplace_back();
+    input.tensor = PyRef::Share(tensor.ptr());
+    input.edge = GraphIndex::EdgeOf(torch, tensor.ptr());
+    if (!TorchBindings::GetInt(torch.version, tensor.ptr(), &input.version))
+      input.version = 0;
+    if (input.edge.node) bound_.inputs.insert(input.edge.node.get());
+  }
+  gradients_->inputs.resize(inputs_.size());
+  gradients_->outputs_only = inputs_.empty();
+  gradients_->entered = gradients_->capture->NextOrder();
+  // Last: what was asked of the inputs may have made nodes.
+  bound_.first = graph_->Now();
+}
+
+bool ModuleGradients::AddConsumers(const GraphEdge& edge, bool is_input,
+                                   int index, Hooks* hooks) {
+  const GraphIndex::Consumers* consumers = graph_->ConsumersOf(edge);
+  bool any = false;
+  if (consumers == nullptr) return any;
+  for (const GraphIndex::Consumer& consumer : *consumers) {
+    if (consumer.stamp < bound_.first) continue;
+    any = true;
+    hooks->Of(&hooks->after, consumer.node)
+        ->push_back({consumer.slot, index, is_input});
+  }
+  return any;
+}
+
+void ModuleGradients::MatchOutputs(const std::vector<GraphEdge>& edges,
+                                   Hooks* hooks) {
+  const auto made = [&](const GraphEdge& edge) {
+    return edge.node && graph_->IsInside(edge.node.get(), bound_);
+  };
+  const bool any = std::any_of(edges.begin(), edges.end(), made);
+  gradients_->hands_on = !any;
+  for (size_t i = 0; i < edges.size(); ++i) {
+    const GraphEdge& edge = edges[i];
+    const int index = static_cast<int>(i);
+    if (!edge.node) continue;
+    if (Py_TYPE(edge.node.get()) ==
+        gradients_->capture->torch().accumulator_type)
+      gradients_->capture->KeepForStep(edge.node);
+    if (any && !made(edge)) {
+      // When its whole gradient is known this module has long ended.
+      gradients_->outputs[i].mark = kHandedOn;
+      continue;
+    }
+    hooks->Of(&hooks->before, edge.node.get())
+        ->push_back({edge.number, index, false});
+    if (any) AddConsumers(edge, false, index, hooks);
+  }
+}
+
+bool ModuleGradients::MatchInputs(const std::vector<GraphEdge>& outputs,
+                                  Hooks* hooks) {
+  const TorchBindings& torch = gradients_->capture->torch();
+  bool in_place = false;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const Input& input = inputs_[i];
+    CallGradients::Tensor& found = gradients_->inputs[i];
+    if (!input.edge.node) continue;
+    const auto same = std::find_if(
+        inputs_.begin(), inputs_.begin() + static_cast<int64_t>(i),
+        [&](const Input& other) { return other.edge == input.edge; });
+    if (same != inputs_.begin() + static_cast<int64_t>(i)) {
+      found.mark = kSameTensor;
+      continue;
+    }
+    const auto output = std::find(outputs.begin(), outputs.end(), input.edge);
+    if (output != outputs.end()) {
+      if (gradients_->hands_on) {
+        found.output = static_cast<int>(output - outputs.begin());
+      } else {
+        found.mark = kHandedOn;
+      }
+      continue;
+    }
+    if (AddConsumers(input.edge, true, static_cast<int>(i), hooks)) continue;
+    int64_t version = 0;
+    if (TorchBindings::GetInt(torch.version, input.tensor.get(), &version) &&
+        version != input.version) {
+      found.mark = kInPlace;
+      in_place = true;
+    }
+  }
+  return in_place;
+}
+
+bool ModuleGradients::Outputs(const py::tuple& outputs) {
+  const TorchBindings& torch = gradients_->capture->torch();
+  std::vector<GraphEdge> edges;
+  for (const py::handle tensor : outputs)
+    edges.push_back(GraphIndex::EdgeOf(torch, tensor.ptr()));
+  std::vector<GraphEdge> roots;
+  for (const GraphEdge& edge : edges) {
+    if (edge.node) roots.push_back(edge);
+  }
+  bool in_place = false;
+  Hooks hooks;
+  if (!roots.empty()) {
+    graph_->Walk(roots, bound_);
+    gradients_->outputs.resize(edges.size());
+    MatchOutputs(edges, &hooks);
+    in_place = MatchInputs(edges, &hooks);
+    gradients_->left = gradients_->capture->NextOrder();
+    gradients_->nodes = gradients_->waiting =
+        static_cast<int>(hooks.before.size() + hooks.after.size());
+    for (auto& [node, arrivals] : hooks.before)
+      HookNode(node.get(), gradients_, std::move(arrivals), true);
+    for (auto& [node, arrivals] : hooks.after)
+      HookNode(node.get(), gradients_, std::move(arrivals), false);
+  }
+  graph_.reset();
+  inputs_.clear();
+  return in_place;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,127 @@
+// The gradients of one module call's inputs and outputs, taken by hooks on the
+// nodes that PyTorch made: no node of ours is in the graph, so gradients are
+// added in the order in which they are added without us.
+//
+// The gradient of an input is the sum of what the nodes made inside the forward
+// send to where the input comes from; that of an output is what arrives at the
+// node that made it, less what nodes inside the forward sent there.
+//
+// Ownership: the graph's nodes hold the hooks, these a share of the call's
+// gradients, which hold no node: the graph is freed as without us.
+// Threads: the GIL is held. Failure: thrown while a forward runs (the caller
+// reports it); in a backward reported to the Capture. Never reaches the model.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_GRADIENTS_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_GRADIENTS_H_
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/graph_index.h"
+
+namespace rankprobe {
+
+// What has arrived for one call in this backward pass.
+struct CallGradients {
+  struct Tensor {
+    // Of an output what arrived at its node; of an input the sum.
+    PyRef gradient;
+    // Of an output: what nodes inside the forward sent there.
+    PyRef inside;
+    // Recorded in place of a gradient.
+    const char* mark = nullptr;
+    // Of an input that is handed on as this output; -1: none.
+    int output = -1;
+  };
+
+  CallGradients(std::shared_ptr<Capture> c, ModuleCall m)
+      : capture(std::move(c)), call(std::move(m)) {}
+
+  // Arrivals of another pass than the one that runs are forgotten.
+  void Enter();
+  // Recorded as a whole; ready for another pass.
+  void Record();
+  bool Complete() const { return waiting == 0; }
+
+  const std::shared_ptr<Capture> capture;
+  const ModuleCall call;
+  // Numbers of its forward's begin and end, of Capture::NextOrder().
+  uint64_t entered = 0, left = 0;
+  std::vector<Tensor> inputs, outputs;
+  // Nodes with a hook of it, and those of them that have not run.
+  int nodes = 0, waiting = 0;
+  // No input wants a gradient: recorded as soon as those of the outputs came.
+  bool outputs_only = false;
+  // All outputs are tensors from before the call.
+  bool hands_on = false;
+  bool begun = false;
+  int64_t pass = -1;
+};
+
+// Backwards of modules that have begun and not ended, by thread.
+//
+// The engine runs the nodes of a thread from the last made to the first. So a
+// call's nodes have all run when something runs that was made before it, which
+// is where the backward of the module ends.
+class BegunBackwards {
+ public:
+  void Begin(const std::shared_ptr<CallGradients>& gradients);
+  // Something runs that was made at `order`.
+  void EndAfter(uint64_t order);
+  // A forward begins in mid-pass, a recomputation: what is complete has ended.
+  void EndComplete();
+  // The pass of that thread has ended.
+  void EndAll(std::thread::id thread);
+  // Of every thread.
+  void EndEverywhere();
+  void Ended(const CallGradients* gradients);
+  bool empty() const { return begun_.empty(); }
+  // Returned, so that the caller drops them when it holds nothing of this.
+  auto Take() { return std::exchange(begun_, {}); }
+
+ private:
+  using List = std::vector<std::shared_ptr<CallGradients>>;
+  template <typename Wanted>
+  void End(std::thread::id thread, const Wanted& wanted);
+
+  std::map<std::thread::id, List> begun_;
+};
+
+// One module call, from its forward's begin to its end.
+class ModuleGradients {
+ public:
+  // inputs: those tensors among its inputs that require a gradient.
+  ModuleGradients(std::shared_ptr<Capture> capture, const ModuleCall& call,
+                  const pybind11::tuple& inputs);
+  // outputs: the same of its outputs. Hooks the nodes. Returns whether an input
+  // was changed in place so that autograd leads its gradient past its node.
+  bool Outputs(const pybind11::tuple& outputs);
+
+ private:
+  struct Input {
+    PyRef tensor;
+    GraphEdge edge;
+    int64_t version = 0;
+  };
+  struct Hooks;
+
+  void MatchOutputs(const std::vector<GraphEdge>& edges, Hooks* hooks);
+  bool MatchInputs(const std::vector<GraphEdge>& outputs, Hooks* hooks);
+  // Nodes inside the forward that send gradients to `edge`; whether any.
+  bool AddConsumers(const GraphEdge& edge, bool is_input, int index,
+                    Hooks* hooks);
+
+  std::shared_ptr<CallGradients> gradients_;
+  std::shared_ptr<GraphIndex> graph_;
+  GraphBound bound_;
+  std::vector<Input> inputs_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_GRADIENTS_H_

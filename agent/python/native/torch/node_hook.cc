@@ -1,0 +1,169 @@
+#include "agent/python/native/torch/node_hook.h"
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "agent/python/native/torch/module_gradients.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+namespace {
+
+struct NodeEntry {
+  std::shared_ptr<CallGradients> gradients;
+  NodeArrivals arrivals;
+};
+
+struct NodeHook {
+  PyObject_HEAD std::vector<NodeEntry>* before;
+  std::vector<NodeEntry>* after;
+};
+
+PyTypeObject* node_hook_type = nullptr;
+
+PyObject* HookName(const char* text) {
+  PyObject* name = PyUnicode_InternFromString(text);
+  if (name == nullptr) throw py::error_already_set();
+  return name;
+}
+
+void NodeHookDealloc(PyObject* self) {
+  auto* hook = reinterpret_cast<NodeHook*>(self);
+  delete hook->before;
+  delete hook->after;
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* GradientOf(PyObject* gradients, int64_t number) {
+  if (!PyTuple_Check(gradients) || number >= PyTuple_GET_SIZE(gradients))
+    return nullptr;
+  PyObject* gradient = PyTuple_GET_ITEM(gradients, number);
+  return gradient == Py_None ? nullptr : gradient;
+}
+
+void AddTo(PyRef* sum, PyObject* gradient, const TorchBindings& torch) {
+  if (gradient == nullptr) return;
+  if (!*sum) {
+    *sum = PyRef::Share(gradient);
+    return;
+  }
+  PyRef added = PyRef::Steal(PyObject_CallFunctionObjArgs(
+      torch.gradient_sum.get(), sum->get(), gradient, nullptr));
+  if (!added) throw py::error_already_set();
+  *sum = std::move(added);
+}
+
+void ArriveAtOutputs(const NodeEntry& entry, PyObject* gradients) {
+  CallGradients& call = *entry.gradients;
+  Capture& capture = *call.capture;
+  if (!capture.WantsBackward(call.call)) return;
+  call.Enter();
+  capture.begun().EndAfter(call.left);
+  // The node is older than the call, and whatever used its gradient has run.
+  if (call.hands_on) capture.begun().EndComplete();
+  if (!std::exchange(call.begun, true)) {
+    capture.begun().Begin(entry.gradients);
+    capture.BeginModuleBackward(call.call);
+  }
+  for (const NodeArrival& arrival : entry.arrivals) {
+    call.outputs[static_cast<size_t>(arrival.index)].gradient =
+        PyRef::Share(GradientOf(gradients, arrival.number));
+  }
+  if (--call.waiting == 0 && call.outputs_only) capture.begun().Ended(&call);
+}
+
+void SendOn(const NodeEntry& entry, PyObject* gradients) {
+  CallGradients& call = *entry.gradients;
+  if (!call.capture->WantsBackward(call.call)) return;
+  call.Enter();
+  --call.waiting;
+  for (const NodeArrival& arrival : entry.arrivals) {
+    const auto index = static_cast<size_t>(arrival.index);
+    PyRef& sum = arrival.is_input ? call.inputs[index].gradient
+                                  : call.outputs[index].inside;
+    AddTo(&sum, GradientOf(gradients, arrival.number), call.capture->torch());
+  }
+}
+
+// With one argument before the node runs, with two after it.
+PyObject* CallNodeHook(PyObject* self, PyObject* args, PyObject*) {
+  auto* hook = reinterpret_cast<NodeHook*>(self);
+  const bool before = PyTuple_GET_SIZE(args) == 1;
+  // Copied: recording may run code that hooks this node again.
+  std::vector<NodeEntry> entries = before ? *hook->before : *hook->after;
+  PyObject* gradients = PyTuple_GET_ITEM(args, 0);
+  if (before && !entries.empty()) {
+    // The node is as old as the first call that it is an output of. Outer calls
+    // came later and begin first.
+    const NodeEntry& first = entries.front();
+    first.gradients->capture->begun().EndAfter(first.gradients->left);
+    std::reverse(entries.begin(), entries.end());
+  }
+  for (const NodeEntry& entry : entries) {
+    const std::shared_ptr<Capture>& capture = entry.gradients->capture;
+    capture->GuardedGradients([&] {
+      before ? ArriveAtOutputs(entry, gradients) : SendOn(entry, gradients);
+    });
+  }
+  Py_RETURN_NONE;
+}
+
+// The hook that this node has, or a new one.
+PyRef HookOf(PyObject* node) {
+  static PyObject* const name = HookName("metadata");
+  static PyObject* const key = HookName("rankprobe");
+  const PyRef metadata = PyRef::Steal(PyObject_GetAttr(node, name));
+  if (!metadata) throw py::error_already_set();
+  PyObject* known = PyDict_GetItemWithError(metadata.get(), key);
+  if (known != nullptr && Py_TYPE(known) == node_hook_type)
+    return PyRef::Share(known);
+  PyRef made = PyRef::Steal(node_hook_type->tp_alloc(node_hook_type, 0));
+  if (!made) throw py::error_already_set();
+  auto* hook = reinterpret_cast<NodeHook*>(made.get());
+  hook->before = new std::vector<NodeEntry>;
+  hook->after = new std::vector<NodeEntry>;
+  if (PyDict_SetItem(metadata.get(), key, made.get()) != 0)
+    throw py::error_already_set();
+  return made;
+}
+
+}  // namespace
+
+void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
+              NodeArrivals arrivals, bool before) {
+  static PyObject* const pre = HookName("register_prehook");
+  static PyObject* const post = HookName("register_hook");
+  const PyRef object = HookOf(node);
+  auto* hook = reinterpret_cast<NodeHook*>(object.get());
+  std::vector<NodeEntry>& entries = before ? *hook->before : *hook->after;
+  const bool known = !entries.empty();
+  // A leaf's accumulator may live as long as the leaf.
+  std::erase_if(entries, [](const NodeEntry& entry) {
+    return !entry.gradients->capture->WantsBackward(entry.gradients->call);
+  });
+  entries.push_back({std::move(gradients), std::move(arrivals)});
+  if (known) return;
+  const PyRef handle = PyRef::Steal(
+      PyObject_CallMethodOneArg(node, before ? pre : post, object.get()));
+  if (!handle) throw py::error_already_set();
+}
+
+bool InitNodeHook() {
+  PyType_Slot slots[] = {
+      {Py_tp_call, reinterpret_cast<void*>(CallNodeHook)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(NodeHookDealloc)},
+      {0, nullptr},
+  };
+  PyType_Spec spec = {"rankprobe._native.NodeHook", sizeof(NodeHook), 0,
+                      Py_TPFLAGS_DEFAULT, slots};
+  node_hook_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return node_hook_type != nullptr;
+}
+
+}  // namespace rankprobe
