@@ -78,3 +78,55 @@ def request_starts_twice(probe: Any, config: str) -> None:
         torch.relu(torch.randn(4, 3))
         debugger.stop()
     debugger.step()
+
+
+def _twice_into(out: torch.Tensor, x: torch.Tensor, by: float = 2.0) -> None:
+    out.copy_(x * by)
+
+
+def _operators() -> None:
+    """Operators of an extension, as vLLM's are: one writes into what it is given."""
+    library = torch.library.Library("rpinterop", "DEF")
+    _operators.library = library  # type: ignore[attr-defined]  # as long as the process
+    library.define("twice(Tensor x) -> Tensor")
+    library.define("twice_into(Tensor(a!) out, Tensor x, float by=2.0) -> ()")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    library.impl("twice_into", _twice_into, "CPU")
+
+
+def _call_operators(probe: Any, config: str, before: bool) -> None:
+    torch.manual_seed(0)
+    if before:
+        _operators()
+    debugger = probe.PrecisionDebugger(config_path=config)
+    if not before:
+        _operators()
+    for _ in range(2):
+        debugger.start(model=nn.Linear(2, 2))
+        x, out = torch.randn(3, 2), torch.zeros(3, 2)
+        y = torch.ops.rpinterop.twice(x)
+        torch.ops.rpinterop.twice_into(out, x=y, by=0.5)
+        torch.relu(out + y)
+        debugger.stop()
+        debugger.step()
+
+
+@scenario(level="L1", top={"custom_op_namespaces": ["rpinterop"]})
+def namespace(probe: Any, config: str) -> None:
+    _call_operators(probe, config, before=True)
+
+
+@scenario(summary_mode="md5", top={"custom_op_namespaces": ["rpinterop"]})
+def namespace_md5(probe: Any, config: str) -> None:
+    _call_operators(probe, config, before=True)
+
+
+@scenario(level="L1", top={"custom_op_namespaces": ["rpinterop", "nobodys"]})
+def namespace_loaded_late(probe: Any, config: str) -> None:
+    """Registered after the debugger was made."""
+    _call_operators(probe, config, before=False)
+
+
+@scenario(level="L1")
+def namespace_not_asked_for(probe: Any, config: str) -> None:
+    _call_operators(probe, config, before=True)

@@ -435,3 +435,24 @@ def test_losses_and_replicas_feed_the_trigger_rules(dump, collector, tmp_path, m
     fired = harness.wait_for(lambda: _fired(collector, "rules", "high"), 20, "the event")
     assert len(fired) == 1 and int(fired[0]["step"]) == 2, fired
     assert debugger._capture.faults == 0
+
+
+@pytest.mark.parametrize("bad", ["_C", [1], {"_C": 1}])
+def test_bad_custom_op_namespaces(dump, bad) -> None:
+    with pytest.raises(InvalidParameterError, match="custom_op_namespaces must be a list of str"):
+        dump.debugger(custom_op_namespaces=bad)
+
+
+def test_operators_of_a_namespace_until_close(dump) -> None:
+    library = torch.library.Library("rptest", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    original = torch.ops.rptest.twice
+    debugger = dump.debugger(custom_op_namespaces=["rptest"])
+    debugger.start()
+    assert torch.ops.rptest.twice(torch.ones(2)).tolist() == [2, 2]
+    debugger.stop()
+    debugger.step()
+    assert list(dump.data())[-1] == "rptest.twice.0.forward"
+    debugger.close()
+    assert torch.ops.rptest.twice is original

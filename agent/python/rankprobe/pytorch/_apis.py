@@ -281,8 +281,9 @@ class Apis:
             push_mode(mode)
 
     # --- register_custom_api
-    def register_custom(self, module: Any, name: str, prefix: Optional[str]) -> None:
+    def register_custom(self, module: Any, name: str, prefix: Optional[str], traits: Optional[dict[str, Any]] = None) -> None:
         """Records `module.name` as `{prefix}.{name}`; what is registered stays as it is.
+        traits: as those of a list's functions.
 
         Raises ValueError when there is no such callable or for a bad prefix.
         """
@@ -301,7 +302,7 @@ class Apis:
             return
         original = getattr(module, name)
         self._custom[key] = (module, name, original, prefix)
-        setattr(module, name, _native.api(original, self._capture, prefix, name, {}))
+        setattr(module, name, _native.api(original, self._capture, prefix, name, traits or {}))
 
     def restore_custom(self, module: Any, name: str) -> None:
         entry = self._custom.pop((id(module), name), None)

@@ -19,6 +19,7 @@ from rankprobe.pytorch import _config
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
+from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
 from rankprobe.pytorch._requests import Requests, read_requests
@@ -72,6 +73,10 @@ class PrecisionDebugger:
                 "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export}))
             for note in self._switch.notes:
                 warn(note)
+            try:
+                namespaces = namespaces_of(self._switch.config_json)
+            except ValueError as error:
+                raise InvalidParameterError(str(error)) from None
             self._pid = os.getpid()
             self._closed = False
             self._steps = StepState()
@@ -80,6 +85,7 @@ class PrecisionDebugger:
                                         on_collector_missing or "")
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
+            self._namespaces = Namespaces(self._instruments.apis, namespaces)
             PrecisionDebugger._instance = self
             if self._switch.enabled:
                 self._instruments.apply(self._switch.plan)
@@ -200,6 +206,7 @@ class PrecisionDebugger:
             self._export(self._steps.current)
         self._session.finish_exports()
         self._closed = True
+        self._namespaces.remove()
         self._instruments.remove()
         self._session.close()
         with PrecisionDebugger._lock:
@@ -239,6 +246,8 @@ class PrecisionDebugger:
             return
         if model is not None:
             self._instruments.watch(model, plan, token_range is not None)
+        if plan["records_apis"]:
+            self._namespaces.refresh()
         self._steps.begin(token_range)
         self._capture.enabled = token_range is None
         self._instruments.begin_step(plan)

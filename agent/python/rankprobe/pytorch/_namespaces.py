@@ -1,0 +1,71 @@
+"""`custom_op_namespaces`: calls of torch.ops.NS, recorded as NS.op."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+from rankprobe.pytorch._apis import Apis
+from rankprobe.pytorch._process import warn
+
+# msprobe's.
+_DEFAULT = ["_C_ascend"]
+
+
+def namespaces_of(config_json: str) -> list[str]:
+    """Of the config that the process began with. Raises ValueError for what is no list of texts."""
+    try:
+        data = json.loads(config_json)
+    except (ValueError, RecursionError):
+        return _DEFAULT
+    names = data.get("custom_op_namespaces") if isinstance(data, dict) else None
+    if names is None:
+        return _DEFAULT
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"custom_op_namespaces must be a list of str, not {names!r}")
+    return names
+
+
+class Namespaces:
+    """The operators of some namespaces, as many as there are: libraries that are
+    loaded later are found at the next refresh(). Called by PrecisionDebugger alone.
+    """
+
+    def __init__(self, apis: Apis, names: list[str]) -> None:
+        self._apis, self._names = apis, set(names)
+        self._loaded: Any = None
+        self._registered: list[tuple[Any, str]] = []
+
+    def refresh(self) -> None:
+        """Registers what was not there the last time. Nothing loaded since: at once."""
+        loaded = (len(sys.modules), len(torch.ops.loaded_libraries))
+        if not self._names or loaded == self._loaded:
+            return
+        self._loaded = loaded
+        try:
+            self._register()
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            warn(f"operators of {sorted(self._names)} are not recorded: {error!r}")
+
+    def _register(self) -> None:
+        found: dict[tuple[str, str], bool] = {}
+        for schema in torch._C._jit_get_all_schemas():
+            space, _, name = schema.name.partition("::")
+            if space in self._names:
+                found[space, name] = found.get((space, name), False) or "!" in str(schema)
+        known = {(host.name, name) for host, name in self._registered}
+        for (space, name), writes in sorted(found.items()):
+            host = getattr(torch.ops, space)
+            if (space, name) in known or not hasattr(host, name):
+                continue
+            self._apis.register_custom(host, name, space, {"writes_arguments": True} if writes else {})
+            self._registered.append((host, name))
+
+    def remove(self) -> None:
+        """Takes the stand-ins off again."""
+        for host, name in self._registered:
+            self._apis.restore_custom(host, name)
+        self._registered.clear()
