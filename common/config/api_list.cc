@@ -29,6 +29,24 @@ constexpr Section kSections[] = {
     {"mindspeed", "MindSpeed"},   {"aten", ""},
     {"npu_distributed", ""}};
 
+// By the name of a section or, where `or_prefix`, by its prefix.
+const Section* FindSection(absl::string_view name, bool or_prefix) {
+  const auto it = std::find_if(
+      std::begin(kSections), std::end(kSections), [&](const Section& s) {
+        return s.name == name ||
+               (or_prefix && !s.prefix.empty() && s.prefix == name);
+      });
+  return it == std::end(kSections) ? nullptr : it;
+}
+
+std::string LegalPrefixes() {
+  std::vector<absl::string_view> prefixes;
+  for (const Section& section : kSections) {
+    if (!section.prefix.empty()) prefixes.push_back(section.prefix);
+  }
+  return absl::StrJoin(prefixes, ", ");
+}
+
 // A dotted path below a module.
 bool IsName(absl::string_view text) {
   return !text.empty() && !absl::ascii_isdigit(text[0]) && text[0] != '.' &&
@@ -51,11 +69,19 @@ absl::StatusOr<ApiList> OfJson(absl::string_view text) {
   for (const auto& member : document.GetObject()) {
     const absl::string_view prefix(member.name.GetString(),
                                    member.name.GetStringLength());
+    const Section* const section = FindSection(prefix, /*or_prefix=*/true);
+    if (section == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          VisibleText(prefix.substr(0, 100)),
+          ": no functions are recorded by this prefix; expected one of ",
+          LegalPrefixes()));
+    }
     if (!member.value.IsArray()) {
       return absl::InvalidArgumentError(absl::StrCat(
           VisibleText(prefix.substr(0, 100)), ": expected a list of names"));
     }
-    std::vector<std::string>* const names = NamesOf(prefix, &list);
+    std::vector<std::string>* const names =
+        section->prefix.empty() ? nullptr : NamesOf(section->prefix, &list);
     for (const rapidjson::Value& item : member.value.GetArray()) {
       if (!item.IsString() ||
           !IsName({item.GetString(), item.GetStringLength()})) {
@@ -63,7 +89,8 @@ absl::StatusOr<ApiList> OfJson(absl::string_view text) {
             absl::StrCat(VisibleText(prefix.substr(0, 100)), ": ",
                          JsonText(item), " is not the name of a function"));
       }
-      names->emplace_back(item.GetString(), item.GetStringLength());
+      if (names != nullptr)
+        names->emplace_back(item.GetString(), item.GetStringLength());
     }
   }
   return list;
@@ -71,13 +98,6 @@ absl::StatusOr<ApiList> OfJson(absl::string_view text) {
 
 absl::Status Fault(int line, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", what));
-}
-
-const Section* FindSection(absl::string_view name) {
-  const auto it =
-      std::find_if(std::begin(kSections), std::end(kSections),
-                   [&](const Section& s) { return s.name == name; });
-  return it == std::end(kSections) ? nullptr : it;
 }
 
 absl::string_view Unquoted(absl::string_view name) {
@@ -98,7 +118,7 @@ absl::StatusOr<ApiList> OfYaml(absl::string_view text) {
     if (line.empty() || line == "---") continue;
     if (line[0] != ' ' && line[0] != '-') {
       const size_t colon = line.find(':');
-      section = FindSection(line.substr(0, colon));
+      section = FindSection(line.substr(0, colon), /*or_prefix=*/false);
       if (section == nullptr || colon == absl::string_view::npos) {
         return Fault(
             number,
@@ -137,7 +157,14 @@ absl::StatusOr<ApiList> ParseApiList(absl::string_view text) {
   }
   const absl::string_view begin = absl::StripLeadingAsciiWhitespace(text);
   if (begin.empty()) return absl::InvalidArgumentError("the list is empty");
-  return begin[0] == '{' ? OfJson(text) : OfYaml(text);
+  RP_ASSIGN_OR_RETURN(ApiList list,
+                      begin[0] == '{' ? OfJson(text) : OfYaml(text));
+  // It would record nothing, on all ranks: somebody's slip.
+  if (std::all_of(list.begin(), list.end(),
+                  [](const auto& names) { return names.second.empty(); })) {
+    return absl::InvalidArgumentError("the list is empty: it has no function");
+  }
+  return list;
 }
 
 }  // namespace rankprobe

@@ -19,10 +19,11 @@ inline constexpr size_t kMaxApiListBytes = 256 << 10;
 // In the order of the text: the first prefix that names a function has it.
 using ApiList = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
-// JSON where the text begins with '{'. Of YAML: block lists of names below the
-// sections of support_wrap_ops.yaml, of which `aten` and `npu_distributed` are
-// skipped (eager PyTorch calls nothing by those names). INVALID_ARGUMENT says
-// the line.
+// JSON where the text begins with '{': lists by prefix, or by the names that
+// support_wrap_ops.yaml has for its sections. Of YAML: block lists of names
+// below those sections. `aten` and `npu_distributed` are skipped (eager PyTorch
+// calls nothing by those names). INVALID_ARGUMENT, with the line or the prefix:
+// another form, a prefix that there is not, a list without any function.
 absl::StatusOr<ApiList> ParseApiList(absl::string_view text);
 
 }  // namespace rankprobe

@@ -36,11 +36,21 @@ TEST(ApiListTest, ReadsTheFormOfSupportWrapOps) {
 
 TEST(ApiListTest, ReadsJson) {
   const auto list = ParseApiList(
-      " {\"Torch\": [\"linalg.norm\"], \"Functional\": [], \"Mine\": [\"f\"]}");
+      " {\"Torch\": [\"linalg.norm\"], \"Functional\": [], \"VF\": [\"f\"]}");
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_THAT(*list, ElementsAre(Pair("Torch", ElementsAre("linalg.norm")),
                                  Pair("Functional", IsEmpty()),
-                                 Pair("Mine", ElementsAre("f"))));
+                                 Pair("VF", ElementsAre("f"))));
+}
+
+TEST(ApiListTest, JsonMayNameTheSectionsOfSupportWrapOps) {
+  const auto list = ParseApiList(
+      "{\"functional\": [\"relu\"], \"_VF\": [\"f\"], \"aten\": [\"relu\"], "
+      "\"Functional\": [\"gelu\"]}");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_THAT(*list,
+              ElementsAre(Pair("Functional", ElementsAre("relu", "gelu")),
+                          Pair("VF", ElementsAre("f"))));
 }
 
 TEST(ApiListTest, FaultsSayTheirPlace) {
@@ -61,7 +71,13 @@ TEST(ApiListTest, FaultsSayTheirPlace) {
            {"{\"Torch\": 3}", "Torch: expected a list"},
            {"{\"Torch\": [3]}", "Torch: 3 is not"},
            {"{\"Torch\": [\"a b\"]}", "\"a b\" is not"},
-           {"{\"\\u001b\": 3}", "expected a list"},
+           {"{\"\\u001b\": 3}", "expected one of Functional, Tensor"},
+           {"{\"nosuch\": [\"relu\"]}", "nosuch: no functions"},
+           {"{\"\": [\"relu\"]}", "expected one of Functional, Tensor"},
+           {"{}", "empty"},
+           {"{\"Torch\": [], \"aten\": [\"relu\"]}", "empty"},
+           {"torch: []\naten:\n  - relu\n", "empty"},
+           {"# nothing\n", "empty"},
            {std::string(kMaxApiListBytes + 1, '#'), "262145 bytes"}}) {
     const auto list = ParseApiList(text);
     ASSERT_FALSE(list.ok()) << text.substr(0, 50);

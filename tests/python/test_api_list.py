@@ -88,7 +88,8 @@ def test_an_operators_list_is_recorded_until_it_is_taken_back(job, dump, tmp_pat
 
 @pytest.mark.parametrize("text,said", [
     ("functional: [relu]\n", "line 1"), ("", "empty"), ("{\"Torch\": 3}", "Torch"), ("#" * 300_000, "at most"),
-], ids=["inline", "empty", "json", "long"])
+    ("{}", "empty"), ("{\"nosuch\": [\"relu\"]}", "expected one of Functional, Tensor, Torch"),
+], ids=["inline", "empty", "json", "long", "no functions", "prefix"])
 def test_a_bad_list_changes_nothing(job, dump, tmp_path, text: str, said: str) -> None:
     listed = tmp_path / "list.yaml"
     listed.write_text(text)
@@ -97,4 +98,18 @@ def test_a_bad_list_changes_nothing(job, dump, tmp_path, text: str, said: str) -
     result = job.cli("config", "set", str(dump.config_path), "--api-list", str(listed), code=2)
     assert str(listed) in result.stderr and said in result.stderr
     assert job._collector.json("config", "get")["epoch"] == epoch
+    assert job.recorded() == OWN
+
+
+def test_a_rank_that_finds_no_function_of_the_list_says_so(job, dump, tmp_path, capfd) -> None:
+    listed = tmp_path / "list.json"
+    listed.write_text(json.dumps({"functional": ["rleu"], "torch": ["no_such", "linalg.nrom", "a"]}))
+    job.step()
+    capfd.readouterr()
+    job.cli("config", "set", str(dump.config_path), "--api-list", str(listed))
+    assert job.recorded() == []
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "list of APIs" in line]
+    assert line == ("rankprobe: no function of the list of APIs that an operator gave is here to be recorded "
+                    "(Functional.rleu, Torch.no_such, Torch.linalg.nrom and 1 more): no API call is recorded")
+    job.cli("config", "set", str(dump.config_path), "--own-api-list")
     assert job.recorded() == OWN

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import types
 from typing import Any, Callable, Iterator, Optional
 
@@ -78,6 +79,11 @@ def _traits(prefix: str, op: str) -> dict[str, Any]:
     return traits
 
 
+def _some(chosen: dict[str, list[str]]) -> str:
+    names = [f"{prefix}.{name}" for prefix, listed in chosen.items() for name in listed]
+    return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 class _Mode(TorchFunctionMode):
     """Sends calls of functions bound before the debugger to their stand-ins."""
 
@@ -128,6 +134,10 @@ class Apis:
             for host in _hosts(prefix):
                 for name in names:
                     self._add(prefix, host, name)
+        if not self._places:
+            print("rankprobe: no function of the list of APIs "
+                  f"{'that an operator gave' if self._text else 'of this process'} is here to be recorded "
+                  f"({_some(chosen)}): no API call is recorded", file=sys.stderr, flush=True)
 
     def _add(self, prefix: str, host: Any, dotted: str) -> None:
         *path, name = dotted.split(".")
