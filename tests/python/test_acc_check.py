@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -118,6 +119,66 @@ def test_acc_check_lists(tmp_path, monkeypatch, capsys):
     assert "is a symbolic link" in run("-config", config)
 
 
+def test_acc_check_calls_listed_functions_only(tmp_path, monkeypatch, capsys):
+    """A dump that names torch.load, torch.save or from_file, or hands a path or a function to a listed one, runs nothing."""
+    torch = pytest.importorskip("torch")
+    from rankprobe import acc_check
+
+    class Planted:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Planted()))
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    x = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 2], "Max": 1.0, "Min": 0.0, "Mean": 0.5, "Norm": 1.0,
+         "requires_grad": False}
+    size = {"type": "int", "value": 4}
+
+    def text(value):
+        return {"type": "str", "value": str(value)}
+
+    hostile = {
+        "Torch.load.0": [text(tmp_path / "evil.pkl")], "Torch.save.0": [x, text(victim)],
+        "Torch.from_file.0": [text(victim), {"type": "bool", "value": True}, size], "Torch.set_num_threads.0": [size],
+        "Torch.manual_seed.0": [size], "Torch.set_default_dtype.0": [{"type": "torch.dtype", "value": "torch.float64"}],
+        "Torch.import_ir_module.0": [text(victim)], "Tensor.__reduce_ex__.0": [x, size], "Tensor.__class__.0": [size],
+        "Tensor.map_.0": [x, x, {"type": "torch.dtype", "value": "torch.save"}], "Functional.os.0": [],
+        "Torch.add.0": [x, {"type": "torch.dtype", "value": "torch.load"}],
+        "Torch.add.1": [x, {"type": "torch.memory_format", "format": "load"}], "Torch.add.2": [x, text(victim)],
+        "Torch.add.3": [x, {"type": "int", "value": str(victim)}], "Torch.add.4": [x, {"type": "int", "value": [str(victim)]}],
+        "Torch.add.5": [x, {"type": "slice", "value": [str(victim)]}], "Torch.einsum.0": [text(victim), x],
+        "Functional.triplet_margin_with_distance_loss.0": [x, x, x]}
+    honest = {"Torch.einsum.1": [text("ij,jk->ik"), x, x], "Torch.div.0": [x, x], "Torch.linspace.0": [size, size, size],
+              "Functional.mse_loss.0": [x, x], "Functional.gelu.0": [x], "Torch.matrix_exp.0": [x], "Torch.svdvals.0": [x]}
+    kwargs = {"Torch.div.0": {"rounding_mode": text("floor")}, "Functional.mse_loss.0": {"reduction": text("sum")},
+              "Functional.gelu.0": {"approximate": text("tanh")},
+              "Torch.linspace.0": {"dtype": {"type": "torch.dtype", "value": "torch.float32"}}}
+    data = {f"{name}.forward": {"input_args": args, "input_kwargs": kwargs.get(name, {}), "output": [x]}
+            for name, args in {**hostile, **honest}.items()}
+    info = tmp_path / "dump.json"
+    info.write_text(json.dumps({"task": "statistics", "data": data}))
+    info.chmod(0o644)
+    called = []
+    execute = acc_check.execute
+    monkeypatch.setattr(acc_check, "execute", lambda *words: called.append(words[0]) or execute(*words))
+    state, seed = (torch.get_default_dtype(), torch.get_num_threads()), torch.initial_seed()
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # acc_check's own
+    monkeypatch.setattr(sys, "argv", ["acc_check", "-api_info", str(info), "-o", str(tmp_path / "out"), "--json"])
+    assert acc_check.main() == 0
+    report = json.loads(capsys.readouterr().out)
+    with open(report["result"], newline="") as file:
+        rows = {row[0]: row[1:] for row in csv.reader(file)}
+    for name in hostile:
+        assert rows[name][:2] == ["SKIP", "SKIP"], (name, rows[name])
+        assert any(why in rows[name][2] for why in ("it is not called", "no such value", "of this PyTorch")), (name, rows[name])
+    for name in honest:
+        assert rows[name][0] == "pass", (name, rows[name])
+    assert len(called) == 2 * len(honest), "nothing of the others was called"
+    assert not (tmp_path / "ran").exists() and victim.read_text() == "precious"
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == state and torch.initial_seed() == seed
+
+
 def test_acc_check_of_two_devices(tmp_path, monkeypatch, capsys):
     """Details of one machine beside those of another: the same, then one that errs more, then bad files."""
     pytest.importorskip("torch")
@@ -184,6 +245,7 @@ def test_acc_check_of_a_run(collector, tmp_path):
         session.start()
         x = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
         session.call("Torch", "tanh", [x], [np.tanh(x)])
+        session.call("Torch", "save", [x, x], [x])
         session.stop()
         session.step()
     session.close()
@@ -197,7 +259,9 @@ def test_acc_check_of_a_run(collector, tmp_path):
 
     done = acc_check("run:api@1")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["pass"] == 1
+    report = json.loads(done.stdout)
+    assert (report["pass"], report["SKIP"]) == (1, 1)
+    assert "Torch.save is not in the list" in pathlib.Path(report["result"]).read_text()
     assert not list(temporary.iterdir()), "the streamed dump goes"
     done = acc_check("run:api")
     assert done.returncode == 2 and "several steps" in done.stderr and done.stderr.count("\n") == 1

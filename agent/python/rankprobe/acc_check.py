@@ -43,6 +43,15 @@ ACCUMULATING = re.compile(
 RANDOM = re.compile(r"(dropout|rand|bernoulli|multinomial|normal_|uniform_|exponential_|geometric_|log_normal|empty|"
                     r"rrelu|poisson|gumbel)")
 UNSUPPORTED = {"to", "type", "numpy", "item", "tolist", "data_ptr", "cuda", "npu", "cpu", "backward", "apply_"}
+# Of what can be recorded: these call what they are given. The rest of the pattern is for names that a later list may get.
+NEVER_CALLED = re.compile(r"^(map_|map2_|triplet_margin_with_distance_loss|load|save|from_\w+|set_\w*|manual_seed|compile|"
+                          r"hub|jit|ops|package|classes|utils|serialization|library|import_\w+|__reduce\w*__|__setstate__)$")
+# The enumerations that functions of the list take as text: modes, reductions, paddings, roundings, norms, drivers, sides.
+TEXTS = frozenset(
+    "none mean sum batchmean max min prod amax amin add multiply tanh nearest nearest-exact linear bilinear bicubic "
+    "trilinear area constant reflect replicate circular zeros border reflection same valid trunc floor fro nuc inf -inf "
+    "lower higher midpoint left right reduced complete raw r gels gelsy gelsd gelss gesvd gesvdj gesvda ij xy L U".split())
+EQUATION = re.compile(r"^[A-Za-z ,.]{0,512}(->[A-Za-z .]{0,512})?$")
 NAME = re.compile(r"^(Functional|Tensor|Torch)\.([A-Za-z_][A-Za-z0-9_]*)\.(\d+)\.forward$")
 MAX_ELEMENTS = 1 << 28
 
@@ -52,11 +61,33 @@ class Skip(Exception):
 
 
 def resolve(prefix: str, op: str) -> Callable:
-    owners = {"Functional": [torch.nn.functional], "Tensor": [torch.Tensor], "Torch": [torch, torch.linalg]}[prefix]
-    for owner in owners:
-        if hasattr(owner, op):
-            return getattr(owner, op)
+    """A dump says what is called, and whoever wrote it is not trusted: only functions of the list are."""
+    recorded = api_list()[prefix]
+    owners = {"Functional": [(torch.nn.functional, "")], "Tensor": [(torch.Tensor, "")],
+              "Torch": [(torch, ""), (torch.linalg, "linalg.")]}[prefix]
+    listed = [owner for owner, path in owners if path + op in recorded]
+    if not listed:
+        raise Skip(f"{prefix}.{op} is not in the list of functions that are recorded; it is not called")
+    if NEVER_CALLED.match(op):
+        raise Skip(f"{prefix}.{op} calls what it is given, or touches files or the process; it is not called")
+    for owner in listed:
+        function = getattr(owner, op, None)
+        if callable(function) and not isinstance(function, type):
+            return function
     raise Skip(f"{prefix}.{op} is not in this PyTorch")
+
+
+def check_texts(op: str, value: Any) -> None:
+    """Functions of the list take no text but names of modes; anything else could be a path."""
+    if isinstance(value, str):
+        if value not in TEXTS and not (op == "einsum" and EQUATION.match(value)):
+            raise Skip(f"its argument {value[:80]!r} is no mode, reduction or padding that a function takes; it is not called")
+    elif isinstance(value, dict):
+        for item in value.values():
+            check_texts(op, item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            check_texts(op, item)
 
 
 class Inputs:
@@ -80,20 +111,30 @@ class Inputs:
             return self.tensor(record)
         value = record.get("value")
         if kind in ("int", "float", "bool", "str"):
+            if value is not None and not isinstance(value, (bool, int, float, str)):
+                raise Skip(f"an input of type {kind} has no such value")
             return value
-        if kind == "slice":
-            return slice(*value)
-        if kind == "torch.Size":
-            return torch.Size(value)
+        if kind in ("slice", "torch.Size"):
+            if not isinstance(value, list) or not all(item is None or isinstance(item, int) for item in value):
+                raise Skip(f"an input of type {kind} has no such value")
+            return slice(*value) if kind == "slice" else torch.Size(value)
         if kind == "ellipsis":
             return ...
         if kind == "torch.dtype":
-            return getattr(torch, value.removeprefix("torch."))
+            return self.constant(value, torch.dtype)
         if kind == "torch.device":
             return torch.device("cpu")
         if kind == "torch.memory_format":
-            return getattr(torch, record["format"])
+            return self.constant(record.get("format"), torch.memory_format)
         raise Skip(f"an input of type {kind} cannot be made")
+
+    @staticmethod
+    def constant(name: Any, kind: type) -> Any:
+        """torch.NAME, which is a `kind`: a name of anything else would be a function handed to a function."""
+        value = getattr(torch, name.removeprefix("torch."), None) if isinstance(name, str) else None
+        if not isinstance(value, kind):
+            raise Skip(f"{str(name)[:80]!r} is no {kind.__name__} of this PyTorch")
+        return value
 
     def tensor(self, record: dict) -> torch.Tensor:
         name = record.get("data_name")
@@ -252,10 +293,11 @@ def check(name: str, record: dict, data_dir: str | None, seed: int, force: bool 
             raise Skip(f"{op} has no reproducible result to check")
         if "input_args" not in record:
             raise Skip("its inputs were filtered out")
+        function = resolve(prefix, op)
         inputs = Inputs(data_dir, seed, force)
         args = inputs.make(record["input_args"])
         kwargs = {key: inputs.make(value) for key, value in (record.get("input_kwargs") or {}).items()}
-        function = resolve(prefix, op)
+        check_texts(op, [args, kwargs])
         state = torch.random.get_rng_state()
         outputs, grads, why = execute(function, convert_same(args), convert_same(kwargs), None)
         torch.random.set_rng_state(state)
@@ -300,10 +342,16 @@ def read_info(path: str, force: bool = False) -> dict:
 
 
 @functools.cache
+def api_list() -> dict[str, frozenset[str]]:
+    """Prefix -> the functions that are recorded under it: linalg's as linalg.NAME."""
+    families = json.loads((pathlib.Path(__file__).parent / "pytorch" / "data" / "apis.json").read_text("utf-8"))
+    return {prefix: frozenset(families[prefix]) for prefix in ("Functional", "Tensor", "Torch")}
+
+
+@functools.cache
 def supported() -> frozenset[str]:
     """The names of the APIs that a dump of calls can have, as its entries spell them."""
-    families = json.loads((pathlib.Path(__file__).parent / "pytorch" / "data" / "apis.json").read_text("utf-8"))
-    return frozenset(name.rpartition(".")[2] for prefix in ("Functional", "Tensor", "Torch") for name in families[prefix])
+    return frozenset(name.rpartition(".")[2] for names in api_list().values() for name in names)
 
 
 def checked_list(name: str, value: Any) -> list[str]:
