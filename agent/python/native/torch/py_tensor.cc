@@ -16,23 +16,33 @@ constexpr uint64_t kReuseBytes = 8 << 10;
 // Above all tokens of host memory.
 constexpr uintptr_t kDeviceStorage = uintptr_t{1} << 62;
 
+// What a weak reference refers to; empty: it is gone.
+PyRef Referent(PyObject* weak) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* alive = nullptr;
+  if (PyWeakref_GetRef(weak, &alive) < 0) PyErr_Clear();
+  return PyRef::Steal(alive);
+#else
+  PyObject* alive = PyWeakref_GetObject(weak);
+  return alive == nullptr || alive == Py_None ? PyRef() : PyRef::Share(alive);
+#endif
+}
+
 }  // namespace
 
 uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
                               const TorchBindings& t) {
   Life& life = lives_[storage];
   if (life.weak) {
-    PyObject* alive = PyWeakref_GetObject(life.weak.get());
-    if (alive == tensor) return life.token;
+    const PyRef alive = Referent(life.weak.get());
+    if (alive.get() == tensor) return life.token;
     uint64_t data = 0;
     int64_t offset = 0;
-    if (alive != nullptr && alive != Py_None &&
-        t.CallInt(t.data_ptr, alive, &data)) {
-      const PyRef keep = PyRef::Share(alive);
+    if (alive && t.CallInt(t.data_ptr, alive.get(), &data)) {
       uint64_t unsigned_offset = 0;
-      PyRef dtype = t.Get(t.dtype, alive);
+      PyRef dtype = t.Get(t.dtype, alive.get());
       if (!dtype) PyErr_Clear();
-      if (dtype && t.CallInt(t.storage_offset, alive, &unsigned_offset)) {
+      if (dtype && t.CallInt(t.storage_offset, alive.get(), &unsigned_offset)) {
         offset = static_cast<int64_t>(unsigned_offset) *
                  static_cast<int64_t>(ElementSize(t.Dtype(dtype.get())));
         if (data - static_cast<uint64_t>(offset) == storage) return life.token;
