@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Optional
 
-from _job_directory import Failed, JobDirectory, read  # beside this file, without the package
+from _job_directory import MIN_FREE_BYTES, Failed, JobDirectory, read  # beside this file, without the package
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
@@ -79,7 +79,7 @@ class Collector:
         # The directory by its inode: in time or too late, it finds this one or none.
         self._child = subprocess.Popen(
             [self._job.rankprobed, "--listen", before or "127.0.0.1:0", "--job-dir", ".", "--data-dir", "data",
-             "--port-file", "port", "--export-root", str(self._job.root)],
+             "--port-file", "port", "--min-free-bytes", str(MIN_FREE_BYTES), "--export-root", str(self._job.root)],
             stdin=subprocess.DEVNULL)
         self._pid = self._child.pid
 

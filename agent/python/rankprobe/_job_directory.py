@@ -31,11 +31,14 @@ import pathlib
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
 from typing import Callable, Iterator, Optional
 
+# Free space that the collector leaves to the training: it goes on, and the records wait.
+MIN_FREE_BYTES = 64 << 20
 _REMOVE_SECONDS = 5.0
 SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
@@ -72,15 +75,47 @@ def note_of(place: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     return directory / f"rankprobe-{place.name}.txt"
 
 
+def open_own(path: pathlib.Path) -> int:
+    """A descriptor of a directory that only this user can have made and change: programs are run, and addresses
+    believed, from what is in it. Failed: it is a link, somebody else's, or open to others; FileNotFoundError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except NotADirectoryError:
+        raise Failed(f"{path} is a link or no directory: it is not used") from None
+    found = os.fstat(fd)
+    own = os.geteuid(), 0
+    if _made_by(found) != own and _made_by(found) != _made_here(path.parent, own):
+        os.close(fd)
+        raise Failed(f"{path} belongs to user {found.st_uid} and has mode {stat.S_IMODE(found.st_mode):04o}: others may "
+                     "have made it or can change it, so it is not used; remove it, or take another dump_path")
+    return fd
+
+
+def _made_by(found: os.stat_result) -> tuple[int, int]:
+    return found.st_uid, stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _made_here(directory: pathlib.Path, own: tuple[int, int]) -> tuple[int, int]:
+    """As what this user makes looks on a file system with other owners (root squash) or modes (SMB)."""
+    with contextlib.suppress(OSError):
+        probe = tempfile.mkdtemp(prefix=".rankprobe-", dir=directory)
+        try:
+            return _made_by(os.lstat(probe))
+        finally:
+            os.rmdir(probe)
+    return own
+
+
 class JobDirectory:
     """A directory that is there, and the working directory of this process from now on.
 
-    FileNotFoundError: it is not there. `path`: its name, as long as is_there(). Its files are opened by their names in it.
+    FileNotFoundError: it is not there. Failed: see open_own. `path`: its name, as long as is_there(). Its files are opened by their names in it.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.close(open_own(path.parent))
+        fd = open_own(path)
         try:
             os.fchdir(fd)
             found = os.fstat(fd)

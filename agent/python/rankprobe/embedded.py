@@ -30,6 +30,8 @@ import weakref
 import zlib
 from typing import Any, Iterator, Optional
 
+from ._job_directory import MIN_FREE_BYTES, Failed, open_own
+
 _START_SECONDS = 60.0
 # An earlier job of the same dump_path whose processes were killed is exported first.
 _ENDING_SECONDS = 900.0
@@ -38,8 +40,6 @@ _CONNECT_SECONDS = 30.0
 # As long as a step's records may take to be committed, at stop().
 _COMMIT_SECONDS = 10.0
 _BACK_SECONDS = 2.0
-# rankprobed's --min-free-bytes.
-_MIN_FREE_BYTES = 256 << 20
 _SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
@@ -131,6 +131,13 @@ class EmbeddedCollector:
         """Uses the collector that is there, or starts one. False: try again."""
         self.root.mkdir(parents=True, exist_ok=True)
         with root_lock(self.root):
+            for path in (self._base, self.directory):
+                try:
+                    os.close(open_own(path))
+                except FileNotFoundError:
+                    break
+                except Failed as error:
+                    raise RuntimeError(str(error)) from None
             self._sweep()
             first = False
             try:
@@ -302,9 +309,9 @@ class EmbeddedCollector:
         """Why commit() was False, as far as can be seen from here."""
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self.directory).free
-            if free < _MIN_FREE_BYTES:
+            if free < MIN_FREE_BYTES:
                 return (f"the disk of {self.directory} is full ({free >> 20} MiB are free, it stops writing "
-                        f"below {_MIN_FREE_BYTES >> 20} MiB)")
+                        f"below {MIN_FREE_BYTES >> 20} MiB)")
         return f"{self.directory}/collector.log says more"
 
     def first_to_tell(self) -> bool:

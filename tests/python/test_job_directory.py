@@ -1,0 +1,84 @@
+"""Who plants a private collector's directory in a dump_path that he may write runs no program of his, and gets no record."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="making files of another user needs root")
+
+NOBODY = 65534
+TRAINER = """
+import torch
+from rankprobe.pytorch import PrecisionDebugger
+model = torch.nn.Linear(4, 4)
+debugger = PrecisionDebugger(dump_path="dump", level="L1", task="statistics")
+for _ in range(2):
+    debugger.start(model)
+    model(torch.ones(2, 4)).sum().backward()
+    debugger.stop()
+    debugger.step()
+"""
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """dump/.rankprobe/collector-HOST, made by another user, that names a program of his."""
+    program = tmp_path / "evil"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n")
+    program.chmod(0o755)
+    dump = tmp_path / "dump"
+    place = dump / ".rankprobe" / f"collector-{socket.gethostname()}"
+    for name in ("unfinished", "manifests"):
+        (place / name).mkdir(parents=True)
+    (place / "unfinished" / "1-1").touch()
+    (place / "users.lock").touch()
+    (place / "address").write_text("127.0.0.1:9")
+    (place / "job.json").write_text(json.dumps({"run": "r", "root": str(dump), "rankprobed": str(program),
+                                                "rankprobe": str(program), "lock": str(tmp_path / "lock")}))
+    for path in [dump / ".rankprobe", *(dump / ".rankprobe").rglob("*")]:
+        os.chown(path, NOBODY, NOBODY)
+    dump.chmod(0o1777)
+    return tmp_path
+
+
+def train(directory: pathlib.Path) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "RANKPROBE_COLLECTOR"}
+    return subprocess.run([sys.executable, "-c", TRAINER], cwd=directory, env=environment, capture_output=True, text=True,
+                          timeout=120)
+
+
+def test_a_planted_program_is_not_run_by_a_job(planted):
+    done = train(planted)
+    assert "CollectorMissingError" in done.stderr and "belongs to user 65534" in done.stderr, done
+    assert not (planted / "ran").exists()
+
+
+def test_a_planted_program_is_not_run_by_the_export_of_what_was_left(planted):
+    done = subprocess.run([sys.executable, "-m", "rankprobe.embedded", "dump"], cwd=planted, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode != 0 and "belongs to user 65534" in done.stderr, done
+    assert not (planted / "ran").exists()
+
+
+def test_a_directory_that_others_may_change_is_not_used(planted):
+    for path in [planted / "dump" / ".rankprobe", *(planted / "dump" / ".rankprobe").rglob("*")]:
+        os.chown(path, 0, 0)
+    (planted / "dump" / ".rankprobe").chmod(0o777)
+    done = train(planted)
+    assert "CollectorMissingError" in done.stderr and "mode 0777" in done.stderr, done
+    assert not (planted / "ran").exists()
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / ".rankprobe").symlink_to(victim)
+    done = train(tmp_path)
+    assert "CollectorMissingError" in done.stderr and "is a link or no directory" in done.stderr, done
+    assert victim.is_dir() and not any(victim.iterdir())
