@@ -11,7 +11,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/ingest/payload_scope.h"
 #include "collector/server/job_watch.h"
@@ -21,12 +23,19 @@
 #include "collector/server/server_config.h"
 #include "collector/store/rebuild.h"
 #include "common/base/logger.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
+// Files and flags are quoted in it.
 int Fail(int code, const std::string& message) {
-  std::fprintf(stderr, "rankprobed: %s\n", message.c_str());
+  const std::string visible =
+      absl::StrJoin(absl::StrSplit(message, '\n'), "\n",
+                    [](std::string* out, absl::string_view line) {
+                      out->append(VisibleText(line));
+                    });
+  std::fprintf(stderr, "rankprobed: %s\n", visible.c_str());
   return code;
 }
 

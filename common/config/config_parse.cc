@@ -17,6 +17,7 @@
 #include "common/config/config_reader.h"
 #include "common/config/plan.h"
 #include "common/records/entry_names.h"
+#include "common/text/visible_text.h"
 #include "re2/re2.h"
 
 namespace rankprobe {
@@ -86,6 +87,7 @@ class Parser {
     for (const std::string& name : top_.UnknownNames())
       warnings_.push_back(absl::StrCat("unknown key ", name));
     if (!faults_.empty()) return faults_.ToStatus();
+    for (std::string& warning : warnings_) warning = VisibleText(warning);
     return ConfigResult{std::move(plan_), std::move(warnings_)};
   }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/text/visible_text.h"
 #include "rapidjson/error/en.h"
 #include "rapidjson/stringbuffer.h"
 #include "rapidjson/writer.h"
@@ -44,8 +45,8 @@ int Depth(absl::string_view json) {
 
 void ConfigFaults::Add(absl::string_view field, absl::string_view value,
                        absl::string_view legal) {
-  lines_.push_back(
-      absl::StrCat(field, ": ", value, " is not legal; expected ", legal));
+  lines_.push_back(VisibleText(
+      absl::StrCat(field, ": ", value, " is not legal; expected ", legal)));
 }
 
 absl::Status ConfigFaults::ToStatus() const {

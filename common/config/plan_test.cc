@@ -322,6 +322,19 @@ TEST(ConfigTest, UnknownKeysWarn) {
                                             "unknown key keep_all_ranks"));
 }
 
+// Who may edit config.json does not steer the terminal of who trains.
+TEST(ConfigTest, WhatItQuotesSteersNoTerminal) {
+  const std::string error = ErrorOf(
+      "{\"task\": \"\\u001b]0;owned\\u0007\\u202e\", \"dump_path\": \"d\"}");
+  EXPECT_THAT(error, HasSubstr("\\u202e"));
+  const auto result =
+      ParseConfig("{\"dump_path\": \"d\", \"\\u001b[31m\": 1}", {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result->warnings, ElementsAre("unknown key \\x1b[31m"));
+  for (const char c : error + result->warnings[0])
+    EXPECT_TRUE(c == '\n' || (c >= ' ' && c != '\x7f')) << error;
+}
+
 // A20: for static graphs of MindSpore; checked and without effect.
 TEST(ConfigTest, RegularExpressionsAmongNames) {
   const auto config = [](const std::string& item) {

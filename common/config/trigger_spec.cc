@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/config_reader.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -131,8 +132,8 @@ absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json) {
   const auto status = google::protobuf::util::JsonStringToMessage(
       std::string(json), &spec, google::protobuf::util::JsonParseOptions());
   if (!status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("not a trigger spec: ", std::string(status.message())));
+    return absl::InvalidArgumentError(VisibleText(
+        absl::StrCat("not a trigger spec: ", std::string(status.message()))));
   }
   RP_RETURN_IF_ERROR(CheckTriggerSpec(spec));
   return spec;

@@ -14,12 +14,14 @@ import glob
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
 import zlib
 from typing import Any, Callable, Optional
 
+from rankprobe._inputs import show
 from rankprobe._manifests import merge_manifests, read_manifest, read_parts, write_manifest
 from rankprobe.embedded import EmbeddedCollector, find_binary, root_lock
 
@@ -112,8 +114,8 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
         return
     text = (f"dump.json is at {exports.root}/step*/ (run {run})" if exports is not None else
             f"records go to run {run} at {os.environ.get('RANKPROBE_COLLECTOR', '')}; "
-            f"rankprobe export --run {run} -o {root} writes dump.json")
-    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+            f"rankprobe export --run{'=' if run.startswith('-') else ' '}{shlex.quote(run)} -o {shlex.quote(str(root))} writes dump.json")
+    print(f"rankprobe: {show(text)}", file=sys.stderr, flush=True)
 
 
 def _here() -> str:
