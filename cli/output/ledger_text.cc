@@ -7,6 +7,14 @@
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
+namespace {
+
+// Of what ranks claim: a sum that wraps would say that nothing is lost.
+void AddTo(uint64_t* sum, uint64_t n) {
+  *sum = n > UINT64_MAX - *sum ? UINT64_MAX : *sum + n;
+}
+
+}  // namespace
 
 void LedgerTotals::Add(const v1::StepLedger& ledger) {
   // Below 0 stand frames whose steps are not known.
@@ -16,8 +24,8 @@ void LedgerTotals::Add(const v1::StepLedger& ledger) {
   filtered_ += ledger.filtered_calls();
   for (const v1::LedgerGap& gap : ledger.gaps()) {
     Lost& lost = lost_[gap.reason()];
-    lost.records += gap.records();
-    lost.payloads += gap.payloads();
+    AddTo(&lost.records, gap.records());
+    AddTo(&lost.payloads, gap.payloads());
     if (gap.records() + gap.payloads() == 0) ++lost.uncounted;
   }
 }

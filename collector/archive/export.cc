@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
@@ -163,8 +164,15 @@ absl::Status AddLostFrames(Store* store, const ExportOptions& options,
           return !refusal.has_step() || options.steps.all() ||
                  options.steps.Contains(refusal.step());
         };
+        const bool undelivered =
+            row.has_undelivered() &&
+            (options.steps.all() || !row.undelivered().has_first_step() ||
+             absl::c_any_of(options.steps.intervals(), [&](IntInterval some) {
+               return some.first <= row.undelivered().last_step() &&
+                      row.undelivered().first_step() <= some.last;
+             }));
         const bool known =
-            row.lost_frames() == 0 &&
+            !undelivered && row.lost_frames() == 0 &&
             row.refused_frames() == static_cast<uint64_t>(row.refusals_size());
         if (known && std::none_of(row.refusals().begin(), row.refusals().end(),
                                   may_be_chosen))

@@ -106,7 +106,9 @@ std::string LossReasonName(v1::LossReason reason) {
 }
 
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
-  if (row.lost_frames() == 0 && row.refused_frames() == 0) return std::nullopt;
+  if (row.lost_frames() == 0 && row.refused_frames() == 0 &&
+      !row.has_undelivered())
+    return std::nullopt;
   v1::StepLedger ledger;
   ledger.set_step(-1);
   if (row.identity().has_rank()) ledger.set_rank(row.identity().rank());
@@ -130,6 +132,17 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
   }
   for (const v1::RefusalRow& refusal : row.refusals())
     AddGap(RefusedName(), 0, 0, RefusalText(refusal), &ledger);
+  if (row.has_undelivered()) {
+    const v1::Undelivered& left = row.undelivered();
+    AddGap(LossReasonName(v1::LOSS_REASON_PROCESS_EXIT), left.records(),
+           left.payloads(),
+           absl::StrCat(left.has_first_step()
+                            ? absl::StrCat("steps ", left.first_step(), " to ",
+                                           left.last_step(), ": ")
+                            : "",
+                        left.reason()),
+           &ledger);
+  }
   return ledger;
 }
 

@@ -30,9 +30,9 @@ std::string LossReasonName(v1::LossReason reason);
 v1::StepLedger SummarizeStep(const v1::StepInfo& info);
 
 // Frames of a process that are not in the archive: gone with the collector's
-// machine, or refused. Nobody knows all of their steps: the entry's step is -1,
-// and its gaps count no records, which gaps of the steps count. None: it has no
-// such frames.
+// machine, refused, or never delivered. Nobody knows all of their steps: the
+// entry's step is -1. Of the first two its gaps count no records, which gaps of
+// the steps count. None: it has no such frames.
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row);
 
 // Payloads of which a piece was refused, and why, by their digest in the store.

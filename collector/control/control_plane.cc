@@ -4,13 +4,18 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/step_range.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
+constexpr size_t kMaxUndeliveredReasonBytes = 500;
+// What a process may claim to have lost: sums of it stay numbers.
+constexpr uint64_t kMaxUndelivered = uint64_t{1} << 40;
 
 }  // namespace
 
@@ -73,6 +78,8 @@ void ControlPlane::OnEvent(const std::string& session,
       // OnRankKnown's.
       break;
     case v1::AgentEvent::kGoodbye:
+      if (!agent.farewell && event.goodbye().has_undelivered())
+        NoteUndelivered(event.goodbye().undelivered(), &agent);
       agent.farewell = true;
       break;
     default:
@@ -80,6 +87,32 @@ void ControlPlane::OnEvent(const std::string& session,
       break;
   }
   ForgetFinished(run);
+}
+
+// Kept even where the disk takes no records: a row is small.
+void ControlPlane::NoteUndelivered(const v1::Undelivered& said, Agent* agent) {
+  v1::Undelivered kept = said;
+  kept.set_records(std::min(said.records(), kMaxUndelivered));
+  kept.set_payloads(std::min(said.payloads(), kMaxUndelivered));
+  kept.set_reason(
+      VisibleText(said.reason().substr(0, kMaxUndeliveredReasonBytes)));
+  agent->undelivered =
+      absl::StrCat("; ", kept.records(), " records and ", kept.payloads(),
+                   " payloads are lost with it: ", kept.reason());
+  saves_.Add([this, identity = agent->identity, kept = std::move(kept)] {
+    const absl::Status status = store_->NoteUndelivered(identity, kept);
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex_);
+    const auto run = runs_.find(identity.run());
+    if (run == runs_.end()) return;
+    v1::Event told;
+    told.set_kind(v1::Event::KIND_ERROR);
+    told.set_run(identity.run());
+    told.set_detail(
+        absl::StrCat("what was lost with a process is not in the ledger: ",
+                     status.message()));
+    EmitEvent(std::move(told));
+  });
 }
 
 void ControlPlane::Disconnected(const std::string& session,
@@ -92,7 +125,9 @@ void ControlPlane::Disconnected(const std::string& session,
   it->second.dumping = false;
   it->second.last_heard = MonotonicNow();
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
-  told.set_detail(it->second.farewell ? "the process has ended" : reason);
+  told.set_detail(it->second.farewell ? absl::StrCat("the process has ended",
+                                                     it->second.undelivered)
+                                      : reason);
   EmitEvent(std::move(told));
   for (auto& op : explains_)
     op->waiting.erase(it->second.identity.incarnation());

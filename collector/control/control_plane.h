@@ -169,6 +169,8 @@ class ControlPlane {
     // When its step last changed.
     absl::Time last_moved;
     bool farewell = false;
+    // What it could not deliver, behind "the process has ended".
+    std::string undelivered;
     Peer peer;
     // IncarnationRow.principal.
     std::string stored_principal;
@@ -315,6 +317,8 @@ class ControlPlane {
   void SendToRun(const std::string& run, const v1::Directive& directive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t CountConnected(const std::string& run) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteUndelivered(const v1::Undelivered& said, Agent* agent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTriggerEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -115,6 +115,36 @@ TEST_F(SessionsTest, TheOldConnectionIsEnded) {
   EXPECT_EQ(control_->ListAgents("run").agents_size(), 1);
 }
 
+// What a process takes with it is in the ledger's rows, once and bounded.
+TEST_F(SessionsTest, TheFarewellSaysWhatIsLost) {
+  const auto session = Admit(HelloOf(0, 1));
+  ASSERT_TRUE(session.ok());
+  v1::AgentEvent event;
+  v1::Undelivered* const left = event.mutable_goodbye()->mutable_undelivered();
+  left->set_records(UINT64_MAX);
+  left->set_payloads(2);
+  left->set_first_step(3);
+  left->set_last_step(5);
+  left->set_reason("disk \x1b[31mfull");
+  control_->OnEvent(session->welcome.session_id(), event);
+  left->set_records(1);
+  control_->OnEvent(session->welcome.session_id(), event);
+  control_->Disconnected(session->welcome.session_id(), "");
+  control_->WaitForSaves();
+  std::vector<v1::Undelivered> kept;
+  ASSERT_TRUE(store_
+                  ->ForEachIncarnation("run",
+                                       [&](const auto& row) {
+                                         kept.push_back(row.undelivered());
+                                       })
+                  .ok());
+  ASSERT_THAT(kept, SizeIs(1));
+  EXPECT_EQ(kept[0].records(), uint64_t{1} << 40);
+  EXPECT_EQ(kept[0].payloads(), 2u);
+  EXPECT_EQ(kept[0].last_step(), 5);
+  EXPECT_EQ(kept[0].reason(), "disk \\x1b[31mfull");
+}
+
 TEST_F(SessionsTest, WithoutASecretNobodyIsEvicted) {
   const auto old = Admit(HelloOf(0, 1, ""));
   ASSERT_TRUE(old.ok());

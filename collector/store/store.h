@@ -227,6 +227,9 @@ class Store {
   // the machine: counted, and the incarnation goes on behind them.
   virtual absl::Status NoteLostFrames(const v1::Identity& identity,
                                       uint64_t through_sequence) = 0;
+  // What a process said it could not deliver before it ended.
+  virtual absl::Status NoteUndelivered(const v1::Identity& identity,
+                                       const v1::Undelivered& undelivered) = 0;
   virtual absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) = 0;

@@ -447,4 +447,19 @@ absl::Status StoreImpl::NoteLostFrames(const v1::Identity& identity,
   return index_->Write(std::move(batch), /*sync=*/false);
 }
 
+absl::Status StoreImpl::NoteUndelivered(const v1::Identity& identity,
+                                        const v1::Undelivered& undelivered) {
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(sticky_);
+  RP_ASSIGN_OR_RETURN(v1::RunRow* const run,
+                      LoadRun(identity.run(), /*create=*/true));
+  RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
+                      LoadIncarnation(run->id(), identity));
+  *row->mutable_undelivered() = undelivered;
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
+             row->SerializeAsString());
+  return index_->Write(std::move(batch), /*sync=*/true);
+}
+
 }  // namespace rankprobe

@@ -104,6 +104,8 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status SyncPlans() override;
   absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& run) override;
+  absl::Status NoteUndelivered(const v1::Identity& identity,
+                               const v1::Undelivered& undelivered) override;
   absl::Status NoteLostFrames(const v1::Identity& identity,
                               uint64_t through_sequence) override;
   absl::Status ForEachIncarnation(

@@ -88,6 +88,26 @@ def test_cli_against_nothing_and_against_another_protocol(tmp_path):
         assert result.returncode == 3 and result.stderr.count("\n") == 1
 
 
+def test_what_a_process_takes_with_it_is_said(tmp_path, start_job):
+    """A disk that stays full until the job has ended: nothing was kept, and everybody says so."""
+    directory = tmp_path / "c"
+    directory.mkdir()
+    collector = harness.Collector(directory, "--min-free-bytes", str(1 << 40)).start()
+    try:
+        job = start_job("full", collector.address, {**harness.config("statistics", "mix"), "dump_enable": True})
+        job.wait_steps(3)
+        assert job.finish(seconds=120) == [0, 0]
+        for rank in job.ranks:
+            log = rank.log.read_text()
+            assert "are lost, the process ends before the collector has them" in log, log
+        ledger = collector.cli("ledger", "--run", "full", check=False)
+        assert "lost PROCESS_EXIT: " in ledger.stdout and "nothing lost" not in ledger.stdout, ledger
+        assert collector.stop() == 0
+    finally:
+        if collector.process and collector.process.poll() is None:
+            collector.kill()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_disk_fills_up_and_is_freed(tmp_path, start_job):
     mount = tmp_path / "small"

@@ -98,6 +98,10 @@ class FrameQueue {
   // Called from time to time; gives memory back that is no longer needed.
   void Trim() { memory_->Trim(); }
 
+  // What is here and not committed, and what was shed and not told; `reason` is
+  // not set. Reads all frames: for the end.
+  v1::Undelivered Undelivered() const;
+
   void FillStats(SessionStats* stats) const;
   // Gives back the room of a reservation.
   void Release(uint64_t bytes);

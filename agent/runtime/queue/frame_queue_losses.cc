@@ -2,9 +2,12 @@
 // that ledger and export know of it.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/queue/frame_queue.h"
 #include "common/text/visible_text.h"
@@ -137,6 +140,49 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
     mutex_.Lock();
     EmptyChunks(digest);
   }
+}
+
+v1::Undelivered FrameQueue::Undelivered() const {
+  v1::Undelivered left;
+  const auto add_records = [&left](int64_t step, uint64_t records) {
+    if (records == 0) return;
+    left.set_records(left.records() + records);
+    if (!left.has_first_step() || step < left.first_step())
+      left.set_first_step(step);
+    if (!left.has_last_step() || step > left.last_step())
+      left.set_last_step(step);
+  };
+  absl::flat_hash_set<Digest> seen;
+  const auto add_payload = [&](const Digest& digest, uint64_t bytes) {
+    if (!seen.insert(digest).second) return;
+    left.set_payloads(left.payloads() + 1);
+    left.set_payload_bytes(left.payload_bytes() + bytes);
+  };
+  absl::MutexLock lock(&mutex_);
+  for (const Frame& frame : frames_) {
+    if (frame.sequence <= committed_) continue;
+    if (frame.records != nullptr) {
+      const BatchContent held = CountBatch(*frame.records);
+      add_records(held.step, held.records);
+    } else if (frame.payload != nullptr) {
+      add_payload(frame.digest, frame.payload->size());
+    }
+  }
+  for (const Item& item : items_) {
+    if (const auto* records =
+            std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
+      const v1::RecordBatch& batch = *(*records)->batch();
+      add_records(batch.step(), static_cast<uint64_t>(batch.records_size()));
+    } else if (const auto* payload = std::get_if<PayloadItem>(&item)) {
+      add_payload(payload->digest, PayloadSize(*payload));
+    }
+  }
+  for (const PayloadItem& item : waiting_)
+    add_payload(item.digest, PayloadSize(item));
+  for (const auto& [place, count] : losses_) add_records(place.first, count);
+  for (const auto& [step, loss] : loss_events_)
+    add_records(step, loss.records());
+  return left;
 }
 
 void FrameQueue::StreamEnded(absl::string_view reason) {

@@ -41,6 +41,26 @@ TEST_F(FrameQueueTest, NumbersFramesSplitsAndKeepsOrder) {
   EXPECT_EQ(Used(), 0u) << "all room is given back";
 }
 
+TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  EXPECT_EQ(queue_->Undelivered().records(), 0u);
+  EXPECT_FALSE(queue_->Undelivered().has_first_step());
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
+  ASSERT_EQ(Drain().size(), 1u);
+  Commit(1);
+  ASSERT_TRUE(Payload('a', (2 << 20) + 5));  // three frames, one payload
+  ASSERT_TRUE(queue_->SubmitRecords(Records(4, 7)));
+  ASSERT_EQ(Drain().size(), 4u);                      // on their way
+  ASSERT_TRUE(queue_->SubmitRecords(Records(9, 2)));  // not yet
+  ASSERT_TRUE(Payload('b', 100));
+  const v1::Undelivered left = queue_->Undelivered();
+  EXPECT_EQ(left.records(), 9u);
+  EXPECT_EQ(left.payloads(), 2u);
+  EXPECT_EQ(left.payload_bytes(), (2u << 20) + 105);
+  EXPECT_EQ(left.first_step(), 4);
+  EXPECT_EQ(left.last_step(), 9);
+}
+
 TEST_F(FrameQueueTest, CreditBoundsWhatIsInFlight) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   ASSERT_TRUE(Payload('a', 4 << 20));

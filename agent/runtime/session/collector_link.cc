@@ -351,6 +351,11 @@ void CollectorLink::SendNext(UploadStream* upload) {
 void CollectorLink::SayGoodbye(ControlStream* control) {
   v1::AgentEvent event;
   event.mutable_goodbye()->set_reason("process ends");
+  {
+    absl::MutexLock lock(&mutex_);
+    if (undelivered_.has_value())
+      *event.mutable_goodbye()->mutable_undelivered() = *undelivered_;
+  }
   control->Write(std::move(event));
   // Give the farewell a moment to leave.
   for (int i = 0; i < 20 && !control->CanWrite() && !control->done(); ++i)

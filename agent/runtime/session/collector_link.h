@@ -59,6 +59,8 @@ class CollectorLink {
   absl::Status Refusal() const;
   void FillStats(SessionStats* stats) const;
   bool EverConnected() const;
+  // At the end: says what is lost, and has the farewell tell the collector.
+  void TellUndelivered(v1::Undelivered left);
 
   // Waits for the worker, which ends once the outbox was told to stop.
   void Join() { worker_.join(); }
@@ -121,6 +123,7 @@ class CollectorLink {
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // The newest edit of the config file.
   std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::Undelivered> undelivered_ ABSL_GUARDED_BY(mutex_);
 
   // Bytes that may be in flight.
   std::atomic<uint64_t> credit_{0};

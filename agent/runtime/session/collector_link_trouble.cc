@@ -1,6 +1,7 @@
 // What goes wrong with the connection: kept for who asks, and said once.
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/session/collector_link.h"
@@ -11,6 +12,7 @@ namespace {
 
 // One that takes connections may be slow.
 constexpr absl::Duration kLongSilence = absl::Seconds(5);
+constexpr size_t kMaxReasonBytes = 500;
 
 }  // namespace
 
@@ -87,6 +89,35 @@ void CollectorLink::TellOnce() {
           : absl::StrCat("rankprobe: nothing", rank,
                          " is recorded, training goes on: ", why, "\n");
   std::fputs(line.c_str(), stderr);
+}
+
+void CollectorLink::TellUndelivered(v1::Undelivered left) {
+  // It came after all, in the last moment.
+  if (left.records() + left.payloads() == 0) return;
+  absl::MutexLock lock(&mutex_);
+  std::string why =
+      absl::StrCat("no answer from ", options_.collector, " within ",
+                   absl::FormatDuration(options_.drain_deadline));
+  if (connected_) {
+    why = absl::StrCat("the collector took no more within ",
+                       absl::FormatDuration(options_.drain_deadline),
+                       " (is its disk full?)");
+  } else if (!last_error_.empty()) {
+    why = last_error_;
+  }
+  const std::string rank =
+      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  const std::string line = absl::StrCat(
+      "rankprobe: ", left.records(), " records and ", left.payloads(),
+      " payloads (", left.payload_bytes(), " bytes)",
+      left.has_first_step() ? absl::StrCat(" of steps ", left.first_step(),
+                                           " to ", left.last_step())
+                            : "",
+      rank, " are lost, the process ends before the collector has them: ", why,
+      "\n");
+  std::fputs(line.c_str(), stderr);
+  left.set_reason(why.substr(0, kMaxReasonBytes));
+  undelivered_ = std::move(left);
 }
 
 void CollectorLink::TellFound() {

@@ -59,11 +59,13 @@ class SessionImpl final : public Session {
     }
     // A collector that was there may come back; one that never was keeps the
     // job from ending for a moment only.
-    SessionImpl::Flush(
+    const absl::Status drained = SessionImpl::Flush(
         v1::DURABILITY_COMMITTED,
         ever ? options_.drain_deadline
-             : std::min(options_.drain_deadline, absl::Seconds(1)))
-        .IgnoreError();
+             : std::min(options_.drain_deadline, absl::Seconds(1)));
+    // A spool keeps it; that nothing of a refused rank is taken was said.
+    if (absl::IsDeadlineExceeded(drained) && options_.spool_directory.empty())
+      link_.TellUndelivered(queue_.Undelivered());
     outbox_.Stop();
     link_.Join();
   }
