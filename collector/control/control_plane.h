@@ -26,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/token_table.h"
+#include "collector/control/audit_budget.h"
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
@@ -135,7 +136,8 @@ class ControlPlane {
   void Tick();
   // What agents did that belongs into the audit log, since the last call.
   std::vector<AuditRecord> TakeAudit();
-  // Such records that nobody took for so long that there was no more room.
+  // Such records for which there was no room: more than the principal may
+  // cause, or nobody took them.
   uint64_t CountDroppedAudit() const;
   // Tells every agent goodbye.
   void Shutdown();
@@ -258,6 +260,9 @@ class ControlPlane {
   void NoteEdit(const Run& run, const FileEdit& edit, const v1::PlanSpec& plan,
                 const std::string& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A file cannot be used: what is being agreed on, if it is no operator's, must
+  // not switch dumping on after that was told.
+  void KeepOff(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Somebody has spoken later.
   void CallOffFileSwitches(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the connected ranks whose step can be believed; -1: none has begun.
@@ -360,6 +365,7 @@ class ControlPlane {
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   NewRunBudget new_runs_ ABSL_GUARDED_BY(mutex_);
+  AuditBudget audit_budget_ ABSL_GUARDED_BY(mutex_);
   std::vector<AuditRecord> audit_ ABSL_GUARDED_BY(mutex_);
   uint64_t dropped_audit_ ABSL_GUARDED_BY(mutex_) = 0;
   // The last member: what it still has to do needs the others.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
 #include "common/base/step_range.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -16,6 +17,15 @@ namespace {
 constexpr int kMaxAttempts = 5;
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
 constexpr char kSuperseded[] = "SUPERSEDED: by a newer edit";
+
+// Of what an agent says, in a line of the audit log.
+std::string AuditedText(const std::string& visible) {
+  constexpr size_t kMaxAuditedBytes = 256;
+  return visible.size() <= kMaxAuditedBytes
+             ? visible
+             : absl::StrCat(VisibleText(visible.substr(0, kMaxAuditedBytes)),
+                            "..");
+}
 
 bool AnyMissed(const v1::SwitchResult& result) {
   return std::any_of(result.ranks().begin(), result.ranks().end(),
@@ -57,8 +67,9 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   edit.audit =
       AuditOf(peer, "ConfigEdited", identity.run(), brought,
               edit.fault.empty()
-                  ? edit.who
-                  : absl::StrCat(edit.who, " cannot be used: ", edit.fault));
+                  ? AuditedText(edit.who)
+                  : absl::StrCat(AuditedText(edit.who),
+                                 " cannot be used: ", AuditedText(edit.fault)));
   const AuditRecord audit = edit.audit;
   const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
@@ -73,7 +84,11 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   std::optional<FileEdit> superseded;
   if (!run->edits.Take(std::move(edit), &superseded)) return;
   if (superseded.has_value()) Audit(superseded->audit, kSuperseded);
-  if (!usable) EmitEvent(std::move(told));
+  if (!usable) {
+    EmitEvent(std::move(told));
+    // Of an older state of the file: nothing of it may come into force now.
+    KeepOff(run);
+  }
   // While another switch goes on it waits, and only the newest does: who edits
   // without end makes one plan at a time.
   TryEdit(run);
@@ -84,6 +99,14 @@ void ControlPlane::OnConfigEdited(const std::string& session,
 void ControlPlane::CallOffFileSwitches(Run* run) {
   for (auto& op : run->switches) {
     if (op->source() == v1::PlanSpec::SOURCE_FILE) op->CallOff();
+  }
+  ForgetFinished(run);
+}
+
+void ControlPlane::KeepOff(Run* run) {
+  for (auto& op : run->switches) {
+    if (op->enables() && op->source() != v1::PlanSpec::SOURCE_OPERATOR)
+      op->CallOff();
   }
   ForgetFinished(run);
 }

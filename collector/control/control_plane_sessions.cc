@@ -336,7 +336,8 @@ AuditRecord ControlPlane::AuditOf(const Peer& peer, absl::string_view action,
 }
 
 void ControlPlane::Audit(AuditRecord record, absl::string_view outcome) {
-  if (audit_.size() >= kMaxWaitingAudit) {
+  if (audit_.size() >= kMaxWaitingAudit ||
+      !audit_budget_.Take(record.actor, MonotonicNow())) {
     ++dropped_audit_;
     return;
   }

@@ -319,11 +319,41 @@ TEST_F(SessionsTest, WhatNobodyWritesDownIsBoundedAndCounted) {
   EXPECT_EQ(kept, 1024u);
   const uint64_t dropped = control_->CountDroppedAudit();
   EXPECT_GT(dropped, 900u);
-  // There is room again.
+  // Taken at once it is no more either: so many lines a second.
   event.mutable_config_edited()->set_fault("bad in another way");
   control_->OnEvent(admission->welcome.session_id(), event);
-  EXPECT_GT(control_->TakeAudit().size(), 0u);
-  EXPECT_EQ(control_->CountDroppedAudit(), dropped);
+  EXPECT_THAT(control_->TakeAudit(), SizeIs(0));
+  clock_.Advance(absl::Seconds(10));
+  uint64_t lines = 0;
+  for (int i = 0; i < 100; ++i) {
+    event.mutable_config_edited()->set_fault(absl::StrCat("worse ", i));
+    control_->OnEvent(admission->welcome.session_id(), event);
+    lines += control_->TakeAudit().size();
+  }
+  EXPECT_EQ(lines, 20u);
+  EXPECT_GT(control_->CountDroppedAudit(), dropped + 80);
+}
+
+TEST_F(SessionsTest, OnePrincipalsFloodLeavesRoomForAnothersLines) {
+  const auto admission =
+      Admit(HelloOf(0, 1), Holder(Principal::Of(Role::kAgent, "alice")));
+  const auto other =
+      Admit(HelloOf(1, 2), Holder(Principal::Of(Role::kAgent, "bob")));
+  ASSERT_TRUE(admission.ok() && other.ok());
+  v1::AgentEvent event;
+  for (int i = 0; i < 2000; ++i) {
+    event.mutable_config_edited()->set_path(std::string(5000, 'p'));
+    event.mutable_config_edited()->set_fault(
+        absl::StrCat("bad in way ", i, std::string(10000, 'x')));
+    control_->OnEvent(admission->welcome.session_id(), event);
+    for (const AuditRecord& record : control_->TakeAudit())
+      EXPECT_LT(record.detail.size(), 700u);
+  }
+  event.mutable_config_edited()->set_fault("bob's");
+  control_->OnEvent(other->welcome.session_id(), event);
+  const std::vector<AuditRecord> audit = control_->TakeAudit();
+  ASSERT_FALSE(audit.empty());
+  EXPECT_EQ(audit.back().actor, "bob");
 }
 
 // M03

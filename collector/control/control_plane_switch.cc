@@ -295,9 +295,17 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
   if (const auto plan = run->plans.ForAll();
       plan != nullptr && !spec.has_api_list() && plan->spec.has_api_list())
     spec.set_api_list(plan->spec.api_list());
+  SwitchOperation::Request request{std::move(spec), options, std::move(config)};
+  // A file that cannot be used overtakes what is agreed on and not yet in force.
+  if (const auto plan = run->plans.ForAll();
+      plan != nullptr && plan->spec.enabled() && !request.spec.enabled() &&
+      request.spec.source() == v1::PlanSpec::SOURCE_FILE &&
+      plan->spec.source() != v1::PlanSpec::SOURCE_OPERATOR &&
+      plan->spec.effective_at_step() > furthest)
+    request.not_after = plan->spec.effective_at_step();
   run->switches.push_back(std::make_shared<SwitchOperation>(
-      SwitchOperation::Request{std::move(spec), options, std::move(config)},
-      sessions, ActionsFor(run_name, ranks, sessions), std::move(done)));
+      std::move(request), sessions, ActionsFor(run_name, ranks, sessions),
+      std::move(done)));
   run->switches.back()->Start();
   ForgetFinished(run);
 }

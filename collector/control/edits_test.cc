@@ -330,6 +330,49 @@ TEST_F(EditsTest, AnEditThatCannotBeUsedIsOffOnAllRanksUntilItIsMended) {
       << "that rank has not read it again yet";
 }
 
+TEST_F(EditsTest, AFaultCallsOffAnOlderEditThatIsBeingAgreedOn) {
+  FollowingRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  b.silent = true;
+  Edit(a, kTensor);
+  Answer(&a);
+  Edit(a, "", "broken");
+  b.silent = false;
+  for (int i = 0; i < 20; ++i) {
+    Run({&a, &b}, 1);
+    EXPECT_FALSE(a.in_force.enabled()) << "step " << a.step;
+    EXPECT_FALSE(b.in_force.enabled()) << "step " << b.step;
+  }
+  EXPECT_THAT(Config().config_fault(), HasSubstr("broken"));
+  EXPECT_THAT(Audited(), ::testing::Contains(HasSubstr(": CANCELLED")));
+}
+
+TEST_F(EditsTest, AFaultOvertakesAnEditThatIsAgreedOnAndNotInForce) {
+  FollowingRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  Edit(a, kTensor);
+  Answer(&a);
+  Answer(&b);
+  // Committed, and its step has not come.
+  ASSERT_TRUE(Config().enabled());
+  const int64_t step = Config().effective_at_step();
+  ASSERT_GT(step, a.step);
+  Edit(a, "", "broken");
+  Answer(&a);
+  Answer(&b);
+  EXPECT_FALSE(Config().enabled());
+  EXPECT_LE(Config().effective_at_step(), step);
+  for (int i = 0; i < 20; ++i) {
+    Run({&a, &b}, 1);
+    EXPECT_FALSE(a.in_force.enabled()) << "step " << a.step;
+    EXPECT_FALSE(b.in_force.enabled()) << "step " << b.step;
+  }
+}
+
 TEST_F(EditsTest, AnOperatorOverrulesAFileThatCannotBeUsed) {
   FollowingRank rank;
   Join(0, &rank, kOn);

@@ -17,6 +17,7 @@ constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
 // for each rank; doubled in each further attempt.
 constexpr double kRoundTripNs = 1e8;
 constexpr double kRoundTripNsPerRank = 2e5;
+constexpr uint32_t kOvertakingAttempts = 2;
 constexpr int64_t kMinMargin = 2;
 constexpr int64_t kMaxMargin = 100000;
 // From one attempt to the next, if how fast the ranks are was seen for less than
@@ -109,6 +110,9 @@ int64_t SwitchOperation::ChooseStep() {
       static_cast<int64_t>(std::min(steps, static_cast<double>(kMaxMargin))) +
           1,
       kMinMargin, most);
+  if (request_.not_after.has_value() && attempts_ <= kOvertakingAttempts &&
+      *request_.not_after > furthest)
+    return std::min(furthest + margin_, *request_.not_after);
   return furthest + margin_;
 }
 

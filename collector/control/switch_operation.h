@@ -55,6 +55,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     v1::SwitchOptions options;
     // The spec's config, parsed.
     std::shared_ptr<const Plan> config;
+    // A step from which on it overtakes a plan that is agreed on: in the first
+    // attempts no later one is chosen, as long as nobody is there.
+    std::optional<int64_t> not_after = std::nullopt;
   };
   // What the owner does for the operation.
   struct Actions {
@@ -96,6 +99,7 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
 
   bool finished() const { return finished_; }
   v1::PlanSpec::Source source() const { return request_.spec.source(); }
+  bool enables() const { return request_.spec.enabled(); }
 
   // The furthest of the ranks' steps, without those far beyond most ranks',
   // which nobody can wait for. -1: none has begun.

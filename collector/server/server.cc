@@ -109,7 +109,8 @@ class ServerImpl final : public Server {
     grpc::ServerBuilder builder;
     const ServerSecurity& security = security_;
     RP_ASSIGN_OR_RETURN(
-        audit_, AuditLog::Open(absl::StrCat(config_.data_dir, "/audit.jsonl"),
+        audit_, AuditLog::Open({.min_free_bytes = config_.min_free_bytes},
+                               absl::StrCat(config_.data_dir, "/audit.jsonl"),
                                file_system_, clock_));
     auditor_ =
         std::make_unique<Auditor>(audit_.get(), security.authorizer, logger_);
@@ -298,15 +299,18 @@ class ServerImpl final : public Server {
         logger_->Log(Logger::Severity::kWarning, "audit_dropped",
                      {{"lines", absl::StrCat(dropped)},
                       {"why",
-                       "agents did more than the disk took; from now on "
+                       "agents did more than they may, or than the disk took; "
+                       "from now on "
                        "counted in audit.jsonl and the metrics only"}});
       }
       AuditRecord gap;
-      gap.actor = "rankprobed";
+      gap.actor = gap.role = AuditLog::kOwnRole;
       gap.action = "Dropped";
       gap.detail = absl::StrCat(dropped - audit_drops_told_,
                                 " lines of what agents did");
-      gap.outcome = "RESOURCE_EXHAUSTED: the disk did not keep up";
+      gap.outcome =
+          "RESOURCE_EXHAUSTED: more than an agent may cause, or than the disk "
+          "took";
       records.push_back(std::move(gap));
       audit_drops_told_ = dropped;
     }
@@ -390,7 +394,7 @@ class ServerImpl final : public Server {
         file_system_->FreeBytes(config_.data_dir);
     input.disk_free_bytes = free.ok() ? *free : 0;
     input.archive_failed = archive_failed_;
-    input.dropped_audit = control_.CountDroppedAudit();
+    input.dropped_audit = control_.CountDroppedAudit() + audit_->CountDropped();
     return MetricsText(input);
   }
   absl::flat_hash_set<uint64_t> LiveIncarnations() const {
