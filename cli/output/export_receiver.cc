@@ -1,5 +1,7 @@
 #include "cli/output/export_receiver.h"
 
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -35,7 +37,7 @@ absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(
   RP_ASSIGN_OR_RETURN(std::unique_ptr<StagedTree> tree,
                       StagedTree::Open(file_system, directory, leftovers));
   return std::unique_ptr<ExportFiles>(
-      new ExportFiles(file_system, std::move(tree)));
+      new ExportFiles(file_system, directory, std::move(tree)));
 }
 
 absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
@@ -51,6 +53,18 @@ absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
     kept->set_length_bytes(file.length_bytes);
     kept->set_xxh3(file.xxh3);
   }
+  return absl::OkStatus();
+}
+
+absl::Status ExportFiles::CheckStep(absl::string_view path) {
+  const absl::string_view step = path.substr(0, path.find('/'));
+  const std::string place = absl::StrCat(directory_, "/", step);
+  std::error_code fault;
+  if (std::filesystem::is_symlink(place, fault)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(place, " is a symbolic link, and none is followed"));
+  }
+  steps_.emplace(step);
   return absl::OkStatus();
 }
 
@@ -75,6 +89,7 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
   switch (event.event_case()) {
     case v1::ExportEvent::kDirectory:
       RP_RETURN_IF_ERROR(checked(event.directory()));
+      RP_RETURN_IF_ERROR(CheckStep(event.directory()));
       return tree_->MakeDirectory(event.directory());
     case v1::ExportEvent::kFileBegin: {
       RP_RETURN_IF_ERROR(CloseFile());
@@ -127,6 +142,8 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
 
 absl::Status ExportFiles::Finish() {
   RP_RETURN_IF_ERROR(CloseFile());
+  // Again: the export took its time.
+  for (const std::string& step : steps_) RP_RETURN_IF_ERROR(CheckStep(step));
   return tree_->Publish();
 }
 

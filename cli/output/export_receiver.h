@@ -3,7 +3,9 @@
 #ifndef RANKPROBE_CLI_OUTPUT_EXPORT_RECEIVER_H_
 #define RANKPROBE_CLI_OUTPUT_EXPORT_RECEIVER_H_
 
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -38,11 +40,19 @@ class ExportFiles {
   absl::Status Finish();
 
  private:
-  ExportFiles(FileSystem* file_system, std::unique_ptr<StagedTree> tree)
-      : file_system_(file_system), tree_(std::move(tree)) {}
+  ExportFiles(FileSystem* file_system, std::string directory,
+              std::unique_ptr<StagedTree> tree)
+      : file_system_(file_system),
+        directory_(std::move(directory)),
+        tree_(std::move(tree)) {}
   absl::Status CloseFile();
+  // PERMISSION_DENIED when DIR/step{N} of `path` is a link: what lies behind it
+  // is another tree, and its rank directories are not ours to replace.
+  absl::Status CheckStep(absl::string_view path);
 
   FileSystem* const file_system_;
+  const std::string directory_;
+  std::set<std::string, std::less<>> steps_;
   const std::unique_ptr<StagedTree> tree_;
   std::string path_;
   uint64_t missing_bytes_ = 0;

@@ -106,6 +106,21 @@ def test_E07_E08_a_step_that_is_a_link_is_refused(place):
     assert_good(daemon, root)
 
 
+def test_a_step_that_is_a_link_is_refused_by_the_client(place, tmp_path):
+    daemon, _, outside = place
+    target = tmp_path / "out"
+    assert daemon.cli("export", "--run", "run", "-o", target).returncode == 0
+    shutil.rmtree(target / "step0")
+    for link in (outside, outside / "notyet"):
+        (target / "step0").symlink_to(link)
+        before = state(outside)
+        done = daemon.cli("export", "--run", "run", "-o", target)
+        assert done.returncode != 0 and "step0 is a symbolic link" in done.stderr
+        assert state(outside) == before
+        (target / "step0").unlink()
+    assert daemon.cli("export", "--run", "run", "-o", target).returncode == 0
+
+
 def test_E09_a_staging_directory_that_is_a_link_is_refused(place):
     daemon, root, outside = place
     before = state(outside)
