@@ -95,8 +95,6 @@ absl::StatusOr<v1::StepRow*> StoreImpl::LoadStep(const StepId& id) {
       GetMessage<v1::StepRow>(
           index_.get(),
           keys::Step(std::get<0>(id), std::get<1>(id), std::get<2>(id))));
-  // Rows of steps long past are not needed again.
-  if (steps_.size() > 100000) steps_.clear();
   return &(steps_[id] = row.has_value() ? *std::move(row) : v1::StepRow());
 }
 

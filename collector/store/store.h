@@ -178,7 +178,9 @@ class Store {
 
   // Makes the frames COMMITTED: on return they survive a crash of this process.
   // Frames at or below an incarnation's committed sequence are dropped as
-  // duplicates. All or nothing per call.
+  // duplicates. All or nothing per call. A record of an order that its step has
+  // already is not stored but counted as lost, COLLECTOR_REFUSED; losses are
+  // kept whatever their order.
   virtual absl::Status Commit(absl::Span<const FrameToStore> frames) = 0;
 
   // Everything committed before the call is SYNCED on return.

@@ -4,7 +4,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
 #include "common/base/limits.h"
 #include "common/io/crc32c.h"
@@ -14,6 +13,7 @@ namespace {
 
 // Digests known to be whole, kept to answer HasPayload without the index.
 constexpr size_t kMaxKnownPayloads = 1 << 20;
+constexpr size_t kMaxKnownSteps = 100000;
 // Of one incarnation: its row is written with each of its commits.
 constexpr int kMaxRefusals = 32;
 
@@ -210,42 +210,6 @@ absl::Status StoreImpl::FinishPayload(
   return absl::OkStatus();
 }
 
-absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
-                                 const v1::RecordBatch& records, Work* work) {
-  const StepId id(run->id(), records.step(), incarnation);
-  RP_ASSIGN_OR_RETURN(v1::StepRow* const step, LoadStep(id));
-  work->steps.insert(id);
-  if (step->deleted_unix_ns() != 0) {
-    // Latecomers of a deleted step are counted, not kept.
-    step->set_rank_records(step->rank_records() +
-                           static_cast<uint64_t>(records.records_size()));
-    return absl::OkStatus();
-  }
-  for (const v1::Record& record : records.records()) {
-    if (record.has_loss())
-      work->lost_records[record.loss().reason()] += record.loss().records();
-    CountRecord(
-        record,
-        [&](const v1::PayloadRef& payload) {
-          run->set_offered_payload_bytes(run->offered_payload_bytes() +
-                                         payload.length_bytes());
-          if (payload.digest().size() != kPayloadDigestBytes) return;
-          work->batch->Put(keys::Reference(run->id(), payload.digest(),
-                                           payload.length_bytes(),
-                                           records.step(), incarnation),
-                           "");
-        },
-        step);
-    work->batch->Put(
-        keys::Record(run->id(), records.step(), incarnation, record.order()),
-        record.SerializeAsString());
-  }
-  run->set_records(run->records() +
-                   static_cast<uint64_t>(records.records_size()));
-  step->set_updated_unix_ns(run->updated_unix_ns());
-  return absl::OkStatus();
-}
-
 void StoreImpl::Undo(Work* work) {
   for (const RunIncarnation& id : work->incarnations) incarnations_.erase(id);
   for (const StepId& id : work->steps) steps_.erase(id);
@@ -269,6 +233,7 @@ void StoreImpl::ForgetRun(uint32_t run) {
   };
   std::erase_if(incarnations_, of_run);
   std::erase_if(steps_, of_run);
+  std::erase_if(next_orders_, of_run);
   std::erase_if(heard_, of_run);
   partials_.Erase(keys::TableOfRun('q', run));
   absl::erase_if(whole_, [run](const std::string& key) {
@@ -331,7 +296,7 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
       if (f.refusal != nullptr) NoteRefusal(*f.refusal, row);
       if (f.frame->has_batch()) {
         RP_RETURN_IF_ERROR(
-            AddBatch(run, f.identity->incarnation(), f.frame->batch(), &work));
+            AddBatch(run, f.identity->incarnation(), *f.frame, &work));
       } else if (f.frame->has_chunk()) {
         RP_RETURN_IF_ERROR(AddChunk(run, f.identity->incarnation(),
                                     f.frame->chunk(), f.content_digest, &work));
@@ -396,6 +361,12 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   for (const auto& [reason, records] : work.lost_records)
     lost_records_[reason] += records;
   partials_.Trim();
+  // Rows of steps long past are not needed again. Not before the batch is
+  // written: it takes the rows of its steps from here.
+  if (steps_.size() > kMaxKnownSteps) {
+    steps_.clear();
+    next_orders_.clear();
+  }
   return absl::OkStatus();
 }
 

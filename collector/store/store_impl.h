@@ -22,6 +22,7 @@
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
 #include "collector/store/maintenance.h"
+#include "collector/store/order_set.h"
 #include "collector/store/partials.h"
 #include "collector/store/payload_store.h"
 #include "collector/store/store.h"
@@ -152,6 +153,8 @@ class StoreImpl : public Store, private StoreHooks {
     std::set<RunIncarnation> incarnations;
     std::set<StepId> steps;
     std::set<std::string> runs;
+    // Of records that the batch puts; the index does not have them yet.
+    std::map<StepId, OrderSet> orders;
     // What it takes to undo it in the caches.
     std::map<std::string, std::optional<Partial>> partials_before;
     std::vector<std::string> whole_added;
@@ -168,7 +171,15 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<v1::StepRow*> LoadStep(const StepId& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AddBatch(v1::RunRow* run, uint64_t incarnation,
-                        const v1::RecordBatch& records, Work* work)
+                        const v1::UploadFrame& frame, Work* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the step has a record of this order; if not, it is taken from here
+  // on. `next_order`: its entry of next_orders_.
+  absl::StatusOr<bool> IsThere(const StepId& id, uint64_t order,
+                               uint64_t* next_order, Work* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddRecord(v1::RunRow* run, const StepId& id, const v1::Record& record,
+                 v1::StepRow* step, Work* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // INVALID_ARGUMENT for what may never be stored; changes nothing.
   absl::Status CheckFrames(absl::Span<const FrameToStore> frames)
@@ -242,6 +253,9 @@ class StoreImpl : public Store, private StoreHooks {
   std::map<RunIncarnation, v1::IncarnationRow> incarnations_
       ABSL_GUARDED_BY(mutex_);
   std::map<StepId, v1::StepRow> steps_ ABSL_GUARDED_BY(mutex_);
+  // Above all orders of the step that are stored, added ones aside. One that is
+  // too high, as after a commit that failed, costs questions to the index.
+  std::map<StepId, uint64_t> next_orders_ ABSL_GUARDED_BY(mutex_);
   PartialTable partials_ ABSL_GUARDED_BY(mutex_){kMaxPartials};
   absl::flat_hash_set<std::string> whole_ ABSL_GUARDED_BY(mutex_);
   // Whole payloads that were offered again, and when by the monotonic clock:

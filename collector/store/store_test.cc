@@ -82,6 +82,75 @@ TEST_F(StoreTest, KeepsRecordsInOrderOverAReopen) {
   EXPECT_EQ(store->recovery().dangling_payloads, 0u);
 }
 
+TEST_F(StoreTest, TheFirstRecordOfAnOrderStays) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 4; ++i) AddCall(&frames, 0, i, absl::StrCat("e", i));
+  AddCall(&frames, 0, 2, "same commit");
+  AddCall(&frames, 0, 0, "next commit");
+  AddCall(&frames, 0, 4, "e4");
+  AddCall(&frames, 0, 3, "after a restart");
+  AddCall(&frames, 0, 6, "e6");
+  AddCall(&frames, 0, 5, "e5");
+  const auto check = [&](Store* store, std::vector<std::string> entries,
+                         uint64_t refused) {
+    entries.resize(entries.size() + refused);  // the losses
+    EXPECT_EQ(Entries(store, frames.identity(), 0), entries);
+    const auto steps = store->ListSteps("run");
+    ASSERT_TRUE(steps.ok() && steps->size() == 1) << steps.status();
+    EXPECT_EQ(steps->at(0).records(), entries.size());
+    ASSERT_EQ(steps->at(0).losses_size(), 1);
+    EXPECT_EQ(steps->at(0).losses(0).reason(),
+              v1::LOSS_REASON_COLLECTOR_REFUSED);
+    EXPECT_EQ(steps->at(0).losses(0).records(), refused);
+    const auto report =
+        store->Verify(v1::VerifyRequest(),
+                      [](const v1::VerifyReport&) { return absl::OkStatus(); });
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->faults_size(), 0) << report->DebugString();
+  };
+  {
+    std::unique_ptr<Store> store = OpenStore();
+    ASSERT_TRUE(store->Commit(frames.Range(0, 5)).ok());
+    ASSERT_TRUE(store->Commit(frames.Range(5, 7)).ok());
+    check(store.get(), {"e0", "e1", "e2", "e3", "e4"}, 2);
+    // A frame that is sent again is none.
+    ASSERT_TRUE(store->Commit(frames.Range(3, 7)).ok());
+    check(store.get(), {"e0", "e1", "e2", "e3", "e4"}, 2);
+  }
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.Range(7, 10)).ok());
+  check(store.get(), {"e0", "e1", "e2", "e3", "e4", "e5", "e6"}, 3);
+}
+
+TEST_F(StoreTest, LossesOfOneOrderAreAllKept) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int i = 0; i < 3; ++i) {
+    v1::Record* const record = frames.AddBatch(0)->add_records();
+    record->set_order(i < 2 ? kFirstAddedOrder : uint64_t{1} << 63);
+    record->mutable_loss()->set_reason(v1::LOSS_REASON_AGENT_BUDGET);
+    record->mutable_loss()->set_records(5);
+  }
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  EXPECT_EQ(Entries(store.get(), frames.identity(), 0).size(), 3u);
+  const auto steps = store->ListSteps("run");
+  ASSERT_TRUE(steps.ok() && steps->size() == 1) << steps.status();
+  ASSERT_EQ(steps->at(0).losses_size(), 1);
+  EXPECT_EQ(steps->at(0).losses(0).records(), 15u);
+}
+
+TEST_F(StoreTest, ManyStepsInOneCommitKeepTheirCounts) {
+  constexpr int kSteps = 100005;
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int i = 0; i < kSteps; ++i) AddCall(&frames, i, 0, "e");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const auto steps = store->ListSteps("run");
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), size_t{kSteps});
+  for (const v1::StepInfo& step : *steps) ASSERT_EQ(step.records(), 1u);
+}
+
 TEST_F(StoreTest, DuplicatesAreDroppedAndGapsRefused) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (uint64_t i = 0; i < 4; ++i) AddCall(&frames, 0, i, absl::StrCat("e", i));

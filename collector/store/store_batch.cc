@@ -1,0 +1,119 @@
+// StoreImpl: the records of a frame that is committed. Each order of a step is
+// stored once.
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/store/keys.h"
+#include "collector/store/step_counts.h"
+#include "collector/store/store_impl.h"
+#include "common/base/limits.h"
+
+namespace rankprobe {
+namespace {
+
+// Orders of what the store itself adds to a step: behind those of agents
+// (kFirstAddedOrder) and of the gate (3 << 61). A sequence number is committed
+// once, so these never meet.
+constexpr uint64_t kStoreOrderBase = uint64_t{1} << 63;
+constexpr int kStoreOrderBits = 20;
+
+uint64_t StoreOrder(uint64_t sequence, uint64_t nth) {
+  return kStoreOrderBase + (sequence << kStoreOrderBits) + nth;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> StoreImpl::IsThere(const StepId& id, uint64_t order,
+                                        uint64_t* next_order, Work* work) {
+  if (order >= kStoreOrderBase) return true;  // not an agent's to use
+  OrderSet& added = work->orders[id];
+  if (order < kFirstAddedOrder && order >= *next_order) {
+    *next_order = order + 1;
+    added.Add(order);
+    return false;
+  }
+  if (added.Contains(order)) return true;
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
+                      index_->Get(keys::Record(std::get<0>(id), std::get<1>(id),
+                                               std::get<2>(id), order)));
+  if (!stored.has_value()) added.Add(order);
+  return stored.has_value();
+}
+
+void StoreImpl::AddRecord(v1::RunRow* run, const StepId& id,
+                          const v1::Record& record, v1::StepRow* step,
+                          Work* work) {
+  if (record.has_loss())
+    work->lost_records[record.loss().reason()] += record.loss().records();
+  CountRecord(
+      record,
+      [&](const v1::PayloadRef& payload) {
+        run->set_offered_payload_bytes(run->offered_payload_bytes() +
+                                       payload.length_bytes());
+        if (payload.digest().size() != kPayloadDigestBytes) return;
+        work->batch->Put(
+            keys::Reference(run->id(), payload.digest(), payload.length_bytes(),
+                            std::get<1>(id), std::get<2>(id)),
+            "");
+      },
+      step);
+  work->batch->Put(
+      keys::Record(run->id(), std::get<1>(id), std::get<2>(id), record.order()),
+      record.SerializeAsString());
+  run->set_records(run->records() + 1);
+}
+
+absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
+                                 const v1::UploadFrame& frame, Work* work) {
+  const v1::RecordBatch& records = frame.batch();
+  const StepId id(run->id(), records.step(), incarnation);
+  RP_ASSIGN_OR_RETURN(v1::StepRow* const step, LoadStep(id));
+  work->steps.insert(id);
+  if (step->deleted_unix_ns() != 0) {
+    // Latecomers of a deleted step are counted, not kept.
+    step->set_rank_records(step->rank_records() +
+                           static_cast<uint64_t>(records.records_size()));
+    return absl::OkStatus();
+  }
+  // Of a step that another process of the collector began the highest order is
+  // not known: the index is asked for each.
+  uint64_t& next_order =
+      next_orders_.try_emplace(id, step->records() == 0 ? 0 : kFirstAddedOrder)
+          .first->second;
+  // What came again.
+  v1::StepRow refused;
+  uint64_t first_refused = 0, store_orders = 0;
+  for (const v1::Record& record : records.records()) {
+    RP_ASSIGN_OR_RETURN(const bool there,
+                        IsThere(id, record.order(), &next_order, work));
+    if (!there) {
+      AddRecord(run, id, record, step, work);
+    } else if (record.has_loss() && store_orders + 2 < uint64_t{1}
+                                                           << kStoreOrderBits) {
+      // A loss has no place among the calls: it is kept, in another.
+      v1::Record moved = record;
+      moved.set_order(StoreOrder(frame.sequence(), ++store_orders));
+      AddRecord(run, id, moved, step, work);
+    } else {
+      if (refused.records() == 0) first_refused = record.order();
+      CountRecord(
+          record, [](const v1::PayloadRef&) {}, &refused);
+    }
+  }
+  if (refused.records() > 0) {
+    v1::Record lost;
+    lost.set_order(StoreOrder(frame.sequence(), 0));
+    lost.mutable_loss()->set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);
+    lost.mutable_loss()->set_records(refused.records());
+    lost.mutable_loss()->set_payloads(refused.payloads());
+    lost.mutable_loss()->set_detail(
+        absl::StrCat("the step has a record of order ", first_refused,
+                     " already, the first one stays"));
+    AddRecord(run, id, lost, step, work);
+  }
+  step->set_updated_unix_ns(run->updated_unix_ns());
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe
