@@ -110,6 +110,6 @@ def test_a_rank_that_finds_no_function_of_the_list_says_so(job, dump, tmp_path, 
     assert job.recorded() == []
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "list of APIs" in line]
     assert line == ("rankprobe: no function of the list of APIs that an operator gave is here to be recorded "
-                    "(Functional.rleu, Torch.no_such, Torch.linalg.nrom and 1 more): no API call is recorded")
+                    "(Functional.rleu, Torch.no_such, Torch.linalg.nrom and 1 more): none of its functions is recorded")
     job.cli("config", "set", str(dump.config_path), "--own-api-list")
     assert job.recorded() == OWN

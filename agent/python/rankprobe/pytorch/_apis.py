@@ -137,7 +137,7 @@ class Apis:
         if not self._places:
             print("rankprobe: no function of the list of APIs "
                   f"{'that an operator gave' if self._text else 'of this process'} is here to be recorded "
-                  f"({_some(chosen)}): no API call is recorded", file=sys.stderr, flush=True)
+                  f"({_some(chosen)}): none of its functions is recorded", file=sys.stderr, flush=True)
 
     def _add(self, prefix: str, host: Any, dotted: str) -> None:
         *path, name = dotted.split(".")
