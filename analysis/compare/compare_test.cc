@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -147,6 +148,31 @@ TEST_F(CompareTest, PlantedDefectsMd5) {
 TEST_F(CompareTest, PlantedDefectsTensors) {
   ExpectPeer(AnalysisGolden("dumps/mlp_tensor_planted"),
              AnalysisGolden("dumps/mlp_tensor"), "mlp_tensor_planted.csv");
+}
+
+// Nobody has compared these tensors: equal statistics are a warning, others an
+// error.
+TEST_F(CompareTest, MissingDataIsNeverPass) {
+  const auto without_data = [this](const std::string& dump) {
+    std::string copy =
+        dir_.path() + "/" + std::filesystem::path(dump).filename().string();
+    std::filesystem::copy(AnalysisGolden("dumps/" + dump), copy,
+                          std::filesystem::copy_options::recursive);
+    EXPECT_GT(std::filesystem::remove_all(copy + "/dump_tensor_data"), 1u);
+    return copy;
+  };
+  const std::string whole = AnalysisGolden("dumps/mlp_tensor");
+  Compare(whole, whole);
+  ASSERT_EQ(counts_.warning + counts_.error, 0);
+  const std::string bare = without_data("mlp_tensor");
+  Compare(bare, whole);
+  EXPECT_GT(counts_.warning, 10);
+  EXPECT_EQ(counts_.error, 0);
+  const std::string table = Compare(bare, bare);
+  EXPECT_GT(counts_.warning, 10);
+  EXPECT_THAT(table, HasSubstr("the .pt file is not there"));
+  Compare(without_data("mlp_tensor_planted"), bare);
+  EXPECT_GT(counts_.error, 0);
 }
 
 TEST_F(CompareTest, UnmatchedIsNeverPass) {

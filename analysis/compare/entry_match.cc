@@ -407,6 +407,11 @@ absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
   RP_ASSIGN_OR_RETURN(const auto b, OpenData(file_system, reference,
                                              pair->reference->data_name));
   if (!n.has_value() || !b.has_value()) {
+    const auto named = [](const DumpRow& row) {
+      return absl::EndsWith(row.data_name, ".pt");
+    };
+    pair->data_missing = (!n.has_value() && named(*pair->target)) ||
+                         (!b.has_value() && named(*pair->reference));
     pair->tensor =
         NoMetrics(TensorMetrics::State::kUnsupported, "No real data.");
     return absl::OkStatus();

@@ -102,7 +102,10 @@ class Judge {
     CheckDtypes();
     if (!options_.merged) CheckShapes();
     if (options_.mode == DumpMode::kStatistics) CheckGrowth();
-    if (options_.mode == DumpMode::kTensor) CheckCosine();
+    if (options_.mode == DumpMode::kTensor) {
+      CheckCosine();
+      CheckData();
+    }
   }
 
  private:
@@ -253,6 +256,27 @@ class Judge {
            "output > 0.1",
            outputs_[0]);
     }
+  }
+
+  // A tensor that nobody has compared does not pass: what is known of it are
+  // statistics, and any difference of those is one.
+  void CheckData() {
+    EachChecked([](RowPair* pair) {
+      if (!pair->data_missing) return;
+      bool differs = false;
+      for (const StatDiff& stat : pair->stats) {
+        using Kind = StatDiff::Kind;
+        differs = differs || (stat.kind != Kind::kNotCompared &&
+                              stat.kind != Kind::kMissing && !stat.IsZero());
+      }
+      if (differs) {
+        Mark(Verdict::kError,
+             "the .pt file is not there, and the statistics differ.", pair);
+      } else {
+        Mark(Verdict::kWarning,
+             "the .pt file is not there; the statistics are equal.", pair);
+      }
+    });
   }
 
   static double Least(const std::vector<RowPair*>& pairs, TensorMetric metric) {

@@ -25,6 +25,8 @@ struct RowPair {
   const DumpRow* reference = nullptr;  // null: no partner
   PerStat<StatDiff> stats;             // statistics and tensor mode
   TensorMetrics tensor;                // tensor mode
+  // Tensor mode: dump.json names a file that is not there. Statistics judge.
+  bool data_missing = false;
   bool requires_grad_consistent = true;
   Verdict verdict = Verdict::kPass;
   std::vector<std::string> messages;
