@@ -247,7 +247,9 @@ void SpoolFile(absl::string_view data) {
     if (absl::string_view(name).find("spool") != absl::string_view::npos)
       (void)(*file)->Append(data);
   }
-  for (const auto& orphan : OrphanSpool::Find("/s", &fs)) {
+  int passed_over = 0;
+  for (const auto& orphan : OrphanSpool::Find(
+           "/s", &fs, [](const std::string&) { return true; }, &passed_over)) {
     while (orphan->Next().ok()) {
     }
     orphan->Remove().IgnoreError();

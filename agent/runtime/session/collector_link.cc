@@ -221,8 +221,16 @@ bool CollectorLink::DrainOrphans() {
         SpoolFrames();
         return outbox_->Wait(timeout);
       });
-  for (const auto& orphan :
-       OrphanSpool::Find(options_.spool_directory, file_system_.get())) {
+  int passed_over = 0;
+  const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
+      options_.spool_directory, file_system_.get(), IsOwnFile, &passed_over);
+  if (passed_over > 0) {
+    const std::string line = absl::StrCat(
+        "rankprobe: ", passed_over, " spools in ", options_.spool_directory,
+        " are not sent: others made them or can change them\n");
+    std::fputs(line.c_str(), stderr);
+  }
+  for (const auto& orphan : orphans) {
     absl::Status status;
     for (;;) {
       status = drain.Run(orphan.get());

@@ -1,5 +1,8 @@
 #include "agent/runtime/session/spool.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -136,8 +139,16 @@ Spool::~Spool() {
   file_system_->Delete(lock_path_).IgnoreError();
 }
 
+bool IsOwnFile(const std::string& path) {
+  struct stat found;
+  return ::lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) &&
+         found.st_uid == ::geteuid() &&
+         (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
-    const std::string& directory, FileSystem* file_system) {
+    const std::string& directory, FileSystem* file_system,
+    const IsOwnFn& is_own, int* passed_over) {
   std::vector<std::unique_ptr<OrphanSpool>> found;
   const absl::StatusOr<std::vector<std::string>> names =
       file_system->List(directory);
@@ -145,10 +156,6 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
   for (const std::string& name : *names) {
     if (!absl::EndsWith(name, kLockSuffix)) continue;
     const std::string lock_path = absl::StrCat(directory, "/", name);
-    absl::StatusOr<std::unique_ptr<FileLock>> lock =
-        file_system->Lock(lock_path);
-    // Its process lives.
-    if (!lock.ok()) continue;
     const std::string prefix =
         absl::StrCat(absl::StripSuffix(name, kLockSuffix), ".");
     std::vector<std::string> files;
@@ -156,6 +163,16 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
       if (absl::StartsWith(other, prefix) && absl::EndsWith(other, kFileSuffix))
         files.push_back(absl::StrCat(directory, "/", other));
     }
+    // Before anything of it is opened.
+    if (!is_own(lock_path) ||
+        !std::all_of(files.begin(), files.end(), is_own)) {
+      ++*passed_over;
+      continue;
+    }
+    absl::StatusOr<std::unique_ptr<FileLock>> lock =
+        file_system->Lock(lock_path);
+    // Its process lives.
+    if (!lock.ok()) continue;
     if (files.empty()) {
       file_system->Delete(lock_path).IgnoreError();
       continue;

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,12 +85,19 @@ class Spool {
   bool refusing_ = false;
 };
 
+// A plain file of this user that nobody else can change. What is in a spool is
+// sent in this user's name.
+bool IsOwnFile(const std::string& path);
+
 // What a dead process left: its files, locked for us until destroyed.
 class OrphanSpool {
  public:
-  // Those whose process is gone; files that cannot be read are left alone.
+  using IsOwnFn = std::function<bool(const std::string& path)>;
+  // Those whose process is gone; files that cannot be read are left alone, and
+  // those with a file that is not our own, which `passed_over` counts.
   static std::vector<std::unique_ptr<OrphanSpool>> Find(
-      const std::string& directory, FileSystem* file_system);
+      const std::string& directory, FileSystem* file_system,
+      const IsOwnFn& is_own, int* passed_over);
 
   const v1::Identity& identity() const { return hello_.identity(); }
   const std::string& secret() const { return hello_.incarnation_secret(); }

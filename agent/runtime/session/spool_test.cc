@@ -1,8 +1,14 @@
 #include "agent/runtime/session/spool.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/io/crc32c.h"
 #include "common/testing/fault_file_system.h"
@@ -50,17 +56,62 @@ class SpoolTest : public ::testing::Test {
     return out;
   }
 
+  std::vector<std::unique_ptr<OrphanSpool>> Find() {
+    return OrphanSpool::Find(
+        "/spool", &fs_,
+        [this](const std::string& path) {
+          return !absl::EndsWith(path, foreign_);
+        },
+        &passed_over_);
+  }
+
   FaultFileSystem fs_;
+  std::string foreign_ = "none";
+  int passed_over_ = 0;
 };
+
+// It would be sent in our name.
+TEST_F(SpoolTest, WhatIsNotOurOwnIsPassedOver) {
+  std::unique_ptr<Spool> spool = Open();
+  ASSERT_TRUE(Append(spool.get(), 1).ok());
+  spool.reset();
+  for (const char* foreign : {".lock", ".spool"}) {
+    foreign_ = foreign;
+    passed_over_ = 0;
+    EXPECT_TRUE(Find().empty());
+    EXPECT_EQ(passed_over_, 1);
+  }
+  foreign_ = "none";
+  EXPECT_EQ(Find().size(), 1u) << "it is still there";
+}
+
+TEST(IsOwnFileTest, LinksAndWhatOthersCanChangeAreNot) {
+  const std::string directory = ::testing::TempDir();
+  const std::string path = directory + "/own_file", link = directory + "/link";
+  std::ofstream(path) << "x";
+  ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
+  EXPECT_TRUE(IsOwnFile(path));
+  ::unlink(link.c_str());
+  ASSERT_EQ(::symlink(path.c_str(), link.c_str()), 0);
+  EXPECT_FALSE(IsOwnFile(link));
+  EXPECT_FALSE(IsOwnFile(directory));
+  ASSERT_EQ(::chmod(path.c_str(), 0660), 0);
+  EXPECT_FALSE(IsOwnFile(path));
+  ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    EXPECT_FALSE(IsOwnFile(path));
+  }
+  ::unlink(path.c_str());
+}
 
 TEST_F(SpoolTest, WhatADeadProcessLeftIsFoundAndRemoved) {
   std::unique_ptr<Spool> spool = Open();
   for (uint64_t i = 1; i <= 30; ++i) ASSERT_TRUE(Append(spool.get(), i).ok());
-  EXPECT_TRUE(OrphanSpool::Find("/spool", &fs_).empty())
-      << "its process is alive";
+  EXPECT_TRUE(Find().empty()) << "its process is alive";
   spool->Committed(12);
   spool.reset();
-  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  auto orphans = Find();
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(orphans[0]->identity().rank(), 3);
   EXPECT_EQ(orphans[0]->identity().incarnation(), 7u);
@@ -99,7 +150,7 @@ TEST_F(SpoolTest, IsBoundedAndHasNoHoles) {
   EXPECT_EQ(spool->bytes(), 0u);
   EXPECT_TRUE(Append(spool.get(), 42).ok());
   spool.reset();
-  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  auto orphans = Find();
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{42}));
 }
@@ -129,7 +180,7 @@ TEST_F(SpoolTest, WhatAnOlderAgentLeftIsReadToo) {
                                  FileSystem::OpenMode::kTruncate))
                   ->Append(absl::string_view(file))
                   .ok());
-  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  auto orphans = Find();
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(orphans[0]->identity().rank(), 3);
   EXPECT_EQ(orphans[0]->secret(), "");
@@ -143,7 +194,7 @@ TEST_F(SpoolTest, ATornFrameEndsIt) {
   EXPECT_FALSE(Append(spool.get(), 6).ok());
   EXPECT_FALSE(Append(spool.get(), 7).ok()) << "there would be a hole";
   spool.reset();
-  auto orphans = OrphanSpool::Find("/spool", &fs_);
+  auto orphans = Find();
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(Sequences(orphans[0].get()),
             (std::vector<uint64_t>{1, 2, 3, 4, 5}));
@@ -157,13 +208,13 @@ TEST_F(SpoolTest, FilesThatAreNoSpoolAreLeftAlone) {
   auto junk = *fs_.OpenForWrite("/spool/0000000000000009.00000000.spool",
                                 FileSystem::OpenMode::kTruncate);
   ASSERT_TRUE(junk->Append(absl::string_view("something else")).ok());
-  EXPECT_TRUE(OrphanSpool::Find("/spool", &fs_).empty());
+  EXPECT_TRUE(Find().empty());
   EXPECT_EQ(fs_.List("/spool")->size(), 2u);
   // One whose process died before its first frame was whole goes.
   auto torn = *fs_.OpenForWrite("/spool/0000000000000009.00000000.spool",
                                 FileSystem::OpenMode::kTruncate);
   ASSERT_TRUE(torn->Append(absl::string_view("RPQ1\xff\xff\xff\xff....")).ok());
-  EXPECT_TRUE(OrphanSpool::Find("/spool", &fs_).empty());
+  EXPECT_TRUE(Find().empty());
   EXPECT_TRUE(fs_.List("/spool")->empty());
 }
 
