@@ -171,7 +171,7 @@ def test_a_replica_that_differs_is_found_without_a_word_in_the_script(tmp_path, 
     ranks = [subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--", sys.executable, str(script)],
                               cwd=tmp_path, env={**env, "RANK": str(rank)}) for rank in range(3)]
     try:
-        harness.wait_for(lambda: sum(a["connected"] for a in collector.json("status")["agents"]) == 3, 60, "the ranks")
+        harness.wait_for(lambda: sum(a["connected"] for a in collector.json("status")["agents"]) == 3, 180, "the ranks")
         rules = tmp_path / "rules.json"
         rules.write_text(json.dumps({"rules": [{"name": "alike", "replica": {}, "raise_to": "EVIDENCE_NONE"}]}))
         collector.cli("triggers", "set", rules, "--run", "replicas")
