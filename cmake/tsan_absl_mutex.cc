@@ -15,7 +15,8 @@ const char* __tsan_default_suppressions() {
   return "race:libleveldb.so\n"
          "race:libgrpc.so\n"
          "race:libgrpc++.so\n"
-         "race:libprotobuf.so\n";
+         "race:libprotobuf.so\n"
+         "race:libabsl_time_zone.so\n";
 }
 }
 
