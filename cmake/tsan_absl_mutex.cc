@@ -16,6 +16,7 @@ const char* __tsan_default_suppressions() {
          "race:libgrpc.so\n"
          "race:libgrpc++.so\n"
          "race:libprotobuf.so\n"
+         "race:libabsl_graphcycles_internal.so\n"
          "race:libabsl_time_zone.so\n";
 }
 }
