@@ -134,6 +134,7 @@ void ControlPlane::Disconnected(const std::string& session,
   Run* const run = LoadRun(it->second.identity.run());
   for (auto& op : run->switches) op->OnLost(session);
   ForgetFinished(run);
+  TryEditSetAside(run);
 }
 
 bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,

@@ -176,6 +176,22 @@ class ControlPlane {
     Peer peer;
     // IncarnationRow.principal.
     std::string stored_principal;
+    // The newest plan it was sent in this session: no edit of its file was read
+    // under a later one, whatever it says.
+    uint64_t sent_epoch = 0;
+    // Digest of what its config file says, and the newest plan it knew of when
+    // it read that; empty where nobody needs it (an open port).
+    std::string file_state;
+    uint64_t file_seen = 0;
+  };
+  // Whom the word of a process reaches: the ranks of its token, where that is
+  // bound to ranks and others are there too; else all.
+  struct Reach {
+    bool all = true;
+    // Those that are connected, unless it is all.
+    std::vector<int64_t> ranks;
+    // Of the token; empty: all.
+    std::string domain;
   };
   struct ExplainOperation {
     uint64_t id = 0;
@@ -251,6 +267,25 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnConfigEdited(const std::string& session,
                       const v1::ConfigEdited& untrusted);
+  // Connected processes of its run that have another token than `speaker`, if
+  // that is bound to ranks. With `same_file`, without those that read the same
+  // in their config file.
+  std::vector<const Agent*> OthersThan(const Agent& speaker,
+                                       bool same_file) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Reach ReachOf(const Agent& speaker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::string DomainOf(const Principal& principal);
+  // Whether the edit may be the run's; else it is set aside until the others
+  // have read the same, and that is told.
+  bool IsOfAll(const Agent& speaker, Run* run, FileEdit* edit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeEdit(const Agent& speaker, Run* run, FileEdit edit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Somebody that an edit waited for has gone.
+  void TryEditSetAside(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To one rank; notes what it has heard of.
+  static void SendTo(Agent* agent, const v1::Directive& directive);
   // Begins to make the edit that waits the plan of the run, if it may.
   void TryEdit(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EditDone(const std::string& run, FileEdit edit,
@@ -321,14 +356,17 @@ class ControlPlane {
   static std::string TriggersKey(const std::string& run);
   void SendToRun(const std::string& run, const v1::Directive& directive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t SendTo(const Reach& reach, const std::string& run,
+                  const v1::Directive& directive)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t CountConnected(const std::string& run) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteUndelivered(const v1::Undelivered& said, Agent* agent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTriggerEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExecuteRule(Run* run, const RunTriggers::Fired& fired)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExecuteRule(Run* run, const RunTriggers::Fired& fired,
+                   const Reach& reach) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDifference(const Agent& agent, Run* run,
                     const v1::ReferenceDifference& untrusted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/auth/secret.h"
 #include "collector/control/control_plane.h"
 #include "common/base/step_range.h"
 #include "common/text/visible_text.h"
@@ -51,14 +52,22 @@ void ControlPlane::OnConfigEdited(const std::string& session,
   // The run of a connected rank is in memory. If it has gone meanwhile, it tells
   // its edit when it comes again.
   if (!ReadRun(identity.run()).ok()) return;
-  // Outside the lock: this compiles.
+  // Outside the lock: this compiles, and takes a digest of up to 1 MiB.
   FileEdit edit = FileEdit::Read(untrusted, identity);
+  edit.session = session;
+  edit.step = ReportedStep(untrusted.step());
+  if (!peer.anonymous)
+    edit.state = Sha256(edit.fault.empty() ? edit.key : "cannot be used");
   {
     absl::MutexLock lock(&mutex_);
     const auto it = agents_.find(session);
     if (it == agents_.end()) return;
-    it->second.last_heard = MonotonicNow();
-    it->second.config_fault = edit.fault;
+    Agent& agent = it->second;
+    agent.last_heard = MonotonicNow();
+    agent.config_fault = edit.fault;
+    edit.seen_epoch = std::min(edit.seen_epoch, agent.sent_epoch);
+    if (agent.file_state != edit.state) agent.file_seen = edit.seen_epoch;
+    agent.file_state = edit.state;
     if (LoadRun(identity.run())->edits.Knows(edit.key)) return;
   }
   // Outside as well: it may take a digest of 1 MiB.
@@ -70,14 +79,19 @@ void ControlPlane::OnConfigEdited(const std::string& session,
                   ? AuditedText(edit.who)
                   : absl::StrCat(AuditedText(edit.who),
                                  " cannot be used: ", AuditedText(edit.fault)));
-  const AuditRecord audit = edit.audit;
   const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
   Run* const run = LoadRun(identity.run());
-  v1::Event told = EventOf(v1::Event::KIND_ERROR, it->second);
-  told.set_step(ReportedStep(untrusted.step()));
+  if (IsOfAll(it->second, run, &edit))
+    TakeEdit(it->second, run, std::move(edit));
+}
+
+void ControlPlane::TakeEdit(const Agent& speaker, Run* run, FileEdit edit) {
+  const AuditRecord audit = edit.audit;
+  v1::Event told = EventOf(v1::Event::KIND_ERROR, speaker);
+  told.set_step(edit.step);
   told.set_detail(absl::StrCat(edit.who, " cannot be used: ", edit.fault));
   told.set_outcome("dumping is kept off");
   const bool usable = edit.fault.empty();

@@ -27,11 +27,14 @@ void ControlPlane::OnDifference(const Agent& agent, Run* run,
   event.set_entry(untrusted.entry().substr(0, 4096));
   event.set_detail(untrusted.detail().substr(0, 1024));
   if (plan != nullptr) {
-    const int64_t count = run->reference.Add(plan->spec.epoch(), plan->plan);
+    const Reach reach = ReachOf(agent);
+    const int64_t count =
+        run->reference.Add({plan->spec.epoch(), reach.domain}, plan->plan);
     event.set_outcome(
         plan->plan.diff_nums == -1
             ? absl::StrCat("difference ", count)
-            : absl::StrCat("difference ", count, " of ", plan->plan.diff_nums));
+            : absl::StrCat("difference ", count, " of ", plan->plan.diff_nums,
+                           reach.all ? "" : " for the ranks of its token"));
   }
   EmitEvent(std::move(event));
   EndSpentPlans(run);
@@ -39,23 +42,26 @@ void ControlPlane::OnDifference(const Agent& agent, Run* run,
 
 void ControlPlane::EndSpentPlans(Run* run) {
   if (!run->switches.empty()) return;
-  const std::optional<uint64_t> epoch = run->reference.TakeSpent();
-  if (!epoch.has_value()) return;
-  const std::shared_ptr<const CompiledPlan> plan = run->plans.ByEpoch(*epoch);
+  const std::optional<ReferenceBudget::Key> key = run->reference.TakeSpent();
+  if (!key.has_value()) return;
+  const std::shared_ptr<const CompiledPlan> plan =
+      run->plans.ByEpoch(key->epoch);
   v1::SwitchOptions options;
   options.set_timeout_ms(kOwnSwitchTimeoutMs);
   bool in_force = plan != nullptr && plan->spec.enabled();
-  if (in_force && run->plans.ForAll() != plan) {
-    // A plan of single ranks.
+  if (in_force && (run->plans.ForAll() != plan || !key->domain.empty())) {
+    // A plan of single ranks, or spent by those of one token.
     for (const auto& [session, agent] : agents_) {
       if (agent.connected && agent.identity.run() == run->name &&
           agent.identity.has_rank() &&
+          (key->domain.empty() ||
+           DomainOf(agent.peer.principal) == key->domain) &&
           run->plans.ForRank(agent.identity.rank()) == plan)
         options.add_ranks(agent.identity.rank());
     }
     in_force = options.ranks_size() > 0;
   }
-  if (!in_force) return run->reference.Forget(*epoch);
+  if (!in_force) return run->reference.Forget(*key);
   v1::PlanSpec spec;
   spec.set_enabled(false);
   spec.set_config_json(plan->spec.config_json());

@@ -200,6 +200,9 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<const CompiledPlan> own,
                       ReadOwnPlan(identity));
+  std::string file_state;
+  if (!peer.anonymous && !hello.config_json().empty())
+    file_state = Sha256(RunEdits::KeyOf(hello.config_json()));
   // The disk may have taken long.
   RP_RETURN_IF_ERROR(ReadRun(identity.run()));
 
@@ -241,8 +244,12 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   welcome.set_resume_after_sequence(opened.committed);
   welcome.set_credit_bytes(options_.credit_bytes);
   welcome.set_takes_offers(true);
-  if (const auto plan = run->plans.ForRank(rank); plan != nullptr)
+  if (const auto plan = run->plans.ForRank(rank); plan != nullptr) {
     *welcome.mutable_plan() = plan->spec;
+    agent.sent_epoch = plan->spec.epoch();
+  }
+  agent.file_state = std::move(file_state);
+  agent.file_seen = agent.sent_epoch;
   if (run->triggers.set()) *welcome.mutable_triggers() = run->triggers.spec();
   welcome.set_degrade(run->triggers.degrade());
   agent.last_moved = agent.last_heard;

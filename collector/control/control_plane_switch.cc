@@ -162,7 +162,7 @@ void ControlPlane::Converge(const std::string& session,
     return;
   v1::Directive directive;
   *directive.mutable_adopt()->mutable_plan() = plan->spec;
-  agent.sender(directive);
+  SendTo(&agent, directive);
   agent.late_epoch = plan->spec.epoch();
   // An agent's words.
   agent.late_reason = VisibleText(reason.substr(0, kMaxReasonBytes));
@@ -212,7 +212,7 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     mutex_.AssertHeld();
     const auto it = agents_.find(session);
     if (it != agents_.end() && it->second.connected)
-      it->second.sender(directive);
+      SendTo(&it->second, directive);
   };
   actions.next_epoch = [this, run_name] {
     mutex_.AssertHeld();

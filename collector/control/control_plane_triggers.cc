@@ -135,13 +135,15 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
     case v1::AgentEvent::kFired:
       if (auto fired = run->triggers.OnFired(agent->identity, event.fired());
           fired.has_value())
-        ExecuteRule(run, *fired);
+        ExecuteRule(
+            run, *fired,
+            fired->rule.reaches_all_ranks() ? Reach() : ReachOf(*agent));
       break;
     case v1::AgentEvent::kReplica:
       for (const RunTriggers::Fired& fired : run->triggers.OnReplica(
                agent->identity, event.replica(),
                static_cast<size_t>(CountConnected(agent->identity.run()))))
-        ExecuteRule(run, fired);
+        ExecuteRule(run, fired, Reach());
       break;
     case v1::AgentEvent::kBudget: {
       v1::Event told = EventOf(v1::Event::KIND_DEGRADED, *agent);
@@ -191,7 +193,8 @@ void ControlPlane::OnTriggerEvent(Agent* agent, Run* run,
 }
 
 // A rule has come true: remember it, save what the ranks remember, look closer.
-void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired) {
+void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired,
+                               const Reach& reach) {
   const std::string& name = fired.identity.run();
   v1::Event event;
   event.set_kind(v1::Event::KIND_TRIGGER_FIRED);
@@ -203,7 +206,7 @@ void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired) {
   event.set_detail(fired.detail.substr(0, 1024));
   std::string why;
   const absl::Time now = MonotonicNow();
-  if (!run->triggers.TryStartCooldown(fired.rule, now, &why)) {
+  if (!run->triggers.TryStartCooldown(fired.rule, reach.domain, now, &why)) {
     event.set_outcome(absl::StrCat("nothing more: ", why));
     EmitEvent(std::move(event));
     return;
@@ -212,9 +215,8 @@ void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired) {
   if (run->triggers.spec().flight().steps() > 0) {
     v1::Directive directive;
     directive.mutable_ship_flight()->set_reason(fired.rule.name());
-    SendToRun(name, directive);
-    outcome = absl::StrCat("flight recorder of ", CountConnected(name),
-                           " ranks asked for");
+    outcome = absl::StrCat("flight recorder of ",
+                           SendTo(reach, name, directive), " ranks asked for");
   }
   const auto add = [&outcome](absl::string_view text) {
     absl::StrAppend(&outcome, outcome.empty() ? "" : "; ", text);
@@ -223,8 +225,14 @@ void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired) {
   options.set_for_steps(fired.rule.for_steps());
   options.set_timeout_ms(kTriggerSwitchTimeoutMs);
   const bool one = fired.rule.only_fired_rank() && fired.identity.has_rank();
-  if (one) options.add_ranks(fired.identity.rank());
-  const bool raise = fired.rule.raise_to() != v1::TriggerRule::EVIDENCE_NONE;
+  if (one) {
+    options.add_ranks(fired.identity.rank());
+  } else {
+    for (const int64_t rank : reach.ranks) options.add_ranks(rank);
+  }
+  // Without a rank it cannot be told from the others.
+  const bool raise = fired.rule.raise_to() != v1::TriggerRule::EVIDENCE_NONE &&
+                     (reach.all || options.ranks_size() > 0);
   const bool kept_off = !run->edits.fault().empty();
   if (raise && kept_off) {
     add("the config file cannot be used: dumping stays off");
@@ -233,8 +241,13 @@ void ControlPlane::ExecuteRule(Run* run, const RunTriggers::Fired& fired) {
   } else if (raise) {
     add(absl::StrCat(EvidenceName(fired.rule.raise_to()), " at level ",
                      fired.rule.level(), " for ", fired.rule.for_steps(),
-                     " steps on ", one ? Who(fired.identity) : "all ranks"));
+                     " steps on ",
+                     one         ? Who(fired.identity)
+                     : reach.all ? "all ranks"
+                                 : "the ranks of its token"));
   }
+  if (!reach.all && !one)
+    add("no other token's: reaches_all_ranks of the rule is not set");
   event.set_outcome(outcome);
   const uint64_t id = EmitEvent(event);
   if (!raise || kept_off || DumpingNow(*run)) return;
@@ -328,7 +341,7 @@ void ControlPlane::CheckSilence(absl::Time now) {
     Run* const run = &runs_.find(name)->second;
     for (const RunTriggers::Fired& fired :
          run->triggers.CheckSilence(ranks, now))
-      ExecuteRule(run, fired);
+      ExecuteRule(run, fired, Reach());
   }
 }
 

@@ -2,23 +2,22 @@
 
 namespace rankprobe {
 
-int64_t ReferenceBudget::Add(uint64_t epoch, const Plan& plan) {
-  const int64_t count = ++counts_[epoch];
+int64_t ReferenceBudget::Add(const Key& key, const Plan& plan) {
+  const int64_t count = ++counts_[key];
   // Epochs only grow: the lowest is of no plan in force.
-  if (counts_.size() > kMaxEpochs) counts_.erase(counts_.begin());
-  if (plan.ComparesWithReference() && plan.diff_nums == count)
-    tries_[epoch] = 0;
+  if (counts_.size() > kMaxCounts) counts_.erase(counts_.begin());
+  if (plan.ComparesWithReference() && plan.diff_nums == count) tries_[key] = 0;
   return count;
 }
 
-std::optional<uint64_t> ReferenceBudget::TakeSpent() {
+std::optional<ReferenceBudget::Key> ReferenceBudget::TakeSpent() {
   if (tries_.empty()) return std::nullopt;
   const auto it = tries_.begin();
-  const uint64_t epoch = it->first;
+  Key key = it->first;
   if (++it->second >= kMaxTries) tries_.erase(it);
-  return epoch;
+  return key;
 }
 
-void ReferenceBudget::Forget(uint64_t epoch) { tries_.erase(epoch); }
+void ReferenceBudget::Forget(const Key& key) { tries_.erase(key); }
 
 }  // namespace rankprobe

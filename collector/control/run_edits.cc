@@ -61,6 +61,7 @@ std::string RunEdits::KeyOf(const std::string& config_json) {
 bool RunEdits::Take(FileEdit edit, std::optional<FileEdit>* superseded) {
   if (edit.key == key_) return false;
   key_ = edit.key;
+  aside_.reset();
   *superseded = std::exchange(waiting_, std::move(edit));
   return true;
 }
@@ -68,6 +69,12 @@ bool RunEdits::Take(FileEdit edit, std::optional<FileEdit>* superseded) {
 std::optional<FileEdit> RunEdits::Next(absl::Time now) {
   if (!waiting_.has_value() || now < waiting_->not_before) return std::nullopt;
   return std::exchange(waiting_, std::nullopt);
+}
+
+bool RunEdits::SetAside(FileEdit edit) {
+  const bool is_new = !aside_.has_value() || aside_->state != edit.state;
+  aside_ = std::move(edit);
+  return is_new;
 }
 
 bool RunEdits::TryAgain(FileEdit edit) {

@@ -34,6 +34,12 @@ struct FileEdit {
   std::string who;
   // What it says, the same for all ranks.
   std::string key;
+  // Digest of that, any fault being as good as another; empty where nobody
+  // needs it. And whose session told it.
+  std::string state;
+  std::string session;
+  // The rank's step.
+  int64_t step = -1;
   // Who edited, for the audit log; without an outcome.
   AuditRecord audit;
   // Tries to make it the plan of every rank, and when the next may be made.
@@ -68,6 +74,14 @@ class RunEdits {
   bool TryAgain(FileEdit edit);
   bool waiting() const { return waiting_.has_value(); }
 
+  // Not the run's before others have read the same. False: one that says so is
+  // aside already.
+  bool SetAside(FileEdit edit);
+  const std::optional<FileEdit>& aside() const { return aside_; }
+  std::optional<FileEdit> TakeAside() {
+    return std::exchange(aside_, std::nullopt);
+  }
+
   // Why dumping is kept off; empty: it is not.
   const std::string& fault() const { return fault_; }
   void SetFault(std::string fault) { fault_ = std::move(fault); }
@@ -76,6 +90,7 @@ class RunEdits {
   std::string key_;
   std::string fault_;
   std::optional<FileEdit> waiting_;
+  std::optional<FileEdit> aside_;
 };
 
 }  // namespace rankprobe

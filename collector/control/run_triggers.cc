@@ -24,7 +24,8 @@ void RunTriggers::Set(const v1::TriggerSpec& spec) {
 std::optional<RunTriggers::Fired> RunTriggers::OnFired(
     const v1::Identity& identity, const v1::TriggerFired& fired) const {
   for (const v1::TriggerRule& rule : spec_.rules()) {
-    if (rule.name() == fired.rule())
+    if (rule.name() == fired.rule() && !rule.has_silence() &&
+        !rule.has_replica())
       return Fired{rule, identity, fired.step(), fired.entry(), fired.detail()};
   }
   return std::nullopt;
@@ -97,9 +98,10 @@ std::vector<RunTriggers::Fired> RunTriggers::CheckSilence(
   return all;
 }
 
-bool RunTriggers::TryStartCooldown(const v1::TriggerRule& rule, absl::Time now,
+bool RunTriggers::TryStartCooldown(const v1::TriggerRule& rule,
+                                   const std::string& domain, absl::Time now,
                                    std::string* why) {
-  Turn& turn = turns_[rule.name()];
+  Turn& turn = turns_[{rule.name(), domain}];
   if (turn.fires >= rule.max_fires()) {
     *why = absl::StrCat("the rule has fired ", turn.fires, " times");
     return false;

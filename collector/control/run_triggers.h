@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -43,7 +44,8 @@ class RunTriggers {
     absl::Time moved;
   };
 
-  // A rule of an agent; nullopt when no rule has this name.
+  // A rule of an agent; nullopt when no rule has this name, or one that is the
+  // collector's to judge.
   std::optional<Fired> OnFired(const v1::Identity& identity,
                                const v1::TriggerFired& fired) const;
   // The digests of one step are compared when `ranks` connected ranks have
@@ -54,9 +56,9 @@ class RunTriggers {
                                   absl::Time now);
 
   // Whether the rule may act now; if so its rest begins. Otherwise `*why` says
-  // why not.
-  bool TryStartCooldown(const v1::TriggerRule& rule, absl::Time now,
-                        std::string* why);
+  // why not. What one `domain` makes of a rule takes nothing from the others.
+  bool TryStartCooldown(const v1::TriggerRule& rule, const std::string& domain,
+                        absl::Time now, std::string* why);
 
   // Bytes were received; the level to degrade to, when it has just changed.
   std::optional<uint32_t> OnBytes(uint64_t bytes);
@@ -75,7 +77,8 @@ class RunTriggers {
 
   bool set_ = false;
   v1::TriggerSpec spec_;
-  std::map<std::string, Turn> turns_;
+  // By rule and domain.
+  std::map<std::pair<std::string, std::string>, Turn> turns_;
   std::map<int64_t, std::map<uint64_t, Replica>> replicas_;
   // Incarnations whose silence has been told, and the step it was in.
   std::map<uint64_t, int64_t> silent_;

@@ -99,13 +99,14 @@ TEST(RunTriggersTest, ARuleRestsAndHasABudgetOfTurns) {
   }));
   const v1::TriggerRule& rule = triggers.spec().rules(0);
   std::string why;
-  EXPECT_TRUE(triggers.TryStartCooldown(rule, kStart, &why));
-  EXPECT_FALSE(
-      triggers.TryStartCooldown(rule, kStart + absl::Milliseconds(400), &why));
+  EXPECT_TRUE(triggers.TryStartCooldown(rule, "", kStart, &why));
+  EXPECT_FALSE(triggers.TryStartCooldown(
+      rule, "", kStart + absl::Milliseconds(400), &why));
   EXPECT_EQ(why, "the rule rests for another 600ms");
-  EXPECT_TRUE(triggers.TryStartCooldown(rule, kStart + absl::Seconds(1), &why));
+  EXPECT_TRUE(
+      triggers.TryStartCooldown(rule, "", kStart + absl::Seconds(1), &why));
   EXPECT_FALSE(
-      triggers.TryStartCooldown(rule, kStart + absl::Seconds(9), &why));
+      triggers.TryStartCooldown(rule, "", kStart + absl::Seconds(9), &why));
   EXPECT_EQ(why, "the rule has fired 2 times");
 }
 

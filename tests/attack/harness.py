@@ -429,6 +429,28 @@ class RawAgent:
                 stream.cancel()
 
 
+def follow(rank: RawAgent, stop: threading.Event, step: int) -> threading.Thread:
+    """Answers directives as a rank does that steps on for as long as it is asked."""
+
+    def work() -> None:
+        now, plan = step, None
+        while not stop.wait(0.02):
+            for directive in rank.session.waiting():
+                if directive.HasField("prepare"):
+                    plan = directive.prepare.plan
+                    rank.event(prepared=agent.PlanPrepared(epoch=plan.epoch, current_step=now,
+                                                           accepted=plan.effective_at_step > now))
+            now += 1
+            rank.event(progress=agent.StepProgress(step=now, last_step_ns=20_000_000))
+            if plan is not None and now >= plan.effective_at_step:
+                rank.event(applied=agent.PlanApplied(epoch=plan.epoch, step=now))
+                plan = None
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
 # --- what came of it -------------------------------------------------------------
 
 

@@ -11,33 +11,11 @@ from harness import agent, control
 _OFF = json.dumps({"dump_path": "./d", "dump_enable": False})
 
 
-def _follow(rank: harness.RawAgent, stop: threading.Event, step: int) -> threading.Thread:
-    """Answers directives as a rank does that steps on for as long as it is asked."""
-
-    def work() -> None:
-        now, plan = step, None
-        while not stop.wait(0.02):
-            for directive in rank.session.waiting():
-                if directive.HasField("prepare"):
-                    plan = directive.prepare.plan
-                    rank.event(prepared=agent.PlanPrepared(epoch=plan.epoch, current_step=now,
-                                                           accepted=plan.effective_at_step > now))
-            now += 1
-            rank.event(progress=agent.StepProgress(step=now, last_step_ns=20_000_000))
-            if plan is not None and now >= plan.effective_at_step:
-                rank.event(applied=agent.PlanApplied(epoch=plan.epoch, step=now))
-                plan = None
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
 def test_c01_a_step_of_2_to_the_62_blocks_no_switch(daemon) -> None:
     """C01: the rank far beyond the others is left out of the choice, with a note."""
     ranks = [harness.RawAgent(daemon, "far", rank, config=_OFF) for rank in range(3)]
     stop = threading.Event()
-    threads = [_follow(rank, stop, 3) for rank in ranks[:2]]
+    threads = [harness.follow(rank, stop, 3) for rank in ranks[:2]]
     try:
         ranks[2].event(progress=agent.StepProgress(step=1 << 62))
         stub = daemon.control()
@@ -59,7 +37,7 @@ def test_edits_in_a_flood_make_one_plan_at_a_time_and_end_with_the_newest(daemon
     """An agent that edits without end holds up neither itself nor the operator."""
     rank = harness.RawAgent(daemon, "flood", 0, config=_OFF)
     stop = threading.Event()
-    thread = _follow(rank, stop, 0)
+    thread = harness.follow(rank, stop, 0)
     try:
         for i in range(2000):
             rank.event(config_edited=agent.ConfigEdited(
