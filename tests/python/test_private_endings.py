@@ -224,6 +224,59 @@ def test_a_full_disk_is_named_and_harms_no_training(tmp_path: pathlib.Path, envi
         subprocess.run(["umount", "-l", disk], check=False)
 
 
+def _left_by_command(dump: pathlib.Path, environment) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "rankprobe.embedded", str(dump)], env=environment, capture_output=True,
+                          text=True, timeout=120)
+
+
+def _check_the_loss(dump: pathlib.Path) -> None:
+    manifest = json.loads((dump / "manifest.json").read_text())
+    (gap,) = manifest["gaps"]
+    assert manifest["run"] == "endings" and manifest["files"] == [] and not list(dump.glob("step*"))
+    assert gap["step"] == -1 and gap["rank"] == "rank3" and gap["reason"] == "PROCESS_EXIT", gap
+    assert gap["records"] == 18 and gap["detail"].startswith("steps 0 to 2: "), gap
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("to_the_last_byte", [False, True])
+def test_a_disk_that_stays_full_is_in_the_manifest(tmp_path: pathlib.Path, environment, to_the_last_byte: bool) -> None:
+    """Nothing reaches the archive until the job ends: stderr promises nothing that cannot be kept, and manifest.json
+    says what was lost, at the latest when there is room for it."""
+    disk, scratch = tmp_path / "disk", tmp_path / "scratch"
+    disk.mkdir()
+    scratch.mkdir()
+    environment = {**environment, "RANK": "3", "TMPDIR": str(scratch)}
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk]).returncode != 0:
+        pytest.skip("this machine does not allow a tmpfs mount")
+    try:
+        dump, ballast = disk / "dump", disk / "ballast"
+        fill = f"""
+with open({str(ballast)!r}, "wb", buffering=0) as file:
+    try:
+        while True: file.write(bytes(1 << 16))
+    except OSError: pass
+    try:
+        while True: file.write(b"x")
+    except OSError: pass
+"""
+        done = _run("for step, _ in enumerate(steps(3)): pass\n" + (fill if to_the_last_byte else ""), dump, environment)
+        assert done.returncode == 0, done.stderr
+        assert "tried again" not in done.stderr and "18 records and 0 payloads" in done.stderr, done.stderr
+        if to_the_last_byte:
+            (note,) = harness.wait_for(lambda: list(scratch.glob("rankprobe-left-*.txt")), 90, "the note")
+            assert "No space left" in note.read_text() and not (dump / "manifest.json").exists()
+            ballast.unlink()
+            again = _left_by_command(dump, environment)
+            assert again.returncode == 1 and "manifest.json there lists them" in again.stdout, again
+            assert not list(scratch.glob("rankprobe-left-*"))
+        _ended(dump)
+        _check_the_loss(dump)
+        nothing = _left_by_command(dump, environment)
+        assert nothing.returncode == 1 and "18 records) are lost for good" in nothing.stderr, nothing
+    finally:
+        subprocess.run(["umount", "-l", disk], check=False)
+
+
 @pytest.mark.parametrize("by_command", [False, True])
 def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: bool) -> None:
     """As at the end of a container: the next job, or a command, exports what was left first."""

@@ -107,6 +107,9 @@ class PySession {
         config_json.empty() ? std::string(DefaultConfigJson()) : config_json;
     options->framework_version = framework;
     options->config_path = config_path;
+    options->on_undelivered = [lost = lost_](const v1::Undelivered& left) {
+      *lost = left;
+    };
     RecorderOptions recorder_options;
     recorder_options.config_json = config_json;
     if (options->identity.has_rank())
@@ -139,6 +142,15 @@ class PySession {
     const py::gil_scoped_release release;
     shared.reset();
     recorder_.reset();
+  }
+
+  // What close() could not deliver: records, payloads, first and last step (-1:
+  // of none); None: nothing is lost.
+  py::object Lost() const {
+    if (lost_->records() + lost_->payloads() == 0) return py::none();
+    return py::make_tuple(lost_->records(), lost_->payloads(),
+                          lost_->has_first_step() ? lost_->first_step() : -1,
+                          lost_->has_last_step() ? lost_->last_step() : -1);
   }
 
   // What hooks of PyTorch record through. One per session.
@@ -336,6 +348,8 @@ class PySession {
     return *recorder_;
   }
 
+  const std::shared_ptr<v1::Undelivered> lost_ =
+      std::make_shared<v1::Undelivered>();
   std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Capture> capture_;
   std::vector<RecordedCall> modules_;
@@ -412,7 +426,11 @@ PYBIND11_MODULE(_native, m) {
            py::arg("module"), py::arg("parameter"), py::arg("gradient"))
       .def("flush", &PySession::Flush, py::arg("seconds") = 10.0)
       .def("stats", &PySession::Stats)
-      .def("close", &PySession::Close)
+      .def("close",
+           [](PySession& self) {
+             self.Close();
+             return self.Lost();
+           })
       .def("capture", &PySession::MakeCapture, py::arg("torch"),
            py::arg("skipped_directory"))
       .def("step_exports", &PySession::MakeStepExporter, py::arg("collector"),

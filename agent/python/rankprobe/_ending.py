@@ -14,7 +14,7 @@ import time
 # Beside this file, without the package.
 import _manifests
 from _collector_process import Collector
-from _job_directory import Failed, JobDirectory, lock
+from _job_directory import Failed, JobDirectory, lock, lost_of
 
 # Of one `rankprobe` that exports steps.
 _EXPORT_SECONDS = 24 * 3600.0
@@ -36,12 +36,13 @@ class Ending:
     def needed(self) -> bool:
         return any(any(pathlib.Path().glob(f"{kind}/*")) for kind in ("unfinished", "manifests"))
 
-    def export(self) -> None:
-        """Failed names the steps that are not there afterwards."""
+    def export(self) -> int:
+        """Failed names the steps that are not there afterwards. How many processes ended with something that never
+        came: manifest.json says so."""
         self._await_disconnects()
         staging = self._own_staging()
         try:
-            self._export()
+            return self._export()
         finally:
             os.close(staging)
 
@@ -87,9 +88,23 @@ class Ending:
             time.sleep(0.02)
         return held
 
-    def _export(self) -> None:
+    def _losses(self) -> list[tuple[str, int, int, str]]:
+        """As their processes told the collector, or, when that could keep nothing, left in the name of their marks."""
+        losses = []
+        for line in self._call("ledger", f"--run={self._run}", "--counts", "--json").splitlines():
+            account = json.loads(line)
+            losses += [(_directory_of(account), int(gap["records"]), int(gap["payloads"]), gap["detail"])
+                       for gap in account["gaps"] if int(account["step"]) < 0 and gap["reason"] == "PROCESS_EXIT"]
+        told = {rank for rank, *_ in losses}
+        left = [lost for mark in sorted(pathlib.Path().glob("unfinished/*")) if (lost := lost_of(mark.name))]
+        return losses + [(lost.rank, lost.records, lost.payloads,
+                          (f"steps {lost.first_step} to {lost.last_step}: " if lost.first_step >= 0 else "")
+                          + "the process ended before the collector had them")
+                         for lost in left if lost.rank not in told]
+
+    def _export(self) -> int:
         if all(run["run"] != self._run for run in json.loads(self._call("runs", "--json"))["runs"]):
-            return  # they ended before anything was recorded
+            return 0  # they ended before anything was recorded
         recorded = [step for step in json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
                     if not step["deleted"]]
         manifest = _manifests.read_manifest(self._root, self._run)
@@ -110,10 +125,14 @@ class Ending:
                 parts = [_manifests.merge_manifests([*parts, theirs], None)]
             except (Failed, OSError) as error:
                 faults.append(f"steps {', '.join(map(str, some))}: {error}")
+        losses = self._losses()
+        if losses:
+            parts = [_manifests.merge_manifests([*parts, _manifests.part_of_losses(self._run, losses)], None)]
         if parts:
             _manifests.write_manifest(self._root, parts[0], pathlib.Path("manifest.new"))
         if faults:
             raise Failed("; ".join(faults))
+        return len(losses)
 
     def _export_steps(self, steps: list[int], places: set[tuple[int, str]]) -> dict:
         """The manifest of these steps, when `places` of them are in dump_path."""

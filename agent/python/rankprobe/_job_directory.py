@@ -9,7 +9,8 @@
     address          where the collector listens, also after it was killed and
                      started again
     unfinished/*     one for each user that has not said that all it recorded
-                     is in dump_path
+                     is in dump_path; its name says what was lost with the user
+                     (lost_name)
     manifests/*      of its exports so far
 
 EmbeddedCollector (embedded.py) makes it, whole, and nobody else does. Its
@@ -28,6 +29,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -35,7 +37,7 @@ import stat
 import sys
 import tempfile
 import time
-from typing import Callable, Iterator, Optional
+from typing import Callable, Iterator, NamedTuple, Optional
 
 # Free space that the collector leaves to the training: it goes on, and the records wait.
 MIN_FREE_BYTES = 64 << 20
@@ -73,6 +75,29 @@ def read(path: str) -> str:
 def note_of(place: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """Where a person is told about the archive that stays in `place`."""
     return directory / f"rankprobe-{place.name}.txt"
+
+
+class Lost(NamedTuple):
+    """What a process could not deliver before it ended; steps -1: it had no records."""
+
+    rank: str  # its directory
+    records: int
+    payloads: int
+    first_step: int
+    last_step: int
+
+
+_LOST = re.compile(r"[0-9a-f-]+\.((?:rank|proc)\d+)\.(\d+)\.(\d+)\.(-1|\d+)\.(-1|\d+)")
+
+
+def lost_name(mark: str, rank: str, lost: tuple[int, int, int, int]) -> str:
+    return ".".join([mark, rank, *map(str, lost)])
+
+
+def lost_of(mark: str) -> Optional[Lost]:
+    """What the name of a mark says."""
+    found = _LOST.fullmatch(mark)
+    return Lost(found[1], *map(int, found.groups()[1:])) if found else None
 
 
 def open_own(path: pathlib.Path) -> int:

@@ -52,6 +52,17 @@ def merge_manifests(parts: list[dict], own: Optional[Container[str]]) -> dict:
     return out
 
 
+def part_of_losses(run: str, losses: list[tuple[str, int, int, str]]) -> dict:
+    """A part that speaks of what never came, as an export does (dump_format/manifest.cc). Of each: directory of the
+    rank, records, payloads, detail."""
+    counts = {"expected_records": None, "stored_records": 0, "expected_payloads": None, "stored_payloads": 0,
+              "filtered_calls": 0}
+    return {"format": "rankprobe-manifest-1", "run": run, "files": [],
+            "gaps": [{"step": -1, "rank": rank, "entry": "", "reason": "PROCESS_EXIT", "records": records,
+                      "payloads": payloads, "detail": detail} for rank, records, payloads, detail in losses],
+            "ledger": [{"step": -1, "rank": rank, **counts} for rank, *_ in losses], "incomplete": [], "conflicts": []}
+
+
 def read_parts(path: pathlib.Path) -> list[dict]:
     """The manifests that a process appended to its file, as far as they are
     whole: it may have been killed while it wrote the last one."""

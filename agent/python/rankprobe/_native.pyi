@@ -82,8 +82,9 @@ class Session:
         """Until all records are committed by the collector; raises TimeoutError."""
 
     def stats(self) -> _Stats: ...
-    def close(self) -> None:
-        """Sends what is left, and ends the session."""
+    def close(self) -> tuple[int, int, int, int] | None:
+        """Sends what is left, and ends the session. What nobody will have: records, payloads, their first and last
+        step (-1: of none); None: nothing is lost, or a spool keeps it."""
 
     def capture(self, torch: dict[str, Any], skipped_directory: str) -> Capture: ...
     def step_exports(self, collector: str, run: str, root: str, directory: str, manifests: str) -> StepExporter: ...

@@ -235,9 +235,10 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
         return 1
     collector = Collector(job)
     ending = Ending(job, collector)
+    lost = 0
     try:
         if target is None:
-            ending.export()
+            lost = ending.export()
         else:
             ending.export_all(target)
     except Exception as error:  # noqa: BLE001
@@ -250,7 +251,9 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
     if fault is not None:
         say(f"{directory} was exported and could not be removed: {fault}")
     print(f"rankprobe: dump.json is at {target or job.root}/step*/ (run {job.run})")
-    return 0
+    if lost:
+        print(f"rankprobe: {lost} processes ended with records that never came: manifest.json there lists them")
+    return int(lost > 0)
 
 
 def _detach(directory: pathlib.Path, soon: bool) -> int:

@@ -30,7 +30,9 @@ import weakref
 import zlib
 from typing import Any, Iterator, Optional
 
-from ._job_directory import MIN_FREE_BYTES, Failed, open_own
+from ._inputs import show
+from ._job_directory import MIN_FREE_BYTES, Failed, lost_name, open_own
+from ._manifests import read_runs
 
 _START_SECONDS = 60.0
 # An earlier job of the same dump_path whose processes were killed is exported first.
@@ -329,10 +331,14 @@ class EmbeddedCollector:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def leave(self) -> None:
+    def leave(self, lost: Optional[tuple[int, int, int, int]] = None, rank: str = "") -> None:
+        """`lost`: what ends with this process, as its session's close() says; of directory `rank`, "": of none yet."""
         if self._users is None or os.getpid() != self._pid:
             return
-        if not self.unfinished:
+        if lost is not None:
+            # A name takes no room: the disk may be full to the last byte.
+            self._mark.rename(self._mark.with_name(lost_name(self._mark.name, rank or f"proc{self._pid}", lost)))
+        elif not self.unfinished:
             self._mark.unlink(missing_ok=True)
         self._close()
 
@@ -377,13 +383,26 @@ def _is_unused(users: int) -> bool:
     return False
 
 
+def _tell_nothing_left(root: str) -> int:
+    """1: and something is missing, which no command brings back."""
+    gaps = [(one["run"], gap) for one in read_runs(pathlib.Path(root)) for gap in one.get("gaps", [])]
+    if not gaps:
+        print(f"rankprobe: nothing is left in {root}", file=sys.stderr)
+        return 0
+    runs = ", ".join(show(run) for run in dict.fromkeys(run for run, _ in gaps))
+    lost = sum(gap.get("records") or 0 for _, gap in gaps if isinstance(gap.get("records"), int))
+    print(f"rankprobe: no archive is left in {root}; {len(gaps)} gaps of run {runs} ({lost} records) are lost for good: "
+          "manifest.json there lists them", file=sys.stderr)
+    return 1
+
+
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m rankprobe.embedded DUMP_PATH", file=sys.stderr)
         return 2
     left = sorted(pathlib.Path(arguments[0]).resolve().glob(".rankprobe/*/job.json"))
     if not left:
-        print(f"rankprobe: nothing is left in {arguments[0]}", file=sys.stderr)
+        return _tell_nothing_left(arguments[0])
     return max([subprocess.run([sys.executable, "-I", "-S", str(_SUPERVISOR), str(job.parent), "--finish"]).returncode
                 for job in left], default=0)
 

@@ -117,6 +117,7 @@ void CollectorLink::TellUndelivered(v1::Undelivered left) {
       "\n");
   std::fputs(line.c_str(), stderr);
   left.set_reason(why.substr(0, kMaxReasonBytes));
+  if (options_.on_undelivered) options_.on_undelivered(left);
   undelivered_ = std::move(left);
 }
 

@@ -70,6 +70,9 @@ struct SessionOptions {
   uint64_t spool_bytes = uint64_t{4} << 30;
   // Time the destructor may take to drain.
   absl::Duration drain_deadline = absl::Seconds(10);
+  // Called by the destructor when records or payloads end with the process: no
+  // collector has them and no spool keeps them. stderr says so, too.
+  std::function<void(const v1::Undelivered&)> on_undelivered;
 };
 
 // The plan in force at a step.

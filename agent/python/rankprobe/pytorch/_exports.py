@@ -71,7 +71,7 @@ class Exports:
         for fault in self._steps.take_faults():
             if self.embedded is not None:
                 self.embedded.unfinished = True
-                fault += "; it is tried again when the last process of the job has ended"
+                fault += "; what the collector has by then is brought there when the last process of the job has ended"
             self._warn(fault)
 
     def close(self) -> None:

@@ -126,6 +126,6 @@ class RankSession:
             self._exports.close()
 
     def close(self) -> None:
-        self.native.close()
+        lost = self.native.close()
         if self.embedded is not None:
-            self.embedded.leave()
+            self.embedded.leave(lost, "" if self._rank is None else f"rank{self._rank}")
