@@ -61,9 +61,13 @@ void ControlPlane::OnEvent(const std::string& session,
                       agent.last_heard);
       break;
     case v1::AgentEvent::kPrepared:
-      agent.step =
-          std::max(agent.step, ReportedStep(event.prepared().current_step()));
-      agent.pace.Note(agent.step, 0, agent.last_heard);
+      if (const int64_t step = ReportedStep(event.prepared().current_step());
+          std::all_of(
+              run->switches.begin(), run->switches.end(),
+              [&](const auto& op) { return op->Believes(session, step); })) {
+        agent.step = std::max(agent.step, step);
+        agent.pace.Note(agent.step, 0, agent.last_heard);
+      }
       OnPrepared(session, run, event.prepared());
       break;
     case v1::AgentEvent::kApplied:

@@ -3,40 +3,24 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr uint32_t kMaxAttempts = 8;
 constexpr absl::Duration kDefaultTimeout = absl::Seconds(10);
 constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
-// Time that prepare and commit may take in the first attempt, and more of it
-// for each rank; doubled in each further attempt.
-constexpr double kRoundTripNs = 1e8;
-constexpr double kRoundTripNsPerRank = 2e5;
-constexpr uint32_t kOvertakingAttempts = 2;
-constexpr int64_t kMinMargin = 2;
-constexpr int64_t kMaxMargin = 100000;
-// From one attempt to the next, if how fast the ranks are was seen for less than
-// kSeenLong only.
-constexpr int64_t kMaxGrowth = 8;
-constexpr absl::Duration kSeenLong = absl::Milliseconds(100);
-// A step is too far ahead when it takes so much longer to get there than it
-// was to take, and longer than anybody waits without asking himself why.
-constexpr double kFarAhead = 4;
-constexpr double kFarAheadNs = 2e9;
 // So long a switch waits for the disk to sync what is written. Then it goes on:
 // the plan survives this process, and a moment later the machine.
 constexpr absl::Duration kSyncWait = absl::Seconds(1);
-
-// Ranks of one job are not further apart.
-constexpr int64_t kOutlierSteps = 1000000;
-constexpr absl::string_view kLeftOut = "left out: ";
 // In a summary; the result has them all.
 constexpr size_t kMaxNamed = 8;
+
+std::string NameOf(const v1::Identity& identity) {
+  return identity.has_rank() ? absl::StrCat("rank ", identity.rank())
+                             : absl::StrCat("proc", identity.pid());
+}
 
 absl::Duration TimeoutOf(const v1::SwitchOptions& options) {
   if (options.timeout_ms() == 0) return kDefaultTimeout;
@@ -51,100 +35,33 @@ SwitchOperation::SwitchOperation(Request request,
     : request_(std::move(request)),
       actions_(std::move(actions)),
       done_(std::move(done)),
-      deadline_(actions_.now() + TimeoutOf(request_.options)) {
+      began_(actions_.now()),
+      deadline_(began_ + TimeoutOf(request_.options)) {
   for (const std::string& session : sessions)
     ranks_[session].who = actions_.look(session);
 }
 
 void SwitchOperation::Start() { Prepare(); }
 
-int64_t SwitchOperation::FurthestBelievable(std::vector<int64_t> steps) {
-  // Those that have not begun say nothing.
-  steps.erase(std::remove(steps.begin(), steps.end(), -1), steps.end());
-  if (steps.empty()) return -1;
-  std::sort(steps.begin(), steps.end());
-  size_t i = (steps.size() - 1) / 2;
-  while (i + 1 < steps.size() && steps[i + 1] - steps[i] <= kOutlierSteps) ++i;
-  return steps[i];
+void SwitchOperation::GoOnWithout(Rank* rank, int64_t step) {
+  LeaveOut(rank, step, FurthestBelievable(StepsOfAllBut(rank)));
+  if (request_.options.has_at_step()) return SaveIfAllPrepared();
+  // The step was chosen by what it had said before.
+  saving_ = false;
+  Abort();
+  earlier_attempts_ += std::exchange(attempts_, 0);
+  Prepare();
 }
 
-bool SwitchOperation::IsLeftOut(const v1::RankSwitch& rank) {
-  return absl::StartsWith(rank.reason(), kLeftOut);
-}
-
-int64_t SwitchOperation::FurthestStep() const {
-  std::vector<int64_t> steps;
-  for (const auto& [session, rank] : ranks_) {
-    if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
-      steps.push_back(actions_.look(session).step);
-  }
-  return FurthestBelievable(std::move(steps));
-}
-
-void SwitchOperation::LeaveOutliersOut() {
-  const int64_t furthest = FurthestStep();
+void SwitchOperation::SayCalledOff(const std::string& why) {
   for (auto& [session, rank] : ranks_) {
-    const int64_t step = actions_.look(session).step;
-    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out ||
-        step <= furthest)
+    if (rank.state != v1::RankSwitch::STATE_PREPARED &&
+        rank.state != v1::RankSwitch::STATE_UNSPECIFIED)
       continue;
-    rank.left_out = true;
     rank.state = v1::RankSwitch::STATE_REFUSED;
-    rank.reason = absl::StrCat(kLeftOut, "it says it is in step ", step,
-                               ", the others are in step ", furthest,
-                               " at most; it keeps its plan");
+    rank.reason = absl::StrCat("called off: ", why,
+                               "; --ranks with the others goes round that");
   }
-}
-
-int64_t SwitchOperation::ChooseStep() {
-  if (request_.options.has_at_step()) return request_.options.at_step();
-  const int64_t furthest = FurthestStep();
-  const int64_t step_ns = StepNanos(furthest);
-  const bool seen_long =
-      attempts_ == 1 || actions_.now() - prepared_at_ >= kSeenLong;
-  const int64_t most =
-      seen_long ? kMaxMargin : std::min(kMaxMargin, kMaxGrowth * margin_);
-  const double steps =
-      step_ns == 0 ? 0 : WaitNanos() / static_cast<double>(step_ns);
-  margin_ = std::clamp(
-      static_cast<int64_t>(std::min(steps, static_cast<double>(kMaxMargin))) +
-          1,
-      kMinMargin, most);
-  if (request_.not_after.has_value() && attempts_ <= kOvertakingAttempts &&
-      *request_.not_after > furthest)
-    return std::min(furthest + margin_, *request_.not_after);
-  return furthest + margin_;
-}
-
-int64_t SwitchOperation::StepNanos(int64_t furthest) const {
-  int64_t fastest = 0;
-  const auto note = [&fastest](int64_t step_ns) {
-    if (step_ns > 0 && (fastest == 0 || step_ns < fastest)) fastest = step_ns;
-  };
-  for (const auto& [session, rank] : ranks_) {
-    if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
-      note(actions_.look(session).step_ns);
-  }
-  // What they have done since the prepare tells more.
-  const int64_t steps = furthest - prepared_at_step_;
-  const absl::Duration took = actions_.now() - prepared_at_;
-  if (plan_ != nullptr && steps > 0 && took > absl::ZeroDuration())
-    note(std::max<int64_t>(absl::ToInt64Nanoseconds(took / steps), 1));
-  return fastest;
-}
-
-double SwitchOperation::WaitNanos() const {
-  return std::max((kRoundTripNs +
-                   kRoundTripNsPerRank * static_cast<double>(ranks_.size())) *
-                      static_cast<double>(1u << (attempts_ - 1)),
-                  2 * absl::ToDoubleNanoseconds(slowest_));
-}
-
-bool SwitchOperation::IsFarAhead(int64_t now) const {
-  const int64_t steps = plan_->spec.effective_at_step() - now;
-  return steps > kMinMargin &&
-         static_cast<double>(steps) * static_cast<double>(StepNanos(now)) >
-             std::max(kFarAhead * WaitNanos(), kFarAheadNs);
 }
 
 void SwitchOperation::Prepare() {
@@ -199,10 +116,18 @@ bool SwitchOperation::OnPrepared(const std::string& session,
     SaveIfAllPrepared();
     return true;
   }
-  rank.state = v1::RankSwitch::STATE_REFUSED;
-  rank.reason = prepared.reason();
   const bool passed =
       prepared.current_step() >= plan_->spec.effective_at_step();
+  // Nobody passes so many that the others do not, each further off.
+  const bool too_often = attempts_ >= kMaxAttempts &&
+                         !request_.options.has_at_step() &&
+                         FurthestBelievable(StepsOfAllBut(&rank)) >= 0;
+  if (passed && (too_often || !Believes(rank, prepared.current_step()))) {
+    GoOnWithout(&rank, prepared.current_step());
+    return true;
+  }
+  rank.state = v1::RankSwitch::STATE_REFUSED;
+  rank.reason = prepared.reason();
   Abort();
   if (passed && !request_.options.has_at_step() && attempts_ < kMaxAttempts) {
     rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
@@ -212,6 +137,7 @@ bool SwitchOperation::OnPrepared(const std::string& session,
         "step ", request_.options.at_step(), " has passed: a rank is in step ",
         prepared.current_step())));
   } else {
+    SayCalledOff(absl::StrCat(NameOf(rank.who.identity), " refused"));
     Finish(Result());
   }
   return true;
@@ -399,14 +325,15 @@ void SwitchOperation::Tick(absl::Time now) {
         "answers may come back with this plan: see `rankprobe config get`")));
   }
   if (!committed_) Abort();
+  std::vector<std::string> silent;
   for (auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_UNSPECIFIED) {
-      rank.state = v1::RankSwitch::STATE_SILENT;
-      rank.reason = "no answer";
-    } else if (!committed_ && rank.state == v1::RankSwitch::STATE_PREPARED) {
-      rank.state = v1::RankSwitch::STATE_REFUSED;
-      rank.reason = "called off: another rank gave no answer";
-    }
+    if (rank.state != v1::RankSwitch::STATE_UNSPECIFIED) continue;
+    rank.state = v1::RankSwitch::STATE_SILENT;
+    rank.reason = "no answer";
+    if (silent.size() < kMaxNamed) silent.push_back(NameOf(rank.who.identity));
+  }
+  if (!committed_) {
+    SayCalledOff(absl::StrCat("no answer from ", absl::StrJoin(silent, ", ")));
   }
   Finish(Result());
 }
@@ -415,7 +342,7 @@ v1::SwitchResult SwitchOperation::Result() const {
   v1::SwitchResult result;
   result.set_epoch(plan_->spec.epoch());
   result.set_effective_at_step(plan_->spec.effective_at_step());
-  result.set_attempts(attempts_);
+  result.set_attempts(earlier_attempts_ + attempts_);
   size_t applied = 0, prepared = 0;
   std::vector<std::string> late;
   for (const auto& [session, rank] : ranks_) {
@@ -430,8 +357,7 @@ v1::SwitchResult SwitchOperation::Result() const {
         rank.applied_step == plan_->spec.effective_at_step())
       ++applied;
     if (rank.state == v1::RankSwitch::STATE_PREPARED) ++prepared;
-    const std::string who = out.has_rank() ? absl::StrCat("rank ", out.rank())
-                                           : absl::StrCat("proc", out.pid());
+    const std::string who = NameOf(rank.who.identity);
     if (rank.converging && rank.state == v1::RankSwitch::STATE_APPLIED) {
       late.push_back(absl::StrCat(who, " at step ", rank.applied_step));
     } else if (rank.late.has_value()) {

@@ -87,6 +87,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
 
   // Sends the first prepare.
   void Start();
+  // Whether the rank can have come to `step` since the switch began: by the time
+  // at its own pace, or because others are there, too. One that says more is
+  // not waited for.
+  bool Believes(const std::string& session, int64_t step) const;
   // False: it is no answer to this switch.
   bool OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
   void OnApplied(const std::string& session, const v1::PlanApplied& applied);
@@ -108,7 +112,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   static bool IsLeftOut(const v1::RankSwitch& rank);
 
  private:
+  static constexpr uint32_t kMaxAttempts = 8;
+
   struct Rank {
+    // As the switch began.
     Participant who;
     v1::RankSwitch::State state = v1::RankSwitch::STATE_UNSPECIFIED;
     int64_t applied_step = 0;
@@ -123,6 +130,11 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
 
   void Prepare();
   void LeaveOutliersOut();
+  void LeaveOut(Rank* rank, int64_t step, int64_t others);
+  // It says that it has passed the step and is not believed.
+  void GoOnWithout(Rank* rank, int64_t step);
+  // Of those that did nothing wrong.
+  void SayCalledOff(const std::string& why);
   void SaveIfAllPrepared();
   void OnSaved(uint64_t epoch, const absl::Status& status, bool synced);
   void Decide();
@@ -130,7 +142,15 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   void FinishIfAllSettled();
   void ConvergeLateRanks();
   void Abort();
+  // Also of those that are not believed.
+  std::vector<int64_t> StepsOfAllBut(const Rank* but) const;
+  // Of the ranks that are believed.
   int64_t FurthestStep() const;
+  bool Believes(const Rank& rank, int64_t step) const;
+  // At its own pace since the switch began.
+  bool CanHaveCome(const Rank& rank, int64_t from, int64_t step) const;
+  // The others are about there, too, the furthest of them in `others`.
+  bool IsAmong(const Rank& rank, int64_t step, int64_t others) const;
   // Of the fastest rank, the furthest being in step `furthest`; 0: nothing is
   // known.
   int64_t StepNanos(int64_t furthest) const;
@@ -145,10 +165,13 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   const Request request_;
   const Actions actions_;
   const Done done_;
+  const absl::Time began_;
   const absl::Time deadline_;
   std::map<std::string, Rank> ranks_;
   std::shared_ptr<const CompiledPlan> plan_;
   uint32_t attempts_ = 0;
+  // With ranks that were left out then.
+  uint32_t earlier_attempts_ = 0;
   // The furthest rank's step when the last prepare was sent, and how many steps
   // later all had answered.
   int64_t prepared_at_step_ = 0;

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 
 import harness
+import pytest
 from harness import agent, control
 
 _OFF = json.dumps({"dump_path": "./d", "dump_enable": False})
@@ -31,6 +33,52 @@ def test_c01_a_step_of_2_to_the_62_blocks_no_switch(daemon) -> None:
         stop.set()
         for thread in threads:
             thread.join()
+
+
+@contextlib.contextmanager
+def _refusing_each_step(rank: harness.RawAgent, progress: bool):
+    """The rank says of each step that is prepared that it has passed; with `progress` as its progress, too."""
+    stop = threading.Event()
+
+    def lie() -> None:
+        seen = 0
+        while not stop.wait(0.005):
+            waiting = rank.session.waiting()
+            for directive in waiting[seen:]:
+                if directive.HasField("prepare"):
+                    plan = directive.prepare.plan
+                    if progress:
+                        rank.event(progress=agent.StepProgress(step=plan.effective_at_step + 1))
+                    rank.event(prepared=agent.PlanPrepared(epoch=plan.epoch, accepted=False,
+                                                           current_step=plan.effective_at_step + 1))
+            seen = len(waiting)
+
+    thread = threading.Thread(target=lie)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_rank_that_has_passed_each_step_fails_no_switch(daemon, progress: bool) -> None:
+    honest, liar = (harness.RawAgent(daemon, "liar", rank, config=_OFF) for rank in range(2))
+    stop = threading.Event()
+    thread = harness.follow(honest, stop, 3)
+    try:
+        liar.event(progress=agent.StepProgress(step=3, last_step_ns=20_000_000))
+        with _refusing_each_step(liar, progress):
+            for enable in (True, False, True):
+                result = daemon.control().SetDumpEnable(control.SetDumpEnableRequest(
+                    run="liar", enable=enable, options=control.SwitchOptions(timeout_ms=30000)), timeout=60)
+                states = {r.rank: (r.state, r.reason) for r in result.ranks}
+                assert states[0][0] == control.RankSwitch.STATE_APPLIED, result
+                assert "left out" in states[1][1] and result.effective_at_step < 10_000, result
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_edits_in_a_flood_make_one_plan_at_a_time_and_end_with_the_newest(daemon) -> None:
