@@ -29,6 +29,8 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
                            ParsedCommand* command);
 void RegisterLedgerCommand(CLI::App* app, Globals* globals,
                            ParsedCommand* command);
+void RegisterQueryCommand(CLI::App* app, Globals* globals,
+                          ParsedCommand* command);
 void RegisterArchiveCommands(CLI::App* app, Globals* globals,
                              ParsedCommand* command);
 void RegisterCompareCommand(CLI::App* app, Globals* globals,

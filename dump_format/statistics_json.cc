@@ -56,13 +56,19 @@ void WriteUsual(const v1::TensorStats& s, JsonTextWriter* json) {
   }
 }
 
-void WriteExtra(const v1::TensorSummary& tensor, const StatInfo& info,
-                JsonTextWriter* json) {
-  json->Key(info.key);
+const v1::ExtraStatistic* FindExtra(const v1::TensorSummary& tensor,
+                                    const StatInfo& info) {
   const v1::ExtraStatistic* found = nullptr;
   for (const v1::ExtraStatistic& one : tensor.extra()) {
     if (one.id() == info.id) found = &one;
   }
+  return found;
+}
+
+void WriteExtra(const v1::TensorSummary& tensor, const StatInfo& info,
+                JsonTextWriter* json) {
+  json->Key(info.key);
+  const v1::ExtraStatistic* const found = FindExtra(tensor, info);
   if (found != nullptr && found->has_f()) {
     json->Float(found->f());
   } else if (found != nullptr && found->has_i()) {
@@ -82,6 +88,37 @@ StatSet StatsOf(const v1::StepBegin& begin) {
     }
   }
   return stats;
+}
+
+std::optional<double> StatisticOf(const v1::TensorSummary& tensor, Stat stat) {
+  const v1::TensorStats& s = tensor.stats();
+  switch (stat) {
+    case kMax:
+      if (s.has_max_f()) return s.max_f();
+      if (s.has_max_i()) return static_cast<double>(s.max_i());
+      if (s.has_max_b()) return s.max_b() ? 1 : 0;
+      return std::nullopt;
+    case kMin:
+      if (s.has_min_f()) return s.min_f();
+      if (s.has_min_i()) return static_cast<double>(s.min_i());
+      if (s.has_min_b()) return s.min_b() ? 1 : 0;
+      return std::nullopt;
+    case kMean:
+      if (s.has_mean_f()) return s.mean_f();
+      if (s.has_mean_i()) return static_cast<double>(s.mean_i());
+      return std::nullopt;
+    case kNorm:
+      if (s.has_norm_f()) return s.norm_f();
+      if (s.has_norm_i()) return static_cast<double>(s.norm_i());
+      return std::nullopt;
+    default:
+      break;
+  }
+  const v1::ExtraStatistic* const found = FindExtra(tensor, kStatInfo[stat]);
+  if (found != nullptr && found->has_f()) return found->f();
+  if (found != nullptr && found->has_i())
+    return static_cast<double>(found->i());
+  return std::nullopt;
 }
 
 void WriteStatistics(const v1::TensorSummary& tensor, StatSet stats,

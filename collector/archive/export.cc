@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "collector/archive/choose_steps.h"
 #include "collector/archive/directory_sink.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/load_step.h"
@@ -109,45 +110,23 @@ std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
   return bytes;
 }
 
-// The chosen steps, one process for each (step, directory): a complete one
-// beats an incomplete one, a newer one an older.
+// The chosen steps; what is left out of them goes into the manifest.
 absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
                                                  const ExportOptions& options,
                                                  Manifest* manifest) {
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
                       store->ListSteps(options.run, options.steps));
-  std::map<std::tuple<int64_t, bool, int64_t>, std::vector<v1::StepInfo>>
-      places;
-  for (const v1::StepInfo& step : all) {
-    if (step.deleted()) {
-      manifest->AddLedger(ProcessDirectory(step), SummarizeStep(step));
-      continue;
-    }
-    if (!options.ranks.all() &&
-        (!step.has_rank() || !options.ranks.Contains(step.rank())))
-      continue;
-    places[{step.step(), !step.has_rank(),
-            step.has_rank() ? step.rank() : step.pid()}]
-        .push_back(step);
+  ChosenSteps chosen = ChooseSteps(all, options.ranks);
+  for (const v1::StepInfo& step : chosen.deleted)
+    manifest->AddLedger(ProcessDirectory(step), SummarizeStep(step));
+  for (const auto& [other, best] : chosen.passed_over) {
+    manifest->AddConflict(
+        {other.step(), ProcessDirectory(other),
+         absl::StrCat("process ", other.pid(), " on ", other.host(),
+                      " recorded ", other.records(), " records; process ",
+                      best.pid(), " on ", best.host(), " is exported")});
   }
-  std::vector<v1::StepInfo> chosen;
-  for (auto& [place, candidates] : places) {
-    const auto best = std::max_element(
-        candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-          return std::make_pair(a.complete(), a.updated_unix_ns()) <
-                 std::make_pair(b.complete(), b.updated_unix_ns());
-        });
-    for (auto it = candidates.begin(); it != candidates.end(); ++it) {
-      if (it == best) continue;
-      manifest->AddConflict(
-          {it->step(), ProcessDirectory(*it),
-           absl::StrCat("process ", it->pid(), " on ", it->host(), " recorded ",
-                        it->records(), " records; process ", best->pid(),
-                        " on ", best->host(), " is exported")});
-    }
-    chosen.push_back(*best);
-  }
-  return chosen;
+  return std::move(chosen.steps);
 }
 
 // Frames that are missing of processes of the run, as far as they may have been
@@ -205,13 +184,8 @@ class StepExporter {
   }
 
   absl::Status ExportStep(const v1::StepInfo& info) {
-    StepKey key;
-    key.run = options_.run;
-    key.step = info.step();
-    if (info.has_rank()) key.rank = info.rank();
-    key.pid = info.pid();
-    key.incarnation = info.incarnation();
-    RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store_, key));
+    RP_ASSIGN_OR_RETURN(const StepView view,
+                        LoadStep(store_, KeyOf(options_.run, info)));
     const std::string rank_directory = ProcessDirectory(info);
     const std::string directory =
         absl::StrCat("step", info.step(), "/", rank_directory);

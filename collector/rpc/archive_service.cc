@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "collector/archive/export.h"
 #include "collector/archive/ledger.h"
+#include "collector/archive/query_grid.h"
 #include "collector/rpc/stream_sink.h"
 #include "collector/rpc/stream_writer.h"
 #include "common/base/monotonic_time.h"
@@ -150,6 +151,19 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
         for (v1::StepLedger& ledger : lost)
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
         return absl::OkStatus();
+      });
+}
+
+grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
+    grpc::CallbackServerContext* context, const v1::QueryGridRequest* request) {
+  return RunStream<v1::GridReply>(
+      context, pool_,
+      [this, request = *request](StreamWriter<v1::GridReply>::Handle* out) {
+        return rankprobe::QueryGrid(
+            store_, request, [out] { return out->cancelled(); },
+            [out](v1::GridReply reply) {
+              return out->Write(std::move(reply));
+            });
       });
 }
 

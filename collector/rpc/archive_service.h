@@ -56,6 +56,9 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerWriteReactor<v1::ExportEvent>* Export(
       grpc::CallbackServerContext* context,
       const v1::ExportRequest* request) override;
+  grpc::ServerWriteReactor<v1::GridReply>* QueryGrid(
+      grpc::CallbackServerContext* context,
+      const v1::QueryGridRequest* request) override;
   grpc::ServerWriteReactor<v1::VerifyReport>* Verify(
       grpc::CallbackServerContext* context,
       const v1::VerifyRequest* request) override;

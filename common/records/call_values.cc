@@ -1,7 +1,9 @@
 #include "common/records/call_values.h"
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 
 namespace rankprobe {
@@ -9,8 +11,29 @@ namespace {
 
 using Visit = absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)>;
 
-// Messages below `value`.
-int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
+// One more part of a name, for as long as it lives; nothing where nobody asks.
+class NamePart {
+ public:
+  template <typename Part>
+  NamePart(std::string* name, const Part& part) : name_(name) {
+    if (name_ == nullptr) return;
+    before_ = name_->size();
+    absl::StrAppend(name_, name_->empty() ? "" : ".", part);
+  }
+  NamePart(const NamePart&) = delete;
+  NamePart& operator=(const NamePart&) = delete;
+  ~NamePart() {
+    if (name_ != nullptr) name_->resize(before_);
+  }
+
+ private:
+  std::string* const name_;
+  size_t before_ = 0;
+};
+
+// Messages below `value`. `name`: of the value, null where nobody asks.
+int WalkValue(const v1::Value& value, TensorPlace place, Visit visit,
+              std::string* name = nullptr) {
   int depth = 0;
   // No default: the compiler names a kind that is missing here.
   switch (value.kind_case()) {
@@ -21,13 +44,17 @@ int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
       if (value.p2p().has_tensor()) visit(place, value.p2p().tensor());
       break;
     case v1::Value::kList:
-      for (const v1::Value& item : value.list().items())
-        depth = std::max(depth, kListMessages + WalkValue(item, place, visit));
+      for (int i = 0; i < value.list().items_size(); ++i) {
+        const NamePart part(name, i);
+        depth = std::max(depth, kListMessages + WalkValue(value.list().items(i),
+                                                          place, visit, name));
+      }
       break;
     case v1::Value::kMap:
       for (const v1::NamedValue& item : value.map().items()) {
-        depth = std::max(depth,
-                         kMapMessages + WalkValue(item.value(), place, visit));
+        const NamePart part(name, item.name());
+        depth = std::max(
+            depth, kMapMessages + WalkValue(item.value(), place, visit, name));
       }
       break;
     case v1::Value::kScalar:
@@ -39,27 +66,39 @@ int WalkValue(const v1::Value& value, TensorPlace place, Visit visit) {
   return depth;
 }
 
-int WalkPhase(const v1::CallPhase& phase, Visit visit) {
+int WalkPhase(const v1::CallPhase& phase, Visit visit,
+              std::string* name = nullptr) {
   int depth = 0;
-  const auto list = [&](CallSection section, const v1::ValueList& values) {
-    for (int i = 0; i < values.items_size(); ++i)
-      depth = std::max(depth, WalkValue(values.items(i), {section, i}, visit));
-  };
-  const auto map = [&](CallSection section, const v1::ValueMap& values) {
+  const auto list = [&](CallSection section, absl::string_view title,
+                        const v1::ValueList& values) {
+    const NamePart under(name, title);
     for (int i = 0; i < values.items_size(); ++i) {
+      const NamePart part(name, i);
       depth = std::max(depth,
-                       WalkValue(values.items(i).value(), {section, i}, visit));
+                       WalkValue(values.items(i), {section, i}, visit, name));
     }
   };
-  list(CallSection::kInputArgs, phase.input_args());
-  map(CallSection::kInputKwargs, phase.input_kwargs());
-  list(CallSection::kOutput, phase.output());
-  map(CallSection::kParameters, phase.parameters());
-  list(CallSection::kInput, phase.input());
-  map(CallSection::kGradients, phase.gradients());
+  const auto items = [&](CallSection section, const v1::ValueMap& values) {
+    for (int i = 0; i < values.items_size(); ++i) {
+      const NamePart part(name, values.items(i).name());
+      depth = std::max(
+          depth, WalkValue(values.items(i).value(), {section, i}, visit, name));
+    }
+  };
+  const auto map = [&](CallSection section, absl::string_view title,
+                       const v1::ValueMap& values) {
+    const NamePart under(name, title);
+    items(section, values);
+  };
+  list(CallSection::kInputArgs, "input", phase.input_args());
+  map(CallSection::kInputKwargs, "input", phase.input_kwargs());
+  list(CallSection::kOutput, "output", phase.output());
+  map(CallSection::kParameters, "parameters", phase.parameters());
+  list(CallSection::kInput, "input", phase.input());
+  items(CallSection::kGradients, phase.gradients());
   if (phase.has_debug()) {
-    depth = std::max(depth,
-                     WalkValue(phase.debug(), {CallSection::kDebug, 0}, visit));
+    depth = std::max(
+        depth, WalkValue(phase.debug(), {CallSection::kDebug, 0}, visit, name));
   }
   return depth;
 }
@@ -68,6 +107,19 @@ int WalkPhase(const v1::CallPhase& phase, Visit visit) {
 
 void ForEachPlacedTensor(const v1::CallPhase& phase, Visit visit) {
   WalkPhase(phase, visit);
+}
+
+void ForEachNamedTensor(const v1::CallPhase& phase,
+                        absl::FunctionRef<void(CallSection, absl::string_view,
+                                               const v1::TensorSummary&)>
+                            visit) {
+  std::string name;
+  WalkPhase(
+      phase,
+      [&](TensorPlace place, const v1::TensorSummary& tensor) {
+        visit(place.section, name, tensor);
+      },
+      &name);
 }
 
 void ForEachTensor(const v1::CallPhase& phase,

@@ -5,6 +5,7 @@
 #define RANKPROBE_COMMON_RECORDS_CALL_VALUES_H_
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
@@ -33,6 +34,15 @@ void ForEachTensor(const v1::CallPhase& phase,
 void ForEachPlacedTensor(
     const v1::CallPhase& phase,
     absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)> visit);
+
+// With their names below the entry, as a comparison's table has them:
+// "input.0", "input.weight" (a keyword), "output.0.1", "parameters.bias"; of a
+// gradient the parameter's name, of a debug value what is below it. The name
+// lives as long as the call of `visit`.
+void ForEachNamedTensor(const v1::CallPhase& phase,
+                        absl::FunctionRef<void(CallSection, absl::string_view,
+                                               const v1::TensorSummary&)>
+                            visit);
 
 // Those of one value.
 void ForEachTensor(const v1::Value& value,

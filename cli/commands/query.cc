@@ -1,0 +1,279 @@
+// query: one statistic over the steps of a run, as lines of a table.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "cli/app.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/ranges.h"
+#include "cli/output/output.h"
+#include "cli/output/sparkline.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kPlotWidth = 60;
+constexpr size_t kUsualLines = 50;
+
+struct QueryFlags {
+  std::string run, match, ranks, statistic = "Norm";
+  std::optional<int64_t> from_step, to_step;
+  v1::GridRows rows = v1::GRID_ROWS_VALUE;
+  v1::GridValues of = v1::GRID_VALUES_OUTPUTS;
+  v1::GridReducer reduce = v1::GRID_REDUCER_MAX;
+  size_t limit = kUsualLines;
+  bool csv = false;
+};
+
+// As dump.json has them: enough digits to get the number back.
+std::string ExactText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return absl::StrFormat("%.17g", value);
+}
+
+std::string ShortText(const std::optional<double>& value) {
+  return value.has_value() ? absl::StrFormat("%.5g", *value) : "-";
+}
+
+std::string StepsText(const v1::GridHead& head, int column) {
+  return head.first_steps(column) == head.last_steps(column)
+             ? absl::StrCat(head.first_steps(column))
+             : absl::StrCat(head.first_steps(column), "-",
+                            head.last_steps(column));
+}
+
+// A field of a csv file, whatever a name holds; one that a spreadsheet would
+// take for a formula is text.
+std::string CsvField(const std::string& text) {
+  const std::string visible = VisibleText(text);
+  const bool formula = !visible.empty() && std::string("=+-@").find(
+                                               visible[0]) != std::string::npos;
+  return absl::StrCat("\"", formula ? "'" : "",
+                      absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\"");
+}
+
+// The rows as they come, in the form that was asked for.
+class GridPrinter {
+ public:
+  GridPrinter(const Globals& globals, const QueryFlags& flags)
+      : globals_(globals), flags_(flags) {}
+
+  void Head(const v1::GridHead& head) {
+    head_ = head;
+    if (globals_.json) {
+      PrintJson(ToJson(head));
+    } else if (flags_.csv) {
+      std::string line = "name";
+      for (int i = 0; i < head.first_steps_size(); ++i)
+        absl::StrAppend(&line, ",", StepsText(head, i));
+      Print(stdout, "%s\n", line);
+    }
+  }
+
+  void Row(const v1::GridRow& row) {
+    if (globals_.json) {
+      PrintJson(ToJson(row));
+    } else if (flags_.csv) {
+      std::string line = CsvField(row.name());
+      for (int i = 0; i < row.cells_size(); ++i) {
+        absl::StrAppend(&line, ",",
+                        row.counts(i) > 0 ? ExactText(row.cells(i)) : "");
+      }
+      Print(stdout, "%s\n", line);
+    } else {
+      AddLine(row);
+    }
+  }
+
+  void Finish() {
+    if (globals_.json || flags_.csv) return;
+    if (columns() > 0) {
+      Print(stdout, "%s", Lines{table_.ToText()});
+      Print(stdout, "%s of %s in steps %d to %d", ReduceText(),
+            flags_.statistic, head_.first_steps(0),
+            *head_.last_steps().rbegin());
+      if (head_.steps_per_column() > 1) {
+        Print(stdout, ", %d recorded steps a column", head_.steps_per_column());
+      }
+      Print(stdout, "\n");
+    }
+    if (lines_ < head_.rows()) {
+      Print(stdout,
+            "%d more rows: narrow them with a pattern or --rows module, or "
+            "--limit 0\n",
+            head_.rows() - lines_);
+    }
+    if (head_.tensors() == 0) {
+      Print(stdout, "no tensor matches in %d recorded steps\n", head_.steps());
+    } else if (head_.tensors_without() > 0) {
+      Print(stdout, "%d of %d tensors have no %s\n", head_.tensors_without(),
+            head_.tensors(), flags_.statistic);
+    }
+    if (head_.incomplete_rank_steps() + head_.deleted_rank_steps() > 0) {
+      Print(
+          stdout,
+          "of %d rank-steps %d are not whole, %d more were deleted: rankprobe "
+          "ledger\n",
+          head_.rank_steps(), head_.incomplete_rank_steps(),
+          head_.deleted_rank_steps());
+    }
+  }
+
+  int columns() const { return head_.first_steps_size(); }
+  bool whole() const {
+    return head_.incomplete_rank_steps() + head_.deleted_rank_steps() == 0;
+  }
+
+ private:
+  std::string ReduceText() const {
+    return flags_.reduce == v1::GRID_REDUCER_MAX   ? "largest"
+           : flags_.reduce == v1::GRID_REDUCER_MIN ? "smallest"
+                                                   : "mean";
+  }
+
+  void AddLine(const v1::GridRow& row) {
+    if (flags_.limit > 0 && lines_ >= flags_.limit) return;
+    ++lines_;
+    std::vector<std::optional<double>> numbers;
+    std::optional<double> smallest, largest, last;
+    uint64_t non_finite = 0;
+    std::string first_bad = "-";
+    for (int i = 0; i < row.cells_size(); ++i) {
+      if (row.counts(i) == 0) {
+        numbers.emplace_back();
+        continue;
+      }
+      const double number = row.cells(i);
+      numbers.emplace_back(number);
+      last = number;
+      if (row.non_finite(i) > 0 && non_finite == 0)
+        first_bad = StepsText(head_, i);
+      non_finite += row.non_finite(i);
+      if (!std::isfinite(number)) continue;
+      smallest = std::min(smallest.value_or(number), number);
+      largest = std::max(largest.value_or(number), number);
+    }
+    table_.Add({row.name(), ShortText(smallest), ShortText(largest),
+                ShortText(last), absl::StrCat(non_finite), first_bad,
+                Sparkline(numbers, kPlotWidth)});
+  }
+
+  const Globals& globals_;
+  const QueryFlags& flags_;
+  v1::GridHead head_;
+  size_t lines_ = 0;
+  Table table_{{"NAME", "MIN", "MAX", "LAST", "NAN/INF", "FIRST AT", "STEPS"}};
+};
+
+absl::Status Query(const Globals& globals, const QueryFlags& flags,
+                   int* exit_code) {
+  v1::QueryGridRequest request;
+  request.set_run(flags.run);
+  request.set_match(flags.match);
+  request.set_statistic(flags.statistic);
+  request.set_rows(flags.rows);
+  request.set_values(flags.of);
+  request.set_reducer(flags.reduce);
+  if (flags.from_step.has_value()) request.set_first_step(*flags.from_step);
+  if (flags.to_step.has_value()) request.set_last_step(*flags.to_step);
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                      ParseRanges("--ranks", flags.ranks));
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  const Client client(globals);
+  grpc::ClientContext context;
+  // The collector goes through the records of the steps, however many.
+  client.Prepare(&context, /*extra_seconds=*/3600);
+  const auto reader = client.archive->QueryGrid(&context, request);
+  GridPrinter printer(globals, flags);
+  bool has_head = false;
+  for (v1::GridReply reply; reader->Read(&reply);) {
+    // What a collector sends may be anything.
+    const v1::GridHead& head = reply.head();
+    const v1::GridRow& row = reply.row();
+    const int columns = printer.columns();
+    if (reply.has_head() && !has_head &&
+        head.first_steps_size() == head.last_steps_size()) {
+      printer.Head(head);
+      has_head = true;
+    } else if (has_head && reply.has_row() && row.cells_size() == columns &&
+               row.counts_size() == columns &&
+               row.non_finite_size() == columns) {
+      printer.Row(row);
+    } else {
+      context.TryCancel();
+      return absl::DataLossError("the collector's answer cannot be read");
+    }
+  }
+  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  if (!has_head)
+    return absl::DataLossError("the collector's answer has no beginning");
+  printer.Finish();
+  if (!printer.whole()) *exit_code = kPartial;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterQueryCommand(CLI::App* app, Globals* globals,
+                          ParsedCommand* command) {
+  CLI::App* const verb = app->add_subcommand(
+      "query",
+      "one statistic over the steps of a run: by tensor, call, module "
+      "or rank");
+  AddGlobals(verb, globals);
+  auto flags = std::make_shared<QueryFlags>();
+  verb->add_option("--run", flags->run, "the run")->required();
+  verb->add_option("match", flags->match,
+                   "names: a part of them, or a pattern with * and ?; all if "
+                   "left out");
+  verb->add_option("--rows", flags->rows,
+                   "what a row stands for; default value")
+      ->transform(CLI::CheckedTransformer(
+          std::vector<std::pair<std::string, v1::GridRows>>{
+              {"value", v1::GRID_ROWS_VALUE},
+              {"call", v1::GRID_ROWS_CALL},
+              {"module", v1::GRID_ROWS_MODULE},
+              {"rank", v1::GRID_ROWS_RANK}}));
+  verb->add_option("--statistic", flags->statistic,
+                   "as dump.json names it: Norm (default), Max, Min, Mean, or "
+                   "an extra one that was recorded");
+  verb->add_option("--reduce", flags->reduce,
+                   "which of several numbers stands in a cell; default max")
+      ->transform(CLI::CheckedTransformer(
+          std::vector<std::pair<std::string, v1::GridReducer>>{
+              {"max", v1::GRID_REDUCER_MAX},
+              {"min", v1::GRID_REDUCER_MIN},
+              {"mean", v1::GRID_REDUCER_MEAN}}));
+  verb->add_option("--of", flags->of,
+                   "outputs (default; gradients among them), inputs or all")
+      ->transform(CLI::CheckedTransformer(
+          std::vector<std::pair<std::string, v1::GridValues>>{
+              {"outputs", v1::GRID_VALUES_OUTPUTS},
+              {"inputs", v1::GRID_VALUES_INPUTS},
+              {"all", v1::GRID_VALUES_ALL}}));
+  verb->add_option("--from-step", flags->from_step, "the first step")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--to-step", flags->to_step, "the last step")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
+      ->check(WhyNoRanges);
+  verb->add_option("--limit", flags->limit,
+                   "at most so many rows in the table; 0: all; default 50");
+  verb->add_flag("--csv", flags->csv, "all rows, a column for each step");
+  verb->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return Query(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,26 @@
+// One statistic of a run over its steps, as a grid, out of the records as
+// dump.json has them.
+// Threads: may run in several threads at once over one Store.
+// Failure: INVALID_ARGUMENT for what cannot be asked, NOT_FOUND for a run that
+// is not there, RESOURCE_EXHAUSTED for more rows than fit, CANCELLED; else the
+// store's first error.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "collector/store/store.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+// `write` gets the head, then each row; its first error ends the query. Rows
+// are in the order of their first appearance, ranks by their number.
+// `cancelled` is asked before each step of a rank is read.
+absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
+                       absl::FunctionRef<bool()> cancelled,
+                       absl::FunctionRef<absl::Status(v1::GridReply)> write);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_

@@ -1,0 +1,80 @@
+// Numbers over steps, gathered into rows and columns within a bound on cells:
+// where there would be more, neighbouring steps share a column. True values:
+// nothing is clipped, a NaN is a NaN, what is not there is not 0.
+// Not thread-safe; owned by the query that fills it.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+class StatisticsGrid {
+ public:
+  struct Limits {
+    // At least 1. A grid of one column with more rows is refused.
+    size_t cells = 100000;
+    // Of the names of rows.
+    size_t name_bytes = size_t{64} << 20;
+  };
+  StatisticsGrid(v1::GridReducer reducer, const Limits& limits)
+      : reducer_(reducer), limits_(limits) {}
+
+  // What is added from here on belongs to this step; steps ascend.
+  absl::Status BeginStep(int64_t step);
+  // A row that is there even if nothing is added to it.
+  absl::Status AddRow(absl::string_view row);
+  // `rank` -1: not known. RESOURCE_EXHAUSTED: more rows than fit.
+  absl::Status Add(absl::string_view row, int64_t rank, double value);
+
+  // Columns and rows of the head; the rest is the caller's.
+  void FillHead(v1::GridHead* head) const;
+  // Rows in the order in which they were first added to.
+  size_t rows() const { return rows_.size(); }
+  v1::GridRow Row(size_t row) const;
+
+ private:
+  struct Cell {
+    // The largest, the smallest or the sum.
+    double value = 0;
+    uint32_t count = 0;
+    uint32_t non_finite = 0;
+    int64_t rank = -1;
+  };
+  struct RowOfCells {
+    std::string name;
+    // As far as there was something to add.
+    std::vector<Cell> cells;
+  };
+
+  // Whether `value` takes the place of what the cell has.
+  bool Beats(double value, const Cell& cell) const;
+  void Join(const Cell& from, Cell* into) const;
+  // Its number; a new one where there is none of this name.
+  absl::StatusOr<size_t> FindRow(absl::string_view name);
+  // Makes room by joining neighbouring columns.
+  absl::Status Fit(size_t rows);
+  size_t columns() const { return first_steps_.size(); }
+
+  const v1::GridReducer reducer_;
+  const Limits limits_;
+  uint64_t steps_per_column_ = 1;
+  uint64_t steps_ = 0;
+  std::vector<int64_t> first_steps_, last_steps_;
+  std::vector<RowOfCells> rows_;
+  absl::flat_hash_map<std::string, size_t> row_of_name_;
+  size_t name_bytes_ = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_

@@ -1,0 +1,123 @@
+"""rankprobe query over the steps of two real ranks, one of which turns a gradient into NaN at a known step."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+STEPS, BAD = 12, 7
+SCRIPT = textwrap.dedent("""
+    import os, sys, torch
+    from rankprobe.pytorch import PrecisionDebugger
+    steps, bad, rank = int(sys.argv[2]), int(sys.argv[3]), int(os.environ["RANK"])
+    debugger = PrecisionDebugger(config_path=sys.argv[1])
+    torch.manual_seed(rank)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    for step in range(steps):
+        debugger.start(model=net)
+        x = torch.full((2, 4), 1.0 + step)
+        if rank == 1 and step >= bad:
+            x[0, 0] = float("nan")
+        net(x).sum().backward()
+        debugger.stop()
+        debugger.step()
+""")
+
+
+@pytest.fixture
+def recorded(dump, collector):
+    config = dump.config(level="mix")
+    ranks = [subprocess.Popen([sys.executable, "-c", SCRIPT, config, str(STEPS), str(BAD)],
+                              env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "time",
+                                   "RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.PIPE, text=True)
+             for rank in range(2)]
+    for rank in ranks:
+        _, said = rank.communicate(timeout=180)
+        assert rank.returncode == 0, said
+    return collector
+
+
+def rows(text: str) -> tuple[dict, dict[str, dict]]:
+    lines = [json.loads(line) for line in text.splitlines()]
+    return lines[0], {line["name"]: line for line in lines[1:]}
+
+
+def exported(collector, dump, step: int, rank: int) -> dict:
+    out = dump.path / "query"
+    collector.cli("export", "--run", "time", "--steps", str(step), "-o", str(out))
+    return json.loads((out / f"step{step}" / f"rank{rank}" / "dump.json").read_text())["data"]
+
+
+def test_the_grid_says_what_the_dump_says(recorded, dump) -> None:
+    head, grid = rows(recorded.cli("query", "--run", "time", "--ranks", "0", "--json").stdout)
+    assert [int(s) for s in head["first_steps"]] == list(range(STEPS))
+    assert int(head["rank_steps"]) == STEPS and int(head["incomplete_rank_steps"]) == 0
+    data = exported(recorded, dump, 5, 0)
+    seen = 0
+    for entry, call in data.items():
+        tensors = {f"{entry}.output.{i}": value for i, value in enumerate(call.get("output", []))}
+        if ".parameters_grad" in entry:
+            tensors = {f"{entry}.{name}": value[0] for name, value in call.items()}
+        for name, value in tensors.items():
+            if value is None or value.get("Norm") is None:
+                assert name not in grid or not grid[name]["counts"][5]
+                continue
+            assert grid[name]["cells"][5] == value["Norm"], name
+            seen += 1
+    assert seen == len(grid) >= 10
+
+
+def test_which_rank_went_bad_first(recorded) -> None:
+    text = recorded.cli("query", "--run", "time", "--rows", "rank").stdout
+    table = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("rank")}
+    assert table["rank0"][4:6] == ["0", "-"]
+    assert int(table["rank1"][4]) > 0 and table["rank1"][5] == str(BAD)
+    assert table["rank1"][6].endswith("!" * (STEPS - BAD)) and "!" not in table["rank0"][6]
+    # The module, and the rank beside the number.
+    head, grid = rows(recorded.cli("query", "--run", "time", "--rows", "module", "--json", "*.forward*.output.0").stdout)
+    first = grid["Module.0.Linear"]
+    assert math.isnan(float(first["cells"][BAD])) and int(first["ranks"][BAD]) == 1
+    assert not any(first["non_finite"][:BAD])
+
+
+def test_csv_and_choices(recorded) -> None:
+    text = recorded.cli("query", "--run", "time", "*.parameters_grad*.weight", "--csv", "--from-step", "2", "--to-step", "4",
+                        "--ranks", "0", "--statistic", "max", "--reduce", "min").stdout
+    table = list(csv.reader(io.StringIO(text)))
+    assert table[0] == ["name", "2", "3", "4"]
+    assert {row[0] for row in table[1:]} == {f"Module.{i}.Linear.parameters_grad.0.weight" for i in (0, 2)}
+    assert all(float(cell) for row in table[1:] for cell in row[1:])
+    inputs = recorded.cli("query", "--run", "time", "--of", "inputs", "--limit", "1").stdout
+    assert ".input.0" in inputs and "more rows" in inputs and ".output." not in inputs
+    assert "no tensor matches in 12 recorded steps" in recorded.cli("query", "--run", "time", "nosuch").stdout
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), [
+    (["--run", "nobody"], 4, "nobody"),
+    (["--run", "time", "--statistic", "Nrom"], 2, 'no statistic "Nrom"; there are Max, Min'),
+    (["--run", "time", "--from-step", "4", "--to-step", "2"], 2, "the first step is behind"),
+    (["--run", "time", "--rows", "layer"], 2, "--rows"),
+    (["--run", "time", "--from-step", "-1"], 2, "--from-step"),
+    (["--run", "time", "x" * 5000], 2, "at most 4,096 bytes"),
+])
+def test_bad_questions(collector, arguments, code, said) -> None:
+    result = collector.cli("query", *arguments, check=False)
+    assert result.returncode == code and said in result.stderr, result
+    assert len(result.stderr.splitlines()) <= 3 and not result.stdout
+
+
+def test_steps_that_are_not_whole_are_named(recorded) -> None:
+    recorded.cli("delete", "--run", "time", "--steps", "3")
+    result = recorded.cli("query", "--run", "time", "--rows", "rank", check=False)
+    assert result.returncode == 1
+    assert "0 are not whole, 2 more were deleted" in result.stdout
