@@ -250,7 +250,11 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   AddGlobals(set, globals);
   auto flags = std::make_shared<SwitchFlags>();
   AddSwitchFlags(set, flags.get());
-  set->add_option("FILE", flags->config, "config.json")->required();
+  set->add_option("FILE", flags->config,
+                  "config.json; its dump_enable switches dumping on or off, "
+                  "without one dumping stays as it is; the end of enable "
+                  "--for-steps stays in any case")
+      ->required();
   CLI::Option* const list = set->add_option(
       "--api-list", flags->api_list,
       "functions to record instead: JSON, or msprobe's support_wrap_ops.yaml");

@@ -263,7 +263,16 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Switch(const std::string& run, v1::PlanSpec spec,
               std::shared_ptr<const Plan> config, uint64_t expected_epoch,
-              const v1::SwitchOptions& options, SwitchDone done)
+              const v1::SwitchOptions& options, SwitchDone done,
+              std::optional<int64_t> until = std::nullopt)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a config.json that takes the place of the run's: whether dumping is on
+  // under it, and until when.
+  struct Switched {
+    bool on = false;
+    std::optional<int64_t> until;
+  };
+  Switched SwitchedBy(const Run& run, const Plan& config) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnConfigEdited(const std::string& session,
                       const v1::ConfigEdited& untrusted);
@@ -347,9 +356,6 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsChosen(const Agent& agent, const std::string& run,
                        const std::vector<int64_t>& ranks);
-  // Steps that a bounded plan has before it, after the furthest rank's.
-  int64_t StepsLeft(const Run& run, const v1::PlanSpec& spec) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status CheckRunName(const std::string& run);
   static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
   uint64_t EmitEvent(v1::Event event);

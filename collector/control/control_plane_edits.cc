@@ -148,13 +148,14 @@ void ControlPlane::TryEdit(Run* run) {
   v1::SwitchOptions options;
   options.set_timeout_ms(kOwnSwitchTimeoutMs);
   std::shared_ptr<const Plan> config = edit.config;
+  std::optional<int64_t> until;
   if (usable) {
     spec.set_config_json(edit.config_json);
     run->edits.SetFault("");
     // A file that does not say leaves the switch as it is.
-    const bool on = plan != nullptr && plan->spec.enabled() &&
-                    StepsLeft(*run, plan->spec) > 0;
-    spec.set_enabled(config->dump_enable.value_or(on));
+    const Switched switched = SwitchedBy(*run, *config);
+    spec.set_enabled(switched.on);
+    until = switched.until;
   } else {
     spec.set_config_json(OperatorConfig(*run));
     // A disabled plan's config is asked for nothing but its text.
@@ -162,13 +163,15 @@ void ControlPlane::TryEdit(Run* run) {
     run->edits.SetFault(edit.who + ": " + edit.fault);
   }
   ++edit.attempts;
-  Switch(run->name, std::move(spec), std::move(config), /*expected_epoch=*/0,
-         options,
-         [this, name = run->name,
-          edit](const absl::StatusOr<v1::SwitchResult>& result) {
-           mutex_.AssertHeld();
-           EditDone(name, edit, result);
-         });
+  Switch(
+      run->name, std::move(spec), std::move(config), /*expected_epoch=*/0,
+      options,
+      [this, name = run->name,
+       edit](const absl::StatusOr<v1::SwitchResult>& result) {
+        mutex_.AssertHeld();
+        EditDone(name, edit, result);
+      },
+      until);
 }
 
 void ControlPlane::EditDone(const std::string& name, FileEdit edit,

@@ -58,8 +58,11 @@ ControlPlane::Reach ControlPlane::ReachOf(const Agent& speaker) const {
 }
 
 bool ControlPlane::IsOfAll(const Agent& speaker, Run* run, FileEdit* edit) {
-  const std::vector<const Agent*> others =
-      OthersThan(speaker, /*same_file=*/true);
+  std::vector<const Agent*> others = OthersThan(speaker, /*same_file=*/true);
+  std::sort(others.begin(), others.end(), [](const Agent* a, const Agent* b) {
+    return std::make_pair(a->identity.rank(), a->identity.pid()) <
+           std::make_pair(b->identity.rank(), b->identity.pid());
+  });
   if (others.empty()) {
     // As old as the first reading of it.
     for (const auto& [session, agent] : agents_) {

@@ -255,7 +255,8 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
 void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
                           std::shared_ptr<const Plan> config,
                           uint64_t expected_epoch,
-                          const v1::SwitchOptions& options, SwitchDone done) {
+                          const v1::SwitchOptions& options, SwitchDone done,
+                          std::optional<int64_t> until) {
   Run* const run = LoadRun(run_name);
   if (expected_epoch != 0 && expected_epoch != run->plans.last_epoch()) {
     return done(absl::AbortedError(
@@ -296,6 +297,7 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
       plan != nullptr && !spec.has_api_list() && plan->spec.has_api_list())
     spec.set_api_list(plan->spec.api_list());
   SwitchOperation::Request request{std::move(spec), options, std::move(config)};
+  request.until = until;
   // A file that cannot be used overtakes what is agreed on and not yet in force.
   if (const auto plan = run->plans.ForAll();
       plan != nullptr && plan->spec.enabled() && !request.spec.enabled() &&
@@ -340,13 +342,20 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
   }
 }
 
-int64_t ControlPlane::StepsLeft(const Run& run,
-                                const v1::PlanSpec& spec) const {
-  if (spec.for_steps() == 0) return INT64_MAX;
-  const int64_t next =
-      std::max(spec.effective_at_step(), FurthestStep(run.name) + 1);
-  return std::max<int64_t>(spec.effective_at_step() + spec.for_steps() - next,
-                           0);
+ControlPlane::Switched ControlPlane::SwitchedBy(const Run& run,
+                                                const Plan& config) const {
+  Switched now;
+  if (const auto plan = run.plans.ForAll();
+      plan != nullptr && plan->spec.enabled()) {
+    const v1::PlanSpec& spec = plan->spec;
+    if (spec.for_steps() > 0)
+      now.until = spec.effective_at_step() + spec.for_steps();
+    now.on = !now.until.has_value() || FurthestStep(run.name) + 1 < *now.until;
+  }
+  // What is on for some steps ends with them, also if the config says on.
+  if (!now.on) now.until.reset();
+  now.on = config.dump_enable.value_or(now.on);
+  return now;
 }
 
 void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
@@ -372,17 +381,12 @@ void ControlPlane::SetConfig(const v1::SetConfigRequest& request,
   spec.set_source(v1::PlanSpec::SOURCE_OPERATOR);
   spec.set_source_detail(who);
   if (request.has_api_list()) spec.set_api_list(request.api_list());
-  // Dumping goes on as long as it would have, and no longer.
-  v1::SwitchOptions options = request.options();
-  if (const auto plan = run->plans.ForAll();
-      plan != nullptr && plan->spec.enabled()) {
-    const int64_t left = StepsLeft(*run, plan->spec);
-    spec.set_enabled(left > 0);
-    if (plan->spec.for_steps() > 0 && options.for_steps() == 0)
-      options.set_for_steps(left);
-  }
+  Switched switched = SwitchedBy(*run, **config);
+  spec.set_enabled(switched.on);
+  if (request.options().for_steps() > 0) switched.until.reset();
   Switch(request.run(), std::move(spec), *std::move(config),
-         request.expected_epoch(), options, std::move(done));
+         request.expected_epoch(), request.options(), std::move(done),
+         switched.until);
 }
 
 absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(

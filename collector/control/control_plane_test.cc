@@ -239,42 +239,6 @@ TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
 }
 
 // A dump of three steps does not become an endless one.
-TEST_F(ControlPlaneTest, AConfigChangesNothingAboutWhenDumpingEnds) {
-  FakeRank rank;
-  Join(0, &rank);
-  BeginStep(&rank, 10);
-  v1::SwitchOptions options;
-  options.set_for_steps(10);
-  Enable(options);
-  const auto settle = [&](int64_t until) {
-    while (!rank.inbox.empty()) Deliver(&rank);
-    while (rank.step < until) BeginStep(&rank, rank.step + 1);
-  };
-  const auto set_config = [&](int64_t until) {
-    v1::SetConfigRequest request;
-    request.set_run("run");
-    request.set_config_json(std::string(DefaultConfigJson()));
-    result_.reset();
-    control_->SetConfig(request, [this](absl::StatusOr<v1::SwitchResult> r) {
-      result_ = std::move(r);
-    });
-    settle(until);
-    EXPECT_TRUE(result_.has_value() && result_->ok());
-  };
-  settle(13);
-  ASSERT_TRUE(result_.has_value() && result_->ok());
-  const int64_t end = (*result_)->effective_at_step() + 10;
-  set_config(17);
-  v1::GetConfigResponse config = *control_->GetConfig("run");
-  EXPECT_TRUE(config.enabled());
-  EXPECT_EQ(config.for_steps(), end - 14);
-  settle(40);
-  set_config(50);
-  config = *control_->GetConfig("run");
-  EXPECT_FALSE(config.enabled());
-  EXPECT_EQ(config.for_steps(), 0);
-}
-
 TEST_F(ControlPlaneTest, StepsOutOfRange) {
   FakeRank rank;
   Join(0, &rank);

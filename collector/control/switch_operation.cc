@@ -70,6 +70,11 @@ void SwitchOperation::Prepare() {
   v1::PlanSpec spec = request_.spec;
   spec.set_epoch(actions_.next_epoch());
   spec.set_effective_at_step(ChooseStep());
+  if (spec.enabled() && request_.until.has_value()) {
+    const int64_t left = *request_.until - spec.effective_at_step();
+    spec.set_enabled(left > 0);
+    spec.set_for_steps(std::max<int64_t>(left, 0));
+  }
   // Before the first step nothing has gone by.
   prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
   prepared_at_ = actions_.now();

@@ -58,6 +58,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     // A step from which on it overtakes a plan that is agreed on: in the first
     // attempts no later one is chosen, as long as nobody is there.
     std::optional<int64_t> not_after = std::nullopt;
+    // Recording that goes on under this plan ends here, wherever it begins: off
+    // if that has come before the plan.
+    std::optional<int64_t> until = std::nullopt;
   };
   // What the owner does for the operation.
   struct Actions {
