@@ -23,10 +23,13 @@ bare_system() {
 }
 
 # in_system NAME COMMAND..: in namespaces of its own, so that nothing outlives it.
+# Of this machine's directories it sees in_system_ccache, if that is set.
 in_system() {
   local root=$RANKPROBE_ROOT/build/chroot/$1
   shift
   unshare --mount --pid --fork --kill-child sh -c '
     mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" || exit 1
-    exec chroot "$0" env HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"' "$root" "$@"
+    if [ -n "$1" ]; then mkdir -p "$0/root/.cache/ccache" && mount --bind "$1" "$0/root/.cache/ccache" || exit 1; fi
+    shift
+    exec chroot "$0" env HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"' "$root" "${in_system_ccache:-}" "$@"
 }

@@ -9,4 +9,5 @@ install_packages "$RANKPROBE_ROOT/packaging/packages.txt"
 podman_settings
 test_case "a base image by debootstrap" podman_base_image
 test_case "the image of the Dockerfile" podman_build
-RANKPROBE_CONTAINERS=yes run_pytest /usr/bin/python3 "$RANKPROBE_ROOT/tests/containers"
+RANKPROBE_CONTAINERS=yes part "compose and manifests played" run_pytest /usr/bin/python3 "$RANKPROBE_ROOT/tests/containers"
+parts_print
