@@ -1,6 +1,6 @@
 """Zero-code attach: python -m rankprobe.run [options] -- COMMAND [ARGUMENT..]
 
-    python -m rankprobe.run --collector 10.0.0.1:7411 -- torchrun --nproc-per-node 8 train.py
+    python -m rankprobe.run --collector 10.0.0.1:7411 -- torchrun --nproc_per_node 8 train.py
 
 Every Python process of COMMAND that imports PyTorch is attached: the model is
 found when its optimizer is made, a step ends with optimizer.step(), and the
