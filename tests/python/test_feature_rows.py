@@ -342,6 +342,7 @@ def test_b16_compiled_functions_are_recorded_and_start_inside_a_trace_is_refused
 
     assert torch.compile(lambda x: x + 1, backend=inside)(x).tolist() == [0.0, 4.0]
     assert len(said) == 1 and "TORCHDYNAMO_DISABLE=1" in said[0]
+    torch._dynamo.reset()
 
 
 def test_config_of_the_instance_is_there_to_read(dump) -> None:

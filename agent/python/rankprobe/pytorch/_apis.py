@@ -105,9 +105,13 @@ class Apis:
         self._places: list[tuple[Any, str, Any, Any]] = []
         self._by_original: dict[Any, Any] = {}
         self._installed = False
+        # Calls of show_originals() that are open.
+        self._hidden = 0
+        # torch.compile was called.
+        self.on_compile: Callable[[], None] = lambda: None
         self._undo: list[Callable[[], None]] = []
-        # (module, name, original, prefix)
-        self._custom: dict[tuple[int, str], tuple[Any, str, Any, str]] = {}
+        # (module, name, original, prefix, stand-in)
+        self._custom: dict[tuple[int, str], tuple[Any, str, Any, str, Any]] = {}
         self._mode: Optional[_Mode] = None
         self._mode_entered = self._paused = False
         self._collect(self._own_list)
@@ -165,13 +169,12 @@ class Apis:
         if self._installed:
             return
         self._installed = True
-        for host, name, api, _ in self._places:
-            try:
-                setattr(host, name, api)
-            except (AttributeError, TypeError):  # a read-only namespace
-                continue
+        self._hidden = 1
+        self.show_stand_ins()
+        for module, name, _, _, api in self._custom.values():
+            setattr(module, name, api)
         self._wrap_work()
-        self._wrap_script()
+        self._wrap_compilers()
         self._wrap_optimizers()
 
     def remove(self) -> None:
@@ -185,6 +188,8 @@ class Apis:
                 delattr(host, name)
             else:
                 setattr(host, name, original)
+        for entry in self._custom.values():
+            self._take_off_custom(entry)
         for undo in self._undo:
             undo()
         self._undo.clear()
@@ -208,18 +213,23 @@ class Apis:
 
         self._replace(work, "wait", rankprobe_wait)
 
-    def _wrap_script(self) -> None:
-        """TorchScript compiles the originals, not the stand-ins."""
-        script = torch.jit.script
+    def _wrap_compilers(self) -> None:
+        """TorchScript compiles the originals, not the stand-ins; torch.compile keeps tables of them."""
+        for host, name in ((torch.jit, "script"), (torch, "compile")):
+            if hasattr(host, name):
+                self._replace(host, name, self._with_originals(getattr(host, name)))
 
-        def rankprobe_script(*args: Any, **kwargs: Any) -> Any:
-            self._swap(originals=True)
+    def _with_originals(self, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def rankprobe_compile(*args: Any, **kwargs: Any) -> Any:
+            self.show_originals()
             try:
-                return script(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
-                self._swap(originals=False)
+                self.show_stand_ins()
+                self.on_compile()
 
-        self._replace(torch.jit, "script", rankprobe_script)
+        return rankprobe_compile
 
     def _wrap_optimizers(self) -> None:
         """PyTorch's own optimizers hold no early bound functions: under the mode
@@ -245,15 +255,26 @@ class Apis:
 
         return rankprobe_call
 
-    def _swap(self, originals: bool) -> None:
-        for host, name, api, original in self._places:
-            if not originals:
-                setattr(host, name, api)
-            elif original is None:
-                if name in vars(host):
-                    delattr(host, name)
-            else:
+    def show_originals(self) -> None:
+        """Until show_stand_ins(), as often: PyTorch as it is without stand-ins."""
+        self._hidden += 1
+        if self._hidden > 1 or not self._installed:
+            return
+        for host, name, _, original in self._places:
+            if original is not None:
                 setattr(host, name, original)
+            elif name in vars(host):
+                delattr(host, name)
+
+    def show_stand_ins(self) -> None:
+        self._hidden -= 1
+        if self._hidden > 0 or not self._installed:
+            return
+        for host, name, api, _ in self._places:
+            try:
+                setattr(host, name, api)
+            except (AttributeError, TypeError):  # a read-only namespace
+                continue
 
     # The mode lies on the stack of the thread that starts a step.
     def enter_mode(self) -> None:
@@ -292,7 +313,8 @@ class Apis:
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str], traits: Optional[dict[str, Any]] = None) -> None:
-        """Records `module.name` as `{prefix}.{name}`; what is registered stays as it is.
+        """Records `module.name` as `{prefix}.{name}`, while the stand-ins are in place;
+        what is registered stays as it is.
         traits: as those of a list's functions.
 
         Raises ValueError when there is no such callable or for a bad prefix.
@@ -311,13 +333,21 @@ class Apis:
                      "restore_custom_api first")
             return
         original = getattr(module, name)
-        self._custom[key] = (module, name, original, prefix)
-        setattr(module, name, _native.api(original, self._capture, prefix, name, traits or {}))
+        api = _native.api(original, self._capture, prefix, name, traits or {})
+        self._custom[key] = (module, name, original, prefix, api)
+        if self._installed:
+            setattr(module, name, api)
 
     def restore_custom(self, module: Any, name: str) -> None:
         entry = self._custom.pop((id(module), name), None)
         if entry is not None:
-            setattr(entry[0], entry[1], entry[2])
+            self._take_off_custom(entry)
+
+    @staticmethod
+    def _take_off_custom(entry: tuple[Any, str, Any, str, Any]) -> None:
+        module, name, original, _, api = entry
+        if getattr(module, name, None) is api:
+            setattr(module, name, original)
 
 
 def _around_optimizer_steps(before: Callable, after: Callable) -> list[Callable[[], None]]:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Sequence, Union
 import torch
 
 from rankprobe.pytorch._apis import Apis, optimizer_scopes
+from rankprobe.pytorch._compiled import CompilerImport, EagerStance, compiles
 from rankprobe.pytorch._module_dump import ModuleDump
 from rankprobe.pytorch._modules import ModuleHooks
 from rankprobe.pytorch._process import warn
@@ -32,12 +33,16 @@ class Instruments:
         self.module_dump = ModuleDump(capture, self._modules)
         self._recomputations = Recomputations(lambda: capture.active)
         self._scopes: list[Callable[[], None]] = []
-        # They are those of the plan in force.
-        self.applied = False
+        self._eager = EagerStance()
+        self.apis.on_compile = self._compile_called
+        self._import = CompilerImport(self.apis.show_originals, self._compiler_came)
+        # They are those of the plan in force, and not set aside.
+        self.applied = self._in_place = False
 
     def apply(self, plan: dict) -> None:
         """Patches and hooks that this level needs, and no others."""
-        self.applied = True
+        self.applied = self._in_place = True
+        self._import.install()
         # construct.json names backward calls even where their data is not wanted.
         self._modules.backward = plan["backward"] or plan["extra_info"]
         self._modules.parameters_grad = plan["parameters_grad"]
@@ -45,22 +50,52 @@ class Instruments:
             self._recomputations.install()
         if plan["records_apis"]:
             self.apis.use(plan["api_list"])
-            self.apis.install()
         else:
             self.apis.leave_mode()
             self.apis.remove()
+        self._remove_scopes()
+        self._install_apis(plan)
+
+    def _install_apis(self, plan: dict) -> None:
+        if plan["records_apis"]:
+            self.apis.install()
+            if plan["records_modules"] and not self._scopes:
+                self._scopes = list(optimizer_scopes(self._capture))
+
+    def take_off(self) -> None:
+        """While dumping is off."""
+        self.applied = False
+        self.set_aside()
+
+    def set_aside(self) -> None:
+        """In steps that are not recorded nothing of ours is left that a compiler could trace."""
+        if self._in_place:
+            self._in_place = False
+            self._import.remove()
+            self.apis.remove()
+            self._modules.remove()
+            self._remove_scopes()
+            self._recomputations.remove()
+
+    def put_back(self, plan: dict) -> None:
+        """A step is recorded again, by the plan that was applied."""
+        if self._in_place:
+            self._install_apis(plan)
+        else:
+            self.apply(plan)
+
+    def _remove_scopes(self) -> None:
         for undo in self._scopes:
             undo()
         self._scopes.clear()
-        if plan["records_apis"] and plan["records_modules"]:
-            self._scopes = list(optimizer_scopes(self._capture))
 
-    def take_off(self) -> None:
-        """While dumping is off. Hooks of modules stay: they cost one test each."""
-        if self.applied:
-            self.applied = False
-            self.apis.remove()
-            self._recomputations.remove()
+    def _compile_called(self) -> None:
+        if not self._eager.wanted:  # a forward before the first start() may compile
+            self.set_aside()
+
+    def _compiler_came(self) -> None:
+        self.apis.show_stand_ins()
+        self._eager.compiler_came()
 
     def watch(self, model: Model, plan: dict, tokens: bool) -> None:
         """The model(s) that the step records. tokens: their forwards are counted."""
@@ -72,17 +107,30 @@ class Instruments:
 
     def begin_step(self, plan: dict) -> None:
         self._modules.begin_step()
+        self._eager.enter()
         if plan["records_apis"]:
             self.apis.enter_mode()
 
-    def leave_mode(self) -> None:
-        """No API is recorded from here on."""
+    def end_recording(self) -> None:
+        """No API is recorded from here on; gradients are."""
         self.apis.leave_mode()
+        self._eager.leave()
+        if compiles():
+            self.apis.remove()
+            self._remove_scopes()
+
+    def end_step(self) -> None:
+        """No gradient of the step is recorded from here on."""
+        self.end_recording()
+        self.module_dump.end_step()
+        if compiles():
+            self.set_aside()
 
     def remove(self) -> None:
         """Everything, for good."""
+        self._import.remove()
         self.apis.remove()
         self._modules.remove()
         self._recomputations.remove()
-        for undo in self._scopes:
-            undo()
+        self._remove_scopes()
+        self._eager.leave()

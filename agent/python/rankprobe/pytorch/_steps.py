@@ -57,6 +57,11 @@ class StepState:
         self._dirty.add(self.current)
 
     @property
+    def has_records(self) -> bool:
+        """Whether the current step has records."""
+        return self.current in self._dirty
+
+    @property
     def any_dirty(self) -> bool:
         return bool(self._dirty)
 

@@ -17,6 +17,7 @@ import torch
 
 from rankprobe.pytorch import _config
 from rankprobe.pytorch._bindings import make_capture
+from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
@@ -87,7 +88,7 @@ class PrecisionDebugger:
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
             self._namespaces = Namespaces(self._instruments.apis, namespaces)
             PrecisionDebugger._instance = self
-            if self._switch.enabled:
+            if self._switch.enabled and not compiles():
                 self._instruments.apply(self._switch.plan)
             atexit.register(self.close)
 
@@ -200,7 +201,7 @@ class PrecisionDebugger:
         """Sends what is left and ends the session; also done at exit."""
         if self._over():
             return
-        self._instruments.leave_mode()
+        self._instruments.end_recording()
         if self._steps.any_dirty:
             self._session.stop()
             self._export(self._steps.current)
@@ -236,14 +237,19 @@ class PrecisionDebugger:
         # Also what is off here may be switched on by the collector.
         rank = self._session.start(rank_id, self._requests(scheduled_tokens, first_positions))
         self._take_plan(model is not None)
-        if not self._switch.enabled or self._finished():
+        if not self._switch.enabled:
             return
+        if self._finished():
+            return self._instruments.set_aside()
         plan = self._switch.plan
         recording = self._session.recording
         if not recording:
             self._notices.started(plan, rank, self._session.native.request_missing)
+            if not self._steps.has_records:
+                self._instruments.set_aside()
         if plan["records_saved"] or not recording:
             return
+        self._instruments.put_back(plan)
         if model is not None:
             self._instruments.watch(model, plan, token_range is not None)
         if plan["records_apis"]:
@@ -262,7 +268,7 @@ class PrecisionDebugger:
     def _stop(self) -> None:
         if self._over():
             return
-        self._instruments.leave_mode()
+        self._instruments.end_recording()
         if self._steps.running:
             self._notices.stopped(self._switch.plan, self._capture, self._steps.current)
         self._steps.running = False
@@ -272,8 +278,7 @@ class PrecisionDebugger:
     def _step(self) -> None:
         if self._over():
             return
-        self._instruments.leave_mode()
-        self._instruments.module_dump.end_step()
+        self._instruments.end_step()
         if self._steps.running:
             self._session.stop()
             self._session.commit()
@@ -306,7 +311,7 @@ class PrecisionDebugger:
         changed = self._switch.take(self._session)
         if not self._switch.enabled:
             if self._steps.running:
-                self._instruments.leave_mode()
+                self._instruments.end_recording()
                 self._session.stop()
                 self._steps.running = False
             self._instruments.take_off()

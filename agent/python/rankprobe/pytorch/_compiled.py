@@ -1,0 +1,116 @@
+"""torch.compile while a step is recorded.
+
+Hooks and stand-ins are no part of compiled code: a compiler that saw them would
+break its graphs at each, and compile ours. So compiled functions run as plain
+Python in recorded steps (PyTorch's own stance "force_eager"), and as what was
+compiled before in all others: nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from typing import Any, Callable, Optional
+
+import torch
+
+from rankprobe.pytorch._process import warn
+
+_DYNAMO = "torch._dynamo"
+
+
+def compiles() -> bool:
+    """Whether torch.compile was called in this process, for all that is known."""
+    backends: Optional[dict] = getattr(sys.modules.get(f"{_DYNAMO}.eval_frame"), "cached_backends", None)
+    return any(backend is not None and backend is not False for backend in (backends or {}).values())
+
+
+class CompilerImport:
+    """Stands around the first import of the compiler, which keeps tables of PyTorch's
+    functions: before() and after() are called by the thread that imports. Who
+    puts it in place takes it off.
+    """
+
+    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._before, self._after = before, after
+
+    def install(self) -> None:
+        if _DYNAMO not in sys.modules and self not in sys.meta_path:
+            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Of the protocol of sys.meta_path."""
+        if name != _DYNAMO:
+            return None
+        self.remove()
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is None:
+            return spec
+        run = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            self._before()
+            try:
+                run(module)
+            finally:
+                self._after()
+
+        loader.exec_module = exec_module
+        return spec
+
+
+class EagerStance:
+    """The stance of the compiler in recorded steps. Called by Instruments alone.
+
+    A stance that the program sets in mid-step is the program's own and stays.
+    """
+
+    def __init__(self) -> None:
+        # A step is recorded.
+        self.wanted = False
+        self._told = False
+        self._stance: Any = None
+
+    def enter(self) -> None:
+        """A step is recorded from here on; a second time is a no-op."""
+        self.wanted = True
+        self.compiler_came()
+
+    def compiler_came(self) -> None:
+        """The compiler is there, perhaps since now. It is not imported by us: that takes seconds."""
+        if not self.wanted or self._stance is not None or _DYNAMO not in sys.modules:
+            return
+        if not hasattr(getattr(torch, "compiler", None), "set_stance"):  # below PyTorch 2.6
+            return
+        try:
+            self._stance = torch.compiler.set_stance("force_eager")
+        except RuntimeError as error:  # start() in compiled code
+            warn(f"compiled code is recorded where its graph breaks: {error}")
+            return
+        self._tell()
+
+    def leave(self) -> None:
+        """What was compiled is used again."""
+        self.wanted = False
+        stance, self._stance = self._stance, None
+        if stance is None:
+            return
+        self._tell()
+        if getattr(sys.modules[f"{_DYNAMO}.eval_frame"], "_stance", stance.stance) is not stance.stance:
+            return
+        try:
+            stance.__exit__(None, None, None)
+        except RuntimeError as error:
+            warn(f"torch.compile stays off: {error}")
+
+    def _tell(self) -> None:
+        """One line, once there is something compiled."""
+        if not self._told and compiles():
+            self._told = True
+            print("rankprobe: torch.compile: recorded steps run as plain Python, not compiled; the others run what was "
+                  "compiled", file=sys.stderr, flush=True)
