@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs, and the flags that every one of them takes.
 #include "cli/app.h"
 

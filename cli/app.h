@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands of `rankprobe`. Each Register* puts its sub-commands into the app
 // and stores what to run; run() returns a status and may set an exit code of its
 // own for partial success.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `rankprobe` ends with; printed by --help.
 #ifndef RANKPROBE_CLI_EXIT_CODES_H_
 #define RANKPROBE_CLI_EXIT_CODES_H_

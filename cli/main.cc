@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rankprobe: the operator's command line.
 #include <google/protobuf/stubs/logging.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: the programs (component programs), and for C++ programs the
 # agents' archives, headers, rankprobeConfig.cmake and pkg-config files
 # (components development and, for LibTorch, libtorch). The wheel's component (python) is agent/python's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Man pages and completions, written by the programs themselves, in
 # BUILD/share; target rankprobe_manual, install component manual.
 include_guard()

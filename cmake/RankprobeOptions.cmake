@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Compiler settings shared by every target. Code in this tree is built with
 # warnings as errors; clang also checks the lock annotations.
 set(CMAKE_CXX_STANDARD 20)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The Python that extensions are built for: the one named by Python3_EXECUTABLE
 # (scikit-build-core does), else 3.11, else any.
 include_guard(DIRECTORY)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # With RANKPROBE_STATIC_DIR, every library but the C library becomes part of each
 # program and extension: Debian's archives, and from that directory those of them
 # that are not position-independent (packaging/wheel/static_libraries.sh). With

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # rankprobe_library(NAME SRCS .. DEPS ..), rankprobe_test(NAME SRCS .. DEPS ..),
 # rankprobe_benchmark(NAME SRCS .. DEPS ..), rankprobe_binary(NAME SRCS .. DEPS ..).
 include_guard()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # clang for arm64 against build/aarch64/sysroot (packaging/aarch64/sysroot.sh);
 # what it makes runs by qemu-user, so that tests are found and run as usual.
 set(CMAKE_SYSTEM_NAME Linux)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A working set of certificates and tokens, for tests and for a first try:
 #   deploy/certs.sh DIRECTORY [HOST_OR_IP..]
 # makes in DIRECTORY
@@ -10,7 +11,7 @@
 #   agent.token operator.token viewer.token   one token each, for RANKPROBE_TOKEN_FILE
 set -euo pipefail
 umask 077
-[ $# -ge 1 ] || { sed -n '2,10p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '3,11p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 dir=$1
 shift
 mkdir -p "$dir"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The main job, end to end on one machine: build, start the collector, train a
 # small transformer on 4 ranks, switch statistics and then tensors on from
 # outside while it trains, export the msprobe layout and say what it cost.
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --ranks) ranks=${2:?--ranks needs a number}; shift ;;
     --out) out=$(realpath -m "${2:?--out needs a directory}"); shift ;;
     --keep) keep=1 ;;
-    -h | --help) sed -n '2,10p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '3,11p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown option $1 (see --help)" ;;
   esac
   shift

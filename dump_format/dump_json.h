@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON documents of one step, byte for byte as msprobe writes them
 // (docs/formats.md, "Dump layout"). Pure functions.
 #ifndef RANKPROBE_DUMP_FORMAT_DUMP_JSON_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the dumps under a path: one rank's directory, a step of ranks, or a
 // dump of steps. A process without a rank (`proc{pid}`) that is alone in its
 // step counts as rank 0. Beside ranks it is another process than they are: its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's step of the dump layout: dump.json (or debug.json), stack.json of
 // both generations, construct.json. Opening makes an index of the entries;
 // records are read on demand, so a file may be larger than memory. After Open

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading dumps, and what bad ones get: one line that names file and reason.
 #include "dump_format/dump_reader.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of one entry: its tensors and values, flattened in the order and
 // with the names msprobe's tables have. Rows point into the JsonDocument they
 // were made from. Pure functions.

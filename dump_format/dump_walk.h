@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass over a dump.json or debug.json, which may be larger than memory: what
 // stands beside "data", and each entry in it. What every reader of these files
 // is made of. Pure functions; the stream is the caller's. The file is not

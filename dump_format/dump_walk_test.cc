@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walking a file piece by piece: values at the edges of the window, and files
 // that end or go wrong anywhere.
 #include "dump_format/dump_walk.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The permission rule for what is read (docs/analysis.md, "Which files are
 // read"): a dump or a mapping that others can change, that belongs to another
 // user, or that is a link to somewhere is refused, as msprobe refuses it,

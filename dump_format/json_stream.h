@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks a JSON file of any size through a window of fixed size: finds where
 // members begin and end without building their values. Brackets, quotes and
 // literals are checked as far as skipping needs; a slice is checked in full

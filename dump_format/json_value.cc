@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dump_format/json_value.h"
 
 #include <charconv>

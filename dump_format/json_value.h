@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON as a dump holds it: NaN and Infinity as bare words, integers of any
 // length, ASCII or UTF-8 text. A parsed tree lives in its document; strings
 // without escapes point into the parsed text. Plain values, one thread at a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // manifest.json: what an export holds and what it knows to be missing.
 // Not thread-safe; owned by one export.
 #ifndef RANKPROBE_DUMP_FORMAT_MANIFEST_H_

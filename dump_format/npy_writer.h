@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A .npy file (NumPy's format 1.0) of a text array, as a stream like
 // PtWriter's: everything before the bytes, the bytes as they come, nothing
 // after.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pickle of one tensor, as torch.save writes it. Nothing is executed: the
 // few globals a tensor needs are symbols here. Pure function of its input.
 #ifndef RANKPROBE_DUMP_FORMAT_PICKLE_TENSOR_H_

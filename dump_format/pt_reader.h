@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens a .pt file that holds one tensor. The pickle inside is read by a
 // machine that knows tensors and nothing else: any other global is refused
 // before anything is built, so a hostile file costs an error. A PtTensor is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The .pt reader takes tensors and nothing else.
 #include "dump_format/pt_reader.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A .pt file of one contiguous tensor, as a stream: everything before the
 // bytes, the bytes as they come, everything after.
 // torch.load(weights_only=True) of PyTorch 1.13 and 2.x opens it. Layout:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stack.json, construct.json and requests.json, which say where calls come from
 // and whose they are.
 #include "absl/strings/str_cat.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The statistics of a tensor: their order, their names in the files that are
 // read and written, and how analysis takes them. A new one is an enumerator and
 // a line of the table.

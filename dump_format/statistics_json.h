@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The statistics of a recorded tensor as dump.json has them. Used on one thread; the
 // writer is the caller's.
 #ifndef RANKPROBE_DUMP_FORMAT_STATISTICS_JSON_H_

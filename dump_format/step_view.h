@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One process' step, merged from its records: what one `rank{R}` directory of
 // the dump layout says. A plain value.
 #ifndef RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # All tests of rankprobe, from a bare clone on Debian 12:
 #   ./tests/run.sh            everything
 #   ./tests/run.sh --quick    without the stages that need PyPI
@@ -14,7 +15,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --quick) stages=unit,python,attack,docs ;;
     --stage) stages=${2:?--stage needs a name}; shift ;;
-    -h | --help) sed -n '2,8p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '3,9p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown option $1 (see --help)" ;;
   esac
   shift

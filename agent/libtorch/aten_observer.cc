@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/libtorch/aten_observer.h"
 
 #include <torch/csrc/autograd/function.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // L1 of a C++ program: watches ATen calls through RecordFunction. Only the
 // outermost call of a thread is recorded; calls inside backward nodes are not.
 // The backward of a call comes from a post hook on its output's autograd node.

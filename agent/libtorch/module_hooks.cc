@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/libtorch/module_hooks.h"
 
 #include <torch/csrc/autograd/function_hook.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // L0 of a C++ program: what PrecisionDebugger::Forward does around a module.
 // Gradients come from tensor hooks: on the outputs, and on views of the inputs
 // made for the purpose, so that other uses of an input do not mix in.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The debugger for LibTorch programs. Same calls as msprobe's
 // PrecisionDebugger:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // at::Tensor -> what the recorder takes. Thread-safe per instance where noted.
 #ifndef RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_
 #define RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_

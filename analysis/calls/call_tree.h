@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The call tree of one rank's step, from construct.json. Nodes are numbered in
 // order of creation, the root is 0. Built once, then immutable but for the
 // marks that matching sets.

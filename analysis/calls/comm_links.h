@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which communication call of one rank belongs to which of another: sends to
 // receives, members of a collective to each other. Filled rank by rank, then
 // asked once. Not thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a graph node, also of one whose sides or statistics come from
 // several ranks. Buffers are reused; not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_CALLS_NODE_ROWS_H_

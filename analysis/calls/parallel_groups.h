@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the ranks of a run share a model: tensor, pipeline and data parallel
 // sizes, and the groups of ranks they make. docs/analysis.md, "Parallel
 // layouts". Pure functions.

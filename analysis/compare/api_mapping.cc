@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "analysis/compare/api_mapping.h"
 
 #include <yaml-cpp/yaml.h>

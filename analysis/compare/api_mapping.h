@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pairs API calls of different names: one rule renames "Torch.mul" to
 // "Tensor.mul" and may say which argument or output stands where.
 // docs/analysis.md, "Tables". Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of `rankprobe compare`: one line for each value of the target dump
 // beside its partner in the reference dump. Columns: docs/analysis.md, "Tables".
 #ifndef RANKPROBE_ANALYSIS_COMPARE_COMPARE_H_

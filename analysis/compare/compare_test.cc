@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compare against tables that msprobe 26.2.0 made of the same dumps.
 #include "analysis/compare/compare.h"
 

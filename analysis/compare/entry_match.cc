@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "analysis/compare/entry_match.h"
 
 #include <yaml-cpp/yaml.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which entry of the reference dump a target entry is compared with, and which
 // of its rows. Immutable after Make; the readers outlive it.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pairs the calls of two models whose layers have different names, by rules
 // such as `TransformerLayer: {attention: self_attn}`. docs/analysis.md, "Layer
 // mapping". Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far the elements of two tensors are apart: numbers, or the reason why
 // there is none. FormatMetric() makes the text that tables, graphs and logs
 // show. The rules are in docs/analysis.md, "Metrics". Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The measures of two tensors.
 #include "analysis/compare/metrics.h"
 

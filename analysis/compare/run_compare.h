@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares two dumps rank by rank: the loop that the command line and Python
 // share. What becomes of each table, the visitor decides. Used on one thread.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_RUN_COMPARE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A statistic of one row beside that of another: a number, or the reason why
 // there is none. DifferenceText() and RelativeText() make the text that tables
 // and graphs show. The rules are in docs/analysis.md, "Metrics". Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables as files: CSV, or XLSX. A file appears under its name only when it is
 // finished; until then it has a temporary name, and goes when the sink goes.
 // Not thread-safe.

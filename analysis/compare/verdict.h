@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pass, warning or error for the rows of one entry and for the entry. The
 // checks and their thresholds: docs/analysis.md, "Verdicts". Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_VERDICT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The .vis.db file that the graph view opens: tb_nodes, tb_stack, tb_config
 // (docs/analysis.md, "Graph database"). It is written under a temporary name
 // and appears when Finish succeeds. Used by one thread.

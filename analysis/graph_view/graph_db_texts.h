@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Texts of tb_config that the graph view shows: what colours and metrics mean.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_TEXTS_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_TEXTS_H_

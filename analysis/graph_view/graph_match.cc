@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "analysis/graph_view/graph_match.h"
 
 #include <deque>

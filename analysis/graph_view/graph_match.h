@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the partner of each node of one graph in another and marks both.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_MATCH_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_MATCH_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON of a node's values in tb_nodes, as the graph view shows it: every
 // value a string, the metrics of a comparison merged in. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_ROWS_H_

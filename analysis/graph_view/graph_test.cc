@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // graph_visualize against databases that msprobe 26.0.0 made of the same
 // dumps, and the rules of the graph one by one.
 #include <gmock/gmock.h>

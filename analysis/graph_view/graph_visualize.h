@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `graph_visualize`: one .vis.db of one dump (build) or of two (compare), over
 // all their steps and ranks.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_VISUALIZE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the nodes of graphs into a .vis.db: their rows, verdicts against the
 // other side's, stacks and links of communication. Used by one thread.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_WRITER_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes merged graphs as dumps: step{S}/rank{R}/dump.json, construct.json and
 // stack.json of the usual form, dump.json with "is_merged" and, in an entry,
 // "parallel_merge_info". What reads a dump reads them. Used by one thread.

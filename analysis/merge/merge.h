@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merges the graphs of a run's ranks into one graph for each data parallel
 // replica, so that runs of different parallel layouts can be laid side by
 // side. docs/analysis.md, "Parallel layouts".

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pipeline parallelism: each stage has the model's wrapper modules and some of
 // its layers, under names that start from 0 again.
 #include "analysis/merge/merge_stages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pipeline stages into one tree: docs/analysis.md, "Parallel layouts".
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor parallelism: each rank has a part of a tensor; the whole has the
 // largest maximum, the smallest minimum, the mean of the means (the parts are
 // of one size) and the root of the summed squares of the norms.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The call trees of many ranks while they are merged into fewer. Nodes live in
 // one pool and move between trees; what they recorded is read when needed.
 // Used on one thread; the pool outlives the trees.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rankprobe._analysis: the analysis as Python functions. rankprobe/analysis.py
 // is its face. Work runs without the interpreter's lock; errors are ValueError.
 #include <pybind11/pybind11.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds where something bad (an overflow, a difference) began, over all ranks
 // and through communication. What "bad" is, the caller says. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_ANOMALY_ORIGIN_H_

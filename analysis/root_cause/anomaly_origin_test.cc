@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where an overflow began, over ranks and through communication.
 #include "analysis/root_cause/anomaly_origin.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "analysis/root_cause/diff_analyze.h"
 
 #include "absl/strings/match.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `compare --diff_analyze`: the first calls over all ranks whose outputs are
 // far from the reference dump's, through communication.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_DIFF_ANALYZE_H_

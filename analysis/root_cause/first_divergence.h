@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `first-divergence`: the earliest calls of a dump whose outputs differ from
 // another dump's while their inputs match, over all ranks and through
 // communication, and what could not be seen.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first call that differs between two runs.
 #include "analysis/root_cause/first_divergence.h"
 

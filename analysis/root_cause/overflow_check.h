@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `overflow_check`: where the first NaN or infinity of a step came from, over
 // its ranks and through communication.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_CHECK_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `replicas`: without a reference dump, what should be equal across ranks and is
 // not: parameters and gradients of data-parallel replicas, results of
 // collectives, what was sent against what was received.

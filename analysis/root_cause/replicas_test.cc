@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that should hold the same values, and do not.
 #include "analysis/root_cause/replicas.h"
 

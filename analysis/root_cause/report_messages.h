@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The answers of the analysis as messages (rankprobe/v1/analysis.proto), which
 // the command line prints and Python turns into dicts. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_REPORT_MESSAGES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "analysis/root_cause/row_difference.h"
 
 #include <algorithm>

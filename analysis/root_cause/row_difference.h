@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far two values of a dump are apart, and how far rounding alone may take
 // them (docs/analysis.md, "Tolerances"). Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far two rows are apart, and what rounding may do.
 #include "analysis/root_cause/row_difference.h"
 

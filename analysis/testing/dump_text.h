@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small dumps as text, for the tests of root cause: calls of one tensor in and
 // one out whose four statistics are equal.
 #ifndef RANKPROBE_ANALYSIS_TESTING_DUMP_TEXT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connection of one CLI call.
 #ifndef RANKPROBE_CLI_CLIENT_CLIENT_H_
 #define RANKPROBE_CLI_CLIENT_CLIENT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a verb's dump comes from: a path, or `run:NAME` (`run:NAME@STEP`), a
 // run in the archive, which is streamed into a temporary directory. The
 // directory goes with the object. Not thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/client/live_capture.h"
 
 #include <google/protobuf/struct.pb.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the collector to record chosen calls in full, once, on the same step of
 // one run or of several that are in progress. Blocks until the step is in the
 // archive. Used by verbs, on one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acc_check: PyTorch's kernels are run by a Python worker; this finds the dump
 // and hands over.
 #include <spawn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // verify, delete, backup: care of the archive.
 #include <cstdio>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // run: a training job with the agent in it. Python does it (rankprobe.run), so
 // the program becomes that one and keeps its process, terminal and signals.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // export: the dump layout, here or on the collector's machine.
 #include <unistd.h>
 

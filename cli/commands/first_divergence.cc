@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // first-divergence.
 #include "analysis/root_cause/first_divergence.h"
 

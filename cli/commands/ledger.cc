@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ledger: what became of every record and payload of a run.
 #include <cstdio>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // explain, events, triggers, flight, watch, top.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // overflow_check.
 #include "analysis/root_cause/overflow_check.h"
 

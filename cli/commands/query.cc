@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // query: one statistic over the steps of a run, as lines of a table.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replicas.
 #include "analysis/root_cause/replicas.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // runs, status, config get.
 #include <cstdio>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // enable, disable, config get, config set.
 #include <cstdio>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "0,4-6" on the command line. Pure.
 #ifndef RANKPROBE_CLI_FLAGS_RANGES_H_
 #define RANKPROBE_CLI_FLAGS_RANGES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of a streamed export, written into a StagedTree. Paths come from the
 // collector and are not trusted. Not thread-safe.
 #ifndef RANKPROBE_CLI_OUTPUT_EXPORT_RECEIVER_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss ledger as people read it: totals by reason. Not thread-safe.
 #ifndef RANKPROBE_CLI_OUTPUT_LEDGER_TEXT_H_
 #define RANKPROBE_CLI_OUTPUT_LEDGER_TEXT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How verbs speak: tables for people, JSON for programs. All that the command
 // line writes goes through here, since most of it comes from elsewhere: names
 // of runs and hosts, messages of ranks, what a dump holds. None of it may steer

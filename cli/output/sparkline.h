@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers over steps in one line of text. Pure.
 #ifndef RANKPROBE_CLI_OUTPUT_SPARKLINE_H_
 #define RANKPROBE_CLI_OUTPUT_SPARKLINE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of a streamed export as a tar (pax, names in UTF-8 in any locale) to a
 // file or standard output, as they come. Paths from the collector are not
 // trusted. Not thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which process speaks for a rank's step, where several recorded it. Pure.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_CHOOSE_STEPS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_CHOOSE_STEPS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/directory_sink.h"
 
 #include "common/base/status_macros.h"

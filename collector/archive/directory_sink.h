@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An ExportSink over a staged tree that several sinks of one export share. One
 // thread each.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_DIRECTORY_SINK_H_

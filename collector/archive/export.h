@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the msprobe dump layout of a run from the store:
 //   step{N}/rank{R}/{dump,stack,construct}.json, dump_tensor_data/*.pt,
 //   debug.json (level debug), dump_error_info.log, and manifest.json at the

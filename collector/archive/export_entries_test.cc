@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step's records become in dump.json, hostile ones too.
 #include <algorithm>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters of exports, read by the metrics endpoint. Any thread.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_METRICS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_METRICS_H_

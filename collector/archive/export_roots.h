@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The directories of this machine that operators may have written to
 // (--export-root), and the only way to write there.
 //

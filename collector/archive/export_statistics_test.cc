@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics beside Max, Min, Mean and Norm in an exported dump.json.
 #include <string>
 #include <vector>

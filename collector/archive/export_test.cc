@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported trees: which incarnation, again, on threads, linked, taken up again.
 #include "collector/archive/export.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss ledger: what became of every record and payload of one process'
 // step. The one place that accounts; manifest.json, dump_error_info.log,
 // `rankprobe ledger` and `status` only print what it says.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merges the records of one process' step into what the dump layout says of it.
 // Pure function of the store.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_

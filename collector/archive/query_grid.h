@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One statistic of a run over its steps, as a grid, out of the records as
 // dump.json has them.
 // Threads: may run in several threads at once over one Store.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers over steps, gathered into rows and columns within a bound on cells:
 // where there would be more, neighbouring steps share a column. True values:
 // nothing is clipped, a NaN is a NaN, what is not there is not 0.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who did what to a run: one JSON object a line.
 //
 // What operators did is never dropped. What agents cause is bounded: after

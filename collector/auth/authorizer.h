@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may call what. One rule for all services: the role that a method needs is
 // the option `access` of its descriptor (proto/rankprobe/v1/access.proto); a
 // method without one, or of nobody's, needs an operator.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is kept of a secret; same_bytes.h compares it. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_AUTH_SECRET_H_
 #define RANKPROBE_COLLECTOR_AUTH_SECRET_H_

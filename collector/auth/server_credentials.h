@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the server's port is secured: TLS, client certificates, tokens. The check
 // runs in gRPC before any service sees the call, so no method can forget it.
 //

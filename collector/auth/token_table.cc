@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/auth/token_table.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bearer tokens and what their holders may do. Immutable after parsing.
 //
 // The file: one holder a line, `ROLE NAME TOKEN [BINDING..]`; a word that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a process says whose token is bound to ranks reaches these, and no others
 // that do not say the same.
 #include <cstdint>

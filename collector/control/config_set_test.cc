@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config set, and edits of the config file: what dump_enable in them does, and
 // that what is on for some steps ends with these.
 #include <string>

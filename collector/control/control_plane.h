@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is connected, what each run records, and the switches in progress.
 //
 // Ownership: one per collector; the Store and the Clock outlive it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ControlPlane: config files that are edited while the job runs
 // (docs/design.md, "Who decides").
 #include <algorithm>

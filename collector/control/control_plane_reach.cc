@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ControlPlane: whom the word of a process reaches. Whoever holds a token that is
 // bound to ranks answers for these, not for what others record
 // (docs/security.md, "Who a rank speaks for").

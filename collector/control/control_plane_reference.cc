@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ControlPlane: differences from a reference (tensor.bench_path, tensor.diff_nums).
 #include <algorithm>
 #include <utility>

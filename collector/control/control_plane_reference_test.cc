@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // diff_nums as one budget of all ranks, against ranks in memory.
 #include <string>
 #include <vector>

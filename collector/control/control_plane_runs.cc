@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs in memory: brought from the store, and forgotten when nobody speaks of
 // them.
 #include <algorithm>

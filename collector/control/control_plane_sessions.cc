@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may have which session: Hello, the first plan of a run, room, reconnects,
 // ranks that become known, and what of it the audit log is told.
 #include <algorithm>

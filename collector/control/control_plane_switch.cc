@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operators' side of the control plane: plans and their switches.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ControlPlane: events, triggers, budgets of runs, and Explain.
 #include <algorithm>
 #include <utility>

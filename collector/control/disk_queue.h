@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work that waits for the disk, one task after another in the order of Add, so
 // that nobody waits for a disk while holding a lock that others need.
 //

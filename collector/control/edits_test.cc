@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Config files that are edited while the job runs: order, sameness, faults.
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happened to runs: the newest events in memory, all in a file that is
 // turned over once. Each line of the file is one framed Event: length, CRC32C,
 // bytes (docs/formats.md, "Events and audit").

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a rank's calls are, will be or would be captured or not. Pure functions
 // over the plan, what is known of the rank and the calls it last made; the
 // decisions are CallFilter's own.

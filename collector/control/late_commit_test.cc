@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commits that come too late for some of the ranks.
 #include "absl/strings/str_cat.h"
 #include "collector/testing/switch_fixture.h"

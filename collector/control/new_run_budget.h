@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many runs a principal may begin by saying Hello. A run's row, its first
 // plan and the secrets of its incarnations are on disk before the Welcome,
 // because a collector that is killed must know them again; so somebody who only

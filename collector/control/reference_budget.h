@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tensor.diff_nums of one run: one budget for all ranks under one plan epoch, or
 // for those of each domain where ranks do not answer for each other.
 // Counts since this collector began; a restart counts anew.

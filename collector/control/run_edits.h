@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edits of the config files of one run's ranks: which state of the file is
 // known already, which edit waits to become the run's plan, and why dumping is
 // kept off. Not thread-safe: guarded by the ControlPlane's lock.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plans of one run: the one in force for all ranks, those of single ranks,
 // and the compiled history that the ingest gate checks records against.
 // Not thread-safe: guarded by the ControlPlane's lock.

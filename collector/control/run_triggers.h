@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector's half of triggers for one run: rules that need more than one
 // rank (silence, replicas), cool-downs over all ranks, and the run's byte
 // budget. Pure: what happened goes in, what fires comes out.

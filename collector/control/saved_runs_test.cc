@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is saved of a run: it is never lost because the disk was slow, could not
 // be read, or because something else was not agreed on.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The control plane over a disk that is slow, and its promises to the disk: no
 // rank and no `status` waits for it, no rank hears of a plan that is not saved,
 // and what was not agreed on does not come back.

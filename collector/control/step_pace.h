@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a rank goes: steps over the time they took, lately. One step that
 // took microseconds says nothing of the next. Times are monotonic.
 //

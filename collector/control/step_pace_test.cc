@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/control/step_pace.h"
 
 #include "gtest/gtest.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one switch believes of one rank's step.
 #include <string>
 

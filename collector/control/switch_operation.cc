@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/control/switch_operation.h"
 
 #include <algorithm>

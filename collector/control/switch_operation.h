@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step-aligned switch in progress: prepare on every rank, save the plan,
 // commit, then wait until each has applied. A pure state machine: messages in,
 // actions out.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which step a switch takes effect at, and which ranks' steps it believes.
 #include <algorithm>
 #include <utility>

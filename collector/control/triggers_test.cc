@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ControlPlane with triggers, events and Explain, against ranks in memory.
 #include <deque>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Group commit: takes the frames of all uploads in turn, writes them with one
 // Store::Commit, tells each upload, and syncs at a cadence.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CommitQueue's check of records against the plan of their step.
 #include <utility>
 

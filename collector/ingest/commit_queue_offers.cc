@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the commit queue has to do with payloads that are promised: offers,
 // leases that are handed on, uploads that end.
 #include <map>

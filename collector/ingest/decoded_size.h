@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a received frame takes in memory: its bytes and what each message and
 // string in it costs besides. An estimate that is never far below the truth;
 // far cheaper than protobuf's own SpaceUsedLong, which goes by reflection.

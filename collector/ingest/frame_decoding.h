@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An UploadFrame from its bytes. gRPC's own way ends the stream without a word
 // when bytes are no message; here the frame's number is still found, so that it
 // can be refused and its neighbours kept. Thread-safe: pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/frame_decoding.h"
 
 #include <grpcpp/support/slice.h>

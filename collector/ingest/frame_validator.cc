@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/frame_validator.h"
 
 #include "absl/strings/str_cat.h"

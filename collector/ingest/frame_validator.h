@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of what comes off the wire, before anything trusts it. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_FRAME_VALIDATOR_H_
 #define RANKPROBE_COLLECTOR_INGEST_FRAME_VALIDATOR_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters of the ingest path, read by the metrics endpoint.
 // Threads: any; each counter is exact, together they are not one snapshot.
 #ifndef RANKPROBE_COLLECTOR_INGEST_INGEST_METRICS_H_

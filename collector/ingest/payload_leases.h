@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which upload sends a payload that several ranks of a run offer at the same
 // time: the first one; the others wait until it is there, or the first is gone
 // or has sent nothing of it for a while.

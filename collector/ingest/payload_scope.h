@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose payloads are shared: where tokens tell principals apart, a payload is
 // stored under SHA-256 of the principal and its digest, cut to 16 bytes. XXH3
 // does not resist somebody who looks for a second text of one digest; this way

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/payload_scope.h"
 
 #include "gtest/gtest.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step of a run in the archive as a reference for another run: shapes and md5 of
 // what its forwards held, in pieces fit for the wire.
 //

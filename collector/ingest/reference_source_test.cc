@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/reference_source.h"
 
 #include <string>

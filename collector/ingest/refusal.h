@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is kept of a frame that will never be taken: its number, why, and what
 // it held as far as that can be read. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AgentService over gRPC's callback API: no thread per rank. Streams check and
 // queue; the control plane and the commit queue do the work.
 // Ownership: one per server; ControlPlane, CommitQueue and Store outlive it.

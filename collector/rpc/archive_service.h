@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ArchiveService: readers' calls. Each runs on the worker pool; streams write
 // with a bounded queue, so that a slow reader holds one worker and no memory.
 // Ownership: one per server; the Store, FileSystem and pool outlive it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ControlService: operators' calls, answered by the control plane.
 // Ownership: one per server; the ControlPlane, the queue and the pool outlive
 // it. Calls never wait for a disk on gRPC's threads, nor compile there: what is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators' actions over a disk that does not answer.
 #include "collector/rpc/control_service.h"
 

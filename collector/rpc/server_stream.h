@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server-side bidirectional stream whose writes are queued from any thread.
 // Deletes itself when gRPC is done with it and nothing of it runs elsewhere;
 // others hold a Handle, which becomes a no-op at that moment.

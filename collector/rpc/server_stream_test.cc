@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/rpc/server_stream.h"
 
 #include <grpcpp/grpcpp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An ExportSink whose files travel to the caller of an export. Small files go
 // many to a message, to a caller that knows such messages.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gRPC calls whose work waits for the disk, done by a worker: server streams,
 // whose writes wait for a reader, and unary calls.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few threads for calls that wait for the disk. Thread-safe. The destructor
 // runs what is queued, then joins. What waits is bounded by number and by the
 // memory that the tasks hold.

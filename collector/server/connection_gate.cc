@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/server/connection_gate.h"
 
 #include <arpa/inet.h>

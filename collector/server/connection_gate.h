@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector's port. It accepts connections itself and hands them to gRPC,
 // so that what gRPC 1.51 leaves unbounded has a bound: how many peers may be
 // connected that have not proven themselves (made a call that was let through),

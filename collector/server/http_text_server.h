@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers GET of one path over HTTP/1.1 with a text that is made anew each
 // time; for Prometheus. All connections are served side by side, each cut off
 // after two seconds, the oldest when there are too many, so that a slow or

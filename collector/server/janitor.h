@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread that applies retention and gives space back: now and then, and as
 // soon as the segments pass their limit. Steps are deleted for their age only
 // while the wall clock can be believed (collector/store/wall_clock_guard.h).

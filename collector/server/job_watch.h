@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The job that a private collector belongs to, seen through the locks in its
 // directory: who keeps the collector holds supervisor.lock, the processes that
 // record share users.lock (agent/python/rankprobe/embedded.py).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rankprobed: parse, open, serve, drain. Exit codes are in --help.
 #include <pthread.h>
 #include <sys/stat.h>

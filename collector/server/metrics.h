@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector's own figures in Prometheus' text format. A pure function of
 // what it is given. Names and meanings: docs/operations.md, "Metrics".
 #ifndef RANKPROBE_COLLECTOR_SERVER_METRICS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How this process uses the heap, and how much of it.
 #ifndef RANKPROBE_COLLECTOR_SERVER_PROCESS_MEMORY_H_
 #define RANKPROBE_COLLECTOR_SERVER_PROCESS_MEMORY_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bound that the kernel keeps on what a connected TCP peer may send: segments
 // beyond it are dropped before they are acknowledged, so they reach no reader
 // and the sender waits. It holds however late this process gets to run, which a

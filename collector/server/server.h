@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector as a whole: store, control plane, ingest and the gRPC server
 // over them, in the order they must start and stop.
 // Threads: Start and Shutdown from one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/server/server_config.h"
 
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the help and the man page of `rankprobed` say that its flags do not.
 #ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
 #define RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An online backup: a directory that rankprobed opens like the original. The
 // index is copied from one snapshot, then the segments that it points into;
 // ingest goes on, deletion and compaction must not (the caller's lock).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // zstd for payload chunks, where it pays.
 #ifndef RANKPROBE_COLLECTOR_STORE_CHUNK_PACKER_H_
 #define RANKPROBE_COLLECTOR_STORE_CHUNK_PACKER_H_

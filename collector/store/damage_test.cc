@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that change on the disk and files that go: what is touched is named,
 // everything else is served.
 #include <sys/stat.h>

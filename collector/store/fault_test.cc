@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store over a file system that fails at each of its calls in turn, forgets
 // what was not synced, and fills up.
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index: an ordered map of small values with atomic batches, on LevelDB.
 // The seam to another index. Thread-safe. Errors: DATA_LOSS (corrupt),
 // RESOURCE_EXHAUSTED (no space), UNAVAILABLE (other I/O).

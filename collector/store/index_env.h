@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LevelDB's files through the FileSystem seam, with directory entries synced
 // where a machine crash could otherwise lose a file whose bytes are synced.
 // Ownership: outlives the database; the FileSystem and the flag outlive it.

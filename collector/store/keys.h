@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of the index: one table letter, then big-endian fields, so that byte
 // order is (run, step, incarnation, order). Pure functions.
 //   v                                         schema version

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deletion and the return of space, while ingest goes on.
 //
 // A deletion is written down first (table d), so that one cut short by a crash

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deletion, compaction, verify, backup and upgrade over real files.
 #include "collector/store/maintenance.h"
 

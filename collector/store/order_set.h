@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The orders of records that one commit adds to a step. Value type, not
 // thread-safe. Nearly always one range: then both calls take constant time.
 #ifndef RANKPROBE_COLLECTOR_STORE_ORDER_SET_H_

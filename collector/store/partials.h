@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Payloads that their sender has not finished: how far each has come, with the
 // state of its digest.
 //

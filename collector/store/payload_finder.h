@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Payloads as the segments tell of them, without an index: every chunk says by its
 // header which payload it is a piece of. The pieces of one are put together and
 // checked against its digest, or against the names that the principals of its run

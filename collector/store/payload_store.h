@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Append-only segment files that hold payload chunks. The seam to another
 // payload store.
 //

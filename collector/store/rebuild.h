@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the index of an archive anew when it is damaged or gone:
 // `rankprobed --rebuild-index`.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an index that is made anew has: all that can be found again.
 #include <map>
 #include <set>

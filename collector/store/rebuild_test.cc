@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Payloads that are named for their principal, when their rows are lost. What
 // else a rebuilt index has is in rebuild_sweep_test.cc.
 #include "collector/store/rebuild.h"

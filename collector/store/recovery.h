@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is looked at before an archive is opened: whether there is one, and what
 // its index says of its segments.
 // Threads: pure functions over a FileSystem and an Index.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is kept and for how long: steps that are too old go, then the oldest
 // ones until the payloads fit, then the space comes back.
 // Threads: one pass at a time. Failure: the store's first error; the next pass

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Index rows by the thousand: a batch that writes itself every so many rows, so
 // that neither memory nor one write grows with an archive. Plain value, one
 // thread at a time; the index outlives it. Rows since the last full batch are

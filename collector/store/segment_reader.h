@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a segment file from its beginning, past what is damaged.
 // Threads: pure functions over a FileSystem.
 #ifndef RANKPROBE_COLLECTOR_STORE_SEGMENT_READER_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Payloads that ranks begin and do not finish, or send wrong: nobody else's
 // payload suffers.
 #include <set>

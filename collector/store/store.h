@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The archive of all runs: a LevelDB index and append-only payload segments
 // under one data directory (docs/formats.md, "On disk").
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StoreImpl: the records of a frame that is committed. Each order of a step is
 // stored once.
 #include <string>

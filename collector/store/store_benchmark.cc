@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store alone: records a second at each durability level, and payload bytes
 // beside a plain sequential write + fdatasync of the same bytes to the same
 // disk in the same iteration (`ratio`: share of the plain rate).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the Store is made. Its methods are in store_commit.cc (what agents send),
 // store_read.cc (queries), store_upkeep.cc (maintenance), store_recovery.cc
 // (what an end without goodbye left behind), store.cc (opening). Only these

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who an incarnation is: registered once, kept.
 #include <memory>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Format versions of the index and the way from older ones to this one.
 //
 // Rule: a collector opens its own version and every older one, which it brings

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looks at every row of an archive, and at the bytes if asked, while it is in
 // use. Faults are named with run, step and payload; bytes that are damaged are
 // CORRUPT with their place.

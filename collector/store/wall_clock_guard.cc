@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/store/wall_clock_guard.h"
 
 namespace rankprobe {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the wall clock may be believed when things are to be deleted for
 // their age.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ControlPlane over a store and events of a directory of its own, without a
 // server: ranks are in the test's memory.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a dump directory (dump.json, stack.json, construct.json or debug.json)
 // into the records a rank would have sent for it. For tests.
 #ifndef RANKPROBE_COLLECTOR_TESTING_DUMP_IMPORTER_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks in the test's memory that follow the plans of run "run" as agents do, and
 // whose config files are edited.
 //

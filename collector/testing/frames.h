@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builders of frames for tests of the store and what stands on it.
 #ifndef RANKPROBE_COLLECTOR_TESTING_FRAMES_H_
 #define RANKPROBE_COLLECTOR_TESTING_FRAMES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A control plane with threads of its own over a disk that is slow or fails when
 // the test says so; ranks of run "run" are in the test's memory.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run whose ranks are in the test's memory and hold plans as agents do.
 //
 // Not thread-safe: a test's thread.

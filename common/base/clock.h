@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time as a dependency. Logic takes a Clock*; only main() makes a real one.
 // Thread-safe. A Clock outlives everything that was given a pointer to it.
 #ifndef RANKPROBE_COMMON_BASE_CLOCK_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long an agent may take for granted that the collector still has bytes it
 // once sent. Part of the wire contract (docs/formats.md, "Wire").
 #ifndef RANKPROBE_COMMON_BASE_DEDUP_WINDOW_H_

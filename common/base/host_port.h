@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "HOST:PORT" addresses. Pure functions.
 #ifndef RANKPROBE_COMMON_BASE_HOST_PORT_H_
 #define RANKPROBE_COMMON_BASE_HOST_PORT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits of what a record and a frame may hold. Agents cut to them, the
 // collector refuses what is beyond; what was cut is a CutValue in the record.
 #ifndef RANKPROBE_COMMON_BASE_LIMITS_H_

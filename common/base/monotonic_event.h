@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A flag that a thread waits for with a timeout on the monotonic clock, which
 // absl::Notification does not (monotonic_time.h). A wait here is as long as it
 // says, whatever the wall clock does. Thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waits and deadlines on a clock that never jumps.
 //
 // The waits of Abseil 20220623 (Debian 12) turn a timeout into a point of wall

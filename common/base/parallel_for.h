@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work on several threads that is over when the call returns. The caller's thread is
 // one of them, so a machine that gives no more threads does it alone.
 #ifndef RANKPROBE_COMMON_BASE_PARALLEL_FOR_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/base/random_bytes.h"
 
 #include <sys/random.h>

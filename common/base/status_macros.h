@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RP_RETURN_IF_ERROR(expr), RP_ASSIGN_OR_RETURN(lhs, expr): early return of a
 // failed absl::Status. Abseil 20220623 has none of its own.
 #ifndef RANKPROBE_COMMON_BASE_STATUS_MACROS_H_

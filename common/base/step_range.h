@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds of the step numbers that come over the wire: the sum of any two stays
 // far from overflow and JSON carries each exactly.
 #ifndef RANKPROBE_COMMON_BASE_STEP_RANGE_H_

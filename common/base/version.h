@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version of this build: the one in CMakeLists.txt, project(VERSION). The
 // programs, the agents and the Python package all say this one; only
 // version.cc is compiled anew when it changes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions that a front end records, by the prefix of their entries: JSON, an
 // object of lists ({"Functional": ["relu"]}), or what msprobe's
 // support_wrap_ops.yaml is made of. Pure function; the text is not trusted.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json -> Plan. Grammar and rules: docs/formats.md, "config.json".
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Typed access to one JSON object of a config file that collects every fault
 // instead of stopping at the first. Not thread-safe; used on one stack.
 #ifndef RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_

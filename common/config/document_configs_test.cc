@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The config.json files of the documents rankprobe follows: each is accepted
 // and means what its document says, or is refused with the document's reason.
 #include <fstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json compiled: what to record. Immutable after construction, freely
 // copied and shared between threads. Field meanings: docs/formats.md,
 // "config.json"; legal values and defaults are those of msprobe.

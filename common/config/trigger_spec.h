@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules of a TriggerSpec: its limits and defaults, its JSON form, and the plans
 // that flight recorder and triggers record under. Pure functions.
 #ifndef RANKPROBE_COMMON_CONFIG_TRIGGER_SPEC_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/config/trigger_spec.h"
 
 #include "common/config/plan.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls a Plan keeps. The same class runs in the agent (to save work)
 // and in the collector (because it decides). Not thread-safe: one instance per
 // (session, thread of execution order), or guarded by its owner's lock.

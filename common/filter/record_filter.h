@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The authority's second look: are the records of one step inside the plan they
 // claim? The decisions are CallFilter's own; windows (scope, and a list at
 // level mix) are replayed from the CallTrace that agents send ahead of calls.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Risk classes of APIs. The names stand in data/risk_level.inc (core: kept at
 // CORE; low: dropped at FOCUS).
 #include "absl/container/flat_hash_set.h"

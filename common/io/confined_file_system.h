@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A FileSystem below some directories (roots) that does not leave them,
 // whatever others plant there while it works: no symbolic link is followed, no
 // ".." is taken, and what is written, renamed or deleted is reached from a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // XXH3 of bytes that come in pieces. Movable; not thread-safe.
 #ifndef RANKPROBE_COMMON_IO_CONTENT_HASH_H_
 #define RANKPROBE_COMMON_IO_CONTENT_HASH_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32C (Castagnoli) of frames on the wire and on disk. Hardware instruction
 // where there is one, a table elsewhere; same result. Thread-safe.
 #ifndef RANKPROBE_COMMON_IO_CRC32C_H_

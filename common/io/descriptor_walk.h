@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening what lies below a directory's descriptor, without following a link.
 // For confined_file_system.cc.
 #ifndef RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_

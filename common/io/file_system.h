@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one door to files: store, exporter and spool use it, so that tests can
 // lose un-synced bytes, fail with ENOSPC or EIO, and stop between two calls.
 // A FileSystem is thread-safe and outlives its files. A file object is used by

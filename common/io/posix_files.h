@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the file systems over POSIX share: files made of descriptors, and the
 // statuses of errno.
 #ifndef RANKPROBE_COMMON_IO_POSIX_FILES_H_

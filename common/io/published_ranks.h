@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank directories of an exported tree were made by exports, and may
 // therefore be replaced by one: those that DIR/manifest.json names, and those
 // that a list names, where the manifest of a later export says nothing of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An exported tree while it is written: everything lies in
 // DIR/.rankprobe-export/new (or elsewhere) until Publish moves whole rank
 // directories to their place, so that DIR never shows half an export.

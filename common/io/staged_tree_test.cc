@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/io/staged_tree.h"
 
 #include <xxhash.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A command line as data: what a CLI11 app was told, without the library. Help,
 // man page and completions are all made from it, so they cannot disagree with
 // what is parsed. Values only; thread-compatible.

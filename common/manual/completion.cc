@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completion for bash, zsh and fish: commands, their flags, and the values of
 // flags that have few. All else completes to files.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // roff of the man(7) macros. Text is never read as a request: what begins with
 // a dot or a quote, and every backslash and minus, is escaped.
 #include <algorithm>

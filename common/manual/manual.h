@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Help, man page and shell completion of a program, from one description: the
 // CLI11 app that parses its command line, and what such an app cannot say.
 //

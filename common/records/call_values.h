@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one walk over the values of a call phase: what a new section or a new
 // kind of value must be added to. Pure functions. Depth is bounded by the
 // admission check of the wire and by the recorder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a value that a limit cuts is written. Pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_CUT_VALUE_H_
 #define RANKPROBE_COMMON_RECORDS_CUT_VALUE_H_

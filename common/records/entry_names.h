@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of entries and files. Pure functions. Names come from a model: they are
 // data, never trusted as paths.
 #ifndef RANKPROBE_COMMON_RECORDS_ENTRY_NAMES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tensors of a call need not hold anything: memory that the call is about
 // to overwrite, or that it has allocated and not written. What stands there is
 // what was there before, a NaN for all one knows, and no fault of the program.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Apart from unwritten.cc: who asks for places by name, as the analysis does,
 // links no records. Two Python extensions that had them could not be loaded
 // into one process.

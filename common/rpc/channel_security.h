@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a client proves the collector and itself: PEM texts and a bearer token,
 // read from files once. No gRPC here; common/rpc/grpc_channel.h makes channels of
 // it. A value; copies are independent.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Channels and call metadata out of a ChannelSecurity, and what became of a
 // call. Stateless.
 #ifndef RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Facts about element types. Pure functions.
 #ifndef RANKPROBE_COMMON_TENSOR_DTYPE_H_
 #define RANKPROBE_COMMON_TENSOR_DTYPE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the statistics of kExtraStatistics of one tensor, block by block, in
 // the pass that makes the others. One that is asked for costs a widening of the
 // elements to doubles that all of them share, and its own kernel over those.

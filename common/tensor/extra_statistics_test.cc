@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics that are asked for beside Max, Min, Mean and Norm, beside a plain
 // loop over the elements.
 #include "common/tensor/extra_statistics.h"

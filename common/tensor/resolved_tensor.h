@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor with what each step of summarising it asks, resolved once: the way
 // down from the recorder to the kernels passes it on. Pure functions; the view
 // is borrowed as in tensor_view.h.

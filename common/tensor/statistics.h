@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers that are kept of a tensor: the four that msprobe has, and those
 // that config.json may ask for beside them ("extra_statistics"). Rules of each:
 // docs/formats.md, "Statistics". Plain values.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which statistics a dtype has, and in which type they are given
 // (docs/formats.md, "Statistics"). Shared by what reduces tensors here
 // and what takes numbers that were reduced elsewhere. Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a strided view in its simplest form: neighbouring dimensions
 // that lie behind each other are one. Views of one memory that hold the same
 // elements (reshapes, and in any order transposes and expansions) get the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics, checksums, content digest and payload copy of one tensor in one
 // pass over memory. Kernels are chosen at run time by CPU; results do not
 // depend on the choice except Mean and Norm within 1e-6 relative.

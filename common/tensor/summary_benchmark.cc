@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics, checksum, digest and copy of one tensor larger than the caches,
 // each beside a plain read (or memcpy) of the same bytes in the same iteration.
 // Counter `ratio` is the share of the plain pass' bandwidth that is reached.

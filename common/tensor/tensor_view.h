@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor as raw memory: what every front end (LibTorch, Python, NumPy) can
 // give without an ABI in common. Borrowed: data, sizes and strides must stay
 // valid and unchanged during the call that takes the view. CPU memory only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file system in memory that fails on demand and forgets at a crash what was
 // not synced: bytes since the last Sync of their file, and directory entries
 // (creations, renames, links, deletions) since the last SyncDirectory. For

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A directory of a test's or benchmark's own, gone with the object.
 #ifndef RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
 #define RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Patterns of names: '*' stands for any text, '?' for one byte, all else for
 // itself. Pure; time is at most pattern times text.
 #ifndef RANKPROBE_COMMON_TEXT_GLOB_H_

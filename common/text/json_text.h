@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON text exactly as Python's json.dump(obj, indent=1) writes it: one space a
 // level, ASCII only, floats as repr() prints them, NaN and Infinity as bare
 // words. The dump layout's readers depend on these bytes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from outside (names of runs, hosts, entries, messages of errors) made
 // fit for a terminal or a line of a log: it can neither steer a terminal, nor
 // begin a line of its own, nor show its letters in another order than they

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Shared by the shell entry points: paths, messages, packages, build.
 # Sourced, not run. Every caller has set -euo pipefail.
 

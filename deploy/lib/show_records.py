@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the telling records of an exported dump: show_records.py DUMP_DIR."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Median step time with dumping off and on: step_cost.py STEP_LOG.jsonl.
 
 The log has one JSON object a line: step, seconds, dumping. The first five

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors in .pt files of a directory of the test's own. They are read from there
 // for as long as this lives.
 #ifndef RANKPROBE_DUMP_FORMAT_TESTING_PT_FILES_H_

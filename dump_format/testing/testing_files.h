@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small files for the tests of the dump format and of analysis: a directory
 // that is removed at the end, writing and reading, the reference data.
 #ifndef RANKPROBE_DUMP_FORMAT_TESTING_TESTING_FILES_H_

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """One rank of a small data-parallel training job with rankprobe attached.
 
 The Python twin of examples/train_transformer: same flags, same step log. It

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "examples/train_transformer/data_parallel.h"
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>

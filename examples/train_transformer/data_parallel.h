@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradient averaging over all ranks with gloo. One per process, one thread.
 // Throws c10::Error when a peer goes away.
 #ifndef RANKPROBE_EXAMPLES_TRAIN_TRANSFORMER_DATA_PARALLEL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a small data-parallel training job with the debugger attached.
 #include <CLI/CLI.hpp>
 #include <chrono>

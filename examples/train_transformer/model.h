@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small decoder-only transformer over bytes. Every module is called through
 // the debugger, so that L0 and mix see it; without one it is plain LibTorch.
 #ifndef RANKPROBE_EXAMPLES_TRAIN_TRANSFORMER_MODEL_H_

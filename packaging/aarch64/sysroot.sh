@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Debian 12's arm64 libraries and headers, unpacked into build/aarch64/sysroot
 # and never installed: clang compiles for them, qemu-user runs what comes out.
 #   packaging/aarch64/sysroot.sh

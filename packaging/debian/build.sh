@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Debian packages (rankprobe, librankprobe-dev, python3-rankprobe) in build/debian:
 #   packaging/debian/build.sh
 # From build/release, brought up to date; debian/ builds nothing itself.

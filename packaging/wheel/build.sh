@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Wheels that carry all they need but the C library, in build/wheel/dist:
 #   packaging/wheel/build.sh [PYTHON..]     (default: python3.11)
 # One wheel for each interpreter. RANKPROBE_GLIBC=2.28 is the oldest C library

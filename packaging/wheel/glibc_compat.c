@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What objects compiled against Debian 12's glibc 2.36 refer to and older ones
  * lack, for the few names that occur. Linked hidden into each program and
  * extension of the wheel; where the system's glibc has the function, that is

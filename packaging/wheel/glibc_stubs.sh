@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes what a link against an old glibc needs: the C library's symbols as of
 # that version (libc.so.6 and its parts, without code), crt files, and the
 # functions that newer headers expect in the library. zig (PyPI: ziglang)

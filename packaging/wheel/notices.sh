@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Copyright and licences of everything that a wheel has linked in, as Debian's
 # packages state them:
 #   packaging/wheel/notices.sh FILE

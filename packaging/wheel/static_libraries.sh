@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Debian 12's static archives serve executables as they are. A Python extension
 # needs position-independent code, and three of the archives (Abseil, protobuf,
 # re2) have thread-local variables that are not; libxlsxwriter has no archive.

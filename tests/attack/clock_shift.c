@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* LD_PRELOAD: a wall clock that jumps. The file $CLOCK_SHIFT_FILE holds seconds
  * (text) by which it is ahead; it is read again at each look at the clock.
  *

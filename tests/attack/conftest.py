@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: daemons of the build, ended and looked at after each test."""
 
 import pathlib

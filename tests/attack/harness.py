@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What attacks on a real daemon are made of: rankprobed with its real flags, and
 clients that say what no agent would.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank that writes at a steady rate, and how large the segment files become meanwhile."""
 
 from __future__ import annotations

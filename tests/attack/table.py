@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The table of attacks in docs/security.md, from the ids in the tests' names, docstrings and parameters.
 
     tests/attack/table.py           prints it

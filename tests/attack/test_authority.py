@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who decides what a run records: steps and edits that no honest rank would send."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The harness itself: what an honest rank sends by hand arrives, so that an attack that fails did not fail by accident."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens that are bound to ranks: what their holders say reaches these ranks, and no others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A wall clock that jumps under a running daemon (clock_shift.c moves it)."""
 
 import pathlib

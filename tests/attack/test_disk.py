@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a disk, or somebody with access to it, does to an archive; each daemon is a real one, started on what is left."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paths on the collector's machine, and the tar on the caller's: what was planted there, and what is somebody else's."""
 
 import os

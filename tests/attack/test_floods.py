@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floods of connections, frames and streams: what one peer costs is bounded, and the others are answered meanwhile.
 
 Every attack is one or a few loopback connections, at most some 5 s and 100 MB.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the readers of dumps are given: FIFOs, links, files of others, and steps with processes beside ranks."""
 
 import json

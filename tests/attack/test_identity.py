@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks on who a rank is: sessions, uploads, incarnations, dedup between tenants. Ids are those of the red team's report."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory and stalls that a few bytes can cause: decoded frames, ranges of a config, events."""
 
 import json

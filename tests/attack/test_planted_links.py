@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the collector writes for an operator stays below --export-root: links planted there, or swapped in meanwhile, lead it nowhere."""
 
 import contextlib

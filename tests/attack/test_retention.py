@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limit of the archive's size while a rank writes faster than steps are deleted by the way."""
 
 import harness

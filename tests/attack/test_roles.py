@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks on who may do what, and on the record of it. Ids are those of the red team's report."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts that ranks and collectors send: into dump.json, onto terminals, into logs."""
 
 import concurrent.futures

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers: readers that do not read, queries that nobody waits for, and the end of the process meanwhile."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The collector's messages as Python classes, generated from proto/ when this module is first imported, and the records
 and checksums that RawAgent's frames are made of.
 """

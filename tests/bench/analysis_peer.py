@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Graph build, graph compare and table compare of one dump, ours against msprobe's.
 
     analysis_peer.py --rankprobe BIN --msprobe BIN [--ranks 8] [--calls 5000] [--tensor-mib 0] [--rounds 1] [--only JOB,..]

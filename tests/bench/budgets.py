@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of budgets: one line `name value limit met|missed` each."""
 
 from __future__ import annotations

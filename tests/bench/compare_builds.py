@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """One figure of several builds in turns, for before and after: what ingest costs, what recording adds to a step.
 
     tests/bench/compare_builds.py --build before=/tree1/build/release --build after=/tree2/build/release

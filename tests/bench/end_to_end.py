@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures rankprobe against the budgets of docs/design.md with real processes.
 
 Prints `name value limit met|missed` a line. Everything that is compared is run

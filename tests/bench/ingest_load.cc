@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One measurement of moving bytes or records; prints one JSON object.
 //   bench_ingest payload HOST:PORT RUN MIB       through a real session, until
 //                                                SYNCED

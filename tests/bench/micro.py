@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the Google Benchmark programs and turns their counters into budgets."""
 
 from __future__ import annotations

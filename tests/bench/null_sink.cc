@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The least a server can do: takes the upload stream, parses the frames and
 // drops them. What rankprobed is measured against.
 //   bench_null_sink PORT_FILE      ends on SIGTERM

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures two ways of passing over the same bytes in turn, so that what else
 // the machine does falls on both. Header-only; one thread.
 #ifndef RANKPROBE_TESTS_BENCH_PAIRED_H_

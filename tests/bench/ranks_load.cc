@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many ranks in one process: real sessions over real sockets, no torch.
 //   bench_ranks HOST:PORT RUN RANKS STEP_MS
 // Connects all ranks, prints "connected SECONDS" and waits on stdin: the line

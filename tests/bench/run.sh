@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the benchmarks and prints the table of budgets, a line each:
 #   name value limit met|missed
 # From a bare clone on Debian 12; about six minutes after the build.
@@ -10,7 +11,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 case ${1:-} in
-  -h | --help) sed -n '2,9p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '3,10p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 install_packages
 build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step with many small tensors of different content, through a session.
 #ifndef RANKPROBE_TESTS_BENCH_SMALL_TENSORS_H_
 #define RANKPROBE_TESTS_BENCH_SMALL_TENSORS_H_

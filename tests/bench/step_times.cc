@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Step times of the example's transformer in several modes, in turn: one step
 // of each mode in random order, then the next of each, all in one process and
 // on one thread, so that what one mode leaves behind (caches, heap, frames

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass of ours beside the four calls msprobe makes: max, min, mean, norm.
 // `ratio` is how many times faster one pass is. One thread.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/churn/sim_rank.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One simulated rank: a thread that begins steps on a real Session and writes
 // down under which plan each step ran. Lives come and go; the log of each is
 // kept. Ownership: the test's. Thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many ranks, switched on and off while they stumble, lose their connections
 // and restart. Checks that every switch that was answered took effect on
 // exactly the announced step on every rank that was reported, that none was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Podman on this machine, as tests/stages/containers.sh has set it up. Whoever starts
 a container ends it, and says so with its name; nothing is left."""
 

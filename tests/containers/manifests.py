@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/kubernetes as `podman kube play` takes it.
 
 Podman makes Pods, Deployments and PersistentVolumeClaims, and passes over the other kinds.

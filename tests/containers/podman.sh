@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Podman with storage, networks and settings of its own, so that the stage meets
 # nobody else's containers and leaves none: all is below build/containers and, as
 # far as it must not outlive a boot, below /run. Sourced by tests/stages/containers.sh;

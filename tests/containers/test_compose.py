@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docker-compose.yml, typed as its head says, in podman-compose."""
 
 from __future__ import annotations

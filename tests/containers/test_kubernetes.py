@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/kubernetes by `podman kube play`: the collector with its volume, probes and TLS,
 and the two ranks of job.yaml. Not shown here, for Podman has no cluster: that the Service
 and the NetworkPolicy route, that a ServiceMonitor is found, that fsGroup is applied."""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the archive with what the agents were told.
 // Not thread-safe. Failure: a list of differences for a person.
 #ifndef RANKPROBE_TESTS_CRASH_CHECKER_H_

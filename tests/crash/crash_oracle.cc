@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The crash oracle: real agents and a real collector, killed and cut off at
 // random; afterwards the archive must hold every acked item, once and bit by
 // bit.

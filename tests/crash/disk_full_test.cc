@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The disk fills up in the middle of a run: the training side never waits, the
 // ledger names what was shed, and ingest goes on by itself once there is room.
 #include <cstring>

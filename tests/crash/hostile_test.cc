@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Agents that mean no good: each costs one closed stream, an honest rank beside
 // it notices nothing, and the collector's memory stays bounded.
 #include <fstream>

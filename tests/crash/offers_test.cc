@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Equal payloads of several ranks at the same time: over real sockets they
 // cross the wire once, and nobody is kept from its barrier for long.
 #include <cstring>

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Crash oracle of the private collector.
 
     private_rounds.py [--rounds N] [--seed S] [--first K] [--keep]

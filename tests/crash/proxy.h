@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TCP proxy that misbehaves on command: closes connections, passes half of
 // what it has and closes, or holds everything back for a while.
 // Threads: one for accepting and one for each connection; all methods may be

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that speaks the protocol by hand.
 #ifndef RANKPROBE_TESTS_CRASH_RAW_AGENT_H_
 #define RANKPROBE_TESTS_CRASH_RAW_AGENT_H_

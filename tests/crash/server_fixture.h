@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collector inside the test process, over a file system that can fail.
 #ifndef RANKPROBE_TESTS_CRASH_SERVER_FIXTURE_H_
 #define RANKPROBE_TESTS_CRASH_SERVER_FIXTURE_H_

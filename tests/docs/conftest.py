@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documents against the tree and the programs. Needs no PyTorch but for the walkthroughs."""
 
 from __future__ import annotations

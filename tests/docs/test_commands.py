@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands, flags and metrics that the documents name are those of the programs, and none is left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/lib/include_graph.py finds what it is there for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What documents and comments refer to is there: links, sections, files, environment variables."""
 
 from __future__ import annotations

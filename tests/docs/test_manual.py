@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Man pages and completions: written by the programs, read by the tools that are to read them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One idea a bullet: no paragraph or bullet of 90 words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of README and getting-started that stand behind `<!-- run -->` are run, in order, in a directory that nobody
 prepared. What they print is compared (tests/lib/walkthrough.py)."""
 

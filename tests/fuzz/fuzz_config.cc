@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a config.json: a plan or every fault, and a plan that filters.
 #include <cstdint>
 #include <cstdlib>

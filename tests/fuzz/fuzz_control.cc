@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every control message an agent or an operator can send, in any order, against
 // a control plane over a real store.
 #include <unistd.h>

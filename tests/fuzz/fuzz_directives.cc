@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every directive a collector can send, and steps between them, against the
 // agent's plan gate and watcher.
 #include <cstdint>

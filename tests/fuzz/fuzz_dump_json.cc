@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dump.json, stack.json and construct.json from anywhere: whatever the bytes,
 // reading ends with a value or with one line that names the file.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A .pt file from anywhere, and the pickle inside one: a tensor whose values
 // can be read, or one line that names the file.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as the dump.json of a reference: an index of it, or a fault, no more.
 #include <cstdint>
 #include <cstdlib>

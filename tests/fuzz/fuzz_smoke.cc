@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs every fuzz target for a share of the time on inputs made from valid
 // ones: bytes flipped, cut, repeated. Prints the seed; the same seed makes the
 // same inputs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a triggers file: a spec that survives its own JSON, or a fault.
 #include <cstdint>
 #include <cstdlib>

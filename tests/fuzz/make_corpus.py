@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the binary seeds of fuzz_control and fuzz_directives.
 
     python3 tests/fuzz/make_corpus.py

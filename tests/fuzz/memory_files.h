@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that exist in memory only, to read from. For fuzzing; not thread-safe.
 #ifndef RANKPROBE_TESTS_FUZZ_MEMORY_FILES_H_
 #define RANKPROBE_TESTS_FUZZ_MEMORY_FILES_H_

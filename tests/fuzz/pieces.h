@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fuzzer's input as a row of messages: one byte of kind, two of length, the
 // bytes. What is cut off at the end is a shorter last message.
 #ifndef RANKPROBE_TESTS_FUZZ_PIECES_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: a collector on an ephemeral port, and jobs that are always ended."""
 
 import pathlib

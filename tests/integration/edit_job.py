@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training process for test_config_edits.py.
 
 Calls start, one function, stop and step in a loop until the stop file is

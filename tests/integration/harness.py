@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real processes for the integration tests: collector, trainer ranks, CLI.
 
 Every process started here is ended by pid; ports are ephemeral; waiting is

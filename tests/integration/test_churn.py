@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated ranks over real sockets that lose connections and restart while they are switched."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad surroundings of the collector: each a clear error and an exit code."""
 
 import json

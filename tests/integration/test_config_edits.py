@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """config.json is edited while the job runs: file and operator, the newest wins (design.md, "Who decides").
 
 One table for every kind of job; what a job records is read from its own step

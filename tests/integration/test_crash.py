@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What survives a kill -9: acked evidence does, and training never stops."""
 
 import signal

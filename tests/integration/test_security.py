@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS, client certificates, bearer tokens and roles; what is refused is logged."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Switching a live job from outside: same step on every rank, whole steps."""
 
 import harness

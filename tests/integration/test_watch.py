@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triggers, flight recorder, budgets, events and explain on a live job."""
 
 import json

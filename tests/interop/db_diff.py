@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares two .vis.db files row by row: db_diff.py OURS PEER.
 
 Prints the differences that docs/analysis.md does not list; exit code 1 if any.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dumps of a made-up model trained in a tensor, pipeline and data parallel layout.
 
 write(directory, tp, pp, dp=1, vpp=1): rank0, rank1, .. in the order tp-dp-pp. Layers are named from 0 in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line of the real msprobe, imported once: each run is a fork.
 
 `run("compare", "-tp", ..)` gives (exit status, output). Run as a script this

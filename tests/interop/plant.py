@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Copies a rank's dump and plants defects in it: plant.py SRC DST [tensors].
 
 One NaN, one infinity, a shape, dtypes, a requires_grad, scaled statistics, two scalars, a missing call, an extra

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs scenarios, each in a fork of one warm process: python runner.py OUT [NAME..].
 
 Leaves OUT/{scenario}/{msprobe,rankprobe}/ with config.json, dump/ and log.

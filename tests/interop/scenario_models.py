@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that several scenarios train."""
 
 from __future__ import annotations

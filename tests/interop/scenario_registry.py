@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a scenario is, and those there are: name to Scenario, filled by @scenario."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training scripts that run the same under msprobe and under rankprobe.
 
 A scenario is a function (probe, config_path): `probe` is msprobe.pytorch or

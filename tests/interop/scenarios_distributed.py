@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenarios of two ranks over gloo. INTEROP_RANK and INTEROP_STORE come from the runner."""
 
 from __future__ import annotations

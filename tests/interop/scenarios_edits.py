@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """config.json edited in a running job: the documents' switch, as msprobe can do it.
 
 msprobe looks at the file again in start() and in step(), but not more often

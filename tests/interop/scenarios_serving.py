@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's steps: the rows of one request (`request_id`, `start(scheduled_tokens=)`), as vllm-ascend calls it."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares two `compare` tables (csv or xlsx) cell by cell: table_diff.py OURS PEER.
 
 Prints the differences that docs/analysis.md does not list; exit code 1 if any.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe.acc_standards beside msprobe's own classes: metrics, ratios and verdicts on the same tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """compare and graph_visualize beside the real msprobe, on the same dumps.
 
 Cell by cell and row by row; the differences that are meant are in

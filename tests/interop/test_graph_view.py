@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tb_graph_ascend, the TensorBoard plugin, opens the graph databases and answers from them over its HTTP API."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every scenario under the real msprobe and under rankprobe: the same trees.
 
 Differences that are meant are listed, with reasons, in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares two dump trees entry by entry.
 
 `differences(theirs, ours)` yields one line for each difference, "where: what":

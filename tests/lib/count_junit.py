@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints 'passed failed skipped' of one JUnit XML report."""
 
 import sys

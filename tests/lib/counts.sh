@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runs ctest and pytest and adds up their JUnit reports. Sourced by
 # tests/run.sh and .ci/run.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Holds the arrows between rooms: who may include whom, as docs/design.md says under "The folders"; and
 that no product code waits with a timeout on the wall clock (common/base/monotonic_time.h).
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # clang-tidy over the C++ sources, warnings as errors. A unit (tests/lib/tidy_units.py)
 # whose texts, headers and checks are unchanged since its last clean run is not
 # run again (stamps in build/tidy).

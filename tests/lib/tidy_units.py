@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clang-tidy reads, a line each: a translation unit of the release build,
 a tab, the sources of rankprobe in it. A unit is a source, or one of CMake's
 unity files (eight sources that share their headers, which are most of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What stands beside rankprobe in the interop stage and in benchmarks.
 INTEROP_REQUIREMENTS=(torch==2.13.0 numpy pandas openpyxl tqdm rich pytest mindstudio-probe==26.2.0
   tb-graph-ascend==8.3.2)

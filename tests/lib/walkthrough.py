@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of a document that stand behind `<!-- run -->`, typed in order, and whether they print what it says.
 
 A ```text block behind one is what it prints: each of its lines must come, numbers of processes, times and ids aside.

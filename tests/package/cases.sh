@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Tests that are shell functions, and the parts of a stage: each ends within a
 # time of its own, and what each took is told at the end. Sourced by stages.
 

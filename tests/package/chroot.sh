@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Bare systems to install into, under build/chroot. Sourced; needs root.
 
 # bare_system NAME SUITE [debootstrap options..]: the system, made once and then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Debian packages in a bare bookworm: install, run, remove. Sourced by tests/stages/package.sh.
 
 debian_lintian() {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Inside the bare system: what the packages put there works, and goes with them.
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop of the README on a small model, as a user has it: private collector,
 trees in dump_path. Run in a bare system that has the wheel and PyTorch."""
 

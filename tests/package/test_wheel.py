@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a wheel holds, and what it does beside others' copies of the same libraries.
 
 Run by tests/stages/package.sh, with RANKPROBE_WHEEL (a file) and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the libraries named, in that order, then uses each: grpc, protobuf, onnx
 and rankprobe have gRPC, protobuf and Abseil of their own in one process."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The unpacked wheel on a system whose Python is too old for the package: its
 programs run, its extensions load and find every symbol of the C library.
 

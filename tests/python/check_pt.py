@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Opens .pt files the safe way and prints what is in them.
 
 check_pt.py FILE..: one line a file: name, dtype, shape, hex of the first 64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: a PrecisionDebugger of its own for each test; a real collector on an ephemeral port."""
 
 from __future__ import annotations

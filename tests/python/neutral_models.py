@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small models of the shapes that are trained: each with a loss on data of its own."""
 
 from __future__ import annotations

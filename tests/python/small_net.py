@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of tests that need one: two linear layers and a ReLU between them."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rankprobe acc_check`: its table, its lists, two devices, a run of the archive."""
 
 import csv

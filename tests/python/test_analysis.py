@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe.analysis and the analysis verbs: answers, bad input, runs of the archive."""
 
 import json

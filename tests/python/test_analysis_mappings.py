@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mappings and parallel layouts through rankprobe.analysis: the same answers as the verbs with the same flags."""
 
 import csv

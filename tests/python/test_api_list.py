@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A list of functions that an operator gives a running job (FEATURES B14)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments that are no tensors: dtypes, devices, memory formats, NumPy arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rankprobe run --as-msprobe`: programs that import msprobe, without a line changed and with no msprobe."""
 
 from __future__ import annotations

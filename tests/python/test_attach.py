@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m rankprobe.run`: a script that knows nothing of rankprobe."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tensor.bench_path and tensor.diff_nums, against what msprobe did with the same scripts (tests/golden/bench)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A wall clock that is set back under a job stretches no wait of the agent (issue A6; tests/attack/clock_shift.c)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """on_collector_missing: what a job is told when no collector answers, and when (B1)."""
 
 from __future__ import annotations

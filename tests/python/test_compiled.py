@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile: attached and off nothing is compiled again; recorded steps run eagerly, the rest what was compiled."""
 
 from __future__ import annotations

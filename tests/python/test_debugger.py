@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PrecisionDebugger: arguments, states, and what is recorded of a small net."""
 
 from __future__ import annotations

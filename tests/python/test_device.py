@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors on devices: asked for in the stream, delivered at the end of the step.
 
 Where there is a GPU the real thing runs. Everywhere else the host plays a device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe export beyond a directory: tar, shared files, taking up an interrupted one; compressed archives."""
 
 import filecmp

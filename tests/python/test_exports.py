@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """auto_export, the manifest of dump_path, names of runs."""
 
 from __future__ import annotations

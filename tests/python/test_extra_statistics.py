@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics beside Max, Min, Mean and Norm: from config.json to every table and graph, beside NumPy's own numbers."""
 
 from __future__ import annotations

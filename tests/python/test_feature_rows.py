@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of the feature table that no other test holds, each under its number.
 
 The table (A: config.json, B: calls, C: output) was audited row by row; what it

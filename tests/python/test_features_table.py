@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/features.md: every feature has a row, a state with its reason, and tests or pages that are there."""
 
 from __future__ import annotations

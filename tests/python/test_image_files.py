@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dockerfile, docker-compose.yml and job.yaml against the tree, the build and the programs,
 as far as it shows without an image. With one: the stage containers."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who plants a private collector's directory in a dump_path that he may write runs no program of his, and gets no record."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native session against a real collector: what is pushed comes out of the export."""
 
 import json

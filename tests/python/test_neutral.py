@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watching never changes a number: losses, parameters and optimizer state are those of the run without us, bit by bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of modules where graphs are unusual, and what becomes of the graph."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The private collector keeps what it acknowledged, however its users end (issue 11, A.2)."""
 
 from __future__ import annotations

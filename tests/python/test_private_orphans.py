@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No process of a private collector stays without a user, and none makes a directory anew (private_rounds, seed 413, round 80)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe query over the steps of two real ranks, one of which turns a gradient into NaN at a known step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hostile collector writes nothing to the stderr of a trainer."""
 
 from __future__ import annotations

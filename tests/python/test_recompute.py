@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recomputed forwards of checkpoint(use_reentrant=False): whole, or they say where they stopped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A live job of which one frame is refused (issue A1): the ledger, the CLI, the export's manifest and one line of stderr
 say so, and every other step is whole.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """seed_all and random_save, each in a process of its own: they patch globally."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's requests: whose rows the tensors hold, what is recorded of one of them, and what exports say of it."""
 
 from __future__ import annotations

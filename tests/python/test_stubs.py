@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The type stubs beside the extensions: py.typed promises them, and nobody else holds them to the code.
 
 pybind11 writes the signature of a function into the first line of its docstring.

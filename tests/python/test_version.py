@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The version is written once, in CMakeLists.txt; everything else takes it from there."""
 
 from __future__ import annotations

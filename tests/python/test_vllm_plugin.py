@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin of vLLM where there is no vLLM: what it declares, takes and refuses.
 
 With vLLM: tests/serving, run by tests/run.sh --stage vllm.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: tiny models, and vLLM servers on loopback that end with the test."""
 
 from __future__ import annotations

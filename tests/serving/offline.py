@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vLLM in one process, without a server: python offline.py MODEL KEYWORDS-OF-LLM (JSON) [PROMPT..]
 
 Prints the tokens of each prompt, or of a pooling model its states; and on stderr

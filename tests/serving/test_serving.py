@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vLLM with rankprobe in it: real servers, real requests, random weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The unit tests of common/ on arm64: compiled by clang against Debian's
 # arm64 libraries, run by qemu-user. Needs network the first time.
 install_packages "$RANKPROBE_ROOT/packaging/packages.txt"

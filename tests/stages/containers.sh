@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Containers for real, with podman and runc in place of Docker's engine: the
 # Dockerfile is built, docker-compose.yml comes up, is switched, exported and loses
 # a trainer; deploy/kubernetes is played with its volume, probes and ranks. Not part

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Documents, help, man pages and completion against the tree and the programs;
 # what the walkthroughs tell to type is typed.
 build rankprobed rankprobe rankprobe_native rankprobe_analysis_native rankprobe_manual

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The Python front end beside the real msprobe, entry by entry. Both live in
 # build/venv-interop; the package of rankprobe comes from the build tree.
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The wheel: built, looked into, beside others' libraries, and in bare systems
 # that have none of the packages it was built with. Debian packages: lintian,
 # installed, run and removed in a bare system. Not part of the default run:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The C++ agent against the LibTorch inside a pip-installed PyTorch 2.13.0, and
 # the Python tests under that PyTorch. Installs it once, in build/venv-torch213.
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"

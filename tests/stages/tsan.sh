@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Data races: the rooms with threads under the thread sanitizer. Not part of the
 # default run, for its build time.
 (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vLLM's own server and engine with rankprobe in them, on the CPU: about 3.5 GB in
 # build/venv-vllm, installed once. Only by `tests/run.sh --stage vllm`.
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"

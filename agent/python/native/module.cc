@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rankprobe._native: the recorder for Python front ends. No PyTorch ABI: a
 // tensor comes as address, shape, strides and dtype name, so one build serves
 // every PyTorch. The GIL is released while memory is read and while waiting.

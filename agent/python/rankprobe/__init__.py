@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe for Python: a session to the collector and what is pushed through it.
 
     import rankprobe

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # rankprobe._analysis: the analysis of dumps (analysis/python/module.cc).
 # rankprobe.analysis is the front of it. Bad input raises ValueError in one line;
 # what was read nevertheless is warned about.

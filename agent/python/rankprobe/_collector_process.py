@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rankprobed of a job directory, for its supervisor."""
 
 from __future__ import annotations

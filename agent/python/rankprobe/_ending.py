@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brings what is in the archive of a job, and not in its dump_path, there."""
 
 from __future__ import annotations

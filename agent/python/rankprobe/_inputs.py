@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading what others wrote, for the tools in Python: the permission rule of `rankprobe` (dump_format/input_files.h), and
 texts that cannot steer a terminal.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The directory of a private collector, dump_path/.rankprobe/collector-HOST.
 
     job.json         run, root (dump_path), the programs, the lock file of root

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """manifest.json of a dump_path, from the manifests of the exports into it.
 
 It speaks of the run that was exported last, and under `earlier_runs` in the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # rankprobe._native: the recorder (agent/python/native). rankprobe.Session is its
 # public part; the rest is for rankprobe.pytorch, and may change with any version.
 # A tensor is a NumPy array or a torch tensor of any PyTorch: read by address,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps one private collector as long as somebody uses it, and brings what it
 holds into dump_path when nobody does any more. Run as a script:
 

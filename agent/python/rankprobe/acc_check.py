@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offline pre-check: runs the API calls of an L1 or mix dump again, in their own precision and in a higher one.
 
     python -m rankprobe.acc_check -api_info step0/rank0/dump.json -o OUT [-csv_path RESULT.csv to go on]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weighs what acc_check found on one device against what it found on another: two details files, a verdict a call.
 
     rankprobe acc_check --compare DEVICE_details.csv REFERENCE_details.csv -o OUT

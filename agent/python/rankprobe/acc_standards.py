@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of acc_check that weigh a device's results against those of a second device.
 
 Both devices ran the same call; `golden` is the result in a higher precision (float64 for float32, else float32). Each

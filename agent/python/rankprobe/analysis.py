@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The analysis as a library: the same answers as the `rankprobe` verbs, no files between.
 
     table = rankprobe.analysis.compare("run_a/step0/rank0", "run_b/step0/rank0")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Console scripts: `rankprobe` and `rankprobed`, the programs of this package.
 
 `rankprobe run -- COMMAND` is rankprobe.run; all else is the native program.

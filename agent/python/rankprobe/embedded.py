@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private collector for a job that was given none.
 
 The first process of a machine that records into a dump_path starts it, all

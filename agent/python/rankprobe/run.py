@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Zero-code attach: python -m rankprobe.run [options] -- COMMAND [ARGUMENT..]
 
     python -m rankprobe.run --collector 10.0.0.1:7411 -- torchrun --nproc_per_node 8 train.py

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UploadFrame as bytes, without copying what it carries into messages first.
 // Thread-safe: pure functions.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_ENCODING_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's memory of what is not yet safe: submissions become numbered
 // frames that stay until they are committed, inside one byte budget.
 //

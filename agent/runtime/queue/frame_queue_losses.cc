@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FrameQueue's losses: what was shed, cut or refused becomes LossEvents, so
 // that ledger and export know of it.
 #include <algorithm>

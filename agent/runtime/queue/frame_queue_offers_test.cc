@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Payloads that are asked for before they are sent.
 #include <atomic>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames that the collector refuses, or that end its stream: dropped, counted,
 // and the rest goes on.
 #include <string>

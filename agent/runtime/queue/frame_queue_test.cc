@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/queue/frame_queue.h"
 
 #include <atomic>

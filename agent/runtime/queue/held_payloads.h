@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Payload bytes that wait for the end of their call: reference mode sends them only
 // if the call turns out to differ. In a record their place is a token, which is
 // replaced by a reference or taken out before the record leaves.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FrameQueue's offers: equal payloads of several ranks cross the wire once.
 //
 // Ahead of the frames the collector hears which payloads come. What it has is

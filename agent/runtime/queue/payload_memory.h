@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for payload bytes that goes round: a training step needs blocks of the
 // same sizes as the one before, and fresh memory costs more in page faults than
 // the copy into it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last resort for a record that no frame can carry: the sections of a call
 // end where the room ends, marked with a CutValue. Front ends keep to
 // common/base/limits.h by counting, which is not exact. Thread-safe: pure functions.

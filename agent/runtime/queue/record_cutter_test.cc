@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/queue/record_cutter.h"
 
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the plan asks for beside Max, Min, Mean and Norm, in the records.
 #include <string>
 #include <vector>

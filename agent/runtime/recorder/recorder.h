@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From hook events to records: the torch-free half of every front end. It keeps
 // the step state machine, names and counters, the module stack, filters, and
 // the order of records; front ends say what was called with which tensors.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Recorder's calls: APIs, modules, gradients, stacks and saved values.
 // Steps and records are in recorder.cc.
 #include <algorithm>

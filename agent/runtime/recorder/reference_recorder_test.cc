@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Recorder with tensor.bench_path: which bytes travel, and when it ends.
 #include <cstring>
 #include <string>

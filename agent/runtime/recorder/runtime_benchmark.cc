@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's own cost, without network: recording a call, and turning records
 // and payloads into frames.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests of a server's step: whose rows its tensors hold. Pure functions.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REQUESTS_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REQUESTS_H_

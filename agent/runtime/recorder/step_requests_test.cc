@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server's requests in the records: which rows are taken, and what is said.
 #include "agent/runtime/recorder/step_requests.h"
 

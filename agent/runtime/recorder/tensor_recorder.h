@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a tensor in memory into the TensorSummary of a record: statistics,
 // checksum and payload by the plan. A tensor seen twice unchanged in a step is
 // summarised once. Not thread-safe: guarded by the Recorder's lock.

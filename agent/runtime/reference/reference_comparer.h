@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tensor.bench_path while training runs: the reference of the step in progress,
 // the calls that wait for their outputs, and the count of differences against
 // tensor.diff_nums.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/reference/reference_dump.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a dump.json piece by piece and says what a reference needs of it. The file
 // is not trusted: depth, names and shapes are bounded, numbers may be anything, and
 // an item of over 1 MiB is no tensor, so that little of the file is in memory at once.

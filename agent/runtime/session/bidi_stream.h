@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client-side bidirectional stream driven by one thread: gRPC's callbacks
 // only set flags, queue what was read and wake that thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The session's connection to its collector and the thread behind it: control
 // and upload stream, reconnects, spool, what the flight recorder sends.
 //

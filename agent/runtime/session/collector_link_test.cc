@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A session against a collector that the test speaks for.
 #include <grpcpp/grpcpp.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What goes wrong with the connection: kept for who asks, and said once.
 #include <cstdio>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json as a switch: the file is looked at in each start(), and an edit
 // is handed to the session.
 //

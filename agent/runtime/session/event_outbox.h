@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the session's callers hand to its worker: events for the collector, the
 // newest progress, and the wish to stop. Also what wakes the worker.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where an agent takes its settings from: explicit values beat the environment.
 //   RANKPROBE_COLLECTOR  host:port
 //   RANKPROBE_RUN        name of the run; else TORCHELASTIC_RUN_ID, else

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which plan is in force at which step: the agent's half of step-aligned
 // switching. A prepared plan waits for its commit, an agreed one for its step; a
 // plan whose step comes before its commit is not applied, unless the collector

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps libprotobuf from writing raw lines about a collector's messages to the
 // stderr of the program that is watched.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_PROTOBUF_LOG_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's connection to the collector. Owns the byte-budgeted queue, the
 // control stream, the upload stream and the threads behind them; knows nothing
 // of tensors, names or filters.

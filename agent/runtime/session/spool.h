@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames on disk until they are committed, so that they outlive the process.
 //
 // A directory holds the spools of several lives of a rank (or of several

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Delivers what a dead process left in its spool, under that process' own
 // identity, before the live one connects.
 // Threads: Run from the session's worker; `wait` returns when something may

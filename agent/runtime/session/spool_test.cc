@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/session/spool.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Session that keeps what it is given. For tests; not thread-safe.
 #ifndef RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_
 #define RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What recording has cost and how much evidence may still be taken: 0 all,
 // 1 statistics instead of tensors, 2 checksums only. A step's level never goes
 // down before the step ends; a process' or run's never at all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flight recorder's memory: records of the last steps, oldest dropped
 // first. Not thread-safe: guarded by the TriggerWatcher's lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_FLIGHT_RING_H_

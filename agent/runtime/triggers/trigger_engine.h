@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules of a TriggerSpec against what a rank records: which have come true.
 // Cheap when a rule does not ask: non-finite values cost three comparisons a
 // tensor. Not thread-safe: guarded by the TriggerWatcher's lock.

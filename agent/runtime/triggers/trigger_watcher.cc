@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/triggers/trigger_watcher.h"
 
 #include <algorithm>

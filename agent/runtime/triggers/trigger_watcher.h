@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent does while nobody looks: flight recorder, triggers, budgets,
 // and the names of the last calls for Explain. Sits between the Recorder, which
 // feeds it, and the Session, which configures it and sends what it has to say.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of damage share: an archive in a directory of the test, whose files are
 // changed behind its back.
 #ifndef RANKPROBE_COLLECTOR_STORE_TESTING_DAMAGE_FIXTURE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32 on processors that have no wide form of it here: libdeflate has what
 // they can do. Built instead of crc32_wide.cc.
 #include <libdeflate.h>

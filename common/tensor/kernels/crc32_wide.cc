@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32 by folding 256 bytes at a time with 512-bit carry-less products, alone
 // or with the statistics of float32 from the same loads: the two keep different
 // units of the CPU busy. Compile flags in common/tensor/CMakeLists.txt.

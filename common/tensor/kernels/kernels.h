@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block kernels behind Summarize. Each instruction set compiles the same text
 // (kernels.inc) into its own table; BestKernels() picks one for this CPU.
 // Pure functions on contiguous, possibly unaligned memory; thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The avx512 build of the block kernels; compile flags in
 // common/tensor/CMakeLists.txt.
 #include <immintrin.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The baseline build of the block kernels; compile flags in
 // common/tensor/CMakeLists.txt.
 #if defined(__x86_64__)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What recording adds to a training step: plain, msprobe, rankprobe.
 
     overhead.py [--models transformer,cnn] [--cases L0,L1,mix,L1+md5,L1+tensor]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What recording adds to a PyTorch training step: plain, msprobe, rankprobe at
 # each level, beside the time to read the distinct tensors once. One command
 # from a bare clone; arguments go to overhead.py:

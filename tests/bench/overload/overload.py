@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The overload chart: what happens when ranks record more than the collector takes.
 
     RANKPROBE_BUILD_DIR=build/release python3 tests/bench/overload/overload.py [--ranks 4] [--rates 5,20,80,320]

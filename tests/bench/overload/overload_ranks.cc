@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // N ranks that each record so many MB/s, whether or not the collector keeps up;
 // prints one JSON object.
 //   overload_ranks HOST:PORT RUN RANKS MB_PER_SECOND_EACH SECONDS

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records one call of one rank, as a program of another framework would:
 //   consumer HOST:PORT RUN
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Plan, and what parsing a config says, as Python dicts.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_

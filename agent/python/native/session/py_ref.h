@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An owned reference to a Python object, for code that uses the C API directly.
 // The GIL must be held wherever one is made, copied or destroyed.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PY_REF_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/session/step_exporter.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StepExporter: has a private collector write the trees of finished steps,
 // beside the training of the next one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The callable that stands in for one API of PyTorch: records the outermost
 // call of a thread, passes everything else through. Written against the C API
 // for the cost of a call that is not recorded: tens of nanoseconds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the Python front end records: API calls (ApiObject), modules, gradients
 // and saved values become calls of the Recorder.
 //

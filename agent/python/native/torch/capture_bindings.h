@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The classes of this extension that PyTorch's hooks use.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_BINDINGS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_BINDINGS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture's modules, gradients, saved values and reports; APIs are in
 // capture.cc.
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Address, dtype, shape and strides of a tensor by one call of C, where
 // PyTorch offers DLPack's exchange table (DLPack 1.3; PyTorch 2.10 and later),
 // in place of six calls of Python methods.

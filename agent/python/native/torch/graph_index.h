@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which nodes of PyTorch's autograd graph a module's forward has made, and where
 // their gradients go: found by walking the graph that is there. Nothing is added.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of one module call's inputs and outputs, taken by hooks on the
 // nodes that PyTorch made: no node of ours is in the graph, so gradients are
 // added in the order in which they are added without us.

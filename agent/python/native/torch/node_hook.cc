@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/node_hook.h"
 
 #include <pybind11/pybind11.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hook of ours on a node of PyTorch's graph: one a node, for all module calls
 // that take gradients there. It changes none.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/py_statistics.h"
 
 #include <cstdint>

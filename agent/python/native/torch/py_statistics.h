@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics that Python has computed, of what is no tensor (NumPy arrays).
 // The GIL is held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_STATISTICS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors as ValueReader reads them: by their memory where that can be had, else
 // by what describe() says of them.
 #include <memory>

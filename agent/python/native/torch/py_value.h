@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One Python argument, output or nested element, read with the GIL held into
 // plain data that can be recorded without it.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_VALUE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was read, as the parts of a record.
 #include "agent/python/native/torch/py_value.h"
 

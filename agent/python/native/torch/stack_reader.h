@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python stack of the caller as lines of stack.json. Frames of rankprobe
 // and frames without a source line are left out. A line is made once per
 // (code, instruction). Guarded by the GIL.

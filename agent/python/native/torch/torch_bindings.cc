@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/torch_bindings.h"
 
 #include "common/tensor/dtype.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the native code must know of the PyTorch in this process: type objects
 // and attribute descriptors, handed over once by rankprobe.pytorch. Reading a
 // tensor through descriptors costs no ABI: one build serves every PyTorch.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `rankprobe run --as-msprobe` puts into a process: `import msprobe` gives rankprobe's.
 
 A finder ahead of all others answers for msprobe and everything below it, with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First thing in a process under `rankprobe run`: waits for PyTorch's import, or vLLM's.
 
 Runs the sitecustomize that this one hides, then puts a finder in front that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe for PyTorch: a drop-in for msprobe.pytorch.
 
     from rankprobe.pytorch import PrecisionDebugger, seed_all

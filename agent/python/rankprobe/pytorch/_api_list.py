@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of APIs that are recorded: an operator's, a file's, or the package's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the APIs of PyTorch, and the mode that sees the rest.
 
 Each listed API is replaced, where its name lives, by a native stand-in that

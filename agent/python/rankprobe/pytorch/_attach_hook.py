@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `rankprobe run` puts into a process: models and steps.
 
 The first optimizer with parameters of a module names the model: the outermost

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the native code must know of this PyTorch: types and descriptors.
 
 Tensors are read through the descriptors of the base class, so no patched

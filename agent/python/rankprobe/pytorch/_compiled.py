@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile while a step is recorded.
 
 Hooks and stand-ins are no part of compiled code: a compiler that saw them would

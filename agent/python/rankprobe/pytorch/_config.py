@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """config.json and the constructor's arguments: one checked text."""
 
 from __future__ import annotations

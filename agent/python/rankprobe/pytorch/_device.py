@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors on accelerators, read without waiting for the device.
 
 While training runs, a tensor's numbers are asked for in the stream that made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees of finished steps into dump_path, beside the training of the next step.
 
 A private collector writes them itself; what it could not is left to the end of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that msprobe has beside PrecisionDebugger."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in place in PyTorch while a plan is in force."""
 
 from __future__ import annotations

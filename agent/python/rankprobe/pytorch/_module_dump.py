@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """module_dump: one module alone is recorded, its children and all APIs are silent."""
 
 from __future__ import annotations

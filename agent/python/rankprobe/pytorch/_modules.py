@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks on the modules of a model: forward, backward, parameter gradients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`custom_op_namespaces`: calls of torch.ops.NS, recorded as NS.op."""
 
 from __future__ import annotations

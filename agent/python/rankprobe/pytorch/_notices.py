@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user should be told once: filters that leave nothing to record."""
 
 from __future__ import annotations

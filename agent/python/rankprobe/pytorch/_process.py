@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts about this process: its run, its rank, whether it compiles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recomputed forwards of torch.utils.checkpoint(use_reentrant=False), recorded whole.
 
 PyTorch ends a recomputation as soon as it has the tensors that the backward

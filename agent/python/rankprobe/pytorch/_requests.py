@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests of a server's step, as start() is told of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nested values of save(): what is allowed, and where gradients will go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process' session with its collector, and where the trees of its steps go."""
 
 from __future__ import annotations

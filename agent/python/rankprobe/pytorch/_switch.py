@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan in force, and the config file as a switch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PrecisionDebugger: msprobe's interface on rankprobe's recorder.
 
 It is put together from four parts, each of which knows nothing of this file:

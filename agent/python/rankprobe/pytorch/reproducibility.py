@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """seed_all: a run that can be repeated. random_save: who draws random numbers."""
 
 from __future__ import annotations

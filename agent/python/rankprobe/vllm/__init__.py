@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rankprobe in vLLM: an entry point of vLLM's plugins (vllm.general_plugins).
 
     vllm serve MODEL --enforce-eager --additional-config '{"dump_config_path": "config.json"}'

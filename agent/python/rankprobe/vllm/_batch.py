@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose tokens the rows of a batch are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a vLLM configuration asks of rankprobe. Knows neither PyTorch nor vLLM."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of a server: one scheduled batch each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attaches to the workers that vLLM makes in this process."""
 
 from __future__ import annotations
