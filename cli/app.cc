@@ -21,6 +21,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterReplicasCommand(app, globals, command);
   RegisterGraphCommand(app, globals, command);
   RegisterAccCheckCommand(app, globals, command);
+  RegisterAlignCommand(app, globals, command);
 }
 
 void AddGlobals(CLI::App* app, Globals* globals) {

@@ -46,6 +46,8 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command);
 void RegisterAccCheckCommand(CLI::App* app, Globals* globals,
                              ParsedCommand* command);
+void RegisterAlignCommand(CLI::App* app, Globals* globals,
+                          ParsedCommand* command);
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 

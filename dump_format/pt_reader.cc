@@ -301,6 +301,16 @@ bool Decode(v1::DType dtype, const char* bytes, absl::Span<Out> out) {
 
 }  // namespace
 
+absl::Status DecodeElements(v1::DType dtype, absl::string_view bytes,
+                            absl::Span<double> out) {
+  if (bytes.size() != out.size() * ElementSize(dtype) ||
+      !Decode(dtype, bytes.data(), out)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("elements of ", TorchDtypeName(dtype), " cannot be read"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PtTensor::Gather(int64_t begin, size_t count, char* bytes) const {
   const size_t size = ElementSize(dtype);
   if (contiguous_) {

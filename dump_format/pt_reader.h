@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/io/file_system.h"
 #include "rankprobe/v1/types.pb.h"
@@ -28,6 +29,10 @@ class PtTensor {
   // complex element gives its absolute value. As floats: rounded.
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
   absl::Status Read(int64_t begin, absl::Span<float> out) const;
+  // `count` elements as they are stored, ElementSize(dtype) bytes each.
+  absl::Status ReadRaw(int64_t begin, size_t count, char* bytes) const {
+    return Gather(begin, count, bytes);
+  }
 
  private:
   template <typename T>
@@ -45,6 +50,11 @@ class PtTensor {
 // INVALID_ARGUMENT or NOT_FOUND in one line that names the file.
 absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
                                 const std::string& path);
+
+// Stored elements as numbers, as PtTensor::Read gives them. INVALID_ARGUMENT for
+// a type without numbers, or bytes that are not those of out.size() elements.
+absl::Status DecodeElements(v1::DType dtype, absl::string_view bytes,
+                            absl::Span<double> out);
 
 }  // namespace rankprobe
 

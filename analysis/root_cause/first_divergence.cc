@@ -33,6 +33,9 @@ std::string StatsText(const DumpRow& row) {
   absl::StrAppend(&out, " dtype=", row.dtype, " shape=", row.shape);
   const JsonValue* const md5 = row.record->Find("md5");
   if (md5 != nullptr) absl::StrAppend(&out, " md5=", PythonText(*md5));
+  // Of a dump that was aligned: the rows of the reference it is made of.
+  const JsonValue* const of = row.record->Find("of");
+  if (of != nullptr && of->is_string()) absl::StrAppend(&out, " of ", of->text);
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "analysis/compare/run_compare.h"
 #include "analysis/root_cause/diff_analyze.h"
 #include "cli/app.h"
+#include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
@@ -37,6 +38,7 @@ struct CompareFlags {
   bool xlsx = false;
   bool diff_analyze = false;
   bool force = false;
+  AlignFlags align;
 };
 
 struct CompareResult {
@@ -239,10 +241,23 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   RP_ASSIGN_OR_RETURN(
       const DumpInput reference_input,
       DumpInput::Open(file_system.get(), globals, flags.reference));
-  RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                      FindDumps(file_system.get(), target_input.path()));
+  std::optional<AlignedDumps> aligned;
+  if (!flags.align.rules.empty()) {
+    RP_ASSIGN_OR_RETURN(
+        AlignedDumps made,
+        AlignedDumps::Make(file_system.get(), flags.align, target_input.path(),
+                           reference_input.path()));
+    aligned.emplace(std::move(made));
+    PrintAligned(globals.json ? stderr : stdout, aligned->report());
+  }
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout target,
+      FindDumps(file_system.get(),
+                aligned.has_value() ? aligned->target() : target_input.path()));
   RP_ASSIGN_OR_RETURN(const DumpLayout reference,
-                      FindDumps(file_system.get(), reference_input.path()));
+                      FindDumps(file_system.get(),
+                                aligned.has_value() ? aligned->reference()
+                                                    : reference_input.path()));
   ResultFiles files(file_system.get(), globals, flags, target);
   std::vector<std::string> unpaired;
   RP_RETURN_IF_ERROR(analysis::RunCompare(file_system.get(), target, reference,
@@ -270,6 +285,7 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the results");
   AddForce(verb, &flags->force);
+  AddAlignFlags(verb, &flags->align);
   verb->add_flag("--xlsx", flags->xlsx, "a workbook in place of csv");
   verb->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                  "-fm: match calls in order, whatever their numbers");

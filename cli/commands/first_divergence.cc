@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "analysis/root_cause/report_messages.h"
 #include "cli/app.h"
+#include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
 #include "cli/client/live_capture.h"
 #include "cli/exit_codes.h"
@@ -34,6 +35,7 @@ struct DivergenceFlags {
   bool live = false;
   bool force = false;
   double wait_seconds = 60;
+  AlignFlags align;
 };
 
 std::string Verdict(const Divergence& d) {
@@ -115,8 +117,16 @@ absl::StatusOr<analysis::DivergenceReport> Report(
                       DumpInput::Open(file_system, globals, target));
   RP_ASSIGN_OR_RETURN(const DumpInput b,
                       DumpInput::Open(file_system, globals, reference));
-  return analysis::FindDivergence(file_system, n.path(), b.path(), match,
-                                  tolerance);
+  if (flags.align.rules.empty()) {
+    return analysis::FindDivergence(file_system, n.path(), b.path(), match,
+                                    tolerance);
+  }
+  RP_ASSIGN_OR_RETURN(
+      const AlignedDumps aligned,
+      AlignedDumps::Make(file_system, flags.align, n.path(), b.path()));
+  PrintAligned(globals.json ? stderr : stdout, aligned.report());
+  return analysis::FindDivergence(file_system, aligned.target(),
+                                  aligned.reference(), match, tolerance);
 }
 
 // "run:NAME@STEP" -> NAME; empty for a path.
@@ -195,6 +205,10 @@ void PrintCaptured(const Captured& captured) {
 absl::Status FirstDivergence(const Globals& globals,
                              const DivergenceFlags& flags, int* exit_code) {
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
+  if (!flags.align.rules.empty() && (flags.live || !flags.noise.empty())) {
+    return absl::InvalidArgumentError(
+        "--rules makes dumps of its own, which have no --live and no --noise");
+  }
   RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
   if (flags.live && RunOf(flags.target).empty()) {
     return absl::InvalidArgumentError(
@@ -255,6 +269,7 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
   divergence->add_flag("--fuzzy_match", flags->fuzzy,
                        "-fm: match calls in order, whatever their numbers");
   AddForce(divergence, &flags->force);
+  AddAlignFlags(divergence, &flags->align);
   divergence->add_flag("--live", flags->live,
                        "ask the collector to record the calls that are found "
                        "again, with their tensors, on the next step");

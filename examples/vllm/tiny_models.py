@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random-weight models with a tiny tokenizer: python tiny_models.py DIRECTORY [NAME..]
 
-llama, qwen_moe: 2 layers, width 64, of transformers' own configuration classes, so that vLLM loads them
-as it loads the real ones. llama_wrong: llama with one weight of layer 1 that is wrong. The tokenizer knows
-the 256 bytes, `<s>` and `</s>`.
+llama, qwen2, mixtral, qwen_moe: 2 layers, width 64, of transformers' own configuration classes, so that vLLM
+loads them as it loads the real ones. NAME_wrong: the model with one weight of layer 1 that is wrong. The tokenizer
+knows the 256 bytes, `<s>` and `</s>`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,31 @@ _COMMON = dict(vocab_size=258, hidden_size=64, num_hidden_layers=2, num_attentio
                initializer_range=0.2, torch_dtype="float32")
 
 
+# NAME_wrong: what layer 1 has in another order than NAME.
+_WRONG = {"llama": "mlp.down_proj.weight", "qwen2": "self_attn.k_proj.bias", "mixtral": "mlp.gate.weight"}
+
+
 def _model(name: str) -> transformers.PreTrainedModel:
     torch.manual_seed(7)
+    if name.endswith("_wrong"):
+        right = name.removesuffix("_wrong")
+        model = _model(right)
+        with torch.no_grad():  # two rows that changed places
+            weight = model.model.layers[1].get_parameter(_WRONG[right])
+            weight[[1, -1]] = weight[[-1, 1]]
+        return model
     if name == "llama":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(intermediate_size=128, **_COMMON))
-    if name == "llama_wrong":
-        model = _model("llama")
-        with torch.no_grad():  # two rows that changed places
-            weight = model.model.layers[1].mlp.down_proj.weight
-            weight[[3, 40]] = weight[[40, 3]]
+    if name == "qwen2":
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+            intermediate_size=128, **{**_COMMON, "num_key_value_heads": 1}))
+        for parameter in model.parameters():  # biases begin as zeros
+            if parameter.ndim == 1:
+                torch.nn.init.normal_(parameter, 1 if parameter.shape[0] == 64 else 0, 0.2)
         return model
+    if name == "mixtral":
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            intermediate_size=64, num_local_experts=4, num_experts_per_tok=2, **_COMMON))
     if name == "qwen_moe":
         return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
             intermediate_size=128, moe_intermediate_size=64, shared_expert_intermediate_size=64, num_experts=4,

@@ -1,0 +1,71 @@
+#include "cli/client/aligned_dumps.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+
+void AddAlignFlags(CLI::App* verb, AlignFlags* flags) {
+  CLI::Option* const rules = verb->add_option(
+      "--rules", flags->rules,
+      "lay the dumps beside one another first: a file of rules, or vllm-llama, "
+      "vllm-qwen2, vllm-mixtral");
+  verb->add_option("--request", flags->options.request,
+                   "whose tokens: an id of requests.json, or a part of one")
+      ->needs(rules);
+  verb->add_option("--reference_request", flags->options.reference_request,
+                   "the same on the reference side; without requests.json the "
+                   "number of the sequence")
+      ->needs(rules);
+}
+
+void PrintAligned(std::FILE* out, const analysis::AlignReport& report) {
+  if (report.steps.empty()) return;
+  Print(out,
+        "Request %s: tokens %d to %d, %d steps, %d rows laid beside the "
+        "reference; %d rows of no rule\n",
+        report.request, report.steps.front().begin, report.steps.back().end - 1,
+        report.steps.size(), report.rows, report.without_rule);
+  if (report.left_out == 0) return;
+  Print(out, "Left out: %d\n", report.left_out);
+  for (const std::string& text : report.examples) Print(out, "  %s\n", text);
+}
+
+absl::StatusOr<AlignedDumps> AlignedDumps::Make(FileSystem* file_system,
+                                                const AlignFlags& flags,
+                                                const std::string& target,
+                                                const std::string& reference) {
+  RP_ASSIGN_OR_RETURN(const analysis::AlignRules rules,
+                      analysis::ReadAlignRules(file_system, flags.rules));
+  const char* const base = std::getenv("TMPDIR");
+  std::string pattern = absl::StrCat(
+      base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(pattern, ": ", std::strerror(errno)));
+  }
+  AlignedDumps out(file_system);
+  out.directory_ = pattern;
+  RP_ASSIGN_OR_RETURN(
+      out.report_, analysis::AlignDumps(file_system, target, reference, rules,
+                                        flags.options, out.directory_));
+  return out;
+}
+
+AlignedDumps::AlignedDumps(AlignedDumps&& other) noexcept
+    : file_system_(other.file_system_),
+      directory_(std::exchange(other.directory_, "")),
+      report_(std::move(other.report_)) {}
+
+AlignedDumps::~AlignedDumps() {
+  if (!directory_.empty()) (void)file_system_->DeleteTree(directory_);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,49 @@
+// Two dumps laid beside one another by rules (--rules), in a temporary
+// directory that goes with the object. Not thread-safe.
+#ifndef RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
+#define RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "analysis/align/align.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+struct AlignFlags {
+  std::string rules;
+  analysis::AlignOptions options;
+};
+
+void AddAlignFlags(CLI::App* verb, AlignFlags* flags);
+
+// One line for people: whose tokens, how many steps and rows, what is not there.
+void PrintAligned(std::FILE* out, const analysis::AlignReport& report);
+
+class AlignedDumps {
+ public:
+  static absl::StatusOr<AlignedDumps> Make(FileSystem* file_system,
+                                           const AlignFlags& flags,
+                                           const std::string& target,
+                                           const std::string& reference);
+  AlignedDumps(AlignedDumps&& other) noexcept;
+  AlignedDumps& operator=(AlignedDumps&&) = delete;
+  ~AlignedDumps();
+
+  std::string target() const { return directory_ + "/target"; }
+  std::string reference() const { return directory_ + "/reference"; }
+  const analysis::AlignReport& report() const { return report_; }
+
+ private:
+  explicit AlignedDumps(FileSystem* file_system) : file_system_(file_system) {}
+
+  FileSystem* const file_system_;
+  std::string directory_;
+  analysis::AlignReport report_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
