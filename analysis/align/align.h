@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lays a dump beside a reference of another program: the same model served by
 // vLLM, with fused projections and the tokens of a batch behind one another,
 // and run by transformers. Rules say which rows of the reference make which of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that say which rows of a reference dump make a row of the target: the
 // three outputs of q_proj, k_proj and v_proj behind one another are that of
 // qkv_proj. Format: docs/formats.md, "Rules of an alignment". Immutable values.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rule files: what they say, and what is said of a bad one.
 #include "analysis/align/align_rules.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fused program with the tokens of a batch behind one another, beside one with
 // three projections and [batch, tokens, width].
 #include "analysis/align/align.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor on its way into an aligned dump: its bytes, or where the dump has
 // none its statistics, and the operations of the rules on it. An operation that
 // statistics cannot follow fails with FAILED_PRECONDITION and says so; one that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of an alignment: rows of a step as they are read, and a step as it
 // is written. Not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_ALIGN_STEP_FILES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/client/aligned_dumps.h"
 
 #include <cerrno>

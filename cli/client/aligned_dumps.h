@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two dumps laid beside one another by rules (--rules), in a temporary
 // directory that goes with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // align.
 #include "analysis/align/align.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What transformers computes for the tokens that a server had: the reference of a dump of vLLM.
 
     python reference.py MODEL DIRECTORY TOKEN..

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fused program that serves and an unfused one that is its reference, laid beside one another by rules."""
 
 from __future__ import annotations
