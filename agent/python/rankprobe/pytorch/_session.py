@@ -17,6 +17,21 @@ from rankprobe.pytorch._process import environment_rank, run_name, warn
 from rankprobe.pytorch._requests import Requests
 
 
+class CannotRecordError(Exception):
+    """Nothing of this process can be recorded, and the training goes on: a name of
+    the run that is none, a dump_path that cannot be made."""
+
+
+def _checked_run(run: str) -> str:
+    try:
+        size = len(run.encode())
+    except UnicodeEncodeError:
+        raise CannotRecordError(f"the name of the run, {ascii(run)}, is not UTF-8") from None
+    if not 0 < size <= 255:
+        raise CannotRecordError(f"the name of the run has {size} bytes, and 255 at most are possible")
+    return run
+
+
 @contextlib.contextmanager
 def _telling_of_the_collector() -> Iterator[None]:
     try:
@@ -32,16 +47,22 @@ class RankSession:
 
     plan: of the config that the process began with; its dump_path stays.
     config_path: "" for none. Raises CollectorMissingError when on_missing is "fail" and
-    no collector answers, or the private one does not; nothing is held then.
+    no collector answers, or the private one does not, and CannotRecordError;
+    nothing is held then.
     """
 
     def __init__(self, plan: dict, config_json: str, config_path: str, on_missing: str) -> None:
         self._dump_path = plan["dump_path"]
         self.embedded: Optional[EmbeddedCollector] = None
-        self._given, self.run = os.environ.get("RANKPROBE_COLLECTOR", ""), run_name()
+        self._given, self.run = os.environ.get("RANKPROBE_COLLECTOR", ""), _checked_run(run_name())
         if not self._given:
             with _telling_of_the_collector():
-                self.embedded = EmbeddedCollector(self._dump_path, self.run)
+                try:
+                    self.embedded = EmbeddedCollector(self._dump_path, self.run)
+                except OSError as error:
+                    if error.errno is None:  # not of the file system: no program, no answer
+                        raise
+                    raise CannotRecordError(f"no private collector for {self._dump_path}: {error}") from None
             self.run = self.embedded.run
         self._rank = environment_rank()
         self._rank_sent: Optional[int] = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
+import sys
 import threading
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -19,14 +20,14 @@ import torch
 from rankprobe.pytorch import _config
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
-from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
+from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
 from rankprobe.pytorch._requests import Requests, read_requests
 from rankprobe.pytorch._saving import check_saved, save_variable
-from rankprobe.pytorch._session import RankSession
+from rankprobe.pytorch._session import CannotRecordError, RankSession
 from rankprobe.pytorch._steps import StepState
 from rankprobe.pytorch._switch import Switch
 
@@ -80,11 +81,20 @@ class PrecisionDebugger:
             except ValueError as error:
                 raise InvalidParameterError(str(error)) from None
             self._pid = os.getpid()
-            self._closed = False
+            self._closed = self._inert = False
             self._steps = StepState()
             self._notices = Notices()
-            self._session = RankSession(self._switch.plan, self._switch.config_json, self._switch.config_path,
-                                        on_collector_missing or "")
+            missing = on_collector_missing or os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING", "")
+            try:
+                self._session = RankSession(self._switch.plan, self._switch.config_json, self._switch.config_path,
+                                            on_collector_missing or "")
+            except CannotRecordError as error:
+                if missing == "fail":
+                    raise CollectorMissingError(str(error)) from None
+                print(f"rankprobe: {error}; nothing is recorded, and the training goes on", file=sys.stderr)
+                self._inert = self._closed = True
+                PrecisionDebugger._instance = self
+                return
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
             self._namespaces = Namespaces(self._instruments.apis, namespaces)
@@ -140,7 +150,8 @@ class PrecisionDebugger:
         self = cls._get("set_init_step")
         if not _config.is_int(step) or step < 0:
             raise InvalidParameterError(f"init step must be an int >= 0, not {step!r}")
-        self._session.native.set_init_step(step)
+        if not self._inert:
+            self._session.native.set_init_step(step)
         self._steps.set_first(step)
 
     @classmethod
@@ -160,7 +171,10 @@ class PrecisionDebugger:
         loss: a number, or a tensor of one element, which is read (and its
         device waited for) only while rules are set.
         """
-        capture = cls._get("report_loss")._capture
+        self = cls._get("report_loss")
+        if self._inert:
+            return
+        capture = self._capture
         if not isinstance(loss, (int, float)) and not (isinstance(loss, torch.Tensor) and loss.numel() == 1):
             warn(f"report_loss: a number or a tensor of one element, not {loss!r}; skipped")
         elif capture.wants_loss:
@@ -173,7 +187,10 @@ class PrecisionDebugger:
         replica: a module or several (their parameters), or tensors, in the same
         order on every rank. Read only while such a rule is set.
         """
-        capture = cls._get("report_replica")._capture
+        self = cls._get("report_replica")
+        if self._inert:
+            return
+        capture = self._capture
         if capture.wants_replica:
             parts = [replica] if isinstance(replica, (torch.nn.Module, torch.Tensor)) else list(replica)
             capture.report_replica([t for part in parts for t in (
@@ -183,6 +200,8 @@ class PrecisionDebugger:
     def register_custom_api(cls, module: Any, api: str, api_prefix: Optional[str] = None) -> None:
         """Records `module.api` as {api_prefix}.{api}; prefix None: module name."""
         self = cls._get("register_custom_api")
+        if self._inert:
+            return
         try:
             self._instruments.apis.register_custom(module, api, api_prefix)
         except ValueError as error:
@@ -191,16 +210,22 @@ class PrecisionDebugger:
     @classmethod
     def restore_custom_api(cls, module: Any, api: str) -> None:
         """Undoes register_custom_api; not registered: a no-op."""
-        cls._get("restore_custom_api")._instruments.apis.restore_custom(module, api)
+        self = cls._get("restore_custom_api")
+        if not self._inert:
+            self._instruments.apis.restore_custom(module, api)
 
     @classmethod
     def wait_exported(cls) -> None:
         """Waits until the tree of the last step() lies in dump_path."""
-        cls._get("wait_exported")._session.wait_exported()
+        self = cls._get("wait_exported")
+        if not self._inert:
+            self._session.wait_exported()
 
     def close(self) -> None:
         """Sends what is left and ends the session; also done at exit."""
         if self._over():
+            if self._inert:
+                self._forget()
             return
         self._instruments.end_recording()
         if self._steps.any_dirty:
@@ -211,9 +236,7 @@ class PrecisionDebugger:
         self._namespaces.remove()
         self._instruments.remove()
         self._session.close()
-        with PrecisionDebugger._lock:
-            if PrecisionDebugger._instance is self:
-                PrecisionDebugger._instance = None
+        self._forget()
 
     # --- how the parts go together in a step
 
@@ -223,6 +246,11 @@ class PrecisionDebugger:
         if instance is None:
             raise InterfaceUsageError(f"PrecisionDebugger instance is not created: construct it before {what}()")
         return instance
+
+    def _forget(self) -> None:
+        with PrecisionDebugger._lock:
+            if PrecisionDebugger._instance is self:
+                PrecisionDebugger._instance = None
 
     def _over(self) -> bool:
         """Closed, or a forked child's copy: nothing is done any more."""
