@@ -75,7 +75,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
         absl::StrAppend(&gaps, "step ", ledger.step(), " ");
       absl::StrAppend(&gaps, "rank ", rank, ": lost ",
                       VisibleText(gap.reason()), ":");
-      if (gap.records() + gap.payloads() > 0) {
+      if (gap.records() > 0 || gap.payloads() > 0) {
         absl::StrAppend(&gaps, " ", gap.records(), " records, ", gap.payloads(),
                         " payloads");
       }

@@ -5,17 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/output/output.h"
+#include "common/base/saturating_add.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
-namespace {
-
-// Of what ranks claim: a sum that wraps would say that nothing is lost.
-void AddTo(uint64_t* sum, uint64_t n) {
-  *sum = n > UINT64_MAX - *sum ? UINT64_MAX : *sum + n;
-}
-
-}  // namespace
 
 void LedgerTotals::Add(const v1::StepLedger& ledger) {
   // Below 0 stand frames whose steps are not known.
@@ -25,9 +18,9 @@ void LedgerTotals::Add(const v1::StepLedger& ledger) {
   filtered_ += ledger.filtered_calls();
   for (const v1::LedgerGap& gap : ledger.gaps()) {
     Lost& lost = lost_[gap.reason()];
-    AddTo(&lost.records, gap.records());
-    AddTo(&lost.payloads, gap.payloads());
-    if (gap.records() + gap.payloads() == 0) ++lost.uncounted;
+    lost.records = SaturatingAdd(lost.records, gap.records());
+    lost.payloads = SaturatingAdd(lost.payloads, gap.payloads());
+    if (gap.records() == 0 && gap.payloads() == 0) ++lost.uncounted;
   }
 }
 

@@ -2,6 +2,7 @@
 #include "collector/store/step_counts.h"
 
 #include "collector/store/store.h"
+#include "common/base/saturating_add.h"
 #include "common/records/call_values.h"
 
 namespace rankprobe {
@@ -34,16 +35,18 @@ void CountCall(const v1::CallPhase& call,
 
 void CountLossEvent(const v1::LossEvent& loss, v1::StepRow* step) {
   if (loss.reason() == v1::LOSS_REASON_FILTERED) {
-    step->set_gate_filtered(step->gate_filtered() + loss.records());
+    step->set_gate_filtered(
+        SaturatingAdd(step->gate_filtered(), loss.records()));
     return;
   }
-  step->set_lost_records(step->lost_records() + loss.records());
-  step->set_lost_payloads(step->lost_payloads() + loss.payloads());
+  step->set_lost_records(SaturatingAdd(step->lost_records(), loss.records()));
+  step->set_lost_payloads(
+      SaturatingAdd(step->lost_payloads(), loss.payloads()));
   // Bytes alone are of a payload whose records are here.
-  if (loss.records() + loss.payloads() + loss.bytes() == 0) return;
+  if (loss.records() == 0 && loss.payloads() == 0 && loss.bytes() == 0) return;
   v1::LossCount* const lost = LossOf(loss.reason(), step);
-  lost->set_records(lost->records() + loss.records());
-  lost->set_payloads(lost->payloads() + loss.payloads());
+  lost->set_records(SaturatingAdd(lost->records(), loss.records()));
+  lost->set_payloads(SaturatingAdd(lost->payloads(), loss.payloads()));
 }
 
 }  // namespace

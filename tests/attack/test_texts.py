@@ -146,6 +146,34 @@ def test_C06_counters_at_their_limits(daemon, tmp_path):
     assert daemon.alive
 
 
+def test_totals_of_losses_do_not_wrap(daemon, tmp_path):
+    """One rank's claim must not make what another one lost disappear."""
+    for number, (records, payloads) in enumerate([(5, 7), (2**64 - 5, 2**64 - 7)]):
+        rank = harness.RawAgent(daemon, rank=number)
+        rank.batch(0, [harness.begin_record(),
+                       types.Record(order=1, loss=types.LossEvent(reason=types.LOSS_REASON_AGENT_BUDGET, records=records,
+                                                                  payloads=payloads)),
+                       types.Record(order=2, step_end=types.StepEnd(lost_records=records))])
+        rank.committed()
+    # Within one step of one process as well.
+    rank = harness.RawAgent(daemon, run="one")
+    rank.batch(0, [harness.begin_record(),
+                   *[types.Record(order=order, loss=types.LossEvent(reason=types.LOSS_REASON_AGENT_BUDGET, records=records))
+                     for order, records in ((1, 5), (2, 2**64 - 5))]])
+    rank.committed()
+    one = daemon.cli("ledger", "--counts", "--run", "one")
+    assert one.returncode == 1 and f"lost AGENT_BUDGET: {2**64 - 1} records" in one.stdout, one
+    for words in (["ledger"], ["ledger", "--counts"], ["status"]):
+        done = daemon.cli(*words, "--run", "run")
+        assert f"lost AGENT_BUDGET: {2**64 - 1} records, {2**64 - 1} payloads" in done.stdout, done
+        assert "nothing lost" not in done.stdout, done
+    exported = daemon.cli("export", "--run", "run", "-o", tmp_path / "tree")
+    assert exported.returncode == 1, exported
+    gaps = json.loads((tmp_path / "tree/manifest.json").read_text())["gaps"]
+    assert {(gap["rank"], gap["records"]) for gap in gaps if gap["reason"] == "AGENT_BUDGET"} == {
+        ("rank0", 5), ("rank1", 2**64 - 5)}
+
+
 class _HostileArchive(archive_grpc.ArchiveServiceServicer):
     """A collector that means harm to those who ask it."""
 

@@ -1,0 +1,47 @@
+#include "cli/output/ledger_text.h"
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::StepLedger LossOf(uint64_t records, uint64_t payloads) {
+  v1::StepLedger ledger;
+  ledger.set_state(v1::StepLedger::STATE_GAPS);
+  v1::LedgerGap* const gap = ledger.add_gaps();
+  gap->set_reason("AGENT_BUDGET");
+  gap->set_records(records);
+  gap->set_payloads(payloads);
+  return ledger;
+}
+
+// Ranks say what they lost: a sum that wraps would say that nothing is.
+TEST(LedgerTotalsTest, SumsOfWhatRanksClaimDoNotWrap) {
+  LedgerTotals totals;
+  totals.Add(LossOf(5, 7));
+  totals.Add(LossOf(UINT64_MAX - 4, UINT64_MAX - 6));
+  totals.Add(LossOf(3, 3));
+  EXPECT_FALSE(totals.whole());
+  EXPECT_THAT(totals.ToText(),
+              HasSubstr("lost AGENT_BUDGET: 18446744073709551615 records, "
+                        "18446744073709551615 payloads"));
+  EXPECT_THAT(totals.ToText(), Not(HasSubstr("nothing lost")));
+}
+
+TEST(LedgerTotalsTest, ALossThatNobodyCountedIsOne) {
+  LedgerTotals totals;
+  EXPECT_TRUE(totals.whole());
+  totals.Add(LossOf(0, 0));
+  EXPECT_FALSE(totals.whole());
+  EXPECT_THAT(totals.ToText(), HasSubstr("1 of unknown content"));
+}
+
+}  // namespace
+}  // namespace rankprobe

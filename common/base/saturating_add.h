@@ -1,0 +1,15 @@
+// Sums of numbers that others claim: one that wraps would say the opposite.
+#ifndef RANKPROBE_COMMON_BASE_SATURATING_ADD_H_
+#define RANKPROBE_COMMON_BASE_SATURATING_ADD_H_
+
+#include <cstdint>
+
+namespace rankprobe {
+
+constexpr uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  return b > UINT64_MAX - a ? UINT64_MAX : a + b;
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_SATURATING_ADD_H_
