@@ -2,6 +2,8 @@
 """Workers: readers that do not read, queries that nobody waits for, and the end of the process meanwhile."""
 
 import os
+import pathlib
+import subprocess
 import time
 
 import harness
@@ -56,3 +58,19 @@ def test_h10_sigterm_ends_within_seconds_while_readers_hold_all_workers(start_da
     daemon.start()
     code, steps = harness.outcome(daemon.archive().ListSteps, archive.ListStepsRequest(run="big"))
     assert code == "OK" and [s.step for s in steps.steps] == list(range(8))
+
+
+def test_an_end_loses_no_audit_line_that_waits_for_the_disk(start_daemon, tmp_path):
+    """What agents did waits behind a batch that the disk takes long for when SIGTERM comes."""
+    slow = tmp_path / "slow_audit.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", slow, pathlib.Path(__file__).with_name("slow_audit.c"), "-ldl"],
+                   check=True)
+    daemon = start_daemon(environment={"LD_PRELOAD": str(slow), "SLOW_AUDIT_MS": "1500"})
+    runs = {f"run{number}" for number in range(4)}
+    for run in sorted(runs):
+        harness.RawAgent(daemon, run=run, config='{"dump_path": "d"}')
+    began = time.monotonic()
+    daemon.process.terminate()
+    assert daemon.process.wait(60) == 0
+    assert time.monotonic() - began > 3, "lines were still waiting, or this shows nothing"
+    assert runs <= {record["run"] for record in daemon.audit() if record["action"] == "Hello"}

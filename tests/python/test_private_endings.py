@@ -225,6 +225,24 @@ def test_a_full_disk_is_named_and_harms_no_training(tmp_path: pathlib.Path, envi
         subprocess.run(["umount", "-l", disk], check=False)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_of_100_mib_is_room_enough(tmp_path: pathlib.Path, environment) -> None:
+    """The private collector leaves 64 MiB to the training, not 256 as one of its own does."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", disk]).returncode != 0:
+        pytest.skip("this machine does not allow a tmpfs mount")
+    try:
+        dump = disk / "dump"
+        done = _run("for _ in steps(3): pass", dump, environment)
+        assert done.stderr.splitlines() == [f"rankprobe: dump.json is at {dump}/step*/ (run endings)"], done.stderr
+        _ended(dump)
+        assert _calls(dump) == {f"step{step}": ["Torch.relu.0.forward"] for step in range(3)}
+        assert json.loads((dump / "manifest.json").read_text())["gaps"] == []
+    finally:
+        subprocess.run(["umount", "-l", disk], check=False)
+
+
 def _left_by_command(dump: pathlib.Path, environment) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "rankprobe.embedded", str(dump)], env=environment, capture_output=True,
                           text=True, timeout=120)
