@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
@@ -140,24 +139,8 @@ absl::Status AddLostFrames(Store* store, const ExportOptions& options,
         if (!options.ranks.all() &&
             (!identity.has_rank() || !options.ranks.Contains(identity.rank())))
           return;
-        const auto may_be_chosen = [&](const v1::RefusalRow& refusal) {
-          return !refusal.has_step() || options.steps.all() ||
-                 options.steps.Contains(refusal.step());
-        };
-        const bool undelivered =
-            row.has_undelivered() &&
-            (options.steps.all() || !row.undelivered().has_first_step() ||
-             absl::c_any_of(options.steps.intervals(), [&](IntInterval some) {
-               return some.first <= row.undelivered().last_step() &&
-                      row.undelivered().first_step() <= some.last;
-             }));
-        const bool known =
-            !undelivered && row.lost_frames() == 0 &&
-            row.refused_frames() == static_cast<uint64_t>(row.refusals_size());
-        if (known && std::none_of(row.refusals().begin(), row.refusals().end(),
-                                  may_be_chosen))
-          return;
-        if (auto frames = AccountFrames(row); frames.has_value()) {
+        if (auto frames = AccountFrames(row, options.steps);
+            frames.has_value()) {
           manifest->AddLedger(identity.has_rank()
                                   ? absl::StrCat("rank", identity.rank())
                                   : absl::StrCat("proc", identity.pid()),
@@ -385,7 +368,10 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   Manifest manifest(options.run);
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                       Select(store, options, &manifest));
-  if (steps.empty()) {
+  // Of a run that nothing came of it is all there is to say.
+  Manifest lost(options.run);
+  RP_RETURN_IF_ERROR(AddLostFrames(store, options, &lost));
+  if (steps.empty() && lost.gap_count() == 0) {
     return absl::NotFoundError(absl::StrCat(
         "run \"", options.run, "\" has nothing in the chosen steps and ranks"));
   }
@@ -409,7 +395,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
         return status;
       }));
   for (const Manifest& part : written) manifest.Append(part);
-  RP_RETURN_IF_ERROR(AddLostFrames(store, options, &manifest));
+  manifest.Append(lost);
   v1::ExportDone done;
   if (options.manifest_in_reply) {
     done.set_manifest_json(manifest.ToJson());

@@ -48,6 +48,27 @@ TEST_F(ExportTest, TheNewestCompleteIncarnationWins) {
   EXPECT_EQ(Manifest()["conflicts"].Size(), 2u);
 }
 
+TEST_F(ExportTest, ARunOfWhichNothingCameHasAManifest) {
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->OpenIncarnation(MakeIdentity("run", 3, 1)).ok());
+  ExportOptions options;
+  options.run = "run";
+  EXPECT_TRUE(
+      absl::IsNotFound(ExportRunToDirectory(store.get(), options,
+                                            file_system_.get(), root_ + "/tree")
+                           .status()));
+  v1::Undelivered left;
+  left.set_records(9);
+  left.set_reason("full");
+  ASSERT_TRUE(store->NoteUndelivered(MakeIdentity("run", 3, 1), left).ok());
+  const auto done = ExportRunToDirectory(store.get(), options,
+                                         file_system_.get(), root_ + "/tree");
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(done->gaps(), 1u);
+  EXPECT_THAT(ReadTextFile(root_ + "/tree/manifest.json"),
+              HasSubstr("PROCESS_EXIT"));
+}
+
 TEST_F(ExportTest, ExportingAgainReplacesAndLeavesNothingBehind) {
   Frames frames(MakeIdentity("run", 0, 1));
   Begin(frames.AddBatch(0), 0);

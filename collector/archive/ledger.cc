@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "collector/archive/load_step.h"
+#include "common/base/saturating_add.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -55,9 +57,10 @@ void Close(const v1::StepInfo& info, uint64_t lost_payloads,
     return;
   }
   uint64_t records = ledger->stored_records();
-  for (const v1::LedgerGap& gap : ledger->gaps()) records += gap.records();
+  for (const v1::LedgerGap& gap : ledger->gaps())
+    records = SaturatingAdd(records, gap.records());
   // Each reference of a record that is here is stored or a gap already.
-  const uint64_t payloads = info.payloads() + lost_payloads;
+  const uint64_t payloads = SaturatingAdd(info.payloads(), lost_payloads);
   const uint64_t expected_records =
       std::max(records, ledger->expected_records());
   const uint64_t expected_payloads =
@@ -91,6 +94,14 @@ std::string RefusalText(const v1::RefusalRow& refusal) {
                       refusal.reason());
 }
 
+// Any of `first` to `last` is chosen.
+bool AnyOf(const IntSet& steps, int64_t first, int64_t last) {
+  return steps.all() ||
+         absl::c_any_of(steps.intervals(), [&](IntInterval some) {
+           return some.first <= last && first <= some.last;
+         });
+}
+
 }  // namespace
 
 std::string ProcessDirectory(const v1::StepInfo& step) {
@@ -106,9 +117,30 @@ std::string LossReasonName(v1::LossReason reason) {
       absl::StripPrefix(v1::LossReason_Name(reason), "LOSS_REASON_"));
 }
 
+std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
+                                            const IntSet& steps) {
+  const bool undelivered =
+      row.has_undelivered() && (!row.undelivered().has_first_step() ||
+                                AnyOf(steps, row.undelivered().first_step(),
+                                      row.undelivered().last_step()));
+  // What is here of a step says itself how whole it is.
+  const bool unheard =
+      row.dumping_in() != 0 && AnyOf(steps, row.last_step() + 1, INT64_MAX);
+  const bool unnamed =
+      row.lost_frames() > 0 ||
+      row.refused_frames() > static_cast<uint64_t>(row.refusals_size());
+  const bool refused =
+      absl::c_any_of(row.refusals(), [&](const v1::RefusalRow& refusal) {
+        return !refusal.has_step() || steps.all() ||
+               steps.Contains(refusal.step());
+      });
+  if (!undelivered && !unheard && !unnamed && !refused) return std::nullopt;
+  return AccountFrames(row);
+}
+
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
   if (row.lost_frames() == 0 && row.refused_frames() == 0 &&
-      !row.has_undelivered())
+      !row.has_undelivered() && row.dumping_in() == 0)
     return std::nullopt;
   v1::StepLedger ledger;
   ledger.set_step(-1);
@@ -144,6 +176,18 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
                         left.reason()),
            &ledger);
   }
+  if (row.dumping_in() != 0) {
+    AddGap("NOT_HEARD_OF", 0, 0,
+           absl::StrCat("it was dumping when the collector ended, and has not "
+                        "come back: ",
+                        row.committed_sequence() > 0
+                            ? absl::StrCat("its newest records here are of "
+                                           "step ",
+                                           row.last_step())
+                            : "nothing of it is here",
+                        ", what it recorded after that is not known"),
+           &ledger);
+  }
   return ledger;
 }
 
@@ -165,9 +209,10 @@ v1::StepLedger SummarizeStep(const v1::StepInfo& info) {
   uint64_t lost_payloads = 0;
   if (!info.deleted()) {
     for (const v1::LossCount& loss : info.losses()) {
-      lost_payloads += loss.payloads();
+      lost_payloads = SaturatingAdd(lost_payloads, loss.payloads());
       AddGap(LossReasonName(loss.reason()), loss.records(),
-             loss.payloads() + loss.referred_payloads(), "", &ledger);
+             SaturatingAdd(loss.payloads(), loss.referred_payloads()), "",
+             &ledger);
     }
   }
   Close(info, lost_payloads, &ledger);
@@ -205,9 +250,9 @@ v1::StepLedger AccountStep(
       // What the plan leaves out is not a gap. Bytes alone are of a payload
       // whose records are here: those count it.
       if (loss.reason() == v1::LOSS_REASON_FILTERED ||
-          loss.records() + loss.payloads() + loss.bytes() == 0)
+          (loss.records() == 0 && loss.payloads() == 0 && loss.bytes() == 0))
         continue;
-      lost_payloads += loss.payloads();
+      lost_payloads = SaturatingAdd(lost_payloads, loss.payloads());
       AddGap(LossReasonName(loss.reason()), loss.records(), loss.payloads(),
              loss.detail(), &ledger);
       ledger.mutable_gaps(ledger.gaps_size() - 1)->set_entry(loss.entry());

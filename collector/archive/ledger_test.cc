@@ -179,6 +179,29 @@ TEST_F(LedgerTest, RefusedFramesAreNamed) {
   EXPECT_FALSE(AccountFrames(v1::IncarnationRow()).has_value());
 }
 
+TEST(AccountFramesTest, WhatMayBeMissingOfTheChosenSteps) {
+  v1::IncarnationRow row;
+  row.set_committed_sequence(4);
+  row.set_last_step(12);
+  row.set_dumping_in(7);
+  const auto ledger = AccountFrames(row);
+  ASSERT_TRUE(ledger.has_value());
+  ASSERT_EQ(ledger->gaps_size(), 1);
+  EXPECT_EQ(GapText(ledger->gaps(0)),
+            "lost NOT_HEARD_OF: (it was dumping when the collector ended, and "
+            "has not come back: its newest records here are of step 12, what "
+            "it recorded after that is not known)");
+  EXPECT_TRUE(AccountFrames(row, IntSet()).has_value()) << "all";
+  EXPECT_TRUE(AccountFrames(row, IntSet({3, 13})).has_value());
+  EXPECT_FALSE(AccountFrames(row, IntSet({3, 12})).has_value())
+      << "what is here of these says itself how whole it is";
+  row.clear_dumping_in();
+  row.mutable_undelivered()->set_first_step(5);
+  row.mutable_undelivered()->set_last_step(9);
+  EXPECT_TRUE(AccountFrames(row, IntSet({9})).has_value());
+  EXPECT_FALSE(AccountFrames(row, IntSet({4, 10})).has_value());
+}
+
 TEST_F(LedgerTest, ARefusedPayloadHasItsReason) {
   Frames frames(MakeIdentity("run", 0, 1));
   Add(&frames, 0)->mutable_step_begin();

@@ -56,6 +56,7 @@ void ControlPlane::OnEvent(const std::string& session,
         agent.step = step;
       }
       agent.dumping = event.progress().dumping();
+      NoteDumping(agent.dumping, &agent);
       if (event.progress().last_step_ns() > 0)
         agent.step_ns = event.progress().last_step_ns();
       agent.pace.Note(agent.step, event.progress().last_step_ns(),
@@ -86,12 +87,28 @@ void ControlPlane::OnEvent(const std::string& session,
       if (!agent.farewell && event.goodbye().has_undelivered())
         NoteUndelivered(event.goodbye().undelivered(), &agent);
       agent.farewell = true;
+      NoteDumping(false, &agent);
       break;
     default:
       OnTriggerEvent(&agent, run, event);
       break;
   }
   ForgetFinished(run);
+}
+
+// However often a process changes its mind, one write of it waits.
+void ControlPlane::NoteDumping(bool dumping, Agent* agent) {
+  if (agent->farewell) dumping = false;
+  if (agent->noted_dumping == dumping) return;
+  agent->noted_dumping = dumping;
+  agent->note->dumping = dumping;
+  if (agent->note->queued.exchange(true)) return;
+  saves_.Add([this, identity = agent->identity, note = agent->note] {
+    note->queued = false;
+    // A disk that cannot keep this keeps no records either, and the process
+    // says so itself.
+    store_->NoteDumping(identity, note->dumping).IgnoreError();
+  });
 }
 
 // Kept even where the disk takes no records: a row is small.
@@ -128,6 +145,8 @@ void ControlPlane::Disconnected(const std::string& session,
   if (it == agents_.end()) return;
   it->second.connected = false;
   it->second.dumping = false;
+  // It will not find us here when it tries again.
+  if (!going_down_) NoteDumping(false, &it->second);
   it->second.last_heard = MonotonicNow();
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
   told.set_detail(it->second.farewell ? absl::StrCat("the process has ended",
@@ -244,6 +263,7 @@ void ControlPlane::Tick() {
 
 void ControlPlane::Shutdown() {
   absl::MutexLock lock(&mutex_);
+  going_down_ = true;
   v1::Directive directive;
   directive.mutable_goodbye()->set_reason("the collector is going down");
   for (auto& [session, agent] : agents_) {

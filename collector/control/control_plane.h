@@ -12,6 +12,7 @@
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -148,6 +149,11 @@ class ControlPlane {
   void WaitForSaves() { saves_.Wait(); }
 
  private:
+  // What the store is to be told: the newest of it, once.
+  struct DumpingNote {
+    std::atomic<bool> dumping{false};
+    std::atomic<bool> queued{false};
+  };
   struct Agent {
     v1::Identity identity;
     Sender sender;
@@ -174,6 +180,9 @@ class ControlPlane {
     bool farewell = false;
     // What it could not deliver, behind "the process has ended".
     std::string undelivered;
+    // What the store is to know of `dumping`; absent: that is not certain.
+    std::optional<bool> noted_dumping;
+    std::shared_ptr<DumpingNote> note = std::make_shared<DumpingNote>();
     Peer peer;
     // IncarnationRow.principal.
     std::string stored_principal;
@@ -368,6 +377,9 @@ class ControlPlane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t CountConnected(const std::string& run) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // So that a collector that is started again knows who was to come back.
+  void NoteDumping(bool dumping, Agent* agent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteUndelivered(const v1::Undelivered& said, Agent* agent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTriggerEvent(Agent* agent, Run* run, const v1::AgentEvent& event)
@@ -408,6 +420,7 @@ class ControlPlane {
   std::list<std::unique_ptr<ExplainOperation>> explains_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
+  bool going_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   NewRunBudget new_runs_ ABSL_GUARDED_BY(mutex_);
   AuditBudget audit_budget_ ABSL_GUARDED_BY(mutex_);

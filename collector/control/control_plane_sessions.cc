@@ -232,6 +232,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   Agent& agent = agents_[session];
   agent.peer = std::move(peer);
   agent.stored_principal = opened.principal;
+  if (!opened.dumping) agent.noted_dumping = false;
   agent.identity = identity;
   agent.sender = std::move(sender);
   agent.step = ReportedStep(hello.step());

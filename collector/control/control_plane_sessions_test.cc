@@ -146,6 +146,63 @@ TEST_F(SessionsTest, TheFarewellSaysWhatIsLost) {
   EXPECT_EQ(kept[0].reason(), "disk \\x1b[31mfull");
 }
 
+// A collector that is killed says, when it is started again, which ranks were
+// dumping and have not come back.
+TEST_F(SessionsTest, WhoWasDumpingWhenTheCollectorEndedIsKnown) {
+  const auto dumps = [this](const std::string& session, bool dumping) {
+    v1::AgentEvent event;
+    event.mutable_progress()->set_step(4);
+    event.mutable_progress()->set_dumping(dumping);
+    control_->OnEvent(session, event);
+  };
+  const auto missing = [this] {
+    control_->WaitForSaves();
+    std::vector<int64_t> ranks;
+    EXPECT_TRUE(store_
+                    ->ForEachIncarnation("run",
+                                         [&](const auto& row) {
+                                           if (row.dumping_in() != 0)
+                                             ranks.push_back(
+                                                 row.identity().rank());
+                                         })
+                    .ok());
+    return ranks;
+  };
+  const auto again = [this] {
+    control_.reset();
+    store_.reset();
+    store_ = OpenStore();
+    Restart({});
+  };
+  std::vector<std::string> sessions;
+  for (int64_t rank = 0; rank < 6; ++rank) {
+    const auto admitted = Admit(HelloOf(rank, static_cast<uint64_t>(rank + 1)));
+    ASSERT_TRUE(admitted.ok());
+    sessions.push_back(admitted->welcome.session_id());
+    if (rank > 0) dumps(sessions.back(), true);
+  }
+  dumps(sessions[1], false);  // switched off
+  v1::AgentEvent goodbye;
+  goodbye.mutable_goodbye();
+  control_->OnEvent(sessions[2], goodbye);
+  control_->Disconnected(sessions[2], "");
+  control_->Disconnected(sessions[3], "cut, and we are here to come back to");
+  EXPECT_THAT(missing(), SizeIs(0)) << "of this life";
+  again();
+  EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
+  again();
+  EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5)) << "until they come";
+  const auto back = Admit(HelloOf(4, 5));
+  ASSERT_TRUE(back.ok());
+  EXPECT_THAT(missing(), ::testing::ElementsAre(5));
+  // A collector that ends in good order is not there to come back to either.
+  dumps(back->welcome.session_id(), true);
+  control_->Shutdown();
+  control_->Disconnected(back->welcome.session_id(), "");
+  again();
+  EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
+}
+
 TEST_F(SessionsTest, WithoutASecretNobodyIsEvicted) {
   const auto old = Admit(HelloOf(0, 1, ""));
   ASSERT_TRUE(old.ok());

@@ -122,6 +122,8 @@ struct OpenedIncarnation {
   uint64_t committed = 0;
   // It is new, or the claim has its secret.
   bool proved = false;
+  // It may be noted as dumping.
+  bool dumping = false;
   // As stored; whoever goes on with it is taken for this one.
   std::string principal;
   // The newest of its frames that were refused.
@@ -233,6 +235,11 @@ class Store {
   // What a process said it could not deliver before it ended.
   virtual absl::Status NoteUndelivered(const v1::Identity& identity,
                                        const v1::Undelivered& undelivered) = 0;
+  // It is connected and dumping, or not any more. Not synced.
+  virtual absl::Status NoteDumping(const v1::Identity& identity,
+                                   bool dumping) = 0;
+  // `dumping_in` is set where a process was dumping when the store was last
+  // open, and has not been opened since.
   virtual absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) = 0;

@@ -61,6 +61,7 @@ class StoreImpl : public Store, private StoreHooks {
       : options_(options),
         file_system_(file_system),
         clock_(clock),
+        life_(NewLife()),
         lock_(std::move(lock)),
         index_(std::move(index)),
         payloads_(std::move(payloads)),
@@ -77,6 +78,7 @@ class StoreImpl : public Store, private StoreHooks {
       NoteSyncCount(synced.count);
   }
 
+  static uint64_t NewLife();
   absl::Status Initialise();
 
   RecoveryReport recovery() const override { return recovery_; }
@@ -108,6 +110,7 @@ class StoreImpl : public Store, private StoreHooks {
       const std::string& run) override;
   absl::Status NoteUndelivered(const v1::Identity& identity,
                                const v1::Undelivered& undelivered) override;
+  absl::Status NoteDumping(const v1::Identity& identity, bool dumping) override;
   absl::Status NoteLostFrames(const v1::Identity& identity,
                               uint64_t through_sequence) override;
   absl::Status ForEachIncarnation(
@@ -238,6 +241,8 @@ class StoreImpl : public Store, private StoreHooks {
   const StoreOptions options_;
   FileSystem* const file_system_;
   const Clock* const clock_;
+  // This one among all that open the archive (IncarnationRow.dumping_in).
+  const uint64_t life_;
   const std::unique_ptr<FileLock> lock_;
   const std::unique_ptr<Index> index_;
   const std::unique_ptr<PayloadStore> payloads_;

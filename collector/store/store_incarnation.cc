@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who an incarnation is: registered once, kept.
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "collector/store/keys.h"
 #include "collector/store/store_impl.h"
+#include "common/base/random_bytes.h"
 #include "common/base/same_bytes.h"
 
 namespace rankprobe {
@@ -69,6 +72,9 @@ absl::StatusOr<OpenedIncarnation> StoreImpl::OpenIncarnation(
     if (row->identity().world_size() <= 0)
       next.mutable_identity()->set_world_size(identity.world_size());
   }
+  // It has come back; whether it is dumping now it says with its next step.
+  if (next.dumping_in() != 0) next.set_dumping_in(life_);
+  opened.dumping = next.dumping_in() != 0;
   opened.committed = next.committed_sequence();
   opened.principal = next.principal();
   opened.refusals.assign(next.refusals().begin(), next.refusals().end());
@@ -79,6 +85,28 @@ absl::StatusOr<OpenedIncarnation> StoreImpl::OpenIncarnation(
   RP_RETURN_IF_ERROR(index_->Write(std::move(batch), /*sync=*/false));
   incarnations_[id] = std::move(next);
   return opened;
+}
+
+uint64_t StoreImpl::NewLife() {
+  uint64_t life = 0;
+  const std::string random = RandomBytes(sizeof(life));
+  std::memcpy(&life, random.data(), sizeof(life));
+  return life | 1;  // never 0
+}
+
+absl::Status StoreImpl::NoteDumping(const v1::Identity& identity,
+                                    bool dumping) {
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(sticky_);
+  RP_ASSIGN_OR_RETURN(v1::RunRow* const run,
+                      LoadRun(identity.run(), /*create=*/false));
+  RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
+                      LoadIncarnation(run->id(), identity));
+  row->set_dumping_in(dumping ? life_ : 0);
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
+             row->SerializeAsString());
+  return index_->Write(std::move(batch), /*sync=*/false);
 }
 
 }  // namespace rankprobe

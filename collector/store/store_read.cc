@@ -307,6 +307,7 @@ absl::Status StoreImpl::ForEachIncarnation(
         if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())))
           return absl::DataLossError(
               "the row of an incarnation cannot be read");
+        if (row.dumping_in() == life_) row.clear_dumping_in();
         callback(row);
         return absl::OkStatus();
       });

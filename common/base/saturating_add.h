@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of numbers that others claim: one that wraps would say the opposite.
 #ifndef RANKPROBE_COMMON_BASE_SATURATING_ADD_H_
 #define RANKPROBE_COMMON_BASE_SATURATING_ADD_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* LD_PRELOAD: a disk that takes SLOW_AUDIT_MS for each write to a file named audit.jsonl. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

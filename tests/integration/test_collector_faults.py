@@ -109,6 +109,54 @@ def test_what_a_process_takes_with_it_is_said(tmp_path, start_job):
             collector.kill()
 
 
+def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job):
+    """Once when it goes, once when it is back; when it is gone for good the ledger knows at the next start who had not
+    come back, and says so until he does."""
+    directory = tmp_path / "c"
+    directory.mkdir()
+    collector = harness.Collector(directory).start()
+    try:
+        job = start_job("gone", collector.address, {**harness.config("statistics", "mix"), "dump_enable": True})
+        idle = start_job("idle", collector.address, harness.config("statistics", "mix"), world_size=1)
+        idle.wait_steps(3)
+        job.wait_steps(3)
+
+        def said(what: str, times: int) -> None:
+            for rank in job.ranks:
+                harness.wait_for(lambda: rank.log.read_text().count(what) == times, 30, f"{what!r} of rank {rank.rank}")
+
+        collector.kill()
+        said(f"the collector at {collector.address} has gone", 1)
+        job.wait_steps(20)  # training goes on, and a line of each step it is not
+        collector.start()
+        said("is back, what waited is sent", 1)
+        job.wait_steps(3)
+        ledger = collector.cli("ledger", "--run", "gone", check=False)
+        assert "NOT_HEARD_OF" not in ledger.stdout, ledger.stdout
+        collector.kill()
+        said(f"the collector at {collector.address} has gone", 2)
+        said("is back", 1)
+        assert idle.finish() == [0] and job.finish(seconds=120) == [0, 0]
+        said("are lost, the process ends before the collector has them", 1)
+        assert "has gone" not in idle.ranks[0].log.read_text()
+        for _ in range(2):
+            collector.start()
+            for words in (("ledger",), ("ledger", "--counts"), ("status",)):
+                done = collector.cli(*words, "--run", "gone", check=False)
+                assert "lost NOT_HEARD_OF: 0 records, 0 payloads, 2 of unknown content" in done.stdout, done
+                assert "nothing lost" not in done.stdout, done
+            assert "NOT_HEARD_OF" not in collector.cli("ledger", "--run", "idle", check=False).stdout
+            collector.kill()
+        collector.start()
+        assert collector.cli("export", "--run", "gone", "-o", tmp_path / "dump", check=False).returncode == 1
+        gaps = json.loads((tmp_path / "dump" / "manifest.json").read_text())["gaps"]
+        assert {gap["rank"] for gap in gaps if gap["reason"] == "NOT_HEARD_OF"} == {"rank0", "rank1"}, gaps
+        assert collector.stop() == 0
+    finally:
+        if collector.process and collector.process.poll() is None:
+            collector.kill()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_disk_fills_up_and_is_freed(tmp_path, start_job):
     mount = tmp_path / "small"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -74,6 +75,43 @@ def test_spool_keeps_it_for_the_next_process(dump, collector, tmp_path) -> None:
     result = run(dump, 1, collector.address, **environment)
     assert result.returncode == 0, result.stderr
     assert "of 2 rank-steps stored" in collector.cli("ledger", "--run", "missing").stdout
+
+
+KILLED = textwrap.dedent("""
+    import os, signal, sys, torch
+    from rankprobe.pytorch import PrecisionDebugger
+    torch.set_num_threads(1)
+    for _ in range(int(sys.argv[2])):
+        child = os.fork()
+        if child == 0:
+            debugger = PrecisionDebugger(config_path=sys.argv[1])
+            for step in range(3):
+                debugger.start()
+                torch.relu(torch.ones(3))
+                debugger.stop()
+                if step == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                debugger.step()
+        print(child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+""")
+
+
+def test_a_spool_has_what_stop_returned_for(dump, collector, tmp_path) -> None:
+    """SIGKILL in the moment stop() has returned, twenty times."""
+    spool, rounds = tmp_path / "spool", 20
+    environment = {"RANKPROBE_ON_COLLECTOR_MISSING": "spool", "RANKPROBE_SPOOL": str(spool)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), str(rounds)], text=True, timeout=120,
+                            capture_output=True, env={**{key: value for key, value in os.environ.items() if key != "RANK"},
+                                                      **environment, "RANKPROBE_COLLECTOR": "127.0.0.1:1",
+                                                      "RANKPROBE_RUN": "missing"})
+    children = [line.split() for line in killed.stdout.splitlines()]
+    assert [code for _, code in children] == ["-9"] * rounds, killed.stderr
+    result = run(dump, 1, collector.address, **environment)
+    assert result.returncode == 0, result.stderr
+    stored = {(str(step["pid"]), int(step["step"]))
+              for step in map(json.loads, collector.cli("ledger", "--run", "missing", "--json", check=False).stdout.splitlines())
+              if int(step["stored_records"]) > 0}
+    assert {(child, step) for child, _ in children for step in range(3)} - stored == set()
 
 
 @pytest.mark.parametrize("policy, word", [("spool", "RANKPROBE_SPOOL"), ("explode", "ignore, spool, fail")])

@@ -158,10 +158,24 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
   return true;
 }
 
-bool FrameQueue::Committed(const Barrier& barrier) const {
-  const uint64_t acked = barrier.synced ? synced_ : committed_;
+uint64_t FrameQueue::Reached(Level level) const {
+  switch (level) {
+    case Level::kSpooled:
+      return std::max(spooled_, committed_);
+    case Level::kCommitted:
+      return committed_;
+    case Level::kSynced:
+      break;
+  }
+  return synced_;
+}
+
+bool FrameQueue::Passed(const Barrier& barrier) const {
+  // There is no spool.
+  if (barrier.level == Level::kSpooled && spooled_ == UINT64_MAX) return true;
   return barrier.marker->placed && !HasLosses() &&
-         acked >= std::max(barrier.marker->sequence, last_loss_sequence_);
+         Reached(barrier.level) >=
+             std::max(barrier.marker->sequence, last_loss_sequence_);
 }
 
 void FrameQueue::TellWaiting() {
@@ -169,19 +183,42 @@ void FrameQueue::TellWaiting() {
   if (waiting_for_room_ > 0 || std::any_of(barriers_.begin(), barriers_.end(),
                                            [this](const Barrier* barrier)
                                                ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                                                 return Committed(*barrier);
+                                                 return Passed(*barrier);
                                                }))
     changed_.NotifyAll();
 }
 
 absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
+  return Await(
+      level == v1::DURABILITY_SYNCED ? Level::kSynced : Level::kCommitted,
+      deadline);
+}
+
+absl::Status FrameQueue::FlushToSpool(absl::Duration deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (spool_stuck_at_ == spooled_)
+      return absl::DeadlineExceededError("the spool is stuck");
+  }
+  const absl::Status status = Await(Level::kSpooled, deadline);
+  absl::MutexLock lock(&mutex_);
+  spool_stuck_at_.reset();
+  if (!status.ok()) spool_stuck_at_ = spooled_;
+  return status;
+}
+
+void FrameQueue::NoteSpooled(uint64_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  spooled_ = std::max(spooled_, sequence);
+  TellWaiting();
+}
+
+absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
   std::shared_ptr<FlushMarker> marker;
   {
     absl::MutexLock lock(&mutex_);
-    const uint64_t acked =
-        level == v1::DURABILITY_SYNCED ? synced_ : committed_;
     if (items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
-        acked >= last_sequence_)
+        Reached(level) >= last_sequence_)
       return absl::OkStatus();
     // Without a collector each stop() tries again, and markers have no budget.
     if (!items_.empty()) {
@@ -196,20 +233,22 @@ absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
   }
   wake_();
   absl::MutexLock lock(&mutex_);
-  const Barrier barrier{marker.get(), level == v1::DURABILITY_SYNCED};
+  const Barrier barrier{marker.get(), level};
   barriers_.push_back(&barrier);
-  const bool committed = changed_.WaitFor(
+  const bool passed = changed_.WaitFor(
       &mutex_, deadline,
-      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Committed(barrier); });
+      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Passed(barrier); });
   std::erase(barriers_, &barrier);
-  if (committed) return absl::OkStatus();
+  if (passed) return absl::OkStatus();
+  const uint64_t reached = Reached(level);
   return absl::DeadlineExceededError(absl::StrCat(
-      marker->placed ? absl::StrCat(marker->sequence -
-                                        std::min(marker->sequence, committed_),
-                                    " frames")
-                     : std::string("some records"),
-      " are not committed after ", absl::FormatDuration(deadline),
-      "; they stay queued"));
+      marker->placed
+          ? absl::StrCat(marker->sequence - std::min(marker->sequence, reached),
+                         " frames")
+          : std::string("some records"),
+      level == Level::kSpooled ? " are not spooled after "
+                               : " are not committed after ",
+      absl::FormatDuration(deadline), "; they stay queued"));
 }
 
 void FrameQueue::AddPayloadFrames(const PayloadItem& item) {

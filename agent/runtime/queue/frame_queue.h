@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -65,6 +66,9 @@ class FrameQueue {
   // Whether records of so many bytes would be taken without waiting.
   bool HasRoomFor(uint64_t bytes) const;
   absl::Status Flush(v1::Durability level, absl::Duration deadline);
+  // Until everything submitted before was given to NoteSpooled, or is
+  // committed. After it has taken too long once: only while that moves on.
+  absl::Status FlushToSpool(absl::Duration deadline);
 
   // From now on payloads are offered before they are sent, and equal bytes of
   // several ranks cross the wire once. Not for a spooled queue.
@@ -78,6 +82,9 @@ class FrameQueue {
   // The next frame that was not given out here before, whatever the credit:
   // for the spool.
   bool NextUnspooled(EncodedFrame* frame);
+  // The spool has frames up to this one, or will not have them. UINT64_MAX:
+  // there is none.
+  void NoteSpooled(uint64_t sequence);
   // The collector holds everything up to `sequence`; what follows is sent
   // again. What it holds stays until its first ack, which names those it has
   // refused: an ack that did may have been lost.
@@ -192,12 +199,15 @@ class FrameQueue {
   uint64_t EmptyChunks(const Digest& digest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a Flush waits for.
+  enum class Level : uint8_t { kSpooled, kCommitted, kSynced };
   struct Barrier {
     const FlushMarker* marker;
-    bool synced;
+    Level level;
   };
-  bool Committed(const Barrier& barrier) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status Await(Level level, absl::Duration deadline);
+  // The newest frame that has come so far.
+  uint64_t Reached(Level level) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool Passed(const Barrier& barrier) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // After anything that may end a wait for room or at a barrier.
   void TellWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -232,6 +242,10 @@ class FrameQueue {
   size_t next_frame_ ABSL_GUARDED_BY(mutex_) = 0;
   // Likewise, of the next one to spool.
   size_t next_spooled_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the newest frame that is in the spool, and where a barrier waited for
+  // it in vain.
+  uint64_t spooled_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<uint64_t> spool_stuck_at_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;

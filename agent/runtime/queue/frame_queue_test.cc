@@ -62,6 +62,41 @@ TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
   EXPECT_EQ(left.last_step(), 9);
 }
 
+// stop() is one, where frames outlive a process that is killed.
+TEST_F(FrameQueueTest, ABarrierAtTheSpool) {
+  FrameQueue::Options options{64 << 20, 64 << 20, OverflowPolicy::kDropNewest};
+  options.spooled = true;
+  queue_ = std::make_unique<FrameQueue>(options, &clock_, [] {});
+  EXPECT_TRUE(queue_->FlushToSpool(absl::ZeroDuration()).ok()) << "nothing yet";
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(queue_->FlushToSpool(absl::Milliseconds(1))));
+  // Whoever writes it is stuck: nobody waits in vain a second time.
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(queue_->FlushToSpool(absl::InfiniteDuration())));
+  EncodedFrame frame;
+  ASSERT_TRUE(queue_->NextUnspooled(&frame));
+  queue_->NoteSpooled(frame.sequence);
+  EXPECT_FALSE(queue_->NextUnspooled(&frame));
+  EXPECT_TRUE(queue_->FlushToSpool(absl::ZeroDuration()).ok());
+  ASSERT_TRUE(queue_->SubmitRecords(Records(4, 5)));
+  std::atomic<bool> written{false};
+  std::thread worker([&] {
+    EncodedFrame next;
+    while (!queue_->NextUnspooled(&next)) std::this_thread::yield();
+    written = true;
+    queue_->NoteSpooled(next.sequence);
+    while (queue_->NextUnspooled(&next)) queue_->NoteSpooled(next.sequence);
+  });
+  EXPECT_TRUE(queue_->FlushToSpool(absl::Seconds(30)).ok());
+  EXPECT_TRUE(written);
+  worker.join();
+  // There is no spool after all.
+  ASSERT_TRUE(queue_->SubmitRecords(Records(5, 5)));
+  queue_->NoteSpooled(UINT64_MAX);
+  EXPECT_TRUE(queue_->FlushToSpool(absl::ZeroDuration()).ok());
+}
+
 TEST_F(FrameQueueTest, CreditBoundsWhatIsInFlight) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   ASSERT_TRUE(Payload('a', 4 << 20));

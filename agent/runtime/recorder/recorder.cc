@@ -251,8 +251,9 @@ void Recorder::Stop() {
     if (flight_) return;
     if (stuck_at_.has_value()) {
       // Its disk may be full. It is waited for when it takes something again.
-      if (session_->GetStats().committed_sequence == *stuck_at_) return;
-      patience = std::min(patience, kPatienceWithStuck);
+      patience = session_->GetStats().committed_sequence == *stuck_at_
+                     ? absl::ZeroDuration()
+                     : std::min(patience, kPatienceWithStuck);
     }
   }
   // A barrier, as long as there is somebody to wait for.
@@ -269,6 +270,8 @@ void Recorder::Stop() {
     }
     stats = session_->GetStats();
   }
+  // What nobody takes is kept for the next process, where there is a spool.
+  session_->FlushToSpool(options_.stop_deadline).IgnoreError();
   if (!stats.connected) return;
   absl::MutexLock lock(&mutex_);
   stuck_at_ = stats.committed_sequence;

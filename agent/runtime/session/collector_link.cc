@@ -2,7 +2,6 @@
 #include "agent/runtime/session/collector_link.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -174,78 +173,6 @@ void CollectorLink::Work() {
   SpoolFrames();
 }
 
-void CollectorLink::OpenSpool() {
-  if (options_.spool_directory.empty()) return;
-  v1::Identity identity;
-  {
-    absl::MutexLock lock(&mutex_);
-    identity = identity_;
-  }
-  Spool::Options spool_options;
-  spool_options.directory = options_.spool_directory;
-  spool_options.max_bytes = options_.spool_bytes;
-  spool_options.secret = options_.incarnation_secret;
-  absl::StatusOr<std::unique_ptr<Spool>> spool =
-      Spool::Open(spool_options, identity, file_system_.get());
-  if (spool.ok()) {
-    spool_ = *std::move(spool);
-  } else {
-    NoteError(spool.status());
-  }
-}
-
-// Puts new frames on disk.
-void CollectorLink::SpoolFrames() {
-  if (spool_ == nullptr) return;
-  EncodedFrame frame;
-  while (queue_->NextUnspooled(&frame)) {
-    if (const absl::Status status =
-            spool_->Append(frame.sequence, frame.head, frame.tail);
-        !status.ok())
-      NoteError(status);
-  }
-  SessionStats stats;
-  queue_->FillStats(&stats);
-  spool_->Committed(stats.committed_sequence);
-  absl::MutexLock lock(&mutex_);
-  spooled_bytes_ = spool_->bytes();
-}
-
-// What earlier lives left behind goes first: their sequence numbers and
-// their ranks are their own. False when stopping.
-bool CollectorLink::DrainOrphans() {
-  if (options_.spool_directory.empty()) return true;
-  SpoolDrain drain(
-      stub_.get(), &upload_stub_, options_.security, options_.agent_version,
-      [this] { outbox_->Wake(); },
-      [this](absl::Duration timeout) {
-        SpoolFrames();
-        return outbox_->Wait(timeout);
-      });
-  int passed_over = 0;
-  const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
-      options_.spool_directory, file_system_.get(), IsOwnFile, &passed_over);
-  if (passed_over > 0) {
-    const std::string line = absl::StrCat(
-        "rankprobe: ", passed_over, " spools in ", options_.spool_directory,
-        " are not sent: others made them or can change them\n");
-    std::fputs(line.c_str(), stderr);
-  }
-  for (const auto& orphan : orphans) {
-    absl::Status status;
-    for (;;) {
-      status = drain.Run(orphan.get());
-      if (!absl::IsUnavailable(status)) break;
-      NoteError(status);
-      if (!outbox_->Wait(options_.reconnect_max)) return false;
-    }
-    if (absl::IsCancelled(status)) return false;
-    // Refused: it stays for another time.
-    if (!status.ok()) NoteError(status);
-  }
-  return true;
-}
-
 void CollectorLink::StayConnected() {
   absl::Duration backoff = options_.reconnect_min;
   absl::BitGen random;
@@ -256,7 +183,10 @@ void CollectorLink::StayConnected() {
       absl::MutexLock lock(&mutex_);
       connected_ = false;
       if (outbox_->stopping()) return;
-      if (was_connected) ++reconnects_;
+      if (was_connected) {
+        ++reconnects_;
+        gone_since_ = MonotonicNow();
+      }
     }
     backoff = was_connected ? options_.reconnect_min
                             : std::min(backoff * 2, options_.reconnect_max);

@@ -60,6 +60,10 @@ class CollectorLink {
   absl::Status Refusal() const;
   void FillStats(SessionStats* stats) const;
   bool EverConnected() const;
+  // Frames are kept on disk.
+  bool HasSpool() const {
+    return !options_.spool_directory.empty() && !no_spool_;
+  }
   // At the end: says what is lost, and has the farewell tell the collector.
   void TellUndelivered(v1::Undelivered left);
 
@@ -90,14 +94,21 @@ class CollectorLink {
   void ShipFlight();
   void OpenSpool();
   void SpoolFrames();
+  // The spool takes no (more) frames: once.
+  void TellSpool(const absl::Status& status);
   void NoteError(const absl::Status& status);
   void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same while a connection is still being made.
   void TellIfSilent() {
     absl::MutexLock lock(&mutex_);
-    if (!connected_) TellOnce();
+    if (connected_) return;
+    TellOnce();
+    TellGone();
   }
-  // A collector that was said to be missing is there.
+  // A collector that was there has been away for a while, and what is recorded
+  // waits for it.
+  void TellGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A collector that was said to be missing, or gone, is there.
   void TellFound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
@@ -117,6 +128,9 @@ class CollectorLink {
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
   bool found_ ABSL_GUARDED_BY(mutex_) = false;
+  // Since the last connection ended, and whether that was said.
+  std::optional<MonotonicTime> gone_since_ ABSL_GUARDED_BY(mutex_);
+  bool told_gone_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
@@ -128,10 +142,13 @@ class CollectorLink {
 
   // Bytes that may be in flight.
   std::atomic<uint64_t> credit_{0};
+  // It could not be opened.
+  std::atomic<bool> no_spool_{false};
 
   const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
   // Worker only, with what the flight recorder held and is being sent.
   std::unique_ptr<Spool> spool_;
+  bool told_spool_ = false;
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;
   // It waits for room, which acks give.

@@ -92,6 +92,27 @@ void CollectorLink::TellOnce() {
   std::fputs(line.c_str(), stderr);
 }
 
+void CollectorLink::TellGone() {
+  if (told_gone_ || !gone_since_.has_value() || !fatal_.ok() ||
+      Since(*gone_since_) < kSilence)
+    return;
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  if (stats.queue_bytes == 0) return;
+  told_gone_ = true;
+  const std::string rank =
+      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  const std::string line = absl::StrCat(
+      "rankprobe: the collector at ", options_.collector, " has gone",
+      last_error_.empty() ? "" : " (", last_error_,
+      last_error_.empty() ? "" : ")", "; what is recorded", rank,
+      options_.spool_directory.empty()
+          ? " waits in this process, and is lost if that ends first"
+          : absl::StrCat(" is kept in ", options_.spool_directory),
+      "; training goes on\n");
+  std::fputs(line.c_str(), stderr);
+}
+
 void CollectorLink::TellUndelivered(v1::Undelivered left) {
   // It came after all, in the last moment.
   if (left.records() + left.payloads() == 0) return;
@@ -123,6 +144,13 @@ void CollectorLink::TellUndelivered(v1::Undelivered left) {
 }
 
 void CollectorLink::TellFound() {
+  gone_since_.reset();
+  if (std::exchange(told_gone_, false)) {
+    const std::string line =
+        absl::StrCat("rankprobe: the collector at ", options_.collector,
+                     " is back, what waited is sent\n");
+    std::fputs(line.c_str(), stderr);
+  }
   if (!told_ || !fatal_.ok() || found_) return;
   found_ = true;
   const std::string line =

@@ -65,7 +65,7 @@ class SessionImpl final : public Session {
         ever ? options_.drain_deadline
              : std::min(options_.drain_deadline, absl::Seconds(1)));
     // A spool keeps it; that nothing of a refused rank is taken was said.
-    if (absl::IsDeadlineExceeded(drained) && options_.spool_directory.empty())
+    if (absl::IsDeadlineExceeded(drained) && !link_.HasSpool())
       link_.TellUndelivered(queue_.Undelivered());
     outbox_.Stop();
     link_.Join();
@@ -143,6 +143,11 @@ class SessionImpl final : public Session {
     // Nobody will ever take it.
     if (absl::Status refused = link_.Refusal(); !refused.ok()) return refused;
     return queue_.Flush(level, deadline);
+  }
+
+  absl::Status FlushToSpool(absl::Duration deadline) override {
+    if (Forked() || options_.spool_directory.empty()) return absl::OkStatus();
+    return queue_.FlushToSpool(deadline);
   }
 
   void SendEvent(v1::AgentEvent event) override {

@@ -149,6 +149,12 @@ class Session {
   // DEADLINE_EXCEEDED naming what is missing; nothing is dropped by that.
   virtual absl::Status Flush(v1::Durability level, absl::Duration deadline) = 0;
 
+  // Waits until what was submitted before is in the file of the spool (a write,
+  // no sync). At once without a spool. DEADLINE_EXCEEDED.
+  virtual absl::Status FlushToSpool(absl::Duration deadline) {
+    return absl::OkStatus();
+  }
+
   virtual SessionStats GetStats() const = 0;
 
   // [training] Queues an event for the collector. Bounded; may be dropped.

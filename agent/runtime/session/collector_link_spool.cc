@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connection's spool: frames on disk, and what earlier lives left there.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session/collector_link.h"
+#include "agent/runtime/session/spool_drain.h"
+
+namespace rankprobe {
+
+void CollectorLink::OpenSpool() {
+  if (options_.spool_directory.empty()) return;
+  v1::Identity identity;
+  {
+    absl::MutexLock lock(&mutex_);
+    identity = identity_;
+  }
+  Spool::Options spool_options;
+  spool_options.directory = options_.spool_directory;
+  spool_options.max_bytes = options_.spool_bytes;
+  spool_options.secret = options_.incarnation_secret;
+  absl::StatusOr<std::unique_ptr<Spool>> spool =
+      Spool::Open(spool_options, identity, file_system_.get());
+  if (spool.ok()) {
+    spool_ = *std::move(spool);
+    return;
+  }
+  no_spool_ = true;
+  queue_->NoteSpooled(UINT64_MAX);
+  TellSpool(spool.status());
+}
+
+// Puts new frames on disk.
+void CollectorLink::SpoolFrames() {
+  if (spool_ == nullptr) return;
+  EncodedFrame frame;
+  while (queue_->NextUnspooled(&frame)) {
+    if (const absl::Status status =
+            spool_->Append(frame.sequence, frame.head, frame.tail);
+        !status.ok())
+      TellSpool(status);
+    queue_->NoteSpooled(frame.sequence);
+  }
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  spool_->Committed(stats.committed_sequence);
+  absl::MutexLock lock(&mutex_);
+  spooled_bytes_ = spool_->bytes();
+}
+
+// What earlier lives left behind goes first: their sequence numbers and
+// their ranks are their own. False when stopping.
+bool CollectorLink::DrainOrphans() {
+  if (options_.spool_directory.empty()) return true;
+  SpoolDrain drain(
+      stub_.get(), &upload_stub_, options_.security, options_.agent_version,
+      [this] { outbox_->Wake(); },
+      [this](absl::Duration timeout) {
+        SpoolFrames();
+        return outbox_->Wait(timeout);
+      });
+  int passed_over = 0;
+  const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
+      options_.spool_directory, file_system_.get(), IsOwnFile, &passed_over);
+  if (passed_over > 0) {
+    const std::string line = absl::StrCat(
+        "rankprobe: ", passed_over, " spools in ", options_.spool_directory,
+        " are not sent: others made them or can change them\n");
+    std::fputs(line.c_str(), stderr);
+  }
+  for (const auto& orphan : orphans) {
+    absl::Status status;
+    for (;;) {
+      status = drain.Run(orphan.get());
+      if (!absl::IsUnavailable(status)) break;
+      NoteError(status);
+      // A try that fails at once has spooled nothing, and a barrier may wait.
+      SpoolFrames();
+      if (!outbox_->Wait(options_.reconnect_max)) return false;
+    }
+    if (absl::IsCancelled(status)) return false;
+    // Refused: it stays for another time.
+    if (!status.ok()) NoteError(status);
+  }
+  return true;
+}
+
+void CollectorLink::TellSpool(const absl::Status& status) {
+  NoteError(status);
+  if (std::exchange(told_spool_, true)) return;
+  const std::string line = absl::StrCat(
+      "rankprobe: what is recorded from now on is not kept in ",
+      options_.spool_directory,
+      ", and is lost if the process ends before a collector has it: ",
+      status.message(), "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace rankprobe
