@@ -197,6 +197,27 @@ def test_the_programs_own_stance_comes_back(dump) -> None:
     assert stance._stance.stance == "default"
 
 
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_torch_cond_has_its_compiler_in_a_recorded_step(dump, level: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+
+    def gradient() -> torch.Tensor:
+        x = torch.arange(6.0).view(2, 3).requires_grad_()
+        y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (model(x),))
+        y.sum().backward()
+        return x.grad
+
+    plain = gradient()
+    debugger = dump.debugger(level=level)
+    debugger.start(model)
+    recorded = gradient()
+    assert torch._dynamo.eval_frame._stance.stance == "force_eager"
+    debugger.stop()
+    debugger.step()
+    assert torch.equal(plain, recorded)
+    assert {"Module.0.Linear.forward.0", "Module.0.Linear.backward.0"} <= set(dump.data())
+
+
 _FIRST_COMPILE = """
 import sys, torch
 from rankprobe.pytorch import PrecisionDebugger

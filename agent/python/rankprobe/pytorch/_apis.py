@@ -9,6 +9,7 @@ maps it to its stand-in.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -276,6 +277,18 @@ class Apis:
                 setattr(host, name, api)
             except (AttributeError, TypeError):  # a read-only namespace
                 continue
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Neither stand-ins nor mode, for this thread."""
+        paused = self._pause_mode()
+        self.show_originals()
+        try:
+            yield
+        finally:
+            self.show_stand_ins()
+            if paused:
+                self._resume_mode()
 
     # The mode lies on the stack of the thread that starts a step.
     def enter_mode(self) -> None:

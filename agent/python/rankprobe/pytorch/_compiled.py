@@ -9,9 +9,10 @@ compiled before in all others: nothing is compiled again.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import torch
 
@@ -69,9 +70,15 @@ class EagerStance:
     """The stance of the compiler in recorded steps. Called by Instruments alone.
 
     A stance that the program sets in mid-step is the program's own and stays.
+    Operators that cannot do without the compiler (torch.cond) have it, as without us.
+    unseen: within it nothing of ours is in PyTorch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unseen: Callable[[], ContextManager]) -> None:
+        self._unseen = unseen
+        # What such operators enter before they compile.
+        self._operators: Any = None
+        self._environment: Any = None
         # A step is recorded.
         self.wanted = False
         self._told = False
@@ -93,7 +100,21 @@ class EagerStance:
         except RuntimeError as error:  # start() in compiled code
             warn(f"compiled code is recorded where its graph breaks: {error}")
             return
+        self._operators = sys.modules.get("torch._higher_order_ops.utils")
+        self._environment = getattr(self._operators, "setup_compilation_env", None)
+        if self._environment is not None:
+            self._operators.setup_compilation_env = self._of_operators
         self._tell()
+
+    @contextlib.contextmanager
+    def _of_operators(self) -> Iterator[Any]:
+        stance, environment = self._stance, self._environment
+        stance.__exit__(None, None, None)
+        try:
+            with self._unseen(), environment() as backend:
+                yield backend
+        finally:
+            stance.__enter__()
 
     def leave(self) -> None:
         """What was compiled is used again."""
@@ -101,6 +122,8 @@ class EagerStance:
         stance, self._stance = self._stance, None
         if stance is None:
             return
+        if self._environment is not None:
+            self._operators.setup_compilation_env = self._environment
         self._tell()
         if getattr(sys.modules[f"{_DYNAMO}.eval_frame"], "_stance", stance.stance) is not stance.stance:
             return

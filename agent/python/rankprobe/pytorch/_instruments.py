@@ -34,7 +34,7 @@ class Instruments:
         self.module_dump = ModuleDump(capture, self._modules)
         self._recomputations = Recomputations(lambda: capture.active)
         self._scopes: list[Callable[[], None]] = []
-        self._eager = EagerStance()
+        self._eager = EagerStance(self.apis.unseen)
         self.apis.on_compile = self._compile_called
         self._import = CompilerImport(self.apis.show_originals, self._compiler_came)
         # They are those of the plan in force, and not set aside.
