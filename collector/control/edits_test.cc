@@ -240,6 +240,35 @@ TEST_F(EditsTest, AFaultOvertakesAnEditThatIsAgreedOnAndNotInForce) {
   }
 }
 
+// Two steps from now would be one step after the edit's.
+TEST_F(EditsTest, AFaultIsInForceAtTheStepThatAnOlderEditHasAgreedOn) {
+  FollowingRank a, b;
+  Join(0, &a);
+  Join(1, &b);
+  Run({&a, &b}, 2);
+  Edit(a, kTensor);
+  for (FollowingRank* rank : {&a, &b, &a}) Answer(rank);
+  ASSERT_TRUE(Config().enabled());
+  const int64_t step = Config().effective_at_step();
+  while (a.step + 1 < step) {
+    Step(&a);
+    Step(&b);
+  }
+  ASSERT_EQ(a.agreed.size(), 1u);
+  Edit(a, "", "broken");
+  for (FollowingRank* rank : {&a, &b, &a}) Answer(rank);
+  EXPECT_FALSE(Config().enabled());
+  EXPECT_EQ(Config().effective_at_step(), step);
+  ASSERT_EQ(a.agreed.size(), 2u);
+  for (int i = 0; i < 10; ++i) {
+    Run({&a, &b}, 1);
+    EXPECT_FALSE(a.in_force.enabled()) << "step " << a.step;
+    EXPECT_FALSE(b.in_force.enabled()) << "step " << b.step;
+  }
+  EXPECT_EQ(a.in_force.epoch(), Config().epoch());
+  EXPECT_THAT(a.agreed, IsEmpty()) << "it is not taken up again";
+}
+
 TEST_F(EditsTest, AnOperatorOverrulesAFileThatCannotBeUsed) {
   FollowingRank rank;
   Join(0, &rank, kOn);

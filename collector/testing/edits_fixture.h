@@ -6,6 +6,7 @@
 #ifndef RANKPROBE_COLLECTOR_TESTING_EDITS_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_TESTING_EDITS_FIXTURE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -34,7 +35,8 @@ struct FollowingRank {
   uint64_t heard_epoch = 0;
   std::deque<v1::Directive> inbox;
   std::optional<v1::PlanSpec> prepared;
-  bool committed = false;
+  // Committed, and waiting for their steps, by epoch.
+  std::vector<v1::PlanSpec> agreed;
   v1::PlanSpec in_force;
 };
 
@@ -80,7 +82,6 @@ class EditsFixture : public ControlFixture {
       if (d.has_prepare()) {
         rank->prepared = d.prepare().plan();
         rank->heard_epoch = rank->prepared->epoch();
-        rank->committed = false;
         v1::AgentEvent event;
         event.mutable_prepared()->set_epoch(rank->prepared->epoch());
         event.mutable_prepared()->set_current_step(rank->step);
@@ -88,9 +89,13 @@ class EditsFixture : public ControlFixture {
             rank->prepared->effective_at_step() > rank->step);
         control_->OnEvent(rank->session, event);
       } else if (d.has_commit()) {
-        rank->committed = true;
+        if (rank->prepared.has_value() &&
+            rank->prepared->epoch() == d.commit().epoch())
+          rank->agreed.push_back(*std::exchange(rank->prepared, std::nullopt));
       } else if (d.has_abort()) {
-        rank->prepared.reset();
+        if (rank->prepared.has_value() &&
+            rank->prepared->epoch() == d.abort().epoch())
+          rank->prepared.reset();
       }
     }
   }
@@ -101,11 +106,14 @@ class EditsFixture : public ControlFixture {
     event.mutable_progress()->set_step(rank->step);
     event.mutable_progress()->set_last_step_ns(100000000);
     control_->OnEvent(rank->session, event);
-    if (!rank->committed || !rank->prepared.has_value() ||
-        rank->step < rank->prepared->effective_at_step())
-      return;
-    rank->in_force = *rank->prepared;
-    rank->prepared.reset();
+    const auto due = std::find_if(
+        rank->agreed.rbegin(), rank->agreed.rend(), [&](const auto& plan) {
+          return rank->step >= plan.effective_at_step();
+        });
+    if (due == rank->agreed.rend()) return;
+    // Older ones are overtaken.
+    rank->in_force = *due;
+    rank->agreed.erase(rank->agreed.begin(), due.base());
     v1::AgentEvent applied;
     applied.mutable_applied()->set_epoch(rank->in_force.epoch());
     applied.mutable_applied()->set_step(rank->step);
