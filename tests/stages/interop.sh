@@ -5,4 +5,4 @@ source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 make_venv "$RANKPROBE_ROOT/build/venv-interop" "${INTEROP_REQUIREMENTS[@]}"
 build
 PYTHONPATH=$RANKPROBE_BUILD_DIR/python \
-  run_pytest "$RANKPROBE_ROOT/build/venv-interop/bin/python" "$RANKPROBE_ROOT/tests/interop"
+  run_pytest "$RANKPROBE_ROOT/build/venv-interop/bin/python" "$RANKPROBE_ROOT/tests/interop" "$RANKPROBE_ROOT/tests/workloads"

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public programs watched by rankprobe: the training is the same bit for bit, nothing fires, zero-code attach records what it
+was told, and what is dumped is what msprobe dumps, but for the differences that EXPECTED names.
+
+RANKPROBE_WORKLOADS=all runs all of them (stage workloads), else those of SMOKE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("msprobe")
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import programs  # noqa: E402
+import runner  # noqa: E402
+import table  # noqa: E402
+
+SMOKE = ["torch_cnn", "torch_encoder", "torch_checkpoint", "ddp", "fsdp2"]
+ALL = os.environ.get("RANKPROBE_WORKLOADS") == "all"
+NAMES = list(programs.PROGRAMS) if ALL else SMOKE
+EXPECTED = json.loads((HERE / "expected_differences.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    kept = os.environ.get("WORKLOADS_OUT")
+    out = pathlib.Path(kept) if kept else tmp_path_factory.mktemp("workloads")
+    out.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, str(HERE / "runner.py"), str(out), *NAMES], capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return {row["name"]: row for row in json.loads((out / "results.json").read_text())}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_workload(rows: dict[str, dict[str, Any]], name: str) -> None:
+    row = rows[name]
+    if "skipped" in row:
+        assert not ALL, row["skipped"]
+        pytest.skip(row["skipped"])
+    for mode in ("plain", "rankprobe", "attached"):
+        assert not row["faults"][mode], row["faults"]
+    assert row["rankprobe_same_bits"] and row["attached_same_bits"], "the training is another with rankprobe"
+    attached = row["attached"]
+    assert not attached["triggers"], attached["triggers"]
+    assert attached["rank_steps"] == row["ranks"] * len(runner.ATTACHED_STEPS) and not attached["not_whole"], attached
+    assert row["entries"] > 0
+    # What is in memory that nobody has written may be the same by chance.
+    if name not in EXPECTED:
+        assert not table.differences(row), table.differences(row)
+
+
+def test_every_expected_difference_has_a_reason() -> None:
+    for name, reason in EXPECTED.items():
+        assert name in programs.PROGRAMS and len(reason) > 40
