@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/flags/numbers.h"
+
 namespace rankprobe {
 
 void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
@@ -50,7 +52,7 @@ void AddGlobals(CLI::App* app, Globals* globals) {
   app->add_option("--timeout", globals->timeout_seconds,
                   "seconds to wait for the collector")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(NumberWithin(0.1, 86400.0));
 }
 
 }  // namespace rankprobe

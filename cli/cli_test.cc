@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/client/live_capture.h"
 #include "cli/exit_codes.h"
+#include "cli/flags/numbers.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
 #include "cli/output/output.h"
@@ -26,6 +27,20 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+TEST(NumbersTest, WhatIsNoNumberInItsRangeIsSaid) {
+  const auto seconds = NumberWithin(0.1, 600);
+  for (const char* good : {"0.1", "600", "1e1"}) EXPECT_EQ(seconds(good), "");
+  for (const char* bad : {"nan", "inf", "-inf", "0", "601", "", "1s"})
+    EXPECT_THAT(seconds(bad), HasSubstr("from 0.1 to 600")) << bad;
+  const auto steps = IntegerWithin(1, kLargestStep);
+  for (const char* good : {"1", "1000000000000000"}) EXPECT_EQ(steps(good), "");
+  for (const char* bad : {"0", "-1", "99999999999999999999", "1.5", "", "0x10"})
+    EXPECT_EQ(
+        steps(bad),
+        absl::StrCat("\"", bad,
+                     "\" is not a whole number from 1 to 1000000000000000"));
+}
 
 TEST(RangesTest, ReadsListsAndRanges) {
   EXPECT_THAT(*ParseRanges("--steps", "0,4-6,5"), ElementsAre(0, 4, 5, 6));
@@ -202,6 +217,16 @@ TEST(TableTest, AlignsNumbersToTheRight) {
   table.Add({"a", "7"});
   table.Add({"longer", "100"});
   EXPECT_EQ(table.ToText(), "RUN     STEPS\na           7\nlonger    100\n");
+}
+
+TEST(TableTest, AlignsByWhatIsSeen) {
+  Table table({"RUN", "STEPS"});
+  table.Add({"l\u00e4ufe", "7"});
+  table.Add({"\u6a21\u578b", "8"});
+  table.Add({"e\u0301", "9"});
+  EXPECT_EQ(table.ToText(),
+            "RUN    STEPS\nl\u00e4ufe      7\n\u6a21\u578b       8\n"
+            "e\u0301          9\n");
 }
 
 // E15, C07, T07

@@ -29,7 +29,18 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": expected run:NAME or run:NAME@STEP"));
   }
-  RP_RETURN_IF_ERROR(input.Download(globals, run, step));
+  const absl::Status status = input.Download(globals, run, step);
+  // Else the @ is of the run's name.
+  if (at != absl::string_view::npos &&
+      (absl::IsNotFound(status) || absl::IsInvalidArgument(status))) {
+    input.DeleteTemporary();
+    const absl::Status whole =
+        input.Download(globals, std::string(rest), /*step=*/"");
+    if (absl::IsNotFound(whole)) return status;
+    RP_RETURN_IF_ERROR(whole);
+    return input;
+  }
+  RP_RETURN_IF_ERROR(status);
   return input;
 }
 
@@ -38,8 +49,11 @@ DumpInput::DumpInput(DumpInput&& other) noexcept
       path_(std::move(other.path_)),
       temporary_(std::exchange(other.temporary_, "")) {}
 
-DumpInput::~DumpInput() {
+DumpInput::~DumpInput() { DeleteTemporary(); }
+
+void DumpInput::DeleteTemporary() {
   if (!temporary_.empty()) (void)file_system_->DeleteTree(temporary_);
+  temporary_.clear();
 }
 
 absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
@@ -70,13 +84,18 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   const auto reader = client.archive->Export(&context, request);
   v1::ExportEvent event;
   absl::Status written;
-  while (written.ok() && reader->Read(&event)) written = files->OnEvent(event);
+  bool done_came = false;
+  while (written.ok() && reader->Read(&event)) {
+    done_came = done_came || event.has_done();
+    written = files->OnEvent(event);
+  }
   // Finish would wait for a stream that nobody reads any more. It says then
   // that the call was cancelled; why, `written` says.
   if (!written.ok()) context.TryCancel();
   const absl::Status status = client.ToStatus(reader->Finish());
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
+  RP_RETURN_IF_ERROR(CheckWhole(done_came));
   RP_RETURN_IF_ERROR(files->Finish());
   // run:NAME@STEP stands where a step directory may stand. A range of steps has
   // no directory of that name and stays the whole tree.

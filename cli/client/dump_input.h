@@ -26,6 +26,7 @@ class DumpInput {
   const std::string& path() const { return path_; }
 
  private:
+  void DeleteTemporary();
   DumpInput(FileSystem* file_system, std::string path)
       : file_system_(file_system), path_(std::move(path)) {}
   absl::Status Download(const Globals& globals, const std::string& run,

@@ -4,14 +4,18 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "cli/app.h"
 #include "cli/exit_codes.h"
+#include "cli/flags/analysis_flags.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
 #include "cli/output/output.h"
 #include "cli/output/tar_receiver.h"
 #include "common/base/status_macros.h"
+#include "common/io/confined_file_system.h"
 
 namespace rankprobe {
 namespace {
@@ -49,11 +53,19 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   request.set_takes_files(true);
 
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  // Below the directory no link is followed, one that comes while this works
+  // included.
+  std::optional<OutputDirectory> output;
+  std::unique_ptr<FileSystem> confined;
   std::unique_ptr<ExportFiles> files;
   if (!flags.output.empty()) {
+    RP_ASSIGN_OR_RETURN(OutputDirectory made,
+                        OutputDirectory::Make(file_system.get(), flags.output));
+    output.emplace(std::move(made));
+    RP_ASSIGN_OR_RETURN(confined, NewConfinedFileSystem({output->path()}));
     RP_ASSIGN_OR_RETURN(
         files,
-        ExportFiles::Open(file_system.get(), flags.output,
+        ExportFiles::Open(confined.get(), output->path(),
                           flags.resume ? StagedTree::Leftovers::kReuse
                                        : StagedTree::Leftovers::kDelete));
     if (flags.resume) RP_RETURN_IF_ERROR(files->Offer(&request));
@@ -72,6 +84,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     "export");
   v1::ExportEvent event;
   v1::ExportDone done;
+  bool done_came = false;
   absl::Status written;
   while (reader->Read(&event)) {
     if (event.has_progress()) {
@@ -80,7 +93,10 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     HumanBytes(event.progress().bytes_done()),
                     event.progress().current());
     }
-    if (event.has_done()) done = event.done();
+    if (event.has_done()) {
+      done = event.done();
+      done_came = true;
+    }
     if (files != nullptr) written = files->OnEvent(event);
     if (tar != nullptr) written = tar->OnEvent(event);
     if (!written.ok()) {
@@ -98,6 +114,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   }
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
+  RP_RETURN_IF_ERROR(CheckWhole(done_came));
   if (tar != nullptr) {
     RP_RETURN_IF_ERROR(tar->Finish());
     done.set_directory(flags.tar);

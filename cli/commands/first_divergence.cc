@@ -3,6 +3,7 @@
 #include "analysis/root_cause/first_divergence.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "cli/client/live_capture.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
+#include "cli/flags/numbers.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 
@@ -99,9 +101,11 @@ absl::StatusOr<analysis::Tolerance> ToleranceOf(const DivergenceFlags& flags) {
   tolerance.noise = flags.noise;
   if (flags.tolerance == "auto") return tolerance;
   double value = 0;
-  if (!absl::SimpleAtod(flags.tolerance, &value) || !(value >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--tolerance ", flags.tolerance, ": expected auto or a number >= 0"));
+  if (!absl::SimpleAtod(flags.tolerance, &value) || !(value >= 0) ||
+      !std::isfinite(value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tolerance ", flags.tolerance,
+                     ": expected auto or a finite number >= 0"));
   }
   tolerance.fixed = value;
   return tolerance;
@@ -276,7 +280,7 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
   divergence
       ->add_option("--wait", flags->wait_seconds,
                    "seconds to wait for that step")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(NumberWithin(0.1, 3600.0));
   divergence->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return FirstDivergence(g, *flags, code);

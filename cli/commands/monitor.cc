@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <memory>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
 #include "cli/exit_codes.h"
+#include "cli/flags/numbers.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
@@ -389,11 +391,11 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   auto question = std::make_shared<ExplainFlags>();
   AddRun(explain, &question->run);
   explain->add_option("--rank", question->rank, "only this rank")
-      ->check(CLI::NonNegativeNumber);
+      ->check(IntegerWithin(0, kLargestStep));
   explain
       ->add_option("--step", question->step,
                    "in this step; the next one if left out")
-      ->check(CLI::NonNegativeNumber);
+      ->check(IntegerWithin(0, kLargestStep));
   explain->add_option("--call", question->call,
                       "only calls with this in their name");
   explain->add_option("--config", question->config,
@@ -413,7 +415,7 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   auto limit = std::make_shared<uint32_t>(100);
   events->add_option("--run", *run, "only this run");
   events->add_option("--limit", *limit, "the newest so many (100)")
-      ->check(CLI::Range(1, 10000));
+      ->check(IntegerWithin(1, 10000));
   events->callback([command, run, limit] {
     command->run = [run, limit](const Globals& g, int*) {
       return Events(g, *run, *limit);
@@ -429,10 +431,10 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
     AddGlobals(verb, globals);
     verb->add_option("--run", flags->run, "only this run");
     verb->add_option("--interval", flags->interval_seconds, "seconds (1)")
-        ->check(CLI::Range(0.1, 3600.0));
+        ->check(NumberWithin(0.1, 3600.0));
     verb->add_option("--rounds", flags->rounds,
                      "end after so many; 0: when interrupted")
-        ->check(CLI::NonNegativeNumber);
+        ->check(IntegerWithin(0, std::numeric_limits<int>::max()));
   }
   watch->callback([command, flags] {
     command->run = [flags](const Globals& g, int*) { return Watch(g, *flags); };

@@ -33,6 +33,10 @@ absl::Status Runs(const Globals& globals) {
     if (!status.ok()) return status;
     // An empty page would be asked for again and again.
     more = page.truncated() && !page.runs().empty();
+    if (more && page.runs().rbegin()->run() <= request.after_run()) {
+      return absl::DataLossError(
+          "the collector sends the same runs again and again");
+    }
     response.mutable_runs()->MergeFrom(page.runs());
   }
   if (globals.json) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // enable, disable, config get, config set.
 #include <cstdio>
+#include <limits>
 #include <memory>
 
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
 #include "cli/exit_codes.h"
+#include "cli/flags/numbers.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
@@ -196,12 +198,13 @@ void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
   verb->add_option(
           "--at-step", flags->at_step,
           "first step; the earliest one all ranks can reach if left out")
-      ->check(CLI::NonNegativeNumber);
+      ->check(IntegerWithin(0, kLargestStep));
   verb->add_option("--wait", flags->wait_seconds,
                    "seconds to wait for all ranks")
-      ->check(CLI::Range(0.1, 600.0));
+      ->check(NumberWithin(0.1, 600.0));
   verb->add_option("--epoch", flags->epoch,
-                   "only if the run is still at this epoch");
+                   "only if the run is still at this epoch")
+      ->check(IntegerWithin(0, std::numeric_limits<int64_t>::max()));
   verb->add_flag("--no-wait", flags->no_wait,
                  "do not wait for the step to come");
 }
@@ -218,7 +221,7 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   enable
       ->add_option("--for-steps", on->for_steps,
                    "off again after so many steps")
-      ->check(CLI::PositiveNumber);
+      ->check(IntegerWithin(1, kLargestStep));
   enable->add_option("--config", on->config, "config.json to use from now on");
   enable->callback([command, on] {
     command->run = [on](const Globals& g, int* code) {

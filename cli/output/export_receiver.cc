@@ -32,6 +32,12 @@ bool IsSafeRelativePath(absl::string_view path) {
   return true;
 }
 
+absl::Status CheckWhole(bool done_came) {
+  if (done_came) return absl::OkStatus();
+  return absl::DataLossError(
+      "the collector's answer ended before the export was whole");
+}
+
 absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(
     FileSystem* file_system, const std::string& directory,
     StagedTree::Leftovers leftovers) {

@@ -25,6 +25,10 @@ inline constexpr double kLongestExportSeconds = 24 * 3600;
 // Relative, '/'-separated, no empty, "." or ".." components, no control bytes.
 bool IsSafeRelativePath(absl::string_view path);
 
+// After a stream that ended OK: DATA_LOSS unless its ExportDone came. A proxy or
+// a collector that was cut off ends a stream like a whole one.
+absl::Status CheckWhole(bool done_came);
+
 class ExportFiles {
  public:
   // FAILED_PRECONDITION while another export writes to the directory.

@@ -23,6 +23,38 @@ bool LooksLikeNumber(const std::string& cell) {
   return !cell.empty() && absl::ascii_isdigit(cell[0]);
 }
 
+// Columns of a terminal that the text takes, near enough for a table: two for
+// East Asian letters and pictures, none for marks that combine. `visible` is
+// UTF-8, as VisibleText leaves it.
+size_t TextColumns(absl::string_view visible) {
+  constexpr struct {
+    uint32_t first, last;
+    size_t columns;
+  } kOthers[] = {
+      {0x300, 0x36f, 0},   {0x1100, 0x115f, 2},   {0x200b, 0x200d, 0},
+      {0x2e80, 0xa4cf, 2}, {0xac00, 0xd7a3, 2},   {0xf900, 0xfaff, 2},
+      {0xfe00, 0xfe0f, 0}, {0xfe30, 0xfe6f, 2},   {0xff00, 0xff60, 2},
+      {0xffe0, 0xffe6, 2}, {0x1f300, 0x1faff, 2}, {0x20000, 0x3fffd, 2}};
+  size_t columns = 0;
+  for (size_t at = 0; at < visible.size();) {
+    const auto first = static_cast<unsigned char>(visible[at]);
+    const size_t bytes = first < 0x80   ? 1
+                         : first < 0xe0 ? 2
+                         : first < 0xf0 ? 3
+                                        : 4;
+    uint32_t code = bytes == 1 ? first : first & (0xffU >> (bytes + 1));
+    for (size_t i = 1; i < bytes && at + i < visible.size(); ++i)
+      code = code << 6 | (static_cast<unsigned char>(visible[at + i]) & 0x3fU);
+    size_t wide = 1;
+    for (const auto& other : kOthers) {
+      if (code >= other.first && code <= other.last) wide = other.columns;
+    }
+    columns += wide;
+    at += bytes;
+  }
+  return columns;
+}
+
 using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
@@ -145,13 +177,13 @@ std::string Table::ToText() const {
   for (const auto& row : rows_) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t c = 0; c < row.size(); ++c)
-      widths[c] = std::max(widths[c], row[c].size());
+      widths[c] = std::max(widths[c], TextColumns(row[c]));
   }
   std::string out;
   for (const auto& row : rows_) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - row[c].size(), ' ');
+      const std::string padding(widths[c] - TextColumns(row[c]), ' ');
       if (c > 0) line += "  ";
       line += LooksLikeNumber(row[c]) ? padding + row[c] : row[c] + padding;
     }

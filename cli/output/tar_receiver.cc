@@ -39,23 +39,30 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
     const bool special = ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
     if (!special) temporary = path + ".tmp";
     // What is there under that name is somebody's: it is not written over.
-    fd = special ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC)
-                 : ::open(temporary.c_str(),
-                          O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+    // A FIFO would be waited for, without end if nobody comes.
+    fd = special
+             ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC |
+                                        (S_ISFIFO(st.st_mode) ? O_NONBLOCK : 0))
+             : ::open(temporary.c_str(),
+                      O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
     if (fd < 0) {
       const int error = errno;
       const std::string& name = special ? path : temporary;
       const std::string message =
           absl::StrCat(name, ": ", std::strerror(error),
-                       error == EEXIST ? " (of an export that was killed? "
-                                         "remove it)"
-                                       : "");
+                       error == EEXIST  ? " (of an export that was killed? "
+                                          "remove it)"
+                       : error == ENXIO ? " (nobody reads it: start the "
+                                          "reader first, or use --tar - |)"
+                                        : "");
       if (utf8 != nullptr) ::freelocale(utf8);
       return error == ENOSPC || error == EDQUOT
                  ? absl::ResourceExhaustedError(message)
                  : absl::FailedPreconditionError(message);
     }
   }
+  // Only the opening must not wait.
+  if (fd >= 0) ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   std::unique_ptr<TarFiles> files(
       new TarFiles(path, std::move(temporary), fd, utf8, std::move(tar)));
   struct stat out;
@@ -77,7 +84,12 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
 ssize_t TarFiles::Write(archive* tar, void* self, const void* data,
                         size_t size) {
   const auto* const files = static_cast<const TarFiles*>(self);
-  if (files->dropped_) return static_cast<ssize_t>(size);
+  // An error, or libarchive fills the file that was begun up to the length that
+  // the collector announced.
+  if (files->dropped_) {
+    archive_set_error(tar, ECANCELED, "given up");
+    return -1;
+  }
   ssize_t written = 0;
   do {
     written = ::write(files->out(), data, size);
@@ -92,8 +104,8 @@ TarFiles::~TarFiles() {
     // The archive would be ended as if it were whole. (archive_write_fail()
     // would say so, too, and leaks what the archive holds.)
     dropped_ = true;
-    tar_.reset();
     if (!temporary_.empty()) ::unlink(temporary_.c_str());
+    tar_.reset();
   }
   if (fd_ >= 0) ::close(fd_);
 }

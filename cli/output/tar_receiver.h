@@ -61,7 +61,7 @@ class TarFiles {
   // Ours until it is renamed; empty where the tar goes out as it comes.
   const std::string temporary_;
   int fd_;                // -1: standard output
-  bool dropped_ = false;  // what libarchive still writes goes nowhere
+  bool dropped_ = false;  // libarchive writes no more
   const locale_t utf8_;   // null: the system has none
   std::unique_ptr<archive, Close> tar_;
   std::string file_;

@@ -1,0 +1,37 @@
+#include "cli/flags/numbers.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+
+std::function<std::string(const std::string&)> NumberWithin(double min,
+                                                            double max) {
+  return [min, max](const std::string& text) -> std::string {
+    double value = 0;
+    // Written so that nan is outside.
+    if (absl::SimpleAtod(text, &value) && value >= min && value <= max)
+      return "";
+    return absl::StrCat("\"", text, "\" is not a number from ", min, " to ",
+                        max);
+  };
+}
+
+std::function<std::string(const std::string&)> IntegerWithin(int64_t min,
+                                                             int64_t max) {
+  return [min, max](const std::string& text) -> std::string {
+    int64_t value = 0;
+    const bool digits = !text.empty() && std::all_of(text.begin(), text.end(),
+                                                     absl::ascii_isdigit);
+    if (digits && absl::SimpleAtoi(text, &value) && value >= min &&
+        value <= max)
+      return "";
+    return absl::StrCat("\"", text, "\" is not a whole number from ", min,
+                        " to ", max);
+  };
+}
+
+}  // namespace rankprobe
