@@ -157,6 +157,11 @@ Command Named(const Manual& manual, Command command) {
         flag.value = value->second;
     }
   }
+  const auto worker = manual.worker_flags.find(command.name);
+  if (worker != manual.worker_flags.end()) {
+    command.flags.insert(command.flags.end(), worker->second.begin(),
+                         worker->second.end());
+  }
   for (Command& sub : command.commands) sub = Named(manual, std::move(sub));
   return command;
 }

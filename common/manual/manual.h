@@ -45,6 +45,8 @@ struct Manual {
   std::map<std::string, std::vector<std::string>> examples;
   // By flag: what its value is called, "--run": "NAME".
   std::map<std::string, std::string> values;
+  // By command: flags that a program behind it reads, not CLI11.
+  std::map<std::string, std::vector<Flag>> worker_flags;
   std::vector<Term> exit_codes;
   std::vector<Term> environment;
   std::vector<Term> files;
