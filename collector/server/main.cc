@@ -161,7 +161,12 @@ int Main(int argc, char** argv) {
   }
   auto server = Server::Start(config, *std::move(store), file_system.get(),
                               &clock, &logger);
-  if (!server.ok()) return Fail(5, std::string(server.status().message()));
+  if (!server.ok()) {
+    // What a flag names cannot be used; the port is not to blame.
+    const bool bad_file = absl::IsInvalidArgument(server.status()) ||
+                          absl::IsFailedPrecondition(server.status());
+    return Fail(bad_file ? 2 : 5, std::string(server.status().message()));
+  }
   const std::string host = config.listen.substr(0, config.listen.rfind(':'));
   std::printf("rankprobed listening on %s:%d\n", host.c_str(),
               (*server)->port());

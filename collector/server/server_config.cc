@@ -113,8 +113,9 @@ class JsonConfig : public CLI::Config {
     rapidjson::Document document;
     if (const absl::Status status = ParseConfigDocument(json, &document);
         !status.ok()) {
-      faults_->Add("config", app_->get_config_ptr()->as<std::string>(),
-                   status.message());
+      faults_->AddText(
+          absl::StrCat("config: ", app_->get_config_ptr()->as<std::string>(),
+                       ": ", status.message()));
       return items;
     }
     ConfigReader reader(&document, "", faults_);

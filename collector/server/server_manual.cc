@@ -24,7 +24,7 @@ Manual ServerManual() {
   manual.values = {{"--metrics-host", "ADDRESS"}};
   manual.exit_codes = {
       {"0", "clean end"},
-      {"2", "bad flags or config"},
+      {"2", "bad flags, config, or files that they name"},
       {"3", "another collector holds the data directory"},
       {"4", "the data directory cannot be used"},
       {"5", "cannot listen"},

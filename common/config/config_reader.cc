@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/text/visible_text.h"
 #include "rapidjson/error/en.h"
 #include "rapidjson/stringbuffer.h"
@@ -42,12 +43,32 @@ int Depth(absl::string_view json) {
   return deepest;
 }
 
+// RapidJSON calls a string that the end of a line cuts off an invalid escape.
+std::string WhyNoJson(absl::string_view json,
+                      const rapidjson::Document& document) {
+  const rapidjson::ParseErrorCode code = document.GetParseError();
+  const size_t at = document.GetErrorOffset();
+  const size_t end = absl::StripTrailingAsciiWhitespace(json).size();
+  if (code == rapidjson::kParseErrorStringMissQuotationMark ||
+      (end > 0 && at >= end))
+    return "it ends too early: was it cut off?";
+  const bool in_string = code == rapidjson::kParseErrorStringEscapeInvalid ||
+                         code == rapidjson::kParseErrorStringInvalidEncoding;
+  if (in_string && static_cast<unsigned char>(json[at]) < 0x20)
+    return "a string without its closing quote.";
+  return rapidjson::GetParseError_En(code);
+}
+
 }  // namespace
 
 void ConfigFaults::Add(absl::string_view field, absl::string_view value,
                        absl::string_view legal) {
   lines_.push_back(VisibleText(
       absl::StrCat(field, ": ", value, " is not legal; expected ", legal)));
+}
+
+void ConfigFaults::AddText(absl::string_view line) {
+  lines_.push_back(VisibleText(line));
 }
 
 absl::Status ConfigFaults::ToStatus() const {
@@ -86,9 +107,8 @@ absl::Status ParseConfigDocument(absl::string_view json,
         1 + static_cast<size_t>(std::count(
                 json.begin(), json.begin() + std::min(at, json.size()), '\n'));
     return absl::InvalidArgumentError(
-        absl::StrCat("not valid JSON: ",
-                     rapidjson::GetParseError_En(document->GetParseError()),
-                     " (line ", line, ", byte ", at, ")"));
+        absl::StrCat("not valid JSON: ", WhyNoJson(json, *document), " (line ",
+                     line, ", byte ", at, ")"));
   }
   if (!document->IsObject())
     return absl::InvalidArgumentError("not a JSON object");

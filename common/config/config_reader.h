@@ -23,6 +23,8 @@ class ConfigFaults {
  public:
   void Add(absl::string_view field, absl::string_view value,
            absl::string_view legal);
+  // A line of another kind: that a file cannot be read at all.
+  void AddText(absl::string_view line);
   bool empty() const { return lines_.empty(); }
   // INVALID_ARGUMENT with all lines, or OK.
   absl::Status ToStatus() const;

@@ -18,6 +18,7 @@ namespace rankprobe {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -148,6 +149,23 @@ TEST(ConfigTest, AllFaultsInOneAnswer) {
             HasSubstr("\"L9\""), HasSubstr("rank: -1"), HasSubstr("rank: true"),
             HasSubstr("rank: \"5-2\""), HasSubstr("precision: 3"),
             HasSubstr("dump_path: absent")));
+}
+
+TEST(ConfigTest, AFileThatIsCutOffIsSaidToBe) {
+  const std::string whole =
+      "{\"task\": \"tensor\", \"step\": [1, 2], \"x\": true}";
+  for (size_t size = 1; size < whole.size(); ++size) {
+    for (const char* end : {"", "\n"}) {
+      EXPECT_THAT(ErrorOf(whole.substr(0, size) + end),
+                  AnyOf(HasSubstr("was it cut off?"),
+                        HasSubstr("without its closing quote")))
+          << whole.substr(0, size);
+    }
+  }
+  EXPECT_THAT(ErrorOf("{\"task\": \"a\\qb\"}"), HasSubstr("escape"));
+  EXPECT_THAT(ErrorOf("{\"task\": bogus}"), HasSubstr("Invalid value"));
+  EXPECT_THAT(ErrorOf("{\"task\": \"tensor,\n\"level\": \"L1\"}"),
+              HasSubstr("without its closing quote. (line 1"));
 }
 
 TEST(ConfigTest, ExtraStatistics) {
