@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers on the command line, checked as they are written: CLI11 takes nan for
 // a number of any range and cuts a number that is too large without a word.
 // Pure.

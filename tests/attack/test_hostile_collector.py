@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A collector that is cut off, or lies, against the command line: an answer is whole or an error, every command ends, its own files go."""
 
 import concurrent.futures
