@@ -74,6 +74,10 @@ def test_bash_offers_verbs_flags_and_values() -> None:
     assert _completed("rankprobe", "rankprobe status --coll") == ["--collector"]
     assert set(_completed("rankprobe", "rankprobe graph_visualize --file_type ")) == {"db", "json"}
     assert _completed("rankprobe", "rankprobe export --output ") == [], "a value: files"
+    assert _completed("rankprobe", "rankprobe run --as") == ["--as-msprobe"]
+    assert set(_completed("rankprobe", "rankprobe run --on-collector-missing ")) == {"fail", "spool", "ignore"}
+    assert _completed("rankprobe", "rankprobe acc_check --white") == ["--white_list"]
+    assert "-api_info" in _completed("rankprobe", "rankprobe acc_check -")
     assert _completed("rankprobed", "rankprobed --data") == ["--data-dir"]
 
 
