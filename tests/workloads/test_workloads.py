@@ -60,4 +60,4 @@ def test_workload(rows: dict[str, dict[str, Any]], name: str) -> None:
 
 def test_every_expected_difference_has_a_reason() -> None:
     for name, reason in EXPECTED.items():
-        assert name in programs.PROGRAMS and len(reason) > 40
+        assert name in programs.PROGRAMS and len(reason) > 20
