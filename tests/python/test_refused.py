@@ -33,6 +33,8 @@ SCRIPT = textwrap.dedent("""
             out = torch.sinh(torch.full((1, 64), 1234.5))
         debugger.stop()
         debugger.step()
+    if sys.argv[2:] == ["wait"]:
+        sys.stdin.read()
     print("trained", file=sys.stderr, flush=True)
 """)
 # Of the call and of the tensor that are to be spoilt.
@@ -58,6 +60,7 @@ class Proxy(grpc.GenericRpcHandler):
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), handlers=[self])
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self.spoilt = 0
+        self.meddled = threading.Event()
         self.broken = threading.Event()
         self._server.start()
 
@@ -86,7 +89,9 @@ class Proxy(grpc.GenericRpcHandler):
     def _frames(self, requests: Iterator[bytes]) -> Iterator[bytes]:
         for frame in requests:
             spoilt = self._spoil(frame)
-            self.spoilt += spoilt != frame
+            if spoilt != frame:
+                self.spoilt += 1
+                self.meddled.set()
             yield spoilt
 
 
@@ -103,14 +108,18 @@ def proxy():
         one.close()
 
 
-def train(dump, collector: str, *arguments: str, task: str = "statistics", **environment: str) -> str:
-    """What the job said to stderr."""
-    result = subprocess.run([sys.executable, "-c", SCRIPT, dump.config(level="L1", task=task), *arguments], text=True,
-                            capture_output=True, timeout=240,
-                            env={**os.environ, "RANKPROBE_COLLECTOR": collector, "RANK": "0", "RANKPROBE_RUN": "poison",
-                                 **environment})
-    assert result.returncode == 0 and "trained" in result.stderr, result.stderr
-    return result.stderr
+def train(dump, collector: str, *arguments: str, task: str = "statistics", until: threading.Event | None = None,
+          **environment: str) -> str:
+    """What the job said to stderr. With "wait" it ends after `until`."""
+    job = subprocess.Popen([sys.executable, "-c", SCRIPT, dump.config(level="L1", task=task), *arguments], text=True,
+                           stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                           env={**os.environ, "RANKPROBE_COLLECTOR": collector, "RANK": "0", "RANKPROBE_RUN": "poison",
+                                **environment})
+    if until is not None:
+        assert until.wait(120), job.poll()
+    said = job.communicate(timeout=240)[1]
+    assert job.returncode == 0 and "trained" in said, said
+    return said
 
 
 def refusals(stderr: str) -> list[str]:
@@ -186,9 +195,11 @@ def test_a_refused_piece_of_a_payload_has_its_reason(dump, collector, proxy, tmp
 
 def test_what_a_spool_delivers_is_refused_in_the_ledger_too(dump, collector, proxy, tmp_path) -> None:
     spool = {"RANKPROBE_ON_COLLECTOR_MISSING": "spool", "RANKPROBE_SPOOL": str(tmp_path / "spool")}
-    train(dump, "127.0.0.1:1", "poison", **spool)  # nothing listens on port 1
+    kept = train(dump, "127.0.0.1:1", "poison", **spool)  # nothing listens on port 1
+    assert f"payloads are kept in {tmp_path / 'spool'}, the next process that records with it sends them" in kept, kept
     meddler = proxy(collector.address, spoil_records)
-    said = refusals(train(dump, meddler.address, **spool))
+    # It ends once a collector takes the spool: its own steps follow those, however slow that one is.
+    said = refusals(train(dump, meddler.address, "wait", until=meddler.meddled, **spool))
     assert meddler.spoilt == 1
     assert len(said) == 1 and "of the spool of process" in said[0], said
     text, accounts = ledger(collector)

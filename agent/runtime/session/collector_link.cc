@@ -162,9 +162,9 @@ void CollectorLink::FillStats(SessionStats* stats) const {
   stats->last_error = last_error_;
 }
 
-bool CollectorLink::EverConnected() const {
+bool CollectorLink::EverHeard() const {
   absl::MutexLock lock(&mutex_);
-  return connected_ || reconnects_ > 0;
+  return connected_ || heard_ || reconnects_ > 0;
 }
 
 void CollectorLink::Work() {

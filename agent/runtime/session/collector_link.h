@@ -59,13 +59,16 @@ class CollectorLink {
   // ALREADY_EXISTS once another live process has this rank.
   absl::Status Refusal() const;
   void FillStats(SessionStats* stats) const;
-  bool EverConnected() const;
+  // A collector has answered, if only to what a dead process left.
+  bool EverHeard() const;
   // Frames are kept on disk.
   bool HasSpool() const {
     return !options_.spool_directory.empty() && !no_spool_;
   }
   // At the end: says what is lost, and has the farewell tell the collector.
   void TellUndelivered(v1::Undelivered left);
+  // At the end: says what the next process there will send.
+  void TellSpooled(const v1::Undelivered& left);
 
   // Waits for the worker, which ends once the outbox was told to stop.
   void Join() { worker_.join(); }
@@ -126,6 +129,7 @@ class CollectorLink {
   // Told when connected_ or fatal_ is set.
   MonotonicCondVar decided_;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
+  bool heard_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
   bool found_ ABSL_GUARDED_BY(mutex_) = false;
   // Since the last connection ended, and whether that was said.

@@ -63,6 +63,10 @@ bool CollectorLink::DrainOrphans() {
       [this](absl::Duration timeout) {
         SpoolFrames();
         return outbox_->Wait(timeout);
+      },
+      [this] {
+        absl::MutexLock lock(&mutex_);
+        heard_ = true;
       });
   int passed_over = 0;
   const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(

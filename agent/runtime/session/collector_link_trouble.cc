@@ -143,6 +143,15 @@ void CollectorLink::TellUndelivered(v1::Undelivered left) {
   undelivered_ = std::move(left);
 }
 
+void CollectorLink::TellSpooled(const v1::Undelivered& left) {
+  if (left.records() + left.payloads() == 0) return;
+  const std::string line = absl::StrCat(
+      "rankprobe: ", left.records(), " records and ", left.payloads(),
+      " payloads are kept in ", options_.spool_directory,
+      ", the next process that records with it sends them\n");
+  std::fputs(line.c_str(), stderr);
+}
+
 void CollectorLink::TellFound() {
   gone_since_.reset();
   if (std::exchange(told_gone_, false)) {

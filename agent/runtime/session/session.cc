@@ -53,7 +53,7 @@ class SessionImpl final : public Session {
       link_.Abandon();
       return;
     }
-    const bool ever = link_.EverConnected();
+    const bool ever = link_.EverHeard();
     if (ever && watcher_.ship_at_exit()) {
       for (auto& records : watcher_.TakeFlight().buffers)
         queue_.SubmitRecords(std::move(records));
@@ -64,9 +64,14 @@ class SessionImpl final : public Session {
         v1::DURABILITY_COMMITTED,
         ever ? options_.drain_deadline
              : std::min(options_.drain_deadline, absl::Seconds(1)));
-    // A spool keeps it; that nothing of a refused rank is taken was said.
-    if (absl::IsDeadlineExceeded(drained) && !link_.HasSpool())
-      link_.TellUndelivered(queue_.Undelivered());
+    // That nothing of a refused rank is taken was said.
+    if (absl::IsDeadlineExceeded(drained)) {
+      if (link_.HasSpool()) {
+        link_.TellSpooled(queue_.Undelivered());
+      } else {
+        link_.TellUndelivered(queue_.Undelivered());
+      }
+    }
     outbox_.Stop();
     link_.Join();
   }

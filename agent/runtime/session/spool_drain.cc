@@ -52,6 +52,7 @@ absl::Status SpoolDrain::Run(OrphanSpool* spool) {
     }
   }
   if (status.ok()) {
+    welcomed_();
     UploadStream upload(wake_);
     AddToken(security_, upload.context());
     upload_stub_->PrepareBidiStreamingCall(upload.context(), kUploadMethod, {},

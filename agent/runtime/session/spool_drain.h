@@ -29,17 +29,20 @@ class SpoolDrain {
   using UploadStub =
       grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck>;
 
-  // `wake` is called from gRPC's threads.
+  // `wake` is called from gRPC's threads, `welcomed` once a collector has
+  // answered.
   SpoolDrain(v1::AgentService::Stub* stub, UploadStub* upload_stub,
              const ChannelSecurity& security, std::string agent_version,
              std::function<void()> wake,
-             std::function<bool(absl::Duration)> wait)
+             std::function<bool(absl::Duration)> wait,
+             std::function<void()> welcomed)
       : stub_(stub),
         upload_stub_(upload_stub),
         security_(security),
         agent_version_(std::move(agent_version)),
         wake_(std::move(wake)),
-        wait_(std::move(wait)) {}
+        wait_(std::move(wait)),
+        welcomed_(std::move(welcomed)) {}
 
   // OK: everything is committed and the files are gone. CANCELLED: stopping.
   // UNAVAILABLE: try again later. Others: the collector will not have it.
@@ -57,6 +60,7 @@ class SpoolDrain {
   const std::string agent_version_;
   const std::function<void()> wake_;
   const std::function<bool(absl::Duration)> wait_;
+  const std::function<void()> welcomed_;
   // The last refused frame that was spoken of, and whose.
   uint64_t told_incarnation_ = 0;
   uint64_t told_refusal_ = 0;
