@@ -14,16 +14,9 @@
 #include <memory>
 #include <optional>
 
-#include "agent/libtorch/tensor_adapter.h"
-#include "agent/runtime/recorder/recorder.h"
+#include "agent/libtorch/hook_context.h"
 
 namespace rankprobe {
-
-// What hooks share with the debugger; hooks may outlive it in the graph.
-struct HookContext {
-  std::shared_ptr<Recorder> recorder;
-  TensorAdapter adapter;
-};
 
 class AtenObserver {
  public:

@@ -62,55 +62,6 @@ class AccumulatedHook : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-// Gradients that have arrived for one call; complete when those of all inputs
-// that want one are there, or of all outputs when no input does.
-struct ModuleCall::Gradients {
-  std::shared_ptr<HookContext> context;
-  RecordedCall call;
-  std::mutex mutex;
-  std::vector<at::Tensor> of_outputs, of_inputs;
-  size_t missing_outputs = 0, missing_inputs = 0;
-  bool any_input = false;
-  bool recorded = false;
-
-  void OutputArrived(size_t i, const at::Tensor& gradient) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    of_outputs[i] = gradient;
-    if (missing_outputs > 0) --missing_outputs;
-    if (!any_input && missing_outputs == 0) Record();
-  }
-  void InputArrived(size_t i, const at::Tensor& gradient) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    of_inputs[i] = gradient;
-    if (missing_inputs > 0) --missing_inputs;
-    if (missing_inputs == 0) Record();
-  }
-
- private:
-  void Record() {
-    if (std::exchange(recorded, true)) return;
-    const SuppressObserver suppress;
-    try {
-      context->recorder->Backward(call, [&](CallBuilder& builder,
-                                            v1::CallPhase* phase) {
-        phase->mutable_input();
-        for (const at::Tensor& t : of_outputs)
-          context->adapter.Add(builder, t, phase->mutable_input()->add_items());
-        phase->mutable_output();
-        if (!any_input) return;
-        for (const at::Tensor& t : of_inputs)
-          context->adapter.Add(builder, t,
-                               phase->mutable_output()->add_items());
-      });
-    } catch (const std::exception& e) {
-      context->recorder->ReportFault(
-          absl::StrCat("backward of ", call.forward_entry, ": ", e.what()));
-    }
-    of_outputs.clear();
-    of_inputs.clear();
-  }
-};
-
 ModuleCall::ModuleCall(std::shared_ptr<HookContext> context,
                        const std::string& path, const torch::nn::Module& module)
     : context_(std::move(context)),
@@ -118,36 +69,24 @@ ModuleCall::ModuleCall(std::shared_ptr<HookContext> context,
       name_(absl::StrCat("Module.", path, ".", ClassName(module))),
       call_(context_->recorder->BeginModule(name_)) {
   if (!active()) return;
-  gradients_ = std::make_shared<Gradients>();
-  gradients_->context = context_;
-  gradients_->call = call_;
+  gradients_.emplace(context_, call_);
 }
 
 ModuleCall::~ModuleCall() {
   if (active() && !ended_) context_->recorder->Abandon(call_);
 }
 
-at::Tensor ModuleCall::Input(const at::Tensor& input) {
-  if (!active()) return input;
+void ModuleCall::AddTensor(const at::Tensor& input) {
+  if (!active()) return;
   arguments_.emplace_back(input);
-  const size_t index = gradients_->of_inputs.size();
-  gradients_->of_inputs.emplace_back();
-  if (!input.defined() || !input.requires_grad() || !at::GradMode::is_enabled())
-    return input;
-  const SuppressObserver suppress;
-  at::Tensor view = input.view_as(input);
-  gradients_->any_input = true;
-  ++gradients_->missing_inputs;
-  view.register_hook(
-      [gradients = gradients_, index](const at::Tensor& gradient) -> void {
-        gradients->InputArrived(index, gradient);
-      });
-  return view;
+  gradients_->AddInput(input);
 }
 
 void ModuleCall::RecordInputs() {
   if (!active()) return;
   try {
+    const SuppressObserver suppress;
+    gradients_->EndInputs();
     context_->recorder->Inputs(
         call_, [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_input_kwargs();
@@ -182,18 +121,8 @@ void ModuleCall::RecordOutputs(const std::vector<at::Tensor>& outputs,
       }
     });
     if (!context_->recorder->WantsBackward(call_)) return;
-    gradients_->of_outputs.resize(outputs.size());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i].defined() && outputs[i].requires_grad())
-        ++gradients_->missing_outputs;
-    }
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!outputs[i].defined() || !outputs[i].requires_grad()) continue;
-      outputs[i].register_hook(
-          [gradients = gradients_, i](const at::Tensor& gradient) -> void {
-            gradients->OutputArrived(i, gradient);
-          });
-    }
+    const SuppressObserver suppress;
+    gradients_->Outputs(outputs);
   } catch (const std::exception& e) {
     context_->recorder->ReportFault(
         absl::StrCat(call_.forward_entry, ": ", e.what()));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // L0 of a C++ program: what PrecisionDebugger::Forward does around a module.
-// Gradients come from tensor hooks: on the outputs, and on views of the inputs
-// made for the purpose, so that other uses of an input do not mix in.
+// The module gets the tensors that it would get without us.
 // Same ownership, threading and failure rules as AtenObserver.
 #ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
 #define RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
@@ -10,11 +9,14 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
-#include "agent/libtorch/aten_observer.h"
+#include "agent/libtorch/hook_context.h"
+#include "agent/libtorch/module_gradients.h"
 
 namespace rankprobe {
 
@@ -32,20 +34,21 @@ class ModuleCall {
   bool active() const { return !call_.forward_entry.empty(); }
   const std::string& module_name() const { return name_; }
 
-  // The tensor to hand to the module instead of `input`, so that its gradient
-  // can be told apart. `input` itself when no gradient is wanted.
-  at::Tensor Input(const at::Tensor& input);
+  // The next of the forward's arguments. What is neither a tensor nor a number
+  // is recorded as null.
   template <typename T>
-  T&& Input(T&& value) {
-    AddPlain(value);
-    return std::forward<T>(value);
+  void AddInput(const T& value) {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      AddTensor(value);
+    } else {
+      AddPlain(value);
+    }
   }
   void RecordInputs();
   void RecordOutputs(const std::vector<at::Tensor>& outputs, bool tuple);
 
  private:
-  struct Gradients;
-
+  void AddTensor(const at::Tensor& input);
   void AddPlain(int64_t value) { arguments_.emplace_back(value); }
   void AddPlain(int value) {
     arguments_.emplace_back(static_cast<int64_t>(value));
@@ -63,7 +66,7 @@ class ModuleCall {
   RecordedCall call_;
   bool ended_ = false;
   std::vector<c10::IValue> arguments_;
-  std::shared_ptr<Gradients> gradients_;
+  std::optional<ModuleGradients> gradients_;
 };
 
 // Watches the gradients of modules' own parameters. Each parameter is hooked

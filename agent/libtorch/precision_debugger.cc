@@ -144,6 +144,7 @@ void PrecisionDebugger::Step() {
   observer_.Remove();
   context_->recorder->Step();
   context_->adapter.EndStep();
+  context_->leaf_hooks.RemoveAll();
 }
 
 void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,

@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "agent/libtorch/aten_observer.h"
 #include "agent/libtorch/module_hooks.h"
 #include "agent/runtime/recorder/filter_notices.h"
 #include "agent/runtime/session/config_file.h"
@@ -126,16 +127,10 @@ auto PrecisionDebugger::Forward(const std::string& path, Module& module,
   if (!recording()) return module->forward(std::forward<Args>(args)...);
   ModuleCall call(context_, path, *module);
   if (!call.active()) return module->forward(std::forward<Args>(args)...);
-  // Braces: arguments are evaluated from left to right.
-  auto inputs = std::tuple<decltype(call.Input(std::forward<Args>(args)))...>{
-      call.Input(std::forward<Args>(args))...};
+  (call.AddInput(args), ...);
   parameters_.Watch(call.module_name(), *module);
   call.RecordInputs();
-  auto output = std::apply(
-      [&](auto&&... in) {
-        return module->forward(std::forward<decltype(in)>(in)...);
-      },
-      inputs);
+  auto output = module->forward(std::forward<Args>(args)...);
   call.RecordOutputs(Tensors(output),
                      !std::is_same_v<decltype(output), at::Tensor>);
   return output;

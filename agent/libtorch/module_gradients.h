@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of one module call's inputs and outputs, taken by hooks on the
+// nodes and tensors that the program made: no node of ours is in the graph, so
+// gradients are added in the order in which they are added without us.
+//
+// The gradient of an input is the sum of what the nodes made inside the forward
+// send to where the input comes from; that of an output is what arrives at the
+// node that made it.
+//
+// Ownership: the graph's hooks hold what has arrived (shared), which holds no
+// node: the graph is freed as without us. Threads: one call on one thread;
+// hooks on autograd's. Failure: thrown while the forward runs (the caller
+// reports it), reported as a fault in a backward. Never reaches the model.
+#ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_GRADIENTS_H_
+#define RANKPROBE_AGENT_LIBTORCH_MODULE_GRADIENTS_H_
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "agent/libtorch/hook_context.h"
+
+namespace rankprobe {
+
+// What has arrived for one call.
+class CallGradients;
+
+// One module call, from its forward's begin to its end.
+class ModuleGradients {
+ public:
+  ModuleGradients(std::shared_ptr<HookContext> context,
+                  const RecordedCall& call);
+
+  // A tensor among the inputs, in their order.
+  void AddInput(const at::Tensor& input);
+  // After the last input, before the forward: nodes made from here on are the
+  // module's.
+  void EndInputs();
+  // Hooks what is to be hooked.
+  void Outputs(const std::vector<at::Tensor>& outputs);
+
+ private:
+  using Edge = torch::autograd::Edge;
+  // Pairs of a number of one thing and that of another.
+  using Numbers = std::vector<std::pair<size_t, size_t>>;
+  struct Input {
+    at::Tensor tensor;
+    // Invalid: wants no gradient.
+    Edge edge;
+    uint32_t version = 0;
+  };
+  // A node inside the forward, and which of its gradients belong to which
+  // tensors of the call: those that it sends to inputs, or gets for outputs.
+  struct HookedNode {
+    torch::autograd::Node* node;
+    Numbers to;
+  };
+
+  // Made by this thread in the forward. Of leaves only their use is.
+  bool IsInside(const torch::autograd::Node& node) const;
+  // From `outputs` back to the inputs.
+  std::vector<HookedNode> FindSenders(const std::vector<Edge>& outputs) const;
+  void MatchInputs(const std::vector<Edge>& outputs, bool hands_on,
+                   const std::vector<HookedNode>& senders);
+  // The nodes that made outputs. Whether all outputs are tensors from before
+  // the call.
+  bool MatchOutputs(const std::vector<Edge>& edges,
+                    std::vector<HookedNode>* made);
+  void HookLeaf(const at::Tensor& leaf, Numbers to);
+
+  const std::shared_ptr<HookContext> context_;
+  const std::shared_ptr<CallGradients> gradients_;
+  std::vector<Input> inputs_;
+  uint64_t first_ = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_LIBTORCH_MODULE_GRADIENTS_H_
