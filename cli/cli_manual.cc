@@ -109,6 +109,7 @@ Manual CliManual() {
       {"--vpp", "N"},
       {"--noise", "DUMP"},
       {"--rules", "FILE|NAME"},
+      {"--layout", "auto|ranks"},
       {"--request", "ID"},
       {"--reference_request", "ID"},
       {"--groups", "GROUPS"},

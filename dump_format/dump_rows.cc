@@ -173,6 +173,8 @@ class Flattener {
       const JsonValue* const stat = record.Find(kStatInfo[i].key);
       if (stat != nullptr) row->stats[i] = *stat;
     }
+    const JsonValue* const why = record.Find(kNotPutTogether);
+    if (why != nullptr && why->is_string()) row->not_put_together = why->text;
     const JsonValue* const md5 = record.Find("md5");
     if (IsTruthy(md5)) row->md5 = Text(*md5);
     const JsonValue* const shape = record.Find("shape");

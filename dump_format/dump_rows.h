@@ -15,6 +15,10 @@
 
 namespace rankprobe {
 
+// Of a record that several ranks' parts were not put together to (analysis/layout):
+// the reason. What numbers it has are right, the others are not known.
+inline constexpr absl::string_view kNotPutTogether = "not_put_together";
+
 enum class RowState { kInput, kParameters, kOutput, kParametersGrad, kDebug };
 
 struct DumpRow {
@@ -37,6 +41,7 @@ struct DumpRow {
   JsonValue requires_grad;
   absl::string_view data_name = "-1";
   absl::string_view md5;
+  absl::string_view not_put_together;
 };
 
 // In table order: inputs, parameters, outputs, parameters_grad. `stats`: what

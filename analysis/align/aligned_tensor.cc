@@ -285,6 +285,33 @@ absl::StatusOr<AlignedTensor> Concat(absl::Span<const AlignedTensor> parts,
   return out;
 }
 
+absl::StatusOr<AlignedTensor> Sum(absl::Span<const AlignedTensor> terms,
+                                  bool average) {
+  AlignedTensor out = terms[0];
+  std::vector<double> sums(static_cast<size_t>(out.elements()));
+  std::vector<double> values(sums.size());
+  for (const AlignedTensor& term : terms) {
+    if (!term.bytes.has_value()) {
+      return absl::FailedPreconditionError(
+          "has statistics only, which do not add up: record task tensor");
+    }
+    if (term.shape != out.shape || term.dtype != out.dtype ||
+        !IsFloatType(term.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot be added: ", TorchDtypeName(out.dtype), ShapeText(out.shape),
+          " and ", TorchDtypeName(term.dtype), ShapeText(term.shape)));
+    }
+    RP_RETURN_IF_ERROR(
+        DecodeElements(term.dtype, *term.bytes, absl::MakeSpan(values)));
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+  }
+  if (average) {
+    for (double& sum : sums) sum /= static_cast<double>(terms.size());
+  }
+  RP_ASSIGN_OR_RETURN(out.bytes, Encode(sums, out.dtype));
+  return out;
+}
+
 absl::Status Transpose(absl::Span<const int64_t> order, AlignedTensor* tensor) {
   if (order.size() != tensor->shape.size()) {
     return absl::InvalidArgumentError(

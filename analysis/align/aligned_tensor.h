@@ -47,6 +47,10 @@ absl::Status Slice(int64_t dim, int64_t begin, int64_t end,
 absl::Status Split(const SplitRule& rule, AlignedTensor* tensor);
 absl::StatusOr<AlignedTensor> Concat(absl::Span<const AlignedTensor> parts,
                                      int64_t dim);
+// Element by element, of tensors of one shape and a floating-point type; added
+// in doubles and rounded once. `average`: divided by their number.
+absl::StatusOr<AlignedTensor> Sum(absl::Span<const AlignedTensor> terms,
+                                  bool average);
 absl::Status Transpose(absl::Span<const int64_t> order, AlignedTensor* tensor);
 
 std::string ShapeText(absl::Span<const int64_t> shape);

@@ -310,6 +310,25 @@ TEST_F(CompareTest, LayerMappingPairsRenamedLayers) {
   EXPECT_EQ(rows[2][1], "Module.x.y.ReLU.forward.0.input.0");
 }
 
+// Neither its numbers nor its shape are those of a whole tensor: no pass, and no
+// finding against the call.
+TEST_F(CompareTest, WhatWasNotPutTogetherIsAWarning) {
+  dir_.Write("b/dump.json", kTwoCalls);
+  dir_.Write(
+      "a/dump.json",
+      absl::StrReplaceAll(
+          kTwoCalls, {{R"("shape":[2],"Max":1.0)", R"("shape":[1],"Max":NaN)"},
+                      {R"("requires_grad":false)",
+                       R"("requires_grad":true,"not_put_together":"a sum")"}}));
+  const Table rows =
+      ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", {}));
+  EXPECT_EQ(counts_.rows, 2);
+  EXPECT_EQ(counts_.warning, 2);
+  EXPECT_EQ(counts_.error, 0);
+  EXPECT_THAT(rows[1],
+              ::testing::Contains("[\"warning: not put together: a sum\"]"));
+}
+
 TEST_F(CompareTest, TasksMustAgree) {
   dir_.Write("a/dump.json", kTwoCalls);
   const auto n = Open(dir_.path() + "/a");

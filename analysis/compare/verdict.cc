@@ -55,6 +55,15 @@ bool IsOutput(const RowPair& pair) {
   return pair.target->state == RowState::kOutput;
 }
 
+// Why one of the two is no whole tensor; empty when both are.
+absl::string_view NotPutTogether(const RowPair& pair) {
+  if (!pair.target->not_put_together.empty()) {
+    return pair.target->not_put_together;
+  }
+  return pair.reference == nullptr ? absl::string_view()
+                                   : pair.reference->not_put_together;
+}
+
 bool IsSpecial(const JsonValue& value) {
   if (value.is_number()) return !std::isfinite(value.number);
   if (!value.is_string()) return false;
@@ -80,6 +89,7 @@ class Judge {
   Judge(Exempt exempt, VerdictOptions options, absl::Span<RowPair> pairs)
       : exempt_(exempt), options_(options), pairs_(pairs) {
     for (RowPair& pair : pairs_) {
+      if (!NotPutTogether(pair).empty()) continue;
       if (IsOutput(pair)) {
         outputs_.push_back(&pair);
       } else {
@@ -89,6 +99,11 @@ class Judge {
   }
 
   void Run() {
+    for (RowPair& pair : pairs_) {
+      if (const absl::string_view why = NotPutTogether(pair); !why.empty()) {
+        Mark(Verdict::kWarning, absl::StrCat("not put together: ", why), &pair);
+      }
+    }
     if (options_.mode == DumpMode::kMd5) {
       CheckMd5();
       return;
@@ -115,7 +130,7 @@ class Judge {
     if (exempt_ == Exempt::kAll) return;
     for (RowPair& pair : pairs_) {
       if (exempt_ == Exempt::kInputs && !IsOutput(pair)) continue;
-      if (pair.reference != nullptr) fn(&pair);
+      if (pair.reference != nullptr && NotPutTogether(pair).empty()) fn(&pair);
     }
   }
 
@@ -341,6 +356,12 @@ void ComparePair(DumpMode mode, StatSet stats, RowPair* pair) {
   if (mode != DumpMode::kStatistics && mode != DumpMode::kTensor) return;
   for (size_t i = 0; i < pair->stats.size(); ++i) {
     if (!stats.Has(i)) continue;
+    if (!NotPutTogether(*pair).empty() &&
+        (pair->target->stats[i].is_null() ||
+         pair->reference->stats[i].is_null())) {
+      pair->stats[i].kind = StatDiff::Kind::kMissing;
+      continue;
+    }
     pair->stats[i] =
         CompareStat(pair->target->stats[i], pair->reference->stats[i]);
   }

@@ -39,6 +39,14 @@ std::string StatsText(const DumpRow& row) {
   return out;
 }
 
+std::string WhyWithoutValues(const RowPair& pair) {
+  for (const DumpRow* const row : {pair.target, pair.reference}) {
+    if (row->not_put_together.empty()) continue;
+    return absl::StrCat(" was not put together: ", row->not_put_together);
+  }
+  return " has neither statistics nor a checksum";
+}
+
 // One rank's step: what differs first there, if anything.
 struct RankOutcome {
   DumpPlace place;
@@ -132,6 +140,7 @@ class Finder {
   absl::Status CompareRank(const DumpPlace& n, const DumpPlace& b) {
     RankOutcome& outcome = outcomes_.emplace_back();
     outcome.place = n;
+    drift_ = 0;
     RP_ASSIGN_OR_RETURN(outcome.target,
                         DumpReader::Open(file_system_, n.directory, {}));
     RP_ASSIGN_OR_RETURN(outcome.reference,
@@ -213,6 +222,9 @@ class Finder {
     if (const auto noise = NoiseOf(pair); noise.has_value()) {
       tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
     }
+    if (tolerance_.drift) {
+      tolerance = std::max(tolerance, tolerance_.noise_factor * drift_);
+    }
     return tolerance;
   }
 
@@ -275,13 +287,13 @@ class Finder {
       const std::optional<double> difference = RowDifference(pair, mode);
       if (!difference.has_value()) {
         ++report_.unseen.rows_without_values;
-        Example(absl::StrCat(pair.target->name,
-                             " has neither statistics nor a checksum"));
+        Example(absl::StrCat(pair.target->name, WhyWithoutValues(pair)));
         if (!output) ++divergence.inputs_unknown;
         continue;
       }
       const double tolerance = ToleranceOf(pair, operands);
       if (*difference <= tolerance) {
+        drift_ = std::max(drift_, *difference);
         if (!output) ++divergence.inputs_matched;
         continue;
       }
@@ -393,6 +405,7 @@ class Finder {
   std::unique_ptr<DumpReader> noise_;
   std::unique_ptr<EntryComparison> noise_entry_;
   absl::flat_hash_map<std::string, double> noise_of_;
+  double drift_ = 0;  // the most that matching rows of this rank differed by
   std::vector<RankOutcome> outcomes_;
   DivergenceReport report_;
 };

@@ -55,6 +55,53 @@ TEST_F(FirstDivergenceTest, DivergenceNamesTheFirstCall) {
   EXPECT_FALSE(report.unseen.Any());
 }
 
+TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {
+  dir_.Write("b", {Call("Torch.a.0.forward", "1", "1"),
+                   Call("Torch.b.0.forward", "1", "1"),
+                   Call("Torch.c.0.forward", "1", "1")});
+  // Each a little farther than the one before.
+  dir_.Write("n", {Call("Torch.a.0.forward", "1", "1.0000002"),
+                   Call("Torch.b.0.forward", "1.0000002", "1.0000005"),
+                   Call("Torch.c.0.forward", "1.0000005", "1.00001")});
+  const std::string n = dir_.path() + "/n";
+  const std::string b = dir_.path() + "/b";
+  EXPECT_EQ(Diverge(n, b).origins.at(0).call, "Torch.b.0.forward");
+  Tolerance tolerance;
+  tolerance.drift = true;
+  const DivergenceReport report = Diverge(n, b, tolerance);
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_EQ(report.origins[0].call, "Torch.c.0.forward");
+  EXPECT_NEAR(report.origins[0].tolerance, 1.5e-6, 1e-7);
+}
+
+TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {
+  const auto sum = [](const std::string& mean) {
+    return absl::StrReplaceAll(
+        Call("Torch.a.0.forward", "1", mean),
+        {{absl::StrCat(R"("Max":)", mean, R"(,"Min":)", mean, R"(,"Mean":)",
+                       mean, R"(,"Norm":)", mean),
+          absl::StrCat(R"("Max":null,"Min":null,"Mean":)", mean,
+                       R"(,"Norm":null,"not_put_together":"a sum")")}});
+  };
+  dir_.Write("b", {Call("Torch.a.0.forward", "1", "3")});
+  dir_.Write("n", {sum("3")});
+  dir_.Write("wrong", {sum("4")});
+  dir_.Write("none", {absl::StrReplaceAll(sum("3"),
+                                          {{"\"Mean\":3", "\"Mean\":null"}})});
+  const std::string b = dir_.path() + "/b";
+  const DivergenceReport same = Diverge(dir_.path() + "/n", b);
+  EXPECT_THAT(same.origins, IsEmpty());
+  EXPECT_FALSE(same.unseen.Any());
+  // The mean is known, and wrong.
+  EXPECT_THAT(Diverge(dir_.path() + "/wrong", b).origins, SizeIs(1));
+  const DivergenceReport none = Diverge(dir_.path() + "/none", b);
+  EXPECT_THAT(none.origins, IsEmpty());
+  EXPECT_EQ(none.unseen.rows_without_values, 1);
+  ASSERT_THAT(none.unseen.examples, SizeIs(1));
+  EXPECT_THAT(none.unseen.examples[0],
+              HasSubstr("was not put together: a sum"));
+}
+
 TEST_F(FirstDivergenceTest, DivergenceThatCameInByCommunication) {
   dir_.Write("b/rank0", {Call("Torch.a.0.forward", "1", "1"),
                          Call("Distributed.all_reduce.0.forward", "1", "2")});

@@ -46,6 +46,11 @@ double ValueDifference(const JsonValue& x, const JsonValue& y, double size) {
   return std::fabs(x.number - y.number) / size;
 }
 
+// One of them is no whole tensor: what it has no number of is not known.
+bool NotWhole(const DumpRow& n, const DumpRow& b) {
+  return !n.not_put_together.empty() || !b.not_put_together.empty();
+}
+
 // Of the statistic that differs most; unset when neither row has one.
 std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
   // A mean near zero is judged by the size of what it is a mean of.
@@ -63,6 +68,7 @@ std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
     const JsonValue& x = n.stats[i];
     const JsonValue& y = b.stats[i];
     if (x.is_null() && y.is_null()) continue;
+    if ((x.is_null() || y.is_null()) && NotWhole(n, b)) continue;
     double size = scale;
     switch (kStatInfo[i].scale) {
       case DifferenceScale::kElements:
@@ -112,6 +118,7 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
   if (n.record == nullptr || b.record == nullptr) {
     return n.record == b.record ? 0 : kInfinity;
   }
+  if (NotWhole(n, b) && (n.shape != b.shape || n.derived)) return std::nullopt;
   if (n.dtype != b.dtype || n.shape != b.shape) return kInfinity;
   if (n.derived) {
     // No tensor: what it says must be the same.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/aligned_dumps.h"
 
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,28 +42,13 @@ absl::StatusOr<AlignedDumps> AlignedDumps::Make(FileSystem* file_system,
                                                 const std::string& reference) {
   RP_ASSIGN_OR_RETURN(const analysis::AlignRules rules,
                       analysis::ReadAlignRules(file_system, flags.rules));
-  const char* const base = std::getenv("TMPDIR");
-  std::string pattern = absl::StrCat(
-      base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(pattern, ": ", std::strerror(errno)));
-  }
-  AlignedDumps out(file_system);
-  out.directory_ = pattern;
+  RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
+                      ScratchDirectory::Make(file_system));
+  AlignedDumps out(std::move(scratch));
   RP_ASSIGN_OR_RETURN(
       out.report_, analysis::AlignDumps(file_system, target, reference, rules,
-                                        flags.options, out.directory_));
+                                        flags.options, out.scratch_.path()));
   return out;
-}
-
-AlignedDumps::AlignedDumps(AlignedDumps&& other) noexcept
-    : file_system_(other.file_system_),
-      directory_(std::exchange(other.directory_, "")),
-      report_(std::move(other.report_)) {}
-
-AlignedDumps::~AlignedDumps() {
-  if (!directory_.empty()) (void)file_system_->DeleteTree(directory_);
 }
 
 }  // namespace rankprobe

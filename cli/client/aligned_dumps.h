@@ -6,9 +6,11 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "analysis/align/align.h"
+#include "cli/client/scratch_directory.h"
 #include "common/io/file_system.h"
 
 namespace rankprobe {
@@ -29,19 +31,16 @@ class AlignedDumps {
                                            const AlignFlags& flags,
                                            const std::string& target,
                                            const std::string& reference);
-  AlignedDumps(AlignedDumps&& other) noexcept;
-  AlignedDumps& operator=(AlignedDumps&&) = delete;
-  ~AlignedDumps();
 
-  std::string target() const { return directory_ + "/target"; }
-  std::string reference() const { return directory_ + "/reference"; }
+  std::string target() const { return scratch_.path() + "/target"; }
+  std::string reference() const { return scratch_.path() + "/reference"; }
   const analysis::AlignReport& report() const { return report_; }
 
  private:
-  explicit AlignedDumps(FileSystem* file_system) : file_system_(file_system) {}
+  explicit AlignedDumps(ScratchDirectory scratch)
+      : scratch_(std::move(scratch)) {}
 
-  FileSystem* const file_system_;
-  std::string directory_;
+  ScratchDirectory scratch_;
   analysis::AlignReport report_;
 };
 

@@ -14,6 +14,7 @@
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/joined_runs.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
@@ -39,6 +40,7 @@ struct CompareFlags {
   bool diff_analyze = false;
   bool force = false;
   AlignFlags align;
+  LayoutFlags layout;
 };
 
 struct CompareResult {
@@ -228,6 +230,10 @@ class ResultFiles : public analysis::CompareVisitor {
 };
 
 absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
+  RP_RETURN_IF_ERROR(CheckLayoutFlags(
+      flags.layout, !flags.align.rules.empty()          ? "--rules"
+                    : flags.mappings.layers.has_value() ? "--layer_mapping"
+                                                        : ""));
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   std::vector<std::string> warnings;
   RP_ASSIGN_OR_RETURN(
@@ -250,14 +256,26 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     aligned.emplace(std::move(made));
     PrintAligned(globals.json ? stderr : stdout, aligned->report());
   }
-  RP_ASSIGN_OR_RETURN(
-      const DumpLayout target,
-      FindDumps(file_system.get(),
-                aligned.has_value() ? aligned->target() : target_input.path()));
-  RP_ASSIGN_OR_RETURN(const DumpLayout reference,
+  std::optional<JoinedRuns> joined;
+  if (flags.layout.join()) {
+    RP_ASSIGN_OR_RETURN(
+        JoinedRuns made,
+        JoinedRuns::Make(file_system.get(), flags.layout, target_input.path(),
+                         reference_input.path(),
+                         globals.json ? stderr : stdout));
+    joined.emplace(std::move(made));
+  }
+  RP_ASSIGN_OR_RETURN(const DumpLayout target,
                       FindDumps(file_system.get(),
-                                aligned.has_value() ? aligned->reference()
-                                                    : reference_input.path()));
+                                joined.has_value()    ? joined->target()
+                                : aligned.has_value() ? aligned->target()
+                                                      : target_input.path()));
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout reference,
+      FindDumps(file_system.get(), joined.has_value() ? joined->reference()
+                                   : aligned.has_value()
+                                       ? aligned->reference()
+                                       : reference_input.path()));
   ResultFiles files(file_system.get(), globals, flags, target);
   std::vector<std::string> unpaired;
   RP_RETURN_IF_ERROR(analysis::RunCompare(file_system.get(), target, reference,
@@ -286,6 +304,7 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
                    "directory for the results");
   AddForce(verb, &flags->force);
   AddAlignFlags(verb, &flags->align);
+  AddLayoutFlags(verb, &flags->layout);
   verb->add_flag("--xlsx", flags->xlsx, "a workbook in place of csv");
   verb->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                  "-fm: match calls in order, whatever their numbers");

@@ -16,6 +16,7 @@
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/joined_runs.h"
 #include "cli/client/live_capture.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
@@ -38,6 +39,7 @@ struct DivergenceFlags {
   bool force = false;
   double wait_seconds = 60;
   AlignFlags align;
+  LayoutFlags layout;
 };
 
 std::string Verdict(const Divergence& d) {
@@ -121,6 +123,20 @@ absl::StatusOr<analysis::DivergenceReport> Report(
                       DumpInput::Open(file_system, globals, target));
   RP_ASSIGN_OR_RETURN(const DumpInput b,
                       DumpInput::Open(file_system, globals, reference));
+  if (flags.layout.join()) {
+    RP_ASSIGN_OR_RETURN(
+        const JoinedRuns joined,
+        JoinedRuns::Make(file_system, flags.layout, n.path(), b.path(),
+                         globals.json ? stderr : stdout));
+    analysis::Tolerance drifting = tolerance;
+    drifting.drift = !tolerance.fixed.has_value();
+    RP_ASSIGN_OR_RETURN(
+        analysis::DivergenceReport report,
+        analysis::FindDivergence(file_system, joined.target(),
+                                 joined.reference(), match, drifting));
+    for (std::string& text : report.unseen.examples) text = joined.Named(text);
+    return report;
+  }
   if (flags.align.rules.empty()) {
     return analysis::FindDivergence(file_system, n.path(), b.path(), match,
                                     tolerance);
@@ -213,6 +229,11 @@ absl::Status FirstDivergence(const Globals& globals,
     return absl::InvalidArgumentError(
         "--rules makes dumps of its own, which have no --live and no --noise");
   }
+  RP_RETURN_IF_ERROR(
+      CheckLayoutFlags(flags.layout, !flags.align.rules.empty() ? "--rules"
+                                     : flags.live               ? "--live"
+                                     : !flags.noise.empty()     ? "--noise"
+                                                                : ""));
   RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
   if (flags.live && RunOf(flags.target).empty()) {
     return absl::InvalidArgumentError(
@@ -274,6 +295,7 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
                        "-fm: match calls in order, whatever their numbers");
   AddForce(divergence, &flags->force);
   AddAlignFlags(divergence, &flags->align);
+  AddLayoutFlags(divergence, &flags->layout);
   divergence->add_flag("--live", flags->live,
                        "ask the collector to record the calls that are found "
                        "again, with their tensors, on the next step");

@@ -67,7 +67,9 @@ def _placements(tensor: Any) -> list[tuple[int, int, str]]:
         elif placement.is_replicate():
             out.append((_REPLICATE, 0, ""))
         elif placement.is_partial():
-            out.append((_PARTIAL, 0, str(getattr(placement, "reduce_op", "sum"))))
+            # What a rank holds of an embedding whose rows it has not is no term of the sum before it is masked.
+            masked = "masked_" if "Mask" in type(placement).__name__ else ""
+            out.append((_PARTIAL, 0, masked + str(getattr(placement, "reduce_op", "sum"))))
     return out
 
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/layout/joined_dumps.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
+#include "dump_format/dump_reader.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using Steps = std::map<int64_t, std::vector<DumpPlace>>;
+
+absl::StatusOr<Steps> StepsOf(FileSystem* file_system,
+                              const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system, path));
+  if (layout.debug) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": debug.json has no calls to put together"));
+  }
+  Steps out;
+  for (const DumpPlace& place : layout.places) {
+    // A process beside the ranks is none of them.
+    if (!place.process) out[place.step].push_back(place);
+  }
+  return out;
+}
+
+void AddTexts(absl::string_view side, const LayoutCounts& counts,
+              std::vector<std::string>* out) {
+  std::string line = absl::StrCat(side, ": ", counts.ranks,
+                                  counts.ranks == 1 ? " rank" : " ranks", ", ",
+                                  counts.tensors, " tensors");
+  const auto add = [&line](int64_t count, absl::string_view what) {
+    if (count > 0) absl::StrAppend(&line, ", ", count, " ", what);
+  };
+  if (counts.ranks > 1) {
+    add(counts.shards, "put together of shards");
+    add(counts.by_shape, "by the other run's shape");
+    add(counts.by_batch, "of parts of the batch");
+    add(counts.sums, "of terms of a sum");
+    add(counts.copies, "copies");
+  }
+  add(counts.copies_differ, "copies that differ");
+  add(counts.refused, "not put together");
+  if (counts.calls_alone > 0) {
+    absl::StrAppend(&line, "; ", counts.calls_alone,
+                    " calls that the other run has not");
+  }
+  out->push_back(std::move(line));
+  const auto list = [out](const std::vector<std::string>& texts, int64_t count,
+                          absl::string_view what) {
+    for (const std::string& text : texts) {
+      out->push_back(absl::StrCat("  ", what, ": ", text));
+    }
+    const auto more = count - static_cast<int64_t>(texts.size());
+    if (more > 0) out->push_back(absl::StrCat("  .. and ", more, " more"));
+  };
+  list(counts.differing, counts.copies_differ, "copies differ");
+  list(counts.refusals, counts.refused, "not put together");
+}
+
+}  // namespace
+
+absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
+                                       const std::string& target,
+                                       const std::string& reference,
+                                       const LayoutOptions& options,
+                                       const std::string& directory) {
+  RP_ASSIGN_OR_RETURN(const Steps n, StepsOf(file_system, target));
+  RP_ASSIGN_OR_RETURN(Steps b, StepsOf(file_system, reference));
+  // A step's directory does not say which it is.
+  if (n.size() == 1 && b.size() == 1 && n.begin()->first != b.begin()->first) {
+    std::vector<DumpPlace> places = std::move(b.begin()->second);
+    b.clear();
+    b[n.begin()->first] = std::move(places);
+  }
+  LayoutReport report;
+  bool any = false;
+  for (const auto& [step, places] : n) {
+    const auto it = b.find(step);
+    if (it == b.end()) {
+      report.unpaired.push_back(absl::StrCat(target, ": step ", step));
+      continue;
+    }
+    any = true;
+    struct Side {
+      const std::vector<DumpPlace>* places;
+      std::string directory;
+      LayoutCounts* counts;
+    };
+    Side sides[] = {
+        {&places, absl::StrCat(directory, "/target/step", step, "/rank0"),
+         &report.target},
+        {&it->second,
+         absl::StrCat(directory, "/reference/step", step, "/rank0"),
+         &report.reference}};
+    Side& first = places.size() < it->second.size() ? sides[0] : sides[1];
+    Side& second = &first == &sides[0] ? sides[1] : sides[0];
+    for (Side& side : sides) {
+      side.counts->ranks = static_cast<int64_t>(side.places->size());
+      ++side.counts->steps;
+    }
+    RP_RETURN_IF_ERROR(JoinStep(file_system, *first.places, nullptr, options,
+                                first.directory, first.counts));
+    DumpReader::Options keep;
+    keep.keep_text = true;
+    RP_ASSIGN_OR_RETURN(const auto whole,
+                        DumpReader::Open(file_system, first.directory, keep));
+    RP_RETURN_IF_ERROR(JoinStep(file_system, *second.places, whole.get(),
+                                options, second.directory, second.counts));
+  }
+  for (const auto& [step, places] : b) {
+    if (n.find(step) == n.end()) {
+      report.unpaired.push_back(absl::StrCat(reference, ": step ", step));
+    }
+  }
+  if (!any) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(target, " and ", reference, " have no step in common"));
+  }
+  return report;
+}
+
+std::vector<std::string> LayoutTexts(const LayoutReport& report) {
+  std::vector<std::string> out;
+  AddTexts("target", report.target, &out);
+  AddTexts("reference", report.reference, &out);
+  for (const std::string& text : report.unpaired) {
+    out.push_back(absl::StrCat(text, " is on this side only"));
+  }
+  return out;
+}
+
+}  // namespace rankprobe::analysis

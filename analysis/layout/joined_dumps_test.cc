@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/layout/joined_dumps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dump_format/dump_rows.h"
+#include "dump_format/testing/testing_files.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string Plain(const std::string& shape, double value,
+                  const std::string& more = "",
+                  const std::string& type = "torch.Tensor") {
+  return absl::StrCat(
+      R"({"type":")", type, R"(","dtype":"torch.float32","shape":)", shape,
+      R"(,"Max":)", value, R"(,"Min":)", value, R"(,"Mean":)", value,
+      R"(,"Norm":)", value, R"(,"requires_grad":true)", more, "}");
+}
+std::string OnPair(const std::string& placement, const std::string& shape,
+                   double value) {
+  return Plain(
+      shape, value,
+      absl::StrCat(R"(,"device_mesh":[0,1],"placements":[)", placement, "]"),
+      "torch.distributed.tensor.DTensor");
+}
+const char kShard0[] = R"({"Shard":{"dim":0}})";
+const char kPartial[] = R"({"Partial":{"reduce_op":"sum"}})";
+
+std::string Entry(const std::string& name, const std::string& in,
+                  const std::string& out) {
+  return absl::StrCat("\"", name, R"(":{"input_args":[)", in,
+                      R"(],"input_kwargs":{},"output":[)", out, "]}");
+}
+
+class JoinedDumpsTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& place, const std::vector<std::string>& calls,
+             const std::string& task = "statistics") {
+    dir_.Write(place + "/dump.json",
+               absl::StrCat(R"({"task":")", task, R"(","data":{)",
+                            absl::StrJoin(calls, ","), "}}"));
+  }
+  absl::Status Join(const LayoutOptions& options = {}) {
+    auto report =
+        JoinDumps(file_system_.get(), dir_.path() + "/n", dir_.path() + "/b",
+                  options, absl::StrCat(dir_.path(), "/out", ++runs_));
+    if (report.ok()) report_ = *std::move(report);
+    return report.status();
+  }
+  std::unique_ptr<DumpReader> Open(const std::string& side) {
+    auto dump = DumpReader::Open(
+        file_system_.get(),
+        absl::StrCat(dir_.path(), "/out", runs_, "/", side, "/step0/rank0"),
+        {});
+    EXPECT_TRUE(dump.ok()) << dump.status();
+    return *std::move(dump);
+  }
+  static std::vector<std::string> Names(const DumpReader& dump) {
+    std::vector<std::string> out;
+    for (size_t i = 0; i < dump.size(); ++i) out.emplace_back(dump.name(i));
+    return out;
+  }
+  // "shape Max Mean why" of each row.
+  static std::vector<std::string> Rows(const DumpReader& dump,
+                                       const std::string& call) {
+    JsonDocument record;
+    std::vector<DumpRow> rows;
+    const auto index = dump.Find(call);
+    EXPECT_TRUE(index.has_value()) << call;
+    EXPECT_TRUE(dump.Read(*index, &record).ok());
+    EXPECT_TRUE(ReadRows(call, dump.stats(), &record, &rows).ok());
+    std::vector<std::string> out;
+    for (const DumpRow& row : rows) {
+      out.push_back(absl::StrCat(row.shape, " ", PythonText(row.stats[kMax]),
+                                 " ", PythonText(row.stats[kMean]),
+                                 row.not_put_together.empty() ? "" : " ",
+                                 row.not_put_together));
+    }
+    return out;
+  }
+
+  testing::TempDir dir_;
+  std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  LayoutReport report_;
+  int runs_ = 0;
+};
+
+TEST_F(JoinedDumpsTest, RanksBecomeTheDumpOfOne) {
+  for (const int rank : {0, 1}) {
+    Write(absl::StrCat("n/step0/rank", rank),
+          {Entry("Module.a.FSDPLinear.forward.0",
+                 OnPair(kShard0, rank == 0 ? "[3,2]" : "[1,2]", rank * 4),
+                 OnPair(kPartial, "[4]", rank + 1))});
+  }
+  Write("b/step0/rank0", {Entry("Module.a.Linear.forward.0", Plain("[4,2]", 4),
+                                Plain("[4]", 3))});
+  ASSERT_TRUE(Join().ok());
+  const auto dump = Open("target");
+  EXPECT_THAT(Names(*dump), ElementsAre("Module.a.Linear.forward.0"));
+  EXPECT_THAT(Rows(*dump, "Module.a.Linear.forward.0"),
+              ElementsAre("[4, 2] 4 1.0", AllOf(HasSubstr("[4] None 3.0"),
+                                                HasSubstr("the mean only"))));
+  EXPECT_EQ(report_.target.shards, 1);
+  EXPECT_EQ(report_.target.sums, 1);
+  EXPECT_EQ(report_.target.refused, 1);
+  EXPECT_THAT(report_.target.refusals,
+              ElementsAre(HasSubstr("Module.a.Linear.forward.0.output.0: a sum "
+                                    "that was not made yet")));
+  EXPECT_THAT(LayoutTexts(report_)[0],
+              HasSubstr("target: 2 ranks, 2 tensors, 1 put together of shards, "
+                        "1 of terms of a sum, 1 not put together"));
+}
+
+// Each rank has a part of the calls; the other run knows their order.
+TEST_F(JoinedDumpsTest, StagesOfAPipelineAreInTheOrderOfTheOtherRun) {
+  const auto call = [](const std::string& name) {
+    return Entry(name, Plain("[1]", 1), Plain("[1]", 1));
+  };
+  const std::string a = "Module.a.Linear.";
+  const std::string b = "Module.b.Linear.";
+  Write("n/step0/rank0", {call(a + "forward.0"), call(a + "backward.0")});
+  Write("n/step0/rank1", {call(b + "forward.0"), call(b + "backward.0")});
+  Write("b/step0/rank0", {call(a + "forward.0"), call(b + "forward.0"),
+                          call(b + "backward.0"), call(a + "backward.0")});
+  ASSERT_TRUE(Join().ok());
+  const auto dump = Open("target");
+  EXPECT_EQ(Names(*dump), Names(*Open("reference")));
+  EXPECT_EQ(report_.target.refused, 0);
+}
+
+TEST_F(JoinedDumpsTest, CopiesThatDifferAreCountedAndTheWrongOneIsTaken) {
+  for (const int rank : {0, 1}) {
+    Write(absl::StrCat("n/rank", rank),
+          {Entry("Module.a.Linear.forward.0",
+                 OnPair(R"({"Replicate":{}})", "[4]", 2),
+                 Plain("[4]", rank == 0 ? 2 : 9))});
+  }
+  Write("b/rank0",
+        {Entry("Module.a.Linear.forward.0", Plain("[4]", 2), Plain("[4]", 2))});
+  ASSERT_TRUE(Join().ok());
+  EXPECT_THAT(Rows(*Open("target"), "Module.a.Linear.forward.0"),
+              ElementsAre("[4] 2 2", "[4] 9 9"));
+  EXPECT_EQ(report_.target.copies_differ, 1);
+  EXPECT_THAT(report_.target.differing,
+              ElementsAre("Module.a.Linear.forward.0.output.0: ranks 0 and 1"));
+  EXPECT_EQ(report_.target.refused, 0);
+}
+
+TEST_F(JoinedDumpsTest, BatchesOfDataParallelRanks) {
+  for (const int rank : {0, 1}) {
+    Write(absl::StrCat("n/rank", rank),
+          {Entry("Module.a.Linear.forward.0", Plain("[2,3]", rank),
+                 Plain("[2,3]", 5))});
+  }
+  Write("b/rank0", {Entry("Module.a.Linear.forward.0", Plain("[4,3]", 1),
+                          Plain("[4,3]", 5))});
+  ASSERT_TRUE(Join().ok());
+  EXPECT_THAT(Rows(*Open("target"), "Module.a.Linear.forward.0")[0],
+              HasSubstr("share no model"));
+  LayoutOptions options;
+  options.split_batch = true;
+  ASSERT_TRUE(Join(options).ok());
+  EXPECT_THAT(Rows(*Open("target"), "Module.a.Linear.forward.0"),
+              ElementsAre("[4, 3] 1 0.5", "[4, 3] 5 5.0"));
+  EXPECT_EQ(report_.target.by_batch, 2);
+  EXPECT_THAT(report_.target.refusals, IsEmpty());
+}
+
+TEST_F(JoinedDumpsTest, WhatCannotBeComparedIsSaid) {
+  Write("n/step1/rank0",
+        {Entry("Module.a.Linear.forward.0", Plain("[1]", 1), Plain("[1]", 1))});
+  Write("b/step2/rank0",
+        {Entry("Module.a.Linear.forward.0", Plain("[1]", 1), Plain("[1]", 1))});
+  EXPECT_TRUE(Join().ok()) << "the only step of each";
+  Write("b/step3/rank0", {});
+  EXPECT_THAT(std::string(Join().message()), HasSubstr("no step in common"));
+  Write("b/step1/rank0",
+        {Entry("Module.a.Linear.forward.0",
+               Plain("[1]", 1, R"(,"md5":"00000000")"), Plain("[1]", 1))});
+  EXPECT_THAT(std::string(Join().message()), HasSubstr("holds checksums"));
+}
+
+TEST(NameWithoutShardingTest, OnlyTheClassOfAModule) {
+  EXPECT_EQ(NameWithoutSharding("Module.a.FSDPBlock.forward.0"),
+            "Module.a.Block.forward.0");
+  EXPECT_EQ(NameWithoutSharding("Module.a.FSDPBlock.forward.0.input.0.pt"),
+            "Module.a.Block.forward.0.input.0.pt");
+  for (const char* const name :
+       {"Module.FSDPa.Block.forward.0", "Module.a.FSDP.forward.0",
+        "Module.a.FSDPlike.backward.1", "Functional.FSDPLinear.0.forward"}) {
+    EXPECT_EQ(NameWithoutSharding(name), name);
+  }
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

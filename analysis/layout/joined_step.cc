@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/layout/joined_step.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "analysis/layout/layout_execute.h"
+#include "analysis/layout/layout_plan.h"
+#include "analysis/layout/step_ranks.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/dtype.h"
+#include "common/text/json_text.h"
+#include "dump_format/dump_rows.h"
+#include "dump_format/pt_reader.h"
+#include "dump_format/pt_writer.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr size_t kMaxExamples = 5;
+
+using Leaves = absl::flat_hash_map<std::string, const JsonValue*>;
+
+struct Opened {
+  size_t rank = 0;
+  std::unique_ptr<JsonDocument> record;
+  Leaves leaves;
+};
+
+Leaves LeavesOf(const JsonValue& root) {
+  Leaves out;
+  std::string place;
+  EachLeaf(root, &place, [&out](const std::string& at, const JsonValue& leaf) {
+    out.emplace(at, &leaf);
+  });
+  return out;
+}
+
+const JsonValue* FindLeaf(const Leaves& leaves, const std::string& place) {
+  const auto it = leaves.find(place);
+  return it == leaves.end() ? nullptr : it->second;
+}
+
+void WriteJson(const JsonValue& value, JsonTextWriter* json) {
+  if (value.is_object()) {
+    json->BeginObject();
+    for (const JsonMember& member : value.fields()) {
+      json->Key(member.key);
+      WriteJson(member.value, json);
+    }
+    json->EndObject();
+  } else if (value.is_array()) {
+    json->BeginArray();
+    for (const JsonValue& item : value.items()) WriteJson(item, json);
+    json->EndArray();
+  } else if (value.is_string()) {
+    json->String(value.text);
+  } else if (value.is_number()) {
+    json->Raw(value.text);
+  } else if (value.is_bool()) {
+    json->Bool(value.kind == JsonValue::Kind::kTrue);
+  } else {
+    json->Null();
+  }
+}
+
+class StepJoiner {
+ public:
+  StepJoiner(FileSystem* file_system, const StepRanks* ranks,
+             const DumpReader* whole, const LayoutOptions& options,
+             const std::string& directory, LayoutCounts* counts)
+      : file_system_(file_system),
+        ranks_(*ranks),
+        whole_(whole),
+        directory_(directory),
+        data_(directory + "/dump_tensor_data"),
+        payloads_(ranks->dump(0).mode() == DumpMode::kTensor),
+        counts_(*counts),
+        json_(&text_) {
+    facts_.model_groups = ranks->model_groups();
+    facts_.split_batch = options.split_batch;
+  }
+
+  absl::Status Run() {
+    RP_RETURN_IF_ERROR(
+        file_system_->CreateDirectories(payloads_ ? data_ : directory_));
+    const DumpReader& first = ranks_.dump(0);
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      stats_ = stats_ | ranks_.dump(i).stats();
+    }
+    json_.BeginObject();
+    Member("task", first.task());
+    Member("level", first.level());
+    Member("framework", first.framework());
+    if (payloads_) {
+      Member("dump_data_dir", data_);
+    } else {
+      json_.Key("dump_data_dir");
+      json_.Null();
+    }
+    WriteExtraStatisticsHead(stats_, &json_);
+    json_.Key("data");
+    json_.BeginObject();
+    for (const StepRanks::Call& call : ranks_.calls()) {
+      RP_RETURN_IF_ERROR(WriteCall(call));
+    }
+    json_.EndObject();
+    json_.EndObject();
+    RP_RETURN_IF_ERROR(WriteFile("dump.json", {text_}));
+    return WriteStacks();
+  }
+
+ private:
+  void Member(absl::string_view key, absl::string_view value) {
+    json_.Key(key);
+    json_.String(value);
+  }
+
+  absl::Status WriteCall(const StepRanks::Call& call) {
+    name_ = call.name;
+    opened_.clear();
+    for (const StepRanks::Source& source : call.sources) {
+      Opened& one = opened_.emplace_back();
+      one.rank = source.rank;
+      one.record = std::make_unique<JsonDocument>();
+      RP_RETURN_IF_ERROR(
+          ranks_.dump(source.rank).Read(source.entry, one.record.get()));
+      one.leaves = LeavesOf(one.record->root());
+    }
+    of_whole_.clear();
+    alone_ = whole_ != nullptr;
+    if (const auto index =
+            whole_ == nullptr ? std::nullopt : whole_->Find(call.name);
+        index.has_value()) {
+      RP_RETURN_IF_ERROR(whole_->Read(*index, &whole_record_));
+      of_whole_ = LeavesOf(whole_record_.root());
+      alone_ = false;
+    }
+    // Nothing is compared with it: what became of its tensors interests nobody.
+    if (alone_) ++counts_.calls_alone;
+    json_.Key(call.name);
+    std::string place;
+    return Write(opened_[0].record->root(), &place);
+  }
+
+  absl::Status Write(const JsonValue& value, std::string* place) {
+    if (IsLeaf(value)) return WriteLeaf(*place, value);
+    const size_t length = place->size();
+    if (value.is_array()) {
+      json_.BeginArray();
+      size_t index = 0;
+      for (const JsonValue& item : value.items()) {
+        absl::StrAppend(place, ".", index++);
+        RP_RETURN_IF_ERROR(Write(item, place));
+        place->resize(length);
+      }
+      json_.EndArray();
+    } else if (value.is_object()) {
+      json_.BeginObject();
+      for (const JsonMember& member : value.fields()) {
+        json_.Key(member.key);
+        absl::StrAppend(place, ".", member.key);
+        RP_RETURN_IF_ERROR(Write(member.value, place));
+        place->resize(length);
+      }
+      json_.EndObject();
+    } else {
+      WriteJson(value, &json_);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteLeaf(const std::string& place, const JsonValue& record) {
+    const JsonValue* const dtype = record.Find("dtype");
+    const JsonValue* const shape = record.Find("shape");
+    if (dtype == nullptr || !dtype->is_string() || shape == nullptr ||
+        !shape->is_array()) {
+      WriteValue(place, record);
+      return absl::OkStatus();
+    }
+    if (!alone_) ++counts_.tensors;
+    std::vector<TensorPart> parts;
+    std::vector<const JsonValue*> records;
+    for (const Opened& one : opened_) {
+      const JsonValue* const leaf = FindLeaf(one.leaves, place);
+      if (leaf == nullptr) continue;
+      auto part = ReadTensorPart(ranks_.RankOf(one.rank), stats_, *leaf);
+      if (!part.ok()) {
+        return WriteRefused(place, record, part.status().message());
+      }
+      parts.push_back(*std::move(part));
+      records.push_back(leaf);
+    }
+    std::optional<TensorPart> whole;
+    if (const JsonValue* const leaf = FindLeaf(of_whole_, place);
+        leaf != nullptr && leaf->Find(kNotPutTogether) == nullptr) {
+      auto part = ReadTensorPart(0, stats_, *leaf);
+      // In a run on one rank a mesh says nothing.
+      if (part.ok()) whole = *std::move(part);
+    }
+    auto planned =
+        PlanTensor(parts, whole.has_value() ? &*whole : nullptr, facts_);
+    if (!planned.ok()) {
+      return WriteRefused(place, record, planned.status().message());
+    }
+    JoinPlan& plan = planned->plan;
+    const std::string differ =
+        ChooseCopies(parts, whole.has_value() ? &whole->stats : nullptr, &plan);
+    if (!differ.empty() && !alone_) {
+      ++counts_.copies_differ;
+      AddExample(&counts_.differing, place, differ);
+    }
+    Count(*planned);
+    return WriteTensor(place, record, parts, records, plan, differ);
+  }
+
+  void Count(const PlannedTensor& planned) {
+    if (alone_) return;
+    if (planned.by_batch) ++counts_.by_batch;
+    if (planned.by_shape) ++counts_.by_shape;
+    if (HasSum(planned.plan)) {
+      ++counts_.sums;
+    } else if (!planned.by_batch && !planned.by_shape) {
+      if (OnePart(planned.plan) == nullptr) {
+        ++counts_.shards;
+      } else if (planned.plan.how == JoinPlan::How::kCopies) {
+        ++counts_.copies;
+      }
+    }
+  }
+
+  void AddExample(std::vector<std::string>* list, const std::string& place,
+                  absl::string_view text) {
+    if (list->size() < kMaxExamples) {
+      list->push_back(absl::StrCat(name_, place, ": ", text));
+    }
+  }
+
+  // What is no tensor: the first rank's, where all say the same.
+  void WriteValue(const std::string& place, const JsonValue& record) {
+    bool same = true;
+    for (const Opened& one : opened_) {
+      const JsonValue* const leaf = FindLeaf(one.leaves, place);
+      same =
+          same && (leaf == nullptr || PythonText(*leaf) == PythonText(record));
+    }
+    if (same || !record.is_object() || record.Find("type") == nullptr) {
+      WriteJson(record, &json_);
+      return;
+    }
+    Refuse(place, "the ranks' values differ");
+    json_.BeginObject();
+    for (const JsonMember& member : record.fields()) {
+      json_.Key(member.key);
+      WriteJson(member.value, &json_);
+    }
+    Member(kNotPutTogether, "the ranks' values differ");
+    json_.EndObject();
+  }
+
+  void Refuse(const std::string& place, absl::string_view why) {
+    if (alone_) return;
+    ++counts_.refused;
+    AddExample(&counts_.refusals, place, why);
+  }
+
+  void CopyMember(const JsonValue& record, absl::string_view key) {
+    const JsonValue* const value = record.Find(key);
+    if (value == nullptr) return;
+    json_.Key(key);
+    WriteJson(*value, &json_);
+  }
+
+  absl::Status WriteRefused(const std::string& place, const JsonValue& record,
+                            absl::string_view why) {
+    Refuse(place, why);
+    json_.BeginObject();
+    for (const char* const key : {"type", "dtype", "shape"}) {
+      CopyMember(record, key);
+    }
+    for (size_t i = 0; i < kStatCount; ++i) {
+      if (!stats_.Has(i)) continue;
+      json_.Key(kStatInfo[i].key);
+      json_.Null();
+    }
+    CopyMember(record, "requires_grad");
+    Member(kNotPutTogether, why);
+    json_.EndObject();
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteTensor(const std::string& place, const JsonValue& record,
+                           absl::Span<const TensorPart> parts,
+                           absl::Span<const JsonValue* const> records,
+                           const JoinPlan& plan, const std::string& differ) {
+    const JsonValue* const data_name = record.Find("data_name");
+    std::string why;
+    std::string file;
+    std::optional<PartStats> of_bytes;
+    if (payloads_ && data_name != nullptr && data_name->is_string()) {
+      file = NameWithoutSharding(data_name->text);
+      const auto written = WriteBytes(file, parts, records, plan);
+      if (written.ok()) {
+        if (HasSum(plan)) of_bytes = *written;
+      } else {
+        file.clear();
+        why = std::string(written.status().message());
+      }
+    }
+    PartStats stats = JoinStatistics(plan, parts).stats;
+    if (of_bytes.has_value()) {
+      stats = *std::move(of_bytes);
+    } else if (HasSum(plan) && why.empty()) {
+      why =
+          "a sum that was not made yet (Partial); of its statistics the terms "
+          "say the mean only";
+    }
+    if (std::any_of(parts.begin(), parts.end(),
+                    [](const TensorPart& part) { return part.waiting; }) &&
+        !stats[kMean].has_value()) {
+      why = "its collective had not been waited for, so it has no statistics";
+    }
+    json_.BeginObject();
+    const JsonValue* const type = record.Find("type");
+    Member("type", type->text == "numpy.ndarray" ? type->text : "torch.Tensor");
+    CopyMember(record, "dtype");
+    json_.Key("shape");
+    json_.BeginArray();
+    for (const int64_t size : plan.shape) json_.Int(size);
+    json_.EndArray();
+    for (size_t i = 0; i < kStatCount; ++i) {
+      if (!stats_.Has(i)) continue;
+      json_.Key(kStatInfo[i].key);
+      if (stats[i].has_value()) {
+        json_.Raw(PartNumberText(*stats[i]));
+      } else {
+        json_.Null();
+      }
+    }
+    CopyMember(record, "requires_grad");
+    if (!file.empty()) Member("data_name", file);
+    if (!differ.empty()) {
+      Member("of", absl::StrCat(differ, ", whose copies differ"));
+    }
+    if (!why.empty()) {
+      Refuse(place, why);
+      Member(kNotPutTogether, why);
+    }
+    json_.EndObject();
+    return absl::OkStatus();
+  }
+
+  static std::string PathOf(const DumpReader& dump, const JsonValue& record) {
+    const JsonValue* const name = record.Find("data_name");
+    if (name == nullptr || !absl::EndsWith(name->text, ".pt") ||
+        absl::StrContains(name->text, '/') || dump.data_dir().empty()) {
+      return "";
+    }
+    return absl::StrCat(dump.data_dir(), "/", name->text);
+  }
+
+  const DumpReader& DumpOf(int64_t rank) const {
+    size_t i = 0;
+    while (ranks_.RankOf(i) != rank) ++i;
+    return ranks_.dump(i);
+  }
+
+  // The statistics of what was written.
+  absl::StatusOr<PartStats> WriteBytes(
+      const std::string& file, absl::Span<const TensorPart> parts,
+      absl::Span<const JsonValue* const> records, const JoinPlan& plan) {
+    RP_ASSIGN_OR_RETURN(
+        const AlignedTensor tensor,
+        JoinBytes(plan, [&](size_t i) -> absl::StatusOr<AlignedTensor> {
+          const std::string path = PathOf(DumpOf(parts[i].rank), *records[i]);
+          if (path.empty() || !file_system_->Exists(path)) {
+            return absl::FailedPreconditionError(
+                absl::StrCat("rank ", parts[i].rank, " has no .pt file of it"));
+          }
+          RP_ASSIGN_OR_RETURN(const PtTensor pt, OpenPt(file_system_, path));
+          if (pt.shape != parts[i].shape) {
+            return absl::FailedPreconditionError(
+                absl::StrCat("has another shape in ", path));
+          }
+          AlignedTensor out;
+          out.dtype = pt.dtype;
+          out.shape = pt.shape;
+          RP_ASSIGN_OR_RETURN(out.bytes, ReadBytes(pt, pt.dtype));
+          return out;
+        }));
+    PtWriter pt(absl::StripSuffix(file, ".pt"), tensor.dtype, tensor.shape,
+                tensor.bytes->size());
+    pt.AddData(*tensor.bytes);
+    RP_RETURN_IF_ERROR(WriteFile(absl::StrCat("dump_tensor_data/", file),
+                                 {pt.prefix(), *tensor.bytes, pt.Suffix()}));
+    PartStats out;
+    if (!HasSum(plan)) return out;
+    RP_ASSIGN_OR_RETURN(const UsualStats stats, StatsOf(tensor));
+    for (size_t i = 0; i < kUsualStatCount; ++i) {
+      if (stats[i].has_value()) out[i] = PartNumber{*stats[i], ""};
+    }
+    return out;
+  }
+
+  absl::Status WriteFile(const std::string& name,
+                         const std::vector<std::string>& pieces) {
+    RP_ASSIGN_OR_RETURN(
+        const auto file,
+        file_system_->OpenForWrite(absl::StrCat(directory_, "/", name),
+                                   FileSystem::OpenMode::kCreateNew));
+    for (const std::string& piece : pieces) {
+      RP_RETURN_IF_ERROR(file->Append(piece));
+    }
+    return file->Close();
+  }
+
+  // The stacks of the first rank that has a call.
+  absl::Status WriteStacks() {
+    std::map<std::pair<size_t, uint32_t>, std::vector<std::string>> calls_of;
+    for (const StepRanks::Call& call : ranks_.calls()) {
+      const StepRanks::Source& source = call.sources[0];
+      const DumpReader& dump = ranks_.dump(source.rank);
+      const auto stack = dump.StackId(dump.name(source.entry));
+      if (stack.has_value()) {
+        calls_of[{source.rank, *stack}].push_back(call.name);
+      }
+    }
+    if (calls_of.empty()) return absl::OkStatus();
+    std::string text;
+    JsonTextWriter json(&text);
+    json.BeginObject();
+    size_t number = 0;
+    for (const auto& [stack, calls] : calls_of) {
+      json.Key(absl::StrCat(number++));
+      json.BeginArray();
+      json.BeginArray();
+      for (const std::string& call : calls) json.String(call);
+      json.EndArray();
+      json.BeginArray();
+      for (const std::string& frame :
+           ranks_.dump(stack.first).stacks()[stack.second]) {
+        json.String(frame);
+      }
+      json.EndArray();
+      json.EndArray();
+    }
+    json.EndObject();
+    return WriteFile("stack.json", {text});
+  }
+
+  FileSystem* const file_system_;
+  const StepRanks& ranks_;
+  const DumpReader* const whole_;
+  const std::string directory_;
+  const std::string data_;
+  const bool payloads_;
+  LayoutCounts& counts_;
+  LayoutFacts facts_;
+  StatSet stats_;
+  std::string text_;
+  JsonTextWriter json_;
+  // Of the call that is written.
+  std::string name_;
+  bool alone_ = false;
+  std::vector<Opened> opened_;
+  JsonDocument whole_record_;
+  Leaves of_whole_;
+};
+
+}  // namespace
+
+absl::Status JoinStep(FileSystem* file_system,
+                      absl::Span<const DumpPlace> ranks,
+                      const DumpReader* whole, const LayoutOptions& options,
+                      const std::string& directory, LayoutCounts* counts) {
+  RP_ASSIGN_OR_RETURN(const StepRanks opened,
+                      StepRanks::Open(file_system, ranks, whole));
+  return StepJoiner(file_system, &opened, whole, options, directory, counts)
+      .Run();
+}
+
+}  // namespace rankprobe::analysis

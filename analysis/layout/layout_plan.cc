@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/layout/layout_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "analysis/layout/layout_execute.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using How = JoinPlan::How;
+using Kind = Placement::Kind;
+
+absl::Status Refused(absl::string_view why) {
+  return absl::FailedPreconditionError(why);
+}
+
+// A plan on its way, and the lowest rank in it.
+struct Piece {
+  JoinPlan plan;
+  int64_t rank = 0;
+};
+
+std::vector<JoinPlan> PlansOf(std::vector<Piece>* pieces) {
+  std::vector<JoinPlan> out;
+  for (Piece& piece : *pieces) out.push_back(std::move(piece.plan));
+  return out;
+}
+
+// The sizes on `dim` added up; the other dimensions must agree.
+absl::StatusOr<Piece> Shards(std::vector<Piece> pieces, int64_t dim) {
+  Piece out;
+  out.rank = pieces[0].rank;
+  out.plan.how = How::kShards;
+  out.plan.dim = dim;
+  out.plan.shape = pieces[0].plan.shape;
+  const auto at = static_cast<size_t>(dim);
+  if (at >= out.plan.shape.size()) {
+    return Refused(absl::StrCat("sharded on dimension ", dim, " of ",
+                                SizesText(out.plan.shape)));
+  }
+  out.plan.shape[at] = 0;
+  for (const Piece& piece : pieces) {
+    const std::vector<int64_t>& shape = piece.plan.shape;
+    bool fits = shape.size() == out.plan.shape.size();
+    for (size_t d = 0; fits && d < shape.size(); ++d) {
+      fits = d == at || shape[d] == out.plan.shape[d];
+    }
+    if (!fits) {
+      return Refused(absl::StrCat("its shards do not fit on dimension ", dim,
+                                  ": ", SizesText(pieces[0].plan.shape),
+                                  " of rank ", pieces[0].rank, ", ",
+                                  SizesText(shape), " of rank ", piece.rank));
+    }
+    out.plan.shape[at] += shape[at];
+  }
+  out.plan.inputs = PlansOf(&pieces);
+  return out;
+}
+
+absl::StatusOr<Piece> OfOneShape(std::vector<Piece> pieces, How how) {
+  Piece out;
+  out.rank = pieces[0].rank;
+  out.plan.how = how;
+  out.plan.shape = pieces[0].plan.shape;
+  for (const Piece& piece : pieces) {
+    if (piece.plan.shape == out.plan.shape) continue;
+    return Refused(absl::StrCat("ranks ", out.rank, " and ", piece.rank,
+                                " have shapes ", SizesText(out.plan.shape),
+                                " and ", SizesText(piece.plan.shape)));
+  }
+  out.plan.inputs = PlansOf(&pieces);
+  return out;
+}
+
+absl::StatusOr<Piece> Combine(std::vector<Piece> pieces,
+                              const Placement& placement) {
+  if (pieces.size() == 1) return std::move(pieces[0]);
+  switch (placement.kind) {
+    case Kind::kReplicate:
+      return OfOneShape(std::move(pieces), How::kCopies);
+    case Kind::kShard:
+    case Kind::kStridedShard:
+      return Shards(std::move(pieces), placement.dim);
+    case Kind::kPartial:
+      if (placement.reduce_op == "sum") {
+        return OfOneShape(std::move(pieces), How::kSum);
+      }
+      if (placement.reduce_op == "avg") {
+        return OfOneShape(std::move(pieces), How::kAverage);
+      }
+      return Refused(absl::StrCat("Partial(", placement.reduce_op,
+                                  ") is not put together"));
+  }
+  return Refused("an unknown placement");
+}
+
+// Dimensions of the mesh in the order in which they are put together: shards of
+// shards from the inside, which is the last dimension, but a strided shard was
+// cut last of all.
+std::vector<size_t> JoinOrder(const std::vector<Placement>& placements) {
+  std::vector<size_t> order;
+  for (const bool strided : {true, false}) {
+    for (size_t i = placements.size(); i-- > 0;) {
+      if ((placements[i].kind == Kind::kStridedShard) == strided) {
+        order.push_back(i);
+      }
+    }
+  }
+  return order;
+}
+
+// All ranks of one mesh: `of_rank` has a piece for each of them.
+absl::StatusOr<Piece> JoinMesh(const DeviceMesh& mesh,
+                               const std::vector<Placement>& placements,
+                               std::vector<Piece> pieces) {
+  if (placements.size() != mesh.shape.size()) {
+    return Refused(absl::StrCat("a mesh of ", mesh.shape.size(),
+                                " dimensions with ", placements.size(),
+                                " placements"));
+  }
+  std::vector<int64_t> shape = mesh.shape;
+  for (const size_t dim : JoinOrder(placements)) {
+    // Lines along `dim`; the mesh has one place on it afterwards.
+    int64_t inner = 1;
+    for (size_t d = dim + 1; d < shape.size(); ++d) inner *= shape[d];
+    const auto length = static_cast<size_t>(shape[dim]);
+    const size_t lines = pieces.size() / length;
+    std::vector<Piece> joined;
+    for (size_t line = 0; line < lines; ++line) {
+      const auto step = static_cast<size_t>(inner);
+      const size_t first = line / step * step * length + line % step;
+      std::vector<Piece> on_line;
+      for (size_t i = 0; i < length; ++i) {
+        on_line.push_back(std::move(pieces[first + i * step]));
+      }
+      RP_ASSIGN_OR_RETURN(Piece one,
+                          Combine(std::move(on_line), placements[dim]));
+      joined.push_back(std::move(one));
+    }
+    pieces = std::move(joined);
+    shape[dim] = 1;
+  }
+  return std::move(pieces[0]);
+}
+
+bool SamePlacements(const std::vector<Placement>& a,
+                    const std::vector<Placement>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Placement& x, const Placement& y) {
+                      return x.kind == y.kind && x.dim == y.dim &&
+                             x.reduce_op == y.reduce_op;
+                    });
+}
+
+class Planner {
+ public:
+  Planner(absl::Span<const TensorPart> parts, const TensorPart* whole,
+          const LayoutFacts& facts)
+      : parts_(parts), whole_(whole), facts_(facts) {
+    for (size_t i = 0; i < parts.size(); ++i) by_rank_[parts[i].rank] = i;
+  }
+
+  absl::StatusOr<PlannedTensor> Run() {
+    for (const TensorPart& part : parts_) {
+      if (part.dtype == parts_[0].dtype) continue;
+      return Refused(absl::StrCat("ranks ", parts_[0].rank, " and ", part.rank,
+                                  " have dtypes ", parts_[0].dtype, " and ",
+                                  part.dtype));
+    }
+    RP_ASSIGN_OR_RETURN(std::vector<Piece> pieces, JoinMeshes());
+    RP_ASSIGN_OR_RETURN(pieces, JoinModels(std::move(pieces)));
+    RP_ASSIGN_OR_RETURN(Piece whole, JoinData(std::move(pieces)));
+    PlannedTensor out;
+    out.plan = std::move(whole.plan);
+    out.by_shape = by_shape_;
+    out.by_batch = by_batch_;
+    return out;
+  }
+
+ private:
+  Piece PartPiece(size_t index) const {
+    Piece out;
+    out.plan.part = index;
+    out.plan.shape = parts_[index].shape;
+    out.rank = parts_[index].rank;
+    return out;
+  }
+
+  // What each mesh holds, and what is plain.
+  absl::StatusOr<std::vector<Piece>> JoinMeshes() {
+    std::vector<Piece> out;
+    std::vector<bool> done(parts_.size());
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (done[i]) continue;
+      if (!parts_[i].mesh.has_value()) {
+        out.push_back(PartPiece(i));
+        continue;
+      }
+      const DeviceMesh& mesh = *parts_[i].mesh;
+      std::vector<Piece> pieces;
+      for (const int64_t rank : mesh.ranks) {
+        const auto it = by_rank_.find(rank);
+        if (it == by_rank_.end()) {
+          return Refused(absl::StrCat("rank ", rank, " of its mesh [",
+                                      absl::StrJoin(mesh.ranks, ", "),
+                                      "] recorded no such tensor"));
+        }
+        const TensorPart& part = parts_[it->second];
+        if (!part.mesh.has_value() || part.mesh->ranks != mesh.ranks ||
+            part.mesh->shape != mesh.shape ||
+            !SamePlacements(part.placements, parts_[i].placements)) {
+          return Refused(absl::StrCat("ranks ", parts_[i].rank, " and ", rank,
+                                      " placed it in other ways"));
+        }
+        done[it->second] = true;
+        pieces.push_back(PartPiece(it->second));
+      }
+      RP_ASSIGN_OR_RETURN(Piece joined, JoinMesh(mesh, parts_[i].placements,
+                                                 std::move(pieces)));
+      out.push_back(std::move(joined));
+    }
+    return out;
+  }
+
+  int64_t GroupOf(const Piece& piece) const {
+    const auto it = facts_.model_groups.find(piece.rank);
+    // Alone, under a number that no group has.
+    return it == facts_.model_groups.end() ? -1 - piece.rank : it->second;
+  }
+
+  bool SameValues(const std::vector<Piece>& pieces) const {
+    const JoinedStatistics first = JoinStatistics(pieces[0].plan, parts_);
+    for (const Piece& piece : pieces) {
+      const JoinedStatistics other = JoinStatistics(piece.plan, parts_);
+      if (piece.plan.shape != pieces[0].plan.shape ||
+          !SameStatistics(first.stats, other.stats)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // What the ranks of one model hold plain: copies, or parts that the other
+  // run's shape tells.
+  absl::StatusOr<std::vector<Piece>> JoinModels(std::vector<Piece> pieces) {
+    std::vector<std::pair<int64_t, std::vector<Piece>>> groups;
+    for (Piece& piece : pieces) {
+      const int64_t group = GroupOf(piece);
+      if (groups.empty() || groups.back().first != group) {
+        const auto known =
+            std::find_if(groups.begin(), groups.end(),
+                         [&](const auto& g) { return g.first == group; });
+        if (known != groups.end()) {
+          known->second.push_back(std::move(piece));
+          continue;
+        }
+        groups.emplace_back(group, std::vector<Piece>());
+      }
+      groups.back().second.push_back(std::move(piece));
+    }
+    std::vector<Piece> out;
+    for (auto& [group, members] : groups) {
+      RP_ASSIGN_OR_RETURN(Piece one, JoinModel(std::move(members)));
+      out.push_back(std::move(one));
+    }
+    return out;
+  }
+
+  absl::StatusOr<Piece> JoinModel(std::vector<Piece> pieces) {
+    if (pieces.size() == 1) return std::move(pieces[0]);
+    RP_ASSIGN_OR_RETURN(const std::optional<int64_t> dim, DimByShape(pieces));
+    if (dim.has_value()) {
+      by_shape_ = true;
+      return Shards(std::move(pieces), *dim);
+    }
+    if (whole_ == nullptr && !SameValues(pieces)) {
+      return Refused(
+          "no placement is recorded, its ranks differ, and the other run has "
+          "nothing to tell copies from parts by");
+    }
+    return OfOneShape(std::move(pieces), How::kCopies);
+  }
+
+  // The dimension on which the pieces add up to the other run's size, while they
+  // have its size on all others. Of a part of the batch dimension 0 does not
+  // count.
+  absl::StatusOr<std::optional<int64_t>> DimByShape(
+      const std::vector<Piece>& pieces) const {
+    if (whole_ == nullptr || whole_->shape == pieces[0].plan.shape) {
+      return std::nullopt;
+    }
+    const std::vector<int64_t>& wanted = whole_->shape;
+    std::vector<int64_t> sums(wanted.size());
+    for (const Piece& piece : pieces) {
+      if (piece.plan.shape.size() != wanted.size()) {
+        return Refused(absl::StrCat(
+            "its shape is ", SizesText(piece.plan.shape), " on rank ",
+            piece.rank, ", the other run's ", SizesText(wanted)));
+      }
+      for (size_t d = 0; d < sums.size(); ++d) sums[d] += piece.plan.shape[d];
+    }
+    std::optional<int64_t> found;
+    for (size_t d = 0; d < wanted.size(); ++d) {
+      const int64_t own = pieces[0].plan.shape[d];
+      if (own == wanted[d] || (d == 0 && facts_.split_batch)) continue;
+      if (sums[d] != wanted[d] || found.has_value()) {
+        return Refused(absl::StrCat(
+            "no placement is recorded, and ", SizesText(pieces[0].plan.shape),
+            " on ", pieces.size(), " ranks does not add up to the other run's ",
+            SizesText(wanted), " on one dimension"));
+      }
+      found = static_cast<int64_t>(d);
+    }
+    return found;
+  }
+
+  // Ranks that share no model have a batch each, or the same one.
+  absl::StatusOr<Piece> JoinData(std::vector<Piece> pieces) {
+    if (pieces.size() == 1) return std::move(pieces[0]);
+    const bool same = SameValues(pieces);
+    const bool fits =
+        whole_ == nullptr || whole_->shape == pieces[0].plan.shape;
+    if (same && (fits || !facts_.split_batch)) {
+      return OfOneShape(std::move(pieces), How::kCopies);
+    }
+    if (facts_.split_batch && !pieces[0].plan.shape.empty()) {
+      RP_ASSIGN_OR_RETURN(Piece joined, Shards(std::move(pieces), 0));
+      if (whole_ == nullptr || whole_->shape == joined.plan.shape) {
+        by_batch_ = true;
+        return joined;
+      }
+      return Refused(
+          absl::StrCat("ranks of different data hold different values, which "
+                       "are no parts on "
+                       "dimension 0 of the other run's ",
+                       SizesText(whole_->shape)));
+    }
+    return Refused(absl::StrCat(
+        "ranks ", pieces[0].rank, " and ", pieces[1].rank,
+        " share no model and hold different values (of other batches, or not "
+        "reduced yet)",
+        facts_.split_batch ? "" : "; --split_batch joins parts of a batch"));
+  }
+
+  const absl::Span<const TensorPart> parts_;
+  const TensorPart* const whole_;
+  const LayoutFacts& facts_;
+  std::map<int64_t, size_t> by_rank_;
+  bool by_shape_ = false;
+  bool by_batch_ = false;
+};
+
+}  // namespace
+
+int64_t TensorPart::elements() const {
+  int64_t out = 1;
+  for (const int64_t size : shape) out *= size;
+  return out;
+}
+
+std::string SizesText(absl::Span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::StatusOr<PlannedTensor> PlanTensor(absl::Span<const TensorPart> parts,
+                                         const TensorPart* whole,
+                                         const LayoutFacts& facts) {
+  return Planner(parts, whole, facts).Run();
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/layout/step_ranks.h"
+
+#include <algorithm>
+#include <list>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/layout/joined_step.h"
+#include "analysis/layout/layout_plan.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe::analysis {
+
+bool IsLeaf(const JsonValue& value) {
+  const JsonValue* const type = value.Find("type");
+  return (type != nullptr && type->is_string()) ||
+         value.Find("class_type") != nullptr;
+}
+
+void EachLeaf(
+    const JsonValue& value, std::string* place,
+    absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
+        leaf) {
+  if (IsLeaf(value)) {
+    leaf(*place, value);
+    return;
+  }
+  const size_t length = place->size();
+  size_t index = 0;
+  for (const JsonValue& item : value.items()) {
+    absl::StrAppend(place, ".", index++);
+    EachLeaf(item, place, leaf);
+    place->resize(length);
+  }
+  for (const JsonMember& member : value.fields()) {
+    absl::StrAppend(place, ".", member.key);
+    EachLeaf(member.value, place, leaf);
+    place->resize(length);
+  }
+}
+
+std::string NameWithoutSharding(absl::string_view entry) {
+  std::string out(entry);
+  if (!absl::StartsWith(entry, "Module.")) return out;
+  for (const absl::string_view word :
+       {".forward", ".backward", ".parameters_grad"}) {
+    const size_t end = entry.rfind(word);
+    if (end == absl::string_view::npos) continue;
+    const size_t begin = entry.rfind('.', end - 1) + 1;
+    const absl::string_view name = entry.substr(begin, end - begin);
+    if (absl::StartsWith(name, "FSDP") && name.size() > 4 &&
+        absl::ascii_isupper(static_cast<unsigned char>(name[4]))) {
+      out.erase(begin, 4);
+    }
+    break;
+  }
+  return out;
+}
+
+absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
+                                          absl::Span<const DumpPlace> ranks,
+                                          const DumpReader* whole) {
+  StepRanks out;
+  DumpReader::Options options;
+  options.keep_text = true;
+  for (const DumpPlace& place : ranks) {
+    RP_ASSIGN_OR_RETURN(
+        auto dump, DumpReader::Open(file_system, place.directory, options));
+    if (dump->mode() == DumpMode::kMd5 ||
+        dump->mode() == DumpMode::kStructure) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          dump->path(), ": holds ",
+          dump->mode() == DumpMode::kMd5 ? "checksums" : "no values",
+          ", of which no whole tensor is put together; record task statistics "
+          "or tensor"));
+    }
+    if (!out.dumps_.empty() && dump->mode() != out.dumps_[0]->mode()) {
+      return absl::InvalidArgumentError(absl::StrCat(dump->path(), " and ",
+                                                     out.dumps_[0]->path(),
+                                                     ": their tasks differ"));
+    }
+    out.dumps_.push_back(std::move(dump));
+    out.ranks_.push_back(place.rank);
+  }
+  out.Order(whole);
+  RP_RETURN_IF_ERROR(out.FindGroups());
+  return out;
+}
+
+void StepRanks::Order(const DumpReader* whole) {
+  std::list<Call> order;
+  absl::flat_hash_map<std::string, std::list<Call>::iterator> known;
+  bool all_have_all = true;
+  for (size_t rank = 0; rank < dumps_.size(); ++rank) {
+    // A call that this rank has and those before have not goes behind the one
+    // before it.
+    auto after = order.end();
+    for (size_t i = 0; i < dumps_[rank]->size(); ++i) {
+      std::string name = NameWithoutSharding(dumps_[rank]->name(i));
+      auto [it, fresh] = known.try_emplace(name, order.end());
+      if (fresh) {
+        all_have_all = all_have_all && rank == 0;
+        it->second =
+            order.insert(after == order.end() ? order.end() : std::next(after),
+                         Call{std::move(name), {}});
+      }
+      std::vector<Source>& sources = it->second->sources;
+      if (sources.empty() || sources.back().rank != rank) {
+        sources.push_back({rank, i});
+      }
+      after = it->second;
+    }
+  }
+  for (Call& call : order) {
+    all_have_all = all_have_all && call.sources.size() == dumps_.size();
+    calls_.push_back(std::move(call));
+  }
+  if (all_have_all || whole == nullptr) return;
+  // Stages of a pipeline: who has all calls knows their order.
+  std::vector<size_t> place(calls_.size());
+  size_t last = 0;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    last = whole->Find(calls_[i].name).value_or(last);
+    place[i] = last;
+  }
+  std::vector<size_t> sorted(calls_.size());
+  std::iota(sorted.begin(), sorted.end(), size_t{0});
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](size_t a, size_t b) { return place[a] < place[b]; });
+  std::vector<Call> calls;
+  calls.reserve(sorted.size());
+  for (const size_t i : sorted) calls.push_back(std::move(calls_[i]));
+  calls_ = std::move(calls);
+}
+
+// Ranks whose modules work on one DTensor are one model's. Parameters do not
+// count: ranks of FSDP share those and compute on their own.
+absl::Status StepRanks::FindGroups() {
+  std::map<int64_t, int64_t> parent;
+  const auto root = [&parent](int64_t rank) {
+    while (true) {
+      const auto it = parent.try_emplace(rank, rank).first;
+      if (it->second == rank) return rank;
+      rank = it->second;
+    }
+  };
+  JsonDocument record;
+  for (size_t rank = 0; rank < dumps_.size() && dumps_.size() > 1; ++rank) {
+    const DumpReader& dump = *dumps_[rank];
+    for (size_t i = 0; i < dump.size(); ++i) {
+      const absl::string_view name = dump.name(i);
+      if (!absl::StartsWith(name, "Module.") ||
+          absl::StrContains(name, ".parameters_grad")) {
+        continue;
+      }
+      RP_RETURN_IF_ERROR(dump.Read(i, &record));
+      for (const JsonMember& section : record.root().fields()) {
+        if (section.key == "parameters") continue;
+        std::string place;
+        EachLeaf(section.value, &place,
+                 [&](const std::string&, const JsonValue& leaf) {
+                   if (leaf.Find("device_mesh") == nullptr) return;
+                   const auto part =
+                       ReadTensorPart(ranks_[rank], dump.stats(), leaf);
+                   if (!part.ok() || !part->mesh.has_value()) return;
+                   const int64_t first = root(part->mesh->ranks[0]);
+                   for (const int64_t other : part->mesh->ranks) {
+                     parent[root(other)] = first;
+                   }
+                 });
+      }
+    }
+  }
+  for (const auto& [rank, unused] : parent) groups_[rank] = root(rank);
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe::analysis

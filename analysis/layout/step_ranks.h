@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dumps of a step's ranks under the names that their calls have in a run on
+// one rank: which ranks recorded a call, in which order calls were made, and
+// which ranks compute one model. Immutable after Open; used on one thread.
+#ifndef RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_
+#define RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
+#include "dump_format/dump_reader.h"
+
+namespace rankprobe::analysis {
+
+class StepRanks {
+ public:
+  struct Source {
+    size_t rank = 0;  // of dumps()
+    size_t entry = 0;
+  };
+  struct Call {
+    std::string name;
+    std::vector<Source> sources;  // by rank
+  };
+
+  // `whole` as for JoinStep.
+  static absl::StatusOr<StepRanks> Open(FileSystem* file_system,
+                                        absl::Span<const DumpPlace> ranks,
+                                        const DumpReader* whole);
+
+  absl::Span<const Call> calls() const { return calls_; }
+  const DumpReader& dump(size_t rank) const { return *dumps_[rank]; }
+  int64_t RankOf(size_t rank) const { return ranks_[rank]; }
+  size_t size() const { return dumps_.size(); }
+  // LayoutFacts::model_groups
+  const std::map<int64_t, int64_t>& model_groups() const { return groups_; }
+
+ private:
+  void Order(const DumpReader* whole);
+  absl::Status FindGroups();
+
+  std::vector<std::unique_ptr<DumpReader>> dumps_;
+  std::vector<int64_t> ranks_;
+  std::vector<Call> calls_;
+  std::map<int64_t, int64_t> groups_;
+};
+
+// The tensors and values of a record, each with its place in it.
+void EachLeaf(
+    const JsonValue& value, std::string* place,
+    absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
+        leaf);
+bool IsLeaf(const JsonValue& value);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two runs of different layouts as dumps of one rank each (--layout auto), in a
+// temporary directory that goes with the object. Not thread-safe.
+#ifndef RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
+#define RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "analysis/layout/joined_dumps.h"
+#include "cli/client/scratch_directory.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+struct LayoutFlags {
+  std::string layout = "ranks";
+  analysis::LayoutOptions options;
+
+  bool join() const { return layout == "auto"; }
+};
+
+void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags);
+
+// INVALID_ARGUMENT when `other`, a flag that was given (empty: none), does not go
+// with --layout auto, or --split_batch was given without it.
+absl::Status CheckLayoutFlags(const LayoutFlags& flags,
+                              absl::string_view other);
+
+class JoinedRuns {
+ public:
+  // Says what was put together on `out`.
+  static absl::StatusOr<JoinedRuns> Make(FileSystem* file_system,
+                                         const LayoutFlags& flags,
+                                         const std::string& target,
+                                         const std::string& reference,
+                                         std::FILE* out);
+
+  std::string target() const { return scratch_.path() + "/target"; }
+  std::string reference() const { return scratch_.path() + "/reference"; }
+  // A text with the names of the dumps that the user gave, in place of those in
+  // the temporary directory.
+  std::string Named(absl::string_view text) const;
+
+ private:
+  explicit JoinedRuns(ScratchDirectory scratch)
+      : scratch_(std::move(scratch)) {}
+
+  ScratchDirectory scratch_;
+  std::string target_;
+  std::string reference_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_

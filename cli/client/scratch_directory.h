@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory under TMPDIR that goes with the object, with what lies in it. Not
+// thread-safe.
+#ifndef RANKPROBE_CLI_CLIENT_SCRATCH_DIRECTORY_H_
+#define RANKPROBE_CLI_CLIENT_SCRATCH_DIRECTORY_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+class ScratchDirectory {
+ public:
+  // RESOURCE_EXHAUSTED when it cannot be made.
+  static absl::StatusOr<ScratchDirectory> Make(FileSystem* file_system);
+  ScratchDirectory(ScratchDirectory&& other) noexcept
+      : file_system_(other.file_system_),
+        path_(std::exchange(other.path_, "")) {}
+  ScratchDirectory& operator=(ScratchDirectory&&) = delete;
+  ~ScratchDirectory() {
+    if (!path_.empty()) (void)file_system_->DeleteTree(path_);
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  ScratchDirectory(FileSystem* file_system, std::string path)
+      : file_system_(file_system), path_(std::move(path)) {}
+
+  FileSystem* const file_system_;
+  std::string path_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_SCRATCH_DIRECTORY_H_

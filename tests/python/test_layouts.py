@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on several ranks against a run on one, call by call: rankprobe first-divergence and compare --layout auto.
+
+The runs are real: sharded_llama.py on gloo ranks with FSDP2, tensor parallel, both, and a pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Callable
+
+import harness
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6),
+                                reason="FSDP2 and DTensor as PyTorch 2.6 and later have them")
+_HERE = pathlib.Path(__file__).resolve().parent
+Record = Callable[..., pathlib.Path]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> Record:
+    """The dump of a run, made once."""
+    made: dict[tuple, pathlib.Path] = {}
+
+    def run(layout: str, ranks: int = 1, fault: str = "none", level: str = "L0", task: str = "statistics") -> pathlib.Path:
+        key = (layout, ranks, fault, level, task)
+        if key in made:
+            return made[key]
+        directory = tmp_path_factory.mktemp("run")
+        (directory / "config.json").write_text(json.dumps(
+            {"task": task, "level": level, "rank": [], "step": [], "risk_level": "ALL", "dump_path": str(directory / "dump")}))
+        processes = []
+        for rank in range(ranks):
+            several = {"RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
+            log = (directory / f"log{rank}").open("w")
+            processes.append(subprocess.Popen(
+                [sys.executable, str(_HERE / "sharded_llama.py"), layout, fault, str(directory)], stdout=log, stderr=log,
+                env={**{k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "RANKPROBE_COLLECTOR")},
+                     "RANKPROBE_RUN": directory.name, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **several}))
+        try:
+            codes = [process.wait(timeout=180) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        assert codes == [0] * ranks, "".join((directory / f"log{rank}").read_text()[-1500:] for rank in range(ranks))
+        made[key] = directory / "dump"
+        return made[key]
+
+    return run
+
+
+def _cli(*arguments: object, code: int | None = None) -> str:
+    done = subprocess.run([str(harness.BIN / "rankprobe"), *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode in ((0, 1) if code is None else (code,)), done.stderr
+    return done.stdout if code in (None, 0, 1) else done.stderr
+
+
+def _diverge(target: pathlib.Path, reference: pathlib.Path, *flags: str) -> dict:
+    return json.loads(_cli("first-divergence", target, reference, "--layout", "auto", "--json", *flags))
+
+
+def _calls(step: pathlib.Path) -> set[str]:
+    names: set[str] = set()
+    for path in step.glob("*/dump.json"):
+        names |= set(json.loads(path.read_text())["data"])
+    return names
+
+
+@pytest.mark.parametrize("layout, ranks, step, flags", [
+    ("tp", 2, 0, ()), ("tp", 2, 1, ()), ("fsdp", 2, 1, ()), ("tp_fsdp", 4, 1, ()), ("pp", 2, 1, ()),
+    ("fsdp+batch", 2, 0, ("--split_batch",)), ("tp_fsdp+batch", 4, 0, ("--split_batch",))])
+def test_a_healthy_run_agrees_with_one_rank(record: Record, layout: str, ranks: int, step: int, flags: tuple) -> None:
+    reference = record("single") / f"step{step}"
+    report = _diverge(record(layout, ranks) / f"step{step}", reference, *flags)
+    assert not report.get("origins") and not report.get("calls_differing"), report
+    # Every call of the run on one rank was compared.
+    assert int(report["calls_compared"]) == len(_calls(reference)) == 75
+    # The other way round it is the same.
+    assert not _diverge(reference, record(layout, ranks) / f"step{step}", *flags).get("origins")
+
+
+@pytest.mark.parametrize("layout, ranks", [("tp", 2), ("tp_fsdp", 4)])
+def test_calls_inside_of_modules_agree_too(record: Record, layout: str, ranks: int) -> None:
+    reference = record("single", level="mix") / "step1"
+    report = _diverge(record(layout, ranks, level="mix") / "step1", reference)
+    assert not report.get("origins"), report
+    assert int(report["calls_compared"]) == len(_calls(reference)) > 200
+
+
+@pytest.mark.parametrize("layout, ranks, fault, call", [
+    ("tp", 2, "not_reduced", "Module.layers.1.attention.Attention.forward.0"),
+    ("tp", 2, "bias_split", "Module.layers.1.mlp.up.Linear.forward.0"),
+    ("tp", 2, "swapped", "Module.layers.1.attention.v.Linear.forward.0"),
+    ("fsdp", 2, "swapped", "Module.layers.1.mlp.gate.Linear.forward.0"),
+    ("tp_fsdp", 4, "bias_split", "Module.layers.1.mlp.up.Linear.forward.0")])
+def test_a_planted_fault_is_named_at_its_call(record: Record, layout: str, ranks: int, fault: str, call: str) -> None:
+    (origin,) = _diverge(record(layout, ranks, fault) / "step0", record("single") / "step0")["origins"]
+    assert origin["call"] == call
+    # Thousands of times what rounding is allowed: nobody needs to guess.
+    assert origin["difference"] > 1000 * origin["tolerance"]
+
+
+def test_copies_that_differ_are_named_with_their_ranks(record: Record) -> None:
+    said = _cli("first-divergence", record("tp", 2, "not_reduced") / "step0", record("single") / "step0", "--layout", "auto")
+    assert "copies differ: Module.layers.1.attention.Attention.forward.0.output.0: ranks 0 and 1" in said
+    healthy = _cli("first-divergence", record("tp", 2) / "step0", record("single") / "step0", "--layout", "auto")
+    assert "copies that differ" not in healthy
+    # The dumps in the temporary directory are nobody's business.
+    assert "/rankprobe_" not in healthy + said
+
+
+def test_what_cannot_be_put_together_is_refused_by_name(record: Record) -> None:
+    batches, reference = record("fsdp+batch", 2) / "step0", record("single") / "step0"
+    said = _cli("first-divergence", batches, reference, "--layout", "auto")
+    assert "share no model and hold different values" in said and "--split_batch" in said
+    split = _cli("first-divergence", batches, reference, "--layout", "auto", "--split_batch")
+    assert "Module.head.Linear.parameters_grad.0.weight was not put together" in split
+    assert "--layout auto" in _cli("first-divergence", batches, reference, "--split_batch", code=2)
+    assert "--noise" in _cli("first-divergence", batches, reference, "--layout", "auto", "--noise", reference, code=2)
+
+
+def test_elements_of_a_sum_and_of_shards(record: Record, tmp_path: pathlib.Path) -> None:
+    """With tensors recorded a row-parallel product is compared element by element, before its reduction."""
+    flags = ["-tp", record("tp", 2, task="tensor") / "step0", "-gp", record("single", task="tensor") / "step0", "-o", tmp_path]
+    said = _cli("compare", "--layout", "auto", *flags)
+    assert "of terms of a sum" in said
+    (table,) = tmp_path.glob("*.csv")
+    import csv
+
+    rows = {row["NPU Name"]: row for row in csv.DictReader(table.open())}
+    for name in ("Module.layers.0.mlp.down.Linear.forward.0.output.0", "Module.layers.1.mlp.up.Linear.forward.0.output.0",
+                 "Module.layers.0.attention.o.Linear.forward.0.parameters.weight"):
+        assert float(rows[name]["Cosine"]) > 0.999999 and float(rows[name]["MaxAbsErr"]) < 1e-5, rows[name]
+        assert rows[name]["NPU Tensor Shape"] == rows[name]["Bench Tensor Shape"]
+    assert not [name for name, row in rows.items() if row["Result"] == "error"]
+    refused = {name for name, row in rows.items() if "not put together" in row["Err_message"]}
+    assert "Module.embed.Embedding.forward.0.output.0" in refused
+    assert all(rows[name]["Result"] == "warning" for name in refused)
