@@ -109,6 +109,7 @@ absl::Status DumpReader::LoadIndex() {
   task_ = *std::move(head.task);
   level_ = std::move(head.level).value_or("");
   framework_ = std::move(head.framework).value_or("");
+  put_together_ = head.put_together.has_value();
   // What this version does not know is passed over.
   for (const std::string& key : head.extra_statistics) {
     for (size_t i = kUsualStatCount; i < kStatCount; ++i) {

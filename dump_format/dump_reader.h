@@ -53,6 +53,8 @@ class DumpReader {
   const std::string& task() const { return task_; }
   const std::string& level() const { return level_; }
   const std::string& framework() const { return framework_; }
+  // The ranks of a run were put together to it (analysis/layout).
+  bool put_together() const { return put_together_; }
   // Where the .pt files are; empty without real data. A dump that was moved
   // has them beside its JSON.
   const std::string& data_dir() const { return data_dir_; }
@@ -112,6 +114,7 @@ class DumpReader {
   std::string task_;
   std::string level_;
   std::string framework_;
+  bool put_together_ = false;
   std::string data_dir_;
   DumpMode mode_ = DumpMode::kStatistics;
   StatSet stats_;

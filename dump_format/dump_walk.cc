@@ -18,6 +18,7 @@ std::optional<std::string>* FieldOf(DumpHead* head, absl::string_view name) {
   if (name == "level") return &head->level;
   if (name == "framework") return &head->framework;
   if (name == "dump_data_dir") return &head->dump_data_dir;
+  if (name == kPutTogetherKey) return &head->put_together;
   return nullptr;
 }
 

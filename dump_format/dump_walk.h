@@ -18,10 +18,13 @@
 namespace rankprobe {
 
 inline constexpr absl::string_view kExtraStatisticsKey = "extra_statistics";
+// Of a dump that the ranks of a run were put together to (analysis/layout).
+inline constexpr absl::string_view kPutTogetherKey = "put_together";
 
 // Absent where the file says null or nothing.
 struct DumpHead {
-  std::optional<std::string> task, level, framework, dump_data_dir;
+  std::optional<std::string> task, level, framework, dump_data_dir,
+      put_together;
   // Keys of what tensors have beside the usual statistics; what is no list of
   // strings is passed over.
   std::vector<std::string> extra_statistics;

@@ -313,20 +313,30 @@ TEST_F(CompareTest, LayerMappingPairsRenamedLayers) {
 // Neither its numbers nor its shape are those of a whole tensor: no pass, and no
 // finding against the call.
 TEST_F(CompareTest, WhatWasNotPutTogetherIsAWarning) {
-  dir_.Write("b/dump.json", kTwoCalls);
-  dir_.Write(
-      "a/dump.json",
-      absl::StrReplaceAll(
-          kTwoCalls, {{R"("shape":[2],"Max":1.0)", R"("shape":[1],"Max":NaN)"},
-                      {R"("requires_grad":false)",
-                       R"("requires_grad":true,"not_put_together":"a sum")"}}));
+  const auto with_input = [](const std::string& text,
+                             const std::string& value) {
+    return absl::StrReplaceAll(
+        text, {{R"("input_args":[])",
+                absl::StrCat(R"("input_args":[)", value, "]")}});
+  };
+  dir_.Write("b/dump.json",
+             with_input(kTwoCalls, R"({"type":"int","value":4})"));
+  const std::string target = absl::StrReplaceAll(
+      kTwoCalls, {{R"("shape":[2],"Max":1.0)", R"("shape":[1],"Max":NaN)"},
+                  {R"("requires_grad":false)",
+                   R"("requires_grad":true,"not_put_together":"a sum")"}});
+  dir_.Write("a/dump.json",
+             with_input(target, R"({"type":"int","value":2,)"
+                                R"("not_put_together":"a sum"})"));
   const Table rows =
       ParseCsv(Compare(dir_.path() + "/a", dir_.path() + "/b", {}));
-  EXPECT_EQ(counts_.rows, 2);
-  EXPECT_EQ(counts_.warning, 2);
+  EXPECT_EQ(counts_.rows, 4);
+  EXPECT_EQ(counts_.warning, 4);
   EXPECT_EQ(counts_.error, 0);
-  EXPECT_THAT(rows[1],
-              ::testing::Contains("[\"warning: not put together: a sum\"]"));
+  for (const size_t row : {1, 2, 3, 4}) {
+    EXPECT_THAT(rows[row],
+                ::testing::Contains("[\"warning: not put together: a sum\"]"));
+  }
 }
 
 TEST_F(CompareTest, TasksMustAgree) {

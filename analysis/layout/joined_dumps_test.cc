@@ -177,6 +177,35 @@ TEST_F(JoinedDumpsTest, BatchesOfDataParallelRanks) {
   EXPECT_THAT(report_.target.refusals, IsEmpty());
 }
 
+TEST_F(JoinedDumpsTest, StacksAndTheModuleTreeComeAlong) {
+  const std::string call = "Module.a.FSDPLinear.forward.0";
+  for (const int rank : {0, 1}) {
+    const std::string place = absl::StrCat("n/rank", rank);
+    Write(place, {Entry(call, Plain("[1]", 1), Plain("[1]", 1))});
+    dir_.Write(
+        place + "/stack.json",
+        absl::StrCat(R"({"0":[[")", call, R"("],["at rank)", rank, R"("]]})"));
+    dir_.Write(place + "/construct.json",
+               absl::StrCat(R"({")", call, R"(":"Module.FSDPTop.forward.0",)",
+                            R"("Module.FSDPTop.forward.0":null})"));
+  }
+  Write("b/rank0",
+        {Entry("Module.a.Linear.forward.0", Plain("[1]", 1), Plain("[1]", 1))});
+  ASSERT_TRUE(Join().ok());
+  DumpReader::Options options;
+  options.construct = true;
+  const auto dump = DumpReader::Open(
+      file_system_.get(), dir_.path() + "/out1/target/step0/rank0", options);
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  EXPECT_TRUE((*dump)->put_together());
+  ASSERT_EQ((*dump)->construct().size(), 2);
+  EXPECT_EQ((*dump)->construct()[0].child, "Module.a.Linear.forward.0");
+  EXPECT_EQ((*dump)->construct()[0].parent, "Module.Top.forward.0");
+  const auto* const stack = (*dump)->Stack("Module.a.Linear.forward.0");
+  ASSERT_NE(stack, nullptr);
+  EXPECT_THAT(*stack, ElementsAre("at rank0"));
+}
+
 TEST_F(JoinedDumpsTest, WhatCannotBeComparedIsSaid) {
   Write("n/step1/rank0",
         {Entry("Module.a.Linear.forward.0", Plain("[1]", 1), Plain("[1]", 1))});

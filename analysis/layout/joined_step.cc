@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "analysis/layout/joined_texts.h"
 #include "analysis/layout/layout_execute.h"
 #include "analysis/layout/layout_plan.h"
 #include "analysis/layout/step_ranks.h"
@@ -17,6 +18,7 @@
 #include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_rows.h"
+#include "dump_format/dump_walk.h"
 #include "dump_format/pt_reader.h"
 #include "dump_format/pt_writer.h"
 
@@ -105,6 +107,7 @@ class StepJoiner {
       json_.Null();
     }
     WriteExtraStatisticsHead(stats_, &json_);
+    Member(kPutTogetherKey, absl::StrCat("of ", ranks_.size(), " ranks"));
     json_.Key("data");
     json_.BeginObject();
     for (const StepRanks::Call& call : ranks_.calls()) {
@@ -113,7 +116,13 @@ class StepJoiner {
     json_.EndObject();
     json_.EndObject();
     RP_RETURN_IF_ERROR(WriteFile("dump.json", {text_}));
-    return WriteStacks();
+    const std::string construct = JoinedConstruct(ranks_);
+    if (!construct.empty()) {
+      RP_RETURN_IF_ERROR(WriteFile("construct.json", {construct}));
+    }
+    const std::string stacks = JoinedStacks(ranks_);
+    return stacks.empty() ? absl::OkStatus()
+                          : WriteFile("stack.json", {stacks});
   }
 
  private:
@@ -418,40 +427,6 @@ class StepJoiner {
       RP_RETURN_IF_ERROR(file->Append(piece));
     }
     return file->Close();
-  }
-
-  // The stacks of the first rank that has a call.
-  absl::Status WriteStacks() {
-    std::map<std::pair<size_t, uint32_t>, std::vector<std::string>> calls_of;
-    for (const StepRanks::Call& call : ranks_.calls()) {
-      const StepRanks::Source& source = call.sources[0];
-      const DumpReader& dump = ranks_.dump(source.rank);
-      const auto stack = dump.StackId(dump.name(source.entry));
-      if (stack.has_value()) {
-        calls_of[{source.rank, *stack}].push_back(call.name);
-      }
-    }
-    if (calls_of.empty()) return absl::OkStatus();
-    std::string text;
-    JsonTextWriter json(&text);
-    json.BeginObject();
-    size_t number = 0;
-    for (const auto& [stack, calls] : calls_of) {
-      json.Key(absl::StrCat(number++));
-      json.BeginArray();
-      json.BeginArray();
-      for (const std::string& call : calls) json.String(call);
-      json.EndArray();
-      json.BeginArray();
-      for (const std::string& frame :
-           ranks_.dump(stack.first).stacks()[stack.second]) {
-        json.String(frame);
-      }
-      json.EndArray();
-      json.EndArray();
-    }
-    json.EndObject();
-    return WriteFile("stack.json", {text});
   }
 
   FileSystem* const file_system_;

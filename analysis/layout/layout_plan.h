@@ -51,6 +51,10 @@ struct TensorPart {
 absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
                                           const JsonValue& record);
 
+// Which shard of a tensor this is: its rank's place on the dimensions of the mesh
+// that shard it; empty for what is whole. Parts of equal shards are replicas.
+std::string ShardOf(const TensorPart& part);
+
 struct JoinPlan {
   enum class How { kPart, kCopies, kShards, kSum, kAverage };
   How how = How::kPart;

@@ -68,6 +68,10 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
   DumpReader::Options options;
   options.keep_text = true;
   for (const DumpPlace& place : ranks) {
+    // "{}" is the module tree of a dump of calls alone.
+    const auto construct =
+        file_system->FileSize(place.directory + "/construct.json");
+    options.construct = construct.ok() && *construct > 4;
     RP_ASSIGN_OR_RETURN(
         auto dump, DumpReader::Open(file_system, place.directory, options));
     if (dump->mode() == DumpMode::kMd5 ||

@@ -158,4 +158,20 @@ absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
   return out;
 }
 
+std::string ShardOf(const TensorPart& part) {
+  std::string out;
+  if (!part.mesh.has_value()) return out;
+  const DeviceMesh& mesh = *part.mesh;
+  const auto at = std::find(mesh.ranks.begin(), mesh.ranks.end(), part.rank);
+  auto rest = static_cast<int64_t>(at - mesh.ranks.begin());
+  for (size_t d = mesh.shape.size(); d-- > 0; rest /= mesh.shape[d]) {
+    if (d < part.placements.size() &&
+        part.placements[d].kind == Placement::Kind::kReplicate) {
+      continue;
+    }
+    out = absl::StrCat(d, ":", rest % mesh.shape[d], " ", out);
+  }
+  return out;
+}
+
 }  // namespace rankprobe::analysis

@@ -16,6 +16,7 @@
 #include "analysis/compare/mapping_files.h"
 #include "analysis/compare/run_compare.h"
 #include "analysis/graph_view/graph_visualize.h"
+#include "analysis/layout/joined_dumps.h"
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
@@ -252,6 +253,22 @@ py::dict FirstDivergence(const std::string& target,
   return ToDict(ToMessage(OrThrow(std::move(found))));
 }
 
+std::vector<std::string> PutTogether(const std::string& target,
+                                     const std::string& reference,
+                                     const std::string& directory,
+                                     bool split_batch, bool force) {
+  Input files(force);
+  LayoutOptions options;
+  options.split_batch = split_batch;
+  absl::StatusOr<LayoutReport> report;
+  {
+    const py::gil_scoped_release unlocked;
+    report = JoinDumps(files.get(), target, reference, options, directory);
+  }
+  files.Warn();
+  return LayoutTexts(OrThrow(std::move(report)));
+}
+
 py::dict Replicas(const std::string& dump,
                   const std::vector<std::vector<int64_t>>& groups,
                   bool gradients, bool force) {
@@ -331,6 +348,9 @@ PYBIND11_MODULE(_analysis, module) {
              py::arg("reference"), py::arg("tolerance") = py::none(),
              py::arg("noise") = "", py::arg("fuzzy") = false,
              py::arg("force") = false);
+  module.def("put_together", &PutTogether, py::arg("target"),
+             py::arg("reference"), py::arg("directory"),
+             py::arg("split_batch") = false, py::arg("force") = false);
   module.def("replicas", &Replicas, py::arg("dump"),
              py::arg("groups") = std::vector<std::vector<int64_t>>(),
              py::arg("gradients") = false, py::arg("force") = false);

@@ -26,9 +26,6 @@ struct Tolerance {
   // A dump that repeats the reference one: how far it is from it is the noise.
   std::string noise;
   double noise_factor = 3;
-  // What rows differed by that matched counts as noise for the rows after them:
-  // runs of different layouts add up in different orders from the first call on.
-  bool drift = false;
 };
 
 struct Divergence {

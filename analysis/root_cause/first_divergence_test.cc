@@ -66,12 +66,18 @@ TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {
   const std::string n = dir_.path() + "/n";
   const std::string b = dir_.path() + "/b";
   EXPECT_EQ(Diverge(n, b).origins.at(0).call, "Torch.b.0.forward");
-  Tolerance tolerance;
-  tolerance.drift = true;
-  const DivergenceReport report = Diverge(n, b, tolerance);
+  dir_.WriteFile(
+      "n/dump.json",
+      absl::StrReplaceAll(
+          rankprobe::testing::ReadText(n + "/dump.json"),
+          {{R"("data":)", R"("put_together":"of 2 ranks","data":)"}}));
+  const DivergenceReport report = Diverge(n, b);
   ASSERT_THAT(report.origins, SizeIs(1));
   EXPECT_EQ(report.origins[0].call, "Torch.c.0.forward");
   EXPECT_NEAR(report.origins[0].tolerance, 1.5e-6, 1e-7);
+  Tolerance fixed;
+  fixed.fixed = 0;
+  EXPECT_EQ(Diverge(n, b, fixed).origins.at(0).call, "Torch.a.0.forward");
 }
 
 TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {

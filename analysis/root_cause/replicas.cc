@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/calls/comm_links.h"
 #include "analysis/compare/stat_diff.h"
+#include "analysis/layout/layout_plan.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -36,6 +37,16 @@ std::string Content(const DumpRow& row) {
   }
   if (!any) return "";
   return absl::StrCat(out, "shape=", row.shape);
+}
+
+// Which shard of a DTensor a row is; empty for what is whole.
+std::string Shard(int64_t rank, StatSet stats, const DumpRow& row) {
+  if (row.record == nullptr || row.record->Find("device_mesh") == nullptr) {
+    return "";
+  }
+  const auto part = ReadTensorPart(rank, stats, *row.record);
+  // Of a placement that is not known each rank has its own.
+  return part.ok() ? ShardOf(*part) : absl::StrCat("rank ", rank);
 }
 
 using Holders = std::map<int64_t, std::string>;  // rank to content
@@ -74,6 +85,7 @@ class Checker {
     for (const DumpPlace& place : places) world.push_back(place.rank);
     CommLinks links(world);
     parameters_.clear();
+    shards_.clear();
     sent_.clear();
     received_.clear();
     order_.clear();
@@ -110,6 +122,8 @@ class Checker {
           const std::string key(row.name);
           if (!parameters_.contains(key)) order_.push_back({key, gradient});
           parameters_[key][place.rank] = Content(row);
+          const std::string shard = Shard(place.rank, dump->stats(), row);
+          if (!shard.empty()) shards_[key][place.rank] = shard;
         } else if (communication) {
           auto& side = row.state == RowState::kOutput ? received_ : sent_;
           std::string& content = side[{place.rank, std::string(name)}];
@@ -123,14 +137,20 @@ class Checker {
 
   void CheckParameters(const std::vector<int64_t>& group) {
     for (const auto& [row, gradient] : order_) {
-      Holders holders;
+      // Ranks with another part of a sharded tensor hold something else.
+      std::map<std::string, Holders> by_shard;
       for (const int64_t rank : group) {
         const auto it = parameters_[row].find(rank);
-        if (it != parameters_[row].end()) holders[rank] = it->second;
+        if (it == parameters_[row].end()) continue;
+        const auto& shards = shards_[row];
+        const auto shard = shards.find(rank);
+        by_shard[shard == shards.end() ? "" : shard->second][rank] = it->second;
       }
-      Judge(gradient ? ReplicaDifference::Kind::kGradient
-                     : ReplicaDifference::Kind::kParameter,
-            row, holders, &report_.rows_compared);
+      for (const auto& [shard, holders] : by_shard) {
+        Judge(gradient ? ReplicaDifference::Kind::kGradient
+                       : ReplicaDifference::Kind::kParameter,
+              row, holders, &report_.rows_compared);
+      }
     }
   }
 
@@ -208,6 +228,8 @@ class Checker {
   ReplicaReport report_;
   int64_t step_ = 0;
   std::map<std::string, Holders> parameters_;
+  // Of what is sharded: rank to shard.
+  std::map<std::string, std::map<int64_t, std::string>> shards_;
   std::vector<std::pair<std::string, bool>> order_;  // row, is a gradient
   std::map<std::pair<int64_t, std::string>, std::string> sent_;
   std::map<std::pair<int64_t, std::string>, std::string> received_;

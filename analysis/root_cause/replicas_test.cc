@@ -60,6 +60,44 @@ TEST_F(ReplicasTest, Replicas) {
   EXPECT_THAT(check(apart).differences, SizeIs(1));
 }
 
+// Four ranks, two replicas of two shards: {0, 2} and {1, 3} hold the same.
+TEST_F(ReplicasTest, ShardsAreReplicasOfThoseWithTheSamePart) {
+  const auto write = [&](int64_t rank, const std::string& value,
+                         const std::string& mesh) {
+    dir_.Write(absl::StrCat("r/rank", rank),
+               {absl::StrReplaceAll(Parameter(value),
+                                    {{R"("requires_grad")",
+                                      absl::StrCat(R"("device_mesh":)", mesh,
+                                                   R"(,"requires_grad")")}})});
+  };
+  const auto differences = [&] {
+    const auto report =
+        CheckReplicas(file_system_.get(), dir_.path() + "/r", {});
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report->differences;
+  };
+  const std::string both =
+      R"([[0,1],[2,3]],"placements":[{"Replicate":{}},{"Shard":{"dim":0}}])";
+  for (const int64_t rank : {0, 1, 2, 3}) {
+    write(rank, rank % 2 == 0 ? "5" : "6", both);
+  }
+  EXPECT_THAT(differences(), IsEmpty());
+  // A mesh for each replica says the same.
+  const std::string shard = R"(,"placements":[{"Shard":{"dim":0}}])";
+  for (const int64_t rank : {0, 1, 2, 3}) {
+    write(rank, rank % 2 == 0 ? "5" : "6",
+          (rank < 2 ? "[0,1]" : "[2,3]") + shard);
+  }
+  EXPECT_THAT(differences(), IsEmpty());
+  write(3, "7", both);
+  write(1, "6", both);
+  const auto found = differences();
+  ASSERT_THAT(found, SizeIs(1));
+  ASSERT_THAT(found[0].values, SizeIs(2));
+  EXPECT_EQ(found[0].values[0].first, (std::vector<int64_t>{1}));
+  EXPECT_EQ(found[0].values[1].first, (std::vector<int64_t>{3}));
+}
+
 TEST_F(ReplicasTest, ReplicasOfOneRankAreRefused) {
   dir_.Write("one", {Parameter("1")});
   const auto report =

@@ -128,12 +128,10 @@ absl::StatusOr<analysis::DivergenceReport> Report(
         const JoinedRuns joined,
         JoinedRuns::Make(file_system, flags.layout, n.path(), b.path(),
                          globals.json ? stderr : stdout));
-    analysis::Tolerance drifting = tolerance;
-    drifting.drift = !tolerance.fixed.has_value();
     RP_ASSIGN_OR_RETURN(
         analysis::DivergenceReport report,
         analysis::FindDivergence(file_system, joined.target(),
-                                 joined.reference(), match, drifting));
+                                 joined.reference(), match, tolerance));
     for (std::string& text : report.unseen.examples) text = joined.Named(text);
     return report;
   }

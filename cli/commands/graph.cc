@@ -2,11 +2,14 @@
 // graph_visualize.
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/graph_view/graph_visualize.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/joined_runs.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
 #include "common/base/clock.h"
@@ -36,6 +39,7 @@ struct GraphFlags {
   bool tensor_log = false;
   bool progress_log = false;
   bool force = false;
+  LayoutFlags layout;
 };
 
 // The older form of the flags: {"npu_path": .., "bench_path": ..,
@@ -127,6 +131,12 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
         "--target_path (-tp) or --input_path is needed");
   }
   RP_RETURN_IF_ERROR(ReadLayouts(flags, &options));
+  RP_RETURN_IF_ERROR(CheckLayoutFlags(
+      flags.layout, options.target_layout.has_value() ? "--rank_size" : ""));
+  if (flags.layout.join() && flags.reference.empty()) {
+    return absl::InvalidArgumentError(
+        "--layout auto is for two runs: give --golden_path (-gp)");
+  }
   // msprobe falls back to a database where there is nothing merged
   // (docs/analysis.md, "Parallel layouts").
   options.merged_as_dump = flags.file_type == "json";
@@ -142,8 +152,17 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
   RP_ASSIGN_OR_RETURN(
       const DumpInput reference,
       DumpInput::Open(file_system.get(), globals, flags.reference));
-  options.target = target.path();
-  options.reference = reference.path();
+  std::optional<JoinedRuns> joined;
+  if (flags.layout.join()) {
+    RP_ASSIGN_OR_RETURN(
+        JoinedRuns made,
+        JoinedRuns::Make(file_system.get(), flags.layout, target.path(),
+                         reference.path(), globals.json ? stderr : stdout));
+    joined.emplace(std::move(made));
+  }
+  options.target = joined.has_value() ? joined->target() : target.path();
+  options.reference =
+      joined.has_value() ? joined->reference() : reference.path();
   options.overflow_check = flags.overflow_check;
   options.fuzzy = flags.fuzzy;
   if (flags.has_layer_mapping) {
@@ -236,6 +255,7 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
                        "-lm [FILE]: match layers of other names")
           ->expected(0, 1);
   AddForce(verb, &flags->force);
+  AddLayoutFlags(verb, &flags->layout);
   verb->add_flag("--overflow_check", flags->overflow_check,
                  "-oc: mark NaN, infinities and jumps");
   verb->add_flag("--fuzzy_match", flags->fuzzy,

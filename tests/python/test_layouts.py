@@ -142,3 +142,32 @@ def test_elements_of_a_sum_and_of_shards(record: Record, tmp_path: pathlib.Path)
     refused = {name for name, row in rows.items() if "not put together" in row["Err_message"]}
     assert "Module.embed.Embedding.forward.0.output.0" in refused
     assert all(rows[name]["Result"] == "warning" for name in refused)
+
+
+def test_every_other_tool_reads_what_was_put_together(record: Record, tmp_path: pathlib.Path) -> None:
+    """The library and the graph: the same answers as --layout auto."""
+    import sqlite3
+
+    import rankprobe.analysis as analysis
+
+    healthy, faulty, reference = (record(*run) / "step0" for run in (("tp", 2), ("tp", 2, "bias_split"), ("single",)))
+    for target, name in ((healthy, "healthy"), (faulty, "faulty")):
+        lines = analysis.put_together(target, reference, tmp_path / name)
+        assert lines[0].startswith("target: 2 ranks, 173 tensors, 77 put together of shards")
+    report = analysis.first_divergence(tmp_path / "healthy" / "target", tmp_path / "healthy" / "reference")
+    assert report["calls_compared"] == 75 and not report["origins"]
+    (origin,) = analysis.first_divergence(tmp_path / "faulty" / "target", tmp_path / "faulty" / "reference")["origins"]
+    assert origin["call"] == "Module.layers.1.mlp.up.Linear.forward.0"
+    with pytest.raises(ValueError, match="no step in common|does not exist"):
+        analysis.put_together(healthy, tmp_path / "none", tmp_path / "bad")
+
+    _cli("graph_visualize", "-tp", healthy, "-gp", reference, "--layout", "auto", "-o", tmp_path / "graph")
+    (path,) = (tmp_path / "graph").glob("*.vis.db")
+    nodes = dict(sqlite3.connect(path).execute("select node_name, output_data from tb_nodes where data_source = 'NPU'"))
+    assert '"shape": "[4, 6, 24]"' in nodes["Module.layers.1.mlp.up.Linear.forward.0"]
+
+
+def test_shards_of_parameters_are_no_replicas_of_one_another(record: Record) -> None:
+    """Of tensor parallel ranks only what is whole is compared: nothing differs in a healthy run."""
+    assert _cli("replicas", record("tp", 2) / "step1", code=0).startswith("0 differences in 9 parameters")
+    assert "attention.o.Linear.forward.0.parameters.bias" in _cli("replicas", record("tp", 2, "not_reduced") / "step1", code=1)

@@ -20,7 +20,7 @@ from rankprobe import _analysis
 
 Path = str | os.PathLike[str]
 
-__all__ = ["Layout", "compare", "first_divergence", "graph", "overflow_check", "replicas", "to_numbers"]
+__all__ = ["Layout", "compare", "first_divergence", "graph", "overflow_check", "put_together", "replicas", "to_numbers"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,17 @@ def first_divergence(target: Path, reference: Path, *, tolerance: float | None =
     """Where the target began to differ, and what could not be seen. `tolerance` None: from dtype and sum lengths."""
     return _analysis.first_divergence(os.fspath(target), os.fspath(reference), tolerance, os.fspath(noise), fuzzy,
                                       force)
+
+
+def put_together(target: Path, reference: Path, directory: Path, *, split_batch: bool = False,
+                 force: bool = False) -> list[str]:
+    """The ranks of two runs put together by recorded placements (`--layout auto` of the verbs), so that runs of different
+    layouts compare: writes `directory`/target and `directory`/reference, dumps of one rank for every function here.
+
+    Returns what `--layout auto` prints: what became of each side's tensors, and what was refused. `split_batch`: ranks of
+    different data hold parts of one batch (docs/analysis.md, "Runs of different layouts").
+    """
+    return _analysis.put_together(os.fspath(target), os.fspath(reference), os.fspath(directory), split_batch, force)
 
 
 def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: bool = False,
