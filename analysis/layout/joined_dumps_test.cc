@@ -206,6 +206,27 @@ TEST_F(JoinedDumpsTest, StacksAndTheModuleTreeComeAlong) {
   EXPECT_THAT(*stack, ElementsAre("at rank0"));
 }
 
+// What no program of ours writes costs that record, not the dump.
+TEST_F(JoinedDumpsTest, StrangeRecordsAreTakenAsTheyAre) {
+  const std::string strange =
+      R"({"class_type":"x","dtype":"torch.float32","shape":[]},)"
+      R"({"type":7,"dtype":"torch.float32"},)"
+      R"({"type":"torch.Tensor","dtype":5,"shape":{}},)"
+      R"({"type":"torch.Tensor","dtype":"torch.float32","shape":[[]]},)"
+      R"({"type":"x","value":[{"a":[null,"b",1e400]}]},"bare",null)";
+  for (const int rank : {0, 1}) {
+    Write(absl::StrCat("n/rank", rank),
+          {Entry("Module.a.Linear.forward.0", strange, Plain("[1]", 1)),
+           R"("no object":[1])", R"("empty":{})"});
+  }
+  Write("b/rank0",
+        {Entry("Module.a.Linear.forward.0", strange, Plain("[1]", 1))});
+  ASSERT_TRUE(Join().ok());
+  const auto dump = Open("target");
+  EXPECT_EQ(dump->size(), 3);
+  EXPECT_EQ(Rows(*dump, "Module.a.Linear.forward.0").back(), "[1] 1 1");
+}
+
 TEST_F(JoinedDumpsTest, WhatCannotBeComparedIsSaid) {
   Write("n/step1/rank0",
         {Entry("Module.a.Linear.forward.0", Plain("[1]", 1), Plain("[1]", 1))});

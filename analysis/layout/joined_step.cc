@@ -337,7 +337,8 @@ class StepJoiner {
     }
     json_.BeginObject();
     const JsonValue* const type = record.Find("type");
-    Member("type", type->text == "numpy.ndarray" ? type->text : "torch.Tensor");
+    const bool numpy = type != nullptr && type->text == "numpy.ndarray";
+    Member("type", numpy ? "numpy.ndarray" : "torch.Tensor");
     CopyMember(record, "dtype");
     json_.Key("shape");
     json_.BeginArray();

@@ -266,6 +266,25 @@ TEST(LayoutPlanTest, ARecordWithoutItsStridedShard) {
   EXPECT_DOUBLE_EQ(part->stats[kNorm]->value, 1.5);
 }
 
+TEST(LayoutPlanTest, ShapesThatOverflowAreRefused) {
+  const auto read = [](const std::string& shape) {
+    JsonDocument record;
+    EXPECT_TRUE(
+        record
+            .Parse(absl::StrCat(
+                R"({"type":"x","dtype":"torch.float32","shape":)", shape, "}"))
+            .ok());
+    return ReadTensorPart(0, StatSet(), record.root()).status();
+  };
+  EXPECT_TRUE(read("[4096,4096,0]").ok());
+  for (const char* const shape :
+       {"[-1]", "[1.5]", "[1e300]", "[99999999999999]",
+        "[99999999,99999999,99999999,0]", "[null]"}) {
+    EXPECT_THAT(std::string(read(shape).message()), HasSubstr("bad shape"))
+        << shape;
+  }
+}
+
 TEST(LayoutPlanTest, BadMeshesAndPlacementsAreRefused) {
   const auto read = [](const std::string& mesh, const std::string& placements) {
     JsonDocument record;

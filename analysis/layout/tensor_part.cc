@@ -123,9 +123,10 @@ absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
     const auto number = WholeNumber(&size);
     if (!number.has_value()) return Unreadable("has a bad shape");
     out.shape.push_back(*number);
-    elements *= static_cast<double>(*number);
+    // Sizes of a mesh's parts multiply and add up to less than 2^63.
+    elements *= static_cast<double>(std::max<int64_t>(1, *number));
   }
-  if (!(elements < 1e15)) return Unreadable("has a bad shape");
+  if (!(elements < 1e13)) return Unreadable("has a bad shape");
   bool any = false;
   for (size_t i = 0; i < kStatCount; ++i) {
     if (!stats.Has(i)) continue;
@@ -139,8 +140,8 @@ absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
            absl::StrContains(type->text, word);
   };
   const JsonValue* const mesh = record.Find("device_mesh");
-  out.waiting =
-      !any && elements > 0 && (is("AsyncCollectiveTensor") || mesh != nullptr);
+  out.waiting = !any && out.elements() > 0 &&
+                (is("AsyncCollectiveTensor") || mesh != nullptr);
   if (mesh == nullptr) {
     if (is("DTensor")) return Unreadable("its mesh is not recorded");
     return out;

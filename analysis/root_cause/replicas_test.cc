@@ -82,6 +82,13 @@ TEST_F(ReplicasTest, ShardsAreReplicasOfThoseWithTheSamePart) {
     write(rank, rank % 2 == 0 ? "5" : "6", both);
   }
   EXPECT_THAT(differences(), IsEmpty());
+  // Sharded on the first dimension of the mesh: {0, 1} and {2, 3}.
+  const std::string first =
+      R"([[0,1],[2,3]],"placements":[{"Shard":{"dim":0}},{"Replicate":{}}])";
+  for (const int64_t rank : {0, 1, 2, 3}) {
+    write(rank, rank < 2 ? "5" : "6", first);
+  }
+  EXPECT_THAT(differences(), IsEmpty());
   // A mesh for each replica says the same.
   const std::string shard = R"(,"placements":[{"Shard":{"dim":0}}])";
   for (const int64_t rank : {0, 1, 2, 3}) {

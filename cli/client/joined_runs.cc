@@ -3,10 +3,11 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 
@@ -59,8 +60,32 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
 }
 
 std::string JoinedRuns::Named(absl::string_view text) const {
-  return absl::StrReplaceAll(text,
-                             {{target(), target_}, {reference(), reference_}});
+  const std::string file = "/rank0/dump.json";
+  std::string out(text);
+  for (const auto& [ours, given] :
+       {std::pair(target(), target_), std::pair(reference(), reference_)}) {
+    const size_t at = out.find(ours + "/step");
+    const size_t end = out.find(file, at == std::string::npos ? 0 : at);
+    if (at == std::string::npos || end == std::string::npos) continue;
+    const std::string step =
+        out.substr(at + ours.size(), end - at - ours.size());
+    out.replace(at, end + file.size() - at,
+                absl::EndsWith(given, step) ? given : given + step);
+  }
+  return out;
+}
+
+void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,
+                  const std::string& target, const std::string& reference) {
+  if (flags.join()) return;
+  const auto n = FindDumps(file_system, target);
+  const auto b = FindDumps(file_system, reference);
+  // A fault of the paths is said by who reads them.
+  if (!n.ok() || !b.ok() || n->Ranks().size() == b->Ranks().size()) return;
+  Print(stderr,
+        "rankprobe: the runs have %d and %d ranks and are compared rank by "
+        "rank; --layout auto puts the ranks of each together first\n",
+        n->Ranks().size(), b->Ranks().size());
 }
 
 }  // namespace rankprobe

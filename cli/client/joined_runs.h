@@ -31,6 +31,11 @@ void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags);
 absl::Status CheckLayoutFlags(const LayoutFlags& flags,
                               absl::string_view other);
 
+// One line on standard error when the two have other numbers of ranks and are
+// compared rank by rank.
+void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,
+                  const std::string& target, const std::string& reference);
+
 class JoinedRuns {
  public:
   // Says what was put together on `out`.

@@ -256,6 +256,10 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     aligned.emplace(std::move(made));
     PrintAligned(globals.json ? stderr : stdout, aligned->report());
   }
+  if (!aligned.has_value()) {
+    HintAtLayout(file_system.get(), flags.layout, target_input.path(),
+                 reference_input.path());
+  }
   std::optional<JoinedRuns> joined;
   if (flags.layout.join()) {
     RP_ASSIGN_OR_RETURN(

@@ -136,6 +136,7 @@ absl::StatusOr<analysis::DivergenceReport> Report(
     return report;
   }
   if (flags.align.rules.empty()) {
+    HintAtLayout(file_system, flags.layout, n.path(), b.path());
     return analysis::FindDivergence(file_system, n.path(), b.path(), match,
                                     tolerance);
   }

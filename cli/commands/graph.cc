@@ -152,6 +152,10 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
   RP_ASSIGN_OR_RETURN(
       const DumpInput reference,
       DumpInput::Open(file_system.get(), globals, flags.reference));
+  if (!flags.reference.empty() && !options.target_layout.has_value()) {
+    HintAtLayout(file_system.get(), flags.layout, target.path(),
+                 reference.path());
+  }
   std::optional<JoinedRuns> joined;
   if (flags.layout.join()) {
     RP_ASSIGN_OR_RETURN(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small Llama trained on 1, 2 or 4 gloo ranks in a layout, recorded: python sharded_llama.py LAYOUT FAULT DIRECTORY
 
-LAYOUT: single, tp, fsdp, tp_fsdp, pp; with `+batch` each data-parallel rank has its own part of the batch. FAULT: none, or what is
+LAYOUT: single, tp, sp (tensor and sequence parallel), fsdp, tp_fsdp, pp; with `+batch` each data-parallel rank has its own part of the batch. FAULT: none, or what is
 planted. RANK and WORLD_SIZE are in the environment; the dump lies under DIRECTORY/dump, by DIRECTORY/config.json.
 """
 
@@ -101,6 +101,28 @@ def tensor_parallel(model: Llama, mesh: Any, fault: str) -> None:
             bias.copy_(bias * mesh.size())
 
 
+def sequence_parallel(model: Llama, mesh: Any, fault: str) -> None:
+    """Between attention and MLP each rank has a part of the tokens."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel,
+                                                   parallelize_module)
+
+    tokens = Shard(1)
+    whole = PrepareModuleInput(input_layouts=(tokens,), desired_input_layouts=(Replicate(),))
+    for name, block in model.layers.items():
+        plan = {"norm1": SequenceParallel(), "norm2": SequenceParallel(), "attention": whole, "mlp": whole}
+        plan |= {f"attention.{part}": ColwiseParallel() for part in "qkv"}
+        plan |= {"attention.o": RowwiseParallel(output_layouts=tokens), "mlp.gate": ColwiseParallel(),
+                 "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel(output_layouts=tokens)}
+        parallelize_module(block, mesh, plan)
+        if fault == "unequal_norm" and name == "1":
+            with torch.no_grad():
+                block.norm2.weight.to_local().mul_(1 + 0.01 * mesh.get_local_rank())
+    parallelize_module(model, mesh, {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=tokens),
+                                     "norm": SequenceParallel(),
+                                     "head": ColwiseParallel(input_layouts=tokens, output_layouts=Replicate())})
+
+
 def swap_shards(parameter: Any, mesh: Any) -> None:
     """The ranks' shards of a parameter in the wrong order."""
     import torch.distributed as dist
@@ -123,10 +145,10 @@ def build(layout: str, fault: str) -> tuple[Llama, int, int]:
     from torch.distributed.fsdp import fully_shard
 
     world = int(os.environ["WORLD_SIZE"])
-    names = {"tp": ("tp",), "fsdp": ("dp",), "tp_fsdp": ("dp", "tp")}[kind]
+    names = {"tp": ("tp",), "sp": ("tp",), "fsdp": ("dp",), "tp_fsdp": ("dp", "tp")}[kind]
     mesh = init_device_mesh("cpu", (world,) if len(names) == 1 else (world // 2, 2), mesh_dim_names=names)
     if "tp" in names:
-        tensor_parallel(model, mesh["tp"], fault)
+        (sequence_parallel if kind == "sp" else tensor_parallel)(model, mesh["tp"], fault)
         if fault == "swapped":
             swap_shards(model.layers["1"].attention.v.weight, mesh["tp"])
     if "dp" not in names:
@@ -152,6 +174,10 @@ def train(layout: str, fault: str, debugger: Any) -> None:
         # A mean of parts is the sum of the parts' means over their number.
         (loss_of(model(tokens[:, :-1]), tokens[:, 1:]) / parts).backward()
         optimizer.step()
+        # Parameters as they lie between steps: sharded by FSDP, and by tensor parallel before.
+        with torch.no_grad():
+            for weight in (model.layers["0"].attention.q.weight, model.layers["0"].mlp.up.bias, model.norm.weight):
+                torch.abs(weight)
         optimizer.zero_grad()
         debugger.stop()
         debugger.step()

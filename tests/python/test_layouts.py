@@ -73,7 +73,7 @@ def _calls(step: pathlib.Path) -> set[str]:
 
 
 @pytest.mark.parametrize("layout, ranks, step, flags", [
-    ("tp", 2, 0, ()), ("tp", 2, 1, ()), ("fsdp", 2, 1, ()), ("tp_fsdp", 4, 1, ()), ("pp", 2, 1, ()),
+    ("tp", 2, 0, ()), ("tp", 2, 1, ()), ("sp", 2, 0, ()), ("fsdp", 2, 1, ()), ("tp_fsdp", 4, 1, ()), ("pp", 2, 1, ()),
     ("fsdp+batch", 2, 0, ("--split_batch",)), ("tp_fsdp+batch", 4, 0, ("--split_batch",))])
 def test_a_healthy_run_agrees_with_one_rank(record: Record, layout: str, ranks: int, step: int, flags: tuple) -> None:
     reference = record("single") / f"step{step}"
@@ -85,10 +85,10 @@ def test_a_healthy_run_agrees_with_one_rank(record: Record, layout: str, ranks: 
     assert not _diverge(reference, record(layout, ranks) / f"step{step}", *flags).get("origins")
 
 
-@pytest.mark.parametrize("layout, ranks", [("tp", 2), ("tp_fsdp", 4)])
+@pytest.mark.parametrize("layout, ranks", [("tp", 2), ("sp", 2), ("tp_fsdp", 4)])
 def test_calls_inside_of_modules_agree_too(record: Record, layout: str, ranks: int) -> None:
-    reference = record("single", level="mix") / "step1"
-    report = _diverge(record(layout, ranks, level="mix") / "step1", reference)
+    reference = record("single", level="mix") / f"step{0 if layout == 'sp' else 1}"
+    report = _diverge(record(layout, ranks, level="mix") / f"step{0 if layout == 'sp' else 1}", reference)
     assert not report.get("origins"), report
     assert int(report["calls_compared"]) == len(_calls(reference)) > 200
 
@@ -97,6 +97,7 @@ def test_calls_inside_of_modules_agree_too(record: Record, layout: str, ranks: i
     ("tp", 2, "not_reduced", "Module.layers.1.attention.Attention.forward.0"),
     ("tp", 2, "bias_split", "Module.layers.1.mlp.up.Linear.forward.0"),
     ("tp", 2, "swapped", "Module.layers.1.attention.v.Linear.forward.0"),
+    ("sp", 2, "unequal_norm", "Module.layers.1.norm2.RmsNorm.forward.0"),
     ("fsdp", 2, "swapped", "Module.layers.1.mlp.gate.Linear.forward.0"),
     ("tp_fsdp", 4, "bias_split", "Module.layers.1.mlp.up.Linear.forward.0")])
 def test_a_planted_fault_is_named_at_its_call(record: Record, layout: str, ranks: int, fault: str, call: str) -> None:
@@ -142,6 +143,29 @@ def test_elements_of_a_sum_and_of_shards(record: Record, tmp_path: pathlib.Path)
     refused = {name for name, row in rows.items() if "not put together" in row["Err_message"]}
     assert "Module.embed.Embedding.forward.0.output.0" in refused
     assert all(rows[name]["Result"] == "warning" for name in refused)
+
+
+def test_elements_of_what_fsdp_and_tensor_parallel_sharded_on_one_dimension(record: Record, tmp_path: pathlib.Path) -> None:
+    """Their order is that of a strided shard, which msprobe's placements leave out: element by element, it must be found."""
+    import csv
+
+    target, reference = (record(*run, level="mix", task="tensor") / "step0" for run in (("tp_fsdp", 4), ("single",)))
+    placed = [json.loads(path.read_text())["data"]["Torch.abs.0.forward"]["input_args"][0] for path in target.glob("*/dump.json")]
+    assert len(placed) == 4 and all(p["device_mesh"] == [[0, 1], [2, 3]] and p["shape"] == [4, 16] for p in placed)
+    _cli("compare", "--layout", "auto", "-tp", target, "-gp", reference, "-o", tmp_path)
+    (table,) = tmp_path.glob("*.csv")
+    rows = {row["NPU Name"]: row for row in csv.DictReader(table.open())}
+    for call in range(3):
+        row = rows[f"Torch.abs.{call}.forward.input.0"]
+        assert float(row["Cosine"]) > 0.999999 and float(row["MaxAbsErr"]) < 1e-6, row
+
+
+def test_runs_of_other_numbers_of_ranks_are_hinted_at(record: Record, tmp_path: pathlib.Path) -> None:
+    words = ["-tp", str(record("tp", 2) / "step0"), "-gp", str(record("single") / "step0"), "-o", str(tmp_path)]
+    said = [subprocess.run([str(harness.BIN / "rankprobe"), "compare", *words, *flags], capture_output=True, text=True, timeout=60)
+            for flags in ((), ("--layout", "auto"))]
+    assert "2 and 1 ranks" in said[0].stderr and "--layout auto" in said[0].stderr
+    assert "--layout" not in said[1].stderr and said[1].returncode == 0
 
 
 def test_every_other_tool_reads_what_was_put_together(record: Record, tmp_path: pathlib.Path) -> None:
