@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "analysis/layout/step_ranks.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -107,10 +108,8 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
     }
     RP_RETURN_IF_ERROR(JoinStep(file_system, *first.places, nullptr, options,
                                 first.directory, first.counts));
-    DumpReader::Options keep;
-    keep.keep_text = true;
     RP_ASSIGN_OR_RETURN(const auto whole,
-                        DumpReader::Open(file_system, first.directory, keep));
+                        OpenWithTree(file_system, first.directory));
     RP_RETURN_IF_ERROR(JoinStep(file_system, *second.places, whole.get(),
                                 options, second.directory, second.counts));
   }

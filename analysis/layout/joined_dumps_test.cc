@@ -139,6 +139,50 @@ TEST_F(JoinedDumpsTest, StagesOfAPipelineAreInTheOrderOfTheOtherRun) {
   EXPECT_EQ(report_.target.refused, 0);
 }
 
+// Both stages call their own first pow: by their modules they are two calls.
+TEST_F(JoinedDumpsTest, CallsOfStagesAreToldApartByTheirModules) {
+  const auto call = [](const std::string& name, double value) {
+    return Entry(name, Plain("[1]", value), Plain("[1]", value));
+  };
+  const auto write = [&](const std::string& place,
+                         const std::vector<std::vector<std::string>>& modules,
+                         const std::vector<std::string>& calls) {
+    Write(place, calls);
+    std::vector<std::string> edges;
+    for (const auto& module : modules) {
+      const std::string name =
+          absl::StrCat("Module.", module[0], ".Norm.forward.0");
+      edges.push_back(absl::StrCat("\"", name, "\":null"));
+      for (size_t i = 1; i < module.size(); ++i) {
+        edges.push_back(absl::StrCat("\"", module[i], "\":\"", name, "\""));
+      }
+    }
+    dir_.Write(place + "/construct.json",
+               absl::StrCat("{", absl::StrJoin(edges, ","), "}"));
+  };
+  const std::string pow0 = "Tensor.pow.0.forward";
+  const std::string pow1 = "Tensor.pow.1.forward";
+  const std::string a = "Module.a.Norm.forward.0";
+  const std::string b = "Module.b.Norm.forward.0";
+  // Both stages have an optimizer of their own: nobody knows which is which.
+  const std::string step = "Tensor.add_.0.forward";
+  write("n/rank0", {{"a", pow0}}, {call(pow0, 1), call(a, 1), call(step, 3)});
+  // A call of its own before: its module's pow is the second here, too.
+  write("n/rank1", {{"b", pow1}},
+        {call(pow0, 7), call(pow1, 2), call(b, 2), call(step, 4)});
+  write("b/rank0", {{"a", pow0}, {"b", pow1}},
+        {call(pow0, 1), call(a, 1), call(pow1, 2), call(b, 2), call(step, 3)});
+  ASSERT_TRUE(Join().ok());
+  const auto dump = Open("target");
+  EXPECT_THAT(Rows(*dump, pow0), ElementsAre("[1] 1 1", "[1] 1 1"));
+  EXPECT_THAT(Rows(*dump, pow1), ElementsAre("[1] 2 2", "[1] 2 2"));
+  EXPECT_THAT(Rows(*dump, "Tensor.pow_rank1.0.forward"),
+              ElementsAre("[1] 7 7", "[1] 7 7"));
+  EXPECT_EQ(report_.target.refused, 0);
+  EXPECT_EQ(report_.target.calls_alone, 3);
+  EXPECT_FALSE(dump->Find(step).has_value());
+}
+
 TEST_F(JoinedDumpsTest, CopiesThatDifferAreCountedAndTheWrongOneIsTaken) {
   for (const int rank : {0, 1}) {
     Write(absl::StrCat("n/rank", rank),

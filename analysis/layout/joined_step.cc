@@ -133,6 +133,8 @@ class StepJoiner {
 
   absl::Status WriteCall(const StepRanks::Call& call) {
     name_ = call.name;
+    recorded_name_ = std::string(
+        ranks_.dump(call.sources[0].rank).name(call.sources[0].entry));
     opened_.clear();
     for (const StepRanks::Source& source : call.sources) {
       Opened& one = opened_.emplace_back();
@@ -313,7 +315,11 @@ class StepJoiner {
     std::string file;
     std::optional<PartStats> of_bytes;
     if (payloads_ && data_name != nullptr && data_name->is_string()) {
-      file = NameWithoutSharding(data_name->text);
+      // Readers name a row by its file.
+      file = absl::StartsWith(data_name->text, recorded_name_)
+                 ? absl::StrCat(name_,
+                                data_name->text.substr(recorded_name_.size()))
+                 : NameWithoutSharding(data_name->text);
       const auto written = WriteBytes(file, parts, records, plan);
       if (written.ok()) {
         if (HasSum(plan)) of_bytes = *written;
@@ -443,6 +449,7 @@ class StepJoiner {
   JsonTextWriter json_;
   // Of the call that is written.
   std::string name_;
+  std::string recorded_name_;  // by its first rank
   bool alone_ = false;
   std::vector<Opened> opened_;
   JsonDocument whole_record_;

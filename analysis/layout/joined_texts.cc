@@ -7,7 +7,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "analysis/layout/joined_step.h"
 #include "common/text/json_text.h"
 
 namespace rankprobe::analysis {
@@ -53,12 +52,12 @@ std::string JoinedConstruct(const StepRanks& ranks) {
   absl::flat_hash_set<std::string> written;
   for (size_t i = 0; i < ranks.size(); ++i) {
     for (const ConstructEdge& edge : ranks.dump(i).construct()) {
-      const std::string child = NameWithoutSharding(edge.child);
+      const std::string child = ranks.NameOf(i, edge.child);
       if (!written.insert(child).second) continue;
       json.Key(child);
       if (edge.micro_step.has_value()) json.BeginArray();
       if (edge.parent.has_value()) {
-        json.String(NameWithoutSharding(*edge.parent));
+        json.String(ranks.NameOf(i, *edge.parent));
       } else {
         json.Null();
       }

@@ -61,19 +61,30 @@ std::string NameWithoutSharding(absl::string_view entry) {
   return out;
 }
 
+absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
+    FileSystem* file_system, const std::string& directory) {
+  DumpReader::Options options;
+  options.keep_text = true;
+  // "{}" is the module tree of a dump of calls alone.
+  const auto construct = file_system->FileSize(directory + "/construct.json");
+  options.construct = construct.ok() && *construct > 4;
+  return DumpReader::Open(file_system, directory, options);
+}
+
+std::string StepRanks::NameOf(size_t rank, absl::string_view name) const {
+  if (rank < stage_names_.size()) {
+    const auto it = stage_names_[rank].find(name);
+    if (it != stage_names_[rank].end()) return it->second;
+  }
+  return NameWithoutSharding(name);
+}
+
 absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
                                           absl::Span<const DumpPlace> ranks,
                                           const DumpReader* whole) {
   StepRanks out;
-  DumpReader::Options options;
-  options.keep_text = true;
   for (const DumpPlace& place : ranks) {
-    // "{}" is the module tree of a dump of calls alone.
-    const auto construct =
-        file_system->FileSize(place.directory + "/construct.json");
-    options.construct = construct.ok() && *construct > 4;
-    RP_ASSIGN_OR_RETURN(
-        auto dump, DumpReader::Open(file_system, place.directory, options));
+    RP_ASSIGN_OR_RETURN(auto dump, OpenWithTree(file_system, place.directory));
     if (dump->mode() == DumpMode::kMd5 ||
         dump->mode() == DumpMode::kStructure) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -90,6 +101,9 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
     out.dumps_.push_back(std::move(dump));
     out.ranks_.push_back(place.rank);
   }
+  if (whole != nullptr) {
+    out.stage_names_ = StageNames(out.dumps_, out.ranks_, *whole);
+  }
   out.Order(whole);
   RP_RETURN_IF_ERROR(out.FindGroups());
   return out;
@@ -104,7 +118,7 @@ void StepRanks::Order(const DumpReader* whole) {
     // before it.
     auto after = order.end();
     for (size_t i = 0; i < dumps_[rank]->size(); ++i) {
-      std::string name = NameWithoutSharding(dumps_[rank]->name(i));
+      std::string name = NameOf(rank, dumps_[rank]->name(i));
       auto [it, fresh] = known.try_emplace(name, order.end());
       if (fresh) {
         all_have_all = all_have_all && rank == 0;

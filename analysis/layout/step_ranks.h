@@ -15,6 +15,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "analysis/layout/stage_names.h"
 #include "common/io/file_system.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -39,6 +40,8 @@ class StepRanks {
 
   absl::Span<const Call> calls() const { return calls_; }
   const DumpReader& dump(size_t rank) const { return *dumps_[rank]; }
+  // The name in a run on one rank.
+  std::string NameOf(size_t rank, absl::string_view name) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
   // LayoutFacts::model_groups
@@ -50,9 +53,14 @@ class StepRanks {
 
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<int64_t> ranks_;
+  std::vector<CallNames> stage_names_;  // of stages of a pipeline; by rank
   std::vector<Call> calls_;
   std::map<int64_t, int64_t> groups_;
 };
+
+// With its module tree, where it has one.
+absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
+    FileSystem* file_system, const std::string& directory);
 
 // The tensors and values of a record, each with its place in it.
 void EachLeaf(

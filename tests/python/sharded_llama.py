@@ -183,7 +183,7 @@ def train(layout: str, fault: str, debugger: Any) -> None:
         debugger.step()
 
 
-def train_pipeline(debugger: Any) -> None:
+def train_pipeline(fault: str, debugger: Any) -> None:
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -198,7 +198,11 @@ def train_pipeline(debugger: Any) -> None:
     schedule = ScheduleGPipe(PipelineStage(model, rank, 2, torch.device("cpu")), n_microbatches=1, loss_fn=loss_of)
     tokens = torch.randint(VOCABULARY, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(2):
+    # In the first step stages ask one another for shapes, with a forward of their own.
+    for step in range(2):
+        if fault == "stage_weight" and step == 1 and rank == 1:
+            with torch.no_grad():
+                model.layers["1"].mlp.down.weight.mul_(1.01)
         debugger.start(model=model)
         schedule.step(tokens[:, :-1]) if rank == 0 else schedule.step(target=tokens[:, 1:])
         optimizer.step()
@@ -219,7 +223,7 @@ def main() -> None:
 
     debugger = PrecisionDebugger(config_path=str(directory / "config.json"))
     if layout == "pp":
-        train_pipeline(debugger)
+        train_pipeline(fault, debugger)
     else:
         train(layout, fault, debugger)
     debugger.close()
