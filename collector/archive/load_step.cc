@@ -122,13 +122,16 @@ class CallMerger {
 
 }  // namespace
 
-absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
+absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
+                                  uint64_t* records) {
   StepView view;
   CallMerger merger(&view.calls);
   std::vector<uint64_t> positions;
+  uint64_t count = 0;
   absl::flat_hash_map<std::string, size_t> index_of_call, index_of_edge;
   absl::flat_hash_map<uint32_t, size_t> index_of_stack;
   RP_RETURN_IF_ERROR(store->ForEachRecord(key, [&](const v1::Record& record) {
+    ++count;
     switch (record.body_case()) {
       case v1::Record::kCall: {
         const v1::CallPhase& phase = record.call();
@@ -197,6 +200,7 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key) {
     }
     return absl::OkStatus();
   }));
+  if (records != nullptr) *records = count;
   std::vector<size_t> order(view.calls.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(),

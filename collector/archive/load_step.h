@@ -11,8 +11,10 @@
 namespace rankprobe {
 
 // A call keeps the place of its first phase; a module's or parameters_grad's
-// place is that of its latest (docs/formats.md, "Order of entries").
-absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key);
+// place is that of its latest (docs/formats.md, "Order of entries"). `records`:
+// how many there were.
+absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
+                                  uint64_t* records = nullptr);
 
 }  // namespace rankprobe
 

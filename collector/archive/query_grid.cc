@@ -14,9 +14,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "collector/archive/choose_steps.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/load_step.h"
+#include "collector/archive/rollup.h"
+#include "collector/archive/rollup_reader.h"
 #include "collector/archive/statistics_grid.h"
 #include "common/base/status_macros.h"
 #include "common/records/call_values.h"
@@ -44,12 +47,6 @@ absl::StatusOr<Stat> ParseStatistic(const std::string& name) {
                    absl::StrJoin(known, ", ")));
 }
 
-bool IsInput(CallSection section) {
-  return section == CallSection::kInputArgs ||
-         section == CallSection::kInputKwargs ||
-         section == CallSection::kParameters || section == CallSection::kInput;
-}
-
 class Query {
  public:
   Query(const v1::QueryGridRequest& request, Stat stat)
@@ -72,22 +69,46 @@ class Query {
     return absl::OkStatus();
   }
 
-  absl::Status AddStep(Store* store, const v1::StepInfo& step) {
+  // Whether the question is about it; name() is its name then.
+  bool Wants(bool given, absl::string_view entry, absl::string_view name) {
+    if (request_.values() == v1::GRID_VALUES_OUTPUTS && given) return false;
+    if (request_.values() == v1::GRID_VALUES_INPUTS && !given) return false;
+    value_.assign(entry.data(), entry.size());
+    if (!name.empty()) absl::StrAppend(&value_, ".", name);
+    return is_glob_ ? GlobMatches(request_.match(), value_)
+                    : absl::StrContains(value_, request_.match());
+  }
+  const std::string& name() const { return value_; }
+
+  absl::Status AddStep(Store* store, const v1::StepInfo& step,
+                       RollupReader* rollups) {
     RP_RETURN_IF_ERROR(grid_.BeginStep(step.step()));
     head_.set_rank_steps(head_.rank_steps() + 1);
     if (!step.complete())
       head_.set_incomplete_rank_steps(head_.incomplete_rank_steps() + 1);
     const std::string process = ProcessDirectory(step);
     const int64_t rank = step.has_rank() ? step.rank() : -1;
+    RP_ASSIGN_OR_RETURN(
+        const bool rolled_up,
+        rollups->ForEachValue(step, [&](const RollupReader::Name& name,
+                                        std::optional<double> number) {
+          value_.assign(name.value);
+          return AddNumber(name.entry, process, rank, number);
+        }));
+    if (rolled_up) {
+      head_.set_rolled_up_rank_steps(head_.rolled_up_rank_steps() + 1);
+      return absl::OkStatus();
+    }
     RP_ASSIGN_OR_RETURN(const StepView view,
                         LoadStep(store, KeyOf(request_.run(), step)));
     absl::Status status;
     for (const v1::CallPhase& call : view.calls) {
       ForEachNamedTensor(call, [&](CallSection section, absl::string_view name,
                                    const v1::TensorSummary& tensor) {
-        if (status.ok())
-          status =
-              AddTensor(call.entry(), process, rank, section, name, tensor);
+        if (status.ok() && Wants(IsGiven(section), call.entry(), name)) {
+          status = AddNumber(call.entry(), process, rank,
+                             StatisticOf(tensor, stat_));
+        }
       });
       RP_RETURN_IF_ERROR(status);
     }
@@ -115,22 +136,9 @@ class Query {
                                     : std::min(request.max_cells(), kMostCells);
   }
 
-  absl::Status AddTensor(const std::string& entry, const std::string& process,
-                         int64_t rank, CallSection section,
-                         absl::string_view name,
-                         const v1::TensorSummary& tensor) {
-    const bool input = IsInput(section);
-    if (request_.values() == v1::GRID_VALUES_OUTPUTS && input)
-      return absl::OkStatus();
-    if (request_.values() == v1::GRID_VALUES_INPUTS && !input)
-      return absl::OkStatus();
-    value_.assign(entry);
-    if (!name.empty()) absl::StrAppend(&value_, ".", name);
-    const bool matches = is_glob_ ? GlobMatches(request_.match(), value_)
-                                  : absl::StrContains(value_, request_.match());
-    if (!matches) return absl::OkStatus();
+  absl::Status AddNumber(const std::string& entry, const std::string& process,
+                         int64_t rank, std::optional<double> number) {
     head_.set_tensors(head_.tensors() + 1);
-    const std::optional<double> number = StatisticOf(tensor, stat_);
     if (!number.has_value()) {
       head_.set_tensors_without(head_.tensors_without() + 1);
       return absl::OkStatus();
@@ -202,9 +210,24 @@ absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
       all, IntSet({request.ranks().begin(), request.ranks().end()}));
   Query query(request, stat);
   RP_RETURN_IF_ERROR(query.AddRanks(chosen.steps));
-  for (const v1::StepInfo& step : chosen.steps) {
+  RollupReader rollups(store, stat);
+  RP_RETURN_IF_ERROR(rollups.Open(
+      request.run(),
+      [&](bool given,
+          const v1::RollupName& name) -> std::optional<std::string> {
+        if (!query.Wants(given, name.entry(), name.value()))
+          return std::nullopt;
+        return query.name();
+      }));
+  for (size_t next = 0, read = 0; next < chosen.steps.size(); ++next) {
     if (cancelled()) return absl::CancelledError("the caller has gone");
-    RP_RETURN_IF_ERROR(query.AddStep(store, step));
+    if (next == read) {
+      const absl::Span<const v1::StepInfo> portion =
+          absl::MakeConstSpan(chosen.steps).subspan(next, rollups.portion());
+      RP_RETURN_IF_ERROR(rollups.Read(portion));
+      read += portion.size();
+    }
+    RP_RETURN_IF_ERROR(query.AddStep(store, chosen.steps[next], &rollups));
   }
   return query.Write(chosen.deleted.size(), write);
 }

@@ -30,6 +30,7 @@
 #include "collector/server/http_text_server.h"
 #include "collector/server/janitor.h"
 #include "collector/server/metrics.h"
+#include "collector/server/roller.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/status_macros.h"
 #include "common/config/trigger_spec.h"
@@ -57,6 +58,7 @@ constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
 constexpr size_t kMaxAuditedTasks = 256;
 constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
 
 class ServerImpl final : public Server {
  public:
@@ -99,7 +101,8 @@ class ServerImpl final : public Server {
         janitor_({RetentionOf(config),
                   absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
                  store_.get(), clock, logger,
-                 [this] { return LiveIncarnations(); }) {}
+                 [this] { return LiveIncarnations(); }),
+        roller_(store_.get(), logger, kRollerLook) {}
 
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
@@ -172,6 +175,9 @@ class ServerImpl final : public Server {
       acceptor->HandleNewConnection(&connection);
     });
     janitor_.Start();
+    // Nobody asks a private collector over steps, and its job needs the
+    // processors.
+    if (config_.job_dir.empty()) roller_.Start();
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitFor(kTick)) {
         control_.Tick();
@@ -193,6 +199,7 @@ class ServerImpl final : public Server {
     EndCalls();
     metrics_server_.reset();
     janitor_.Stop();
+    roller_.Stop();
     StopTicker();
     // What a stream still does elsewhere needs the commit queue, and is audited
     // like what the control plane still saves.
@@ -438,6 +445,7 @@ class ServerImpl final : public Server {
   ControlService control_service_;
   ArchiveService archive_service_;
   Janitor janitor_;
+  Roller roller_;
   std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<ConnectionGate> gate_;

@@ -136,14 +136,34 @@ class LevelDbIndex : public Index {
                     const std::function<absl::Status(absl::string_view key,
                                                      absl::string_view value)>&
                         callback) override {
+    return ScanWhile(
+        prefix,
+        [prefix](absl::string_view key) {
+          return absl::StartsWith(key, prefix);
+        },
+        callback);
+  }
+
+  absl::Status ScanRange(
+      absl::string_view first, absl::string_view last,
+      const std::function<absl::Status(
+          absl::string_view key, absl::string_view value)>& callback) override {
+    return ScanWhile(
+        first, [last](absl::string_view key) { return key <= last; }, callback);
+  }
+
+  template <typename Wanted>
+  absl::Status ScanWhile(
+      absl::string_view first, const Wanted& wanted,
+      const std::function<absl::Status(absl::string_view key,
+                                       absl::string_view value)>& callback) {
     leveldb::ReadOptions options;
     options.fill_cache = false;
     options.verify_checksums = true;
     const std::shared_ptr<leveldb::DB> db = Db();
     if (db == nullptr) return Closed();
     const std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
-    for (it->Seek(ToSlice(prefix));
-         it->Valid() && absl::StartsWith(ToView(it->key()), prefix);
+    for (it->Seek(ToSlice(first)); it->Valid() && wanted(ToView(it->key()));
          it->Next()) {
       if (const absl::Status status =
               callback(ToView(it->key()), ToView(it->value()));

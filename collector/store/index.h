@@ -39,6 +39,11 @@ class Index {
       absl::string_view prefix,
       const std::function<absl::Status(absl::string_view key,
                                        absl::string_view value)>& callback) = 0;
+  // The same of keys from `first` to `last`, both included.
+  virtual absl::Status ScanRange(
+      absl::string_view first, absl::string_view last,
+      const std::function<absl::Status(absl::string_view key,
+                                       absl::string_view value)>& callback) = 0;
   // Gives back the space of what was deleted under `prefix`.
   virtual void Compact(absl::string_view prefix) = 0;
 };

@@ -140,6 +140,36 @@ std::string DeletedStep(uint32_t run, int64_t step, uint64_t incarnation) {
 }
 std::string Tombstone(absl::string_view run) { return WithName('t', run); }
 
+std::string PendingRollup(uint32_t run, int64_t step, uint64_t incarnation) {
+  std::string key = Step(run, step, incarnation);
+  key[0] = 'u';
+  return key;
+}
+std::string RollupHeads(uint32_t run, uint64_t incarnation) {
+  std::string key = Table('h', run);
+  AppendBigEndian(incarnation, &key);
+  return key;
+}
+std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block) {
+  std::string key = Table('a', run);
+  AppendBigEndian(incarnation, &key);
+  AppendBigEndian(block, &key);
+  return key;
+}
+std::string AtStep(absl::string_view prefix, int64_t step) {
+  return AtOffset(prefix, static_cast<uint64_t>(step));
+}
+std::string RollupName(uint32_t run, uint32_t id) {
+  std::string key = Table('n', run);
+  AppendBigEndian(id, &key);
+  return key;
+}
+std::string RollupLayout(uint32_t run, uint32_t number) {
+  std::string key = Table('o', run);
+  AppendBigEndian(number, &key);
+  return key;
+}
+
 std::optional<uint32_t> ParseRun(absl::string_view key) {
   if (key.size() < 1 + 4) return std::nullopt;
   uint32_t run = 0;
@@ -173,6 +203,16 @@ std::optional<uint64_t> ParsePartialSender(absl::string_view key) {
 std::optional<uint64_t> ParseSegment(absl::string_view key) {
   if (key.size() != 1 + 8) return std::nullopt;
   return ReadBigEndian64(key.substr(1));
+}
+
+std::optional<int64_t> ParseRollupStep(absl::string_view key) {
+  if (key.size() != 1 + 4 + 8 + 8 && key.size() != 1 + 4 + 8 + 4 + 8)
+    return std::nullopt;
+  return static_cast<int64_t>(ReadBigEndian64(key.substr(key.size() - 8)));
+}
+std::optional<uint32_t> ParseRollupNumber(absl::string_view key) {
+  if (key.size() != 1 + 4 + 4) return std::nullopt;
+  return ParseRun(key.substr(4));
 }
 
 std::string SyncedValue(const Synced& synced) {

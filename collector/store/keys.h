@@ -14,6 +14,11 @@
 //                                             payload that one sender has not
 //                                             finished
 //   d run(4) [step(8) incarnation(8)]         deletion to finish; empty value
+//   u run(4) step(8) incarnation(8)           to be rolled up; empty value
+//   h run(4) incarnation(8) step(8)           RollupHead
+//   a run(4) incarnation(8) block(4) step(8)  statistics of a block of values
+//   n run(4) id(4)                            RollupName: of a value
+//   o run(4) number(4)                        RollupLayout
 //   t run-name                                RunTombstone
 //   l run-name                                PlanSpec
 //   x                                         closed cleanly
@@ -75,6 +80,13 @@ std::string ReferencePrefix(uint32_t run, absl::string_view digest,
 std::string DeletedRun(uint32_t run);
 std::string DeletedStep(uint32_t run, int64_t step, uint64_t incarnation);
 std::string Tombstone(absl::string_view run);
+std::string PendingRollup(uint32_t run, int64_t step, uint64_t incarnation);
+std::string RollupHeads(uint32_t run, uint64_t incarnation);
+std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block);
+// `prefix` of either of them, and the step.
+std::string AtStep(absl::string_view prefix, int64_t step);
+std::string RollupName(uint32_t run, uint32_t id);
+std::string RollupLayout(uint32_t run, uint32_t number);
 // All keys of a run in one table.
 std::string TableOfRun(char table, uint32_t run);
 
@@ -98,6 +110,10 @@ std::optional<uint64_t> ParseChunkOffset(absl::string_view key);
 // Of a key of table q.
 std::optional<uint64_t> ParsePartialSender(absl::string_view key);
 std::optional<uint64_t> ParseSegment(absl::string_view key);
+// Of a key of table h or a.
+std::optional<int64_t> ParseRollupStep(absl::string_view key);
+// Id or number of a key of table n or o.
+std::optional<uint32_t> ParseRollupNumber(absl::string_view key);
 
 // The value of kSynced.
 struct Synced {

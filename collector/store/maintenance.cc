@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/rollup_blocks.h"
 #include "collector/store/row_writer.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -101,6 +102,22 @@ absl::Status MarkSteps(StoreHooks* store, uint32_t run,
   });
 }
 
+absl::Status RemoveRollup(Index* index, uint32_t run, const StepToDelete& step,
+                          RowWriter* rows) {
+  RP_RETURN_IF_ERROR(
+      rows->Delete(keys::PendingRollup(run, step.step, step.incarnation)));
+  const std::string key =
+      keys::AtStep(keys::RollupHeads(run, step.incarnation), step.step);
+  RP_ASSIGN_OR_RETURN(const std::vector<uint32_t> blocks,
+                      RollupBlocksOf(index, run, key));
+  for (const uint32_t block : blocks) {
+    RP_RETURN_IF_ERROR(rows->Delete(keys::AtStep(
+        keys::RollupBlocks(run, step.incarnation, block), step.step)));
+  }
+  // Behind its blocks: as long as it is there they can be found.
+  return rows->Delete(key);
+}
+
 // Removes records and references of a marked step; its payloads go into
 // `candidates`.
 absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
@@ -132,6 +149,7 @@ absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
         ++records;
         return rows.Delete(key);
       }));
+  RP_RETURN_IF_ERROR(RemoveRollup(index, run, step, &rows));
   report->set_records(report->records() + records);
   return rows.Finish(/*sync=*/false);
 }
@@ -182,9 +200,9 @@ absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
-  for (const char table : {'f', 'k', 'q', 'i', 'd'})
+  for (const char table : {'u', 'h', 'a', 'n', 'o', 'f', 'k', 'q', 'i', 'd'})
     RP_RETURN_IF_ERROR(DeleteTable(store, table, run).status());
-  for (const char table : {'c', 'f', 'k'})
+  for (const char table : {'c', 'f', 'k', 'a', 'h'})
     index->Compact(keys::TableOfRun(table, run));
   return absl::OkStatus();
 }

@@ -49,6 +49,7 @@ class Rebuilder {
     }));
     RP_RETURN_IF_ERROR(ReadPrincipals());
     RP_RETURN_IF_ERROR(Payloads());
+    RP_RETURN_IF_ERROR(DropRollups());
     RP_RETURN_IF_ERROR(Records());
     RP_RETURN_IF_ERROR(Runs());
     RP_RETURN_IF_ERROR(Marks());
@@ -187,6 +188,19 @@ class Rebuilder {
     return rows.Finish(/*sync=*/true);
   }
 
+  // A name that was lost would be given to another value. They are made again
+  // of the records.
+  absl::Status DropRollups() {
+    RowWriter rows(index_.get());
+    for (const char* const table : {"u", "h", "a", "n", "o"}) {
+      RP_RETURN_IF_ERROR(
+          index_->Scan(table, [&](absl::string_view key, absl::string_view) {
+            return rows.Delete(key);
+          }));
+    }
+    return rows.Finish(/*sync=*/true);
+  }
+
   struct Step {
     v1::StepRow old;
     v1::StepRow counted;
@@ -269,6 +283,9 @@ class Rebuilder {
       row.set_end_order(step->old.end_order());
     }
     counted_[run] += row.records();
+    const std::optional<keys::StepParts> place = keys::ParseStep(key);
+    RP_RETURN_IF_ERROR(
+        rows->Put(keys::PendingRollup(run, place->step, incarnation), ""));
     return rows->Put(key, row.SerializeAsString());
   }
 

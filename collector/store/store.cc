@@ -23,6 +23,7 @@ absl::Status StoreImpl::Initialise() {
         status.code(), absl::StrCat(options_.data_dir, ": ", status.message()));
   }
   RP_RETURN_IF_ERROR(LoadRuns());
+  RP_RETURN_IF_ERROR(LoadPendingRollups());
   recovery_.torn_bytes_dropped = payloads_->recovery().torn_bytes_dropped;
   recovery_.segments = payloads_->recovery().segments;
   if (schema.has_value() && !clean_) RP_RETURN_IF_ERROR(RecoverChunks());

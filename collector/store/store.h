@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -117,6 +118,30 @@ struct IncarnationClaim {
   std::string principal;
 };
 
+// One process' view of one step; what `rank{R}` or `proc{pid}` holds.
+struct StepKey {
+  std::string run;
+  int64_t step = 0;
+  std::optional<int64_t> rank;
+  int64_t pid = 0;
+  uint64_t incarnation = 0;
+};
+
+// A process' step that ended, and that no rollup of all its records is there of.
+struct PendingRollup {
+  uint32_t run_number = 0;
+  StepKey key;
+};
+
+// What a step is rolled up to (docs/formats.md, "Rollups"), and what the run
+// needs to read it that is not stored yet.
+struct RollupRows {
+  v1::RollupHead head;
+  std::vector<std::pair<uint32_t, std::string>> blocks;
+  std::vector<std::pair<uint32_t, v1::RollupName>> names;
+  std::vector<std::pair<uint32_t, v1::RollupLayout>> layouts;
+};
+
 struct OpenedIncarnation {
   // Highest sequence number of it that is committed; 0 for a new one.
   uint64_t committed = 0;
@@ -128,15 +153,6 @@ struct OpenedIncarnation {
   std::string principal;
   // The newest of its frames that were refused.
   std::vector<v1::RefusalRow> refusals;
-};
-
-// One process' view of one step; what `rank{R}` or `proc{pid}` holds.
-struct StepKey {
-  std::string run;
-  int64_t step = 0;
-  std::optional<int64_t> rank;
-  int64_t pid = 0;
-  uint64_t incarnation = 0;
 };
 
 // Orders from here on are of records that the session or the collector added
@@ -243,6 +259,44 @@ class Store {
   virtual absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) = 0;
+
+  // Rollups are derived: whoever reads one compares RollupHead.records with
+  // StepInfo.records, and goes to the records where they differ.
+  // Some of what is to be rolled up, the oldest steps of a run first.
+  virtual std::vector<PendingRollup> PendingRollups(size_t most) = 0;
+  // The step cannot be rolled up: not to be named again by this Store.
+  virtual void SetRollupAside(const PendingRollup& step) = 0;
+  // Has every step of the run rolled up, whether it ended or not, that has no
+  // rollup which holds; returns how many.
+  virtual absl::StatusOr<uint64_t> QueueRollups(const std::string& run) = 0;
+  // Whole or not at all; replaces what the step was rolled up to before. Waits
+  // for deletions, never holds up a Commit. FAILED_PRECONDITION: the step or
+  // its run is not there any more.
+  virtual absl::Status WriteRollup(const PendingRollup& step,
+                                   const RollupRows& rows) = 0;
+  // Of the run in all that follows. NOT_FOUND.
+  virtual absl::StatusOr<uint32_t> RunNumber(const std::string& run) = 0;
+  virtual absl::Status ForEachRollupName(
+      uint32_t run,
+      const std::function<absl::Status(uint32_t id, const v1::RollupName&)>&
+          callback) = 0;
+  virtual absl::Status ForEachRollupLayout(
+      uint32_t run,
+      const std::function<absl::Status(uint32_t number,
+                                       const v1::RollupLayout&)>& callback) = 0;
+  // Nothing where there is none of this number.
+  virtual absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
+      uint32_t run, uint32_t number) = 0;
+  // Of one process, steps ascending, from the first to the last one given.
+  virtual absl::Status ForEachRollupHead(
+      uint32_t run, uint64_t incarnation, int64_t first_step, int64_t last_step,
+      const std::function<absl::Status(int64_t step, const v1::RollupHead&)>&
+          callback) = 0;
+  virtual absl::Status ForEachRollupBlock(
+      uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
+      int64_t last_step,
+      const std::function<absl::Status(int64_t step, absl::string_view)>&
+          callback) = 0;
 
   // Maintenance: one job at a time, others wait; ingest and reading go on.
   virtual absl::StatusOr<v1::VerifyReport> Verify(

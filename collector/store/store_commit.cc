@@ -338,9 +338,12 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
                     incarnations_[id].SerializeAsString());
   }
   for (const StepId& id : work.steps) {
-    work.batch->Put(
-        keys::Step(std::get<0>(id), std::get<1>(id), std::get<2>(id)),
-        steps_[id].SerializeAsString());
+    const auto& [run, step, incarnation] = id;
+    const v1::StepRow& row = steps_[id];
+    work.batch->Put(keys::Step(run, step, incarnation),
+                    row.SerializeAsString());
+    if (row.has_end() && row.deleted_unix_ns() == 0)
+      work.batch->Put(keys::PendingRollup(run, step, incarnation), "");
   }
   for (const std::string& run : work.runs)
     work.batch->Put(keys::Run(run), runs_[run].SerializeAsString());
@@ -359,6 +362,10 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   }
   named_segments_.insert(new_segments.begin(), new_segments.end());
   for (const RunIncarnation& id : work.incarnations) heard_[id] = heard;
+  for (const StepId& id : work.steps) {
+    const v1::StepRow& row = steps_[id];
+    if (row.has_end() && row.deleted_unix_ns() == 0) AddPendingRollup(id);
+  }
   for (const auto& [reason, records] : work.lost_records)
     lost_records_[reason] += records;
   partials_.Trim();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the Store is made. Its methods are in store_commit.cc (what agents send),
 // store_read.cc (queries), store_upkeep.cc (maintenance), store_recovery.cc
-// (what an end without goodbye left behind), store.cc (opening). Only these
+// (what an end without goodbye left behind), store_rollup.cc, store.cc (opening). Only these
 // files include this.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
@@ -116,6 +116,31 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  std::vector<PendingRollup> PendingRollups(size_t most) override;
+  void SetRollupAside(const PendingRollup& step) override;
+  absl::StatusOr<uint64_t> QueueRollups(const std::string& run) override;
+  absl::Status WriteRollup(const PendingRollup& step,
+                           const RollupRows& rows) override;
+  absl::StatusOr<uint32_t> RunNumber(const std::string& run) override;
+  absl::Status ForEachRollupName(
+      uint32_t run,
+      const std::function<absl::Status(uint32_t, const v1::RollupName&)>&
+          callback) override;
+  absl::Status ForEachRollupLayout(
+      uint32_t run,
+      const std::function<absl::Status(uint32_t, const v1::RollupLayout&)>&
+          callback) override;
+  absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
+      uint32_t run, uint32_t number) override;
+  absl::Status ForEachRollupHead(
+      uint32_t run, uint64_t incarnation, int64_t first_step, int64_t last_step,
+      const std::function<absl::Status(int64_t, const v1::RollupHead&)>&
+          callback) override;
+  absl::Status ForEachRollupBlock(
+      uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
+      int64_t last_step,
+      const std::function<absl::Status(int64_t, absl::string_view)>& callback)
+      override;
   absl::StatusOr<v1::VerifyReport> Verify(
       const v1::VerifyRequest& request,
       const std::function<absl::Status(const v1::VerifyReport&)>& progress)
@@ -220,6 +245,10 @@ class StoreImpl : public Store, private StoreHooks {
   // Forgets what is cached of a run that is deleted.
   void ForgetRun(uint32_t run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // As many as are kept.
+  absl::Status LoadPendingRollups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPendingRollup(const StepId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // Recovery, at open.
   absl::Status LoadRuns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What may be torn is removed, what is damaged is marked.
@@ -277,8 +306,17 @@ class StoreImpl : public Store, private StoreHooks {
   // Records lost since the store was opened, by LossReason.
   std::map<int, uint64_t> lost_records_ ABSL_GUARDED_BY(mutex_);
 
+  // Rows of table u, those aside left out; if there are too many, the first of
+  // them.
+  std::set<StepId> pending_rollups_ ABSL_GUARDED_BY(mutex_);
+  std::set<StepId> rollups_aside_ ABSL_GUARDED_BY(mutex_);
+  bool more_pending_rollups_ ABSL_GUARDED_BY(mutex_) = false;
+
   // One job at a time; taken before the others.
-  absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(sync_mutex_);
+  absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(rollup_mutex_);
+  // While a rollup is written and while steps are deleted, so that none is
+  // written of a step that is gone. Commits do not take it.
+  absl::Mutex rollup_mutex_ ABSL_ACQUIRED_BEFORE(sync_mutex_);
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
 };
 

@@ -120,6 +120,7 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::DeleteRun(const std::string& name) {
 absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
     const DeleteOptions& options) {
   absl::MutexLock lock(&maintenance_mutex_);
+  absl::MutexLock rollup_lock(&rollup_mutex_);
   uint32_t id = 0;
   {
     absl::MutexLock run_lock(&mutex_);
@@ -157,7 +158,7 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
     RP_RETURN_IF_ERROR(DeleteSteps(this, id, steps, keep_from,
                                    absl::ToUnixNanos(clock_->Now()), &report));
     if (!options.reclaim) return report;
-    for (const char table : {'c', 'f', 'k'})
+    for (const char table : {'c', 'f', 'k', 'h'})
       index_->Compact(keys::TableOfRun(table, id));
   }
   if (!options.reclaim) return report;

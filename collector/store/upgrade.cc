@@ -92,7 +92,8 @@ absl::Status BringUpToDate(Index* index, absl::string_view version) {
   if (version == kSchemaVersion) return absl::OkStatus();
   if (version == "1") {
     RP_RETURN_IF_ERROR(ReferenceBuilder(index).Run());
-  } else if (!version.empty() && version != "2" && version != "3") {
+  } else if (!version.empty() && version != "2" && version != "3" &&
+             version != "4") {
     return absl::FailedPreconditionError(absl::StrCat(
         "format version ", version,
         " is not known; this rankprobed reads versions 1 to ", kSchemaVersion));

@@ -32,6 +32,7 @@ namespace {
 constexpr size_t kTensorBytes = 16 << 20;
 constexpr size_t kFrameBytes = (1 << 20) - 256;
 constexpr uint64_t kRecordsPerBuffer = 500;
+constexpr uint64_t kRecordsPerStep = 10000;
 
 double Seconds() {
   return std::chrono::duration<double>(
@@ -99,9 +100,16 @@ int Records(Session* session, uint64_t count) {
   const double began = Seconds();
   for (uint64_t done = 0; done < count; done += kRecordsPerBuffer) {
     auto records = std::make_unique<RecordBuffer>();
-    records->batch()->set_step(static_cast<int64_t>(done / 10000));
+    records->batch()->set_step(static_cast<int64_t>(done / kRecordsPerStep));
+    const uint64_t first = done % kRecordsPerStep;
     for (uint64_t i = 0; i < kRecordsPerBuffer; ++i)
-      bench::FillRecord(done + i, records->Add());
+      bench::FillRecord(first + i, records->Add());
+    if (first + kRecordsPerBuffer == kRecordsPerStep) {
+      // A step that ends is rolled up.
+      v1::Record* const end = records->Add();
+      end->set_order(kRecordsPerStep);
+      end->mutable_step_end()->set_call_phases(kRecordsPerStep);
+    }
     if (!session->SubmitRecords(std::move(records)))
       return Fail("records were shed");
   }

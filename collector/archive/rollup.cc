@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/archive/rollup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "collector/archive/load_step.h"
+#include "collector/archive/rollup_block.h"
+#include "common/base/status_macros.h"
+#include "dump_format/statistics_json.h"
+
+namespace rankprobe {
+namespace {
+
+// Names of either kind in a run. One that has more has names that do not come
+// again, of which there is nothing to ask over steps.
+constexpr uint32_t kMaxNames = 1 << 20;
+constexpr uint32_t kMaxLayouts = 1 << 20;
+constexpr size_t kMaxDictionaries = 4;
+constexpr size_t kPortion = 256;
+constexpr int kMaxTries = 4;
+
+std::string NameKey(bool given, absl::string_view entry,
+                    absl::string_view value, uint32_t nth) {
+  return absl::StrCat(given ? "<" : ">", nth, " ", entry.size(), " ", entry,
+                      value);
+}
+
+std::string LayoutKey(const v1::RollupLayout& layout) {
+  return layout.SerializeAsString();
+}
+
+uint64_t ZigZag(int64_t value) {
+  return static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
+}
+
+}  // namespace
+
+bool IsGiven(CallSection section) {
+  return section == CallSection::kInputArgs ||
+         section == CallSection::kInputKwargs ||
+         section == CallSection::kParameters || section == CallSection::kInput;
+}
+
+absl::StatusOr<RollupMaker::Dictionary*> RollupMaker::Load(uint32_t run) {
+  const auto it = dictionaries_.find(run);
+  if (it != dictionaries_.end()) return &it->second;
+  Dictionary dictionary;
+  RP_RETURN_IF_ERROR(store_->ForEachRollupName(
+      run, [&](uint32_t id, const v1::RollupName& name) {
+        const bool given = id >= kFirstGivenValue;
+        dictionary.ids[NameKey(given, name.entry(), name.value(), name.nth())] =
+            id;
+        uint32_t& next = given ? dictionary.next_given : dictionary.next_made;
+        next = std::max(next, id + 1);
+        return absl::OkStatus();
+      }));
+  RP_RETURN_IF_ERROR(store_->ForEachRollupLayout(
+      run, [&](uint32_t number, const v1::RollupLayout& layout) {
+        dictionary.layouts[LayoutKey(layout)] = number;
+        dictionary.next_layout = std::max(dictionary.next_layout, number + 1);
+        return absl::OkStatus();
+      }));
+  if (dictionaries_.size() >= kMaxDictionaries) dictionaries_.clear();
+  return &(dictionaries_[run] = std::move(dictionary));
+}
+
+absl::Status RollupMaker::RollUp(const PendingRollup& step) {
+  RP_ASSIGN_OR_RETURN(Dictionary* const names, Load(step.run_number));
+  // Counted apart: a record that comes while the step is read makes the rollup
+  // one that does not hold.
+  RollupRows rows;
+  uint64_t records = 0;
+  RP_ASSIGN_OR_RETURN(const StepView view,
+                      LoadStep(store_, step.key, &records));
+  rows.head.set_records(records);
+  std::map<uint32_t, RollupBlockWriter> blocks;
+  absl::flat_hash_set<uint32_t> seen;
+  v1::RollupLayout layout;
+  int64_t last_made = -1, last_given = int64_t{kFirstGivenValue} - 1;
+  uint64_t values = 0, non_finite = 0;
+  std::optional<double> largest;
+  absl::Status status;
+  const auto add = [&](const std::string& entry, CallSection section,
+                       absl::string_view value,
+                       const v1::TensorSummary& tensor) -> absl::Status {
+    const bool given = IsGiven(section);
+    uint32_t id = 0;
+    for (uint32_t nth = 0;; ++nth) {
+      const auto [it, is_new] =
+          names->ids.try_emplace(NameKey(given, entry, value, nth), 0);
+      if (is_new) {
+        uint32_t& next = given ? names->next_given : names->next_made;
+        if (next % kFirstGivenValue >= kMaxNames) {
+          return absl::OutOfRangeError(
+              absl::StrCat("more than ", kMaxNames, " names of values"));
+        }
+        it->second = next++;
+        v1::RollupName name;
+        name.set_entry(entry);
+        name.set_value(std::string(value));
+        name.set_nth(nth);
+        rows.names.emplace_back(it->second, std::move(name));
+      }
+      id = it->second;
+      if (seen.insert(id).second) break;
+    }
+    int64_t& last = given ? last_given : last_made;
+    layout.add_order(ZigZag(int64_t{id} - last) << 1 | (given ? 1 : 0));
+    last = id;
+    RollupBlockWriter& block = blocks[id / kRollupBlockValues];
+    bool any = false, finite = true;
+    for (size_t stat = 0; stat < kStatCount; ++stat) {
+      const std::optional<double> number =
+          StatisticOf(tensor, static_cast<Stat>(stat));
+      if (!number.has_value()) continue;
+      block.Put(id % kRollupBlockValues, static_cast<Stat>(stat), *number);
+      any = true;
+      finite = finite && std::isfinite(*number);
+      if (stat == kNorm && !given &&
+          (!largest.has_value() || std::isnan(*number) || *number > *largest))
+        largest = *number;
+    }
+    values += any ? 1 : 0;
+    non_finite += finite ? 0 : 1;
+    return absl::OkStatus();
+  };
+  for (const v1::CallPhase& call : view.calls) {
+    ForEachNamedTensor(call, [&](CallSection section, absl::string_view name,
+                                 const v1::TensorSummary& tensor) {
+      if (status.ok()) status = add(call.entry(), section, name, tensor);
+    });
+    RP_RETURN_IF_ERROR(status);
+  }
+  for (const auto& [block, writer] : blocks) {
+    rows.blocks.emplace_back(block, writer.Encode());
+    const int intervals = layout.blocks_size();
+    if (intervals > 0 && layout.blocks(intervals - 1) + 1 == block) {
+      layout.set_blocks(intervals - 1, block);
+    } else {
+      layout.add_blocks(block);
+      layout.add_blocks(block);
+    }
+  }
+  const auto [it, is_new] =
+      names->layouts.try_emplace(LayoutKey(layout), names->next_layout);
+  if (is_new) {
+    if (names->next_layout >= kMaxLayouts)
+      return absl::OutOfRangeError("too many sets of calls");
+    ++names->next_layout;
+    rows.layouts.emplace_back(it->second, layout);
+  }
+  rows.head.set_layout(it->second);
+  rows.head.set_values(static_cast<uint32_t>(values));
+  rows.head.set_non_finite(static_cast<uint32_t>(non_finite));
+  if (largest.has_value()) rows.head.set_largest_norm(*largest);
+  return store_->WriteRollup(step, rows);
+}
+
+RollupMaker::Report RollupMaker::RollUpPending(
+    absl::FunctionRef<bool()> cancelled) {
+  Report report;
+  // Records that come while a step is rolled up have it done again.
+  absl::flat_hash_map<std::pair<int64_t, uint64_t>, int> tries;
+  for (;;) {
+    const std::vector<PendingRollup> steps = store_->PendingRollups(kPortion);
+    if (steps.empty()) return report;
+    for (const PendingRollup& step : steps) {
+      if (cancelled()) return report;
+      absl::Status status = RollUp(step);
+      if (++tries[{step.key.step, step.key.incarnation}] > kMaxTries)
+        status = absl::AbortedError("its records change all the time");
+      if (status.ok()) {
+        ++report.steps;
+        continue;
+      }
+      // What it had learned may not have been stored.
+      dictionaries_.erase(step.run_number);
+      if (absl::IsFailedPrecondition(status)) continue;  // deleted meanwhile
+      // No room, or a store that takes no writes: later ones fare no better.
+      if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
+        return report;
+      store_->SetRollupAside(step);
+      ++report.aside;
+      report.why = status;
+    }
+  }
+}
+
+}  // namespace rankprobe

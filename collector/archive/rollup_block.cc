@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/archive/rollup_block.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/numeric/bits.h"
+
+namespace rankprobe {
+namespace {
+
+// On disk a statistic is its number here.
+static_assert(kMax == 0 && kMin == 1 && kMean == 2 && kNorm == 3 &&
+              kNanCount == 4 && kInfCount == 5 && kZeroCount == 6 && kStd == 7);
+constexpr uint8_t kWideColumn = 0x80;
+constexpr size_t kColumnHead = 1 + 8;
+
+bool FitsFloat(double value) {
+  if (!std::isfinite(value)) return true;
+  if (std::abs(value) > std::numeric_limits<float>::max()) return false;
+  return static_cast<double>(static_cast<float>(value)) == value;
+}
+
+template <typename Bits, typename T>
+void AppendNumber(T value, std::string* out) {
+  Bits bits;
+  static_assert(sizeof(bits) == sizeof(value));
+  std::memcpy(&bits, &value, sizeof(bits));
+  for (size_t i = 0; i < sizeof(bits); ++i)
+    out->push_back(static_cast<char>(bits >> (8 * i) & 0xff));
+}
+
+template <typename Bits, typename T>
+T ReadNumber(const char* bytes) {
+  Bits bits = 0;
+  for (size_t i = 0; i < sizeof(bits); ++i)
+    bits |= static_cast<Bits>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  T value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+void RollupBlockWriter::Put(uint32_t slot, Stat stat, double value) {
+  columns_[stat].present |= uint64_t{1} << slot;
+  columns_[stat].values[slot] = value;
+}
+
+std::string RollupBlockWriter::Encode() const {
+  std::string out;
+  for (size_t stat = 0; stat < kStatCount; ++stat) {
+    const Column& column = columns_[stat];
+    if (column.present == 0) continue;
+    bool wide = false;
+    for (uint64_t left = column.present; left != 0; left &= left - 1)
+      wide = wide || !FitsFloat(column.values[absl::countr_zero(left)]);
+    out.push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
+    AppendNumber<uint64_t>(column.present, &out);
+    for (uint64_t left = column.present; left != 0; left &= left - 1) {
+      const double value = column.values[absl::countr_zero(left)];
+      if (wide) {
+        AppendNumber<uint64_t>(value, &out);
+      } else {
+        AppendNumber<uint32_t>(static_cast<float>(value), &out);
+      }
+    }
+  }
+  return out;
+}
+
+absl::Status DecodeRollupBlock(absl::string_view bytes, Stat stat,
+                               RollupColumn* column) {
+  column->present = 0;
+  while (!bytes.empty()) {
+    if (bytes.size() < kColumnHead)
+      return absl::DataLossError("a block of a rollup ends early");
+    const auto kind = static_cast<uint8_t>(bytes[0]);
+    const auto present = ReadNumber<uint64_t, uint64_t>(bytes.data() + 1);
+    const size_t width = (kind & kWideColumn) != 0 ? 8 : 4;
+    const size_t size =
+        kColumnHead + width * static_cast<size_t>(absl::popcount(present));
+    if (bytes.size() < size)
+      return absl::DataLossError("a block of a rollup ends early");
+    if ((kind & ~kWideColumn) == stat) {
+      column->present = present;
+      const char* at = bytes.data() + kColumnHead;
+      for (uint64_t left = present; left != 0; left &= left - 1, at += width) {
+        column->values[static_cast<size_t>(absl::countr_zero(left))] =
+            width == 8 ? ReadNumber<uint64_t, double>(at)
+                       : static_cast<double>(ReadNumber<uint32_t, float>(at));
+      }
+      return absl::OkStatus();
+    }
+    bytes.remove_prefix(size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

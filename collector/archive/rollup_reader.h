@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One statistic of chosen values of a run, step by step, out of its rollups.
+// Ownership: one per question; the store outlives it. Threads: one.
+// Failure: the store's errors, DATA_LOSS for rows that cannot be read. A step
+// without a rollup that holds is no error: its records have to be read.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "collector/archive/rollup_block.h"
+#include "collector/store/store.h"
+
+namespace rankprobe {
+
+class RollupReader {
+ public:
+  RollupReader(Store* store, Stat stat) : store_(store), stat_(stat) {}
+
+  struct Name {
+    std::string entry;
+    // What `wanted` said.
+    std::string value;
+  };
+  // `wanted`: for each value of the run, what it is called; none: not asked for.
+  absl::Status Open(const std::string& run,
+                    absl::FunctionRef<std::optional<std::string>(
+                        bool given, const v1::RollupName& name)>
+                        wanted);
+  // Steps of one Read at most.
+  size_t portion() const;
+  // Reads what there is of these steps; ascending, as ChooseSteps has them.
+  absl::Status Read(absl::Span<const v1::StepInfo> steps);
+  // Of a step of the last Read: its values in the order of dump.json, those
+  // without the statistic too. False: there is no rollup that holds.
+  absl::StatusOr<bool> ForEachValue(
+      const v1::StepInfo& step,
+      absl::FunctionRef<absl::Status(const Name&, std::optional<double>)>
+          visit);
+
+ private:
+  struct Place {
+    Name name;
+    // Among the blocks that are read.
+    size_t block = 0;
+    uint32_t slot = 0;
+  };
+  using Layout = std::vector<const Place*>;
+  struct Row {
+    uint64_t records = 0;
+    uint32_t layout = 0;
+    std::vector<RollupColumn> columns;
+  };
+  absl::StatusOr<const Layout*> LayoutOf(uint32_t number);
+
+  Store* const store_;
+  const Stat stat_;
+  uint32_t run_ = 0;
+  absl::flat_hash_map<uint32_t, Place> places_;
+  std::vector<uint32_t> blocks_;
+  absl::flat_hash_map<uint32_t, Layout> layouts_;
+  bool any_ = false;
+  // Of the last Read, by incarnation and step.
+  absl::flat_hash_map<std::pair<uint64_t, int64_t>, Row> rows_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_

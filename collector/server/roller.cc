@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/server/roller.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+namespace {
+
+// Beside threads that take frames it gets a tenth of a processor.
+constexpr int kRollerNice = 10;
+
+}  // namespace
+
+Roller::Roller(Store* store, const Logger* logger, absl::Duration interval)
+    : logger_(logger), interval_(interval), maker_(store) {}
+
+Roller::~Roller() { Stop(); }
+
+void Roller::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Roller::Stop() {
+  stop_.Set();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Roller::Run() {
+  // Of this thread alone, as Linux has it. Without it rolling up is only less
+  // polite.
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)),
+                    getpriority(PRIO_PROCESS, 0) + kRollerNice);
+  while (!stop_.WaitFor(interval_)) {
+    const RollupMaker::Report report = maker_.RollUpPending(
+        [this] { return stop_.WaitFor(absl::ZeroDuration()); });
+    if (report.aside == 0) continue;
+    logger_->Log(Logger::Severity::kWarning, "rollup_failed",
+                 {{"steps", absl::StrCat(report.aside)},
+                  {"status", report.why.ToString()},
+                  {"so", "questions about them read their records"}});
+  }
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// StoreImpl: the rows of rollups. What is in them is collector/archive's.
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collector/store/keys.h"
+#include "collector/store/rollup_blocks.h"
+#include "collector/store/row_writer.h"
+#include "collector/store/store_impl.h"
+
+namespace rankprobe {
+namespace {
+
+// Steps to be rolled up that are in memory, some 64 bytes each.
+constexpr size_t kMaxPendingRollups = 1 << 18;
+// A step has no more; a layout that names more is not one of ours.
+constexpr size_t kMaxRollupBlocks = 1 << 16;
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint32_t>> RollupBlocksOf(
+    Index* index, uint32_t run, absl::string_view head_key) {
+  std::vector<uint32_t> blocks;
+  RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupHead> head,
+                      GetMessage<v1::RollupHead>(index, head_key));
+  if (!head.has_value()) return blocks;
+  RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupLayout> layout,
+                      GetMessage<v1::RollupLayout>(
+                          index, keys::RollupLayout(run, head->layout())));
+  if (!layout.has_value()) return blocks;
+  for (int i = 0; i + 1 < layout->blocks_size(); i += 2) {
+    for (uint64_t block = layout->blocks(i); block <= layout->blocks(i + 1);
+         ++block) {
+      if (blocks.size() == kMaxRollupBlocks)
+        return absl::DataLossError("the layout of a rollup cannot be read");
+      blocks.push_back(static_cast<uint32_t>(block));
+    }
+  }
+  return blocks;
+}
+
+absl::Status StoreImpl::LoadPendingRollups() {
+  more_pending_rollups_ = false;
+  const absl::Status status = index_->Scan(
+      "u", [this](absl::string_view key, absl::string_view) -> absl::Status {
+        mutex_.AssertHeld();
+        const std::optional<uint32_t> run = keys::ParseRun(key);
+        const std::optional<keys::StepParts> step = keys::ParseStep(key);
+        if (!run.has_value() || !step.has_value()) return absl::OkStatus();
+        AddPendingRollup({*run, step->step, step->incarnation});
+        return more_pending_rollups_ ? absl::CancelledError()
+                                     : absl::OkStatus();
+      });
+  return more_pending_rollups_ ? absl::OkStatus() : status;
+}
+
+void StoreImpl::AddPendingRollup(const StepId& id) {
+  if (rollups_aside_.contains(id)) return;
+  if (pending_rollups_.size() >= kMaxPendingRollups) {
+    more_pending_rollups_ = true;
+  } else {
+    pending_rollups_.insert(id);
+  }
+}
+
+std::vector<PendingRollup> StoreImpl::PendingRollups(size_t most) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<PendingRollup> out;
+  if (!sticky_.ok()) return out;
+  // What cannot be read now is asked for again with the next call.
+  if (pending_rollups_.empty() && more_pending_rollups_ &&
+      !LoadPendingRollups().ok())
+    more_pending_rollups_ = true;
+  std::map<uint32_t, absl::string_view> names;
+  for (const auto& [name, row] : runs_) names[row.id()] = name;
+  for (auto it = pending_rollups_.begin();
+       it != pending_rollups_.end() && out.size() < most;) {
+    const auto& [run, step, incarnation] = *it;
+    const auto name = names.find(run);
+    if (name == names.end()) {  // deleted
+      it = pending_rollups_.erase(it);
+      continue;
+    }
+    PendingRollup& pending = out.emplace_back();
+    pending.run_number = run;
+    pending.key.run = std::string(name->second);
+    pending.key.step = step;
+    pending.key.incarnation = incarnation;
+    ++it;
+  }
+  return out;
+}
+
+void StoreImpl::SetRollupAside(const PendingRollup& step) {
+  absl::MutexLock lock(&mutex_);
+  const StepId id(step.run_number, step.key.step, step.key.incarnation);
+  pending_rollups_.erase(id);
+  rollups_aside_.insert(id);
+}
+
+absl::StatusOr<uint64_t> StoreImpl::QueueRollups(const std::string& run) {
+  RP_ASSIGN_OR_RETURN(const uint32_t number, RunNumber(run));
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, ListSteps(run));
+  absl::MutexLock rollup_lock(&rollup_mutex_);
+  RowWriter rows(index_.get());
+  for (const v1::StepInfo& step : steps) {
+    if (step.deleted() || step.records() == 0) continue;
+    RP_ASSIGN_OR_RETURN(
+        const std::optional<v1::RollupHead> head,
+        GetMessage<v1::RollupHead>(
+            index_.get(),
+            keys::AtStep(keys::RollupHeads(number, step.incarnation()),
+                         step.step())));
+    if (head.has_value() && head->records() == step.records()) continue;
+    RP_RETURN_IF_ERROR(rows.Put(
+        keys::PendingRollup(number, step.step(), step.incarnation()), ""));
+  }
+  const uint64_t queued = rows.rows();
+  RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
+  absl::MutexLock lock(&mutex_);
+  rollups_aside_.clear();
+  RP_RETURN_IF_ERROR(LoadPendingRollups());
+  return queued;
+}
+
+absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
+                                    const RollupRows& rows) {
+  absl::MutexLock rollup_lock(&rollup_mutex_);
+  const uint32_t run = step.run_number;
+  const StepId id(run, step.key.step, step.key.incarnation);
+  {
+    absl::MutexLock lock(&mutex_);
+    RP_RETURN_IF_ERROR(sticky_);
+    const auto named = runs_.find(step.key.run);
+    const bool known = named != runs_.end() && named->second.id() == run;
+    v1::StepRow* row = nullptr;
+    if (known) {
+      RP_ASSIGN_OR_RETURN(row, LoadStep(id));
+    }
+    if (!known || row->deleted_unix_ns() != 0 || row->records() == 0) {
+      pending_rollups_.erase(id);
+      return absl::FailedPreconditionError("the step is not there any more");
+    }
+  }
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  const std::string head_key =
+      keys::AtStep(keys::RollupHeads(run, step.key.incarnation), step.key.step);
+  RP_ASSIGN_OR_RETURN(const std::vector<uint32_t> before,
+                      RollupBlocksOf(index_.get(), run, head_key));
+  const auto block_key = [&](uint32_t block) {
+    return keys::AtStep(keys::RollupBlocks(run, step.key.incarnation, block),
+                        step.key.step);
+  };
+  for (const uint32_t block : before) batch->Delete(block_key(block));
+  for (const auto& [block, bytes] : rows.blocks)
+    batch->Put(block_key(block), bytes);
+  for (const auto& [name_id, name] : rows.names)
+    batch->Put(keys::RollupName(run, name_id), name.SerializeAsString());
+  for (const auto& [number, layout] : rows.layouts)
+    batch->Put(keys::RollupLayout(run, number), layout.SerializeAsString());
+  batch->Put(head_key, rows.head.SerializeAsString());
+  absl::Status status = index_->Write(std::move(batch), /*sync=*/false);
+  absl::MutexLock lock(&mutex_);
+  if (status.ok()) {
+    RP_ASSIGN_OR_RETURN(const v1::StepRow* const row, LoadStep(id));
+    // Else records came meanwhile, and it is rolled up again.
+    if (row->records() == rows.head.records()) {
+      batch = index_->NewBatch();
+      batch->Delete(
+          keys::PendingRollup(run, step.key.step, step.key.incarnation));
+      status = index_->Write(std::move(batch), /*sync=*/false);
+      if (status.ok()) pending_rollups_.erase(id);
+    }
+  }
+  if (!status.ok() && !absl::IsResourceExhausted(status) && sticky_.ok())
+    sticky_ = status;
+  return status;
+}
+
+absl::StatusOr<uint32_t> StoreImpl::RunNumber(const std::string& run) {
+  absl::MutexLock lock(&mutex_);
+  RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
+                      LoadRun(run, /*create=*/false));
+  return row->id();
+}
+
+absl::Status StoreImpl::ForEachRollupName(
+    uint32_t run,
+    const std::function<absl::Status(uint32_t, const v1::RollupName&)>&
+        callback) {
+  v1::RollupName name;
+  return index_->Scan(
+      keys::TableOfRun('n', run),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        const std::optional<uint32_t> id = keys::ParseRollupNumber(key);
+        if (!id.has_value() ||
+            !name.ParseFromArray(value.data(), static_cast<int>(value.size())))
+          return absl::DataLossError("a name of a rollup cannot be read");
+        return callback(*id, name);
+      });
+}
+
+absl::Status StoreImpl::ForEachRollupLayout(
+    uint32_t run,
+    const std::function<absl::Status(uint32_t, const v1::RollupLayout&)>&
+        callback) {
+  v1::RollupLayout layout;
+  return index_->Scan(
+      keys::TableOfRun('o', run),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        const std::optional<uint32_t> number = keys::ParseRollupNumber(key);
+        if (!number.has_value() ||
+            !layout.ParseFromArray(value.data(),
+                                   static_cast<int>(value.size())))
+          return absl::DataLossError("a layout of a rollup cannot be read");
+        return callback(*number, layout);
+      });
+}
+
+absl::StatusOr<std::optional<v1::RollupLayout>> StoreImpl::FindRollupLayout(
+    uint32_t run, uint32_t number) {
+  return GetMessage<v1::RollupLayout>(index_.get(),
+                                      keys::RollupLayout(run, number));
+}
+
+absl::Status StoreImpl::ForEachRollupHead(
+    uint32_t run, uint64_t incarnation, int64_t first_step, int64_t last_step,
+    const std::function<absl::Status(int64_t, const v1::RollupHead&)>&
+        callback) {
+  const std::string prefix = keys::RollupHeads(run, incarnation);
+  v1::RollupHead head;
+  return index_->ScanRange(
+      keys::AtStep(prefix, first_step), keys::AtStep(prefix, last_step),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        const std::optional<int64_t> step = keys::ParseRollupStep(key);
+        if (!step.has_value() ||
+            !head.ParseFromArray(value.data(), static_cast<int>(value.size())))
+          return absl::DataLossError("a rollup cannot be read");
+        return callback(*step, head);
+      });
+}
+
+absl::Status StoreImpl::ForEachRollupBlock(
+    uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
+    int64_t last_step,
+    const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
+  const std::string prefix = keys::RollupBlocks(run, incarnation, block);
+  return index_->ScanRange(
+      keys::AtStep(prefix, first_step), keys::AtStep(prefix, last_step),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        const std::optional<int64_t> step = keys::ParseRollupStep(key);
+        if (!step.has_value())
+          return absl::DataLossError("a block of a rollup cannot be read");
+        return callback(*step, value);
+      });
+}
+
+}  // namespace rankprobe
