@@ -62,7 +62,8 @@ void Report(const Globals& globals, bool no_wait,
   const auto followed = [&](const v1::RankSwitch& rank) {
     return (rank.state() == v1::RankSwitch::STATE_APPLIED &&
             rank.applied_step() == result.effective_at_step()) ||
-           (no_wait && rank.state() == v1::RankSwitch::STATE_PREPARED);
+           ((no_wait || result.waits()) &&
+            rank.state() == v1::RankSwitch::STATE_PREPARED);
   };
   for (const v1::RankSwitch& rank : result.ranks()) {
     if (!followed(rank)) *exit_code = kPartial;

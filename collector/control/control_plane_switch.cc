@@ -225,8 +225,10 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     // Replaced by a later session of its process.
     if (it == agents_.end()) return SwitchOperation::Participant();
     const Agent& agent = it->second;
-    return SwitchOperation::Participant{agent.identity, agent.step,
-                                        agent.pace.StepNanos(MonotonicNow())};
+    const absl::Time now = MonotonicNow();
+    return SwitchOperation::Participant{
+        agent.identity, agent.step, agent.pace.StepNanos(now),
+        agent.connected && now - agent.last_moved >= agent.pace.IdleAfter()};
   };
   actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,
                                          SwitchOperation::Saved saved) {

@@ -9,11 +9,17 @@ namespace {
 constexpr absl::Duration kSpan = absl::Milliseconds(100);
 // Of the samples: ranks tell of their steps about as often.
 constexpr absl::Duration kInterval = absl::Milliseconds(10);
+constexpr size_t kLastSteps = 8;
+constexpr absl::Duration kIdleAfter = absl::Seconds(2);
 
 }  // namespace
 
 void StepPace::Note(int64_t step, int64_t last_step_ns, absl::Time now) {
-  if (last_step_ns > 0) last_step_ns_ = last_step_ns;
+  if (last_step_ns > 0) {
+    last_step_ns_ = last_step_ns;
+    lasted_ns_.push_back(last_step_ns);
+    if (lasted_ns_.size() > kLastSteps) lasted_ns_.pop_front();
+  }
   // It counts anew.
   if (step < step_) samples_.clear();
   step_ = step;
@@ -21,6 +27,12 @@ void StepPace::Note(int64_t step, int64_t last_step_ns, absl::Time now) {
     samples_.push_back({now, step});
   while (samples_.size() > 1 && now - samples_[1].at >= kSpan)
     samples_.pop_front();
+}
+
+absl::Duration StepPace::IdleAfter() const {
+  if (lasted_ns_.empty()) return kIdleAfter;
+  return std::max(kIdleAfter, 3 * absl::Nanoseconds(*std::min_element(
+                                      lasted_ns_.begin(), lasted_ns_.end())));
 }
 
 int64_t StepPace::StepNanos(absl::Time now) const {

@@ -24,6 +24,11 @@ class StepPace {
   // the time since the last step before that. 0: nothing is known.
   int64_t StepNanos(absl::Time now) const;
 
+  // Nobody would call it a step that takes this long: two seconds, and three
+  // times the shortest of the last steps. A step behind a pause is as long as
+  // that was.
+  absl::Duration IdleAfter() const;
+
  private:
   struct Sample {
     absl::Time at;
@@ -33,6 +38,8 @@ class StepPace {
   std::deque<Sample> samples_;
   int64_t step_ = 0;
   int64_t last_step_ns_ = 0;
+  // The last few.
+  std::deque<int64_t> lasted_ns_;
 };
 
 }  // namespace rankprobe

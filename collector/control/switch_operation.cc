@@ -15,6 +15,8 @@ constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
 // So long a switch waits for the disk to sync what is written. Then it goes on:
 // the plan survives this process, and a moment later the machine.
 constexpr absl::Duration kSyncWait = absl::Seconds(1);
+// For idle ranks to get the commit, or to say that it came too late.
+constexpr absl::Duration kIdleWait = absl::Milliseconds(500);
 // In a summary; the result has them all.
 constexpr size_t kMaxNamed = 8;
 
@@ -223,6 +225,7 @@ void SwitchOperation::Decide() {
   }
   actions_.agree(plan_);
   committed_ = true;
+  committed_at_ = actions_.now();
   v1::Directive directive;
   directive.mutable_commit()->set_epoch(plan_->spec.epoch());
   for (auto& [session, rank] : ranks_) {
@@ -321,7 +324,10 @@ void SwitchOperation::CallOff() {
 void SwitchOperation::Tick(absl::Time now) {
   if (finished_) return;
   if (saving_ && written_ && now >= saving_since_ + kSyncWait) Decide();
-  if (finished_ || now < deadline_) return;
+  if (finished_) return;
+  if (committed_ && now >= committed_at_ + kIdleWait && WaitsForIdleRanks())
+    return Finish(Result());
+  if (now < deadline_) return;
   if (saving_) {
     Abort();
     return Finish(absl::DeadlineExceededError(absl::StrCat(
@@ -377,6 +383,12 @@ v1::SwitchResult SwitchOperation::Result() const {
             });
   if (ranks_.empty()) {
     result.set_summary("no rank is connected; ranks that join get the plan");
+  } else if (WaitsForIdleRanks() && !request_.options.no_wait()) {
+    result.set_waits(true);
+    result.set_summary(absl::StrCat(
+        prepared, "/", ranks_.size(), " ranks will switch at step ",
+        plan_->spec.effective_at_step(),
+        ": waits for the next step (ranks are idle)"));
   } else if (request_.options.no_wait()) {
     result.set_summary(absl::StrCat(applied + prepared, "/", ranks_.size(),
                                     " ranks will switch at step ",

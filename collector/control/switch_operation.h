@@ -13,6 +13,9 @@
 // for some: those converge, the plan is theirs from their next step on, and the
 // result names them.
 //
+// Ranks that are all idle switch at the step behind the furthest: that is their
+// next, whenever it comes, and nobody waits for it.
+//
 // The plan is saved while nobody waits for the disk, and no rank hears of a
 // commit that is not saved. A plan that was saved and not agreed on is taken
 // back. Owned by a shared pointer: what is being saved holds it.
@@ -50,6 +53,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     int64_t step = -1;
     // What a step takes lately; 0: nothing is known.
     int64_t step_ns = 0;
+    // It begins no step, and nobody knows when it will: a server without
+    // requests.
+    bool idle = false;
   };
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
@@ -161,6 +167,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // What prepare and commit may take in this attempt.
   double WaitNanos() const;
   int64_t ChooseStep();
+  bool AreAllIdle() const;
+  // The step was chosen for idle ranks, none has switched, and they still are
+  // idle: nothing will happen before somebody gives them work.
+  bool WaitsForIdleRanks() const;
   // The ranks have become slower since the step was chosen.
   bool IsFarAhead(int64_t now) const;
   void Finish(absl::StatusOr<v1::SwitchResult> result);
@@ -192,6 +202,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // A plan of this switch is in the store.
   bool stored_ = false;
   bool committed_ = false;
+  absl::Time committed_at_;
+  // All ranks were idle when the step was chosen.
+  bool for_idle_ = false;
   bool finished_ = false;
 };
 

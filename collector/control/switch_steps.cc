@@ -15,6 +15,8 @@ namespace {
 constexpr double kRoundTripNs = 1e8;
 constexpr double kRoundTripNsPerRank = 2e5;
 constexpr uint32_t kOvertakingAttempts = 2;
+// Who is idle at the first attempt and has passed the step is not.
+constexpr uint32_t kIdleAttempts = 1;
 constexpr int64_t kMinMargin = 2;
 constexpr int64_t kMaxMargin = 100000;
 // From one attempt to the next, if how fast the ranks are was seen for less than
@@ -130,9 +132,37 @@ void SwitchOperation::LeaveOutliersOut() {
   }
 }
 
+bool SwitchOperation::AreAllIdle() const {
+  bool any = false;
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
+    if (!actions_.look(session).idle) return false;
+    any = true;
+  }
+  return any;
+}
+
+bool SwitchOperation::WaitsForIdleRanks() const {
+  if (!committed_ || !for_idle_) return false;
+  bool any = false;
+  for (const auto& [session, rank] : ranks_) {
+    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
+    if (rank.state != v1::RankSwitch::STATE_PREPARED) return false;
+    if (!actions_.look(session).idle) return false;
+    any = true;
+  }
+  return any;
+}
+
 int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   const int64_t furthest = FurthestStep();
+  // Of ranks that have not begun nobody knows whether they count from 0.
+  for_idle_ = attempts_ <= kIdleAttempts && furthest >= 0 && AreAllIdle();
+  if (for_idle_) {
+    margin_ = 1;
+    return furthest + 1;
+  }
   const int64_t step_ns = StepNanos(furthest);
   const bool seen_long =
       attempts_ == 1 || actions_.now() - prepared_at_ >= kSeenLong;

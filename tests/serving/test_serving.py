@@ -9,10 +9,13 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import time
 
 import harness
 import pytest
 from conftest import HERE, SMALL, read, requests, rows
+
+from polling import wait_for
 
 LONG = "A prompt of one hundred tokens, each of them a byte, " + "x" * 47
 REQUESTS = [("Explain gravity in one sentence.", 6), (LONG, 4), (LONG, 4)]
@@ -170,7 +173,10 @@ def test_a_live_server_with_two_ranks_is_switched_on_and_off(models, serve, tmp_
         assert server.log.count("rankprobe: attached to LlamaForCausalLM, idle") == 1
         # Nobody asks meanwhile: the next batch is the one to record, and it does not come by itself.
         steps = 6 + 7 + 7
-        collector.cli("enable", "--run", "live", "--at-step", steps, "--for-steps", 3, "--no-wait")
+        rested = time.monotonic() + 3  # What is under test is that no batch comes for so long.
+        wait_for(lambda: time.monotonic() >= rested, what="a pause")
+        said = collector.cli("enable", "--run", "live", "--for-steps", 3).stdout
+        assert said == f"2/2 ranks will switch at step {steps}: waits for the next step (ranks are idle)\n"
         assert _answers(server, models["llama"]) == before
         collector.cli("export", "--run", "live", "-o", tmp_path / "dump")
         assert [step.name for step in _steps(tmp_path / "dump")] == [f"step{steps + i}" for i in range(3)]
