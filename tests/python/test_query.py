@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -122,3 +123,19 @@ def test_steps_that_are_not_whole_are_named(recorded) -> None:
     result = recorded.cli("query", "--run", "time", "--rows", "rank", check=False)
     assert result.returncode == 1
     assert "0 are not whole, 2 more were deleted" in result.stdout
+
+
+def test_rollups_survive_a_collector_that_is_killed(recorded) -> None:
+    """What waits when it dies is rolled up by the next one; the answers stay."""
+    before = rows(recorded.cli("query", "--run", "time", "--of", "all", "--json").stdout)
+    recorded.kill()
+    recorded.start()
+    deadline = time.monotonic() + 60
+    while True:
+        head, grid = rows(recorded.cli("query", "--run", "time", "--of", "all", "--json").stdout)
+        assert grid == before[1]
+        if int(head.get("rolled_up_rank_steps", 0)) == 2 * STEPS:
+            break
+        assert time.monotonic() < deadline, head
+    data = recorded.cli("query", "--run", "time", "--of", "all", "--json", "--ranks", "1", "--from-step", str(BAD)).stdout
+    assert int(rows(data)[0]["rolled_up_rank_steps"]) == STEPS - BAD
