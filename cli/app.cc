@@ -20,6 +20,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterCompareCommand(app, globals, command);
   RegisterFirstDivergenceCommand(app, globals, command);
   RegisterOverflowCheckCommand(app, globals, command);
+  RegisterConfigCheckCommand(app, globals, command);
   RegisterReplicasCommand(app, globals, command);
   RegisterGraphCommand(app, globals, command);
   RegisterAccCheckCommand(app, globals, command);

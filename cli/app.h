@@ -40,6 +40,8 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
                                     ParsedCommand* command);
 void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
                                   ParsedCommand* command);
+void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
+                                ParsedCommand* command);
 void RegisterReplicasCommand(CLI::App* app, Globals* globals,
                              ParsedCommand* command);
 void RegisterGraphCommand(CLI::App* app, Globals* globals,

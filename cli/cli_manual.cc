@@ -31,8 +31,8 @@ Manual CliManual() {
       {"Watch", {"status", "top", "watch", "events", "triggers", "flight"}},
       {"Take data out", {"runs", "query", "export", "ledger"}},
       {"Find what is wrong",
-       {"overflow_check", "first-divergence", "compare", "graph_visualize",
-        "replicas", "align", "acc_check"}},
+       {"overflow_check", "first-divergence", "config_check", "compare",
+        "graph_visualize", "replicas", "align", "acc_check"}},
       {"Keep the archive", {"verify", "delete", "backup"}},
   };
   manual.examples = {
@@ -57,6 +57,9 @@ Manual CliManual() {
        {"rankprobe first-divergence dump reference",
         "rankprobe first-divergence run:new run:old",
         "rankprobe first-divergence served reference --rules vllm-llama"}},
+      {"config_check",
+       {"rankprobe config_check dump reference",
+        "rankprobe config_check run:new run:old --all"}},
       {"compare", {"rankprobe compare -tp dump -gp reference -o result -da"}},
       {"graph_visualize",
        {"rankprobe graph_visualize -tp dump -o graph",

@@ -32,6 +32,8 @@ std::string DumpJson(const StepView& view, const std::string& dump_data_dir,
                      std::vector<PayloadFile>* missing);
 
 std::string StackJson(const StepView& view);
+// {section: {name: value}}, all texts.
+std::string RunCardJson(const StepView& view);
 std::string ConstructJson(const StepView& view);
 // requests.json of a serving step; no file of msprobe's.
 std::string RequestsJson(const StepView& view);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stack.json, construct.json and requests.json, which say where calls come from
-// and whose they are.
+// stack.json, construct.json, requests.json and run_card.json, which say where
+// calls come from, whose they are and in what surroundings they ran.
 #include "absl/strings/str_cat.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_json.h"
@@ -95,6 +95,26 @@ std::string RequestsJson(const StepView& view) {
     json.EndObject();
   }
   json.EndArray();
+  return out;
+}
+
+std::string RunCardJson(const StepView& view) {
+  std::string out;
+  JsonTextWriter json(&out);
+  json.BeginObject();
+  const std::string* section = nullptr;
+  for (const auto& [key, value] : view.facts) {
+    if (section == nullptr || *section != key.first) {
+      if (section != nullptr) json.EndObject();
+      json.Key(key.first);
+      json.BeginObject();
+      section = &key.first;
+    }
+    json.Key(key.second);
+    json.String(value);
+  }
+  if (section != nullptr) json.EndObject();
+  json.EndObject();
   return out;
 }
 

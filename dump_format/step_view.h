@@ -4,8 +4,10 @@
 #ifndef RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_
 #define RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rankprobe/v1/agent.pb.h"
@@ -35,6 +37,8 @@ struct StepView {
     std::string first_entry;
   };
   std::vector<Requests> requests;
+  // By section and name.
+  std::map<std::pair<std::string, std::string>, std::string> facts;
 };
 
 }  // namespace rankprobe

@@ -18,6 +18,7 @@
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
+#include "cli/output/run_card_text.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
@@ -259,6 +260,10 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   if (!aligned.has_value()) {
     HintAtLayout(file_system.get(), flags.layout, target_input.path(),
                  reference_input.path());
+  }
+  if (!aligned.has_value() && !flags.layout.join() && !globals.json) {
+    PrintCardDifference(file_system.get(), target_input.path(),
+                        reference_input.path());
   }
   std::optional<JoinedRuns> joined;
   if (flags.layout.join()) {

@@ -22,7 +22,9 @@
 #include "cli/flags/analysis_flags.h"
 #include "cli/flags/numbers.h"
 #include "cli/output/output.h"
+#include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 namespace {
@@ -137,6 +139,7 @@ absl::StatusOr<analysis::DivergenceReport> Report(
   }
   if (flags.align.rules.empty()) {
     HintAtLayout(file_system, flags.layout, n.path(), b.path());
+    if (!globals.json) PrintCardDifference(file_system, n.path(), b.path());
     return analysis::FindDivergence(file_system, n.path(), b.path(), match,
                                     tolerance);
   }

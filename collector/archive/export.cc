@@ -214,6 +214,10 @@ class StepExporter {
       RP_RETURN_IF_ERROR(
           WriteText(directory + "/requests.json", RequestsJson(view)));
     }
+    if (!view.facts.empty()) {
+      RP_RETURN_IF_ERROR(
+          WriteText(directory + "/run_card.json", RunCardJson(view)));
+    }
     const v1::StepLedger ledger =
         AccountStep(info, view, missing, unreadable,
                     DamageOf(store_, options_.run), *refused_);

@@ -195,6 +195,10 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
       case v1::Record::kStepEnd:
         view.end = record.step_end();
         break;
+      case v1::Record::kRunCard:
+        for (const v1::RunFact& fact : record.run_card().facts())
+          view.facts[{fact.section(), fact.name()}] = fact.value();
+        break;
       case v1::Record::BODY_NOT_SET:
         break;
     }

@@ -129,6 +129,10 @@ uint64_t RecordCost(const v1::Record& record) {
       return cost + kMessage<v1::CallTrace> +
              static_cast<uint64_t>(record.trace().items_size()) *
                  (kMessage<v1::CallTrace::Item> + kString);
+    case v1::Record::kRunCard:
+      return cost + kMessage<v1::RunCard> +
+             static_cast<uint64_t>(record.run_card().facts_size()) *
+                 (kMessage<v1::RunFact> + 3 * kString);
     case v1::Record::BODY_NOT_SET:
       break;
   }

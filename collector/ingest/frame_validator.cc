@@ -80,6 +80,21 @@ absl::Status CheckRequests(const v1::StepRequests& step) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRunCard(const v1::RunCard& card) {
+  if (card.facts_size() > kMaxRunFacts)
+    return absl::InvalidArgumentError("a run card has over 1024 facts");
+  for (const v1::RunFact& fact : card.facts()) {
+    if (fact.section().empty() ||
+        fact.section().size() > kMaxFactSectionBytes || fact.name().empty() ||
+        fact.name().size() > kMaxFactNameBytes ||
+        fact.value().size() > kMaxFactValueBytes) {
+      return absl::InvalidArgumentError(
+          "a run card has a fact without a name, or one that is too long");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRecord(const v1::Record& record) {
   switch (record.body_case()) {
     case v1::Record::kCall:
@@ -96,6 +111,8 @@ absl::Status CheckRecord(const v1::Record& record) {
       if (record.stack().frames_size() > kMaxStackFrames)
         return absl::InvalidArgumentError("a stack is too deep");
       return absl::OkStatus();
+    case v1::Record::kRunCard:
+      return CheckRunCard(record.run_card());
     case v1::Record::BODY_NOT_SET:
       return absl::InvalidArgumentError("a record is empty");
     default:

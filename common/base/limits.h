@@ -46,6 +46,11 @@ inline constexpr int kMaxExtraStatistics = 32;
 // Of a server's step that are named, and of the name of one.
 inline constexpr int kMaxStepRequests = 1024;
 inline constexpr size_t kMaxRequestIdBytes = 256;
+// Of one record of a run card, and of a fact's texts.
+inline constexpr int kMaxRunFacts = 1024;
+inline constexpr size_t kMaxFactSectionBytes = 64;
+inline constexpr size_t kMaxFactNameBytes = 1024;
+inline constexpr size_t kMaxFactValueBytes = 4096;
 
 }  // namespace rankprobe
 

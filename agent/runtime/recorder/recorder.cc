@@ -456,33 +456,6 @@ std::optional<std::string> Recorder::Parent() {
   return stack.back();
 }
 
-bool Recorder::WantsLoss() const {
-  return !Forked() && watcher_ != nullptr && watcher_->active();
-}
-
-void Recorder::ReportLoss(double loss) {
-  if (WantsLoss()) watcher_->OnLoss(loss);
-}
-
-bool Recorder::WantsReplica() const {
-  return !Forked() && watcher_ != nullptr && watcher_->wants_replica();
-}
-
-void Recorder::ReportReplica(absl::Span<const TensorInfo> tensors) {
-  if (!WantsReplica()) return;
-  SummaryRequest request;
-  request.statistics = false;
-  request.digest = true;
-  uint64_t digest = 0;
-  for (const TensorInfo& tensor : tensors) {
-    const Summary summary = Summarize(tensor.view, request);
-    // Order matters: a swap of two tensors is a difference.
-    for (const uint8_t byte : summary.digest)
-      digest = (digest ^ byte) * uint64_t{0x100000001b3};
-  }
-  watcher_->OnReplica(digest);
-}
-
 void Recorder::ReportFault(absl::string_view what) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);

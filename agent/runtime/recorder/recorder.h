@@ -215,6 +215,12 @@ class Recorder {
   bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);
 
+  // --- The run card (docs/formats.md): facts of this step. Nothing unless the
+  // step is recorded for the collector. Texts are cut at the limits of
+  // common/base/limits.h, facts without a section or name left out.
+  bool WantsFacts() const;
+  void RecordFacts(absl::Span<const v1::RunFact> facts);
+
   // --- Tensors on devices, see Arrival. A front end that defers resolves
   // before Stop and Step, and before what it holds grows too large: until then
   // no record leaves. What it did not deliver is null.

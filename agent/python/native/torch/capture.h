@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -134,6 +135,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void ReportLoss(double loss);
   bool WantsReplica() const;
   void ReportReplica(const pybind11::list& tensors);
+  bool WantsFacts() const;
+  // (section, name, value), UTF-8.
+  void RecordFacts(
+      const std::vector<std::tuple<std::string, std::string, std::string>>&
+          facts);
 
   void BeginStep();
   // Waits for what devices were asked, and fills it in. Before Stop and Step.

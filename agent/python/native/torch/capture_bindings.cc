@@ -92,6 +92,8 @@ void RegisterCapture(py::module_& m) {
       .def("report_loss", &Capture::ReportLoss, py::arg("loss"))
       .def_property_readonly("wants_replica", &Capture::WantsReplica)
       .def("report_replica", &Capture::ReportReplica, py::arg("tensors"))
+      .def_property_readonly("wants_facts", &Capture::WantsFacts)
+      .def("record_facts", &Capture::RecordFacts, py::arg("facts"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
       .def("report_fault", &Capture::ReportFault, py::arg("what"))
       .def_property_readonly("seen", &Capture::seen)

@@ -249,4 +249,27 @@ void Capture::ReportReplica(const py::list& tensors) {
   });
 }
 
+bool Capture::WantsFacts() const {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  return recorder != nullptr && recorder->WantsFacts();
+}
+
+void Capture::RecordFacts(
+    const std::vector<std::tuple<std::string, std::string, std::string>>&
+        facts) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return;
+  Guarded("run card", [&] {
+    std::vector<v1::RunFact> given;
+    for (const auto& [section, name, value] : facts) {
+      v1::RunFact& fact = given.emplace_back();
+      fact.set_section(section);
+      fact.set_name(name);
+      fact.set_value(value);
+    }
+    const py::gil_scoped_release release;
+    recorder->RecordFacts(given);
+  });
+}
+
 }  // namespace rankprobe

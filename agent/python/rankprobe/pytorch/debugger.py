@@ -26,6 +26,7 @@ from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
 from rankprobe.pytorch._requests import Requests, read_requests
+from rankprobe.pytorch._run_card import RunCard
 from rankprobe.pytorch._saving import check_saved, save_variable
 from rankprobe.pytorch._session import CannotRecordError, RankSession
 from rankprobe.pytorch._steps import StepState
@@ -98,6 +99,7 @@ class PrecisionDebugger:
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
             self._namespaces = Namespaces(self._instruments.apis, namespaces)
+            self._run_card = RunCard(self._capture)
             PrecisionDebugger._instance = self
             if self._switch.enabled and not compiles():
                 self._instruments.apply(self._switch.plan)
@@ -228,6 +230,7 @@ class PrecisionDebugger:
                 self._forget()
             return
         self._instruments.end_recording()
+        self._run_card.end_recording()
         if self._steps.any_dirty:
             self._session.stop()
             self._export(self._steps.current)
@@ -284,6 +287,7 @@ class PrecisionDebugger:
         if plan["records_apis"]:
             self._namespaces.refresh()
         self._steps.begin(token_range)
+        self._run_card.begin_step(self._steps.current, model)
         self._capture.enabled = token_range is None
         self._instruments.begin_step(plan)
 
@@ -298,6 +302,7 @@ class PrecisionDebugger:
         if self._over():
             return
         self._instruments.end_recording()
+        self._run_card.end_recording()
         if self._steps.running:
             self._notices.stopped(self._switch.plan, self._capture, self._steps.current)
         self._steps.running = False
@@ -309,9 +314,11 @@ class PrecisionDebugger:
             return
         self._instruments.end_step()
         if self._steps.running:
+            self._run_card.end_recording()
             self._session.stop()
             self._session.commit()
             self._steps.running = False
+        self._run_card.end_step()
         self._capture.enabled = True
         self._session.native.step()
         self._export(self._steps.end())
@@ -341,6 +348,7 @@ class PrecisionDebugger:
         if not self._switch.enabled:
             if self._steps.running:
                 self._instruments.end_recording()
+                self._run_card.end_recording()
                 self._session.stop()
                 self._steps.running = False
             self._instruments.take_off()

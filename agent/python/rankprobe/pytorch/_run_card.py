@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells whether two runs are the same experiment, for `rankprobe config_check`.
+
+In the first step that it records a process says once what it is: versions,
+settings, the model and its weights. In every recorded step it says the states of
+its random generators, the digests of what the model is called with and the
+learning rates. Environment and command line pass an allow-list: what is not
+known to be harmless is named without its value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import importlib.metadata
+import os
+import platform
+import random
+import re
+import socket
+import sys
+import weakref
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
+
+import torch
+
+Fact = tuple[str, str, str]
+
+# Of each parameter this much is read: another seed or another checkpoint differs from its first elements on.
+_WEIGHT_BYTES = 256 << 10
+# Of what one forward is called with.
+_BATCH_BYTES = 16 << 20
+_MAX_PARAMETERS = 4096
+_MAX_FORWARDS = 16
+_MAX_LEAVES = 256
+_HAS_KWARGS = hasattr(torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
+
+_ENVIRONMENT = re.compile(
+    r"(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GLOO|HCCL|ASCEND|HIP|ROCM|XLA|"
+    r"FSDP|MEGATRON|DEEPSPEED|TRITON|VLLM)_[A-Z0-9_]+|PYTHONHASHSEED|WORLD_SIZE|LOCAL_WORLD_SIZE|TZ|"
+    r"ATEN_CPU_CAPABILITY|TOKENIZERS_PARALLELISM")
+_SECRET = re.compile(r"token|key|secret|passw|cred|auth|cookie|session|login|signature|bearer", re.IGNORECASE)
+# Options whose values say how the training is done, whatever they are.
+_OPTION = re.compile(
+    r"(.*[-_.])?(seed|lr|learning[-_]rate|batch[-_]size|epochs?|steps?|optimizer|optim|scheduler|dtype|precision|"
+    r"model|arch|backend|device|loss|dropout|momentum|weight[-_]decay|warmup|layers?|heads?|hidden[-_]size)",
+    re.IGNORECASE)
+_PLAIN = re.compile(r"[-+]?\d[\d_]*(\.\d*)?([eE][-+]?\d+)?|true|false|none|on|off|yes|no", re.IGNORECASE)
+_HYPERPARAMETER = (bool, int, float, str, type(None))
+
+
+def is_wanted() -> bool:
+    return os.environ.get("RANKPROBE_RUN_CARD", "1") not in ("0", "off", "false")
+
+
+def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
+    """ "float32[2, 3] 91c0..": of the first `limit_bytes` of its elements; without digits
+    where they cannot be read."""
+    local = getattr(tensor, "_local_tensor", tensor).detach()  # of a DTensor
+    head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
+    if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not local.numel():
+        return head
+    count = max(1, min(local.numel(), limit_bytes // local.element_size()))
+    with torch.no_grad():
+        flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
+        flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
+    buffer = (ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())
+    return f"{head} {hashlib.blake2b(buffer, digest_size=8).hexdigest()}"
+
+
+def _short(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def random_state() -> Iterator[tuple[str, str]]:
+    yield "python", _short(repr(random.getstate()).encode())
+    yield "torch", digest(torch.get_rng_state(), 1 << 20)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        yield "numpy", _short(f"{kind}{rest}".encode() + keys.tobytes())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        yield f"cuda:{torch.cuda.current_device()}", digest(torch.cuda.get_rng_state(), 1 << 20)
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    yield "python", platform.python_version()
+    yield "torch", str(torch.__version__)
+    yield "torch commit", str(torch.version.git_version)
+    yield "cuda", str(torch.version.cuda)
+    if torch.backends.cudnn.is_available():
+        yield "cudnn", str(torch.backends.cudnn.version())
+    yield "system", f"{platform.system()} {platform.machine()}"
+    yield "libc", " ".join(platform.libc_ver())
+
+
+def packages() -> Iterator[tuple[str, str]]:
+    for found in importlib.metadata.distributions():
+        # The name of the folder: reading each one's metadata takes half a second.
+        folder = re.fullmatch(r"(.+?)-([^-]+)(-py[\d.]+)?\.(dist|egg)-info",
+                              getattr(getattr(found, "_path", None), "name", ""))
+        if folder is not None:
+            yield folder.group(1).replace("_", "-").lower(), folder.group(2)
+
+
+def environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in variables.items():
+        if _ENVIRONMENT.fullmatch(name) and not _SECRET.search(name):
+            yield name, value
+
+
+def _option_value(name: str, value: str) -> str:
+    """`value`, where it is known to be harmless; else 16 bits that tell two values apart."""
+    if _SECRET.search(name):
+        return "(not recorded)"
+    if _PLAIN.fullmatch(value) or (_OPTION.fullmatch(name) and len(value) <= 64 and "://" not in value):
+        return value
+    return f"(not recorded, checksum {hashlib.blake2b(value.encode(errors='replace'), digest_size=2).hexdigest()})"
+
+
+def command_line(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    """Of sys.argv: options by name (`--lr 0.1`, `--lr=0.1`, `lr=0.1`), others by position."""
+    if not arguments:
+        return
+    yield "program", os.path.basename(arguments[0])
+    position = index = 0
+    rest = arguments[1:]
+    while index < len(rest):
+        text = rest[index]
+        index += 1
+        option = re.fullmatch(r"(--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w.@/]*(?==))(=(.*))?", text, re.DOTALL)
+        if option is None:
+            position += 1
+            yield f"argument {position}", _option_value("", text)
+        elif option.group(2) is not None:
+            yield option.group(1), _option_value(option.group(1).lstrip("-+"), option.group(3))
+        else:
+            values = []
+            while index < len(rest) and (not rest[index].startswith("-") or _PLAIN.fullmatch(rest[index])):
+                values.append(_option_value(text.lstrip("-"), rest[index]))
+                index += 1
+            yield text, " ".join(values) if values else "(set)"
+
+
+def host() -> Iterator[tuple[str, str]]:
+    yield "hostname", socket.gethostname()
+    yield "cores", str(os.cpu_count())
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            yield "processor", next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        yield "device", torch.cuda.get_device_name()
+
+
+def world() -> Iterator[tuple[str, str]]:
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        yield "ranks", str(dist.get_world_size())
+        yield "backend", str(dist.get_backend())
+    else:
+        yield "ranks", os.environ.get("WORLD_SIZE", "1")
+
+
+def determinism() -> Iterator[tuple[str, str]]:
+    yield "torch seed", str(torch.initial_seed())
+    yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
+    cudnn = torch.backends.cudnn
+    for name in ("deterministic", "benchmark", "allow_tf32"):
+        yield f"cudnn.{name}", str(getattr(cudnn, name))
+    yield "matmul.allow_tf32", str(torch.backends.cuda.matmul.allow_tf32)
+    yield "float32 matmul precision", torch.get_float32_matmul_precision()
+    yield "default dtype", str(torch.get_default_dtype())
+    yield "threads", str(torch.get_num_threads())
+    yield "threads between operators", str(torch.get_num_interop_threads())
+    yield "autocast", str(torch.is_autocast_enabled())
+
+
+def _roots(model: Any) -> list[tuple[str, torch.nn.Module]]:
+    if isinstance(model, (list, tuple)):
+        return [(f"{index}.", root) for index, root in enumerate(model)]
+    return [] if model is None else [("", model)]
+
+
+def model_facts(model: Any) -> Iterator[Fact]:
+    parameters = elements = trainable = 0
+    whole = hashlib.blake2b(digest_size=8)
+    for prefix, root in _roots(model):
+        modules = [(path, type(module).__qualname__) for path, module in root.named_modules()]
+        yield "model", f"{prefix}class", type(root).__qualname__
+        yield "model", f"{prefix}modules", f"{len(modules)} {_short(repr(modules).encode())}"
+        yield "model", f"{prefix}training", str(root.training)
+        for path, parameter in root.named_parameters():
+            parameters += 1
+            elements += parameter.numel()
+            trainable += parameter.numel() if parameter.requires_grad else 0
+            told = digest(parameter, _WEIGHT_BYTES)
+            whole.update(f"{prefix}{path} {told}\n".encode())
+            if parameters <= _MAX_PARAMETERS:
+                yield "weights", f"{prefix}{path}", told
+        for path, buffer in root.named_buffers():
+            whole.update(f"{prefix}{path} {digest(buffer, _WEIGHT_BYTES)}\n".encode())
+    if parameters:
+        yield "model", "parameters", f"{parameters}, {elements} elements, {trainable} trainable"
+        yield "weights", "(all, and buffers)", whole.hexdigest()
+
+
+def _living(base: type) -> list[Any]:
+    # By type: isinstance() would wake what only pretends to be something.
+    return [found for found in gc.get_objects() if issubclass(type(found), base)]
+
+
+def optimizer_facts(optimizers: Iterable[Any], schedulers: Iterable[Any]) -> Iterator[Fact]:
+    for number, optimizer in enumerate(optimizers):
+        name = f"{number} {type(optimizer).__name__}"
+        yield "optimizer", name, f"{len(optimizer.param_groups)} groups"
+        for index, group in enumerate(optimizer.param_groups[:64]):
+            for key, value in group.items():
+                if key == "params":
+                    yield "optimizer", f"{name}.group {index}.parameters", str(len(value))
+                elif isinstance(value, _HYPERPARAMETER) or isinstance(value, (tuple, list)):
+                    yield "optimizer", f"{name}.group {index}.{key}", repr(value)
+    for number, scheduler in enumerate(schedulers):
+        name = f"{number} {type(scheduler).__name__}"
+        yield "scheduler", name, "in use"
+        for key, value in vars(scheduler).items():
+            if not key.startswith("_") and key not in ("last_epoch", "verbose") and isinstance(
+                    value, _HYPERPARAMETER + (tuple, list)):
+                yield "scheduler", f"{name}.{key}", repr(value)
+
+
+def _tensors(value: Any, out: list[torch.Tensor], depth: int = 0) -> None:
+    if len(out) >= _MAX_LEAVES or depth > 8:
+        return
+    if isinstance(value, torch.Tensor):
+        out.append(value)
+    elif isinstance(value, Mapping):
+        for key in value:
+            _tensors(value[key], out, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _tensors(item, out, depth + 1)
+
+
+def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]]) -> str:
+    """One digest of all tensors on the host; what lies on a device is not waited for."""
+    tensors: list[torch.Tensor] = []
+    _tensors(arguments, tensors)
+    _tensors(keywords or {}, tensors)
+    if not tensors:
+        return ""
+    if any(t.device.type != "cpu" for t in tensors):
+        return "on a device: not read"
+    told = [digest(t, _BATCH_BYTES // len(tensors)) for t in tensors]
+    return told[0] if len(told) == 1 else f"{len(told)} tensors {_short(repr(told).encode())}"
+
+
+class RunCard:
+    """Says the facts of one process through its Capture. Called by PrecisionDebugger
+    alone. A fault of ours is a fact, and nothing else comes of it."""
+
+    def __init__(self, capture: Any) -> None:
+        self._capture = capture
+        self._wanted = is_wanted()
+        # The process has said what it is, and what optimizers it has.
+        self._told = self._optimizers_told = False
+        self._optimizers: list[Any] = []
+        self._step: Optional[int] = None
+        self._handles: list[Any] = []
+        self._forwards = 0
+
+    def begin_step(self, step: int, model: Any) -> None:
+        """The step is recorded; again in the same step it does nothing."""
+        if not self._wanted or self._step == step or not self._capture.wants_facts:
+            return
+        self._step, self._forwards = step, 0
+        facts = self._section("random state", random_state)
+        if not self._told:
+            self._told = True
+            for section, source in (("versions", versions), ("packages", packages), ("host", host), ("world", world),
+                                    ("determinism", determinism)):
+                facts += self._section(section, source)
+            facts += self._section("environment", lambda: environment(os.environ))
+            facts += self._section("command line", lambda: command_line(sys.argv))
+            facts += self._facts("model", lambda: model_facts(model))
+        self._capture.record_facts(facts)
+        self._watch(model)
+
+    def end_recording(self) -> None:
+        """Before the step's records end. No hook is left that a compiler could trace."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._step is None or not self._capture.wants_facts:
+            return
+        facts = []
+        if not self._optimizers_told:
+            self._optimizers_told = True
+            facts += self._facts("optimizer", self._find_optimizers)
+        for number, reference in enumerate(self._optimizers):
+            optimizer = reference()
+            if optimizer is not None:
+                facts += self._section("learning rate", lambda number=number, optimizer=optimizer: [
+                    (f"{number} {type(optimizer).__name__}",
+                     ", ".join(str(group.get("lr")) for group in optimizer.param_groups[:64]))])
+        self._capture.record_facts(facts)
+
+    def end_step(self) -> None:
+        self._step = None
+
+    def _find_optimizers(self) -> list[Fact]:
+        optimizers = _living(torch.optim.Optimizer)
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        scheduler = getattr(torch.optim.lr_scheduler, "LRScheduler", torch.optim.lr_scheduler._LRScheduler)
+        return list(optimizer_facts(optimizers, _living(scheduler)))
+
+    def _watch(self, model: Any) -> None:
+        for prefix, root in _roots(model):
+            hook = self._hook(prefix)
+            try:
+                self._handles.append(root.register_forward_pre_hook(hook, with_kwargs=True) if _HAS_KWARGS
+                                     else root.register_forward_pre_hook(hook))
+            except Exception:  # noqa: BLE001 - a ScriptModule may not take it
+                continue
+
+    def _hook(self, prefix: str) -> Callable:
+        # A function: deepcopy() of a model takes it as it is.
+        def rankprobe_batch(_: torch.nn.Module, arguments: tuple, keywords: Optional[dict] = None) -> None:
+            if self._forwards < _MAX_FORWARDS and self._capture.wants_facts:
+                self._forwards += 1
+                name = f"{prefix}forward {self._forwards - 1}"
+                self._capture.record_facts(self._section("batch", lambda: [(name, batch_digest(arguments, keywords))]))
+        return rankprobe_batch
+
+    def _section(self, section: str, source: Callable[[], Iterable[tuple[str, str]]]) -> list[Fact]:
+        return self._facts(section, lambda: [(section, name, value) for name, value in source() if value])
+
+    def _facts(self, section: str, source: Callable[[], Iterable[Fact]]) -> list[Fact]:
+        self._capture.enter_quiet()  # what we ask of tensors is no call of the user's
+        try:
+            return [(part, _text(name), _text(value)) for part, name, value in source()]
+        except Exception as error:  # noqa: BLE001 - the training must not notice
+            return [(section, "(not recorded)", type(error).__name__)]
+        finally:
+            self._capture.leave_quiet()
+
+
+def _text(value: str) -> str:
+    """What can be sent: no lone surrogates."""
+    return value.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/run_card/run_card.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "dump_format/input_files.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using Difference = v1::RunCardReport::Difference;
+// (section, name)
+using FactName = std::pair<std::string, std::string>;
+using Facts = std::map<FactName, std::string>;
+
+// By how often a difference in it explains a divergence. What is not listed
+// comes between the two halves.
+constexpr std::array<absl::string_view, 8> kChangesNumbers = {
+    "weights",   "batch",     "random state", "learning rate",
+    "optimizer", "scheduler", "model",        "world"};
+constexpr std::array<absl::string_view, 6> kMayChangeNumbers = {
+    "determinism", "command line", "environment",
+    "versions",    "packages",     "host"};
+// Said in every step.
+constexpr std::array<absl::string_view, 3> kOfEveryStep = {
+    "batch", "random state", "learning rate"};
+
+template <size_t n>
+size_t Position(const std::array<absl::string_view, n>& list,
+                absl::string_view section) {
+  return static_cast<size_t>(std::find(list.begin(), list.end(), section) -
+                             list.begin());
+}
+
+size_t Weight(absl::string_view section) {
+  const size_t first = Position(kChangesNumbers, section);
+  if (first < kChangesNumbers.size()) return first;
+  const size_t second = Position(kMayChangeNumbers, section);
+  return kChangesNumbers.size() +
+         (second < kMayChangeNumbers.size() ? 1 + second : 0);
+}
+
+bool IsOfEveryStep(absl::string_view section) {
+  return Position(kOfEveryStep, section) < kOfEveryStep.size();
+}
+
+struct Card {
+  // The first that was said of each.
+  Facts once;
+  std::map<int64_t, Facts> steps;
+};
+
+struct Cards {
+  std::map<int64_t, Card> ranks;
+  std::vector<std::string> unread;
+};
+
+absl::Status AddCard(FileSystem* file_system, const std::string& path,
+                     int64_t step, Card* card) {
+  RP_ASSIGN_OR_RETURN(std::string text, ReadInput(file_system, path));
+  JsonDocument document;
+  const absl::Status parsed = document.Parse(std::move(text));
+  if (!parsed.ok() || !document.root().is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is no run card, an object of sections"));
+  }
+  for (const JsonMember& section : document.root().fields()) {
+    for (const JsonMember& fact : section.value.fields()) {
+      if (!fact.value.is_string()) continue;
+      FactName name(std::string(section.key), std::string(fact.key));
+      if (IsOfEveryStep(section.key)) {
+        card->steps[step].insert_or_assign(std::move(name),
+                                           std::string(fact.value.text));
+      } else {
+        card->once.try_emplace(std::move(name), fact.value.text);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+Cards ReadCards(FileSystem* file_system, const DumpLayout& layout) {
+  Cards cards;
+  for (const DumpPlace& place : layout.places) {
+    const std::string path = place.directory + "/run_card.json";
+    if (place.process || !file_system->Exists(path)) continue;
+    const absl::Status status =
+        AddCard(file_system, path, place.step, &cards.ranks[place.rank]);
+    if (!status.ok()) cards.unread.emplace_back(status.message());
+  }
+  return cards;
+}
+
+// Differences with the same values on several ranks become one.
+class Collector {
+ public:
+  void Compare(const Facts& target, const Facts& reference, int64_t rank,
+               int64_t step) {
+    auto t = target.begin();
+    auto r = reference.begin();
+    while (t != target.end() || r != reference.end()) {
+      const bool only_target =
+          r == reference.end() || (t != target.end() && t->first < r->first);
+      const bool only_reference =
+          !only_target && (t == target.end() || r->first < t->first);
+      ++compared_;
+      if (only_target) {
+        Add(t->first, t->second, "", rank, step);
+      } else if (only_reference) {
+        Add(r->first, "", r->second, rank, step);
+      } else if (t->second != r->second) {
+        Add(t->first, t->second, r->second, rank, step);
+      }
+      if (!only_reference) ++t;
+      if (!only_target) ++r;
+    }
+  }
+
+  void Write(v1::RunCardReport* report) && {
+    std::vector<std::pair<Key, std::set<int64_t>>> sorted(
+        std::make_move_iterator(found_.begin()),
+        std::make_move_iterator(found_.end()));
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) {
+                       const auto rank = [](const Key& key) {
+                         return std::make_pair(Weight(std::get<0>(key).first),
+                                               std::get<1>(key));
+                       };
+                       return rank(a.first) < rank(b.first);
+                     });
+    for (auto& [key, ranks] : sorted) {
+      Difference* out = report->add_differences();
+      out->set_section(std::get<0>(key).first);
+      out->set_name(std::get<0>(key).second);
+      out->set_step(std::get<1>(key));
+      out->set_target(std::get<2>(key));
+      out->set_reference(std::get<3>(key));
+      for (const int64_t rank : ranks) out->add_ranks(rank);
+    }
+    report->set_facts_compared(compared_);
+  }
+
+ private:
+  // Fact, step, target's and reference's value.
+  using Key = std::tuple<FactName, int64_t, std::string, std::string>;
+
+  void Add(const FactName& name, const std::string& target,
+           const std::string& reference, int64_t rank, int64_t step) {
+    // Of what every step says, the first difference of a rank.
+    if (step >= 0 && !told_.emplace(name, rank).second) return;
+    found_[{name, step, target, reference}].insert(rank);
+  }
+
+  std::map<Key, std::set<int64_t>> found_;
+  std::set<std::pair<FactName, int64_t>> told_;
+  int64_t compared_ = 0;
+};
+
+std::string RanksText(const Difference& difference) {
+  const int count = difference.ranks_size();
+  if (count == 1) return absl::StrCat("rank ", difference.ranks(0));
+  const bool run =
+      count > 2 &&
+      difference.ranks(count - 1) - difference.ranks(0) == count - 1;
+  return absl::StrCat("ranks ", run ? absl::StrCat(difference.ranks(0), "-",
+                                                   difference.ranks(count - 1))
+                                    : absl::StrJoin(difference.ranks(), ","));
+}
+
+}  // namespace
+
+bool ChangesNumbers(absl::string_view section) {
+  return Position(kChangesNumbers, section) < kChangesNumbers.size();
+}
+
+absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
+                                                  const DumpLayout& target,
+                                                  const DumpLayout& reference) {
+  const Cards a = ReadCards(file_system, target);
+  const Cards b = ReadCards(file_system, reference);
+  for (const auto& [cards, layout] :
+       {std::make_pair(&a, &target), std::make_pair(&b, &reference)}) {
+    if (cards->ranks.empty() && cards->unread.empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          layout->path,
+          ": no rank has a run_card.json; dumps of msprobe and of C++ programs "
+          "have none"));
+    }
+  }
+  v1::RunCardReport report;
+  Collector collector;
+  std::set<int64_t> steps;
+  for (const auto& [rank, card] : a.ranks) {
+    const auto other = b.ranks.find(rank);
+    if (other == b.ranks.end()) continue;
+    report.set_ranks_compared(report.ranks_compared() + 1);
+    if (card.once.empty() != other->second.once.empty()) {
+      report.add_unseen(absl::StrCat(
+          "rank ", rank, " of the ", card.once.empty() ? "target" : "reference",
+          " says what it is in a step that this dump does not hold"));
+    } else {
+      collector.Compare(card.once, other->second.once, rank, /*step=*/-1);
+    }
+    for (const auto& [step, facts] : card.steps) {
+      const auto same = other->second.steps.find(step);
+      if (same == other->second.steps.end()) continue;
+      steps.insert(step);
+      collector.Compare(facts, same->second, rank, step);
+    }
+  }
+  std::move(collector).Write(&report);
+  report.set_steps_compared(static_cast<int64_t>(steps.size()));
+  for (const auto& [cards, others, side] :
+       {std::make_tuple(&a, &b, "target"),
+        std::make_tuple(&b, &a, "reference")}) {
+    std::vector<int64_t> alone;
+    for (const auto& [rank, card] : cards->ranks)
+      if (others->ranks.count(rank) == 0) alone.push_back(rank);
+    if (!alone.empty()) {
+      report.add_unseen(absl::StrCat("only the ", side, " has rank ",
+                                     absl::StrJoin(alone, ",")));
+    }
+    for (const std::string& text : cards->unread) report.add_unseen(text);
+  }
+  if (report.steps_compared() == 0)
+    report.add_unseen("no step is on both sides");
+  return report;
+}
+
+std::string DifferenceText(const Difference& difference) {
+  const auto value = [](const std::string& text) {
+    return text.empty() ? std::string("(absent)") : OneLine(text);
+  };
+  return absl::StrCat(
+      OneLine(difference.section()), " ", OneLine(difference.name()), ", ",
+      difference.step() < 0 ? ""
+                            : absl::StrCat("step ", difference.step(), ", "),
+      RanksText(difference), ": ", value(difference.target()), " | ",
+      value(difference.reference()));
+}
+
+std::optional<std::string> FirstCardDifference(FileSystem* file_system,
+                                               const DumpLayout& target,
+                                               const DumpLayout& reference) {
+  // Ranks of another layout hold other weights and batches.
+  if (target.Ranks() != reference.Ranks()) return std::nullopt;
+  const absl::StatusOr<v1::RunCardReport> report =
+      CompareRunCards(file_system, target, reference);
+  if (!report.ok() || report->differences().empty() ||
+      !ChangesNumbers(report->differences(0).section()))
+    return std::nullopt;
+  return DifferenceText(report->differences(0));
+}
+
+}  // namespace rankprobe::analysis

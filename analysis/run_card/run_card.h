@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Are two dumps of the same experiment? Compares what their ranks said of
+// themselves (run_card.json, docs/formats.md): weights, batches, random states,
+// settings, versions. Functions without state. The files are not trusted.
+#ifndef RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
+#define RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
+#include "rankprobe/v1/analysis.pb.h"
+
+namespace rankprobe::analysis {
+
+// Ranks are compared with the rank of the same number. NOT_FOUND when a side has
+// no run_card.json at all.
+absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
+                                                  const DumpLayout& target,
+                                                  const DumpLayout& reference);
+
+// Whether a difference in it usually changes numbers: weights, not hostnames.
+bool ChangesNumbers(absl::string_view section);
+
+// One line for the head of a comparison: the first difference that usually
+// changes numbers. Nothing when there is none, no card, or other ranks.
+std::optional<std::string> FirstCardDifference(FileSystem* file_system,
+                                               const DumpLayout& target,
+                                               const DumpLayout& reference);
+
+// "weights layer.weight, ranks 0-3: a | b"
+std::string DifferenceText(const v1::RunCardReport::Difference& difference);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// config_check.
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/run_card/run_card.h"
+#include "cli/app.h"
+#include "cli/client/dump_input.h"
+#include "cli/exit_codes.h"
+#include "cli/flags/analysis_flags.h"
+#include "cli/output/output.h"
+#include "cli/output/run_card_text.h"
+#include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe {
+namespace {
+
+struct ConfigCheckFlags {
+  std::string target;
+  std::string reference;
+  bool all = false;
+  bool force = false;
+};
+
+absl::Status ConfigCheck(const Globals& globals, const ConfigCheckFlags& flags,
+                         int* exit_code) {
+  for (const std::string& input : {flags.target, flags.reference}) {
+    if (absl::EndsWith(input, ".zip")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          input,
+          ": packs of msprobe config_check are not read; give two dumps that "
+          "rankprobe recorded"));
+    }
+  }
+  const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target_input,
+      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput reference_input,
+      DumpInput::Open(file_system.get(), globals, flags.reference));
+  RP_ASSIGN_OR_RETURN(const DumpLayout target,
+                      FindDumps(file_system.get(), target_input.path()));
+  RP_ASSIGN_OR_RETURN(const DumpLayout reference,
+                      FindDumps(file_system.get(), reference_input.path()));
+  RP_ASSIGN_OR_RETURN(
+      const v1::RunCardReport report,
+      analysis::CompareRunCards(file_system.get(), target, reference));
+  if (!report.differences().empty() || !report.unseen().empty())
+    *exit_code = kPartial;
+  if (globals.json) {
+    PrintJson(ToJson(report));
+  } else {
+    PrintRunCards(report, flags.all);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
+                                ParsedCommand* command) {
+  CLI::App* const check = app->add_subcommand(
+      "config_check",
+      "whether two dumps are of the same experiment: weights, batches, random "
+      "states, settings, versions");
+  AddGlobals(check, globals);
+  auto flags = std::make_shared<ConfigCheckFlags>();
+  check->add_option("target", flags->target, "the dump in question")
+      ->required();
+  check->add_option("reference", flags->reference, "the dump to compare with")
+      ->required();
+  check->add_flag("--all", flags->all,
+                  "every difference, not the first of each section");
+  AddForce(check, &flags->force);
+  check->callback([command, flags] {
+    command->run = [flags](const Globals& g, int* code) {
+      return ConfigCheck(g, *flags, code);
+    };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output/run_card_text.h"
+
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "analysis/run_card/run_card.h"
+#include "cli/output/output.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe {
+namespace {
+
+// Of one section, without --all.
+constexpr int kShownOfSection = 8;
+
+}  // namespace
+
+void PrintRunCards(const v1::RunCardReport& report, bool all) {
+  std::map<std::string, int> shown;
+  for (const auto& difference : report.differences()) {
+    if (++shown[difference.section()] <= kShownOfSection || all)
+      Print(stdout, "%s\n", analysis::DifferenceText(difference).c_str());
+  }
+  for (const auto& [section, count] : shown) {
+    if (count > kShownOfSection && !all) {
+      Print(stdout, "%s: %d more (--all shows them)\n", section.c_str(),
+            count - kShownOfSection);
+    }
+  }
+  for (const std::string& text : report.unseen())
+    Print(stdout, "not compared: %s\n", text.c_str());
+  Print(stdout, "%d differences in %d facts of %d ranks, %d steps\n",
+        report.differences_size(), report.facts_compared(),
+        report.ranks_compared(), report.steps_compared());
+}
+
+void PrintCardDifference(FileSystem* file_system, const std::string& target,
+                         const std::string& reference) {
+  const auto target_layout = FindDumps(file_system, target);
+  const auto reference_layout = FindDumps(file_system, reference);
+  // The comparison that follows says why not.
+  if (!target_layout.ok() || !reference_layout.ok()) return;
+  const std::optional<std::string> text = analysis::FirstCardDifference(
+      file_system, *target_layout, *reference_layout);
+  if (text.has_value()) {
+    Print(stdout, "Not the same experiment (all: rankprobe config_check): %s\n",
+          text->c_str());
+  }
+}
+
+}  // namespace rankprobe
