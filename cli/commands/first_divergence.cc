@@ -24,7 +24,6 @@
 #include "cli/output/output.h"
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
-#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 namespace {

@@ -116,6 +116,28 @@ TEST(FrameValidatorTest, RequestsOfAStepAreBounded) {
   EXPECT_TRUE(Refused(step(1, 1, 0, 9)));
 }
 
+TEST(FrameValidatorTest, ARunCardIsBounded) {
+  const auto card = [](int count, size_t section, size_t name, size_t value) {
+    return [=](v1::UploadFrame* f) {
+      v1::RunCard* out = f->mutable_batch()->add_records()->mutable_run_card();
+      for (int i = 0; i < count; ++i) {
+        v1::RunFact* fact = out->add_facts();
+        fact->set_section(std::string(section, 's'));
+        fact->set_name(std::string(name, 'n'));
+        fact->set_value(std::string(value, 'v'));
+      }
+    };
+  };
+  EXPECT_FALSE(Refused(card(1024, 1, 1, 0)));
+  EXPECT_FALSE(Refused(card(1, 64, 1024, 4096)));
+  EXPECT_TRUE(Refused(card(1025, 1, 1, 0)));
+  EXPECT_TRUE(Refused(card(1, 0, 1, 1)));
+  EXPECT_TRUE(Refused(card(1, 65, 1, 1)));
+  EXPECT_TRUE(Refused(card(1, 1, 0, 1)));
+  EXPECT_TRUE(Refused(card(1, 1, 1025, 1)));
+  EXPECT_TRUE(Refused(card(1, 1, 1, 4097)));
+}
+
 // E01, D02
 TEST(FrameValidatorTest, TextsThatGoFurtherAreChecked) {
   const auto mesh = [](const std::string& text) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "agent/python/native/session/plan_dict.h"
 #include "agent/python/native/session/step_exporter.h"
@@ -24,6 +25,7 @@
 #include "agent/runtime/session/config_file.h"
 #include "agent/runtime/session/options.h"
 #include "common/base/version.h"
+#include "common/io/content_hash.h"
 #include "common/tensor/dtype.h"
 
 namespace py = pybind11;
@@ -395,6 +397,16 @@ PYBIND11_MODULE(_native, m) {
                                         std::string(text->status().message()));
           },
           "(bytes, fault) of an edit; None: there was none.");
+  m.def(
+      "content_digest",
+      [](const py::buffer& data) {
+        const py::buffer_info info = data.request();
+        rankprobe::FileHash hash;
+        hash.Add({static_cast<const char*>(info.ptr),
+                  static_cast<size_t>(info.size * info.itemsize)});
+        return absl::StrFormat("%016x", hash.Digest());
+      },
+      py::arg("data"), "XXH3-64 of contiguous bytes, 16 hexadecimal digits.");
   m.def(
       "fault_line",
       [](const std::string& path, const std::string& fault) {

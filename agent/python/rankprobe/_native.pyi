@@ -197,4 +197,7 @@ def parse_config(config_json: str) -> _ParsedConfig:
 def parse_api_list(text: str) -> dict[str, list[str]]:
     """Prefix -> names, of JSON or of support_wrap_ops.yaml's form. ValueError says where it is bad."""
 
+def content_digest(data: Any) -> str:
+    """XXH3-64 of contiguous bytes, 16 hexadecimal digits."""
+
 def fault_line(path: str, fault: str) -> str: ...

@@ -10,9 +10,9 @@ known to be harmless is named without its value.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import gc
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -24,6 +24,8 @@ import weakref
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
+
+from rankprobe import _native
 
 Fact = tuple[str, str, str]
 
@@ -66,15 +68,16 @@ def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
         flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
         flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
     buffer = (ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())
-    return f"{head} {hashlib.blake2b(buffer, digest_size=8).hexdigest()}"
+    return f"{head} {_native.content_digest(buffer)}"
 
 
 def _short(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return _native.content_digest(data)
 
 
 def random_state() -> Iterator[tuple[str, str]]:
-    yield "python", _short(repr(random.getstate()).encode())
+    _, words, spare = random.getstate()
+    yield "python", _short(array.array("Q", words).tobytes() + repr(spare).encode())
     yield "torch", digest(torch.get_rng_state(), 1 << 20)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -116,7 +119,7 @@ def _option_value(name: str, value: str) -> str:
         return "(not recorded)"
     if _PLAIN.fullmatch(value) or (_OPTION.fullmatch(name) and len(value) <= 64 and "://" not in value):
         return value
-    return f"(not recorded, checksum {hashlib.blake2b(value.encode(errors='replace'), digest_size=2).hexdigest()})"
+    return f"(not recorded, checksum {_short(value.encode(errors='replace'))[:4]})"
 
 
 def command_line(arguments: list[str]) -> Iterator[tuple[str, str]]:
@@ -186,7 +189,7 @@ def _roots(model: Any) -> list[tuple[str, torch.nn.Module]]:
 
 def model_facts(model: Any) -> Iterator[Fact]:
     parameters = elements = trainable = 0
-    whole = hashlib.blake2b(digest_size=8)
+    whole: list[str] = []
     for prefix, root in _roots(model):
         modules = [(path, type(module).__qualname__) for path, module in root.named_modules()]
         yield "model", f"{prefix}class", type(root).__qualname__
@@ -197,14 +200,14 @@ def model_facts(model: Any) -> Iterator[Fact]:
             elements += parameter.numel()
             trainable += parameter.numel() if parameter.requires_grad else 0
             told = digest(parameter, _WEIGHT_BYTES)
-            whole.update(f"{prefix}{path} {told}\n".encode())
+            whole.append(f"{prefix}{path} {told}\n")
             if parameters <= _MAX_PARAMETERS:
                 yield "weights", f"{prefix}{path}", told
         for path, buffer in root.named_buffers():
-            whole.update(f"{prefix}{path} {digest(buffer, _WEIGHT_BYTES)}\n".encode())
+            whole.append(f"{prefix}{path} {digest(buffer, _WEIGHT_BYTES)}\n")
     if parameters:
         yield "model", "parameters", f"{parameters}, {elements} elements, {trainable} trainable"
-        yield "weights", "(all, and buffers)", whole.hexdigest()
+        yield "weights", "(all, and buffers)", _short("".join(whole).encode())
 
 
 def _living(base: type) -> list[Any]:
