@@ -58,7 +58,7 @@ void Recorder::RecordFacts(absl::Span<const v1::RunFact> facts) {
     added->set_name(std::string(Utf8Prefix(fact.name(), kMaxFactNameBytes)));
     added->set_value(std::string(Utf8Prefix(fact.value(), kMaxFactValueBytes)));
   }
-  SubmitIfDue();
+  if (card != nullptr) SubmitIfDue();
 }
 
 }  // namespace rankprobe

@@ -61,6 +61,17 @@ TEST_F(RunFactsTest, OnlyInAStepThatIsRecorded) {
   EXPECT_EQ(Cards()[0]->facts(0).value(), "d");
 }
 
+// Stop hands over what there is; after it there may be nothing at all.
+TEST_F(RunFactsTest, NoFactsAreNoRecord) {
+  recorder_->Step();
+  recorder_->Start();
+  recorder_->Stop();
+  recorder_->RecordFacts({});
+  recorder_->RecordFacts({Fact("", "", "")});
+  recorder_->Step();
+  EXPECT_TRUE(Cards().empty());
+}
+
 TEST_F(RunFactsTest, TextsAreCutAtTheLimitsAndRecordsFitAFrame) {
   recorder_->Step();
   recorder_->Start();
