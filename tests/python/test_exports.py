@@ -68,7 +68,7 @@ def test_remote_collector(dump, collector, monkeypatch, auto_export) -> None:
     if auto_export is None:
         assert not dump.path.exists()
         return
-    assert len(_there(dump.path)) == 8  # per step dump, stack, construct; dump_tensor_data
+    assert len(_there(dump.path)) == 10  # per step dump, stack, construct, run_card; dump_tensor_data
     assert [p.name for p in sorted(dump.path.iterdir())] == ["manifest.json", "step0", "step1"]
     assert {p.split("/")[0] for p in _paths(dump.path)} == {"step0", "step1"}
     tensors = list(dump.path.glob("step1/*/dump_tensor_data/*.pt"))

@@ -253,7 +253,7 @@ def _check_the_loss(dump: pathlib.Path) -> None:
     (gap,) = manifest["gaps"]
     assert manifest["run"] == "endings" and manifest["files"] == [] and not list(dump.glob("step*"))
     assert gap["step"] == -1 and gap["rank"] == "rank3" and gap["reason"] == "PROCESS_EXIT", gap
-    assert gap["records"] == 18 and gap["detail"].startswith("steps 0 to 2: "), gap
+    assert gap["records"] == 21 and gap["detail"].startswith("steps 0 to 2: "), gap
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
@@ -280,7 +280,7 @@ with open({str(ballast)!r}, "wb", buffering=0) as file:
 """
         done = _run("for step, _ in enumerate(steps(3)): pass\n" + (fill if to_the_last_byte else ""), dump, environment)
         assert done.returncode == 0, done.stderr
-        assert "tried again" not in done.stderr and "18 records and 0 payloads" in done.stderr, done.stderr
+        assert "tried again" not in done.stderr and "21 records and 0 payloads" in done.stderr, done.stderr
         if to_the_last_byte:
             (note,) = harness.wait_for(lambda: list(scratch.glob("rankprobe-left-*.txt")), 90, "the note")
             assert "No space left" in note.read_text() and not (dump / "manifest.json").exists()
@@ -291,7 +291,7 @@ with open({str(ballast)!r}, "wb", buffering=0) as file:
         _ended(dump)
         _check_the_loss(dump)
         nothing = _left_by_command(dump, environment)
-        assert nothing.returncode == 1 and "18 records) are lost for good" in nothing.stderr, nothing
+        assert nothing.returncode == 1 and "21 records) are lost for good" in nothing.stderr, nothing
     finally:
         subprocess.run(["umount", "-l", disk], check=False)
 

@@ -97,7 +97,7 @@ def test_later_steps_say_what_changes_from_step_to_step(plain) -> None:
     for card in cards[1:]:
         assert set(card) == {"random state", "batch", "learning rate"}
     assert [card["learning rate"]["0 Adam"] for card in cards] == ["0.01", "0.005", "0.005", "0.0025"]
-    assert len({card["batch"]["forward 0"] for card in cards}) == 4
+    assert len({card["batch"]["forward"] for card in cards}) == 4
     assert len({card["random state"]["torch"] for card in cards}) == 1, "we draw no random number"
 
 
@@ -109,7 +109,7 @@ def test_two_runs_of_the_same_experiment_do_not_differ(plain, tmp_path) -> None:
 @pytest.mark.parametrize("told, first", [
     ({"seed": 5}, "weights (all, and buffers), rank 0: "),
     ({"weight": 1}, "weights (all, and buffers), rank 0: "),
-    ({"swap": 2}, "batch forward 0, step 2, rank 0: float32[6, 4] "),
+    ({"swap": 2}, "batch forward, step 2, rank 0: float32[6, 4] "),
     ({"draw": 3}, "random state torch, step 3, rank 0: uint8[5056] "),
     ({"lr": 0.02}, "learning rate 0 Adam, step 0, rank 0: 0.02 | 0.01"),
 ], ids=str)
@@ -189,14 +189,38 @@ def test_a_strange_model_trains_on(dump) -> None:
     twin(torch.ones(1, 2))
 
 
-def test_no_hook_is_left_after_the_step(dump) -> None:
+def test_the_model_has_no_hook_of_ours(dump) -> None:
+    """It would show in every stack below it."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    debugger = dump.debugger(level="L1")
+    debugger = dump.debugger(level="mix")
     debugger.start(model=model)
+    hooks = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
+    assert not [hook for hook in hooks if hook.__module__.endswith("_run_card")]
     model(torch.ones(1, 2))
     debugger.stop()
-    assert not model._forward_pre_hooks
     debugger.step()
+    card = json.loads((dump.rank_directory() / "run_card.json").read_text())
+    assert card["batch"] == {"forward": _run_card.digest(torch.ones(1, 2), 100)}
+
+
+def test_a_batch_of_keywords_of_the_second_of_two_models(dump) -> None:
+    class Keywords(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, *, x, scale):
+            return self.inner(x) * scale
+
+    models = [torch.nn.Linear(2, 2), Keywords()]
+    debugger = dump.debugger(level="L0")
+    debugger.start(model=models)
+    models[1](x=torch.ones(1, 2), scale=2)
+    debugger.stop()
+    debugger.step()
+    card = json.loads((dump.rank_directory() / "run_card.json").read_text())
+    assert card["batch"] == {"1.forward": _run_card.digest(torch.ones(1, 2), 100)}
+    assert "0.weight" in card["weights"] and "1.inner.weight" in card["weights"]
 
 
 def test_what_cannot_be_read_has_a_shape(recwarn) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 
@@ -105,6 +105,10 @@ class Instruments:
         if tokens:
             self._modules.hook_roots(model)
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])
+
+    def on_first_module(self, call: Optional[Callable[[], None]]) -> None:
+        """Calls once when the first module below a model begins its forward; None: never."""
+        self._modules.on_first = call
 
     def begin_step(self, plan: dict) -> None:
         self._modules.begin_step()

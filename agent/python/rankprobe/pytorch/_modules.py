@@ -120,6 +120,8 @@ class ModuleHooks:
         # A root model's forward begins / has ended.
         self.on_root_begin: Callable[[], None] = lambda: None
         self.on_root_end: Callable[[], None] = lambda: None
+        # The first module of a step begins its forward; called once.
+        self.on_first: Optional[Callable[[], None]] = None
 
     def is_hooked(self, module: torch.nn.Module) -> bool:
         return id(module) in self._hooked
@@ -199,6 +201,9 @@ class ModuleHooks:
             call = gradients = None
             capture.enter_quiet()  # what we ask of tensors is no call of the user's
             try:
+                if self.on_first is not None:
+                    first, self.on_first = self.on_first, None
+                    first()
                 call = capture.begin_module(name, args, kwargs or None)
                 if call is not None:
                     if self.parameters_grad:

@@ -34,9 +34,9 @@ _WEIGHT_BYTES = 256 << 10
 # Of what one forward is called with.
 _BATCH_BYTES = 16 << 20
 _MAX_PARAMETERS = 4096
-_MAX_FORWARDS = 16
 _MAX_LEAVES = 256
-_HAS_KWARGS = hasattr(torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
+# What every call of a module runs in.
+_CALL = torch.nn.Module._call_impl
 
 _ENVIRONMENT = re.compile(
     r"(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GLOO|HCCL|ASCEND|HIP|ROCM|XLA|"
@@ -262,23 +262,27 @@ def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]]) -> str
 
 class RunCard:
     """Says the facts of one process through its Capture. Called by PrecisionDebugger
-    alone. A fault of ours is a fact, and nothing else comes of it."""
+    alone. A fault of ours is a fact, and nothing else comes of it.
 
-    def __init__(self, capture: Any) -> None:
+    on_first_module: has a function called when the first module of the step begins.
+    """
+
+    def __init__(self, capture: Any, on_first_module: Callable[[Optional[Callable[[], None]]], None]) -> None:
         self._capture = capture
+        self._on_first_module = on_first_module
         self._wanted = is_wanted()
         # The process has said what it is, and what optimizers it has.
         self._told = self._optimizers_told = False
         self._optimizers: list[Any] = []
         self._step: Optional[int] = None
-        self._handles: list[Any] = []
-        self._forwards = 0
+        # The prefixes of models' names, by their ids.
+        self._roots: dict[int, str] = {}
 
     def begin_step(self, step: int, model: Any) -> None:
         """The step is recorded; again in the same step it does nothing."""
         if not self._wanted or self._step == step or not self._capture.wants_facts:
             return
-        self._step, self._forwards = step, 0
+        self._step = step
         facts = self._section("random state", random_state)
         if not self._told:
             self._told = True
@@ -289,13 +293,12 @@ class RunCard:
             facts += self._section("command line", lambda: command_line(sys.argv))
             facts += self._facts("model", lambda: model_facts(model))
         self._capture.record_facts(facts)
-        self._watch(model)
+        self._roots = {id(root): prefix for prefix, root in _roots(model)}
+        self._on_first_module(self._batch)
 
     def end_recording(self) -> None:
-        """Before the step's records end. No hook is left that a compiler could trace."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        """Before the step's records end."""
+        self._on_first_module(None)
         if self._step is None or not self._capture.wants_facts:
             return
         facts = []
@@ -319,23 +322,21 @@ class RunCard:
         scheduler = getattr(torch.optim.lr_scheduler, "LRScheduler", torch.optim.lr_scheduler._LRScheduler)
         return list(optimizer_facts(optimizers, _living(scheduler)))
 
-    def _watch(self, model: Any) -> None:
-        for prefix, root in _roots(model):
-            hook = self._hook(prefix)
-            try:
-                self._handles.append(root.register_forward_pre_hook(hook, with_kwargs=True) if _HAS_KWARGS
-                                     else root.register_forward_pre_hook(hook))
-            except Exception:  # noqa: BLE001 - a ScriptModule may not take it
-                continue
+    def _batch(self) -> None:
+        self._capture.record_facts(self._section("batch", self._forwards))
 
-    def _hook(self, prefix: str) -> Callable:
-        # A function: deepcopy() of a model takes it as it is.
-        def rankprobe_batch(_: torch.nn.Module, arguments: tuple, keywords: Optional[dict] = None) -> None:
-            if self._forwards < _MAX_FORWARDS and self._capture.wants_facts:
-                self._forwards += 1
-                name = f"{prefix}forward {self._forwards - 1}"
-                self._capture.record_facts(self._section("batch", lambda: [(name, batch_digest(arguments, keywords))]))
-        return rankprobe_batch
+    def _forwards(self) -> Iterator[tuple[str, str]]:
+        """What the models are called with that the caller's caller is a part of."""
+        # A hook on a model would show in every stack below it.
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code is _CALL.__code__:
+                called = frame.f_locals
+                prefix = self._roots.get(id(called.get("self")))
+                if prefix is not None:
+                    yield f"{prefix}forward", batch_digest(called.get("args", called.get("input", ())),
+                                                           called.get("kwargs"))
+            frame = frame.f_back
 
     def _section(self, section: str, source: Callable[[], Iterable[tuple[str, str]]]) -> list[Fact]:
         return self._facts(section, lambda: [(section, name, value) for name, value in source() if value])

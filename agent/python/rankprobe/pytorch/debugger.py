@@ -99,7 +99,7 @@ class PrecisionDebugger:
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
             self._namespaces = Namespaces(self._instruments.apis, namespaces)
-            self._run_card = RunCard(self._capture)
+            self._run_card = RunCard(self._capture, self._instruments.on_first_module)
             PrecisionDebugger._instance = self
             if self._switch.enabled and not compiles():
                 self._instruments.apply(self._switch.plan)
