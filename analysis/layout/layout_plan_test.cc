@@ -77,8 +77,11 @@ std::string Joined(const std::vector<Local>& locals,
         out.dtype = v1::DTYPE_FLOAT64;
         out.shape = locals[i].part.shape;
         out.bytes.emplace(locals[i].values.size() * sizeof(double), '\0');
-        std::memcpy(out.bytes->data(), locals[i].values.data(),
-                    out.bytes->size());
+        // Of an empty part there is no address.
+        if (!out.bytes->empty()) {
+          std::memcpy(out.bytes->data(), locals[i].values.data(),
+                      out.bytes->size());
+        }
         return out;
       });
   if (!tensor.ok()) return std::string(tensor.status().message());
