@@ -38,7 +38,8 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
       "start a training job with the agent in it, without a change to it\n"
       "The job registers with the collector and is idle until it is switched "
       "on.\nOptions before --: --collector HOST:PORT, --run NAME, --config "
-      "FILE, --on,\n--on-collector-missing fail|spool|ignore, --as-msprobe.");
+      "FILE, --on,\n--monitor, --every STEPS, --on-collector-missing "
+      "fail|spool|ignore, --as-msprobe.");
   // Here for the help. main() calls Attach itself: CLI11 would take the "--"
   // and part of what stands around it.
   run->prefix_command();

@@ -25,6 +25,7 @@
 #include "collector/archive/load_step.h"
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
+#include "common/config/plan.h"
 #include "common/io/content_hash.h"
 #include "common/tensor/dtype.h"
 #include "common/text/visible_text.h"
@@ -201,6 +202,14 @@ class StepExporter {
       files.clear();
       missing.clear();
       dump = DumpJson(view, dump_data_dir, has_payload, &files, &missing);
+    }
+    if (view.begin.task() == TaskName(Task::kMonitor)) {
+      MonitoredStep parts = SplitMonitored(view);
+      dump =
+          DumpJson(parts.modules, dump_data_dir, has_payload, &files, &missing);
+      RP_RETURN_IF_ERROR(WriteText(directory + "/debug.json",
+                                   DumpJson(parts.others, dump_data_dir,
+                                            has_payload, &files, &missing)));
     }
     const bool debug = view.begin.level() == "debug";
     RP_RETURN_IF_ERROR(

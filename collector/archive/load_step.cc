@@ -2,6 +2,7 @@
 #include "collector/archive/load_step.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/config/plan.h"
 #include "common/records/call_values.h"
 #include "common/records/cut_value.h"
 
@@ -214,6 +216,23 @@ absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
     sorted[i].Swap(&view.calls[order[i]]);
   view.calls = std::move(sorted);
   return view;
+}
+
+MonitoredStep SplitMonitored(const StepView& view) {
+  MonitoredStep parts;
+  parts.modules = view;
+  std::vector<v1::CallPhase>& calls = parts.modules.calls;
+  const auto others = std::stable_partition(
+      calls.begin(), calls.end(), [](const v1::CallPhase& call) {
+        return call.kind() != v1::CALL_KIND_DEBUG;
+      });
+  parts.others.calls.assign(std::make_move_iterator(others),
+                            std::make_move_iterator(calls.end()));
+  calls.erase(others, calls.end());
+  parts.modules.begin.set_task(std::string(TaskName(Task::kStatistics)));
+  parts.others.begin = parts.modules.begin;
+  parts.others.begin.set_level(std::string(LevelName(Level::kDebug)));
+  return parts;
 }
 
 }  // namespace rankprobe

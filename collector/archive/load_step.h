@@ -16,6 +16,14 @@ namespace rankprobe {
 absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
                                   uint64_t* records = nullptr);
 
+// A step of task monitor as dumps that every tool reads: its modules as one of
+// level L0, what belongs to parameters and to the step as one of level debug.
+struct MonitoredStep {
+  StepView modules;
+  StepView others;
+};
+MonitoredStep SplitMonitored(const StepView& view);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_

@@ -130,9 +130,11 @@ class Explainer {
         rank.has_value()
             ? absl::StrCat("rank ", *rank, "; the plan wants ", ranks)
             : absl::StrCat("the process has no rank; the plan wants ", ranks));
-    const std::string steps = plan.steps.all()
-                                  ? "all steps"
-                                  : absl::StrCat("steps ", plan.steps.Text());
+    std::string steps = plan.steps.all()
+                            ? "all steps"
+                            : absl::StrCat("steps ", plan.steps.Text());
+    if (plan.monitor.every > 1)
+      absl::StrAppend(&steps, ", each ", plan.monitor.every, " steps");
     Stage("step", plan.WantsStep(Target()),
           absl::StrCat("step ", Target(), "; the plan wants ", steps));
     if (!plan.RecordsValues())

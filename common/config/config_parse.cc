@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "common/base/limits.h"
 #include "common/config/config_reader.h"
+#include "common/config/monitor_section.h"
 #include "common/config/plan.h"
 #include "common/records/entry_names.h"
 #include "common/text/visible_text.h"
@@ -24,7 +25,7 @@
 namespace rankprobe {
 namespace {
 
-constexpr std::array kTasks = {"statistics", "tensor", "structure"};
+constexpr std::array kTasks = {"statistics", "tensor", "structure", "monitor"};
 constexpr std::array kLevels = {"L0", "L1", "mix", "debug"};
 constexpr std::array kPrecisions = {"low", "high"};
 constexpr std::array kRiskLevels = {"ALL", "CORE", "FOCUS"};
@@ -37,18 +38,23 @@ struct Refused {
 // Legal words of msprobe that mean something only elsewhere.
 constexpr Refused kRefusedTasks[] = {
     {"acc_check",
-     "statistics, tensor or structure for capture (acc_check is an offline "
+     "statistics, tensor, structure or monitor for capture (acc_check is an "
+     "offline "
      "check of dumped calls)"},
     {"overflow_check",
-     "statistics, tensor or structure (overflow_check is for MindSpore static "
+     "statistics, tensor, structure or monitor (overflow_check is for "
+     "MindSpore static "
      "graphs only; "
      "`rankprobe overflow_check` examines a dump)"},
     {"exception_dump",
-     "statistics, tensor or structure (exception_dump is for MindSpore only)"},
-    {"nan_check", "statistics, tensor or structure (nan_check needs an NPU)"},
-    {"diff_check", "statistics, tensor or structure (diff_check needs an NPU)"},
+     "statistics, tensor, structure or monitor (exception_dump is for "
+     "MindSpore only)"},
+    {"nan_check",
+     "statistics, tensor, structure or monitor (nan_check needs an NPU)"},
+    {"diff_check",
+     "statistics, tensor, structure or monitor (diff_check needs an NPU)"},
     {"kernel_dump",
-     "statistics, tensor or structure (kernel_dump needs an NPU)"},
+     "statistics, tensor, structure or monitor (kernel_dump needs an NPU)"},
 };
 
 // Look-around and back references are legal for MindSpore, unknown to RE2 and
@@ -82,8 +88,14 @@ class Parser {
   absl::StatusOr<ConfigResult> Parse() {
     ParseTask();
     ParseLevel();
+    ChooseLevelOfMonitor();
     ParseTop();
     ParseSection();
+    if (plan_.Monitors()) {
+      // Stacks and the tree of a step are the same in each.
+      if (!top_.Has("extra_info")) plan_.extra_info = false;
+      ParseMonitorSection(top_.Get("monitor"), &faults_, &plan_);
+    }
     CheckCombinations();
     for (const std::string& name : top_.UnknownNames())
       warnings_.push_back(absl::StrCat("unknown key ", name));
@@ -177,9 +189,9 @@ class Parser {
       plan_.risk_level = static_cast<RiskLevel>(*i);
     // Sections of other tasks may stand in the file; they are not read.
     for (const char* other :
-         {"statistics", "tensor", "structure", "acc_check", "overflow_check",
-          "exception_dump", "nan_check", "run_ut", "grad_probe",
-          "free_benchmark", "custom_op_namespaces"}) {
+         {"statistics", "tensor", "structure", "monitor", "acc_check",
+          "overflow_check", "exception_dump", "nan_check", "run_ut",
+          "grad_probe", "free_benchmark", "custom_op_namespaces"}) {
       top_.Has(other);
     }
   }
@@ -204,6 +216,9 @@ class Parser {
     ParseExtraStatistics(&reader);
     ParseSlices(&reader);
     ParseRequest(&reader);
+    for (const char* name : {"every", "values"}) {
+      if (plan_.Monitors()) reader.Has(name);
+    }
     // MindSpore-only members: checked, then without effect here.
     constexpr std::array kDevices = {"host", "device"};
     constexpr std::array kFormats = {"npy", "bin"};
@@ -272,6 +287,16 @@ class Parser {
           ": name-regex is for static graphs of MindSpore and selects nothing "
           "of PyTorch"));
     }
+  }
+
+  void ChooseLevelOfMonitor() {
+    if (!plan_.Monitors() || plan_.level == Level::kL0) return;
+    if (overrides_.level.has_value() || top_.Has("level")) {
+      warnings_.push_back(absl::StrCat("task monitor has no level ",
+                                       LevelName(plan_.level),
+                                       "; level L0 is used"));
+    }
+    plan_.level = Level::kL0;
   }
 
   void ParseScope(ConfigReader* reader) {

@@ -82,6 +82,12 @@ bool Plan::WantsRank(std::optional<int64_t> rank) const {
   return rank.has_value() && ranks.Contains(*rank);
 }
 
+bool Plan::WantsStep(int64_t step) const {
+  if (!steps.Contains(step)) return false;
+  const int64_t first = steps.all() ? 0 : steps.intervals().front().first;
+  return monitor.every <= 1 || (step - first) % monitor.every == 0;
+}
+
 bool Plan::FinishedBefore(int64_t step) const {
   const std::optional<int64_t> last = steps.Max();
   return last.has_value() && step > *last;
@@ -110,6 +116,8 @@ absl::string_view TaskName(Task task) {
       return "tensor";
     case Task::kStructure:
       return "structure";
+    case Task::kMonitor:
+      return "monitor";
   }
   return "";
 }

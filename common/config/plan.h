@@ -16,7 +16,7 @@
 
 namespace rankprobe {
 
-enum class Task { kStatistics, kTensor, kStructure };
+enum class Task { kStatistics, kTensor, kStructure, kMonitor };
 enum class Level { kL0, kL1, kMix, kDebug };
 enum class RiskLevel { kAll, kCore, kFocus };
 enum class SummaryMode { kStatistics, kMd5, kXor };
@@ -60,6 +60,20 @@ struct DataMode {
   bool parameters_grad = true;
 };
 
+// Of task monitor: which steps, and what of them beside the modules, which the
+// data mode says.
+struct MonitorSpec {
+  // Each so many steps, from the first wanted one on.
+  int64_t every = 1;
+  // Each parameter and its gradient as the optimizer's step finds them.
+  bool weight_gradients = false;
+  bool parameters = false;
+  // The optimizer's state of each parameter, and what its step adds to it.
+  bool optimizer = false;
+  // Loss, learning rate, norm of all gradients, time of the step.
+  bool training = false;
+};
+
 struct SliceSpec {
   int64_t dim = 0;
   std::optional<int64_t> size;
@@ -92,6 +106,7 @@ struct Plan {
   std::string bench_path;
   int64_t diff_nums = 1;  // -1 = unlimited
   std::vector<SliceSpec> slices;
+  MonitorSpec monitor;
   // Of a server: only steps with this request, and of their tensors its rows.
   std::string request_id;
   // Functions to record in place of the front end's own list (api_list.h); not a
@@ -100,16 +115,21 @@ struct Plan {
 
   // A rank filter with no known rank matches nothing.
   bool WantsRank(std::optional<int64_t> rank) const;
-  bool WantsStep(int64_t step) const { return steps.Contains(step); }
+  bool WantsStep(int64_t step) const;
   // What the level records: API calls; modules, and the tree they make with
   // their calls; what save() is given.
   bool RecordsApis() const {
     return level == Level::kL1 || level == Level::kMix;
   }
   bool RecordsModules() const {
-    return level == Level::kL0 || level == Level::kMix;
+    return (level == Level::kL0 || level == Level::kMix) &&
+           (!Monitors() || data_mode.forward || data_mode.backward ||
+            data_mode.parameters_grad);
   }
   bool RecordsSaved() const { return level == Level::kDebug; }
+  // Statistics over a whole training; beside modules what belongs to parameters
+  // and to the step, in records like those of save().
+  bool Monitors() const { return task == Task::kMonitor; }
   // Calls have values; else their names are all.
   bool RecordsValues() const { return task != Task::kStructure; }
   // The bytes of every tensor, not of some alone.

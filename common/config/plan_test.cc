@@ -394,6 +394,46 @@ TEST(ConfigTest, ManyRegularExpressionsCostLittle) {
               HasSubstr("at most 1024 bytes"));
 }
 
+// The steps are counted from the first wanted one, wherever that is.
+TEST(ConfigTest, MonitorTakesEachSoManySteps) {
+  const Plan all = PlanOf(R"({"task": "monitor", "dump_path": "d"})");
+  EXPECT_EQ(all.level, Level::kL0);
+  EXPECT_FALSE(all.extra_info);
+  EXPECT_TRUE(all.WantsStep(0));
+  EXPECT_TRUE(all.WantsStep(50));
+  EXPECT_FALSE(all.WantsStep(49));
+  const Plan some = PlanOf(
+      R"({"task": "monitor", "dump_path": "d", "step": ["7-20", 22], "monitor": {"every": 5}})");
+  std::vector<int64_t> wanted;
+  for (int64_t step = 0; step < 40; ++step) {
+    if (some.WantsStep(step)) wanted.push_back(step);
+  }
+  EXPECT_THAT(wanted, ElementsAre(7, 12, 17, 22));
+  EXPECT_FALSE(some.FinishedBefore(22));
+  EXPECT_TRUE(some.FinishedBefore(23));
+}
+
+TEST(ConfigTest, MonitorRecordsTheValuesThatAreNamed) {
+  const Plan all = PlanOf(R"({"task": "monitor", "dump_path": "d"})");
+  EXPECT_TRUE(all.RecordsModules());
+  EXPECT_FALSE(all.RecordsSaved());
+  EXPECT_TRUE(all.monitor.optimizer && all.monitor.training);
+  const Plan some = PlanOf(
+      R"({"task": "monitor", "dump_path": "d", "monitor": {"values": ["training"]}})");
+  EXPECT_FALSE(some.RecordsModules());
+  EXPECT_TRUE(some.monitor.training);
+  EXPECT_FALSE(some.monitor.optimizer || some.monitor.parameters ||
+               some.monitor.weight_gradients);
+  EXPECT_THAT(
+      ErrorOf(
+          R"({"task": "monitor", "dump_path": "d", "monitor": {"values": ["x"], "every": -1, "data_mode": ["all"]}})"),
+      AllOf(HasSubstr("monitor.values: \"x\""), HasSubstr("monitor.every: -1"),
+            HasSubstr("monitor.data_mode")));
+  // Of another task the section is not read.
+  PlanOf(
+      R"({"task": "statistics", "dump_path": "d", "monitor": {"every": -1}})");
+}
+
 TEST(ConfigTest, HostileInputIsRefused) {
   ErrorOf(std::string(2 << 20, ' '));
   ErrorOf(std::string(100000, '['));

@@ -48,6 +48,7 @@ Verdict RecordFilter::Check(const v1::CallPhase& call) const {
   // Structure has no values at all.
   if (!plan_->RecordsValues()) return Verdict::kLevel;
   const bool debug = call.kind() == v1::CALL_KIND_DEBUG;
+  if (debug && plan_->Monitors()) return Verdict::kKeep;
   if (debug || plan_->RecordsSaved()) {
     return debug && plan_->RecordsSaved() ? Verdict::kKeep : Verdict::kLevel;
   }

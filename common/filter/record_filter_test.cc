@@ -217,5 +217,23 @@ TEST(RecordFilterTest, StructureHasNoCallsAndDebugOnlyItsOwn) {
   EXPECT_EQ(RecordFilter(plan).Check(phase), Verdict::kKeep);
 }
 
+// Beside modules, what Recorder::SaveValue gives of parameters and the step.
+TEST(RecordFilterTest, MonitorTakesModulesAndSavedValues) {
+  auto plan = std::make_shared<Plan>();
+  plan->task = Task::kMonitor;
+  plan->level = Level::kL0;
+  const RecordFilter filter(plan);
+  v1::CallPhase call;
+  call.set_entry("Training.0.debug");
+  call.set_kind(v1::CALL_KIND_DEBUG);
+  EXPECT_EQ(filter.Check(call), Verdict::kKeep);
+  call.set_entry("Module.fc.Linear.forward.0");
+  call.set_kind(v1::CALL_KIND_MODULE_FORWARD);
+  EXPECT_EQ(filter.Check(call), Verdict::kKeep);
+  call.set_entry("Torch.add.0.forward");
+  call.set_kind(v1::CALL_KIND_API_FORWARD);
+  EXPECT_EQ(filter.Check(call), Verdict::kLevel);
+}
+
 }  // namespace
 }  // namespace rankprobe

@@ -20,6 +20,7 @@ import shutil
 import sys
 from typing import Sequence
 
+_EVERY = 50  # as common/config/monitor_section.cc
 _HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
 
 
@@ -29,12 +30,14 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
     package = str(pathlib.Path(__file__).resolve().parent.parent)
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE"):  # of a run around this one
+    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_MONITOR"):  # of a run around this one
         out.pop(name, None)
     if arguments.as_msprobe:
         out["RANKPROBE_AS_MSPROBE"] = "yes"
     else:
-        out["RANKPROBE_ATTACH"] = "on" if arguments.on else "idle"
+        out["RANKPROBE_ATTACH"] = "on" if arguments.on or arguments.monitor else "idle"
+    if arguments.monitor:
+        out["RANKPROBE_MONITOR"] = str(arguments.every or _EVERY)
     for name in ("collector", "run", "config", "on_collector_missing"):
         if getattr(arguments, name):
             out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)
@@ -51,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="no collector answers: end the program, keep what is recorded in RANKPROBE_SPOOL, or record "
                         "nothing; default RANKPROBE_ON_COLLECTOR_MISSING, else ignore")
     parser.add_argument("--on", action="store_true", help="record from the first step on")
+    parser.add_argument("--monitor", action="store_true", help="record from the first step on what a long training is watched "
+                        "by (task monitor): activations, gradients, parameters, optimizer, loss")
+    parser.add_argument("--every", type=int, metavar="STEPS", help=f"with --monitor: in each so many steps; default {_EVERY}")
     parser.add_argument("--as-msprobe", action="store_true", help="the program makes msprobe's PrecisionDebugger itself: "
                         "its `import msprobe` gives rankprobe's, installed or not; nothing else is attached")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
@@ -58,8 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         parser.error("no command given after --")
-    if arguments.as_msprobe and (arguments.on or arguments.config):
-        parser.error("--as-msprobe: the program's own PrecisionDebugger says what is recorded, not --on or --config")
+    if arguments.as_msprobe and (arguments.on or arguments.config or arguments.monitor):
+        parser.error("--as-msprobe: the program's own PrecisionDebugger says what is recorded, not --on, --monitor or --config")
+    if arguments.monitor and arguments.config:
+        parser.error("--monitor is a config of its own: with --config, say task monitor in the file")
+    if arguments.every is not None and (not arguments.monitor or not 1 <= arguments.every <= 1_000_000):
+        parser.error("--every is a number of steps, 1 to 1000000, and goes with --monitor")
     if arguments.config and not os.path.isfile(arguments.config):
         parser.error(f"--config {arguments.config}: no such file")
     if arguments.config:

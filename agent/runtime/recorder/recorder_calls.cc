@@ -290,8 +290,9 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
   if (!step_begun_) AdoptPlan(session_->BeginStep(step));
-  if (!plan_enabled_ || !plan_->RecordsSaved() || !plan_->RecordsValues() ||
-      !plan_->WantsStep(step) || !plan_->WantsRank(rank_)) {
+  if (!plan_enabled_ || !(plan_->RecordsSaved() || plan_->Monitors()) ||
+      !plan_->RecordsValues() || !plan_->WantsStep(step) ||
+      !plan_->WantsRank(rank_)) {
     return std::nullopt;
   }
   BeginStepRecords();

@@ -43,6 +43,15 @@ py::dict PlanDict(const Plan& plan) {
   out["records_apis"] = plan.RecordsApis();
   out["records_modules"] = plan.RecordsModules();
   out["records_saved"] = plan.RecordsSaved();
+  if (plan.Monitors()) {
+    py::dict monitor;
+    monitor["every"] = plan.monitor.every;
+    monitor["weight_gradients"] = plan.monitor.weight_gradients;
+    monitor["parameters"] = plan.monitor.parameters;
+    monitor["optimizer"] = plan.monitor.optimizer;
+    monitor["training"] = plan.monitor.training;
+    out["monitor"] = monitor;
+  }
   out["dump_path"] = plan.dump_path;
   out["ranks"] = Intervals(plan.ranks);
   out["steps"] = Intervals(plan.steps);

@@ -88,6 +88,8 @@ void RegisterCapture(py::module_& m) {
            py::arg("skeleton"))
       .def("save_gradient", &Capture::SaveGradient, py::arg("saved"),
            py::arg("path"), py::arg("gradient"))
+      .def("save_monitored", &Capture::SaveMonitored, py::arg("name"),
+           py::arg("values"))
       .def_property_readonly("wants_loss", &Capture::WantsLoss)
       .def("report_loss", &Capture::ReportLoss, py::arg("loss"))
       .def_property_readonly("wants_replica", &Capture::WantsReplica)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Capture's modules, gradients, saved values and reports; APIs are in
 // capture.cc.
+#include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -196,6 +198,58 @@ std::optional<Recorder::SavedValue> Capture::Save(const std::string& name,
         with_gradient ? Recorder::BuildValueFn(fill(nulls)) : nullptr);
   });
   return saved;
+}
+
+namespace {
+
+std::optional<double> NormOf(const v1::ValueMap& values,
+                             absl::string_view name) {
+  for (const v1::NamedValue& value : values.items()) {
+    if (value.name() == name && value.value().tensor().stats().has_norm_f())
+      return value.value().tensor().stats().norm_f();
+  }
+  return std::nullopt;
+}
+
+void AddNumber(absl::string_view name, double number, v1::ValueMap* values) {
+  v1::NamedValue* const item = values->add_items();
+  item->set_name(std::string(name));
+  v1::TensorSummary* const tensor = item->mutable_value()->mutable_tensor();
+  tensor->set_dtype(v1::DTYPE_FLOAT64);
+  v1::TensorStats* const stats = tensor->mutable_stats();
+  stats->set_max_f(number);
+  stats->set_min_f(number);
+  stats->set_mean_f(number);
+  stats->set_norm_f(std::fabs(number));
+}
+
+}  // namespace
+
+std::optional<double> Capture::SaveMonitored(const std::string& name,
+                                             const py::dict& values) {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  if (recorder == nullptr) return std::nullopt;
+  const QuietScope quiet(*this);
+  std::optional<double> norm;
+  Guarded("monitor", [&] {
+    MaybeFail("monitor");
+    const PyValue read =
+        reader_.Read(values.ptr(), ReadMode{true, recorder->NeedsOfSaved()});
+    const py::gil_scoped_release release;
+    recorder->SaveValue(
+        name,
+        [&](CallBuilder& builder, v1::Value* out) {
+          Fill(builder, read, out);
+          v1::ValueMap* const map = out->mutable_map();
+          norm = NormOf(*map, "grad");
+          const std::optional<double> update = NormOf(*map, "update"),
+                                      param = NormOf(*map, "param");
+          if (update.has_value() && param.has_value())
+            AddNumber("ratio", *update / *param, map);
+        },
+        nullptr);
+  });
+  return norm;
 }
 
 void Capture::SaveGradient(const Recorder::SavedValue& value,

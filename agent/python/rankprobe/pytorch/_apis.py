@@ -241,7 +241,7 @@ class Apis:
             if type(optimizer).__module__.startswith("torch.optim.") and not args[1:] and not kwargs:
                 self._pause_mode()
 
-        self._undo += _around_optimizer_steps(before, lambda *_: self._resume_mode())
+        self._undo += around_optimizer_steps(before, lambda *_: self._resume_mode())
         for host in (torch.optim.Optimizer, torch.nn.Module):
             self._replace(host, "zero_grad", self._without_mode(host.zero_grad))
 
@@ -364,7 +364,7 @@ class Apis:
             setattr(module, name, original)
 
 
-def _around_optimizer_steps(before: Callable, after: Callable) -> list[Callable[[], None]]:
+def around_optimizer_steps(before: Callable, after: Callable) -> list[Callable[[], None]]:
     """Hooks on the steps of all optimizers, where PyTorch has such (2.0); what takes them off again."""
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
@@ -378,7 +378,7 @@ def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
 
     Yields what takes each of these hooks off again.
     """
-    yield from _around_optimizer_steps(lambda *_: capture.push_scope("optimizer"),
+    yield from around_optimizer_steps(lambda *_: capture.push_scope("optimizer"),
                                        lambda *_: capture.pop_scope("optimizer"))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils.clip_grad, name)

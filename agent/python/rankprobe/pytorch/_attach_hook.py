@@ -43,9 +43,12 @@ def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
 
 
 def config_file(mode: str) -> str:
-    """A config.json for this process: RANKPROBE_CONFIG or the default, idle
-    (dump_enable false) unless `mode` is "on"."""
+    """A config.json for this process: RANKPROBE_CONFIG, the monitor's (each
+    RANKPROBE_MONITOR steps) or the default, idle (dump_enable false) unless `mode` is "on"."""
     data: dict[str, Any] = dict(_DEFAULT)
+    every = os.environ.get("RANKPROBE_MONITOR")
+    if every:
+        data.update(task="monitor", level="L0", monitor={"every": int(every)})
     if os.environ.get("RANKPROBE_CONFIG"):
         with open(os.environ["RANKPROBE_CONFIG"], encoding="utf-8") as file:
             data = json.load(file)

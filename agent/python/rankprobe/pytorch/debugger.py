@@ -22,6 +22,7 @@ from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
+from rankprobe.pytorch._monitor import Monitor
 from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
@@ -100,6 +101,7 @@ class PrecisionDebugger:
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
             self._namespaces = Namespaces(self._instruments.apis, namespaces)
             self._run_card = RunCard(self._capture, self._instruments.on_first_module)
+            self._monitor = Monitor(self._capture)
             PrecisionDebugger._instance = self
             if self._switch.enabled and not compiles():
                 self._instruments.apply(self._switch.plan)
@@ -231,6 +233,8 @@ class PrecisionDebugger:
             return
         self._instruments.end_recording()
         self._run_card.end_recording()
+        self._monitor.end_recording()
+        self._monitor.end_step()
         if self._steps.any_dirty:
             self._session.stop()
             self._export(self._steps.current)
@@ -288,6 +292,7 @@ class PrecisionDebugger:
             self._namespaces.refresh()
         self._steps.begin(token_range)
         self._run_card.begin_step(self._steps.current, model)
+        self._monitor.begin_step(plan, model)
         self._capture.enabled = token_range is None
         self._instruments.begin_step(plan)
 
@@ -319,6 +324,8 @@ class PrecisionDebugger:
             self._session.commit()
             self._steps.running = False
         self._run_card.end_step()
+        self._monitor.end_recording()
+        self._monitor.end_step()
         self._capture.enabled = True
         self._session.native.step()
         self._export(self._steps.end())
@@ -351,6 +358,7 @@ class PrecisionDebugger:
                 self._run_card.end_recording()
                 self._session.stop()
                 self._steps.running = False
+            self._monitor.end_step()
             self._instruments.take_off()
             return
         if changed:

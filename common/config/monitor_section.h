@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the section "monitor" of config.json has beside what every task's has:
+// which steps and which values (docs/monitor.md). A free function of the
+// parser's thread; faults go where the parser's go.
+#ifndef RANKPROBE_COMMON_CONFIG_MONITOR_SECTION_H_
+#define RANKPROBE_COMMON_CONFIG_MONITOR_SECTION_H_
+
+#include "common/config/config_reader.h"
+#include "common/config/plan.h"
+
+namespace rankprobe {
+
+// `section` may be null, and of any type but an object it says nothing here:
+// the parser has told.
+void ParseMonitorSection(const rapidjson::Value* section, ConfigFaults* faults,
+                         Plan* plan);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_CONFIG_MONITOR_SECTION_H_
