@@ -280,6 +280,19 @@ def test_modules_and_parameter_gradients(dump, level: str) -> None:
         assert ("Functional.relu.0.forward" in names) == (level == "mix")
 
 
+def test_gradients_of_parameters_are_recorded_once_also_after_steps_that_are_not(dump) -> None:
+    debugger = dump.debugger(level="L0", step=[0, 2, 4])
+    net = Net()
+    for _ in range(5):
+        debugger.start(model=net)
+        net(torch.ones(2, 4)).sum().backward()
+        debugger.stop()
+        debugger.step()
+    for step in (0, 2, 4):
+        gradients = {name: sorted(entry) for name, entry in dump.data(step).items() if "parameters_grad" in name}
+        assert gradients == {f"Module.{module}.parameters_grad.0": ["bias", "weight"] for module in ("fc1.Linear", "fc2.Linear")}
+
+
 def test_stop_before_backward_keeps_gradients_until_step(dump) -> None:
     debugger = dump.debugger(level="mix")
     net = Net()

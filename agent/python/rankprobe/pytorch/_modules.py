@@ -276,7 +276,9 @@ class ModuleHooks:
                 node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             if known is None or known[0] is not node:
                 # The graph holds accumulators weakly: this keeps it.
-                watched[name] = (node, node.register_hook(self._on_gradient(module_name, name, parameter)))
+                handle = node.register_hook(self._on_gradient(module_name, name, parameter))
+                watched[name] = (node, handle)
+                self._handles.append(handle)
 
     def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
         capture = self._capture
