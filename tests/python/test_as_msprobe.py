@@ -77,8 +77,8 @@ def test_a_program_that_imports_msprobe(tmp_path: pathlib.Path, where: str) -> N
 def test_what_there_is_not_says_so(tmp_path: pathlib.Path) -> None:
     done = _run(tmp_path, """
 import msprobe.pytorch
-print(hasattr(msprobe.pytorch, "TrainerMon"))
-for text in ("from msprobe.pytorch import TrainerMon", "import msprobe.mindspore", "msprobe.pytorch.acl_save",
+print(hasattr(msprobe.pytorch, "set_ge_dump_config"))
+for text in ("from msprobe.pytorch import set_ge_dump_config", "import msprobe.mindspore", "msprobe.pytorch.acl_save",
              "from msprobe.pytorch.common.utils import Const"):
     try:
         exec(text)
@@ -89,7 +89,7 @@ for text in ("from msprobe.pytorch import TrainerMon", "import msprobe.mindspore
     lines = done.stdout.splitlines()
     assert lines[0] == "False" and len(lines) == 5, done.stdout
     for line, kind, name in zip(lines[1:], ("ImportError", "ImportError", "AttributeError", "ImportError"), (
-            "msprobe.pytorch.TrainerMon", "msprobe.mindspore", "msprobe.pytorch.acl_save",
+            "msprobe.pytorch.set_ge_dump_config", "msprobe.mindspore", "msprobe.pytorch.acl_save",
             "msprobe.pytorch.common.utils.Const")):
         assert line.startswith(f"{kind} rankprobe has no {name} (rankprobe run --as-msprobe"), line
 

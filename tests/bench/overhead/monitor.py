@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What task monitor adds to a training: plain, attached and off, monitored.
 
-    monitor.py [--turns N] [--steps N] [--tools plain,off,every50,every1,msprobe1,ours1]
+    monitor.py [--launches N] [--turns N] [--steps N] [--tools plain,off,every50,every1,msprobe1,ours1]
 
-One process for each tool stays alive; each runs `steps` steps in its turn, so
-that drift of the machine hits all alike. The transformer of overhead.py with
+A launch has one process for each tool, which stays alive; each runs `steps` steps in its turn, so
+that drift of the machine hits all alike. Where a process' memory lies makes it up
+to a fifth slower than the next, so there are several launches. The transformer of overhead.py with
 AdamW, one thread, CPU. A turn's number is its time over its steps: with every50
 one step in fifty is recorded. msprobe1, ours1 (msprobe's TrainerMon and ours on
 one config.json, all distributions in each step) need the msprobe package.
@@ -78,9 +79,32 @@ def worker(tool: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def launch(tools: list[str], turns: int, steps: int, times: dict[str, list]) -> None:
+    """Starts a process for each tool and adds the turns of each to `times`."""
+    running = {tool: subprocess.Popen([sys.executable, __file__, "--worker", tool], env=dict(os.environ, **STEADY_MALLOC),
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+               for tool in tools}
+
+    def turn(tool: str, count: int) -> list[float]:
+        process = running[tool]
+        process.stdin.write(f"{count}\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    for tool in tools:
+        turn(tool, 3)  # warm
+    for _ in range(turns):
+        for tool in tools:
+            times[tool].append(turn(tool, steps))
+    for process in running.values():
+        process.stdin.close()
+        process.wait(timeout=120)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--tools", default="plain,off,every50,every1")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -89,27 +113,11 @@ def main() -> int:
         worker(arguments.worker)
         return 0
     tools = arguments.tools.split(",")
-    running = {tool: subprocess.Popen([sys.executable, __file__, "--worker", tool], env=dict(os.environ, **STEADY_MALLOC),
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-               for tool in tools}
-
-    def turn(tool: str, steps: int) -> list[float]:
-        process = running[tool]
-        process.stdin.write(f"{steps}\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    for tool in tools:
-        turn(tool, 3)  # warm
     times: dict[str, list] = {tool: [] for tool in tools}
-    for _ in range(arguments.turns):
-        for tool in tools:
-            times[tool].append(turn(tool, arguments.steps))
-    for process in running.values():
-        process.stdin.close()
-        process.wait(timeout=120)
+    for _ in range(arguments.launches):
+        launch(tools, arguments.turns, arguments.steps, times)
     print(f"conditions load {' '.join(f'{v:.2f}' for v in os.getloadavg())}, {os.cpu_count()} CPUs, one thread, "
-          f"{arguments.turns} turns of {arguments.steps} steps of each in turn, medians")
+          f"{arguments.launches} launches of {arguments.turns} turns of {arguments.steps} steps of each in turn, medians")
     for tool in tools:
         wall, cpu = (statistics.median(t[i] for t in times[tool]) for i in (0, 1))
         ratios = [statistics.median(a[i] / b[i] for a, b in zip(times[tool], times["plain"])) for i in (0, 1)]

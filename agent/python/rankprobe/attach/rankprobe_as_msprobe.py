@@ -14,7 +14,9 @@ import sys
 # Names of rankprobe.pytorch, in the places where programs look for them in msprobe 26.2.
 _NAMES = {
     "msprobe": (),
-    "msprobe.pytorch": ("PrecisionDebugger", "module_dump", "module_dump_end", "random_save", "seed_all"),
+    "msprobe.pytorch": ("PrecisionDebugger", "TrainerMon", "module_dump", "module_dump_end", "random_save", "seed_all"),
+    "msprobe.pytorch.monitor": (),
+    "msprobe.pytorch.monitor.module_hook": ("TrainerMon",),
     "msprobe.pytorch.common": ("seed_all",),
     "msprobe.pytorch.common.utils": ("seed_all",),
     "msprobe.pytorch.dump": (),

@@ -14,10 +14,11 @@
 
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError, RankprobeError
 from rankprobe.pytorch._functions import module_dump, module_dump_end, save
+from rankprobe.pytorch._trainer_mon import TrainerMon
 from rankprobe.pytorch.debugger import PrecisionDebugger
 from rankprobe.pytorch.reproducibility import random_save, seed_all
 
 __all__ = [
-    "InterfaceUsageError", "InvalidParameterError", "PrecisionDebugger", "RankprobeError", "module_dump",
-    "module_dump_end", "random_save", "save", "seed_all",
+    "InterfaceUsageError", "InvalidParameterError", "PrecisionDebugger", "RankprobeError", "TrainerMon",
+    "module_dump", "module_dump_end", "random_save", "save", "seed_all",
 ]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TrainerMon: msprobe's training monitor on task monitor.
+
+    monitor = TrainerMon("monitor_config.json", params_have_main_grad=False)
+    monitor.set_monitor(model, optimizer, grad_acc_steps=1)
+
+A step ends with optimizer.step(). The values go to the collector, for
+`rankprobe query` and export; at the end each rank of a job with a private
+collector writes msprobe's csv files (rankprobe.monitor_csv) below
+MONITOR_OUTPUT_DIR.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import functools
+import json
+import os
+import pathlib
+import tempfile
+import types
+import uuid
+from typing import Any, Optional
+
+import torch
+
+from rankprobe import monitor_csv
+from rankprobe.pytorch._errors import InvalidParameterError
+from rankprobe.pytorch._process import environment_rank, warn
+from rankprobe.pytorch.debugger import PrecisionDebugger
+
+_DISTRIBUTIONS = {"xy_distribution": ("activations", "activation_gradients"), "wg_distribution": ("weight_gradients",),
+                  "mv_distribution": ("optimizer",), "ur_distribution": ("optimizer",), "param_distribution": ("parameters",)}
+_FIELDS = {"targets": dict, "module_ranks": list, "ops": list, "start_step": int, "step_interval": int, "collect_times": int,
+           "step_count_per_record": int, "ndigits": int, "format": str, "forward_only": bool, "backward_only": bool,
+           **dict.fromkeys(_DISTRIBUTIONS, bool)}
+# Taken, and without effect: with what serves instead.
+_WITHOUT_EFFECT = {
+    "cc_distribution": "communication calls: record them with task statistics, level L1, list [\"Distributed\"]",
+    "mg_direction": "compare the sign of gradients and exp_avg in dumps of task tensor", "alert": "rankprobe triggers set",
+    "monitor_mbs_grad": "parameters_grad.{n} of `rankprobe query` has each micro batch", "stack_info": "stack.json of a dump",
+    "print_struct": "construct.json of a dump", "recording_l2_features": "nothing yet", "l2_targets": "nothing yet",
+    "squash_name": "names are the model's own", "append_output": "a folder of its own for each run", "dynamic_on": "rankprobe enable",
+}
+_LAST_STEP = 1_000_000
+
+
+def read_config(path: str) -> dict:
+    """msprobe's monitor config, checked. Raises InvalidParameterError with every fault."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            given = json.load(file)
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError(f"config_file_path {path}: {error}") from error
+    if not isinstance(given, dict):
+        raise InvalidParameterError(f"config_file_path {path}: an object is expected, not {type(given).__name__}")
+    faults = [f"{name}: {given[name]!r} is no {kind.__name__}" for name, kind in _FIELDS.items()
+              if name in given and (not isinstance(given[name], kind) or (kind is int and isinstance(given[name], bool)))]
+    if not faults:
+        faults += [f"{name}: {given[name]} (legal: {low} to {high})" for name, low, high in (
+            ("start_step", 0, _LAST_STEP), ("step_interval", 1, _LAST_STEP), ("step_count_per_record", 1, _LAST_STEP),
+            ("collect_times", 0, 10**9), ("ndigits", 1, 20)) if name in given and not low <= given[name] <= high]
+        faults += [f"ops: {op!r} (legal: {', '.join(monitor_csv.OPS)})" for op in given.get("ops", [])
+                   if op not in (*monitor_csv.OPS, "shape", "dtype", "id")]
+        faults += [f"module_ranks: {rank!r} is no rank" for rank in given.get("module_ranks", [])
+                   if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0]
+        if given.get("format", "csv") != "csv":
+            faults.append(f"format: {given['format']!r} (legal: csv)")
+        if not any(given.get(name) for name in _DISTRIBUTIONS):
+            faults.append(f"nothing is to be monitored: none of {', '.join(_DISTRIBUTIONS)} is true")
+    if faults:
+        raise InvalidParameterError(f"config_file_path {path}: " + "\n".join(faults))
+    for name, instead in _WITHOUT_EFFECT.items():
+        if given.get(name):
+            warn(f"TrainerMon: {name} has no effect here; {instead}")
+    return given
+
+
+def plan_of(given: dict, dump_path: str) -> dict:
+    """config.json of task monitor for a config that read_config took."""
+    values = [word for name, words in _DISTRIBUTIONS.items() if given.get(name) for word in words]
+    for only, other in (("forward_only", "activation_gradients"), ("backward_only", "activations")):
+        if given.get(only) and other in values:
+            values.remove(other)
+    every, start = given.get("step_interval", 1), given.get("start_step", 0)
+    last = min(_LAST_STEP, start + (given.get("collect_times", 10**9) - 1) * every)
+    monitor: dict[str, Any] = {"every": every, "values": list(dict.fromkeys(values))}
+    if {"zeros", "nans"} & set(given.get("ops", [])):
+        monitor["extra_statistics"] = ["counts"]
+    targets = [name.partition(":")[2] if name.partition(":")[0].isdigit() else name for name in given.get("targets", {})]
+    if targets and "" not in targets:
+        monitor["list"] = targets
+    return {"task": "monitor", "dump_path": dump_path, "rank": given.get("module_ranks", []),
+            "step": [f"{start}-{last}"] if last >= start and (start or last < _LAST_STEP) else [],
+            "dump_enable": last >= start, "monitor": monitor}
+
+
+class TrainerMon:
+    """msprobe's training monitor; one a process.
+
+    config_file_path: msprobe's monitor config (targets, xy_, wg_, mv_, param_distribution,
+    ops, start_step, step_interval, collect_times, module_ranks, ndigits,
+    step_count_per_record); fields without effect here are warned about.
+    process_group, opt_ty: taken, without effect. params_have_main_grad: gradients
+    are taken of `main_grad` where a parameter has one, in any case.
+
+    Raises InvalidParameterError naming every fault of the config.
+    """
+
+    def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True,
+                 opt_ty: Any = None) -> None:
+        self._given = read_config(config_file_path)
+        self._root = pathlib.Path(os.environ.get("MONITOR_OUTPUT_DIR", "./monitor_output")).absolute()
+        self._debugger: Optional[PrecisionDebugger] = None
+        self._micro_batches = 1
+
+    def monitor_gnorm_with_ad(self, model: Any, optimizer: Any = None, grad_acc_steps: int = 1, tp_group: Any = None,
+                              dp_group: Any = None, start_iteration: int = 0) -> None:
+        """The older name of set_monitor."""
+        self.set_monitor(model, optimizer, grad_acc_steps, tp_group, dp_group, start_iteration)
+
+    def set_monitor(self, model: Any, optimizer: Any, grad_acc_steps: int = 1, tp_group: Any = None, dp_group: Any = None,
+                    start_iteration: int = 0) -> None:
+        """From here on; after the model is wrapped and the optimizer made.
+
+        model: a module or a list of chunks. optimizer: a step ends with its step().
+        grad_acc_steps: micro batches of a step, >= 1. start_iteration: number of the
+        first step, >= 0. tp_group, dp_group: taken, without effect.
+        """
+        for name, value, low in (("grad_acc_steps", grad_acc_steps, 1), ("start_iteration", start_iteration, 0)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise InvalidParameterError(f"{name} must be an int >= {low}, not {value!r}")
+        if self._debugger is not None:
+            warn("TrainerMon: set_monitor() was called already; the first call counts")
+            return
+        self._micro_batches = grad_acc_steps
+        name = f"{datetime.datetime.now():%b%d_%H-%M-%S}-rank{environment_rank() or 0}-{uuid.uuid4().hex[:8]}"
+        dump = self._root / ".rankprobe-monitor"
+        handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(plan_of(self._given, str(dump)), file)
+        try:
+            self._debugger = PrecisionDebugger(config_path=path)
+        finally:
+            os.unlink(path)
+        if start_iteration:
+            PrecisionDebugger.set_init_step(start_iteration)
+        model = model[0] if isinstance(model, (list, tuple)) and len(model) == 1 else model
+        self._watch_step(model, optimizer)
+        atexit.register(self._write_csv, dump, self._root / name)
+        PrecisionDebugger.start(model=model)
+
+    def _watch_step(self, model: Any, optimizer: Any) -> None:
+        step = optimizer.step
+
+        @functools.wraps(step)
+        def rankprobe_step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            result = step(*args, **kwargs)
+            if PrecisionDebugger._instance is self._debugger:
+                PrecisionDebugger.stop()
+                PrecisionDebugger.step()
+                PrecisionDebugger.start(model=model)
+            return result
+
+        optimizer.step = types.MethodType(rankprobe_step, optimizer)
+
+    def _write_csv(self, dump: pathlib.Path, out: pathlib.Path) -> None:
+        """What the private collector has written of this process; with another collector there is nothing here."""
+        debugger = self._debugger
+        if debugger is None or debugger._over() or debugger._session.embedded is None:
+            return
+        rank = debugger._session._rank
+        debugger.close()
+        folder = f"rank{rank}" if rank is not None else f"proc{os.getpid()}"
+        ops = [op for op in self._given.get("ops", []) if op in monitor_csv.OPS] or ["norm"]
+        reader = monitor_csv.Steps(ops, list(self._given.get("targets", {})), self._micro_batches, self._given.get("ndigits", 6))
+        for step, place in sorted((int(place.parent.name[4:]), place) for place in dump.glob(f"step*/{folder}")):
+            rows = reader.rows(monitor_csv.load(place, "dump.json"), monitor_csv.load(place, "debug.json"))
+            monitor_csv.write_step(out, step, rows, ops, self._given.get("step_count_per_record", 1))
+
+
+__all__ = ["TrainerMon", "plan_of", "read_config"]
