@@ -152,6 +152,11 @@ class Capture:
     def begin_module(self, name: str, args: tuple[Any, ...], kwargs: Any = ...) -> ModuleCall | None:
         """None: it is not recorded."""
 
+    def begin_compiled_module(self, name: str, args: tuple[Any, ...], kwargs: Any, frames: list[str]) -> ModuleCall | None:
+        """Of a call that compiled code makes. frames: where a compiler found it, innermost first."""
+
+    def begin_compiled_backward(self, module: ModuleCall) -> None: ...
+    def compiled_backward(self, module: ModuleCall, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None: ...
     def end_module(self, module: ModuleCall, output: Any, parameters: dict[str, Any]) -> None: ...
     def abandon_module(self, module: ModuleCall) -> None: ...
     def stop_module(self, module: ModuleCall) -> None: ...
@@ -189,6 +194,9 @@ class ApiMethod:
 def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
         traits: dict[str, Any] = ...) -> ApiFunction | ApiMethod:
     """Stands in for `function`: records the outermost call of a thread."""
+
+def traced_module_call(callback: Any) -> ModuleCall:
+    """A call that a compiler traces: its gradients go to `callback`."""
 
 def mode_function(stand_ins: dict[Any, Any]) -> Callable[..., Any]:
     """__torch_function__ of a mode that calls stand_ins[func] for func."""

@@ -50,6 +50,12 @@ struct ApiSpec {
 // One module call, between its hooks.
 struct ModuleCall {
   RecordedCall call;
+  // Compiled code ran it, which writes into memory without telling the version
+  // counter: no summary of the same memory is used again.
+  bool compiled = false;
+  // Set while a compiler traces: nothing is recorded, and this is called, with
+  // nothing when the backward begins and with its (inputs, outputs) when it ends.
+  PyRef traced;
 };
 
 class QuietScope;
@@ -92,6 +98,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   std::optional<ModuleCall> BeginModule(const std::string& name,
                                         const pybind11::tuple& args,
                                         const pybind11::object& kwargs);
+  // The same of a call that compiled code makes. frames: where the compiler
+  // found it, innermost first; the caller of the compiled code follows them.
+  std::optional<ModuleCall> BeginCompiledModule(
+      const std::string& name, const pybind11::tuple& args,
+      const pybind11::object& kwargs, const std::vector<std::string>& frames);
   void EndModule(const ModuleCall& module, const pybind11::object& output,
                  const pybind11::dict& parameters);
   void AbandonModule(const ModuleCall& module);
@@ -181,6 +192,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
     std::vector<int> ignored_outputs;
   };
 
+  std::optional<ModuleCall> BeginModule(const std::string& name,
+                                        const pybind11::tuple& args,
+                                        const pybind11::object& kwargs,
+                                        const std::vector<std::string>* frames);
   PyValue ReadDistributedOutputs(const RecordedCall& call,
                                  PyObject* const* args, Py_ssize_t count,
                                  PyObject* keywords) const;

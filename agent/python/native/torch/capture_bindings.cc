@@ -65,8 +65,17 @@ void RegisterCapture(py::module_& m) {
       .def("enter_quiet", &Capture::EnterQuiet)
       .def("leave_quiet", &Capture::LeaveQuiet)
       .def("set_mode", &Capture::SetMode, py::arg("mode"))
-      .def("begin_module", &Capture::BeginModule, py::arg("name"),
-           py::arg("args"), py::arg("kwargs") = py::none())
+      .def("begin_module",
+           py::overload_cast<const std::string&, const py::tuple&,
+                             const py::object&>(&Capture::BeginModule),
+           py::arg("name"), py::arg("args"), py::arg("kwargs") = py::none())
+      .def("begin_compiled_module", &Capture::BeginCompiledModule,
+           py::arg("name"), py::arg("args"), py::arg("kwargs"),
+           py::arg("frames"))
+      .def("begin_compiled_backward", &Capture::BeginModuleBackward,
+           py::arg("module"))
+      .def("compiled_backward", &Capture::ModuleBackward, py::arg("module"),
+           py::arg("grad_inputs"), py::arg("grad_outputs"))
       .def("end_module", &Capture::EndModule, py::arg("module"),
            py::arg("output"), py::arg("parameters"))
       .def("abandon_module", &Capture::AbandonModule, py::arg("module"))
@@ -104,6 +113,15 @@ void RegisterCapture(py::module_& m) {
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
         "Stands in for `function`: records the outermost call of a thread.");
+  m.def(
+      "traced_module_call",
+      [](const py::object& callback) {
+        ModuleCall call;
+        call.traced = PyRef::Share(callback.ptr());
+        return call;
+      },
+      py::arg("callback"),
+      "A call that a compiler traces: its gradients go to `callback`.");
   m.def(
       "mode_function",
       [](const py::dict& stand_ins) {

@@ -6,29 +6,59 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/module_gradients.h"
 
 namespace py = pybind11;
 
 namespace rankprobe {
+namespace {
+
+// The frames of a trace, and those that called what was compiled of it: outside
+// of the compiler's own wrapper.
+std::vector<std::string> WithCaller(std::vector<std::string> frames,
+                                    const std::vector<std::string>& stack) {
+  auto outer = stack.begin();
+  for (auto at = stack.begin(); at != stack.end(); ++at) {
+    if (absl::StrContains(*at, "/torch/_dynamo/eval_frame.py, line "))
+      outer = at + 1;
+  }
+  frames.insert(frames.end(), outer, stack.end());
+  return frames;
+}
+
+}  // namespace
 
 std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
                                                const py::tuple& args,
                                                const py::object& kwargs) {
+  return BeginModule(name, args, kwargs, nullptr);
+}
+
+std::optional<ModuleCall> Capture::BeginCompiledModule(
+    const std::string& name, const py::tuple& args, const py::object& kwargs,
+    const std::vector<std::string>& frames) {
+  return BeginModule(name, args, kwargs, &frames);
+}
+
+std::optional<ModuleCall> Capture::BeginModule(
+    const std::string& name, const py::tuple& args, const py::object& kwargs,
+    const std::vector<std::string>* frames) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return std::nullopt;
   if (!Active()) return std::nullopt;
   const QuietScope quiet(*this);
   if (!begun_->empty()) begun_->EndComplete();
   ModuleCall module;
+  module.compiled = frames != nullptr;
   Guarded("module inputs", [&] {
     module.call = recorder->BeginModule(name);
     Count(module.call);
     MaybeFail("module inputs");
     if (module.call.kept) {
       ReadBudget budget;
-      const ReadMode mode{true, module.call.needs, &budget};
+      const ReadMode mode{!module.compiled, module.call.needs, &budget};
       const PyValue inputs = reader_.ReadSection(args.ptr(), mode),
                     named = reader_.ReadSection(kwargs.ptr(), mode);
       const py::gil_scoped_release release;
@@ -38,8 +68,10 @@ std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
             FillMap(builder, named, phase->mutable_input_kwargs());
           });
     }
-    if (module.call.stack_wanted && recorder->WantsStacks())
-      recorder->UseStack(module.call, stacks_.Read(mode_ ? true : false));
+    if (!module.call.stack_wanted || !recorder->WantsStacks()) return;
+    const std::vector<std::string>& stack = stacks_.Read(mode_ ? true : false);
+    recorder->UseStack(module.call,
+                       frames ? WithCaller(*frames, stack) : stack);
   });
   if (module.call.forward_entry.empty()) return std::nullopt;
   return module;
@@ -55,7 +87,7 @@ void Capture::EndModule(const ModuleCall& module, const py::object& output,
     MaybeFail("module outputs");
     if (!module.call.kept) return;
     ReadBudget budget;
-    const ReadMode mode{true, module.call.needs, &budget};
+    const ReadMode mode{!module.compiled, module.call.needs, &budget};
     if (PyTuple_Check(output.ptr())) {
       outputs = reader_.ReadItems(output.ptr(), mode);
     } else {
@@ -94,12 +126,18 @@ void Capture::PopScope(const std::string& name) {
 }
 
 bool Capture::WantsBackward(const ModuleCall& module) const {
+  if (module.traced) return true;
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return false;
   return recorder->WantsBackward(module.call);
 }
 
 void Capture::BeginModuleBackward(const ModuleCall& module) {
+  if (module.traced) {
+    if (!PyRef::Steal(PyObject_CallNoArgs(module.traced.get())))
+      throw py::error_already_set();
+    return;
+  }
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   recorder->BeginModuleBackward(module.call);
@@ -112,8 +150,15 @@ void Capture::ModuleBackward(const ModuleCall& module,
   if (recorder == nullptr) return;
   const QuietScope quiet(*this);
   Guarded("module backward", [&] {
+    if (module.traced) {
+      if (!PyRef::Steal(PyObject_CallFunctionObjArgs(
+              module.traced.get(), grad_inputs.ptr(), grad_outputs.ptr(),
+              nullptr)))
+        throw py::error_already_set();
+      return;
+    }
     MaybeFail("module backward");
-    const ReadMode mode{true, module.call.needs};
+    const ReadMode mode{!module.compiled, module.call.needs};
     const PyValue inputs = reader_.Read(grad_outputs.ptr(), mode),
                   outputs = reader_.Read(grad_inputs.ptr(), mode);
     const py::gil_scoped_release release;

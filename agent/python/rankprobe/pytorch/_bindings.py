@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from rankprobe.pytorch import _graph_ops
 from rankprobe.pytorch._device import DeviceReader, memory_of
 
 try:
@@ -229,7 +230,11 @@ def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _gradient_outside(whole: torch.Tensor, inside: torch.Tensor) -> Optional[torch.Tensor]:
     """What came from elsewhere; None for nothing. Its last bits may differ from a sum of its own."""
+    if whole is inside:
+        return None
     whole, inside = _BASE.detach(whole), _BASE.detach(inside)
+    if _graph_ops.sink is not None and _graph_ops.in_trace():  # numbers are not known yet
+        return _BASE.sub(whole, inside)
     return None if torch._C._VariableFunctions.equal(whole, inside) else _BASE.sub(whole, inside)
 
 

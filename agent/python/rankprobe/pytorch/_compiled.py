@@ -89,6 +89,11 @@ class EagerStance:
         self.wanted = True
         self.compiler_came()
 
+    def enter_quietly(self) -> None:
+        """The same, where another has said so."""
+        self._told = True
+        self.enter()
+
     def compiler_came(self) -> None:
         """The compiler is there, perhaps since now. It is not imported by us: that takes seconds."""
         if not self.wanted or self._stance is not None or _DYNAMO not in sys.modules:
@@ -109,12 +114,16 @@ class EagerStance:
     @contextlib.contextmanager
     def _of_operators(self) -> Iterator[Any]:
         stance, environment = self._stance, self._environment
+        eval_frame = torch._C._dynamo.eval_frame
+        # Within a compiled function that runs as plain Python a stance cannot be set.
+        around = eval_frame.set_eval_frame(None)
         stance.__exit__(None, None, None)
         try:
             with self._unseen(), environment() as backend:
                 yield backend
         finally:
             stance.__enter__()
+            eval_frame.set_eval_frame(around)
 
     def leave(self) -> None:
         """What was compiled is used again."""

@@ -9,6 +9,7 @@ import torch
 
 from rankprobe.pytorch._apis import Apis, optimizer_scopes
 from rankprobe.pytorch._compiled import CompilerImport, EagerStance, compiles
+from rankprobe.pytorch._graphs import RecordedGraphs
 from rankprobe.pytorch._module_dump import ModuleDump
 from rankprobe.pytorch._modules import ModuleHooks
 from rankprobe.pytorch._process import warn
@@ -35,6 +36,9 @@ class Instruments:
         self._recomputations = Recomputations(lambda: capture.active)
         self._scopes: list[Callable[[], None]] = []
         self._eager = EagerStance(self.apis.unseen)
+        self._graphs = RecordedGraphs(capture, self._modules, self._eager.enter_quietly)
+        # Forwards are counted in this step, by hooks that no graph takes.
+        self._tokens = False
         self.apis.on_compile = self._compile_called
         self._import = CompilerImport(self.apis.show_originals, self._compiler_came)
         # They are those of the plan in force, and not set aside.
@@ -96,12 +100,15 @@ class Instruments:
 
     def _compiler_came(self) -> None:
         self.apis.show_stand_ins()
+        if self._graphs.wanted and not self._graphs.compiler_came():
+            self._eager.enter()
         self._eager.compiler_came()
 
     def watch(self, model: Model, plan: dict, tokens: bool) -> None:
         """The model(s) that the step records. tokens: their forwards are counted."""
         if plan["records_modules"]:
             self._modules.hook_model(model)
+        self._tokens = tokens
         if tokens:
             self._modules.hook_roots(model)
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])
@@ -112,7 +119,9 @@ class Instruments:
 
     def begin_step(self, plan: dict) -> None:
         self._modules.begin_step()
-        self._eager.enter()
+        only_modules = plan["records_modules"] and not plan["records_apis"] and not self._tokens
+        if not (only_modules and self._graphs.enter()):
+            self._eager.enter()
         if plan["records_apis"]:
             self.apis.enter_mode()
 
@@ -120,6 +129,7 @@ class Instruments:
         """No API is recorded from here on; gradients are."""
         self.apis.leave_mode()
         self._eager.leave()
+        self._graphs.leave()
         if compiles():
             self.apis.remove()
             self._remove_scopes()
@@ -127,6 +137,7 @@ class Instruments:
     def end_step(self) -> None:
         """No gradient of the step is recorded from here on."""
         self.end_recording()
+        self._graphs.end_step()
         self.module_dump.end_step()
         if compiles():
             self.set_aside()
@@ -139,3 +150,4 @@ class Instruments:
         self._recomputations.remove()
         self._remove_scopes()
         self._eager.leave()
+        self._graphs.end_step()

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, Callable, Iterator, Optional
+import weakref
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 
+from rankprobe import _native
+from rankprobe.pytorch import _graph_calls, _graph_ops
 from rankprobe.pytorch._recompute import stopped as recomputation_stopped
 
 _MAX_DEPTH = 350
@@ -97,6 +100,30 @@ def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
         return None
 
 
+class _Hooked(NamedTuple):
+    """The hooks of one module. They are kept when they are taken off: put back the
+    same, they are what a graph that was compiled with them asks for."""
+
+    module: weakref.ref
+    name: str
+    # Its backward is recorded.
+    full: bool
+    pre: Callable
+    post: Callable
+    # Of pre and post.
+    handles: list
+    # What it is called in compiled code.
+    number: int
+
+    def put_back(self, module: torch.nn.Module) -> None:
+        pre, post = self.handles
+        module._forward_pre_hooks[pre.id] = self.pre
+        module._forward_pre_hooks_with_kwargs[pre.id] = True
+        module._forward_hooks[post.id] = self.post
+        module._forward_hooks_with_kwargs[post.id] = True
+        module._forward_hooks_always_called[post.id] = True
+
+
 class ModuleHooks:
     """Hooks on the modules of a model, and what takes them off again.
 
@@ -114,6 +141,12 @@ class ModuleHooks:
         # By id of the module and name: what is watched (the parameter, or its
         # accumulator), and the handle.
         self._parameters: dict[int, dict[str, tuple[Any, Any]]] = {}
+        # By module, and by number.
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
+        self._numbers: dict[int, _Hooked] = {}
+        self._last_number = 0
+        self._keys: list[int] = []
+        self._numbered: list[weakref.ref] = []
         # Set by the debugger from the plan in force.
         self.backward = True
         self.parameters_grad = True
@@ -155,10 +188,11 @@ class ModuleHooks:
             self._warn(f"{path} has a non-full backward hook: only its forward is recorded")
             full = False
         handles = []
-        if _HAS_KWARGS:
+        if _HAS_ALWAYS_CALL:
+            handles = self._hook(name, full, module)
+        elif _HAS_KWARGS:
             handles.append(module.register_forward_pre_hook(self._pre(name, full), with_kwargs=True))
-            always = {"always_call": True} if _HAS_ALWAYS_CALL else {}
-            handles.append(module.register_forward_hook(self._post(), with_kwargs=True, **always))
+            handles.append(module.register_forward_hook(self._post(), with_kwargs=True))
         else:
             pre, post = self._pre(name, full), self._post()
             handles.append(module.register_forward_pre_hook(
@@ -170,7 +204,31 @@ class ModuleHooks:
         self._handles += handles
         return handles
 
+    def _hook(self, name: str, full: bool, module: torch.nn.Module) -> list[Any]:
+        known = self._known.get(module)
+        if known is not None and known.name == name and known.full == full:
+            known.put_back(module)
+            return known.handles
+        pre, post = self._pre(name, full), self._post()
+        handles = [module.register_forward_pre_hook(pre, with_kwargs=True),
+                   module.register_forward_hook(post, with_kwargs=True, always_call=True)]
+        if known is not None:
+            del self._numbers[known.number]
+        self._last_number += 1
+        known = self._known[module] = self._numbers[self._last_number] = _Hooked(
+            weakref.ref(module), name, full, pre, post, handles, self._last_number)
+        # torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key.
+        if not self._keys:
+            self._keys = [handle.id for handle in handles]
+        for handle, key in zip(handles, self._keys):
+            handle.remove()
+            handle.id = key
+        known.put_back(module)
+        return handles
+
     def remove(self, handles: Optional[list[Any]] = None) -> None:
+        if handles is None:
+            self.take_numbers()
         for handle in self._handles if handles is None else handles:
             handle.remove()
         if handles is None:
@@ -194,6 +252,8 @@ class ModuleHooks:
         capture = self._capture
 
         def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
+            if _graph_calls.in_compiler():
+                return _graph_calls.begin_in_compiler(module, args, kwargs)
             stack = self._stack()
             if not capture.active:
                 stack.append((module, None, None))
@@ -222,15 +282,9 @@ class ModuleHooks:
         capture = self._capture
 
         def rankprobe_post(module: torch.nn.Module, args: tuple, kwargs: Optional[dict], output: Any) -> None:
-            stack = self._stack()
-            while stack and stack[-1][0] is not module:
-                # Left by an exception that a forward in between has caught.
-                _, call, _ = stack.pop()
-                if call is not None:
-                    capture.abandon_module(call)
-            if not stack:
-                return
-            _, call, gradients = stack.pop()
+            if _graph_calls.in_compiler():
+                return _graph_calls.end_in_compiler(module, output)
+            call, gradients = self._begun(module)
             if call is None:
                 return
             error = sys.exc_info()[0] if output is None else None
@@ -248,6 +302,70 @@ class ModuleHooks:
                 capture.leave_quiet()
 
         return rankprobe_post
+
+    def _begun(self, module: torch.nn.Module) -> tuple[Any, Any]:
+        """The call and the gradients of the forward of `module` that ends."""
+        stack = self._stack()
+        while stack and stack[-1][0] is not module:
+            # Left by an exception that a forward in between has caught.
+            _, call, _ = stack.pop()
+            if call is not None:
+                self._capture.abandon_module(call)
+        return stack.pop()[1:] if stack else (None, None)
+
+    # --- compiled code, called by GraphCalls
+
+    def give_numbers(self) -> None:
+        """What is hooked can be recorded from within a graph. torch.compile's guards are on the attribute."""
+        for known in self._known.values():
+            module = known.module()
+            if module is not None and id(module) in self._hooked and _graph_calls.NUMBER not in module.__dict__:
+                module.__dict__[_graph_calls.NUMBER] = torch.tensor(known.number)
+                self._numbered.append(known.module)
+
+    def take_numbers(self) -> None:
+        for reference in self._numbered:
+            module = reference()
+            if module is not None:
+                module.__dict__.pop(_graph_calls.NUMBER, None)
+        self._numbered.clear()
+
+    def numbered(self, number: int) -> Optional[_Hooked]:
+        known = self._numbers.get(number)
+        return known if known is not None and known.module() is not None else None
+
+    def begin_compiled(self, number: int, args: tuple, kwargs: dict, frames: list[str]) -> Any:
+        """The call, if its gradients are wanted."""
+        known = self.numbered(number)
+        if known is None:
+            return None
+        module, call, capture = known.module(), None, self._capture
+        try:
+            if not capture.active:
+                return None
+            if self.on_first is not None:
+                first, self.on_first = self.on_first, None
+                first()
+            call = capture.begin_compiled_module(known.name, args, kwargs or None, frames)
+            if call is not None and self.parameters_grad:
+                self._watch_parameters(known.name, module)
+            return call if known.full and self.backward else None
+        finally:
+            self._stack().append((module, call, None))
+
+    def end_compiled(self, number: int, output: Any) -> None:
+        known = self.numbered(number)
+        module = None if known is None else known.module()
+        if module is not None:
+            call, _ = self._begun(module)
+            if call is not None:
+                self._capture.end_module(call, output, _parameters(module) if call.kept else {})
+
+    def traced_gradients(self, put: Callable, args: tuple) -> Any:
+        return self._capture.module_gradients(_native.traced_module_call(put), _wanting(args))
+
+    def traced_outputs(self, gradients: Any, output: Any) -> None:
+        gradients.outputs(_wanting(output))
 
     def _tell_in_place(self, name: str) -> None:
         if name not in self._told:

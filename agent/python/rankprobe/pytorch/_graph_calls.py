@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Module calls of compiled code, from hooks that the compiler traces to records.
+
+A hook of a module has one line for compilers: `traced_begin`, `traced_end`.
+Dynamo takes them into its graph as calls, which then are
+
+* operators of _graph_ops, where AOTAutograd traces the graph: module gradients
+  are found as in an eager step, by hooks on the nodes of the trace, so nothing
+  is put between the nodes and gradients are added in the order of a graph
+  without us;
+* the eager hooks themselves, where a backend runs the graph as it is.
+
+GraphCalls is the sink of the operators.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any, Callable, Optional
+
+import torch
+
+from rankprobe.pytorch import _graph_ops
+
+# This PyTorch has what it takes; asked without an import of the compiler, which takes seconds.
+SUPPORTED = hasattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame_isolate_recompiles_id")
+# Hooks are traced into the graph that is compiled now; a guard of each graph.
+TRACED = False
+# On a module while it may be compiled: its number, a tensor.
+NUMBER = "_rankprobe_number"
+_FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)\n(?:\s+(.*))?', re.MULTILINE)
+
+
+def handed(value: Any) -> Any:
+    """What a compiler can put into its graph of `value`; it is traced itself. Others become None."""
+    if value is None or isinstance(value, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device)):
+        return value
+    if isinstance(value, dict):
+        return {key: handed(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        if hasattr(value, "_fields"):  # a named tuple
+            return {name: handed(getattr(value, name)) for name in value._fields}
+        return tuple([handed(item) for item in value])
+    if isinstance(value, list):
+        return [handed(item) for item in value]
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is not None:
+        return {name: handed(getattr(value, name, None)) for name in fields}
+    return None
+
+
+# --- first lines of hooks, traced by Dynamo
+
+
+def in_compiler() -> bool:
+    """A compiler traces, Dynamo or one below it."""
+    return SUPPORTED and (torch.compiler.is_dynamo_compiling() or TRACED and _graph_ops.in_trace())
+
+
+def begin_in_compiler(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
+    if TRACED and torch.compiler.is_dynamo_compiling():
+        number = getattr(module, NUMBER, None)
+        if number is not None:
+            traced_begin(number, handed(args), handed(kwargs or {}))
+
+
+def end_in_compiler(module: torch.nn.Module, output: Any) -> None:
+    if TRACED and torch.compiler.is_dynamo_compiling():
+        number = getattr(module, NUMBER, None)
+        if number is not None:
+            traced_end(number, handed(output))
+
+
+class _Trace(threading.local):
+    """Modules that have begun in the trace of this thread: (number, gradients)."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Any, Any]] = []
+
+
+_trace = _Trace()
+# The GraphCalls that is traced for and run for; None: nobody records.
+_calls: Optional["GraphCalls"] = None
+
+
+def _frames() -> list[str]:
+    """Where the compiled function called the module, innermost first, as stack.json has it."""
+    text = torch.fx.traceback.get_current_meta().get("stack_trace") or ""
+    frames = [f"File {file}, line {line}, in {function}, \n {source}" for file, line, function, source
+              in _FRAME.findall(text) if "/rankprobe/pytorch/" not in file]
+    return frames[::-1]
+
+
+def _begin_in_graph(number: torch.Tensor, args: tuple, kwargs: dict) -> None:
+    assert _calls is not None
+    call = _graph_ops.put_begin(number, args, kwargs, _frames())
+    _trace.open.append((number, _calls.traced_gradients(call, args)))
+
+
+def _end_in_graph(number: torch.Tensor, output: Any) -> None:
+    _graph_ops.put_end(number, output)
+    # What a caught exception or a break of the graph left open.
+    while _trace.open:
+        begun, gradients = _trace.open.pop()
+        if begun is number:
+            if gradients is not None:
+                _calls.traced_outputs(gradients, output)  # type: ignore[union-attr]
+            return
+
+
+def traced_begin(number: torch.Tensor, args: tuple, kwargs: dict) -> None:
+    """In a graph of Dynamo: a module begins."""
+    if _calls is None:
+        return
+    if _graph_ops.in_trace():
+        _begin_in_graph(number, args, kwargs)
+    elif not _is_fake(number):
+        _calls.run_begin(number.item(), args, kwargs)
+
+
+def traced_end(number: torch.Tensor, output: Any) -> None:
+    """In a graph of Dynamo: a module ends."""
+    if _calls is None:
+        return
+    if _graph_ops.in_trace():
+        _end_in_graph(number, output)
+    elif not _is_fake(number):
+        _calls.run_end(number.item(), output)
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return type(tensor) is not torch.Tensor
+
+
+_defined = False
+
+
+def define() -> None:
+    """What a compiler must know of this, once in a process that has one."""
+    global _defined
+    if not _defined:
+        _defined = True
+        _graph_ops.define()
+        torch._dynamo.allow_in_graph(traced_begin)
+        torch._dynamo.allow_in_graph(traced_end)
+
+
+def forget_traces() -> None:
+    """A graph is traced anew on this thread."""
+    _trace.open.clear()
+    _graph_ops.forget_trace()
+
+
+class GraphCalls:
+    """Records module calls of compiled code through the hooks of one ModuleHooks.
+
+    Its methods are called by operators and traces, on the threads where these run,
+    and never raise: a fault of ours is counted by the Capture.
+    """
+
+    def __init__(self, capture: Any, hooks: Any) -> None:
+        self._capture, self._hooks = capture, hooks
+        # Calls of this step whose gradients are wanted, by their numbers.
+        self._begun: dict[int, Any] = {}
+        self._last = 0
+
+    def enter(self) -> None:
+        global _calls, TRACED
+        _calls, _graph_ops.sink, TRACED = self, self, True
+
+    def leave(self) -> None:
+        """No forward is recorded from here on; gradients are."""
+        global TRACED
+        if _calls is self:
+            TRACED = False
+
+    def forget(self) -> None:
+        """Nothing more of the step is recorded."""
+        global _calls
+        self.leave()
+        self._begun.clear()
+        if _calls is self:
+            _calls = _graph_ops.sink = None
+
+    def _guarded(self, where: str, function: Callable, *args: Any) -> Any:
+        self._capture.enter_quiet()  # what we ask of tensors is no call of the user's
+        try:
+            return function(*args)
+        except Exception as error:  # noqa: BLE001 - the model must not notice
+            self._capture.report_fault(f"{where} in compiled code: {error!r}")
+            return None
+        finally:
+            self._capture.leave_quiet()
+
+    def failed(self, error: Exception) -> None:
+        self._capture.report_fault(f"a recorder in compiled code: {error!r}")
+
+    # --- a graph is traced
+
+    def traced_gradients(self, call: torch.Tensor, args: tuple) -> Any:
+        return self._guarded("gradients", self._traced_gradients, call, args) if torch.is_grad_enabled() else None
+
+    def _traced_gradients(self, call: torch.Tensor, args: tuple) -> Any:
+        return self._hooks.traced_gradients(_graph_ops.put_gradients(call), args)
+
+    def traced_outputs(self, gradients: Any, output: Any) -> None:
+        self._guarded("gradients", self._hooks.traced_outputs, gradients, output)
+
+    # --- a backend runs Dynamo's graph as it is
+
+    def run_begin(self, number: int, args: tuple, kwargs: dict) -> None:
+        found = self._hooks.numbered(number)
+        if found is not None:
+            found.pre(found.module(), args, kwargs)
+
+    def run_end(self, number: int, output: Any) -> None:
+        found = self._hooks.numbered(number)
+        if found is not None:
+            found.post(found.module(), (), {}, output)
+
+    # --- the operators of a compiled graph run
+
+    def begin(self, number: int, args: tuple, kwargs: dict, frames: list[str]) -> int:
+        call = self._guarded("a module", self._hooks.begin_compiled, number, args, kwargs, frames)
+        if call is None:
+            return 0
+        self._last += 1
+        self._begun[self._last] = call
+        return self._last
+
+    def end(self, number: int, output: Any) -> None:
+        self._guarded("a module", self._hooks.end_compiled, number, output)
+
+    def begin_backward(self, call: int) -> None:
+        module = self._begun.get(call)
+        if module is not None:
+            self._guarded("a backward", self._capture.begin_compiled_backward, module)
+
+    def backward(self, call: int, inputs: Any, outputs: Any) -> None:
+        module = self._begun.get(call)
+        if module is not None:
+            self._guarded("a backward", self._capture.compiled_backward, module, tuple(inputs), tuple(outputs))

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators that record module calls inside a compiled graph.
+
+begin and end stand where a module begins and ends, begin_backward and backward
+where its gradients are known. They are opaque (a compiler sees a fake kernel),
+have an effect (none is dropped or repeated) and give back nothing that aliases an
+input: the graph computes what it computed. Each takes what the one before it
+gave back, `after`: inductor 2.13 moves operators past each other whose effects
+are ordered, when it reorders for memory or for CUDA graphs.
+
+What modules are called with is a constant of the graph, a text with places for
+tensors and sizes; which module it is, is a tensor of one number, so that blocks
+with the same code have one graph. `begin` gives back the number of the call,
+which the graph keeps for its backward: passes may come in any order.
+
+Operators are of the process, as PyTorch's library of them is: what they record
+through is set here by the one who records, and while there is none they do
+nothing. PyTorch 2.13 and later: `supported()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from typing import Any, Callable, Optional, Protocol, Sequence
+
+import torch
+
+_NAMES = ("begin", "end", "begin_backward", "backward")
+
+
+class Sink(Protocol):
+    """Who records what the operators see, while compiled code runs. Never raises."""
+
+    def begin(self, number: int, args: tuple, kwargs: dict, frames: list[str]) -> int:
+        """The number of the call, for its backward; 0: that is not wanted."""
+
+    def end(self, number: int, output: Any) -> None: ...
+    def begin_backward(self, call: int) -> None: ...
+    def backward(self, call: int, inputs: Any, outputs: Any) -> None: ...
+    def failed(self, error: Exception) -> None: ...
+
+
+# What records; set and unset by RecordedGraphs.
+sink: Optional[Sink] = None
+
+
+class _Values:
+    """Values as a text, with places for tensors and for sizes that are not fixed."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.sizes: list[Any] = []
+
+    def text(self, value: Any) -> str:
+        return json.dumps(self._coded(value))
+
+    def _coded(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if hasattr(type(value), "__tensor_flatten__"):
+                raise TypeError(f"a {type(value).__name__} goes through a module")
+            self.tensors.append(value)
+            return {"tensor": len(self.tensors) - 1, "grad": value.requires_grad}
+        if isinstance(value, torch.SymInt):
+            self.sizes.append(value)
+            return {"size": len(self.sizes) - 1}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, dict):
+            return {"dict": [[key, self._coded(item)] for key, item in value.items() if isinstance(key, str)]}
+        if isinstance(value, (list, tuple)):
+            return {type(value).__name__: [self._coded(item) for item in value]}
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).rpartition(".")[2]}
+        if isinstance(value, torch.device):
+            return {"device": str(value)}
+        return None
+
+
+def _with_grad(tensor: torch.Tensor, grad: bool) -> torch.Tensor:
+    # In a graph nothing requires a gradient; the record says what did when it was traced.
+    return tensor.detach().requires_grad_() if grad and not tensor.requires_grad else tensor
+
+
+_MAKE: dict[str, Callable[[Any], Any]] = {
+    "list": list, "tuple": tuple, "Size": torch.Size, "device": torch.device, "dtype": lambda name: getattr(torch, name)}
+
+
+@functools.lru_cache(maxsize=65536)
+def _parsed(text: str) -> Any:
+    return json.loads(text)
+
+
+def _value(code: Any, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Any:
+    if not isinstance(code, dict):
+        return code
+    if "tensor" in code:
+        return _with_grad(tensors[code["tensor"]], code["grad"])
+    if "size" in code:
+        return sizes[code["size"]]
+    ((kind, of),) = code.items()
+    if kind == "dict":
+        return {key: _value(item, tensors, sizes) for key, item in of}
+    if isinstance(of, list):
+        of = [_value(item, tensors, sizes) for item in of]
+    return _MAKE.get(kind, tuple)(of)  # a kind of its own is a named tuple
+
+
+# --- the operators, when the graph runs
+
+
+def _harmless(kernel: Callable) -> Callable:
+    @functools.wraps(kernel)
+    def rankprobe_kernel(*args: Any) -> torch.Tensor:
+        result = 0
+        if sink is not None:
+            try:
+                result = kernel(*args)
+            except Exception as error:  # noqa: BLE001 - the model must not notice
+                sink.failed(error)
+        return torch.tensor(result or 0)
+
+    return rankprobe_kernel
+
+
+@_harmless
+def _begin(number: torch.Tensor, after: torch.Tensor, text: str, tensors: list, sizes: list, frames: list) -> int:
+    args, kwargs = _value(_parsed(text), tensors, sizes)
+    return sink.begin(number.item(), args, kwargs, list(frames))  # type: ignore[union-attr]
+
+
+@_harmless
+def _end(number: torch.Tensor, after: torch.Tensor, text: str, tensors: list, sizes: list) -> None:
+    sink.end(number.item(), _value(_parsed(text), tensors, sizes)[0])  # type: ignore[union-attr]
+
+
+@_harmless
+def _begin_backward(call: torch.Tensor, after: torch.Tensor) -> None:
+    sink.begin_backward(call.item())  # type: ignore[union-attr]
+
+
+@_harmless
+def _backward(call: torch.Tensor, after: torch.Tensor, text: str, tensors: list) -> None:
+    sink.backward(call.item(), *_value(_parsed(text), tensors, ()))  # type: ignore[union-attr]
+
+
+_library: Any = None
+
+
+def supported() -> bool:
+    """Whether this PyTorch has what the operators need."""
+    try:
+        from torch._dynamo.eval_frame import set_eval_frame_isolate_recompiles_id  # noqa: F401
+        from torch._higher_order_ops.effects import _register_effectful_op  # noqa: F401
+        from torch._library.effects import EffectType  # noqa: F401
+    except ImportError:
+        return False
+    return hasattr(torch.Tag, "cudagraph_unsafe") and hasattr(torch.Tag, "flexible_layout")
+
+
+def define() -> None:
+    """The operators, once in a process, which has the compiler."""
+    global _library
+    if _library is not None:
+        return
+    from torch._higher_order_ops.effects import _register_effectful_op
+    from torch._library.effects import EffectType
+
+    library = torch.library.Library("rankprobe", "FRAGMENT")
+    # A CUDA graph is split at them; an input keeps the layout that the compiler gave it.
+    tags = (torch.Tag.cudagraph_unsafe, torch.Tag.flexible_layout)
+    values = "str text, Tensor[] tensors"
+    library.define(f"begin(Tensor number, Tensor after, {values}, SymInt[] sizes, str[] frames) -> Tensor", tags=tags)
+    library.define(f"end(Tensor number, Tensor after, {values}, SymInt[] sizes) -> Tensor", tags=tags)
+    library.define("begin_backward(Tensor call, Tensor after) -> Tensor", tags=tags)
+    library.define(f"backward(Tensor call, Tensor after, {values}) -> Tensor", tags=tags)
+    for name, kernel in zip(_NAMES, (_begin, _end, _begin_backward, _backward)):
+        library.impl(name, kernel, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"rankprobe::{name}", lambda *_: torch.empty((), dtype=torch.int64), lib=library)
+        _register_effectful_op(f"rankprobe::{name}", EffectType.ORDERED)
+    _library = library
+
+
+# --- the operators, put into the graph while it is traced
+
+
+def in_trace() -> bool:
+    """A graph with autograd is traced: AOTAutograd, which every compiler of training goes through."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None
+
+
+class _Order(threading.local):
+    """What the last operator of the trace of this thread gives back; a trace has a mode of its own."""
+
+    mode: Any = None
+    last: Any = None
+
+
+_order = _Order()
+
+
+def _put(operator: Any, of: torch.Tensor, *values: Any) -> torch.Tensor:
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL)
+    after = _order.last if _order.mode is mode else of
+    with torch.no_grad():
+        result = operator.default(of, after, *values)
+    _order.mode, _order.last = mode, result
+    return result
+
+
+def forget_trace() -> None:
+    _order.mode = _order.last = None
+
+
+def put_begin(number: torch.Tensor, args: tuple, kwargs: dict, frames: list[str]) -> torch.Tensor:
+    """The number of the call, as a tensor of the graph."""
+    values = _Values()
+    text = values.text([args, kwargs])
+    return _put(torch.ops.rankprobe.begin, number, text, values.tensors, values.sizes, frames)
+
+
+def put_end(number: torch.Tensor, output: Any) -> None:
+    values = _Values()
+    text = values.text([output])
+    _put(torch.ops.rankprobe.end, number, text, values.tensors, values.sizes)
+
+
+def put_gradients(call: torch.Tensor) -> Callable[..., None]:
+    """What is called with nothing when the backward of `call` begins, and with its gradients when they are known."""
+    def put(*gradients: Any) -> None:
+        if not gradients:
+            _put(torch.ops.rankprobe.begin_backward, call)
+            return
+        values = _Values()
+        text = values.text(list(gradients))
+        _put(torch.ops.rankprobe.backward, call, text, values.tensors)
+
+    return put

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile at level L0: recorded steps run compiled code that records.
+
+Each compiled region has two sets of graphs. That of the program's own steps is
+never touched. The other one is compiled by the same backend with the same
+options when a recorded step first comes by, with the hooks of modules traced
+into it (_graph_calls). Dynamo keeps them apart by the backend, ours being a
+stand-in for the program's, and by a region of our own for recompilations
+(`isolate_recompiles`), so that none of the program's counts or limits see it.
+
+What a graph cannot take, and whatever fails while one is compiled for us, runs
+as plain Python, in this step and all later ones: EagerStance. Compilation comes
+before a frame runs, so nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+
+from rankprobe.pytorch import _graph_calls, _graph_ops
+
+_DYNAMO = "torch._dynamo"
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+
+class CannotRecordGraphError(Exception):
+    """Why this graph is not recorded from within."""
+
+
+def _check(graph: torch.fx.GraphModule) -> None:
+    """A branch of torch.cond, a loop's body, a checkpointed function: run otherwise than once and in order."""
+    traced = (_graph_calls.traced_begin, _graph_calls.traced_end)
+    for name, part in graph.named_modules():
+        if name and isinstance(part, torch.fx.GraphModule) and any(node.target in traced for node in part.graph.nodes):
+            users = [node for node in graph.graph.nodes
+                     if any(argument.op == "get_attr" and argument.target == name for argument in node.all_input_nodes)]
+            operator = str(users[0].target) if users else name
+            raise CannotRecordGraphError(f"modules are called inside of {operator}")
+
+
+class _Backend:
+    """The program's backend, for graphs that record. Equal backends share graphs, as Dynamo compares them; its own
+    name for a backend inside is not used, by which it would find the program's graphs."""
+
+    def __init__(self, backend: Any) -> None:
+        self._rankprobe_backend = backend
+        self.__name__ = getattr(backend, "__name__", type(backend).__name__)
+        # Attributes, not __getattr__: Dynamo looks for some where a frame of Python would come back to it.
+        for name in ("get_compiler_config", "compiler_name"):
+            if hasattr(backend, name):
+                setattr(self, name, getattr(backend, name))
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Any:
+        _check(graph)
+        _graph_calls.forget_traces()
+        return self._rankprobe_backend(graph, inputs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Backend) and bool(self._rankprobe_backend == other._rankprobe_backend)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class _Variant:
+    """What stands for one callback of Dynamo in recorded steps."""
+
+    def __init__(self, callback: Any, failed: Callable[[str], None]) -> None:
+        from torch._dynamo import convert_frame
+        from torch._dynamo.eval_frame import innermost_backend
+
+        self._failed = failed
+        # Run as plain Python from here on.
+        self._broken = False
+        hooks = callback.hooks
+        self._torchdynamo_orig_backend = convert_frame.catch_errors_wrapper(
+            convert_frame.convert_frame(_Backend(innermost_backend(callback)), hooks), hooks)
+
+    def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        from torch._dynamo.types import ConvertFrameReturn
+
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            # A hook of the outermost module of a region, which PyTorch calls itself: an eager hook, with the compiled
+            # function as one node between what it sees.
+            return ConvertFrameReturn()
+        if not self._broken:
+            try:
+                result = self._torchdynamo_orig_backend(frame, cache_entry, frame_state)
+                if result.guarded_code is not None:
+                    return result
+                # What Dynamo would have said here is of this code for good, also for the program's own graphs.
+                return ConvertFrameReturn()
+            except Exception as error:  # noqa: BLE001 - the program runs as if it were not compiled
+                self._broken = True
+                self._failed(_reason(error))
+        return ConvertFrameReturn()
+
+
+def _reason(error: BaseException) -> str:
+    """In one line, of what Dynamo wraps in errors of its own."""
+    inner = getattr(error, "inner_exception", None) or error.__cause__
+    while inner is not None and inner is not error:
+        error, inner = inner, getattr(inner, "inner_exception", None) or inner.__cause__
+    text = " ".join(str(error).split())
+    return text if isinstance(error, CannotRecordGraphError) else f"{type(error).__name__}: {text[:200]}"
+
+
+class RecordedGraphs:
+    """Has compiled code record in the steps of level L0. Called by Instruments alone.
+
+    RANKPROBE_COMPILED=eager: never. on_fault: recorded steps run as plain Python,
+    from here on.
+    """
+
+    def __init__(self, capture: Any, hooks: Any, on_fault: Callable[[], None]) -> None:
+        self._hooks, self._on_fault = hooks, on_fault
+        self._calls = _graph_calls.GraphCalls(capture, hooks)
+        self._asked = _graph_calls.SUPPORTED and os.environ.get("RANKPROBE_COMPILED", "") != "eager"
+        # Why recorded steps run as plain Python from now on; "": they need not.
+        self._fault = ""
+        self._told: set[str] = set()
+        self._original: Any = None
+        # What operators with a compiler of their own enter before they compile.
+        self._operators: Any = None
+        self._environment: Any = None
+        self._variants: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # Our region by the program's own.
+        self._regions: dict[int, int] = {}
+        self.wanted = False
+
+    def enter(self) -> bool:
+        """A step of level L0 is recorded. False: as plain Python."""
+        if not self._asked or self._fault:
+            return False
+        self.wanted = True
+        return _DYNAMO not in sys.modules or self.compiler_came()
+
+    def compiler_came(self) -> bool:
+        if not self.wanted or self._original is not None:
+            return self.wanted
+        from torch._dynamo import config, eval_frame
+
+        stance = eval_frame._stance
+        if (stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe
+                or config.compiled_autograd or not _graph_ops.supported()):
+            self.wanted = False
+            return False
+        _graph_calls.define()
+        self._hooks.give_numbers()
+        self._calls.enter()
+        self._original = eval_frame._callback_from_stance
+        eval_frame._callback_from_stance = self._callback
+        self._operators = sys.modules.get("torch._higher_order_ops.utils")
+        self._environment = getattr(self._operators, "setup_compilation_env", None)
+        if self._environment is not None:
+            self._operators.setup_compilation_env = self._of_operators
+        return True
+
+    @contextlib.contextmanager
+    def _of_operators(self) -> Iterator[Any]:
+        """torch.cond in plain Python has a compiler of its own, whose branches are not recorded."""
+        traced, _graph_calls.TRACED = _graph_calls.TRACED, False
+        try:
+            with self._environment() as backend:
+                yield backend
+        finally:
+            _graph_calls.TRACED = traced
+
+    def _callback(self, callback: Any) -> Any:
+        found = self._original(callback)
+        if self._fault or not _graph_calls.TRACED:
+            return found
+        if found is not callback or callback is None or callback is False or not hasattr(callback, "hooks"):
+            return found
+        from torch._dynamo import eval_frame
+
+        variant = self._variants.get(callback)
+        if variant is None:
+            variant = self._variants[callback] = _Variant(callback, self._failed)
+        self._tell("graph", "torch.compile: recorded steps run graphs of their own, compiled at the first of them, that record "
+                   "modules and gradients; what they fuse may differ, and so may last bits; the others run what was compiled")
+        of = eval_frame.get_eval_frame_isolate_recompiles_id()
+        if of not in self._regions:
+            self._regions[of] = next(eval_frame._next_isolate_recompiles_id)
+        # The caller sets it back.
+        eval_frame.set_eval_frame_isolate_recompiles_id(self._regions[of])
+        return variant
+
+    def _failed(self, reason: str) -> None:
+        first, self._fault = not self._fault, reason
+        self._calls.leave()
+        if first and self.wanted:
+            self._on_fault()
+        self._tell("fault", "torch.compile: compiled code is not recorded from within: "
+                   f"{reason}; recorded steps run as plain Python from here on")
+
+    def _tell(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+
+    def leave(self) -> None:
+        """No forward is recorded from here on: what was compiled is used again."""
+        self.wanted = False
+        self._calls.leave()
+        if self._original is not None:
+            from torch._dynamo import eval_frame
+
+            if eval_frame._callback_from_stance == self._callback:
+                eval_frame._callback_from_stance = self._original
+            self._original = None
+            if self._environment is not None:
+                self._operators.setup_compilation_env = self._environment
+
+    def end_step(self) -> None:
+        """Nothing of the step is recorded from here on."""
+        self.leave()
+        self._calls.forget()
