@@ -476,6 +476,33 @@ def test_the_operators_say_that_cuda_graphs_end_at_them() -> None:
         assert torch.Tag.cudagraph_unsafe in tags and torch.Tag.flexible_layout in tags
 
 
+def test_distributed_data_parallel_is_recorded_uncut(dump, capfd, tmp_path: pathlib.Path) -> None:
+    """Dynamo would cut its graph by buckets, inside of modules; buckets as small as these it refuses."""
+    def build() -> nn.Module:
+        return nn.Sequential(*(Whole(lambda inner, x: inner(x).relu()) for _ in range(2)))
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        def run(name: str, compiled: bool) -> tuple[dict, Any]:
+            _apart(dump, name)
+            torch.manual_seed(0)
+            model = nn.parallel.DistributedDataParallel(build(), bucket_cap_mb=1e-5)
+            debugger = _train(dump, model.module, torch.compile(model, backend="aot_eager") if compiled else model, _backward)
+            assert debugger._capture.faults == 0
+            data = dump.data(1)
+            debugger.close()
+            return data, model
+
+        expected, eager = run("eager", compiled=False)
+        data, model = run("compiled", compiled=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert _names(data) == _names(expected) and not _differences(data, expected, 1e-5)
+    said = capfd.readouterr().err
+    assert _SAID in said and _FELL_BACK not in said
+    assert all(torch.allclose(a, b) for a, b in zip(eager.parameters(), model.parameters(), strict=True))
+
+
 def test_mode_reduce_overhead_is_recorded(dump) -> None:
     """It moves operators with that tag together, where their tensors allow it."""
     _both(dump, lambda: Whole(lambda inner, x: inner(x).relu()), _backward, mode="reduce-overhead", fullgraph=True)

@@ -68,6 +68,18 @@ class _Backend:
         return hash(type(self))
 
 
+def _whole_for_ddp() -> Any:
+    """Dynamo cuts the graph of a DistributedDataParallel by its buckets, also inside of a module: it is recorded uncut.
+    What is reduced is the same, all of it after the backward."""
+    from torch._dynamo import config
+
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    active = getattr(getattr(parallel, "DistributedDataParallel", None), "_active_ddp_module", None)
+    if active is None or config.optimize_ddp not in (True, "ddp_optimizer"):
+        return contextlib.nullcontext()
+    return config.patch(optimize_ddp=False)
+
+
 class _Variant:
     """What stands for one callback of Dynamo in recorded steps."""
 
@@ -91,7 +103,8 @@ class _Variant:
             return ConvertFrameReturn()
         if not self._broken:
             try:
-                result = self._torchdynamo_orig_backend(frame, cache_entry, frame_state)
+                with _whole_for_ddp():
+                    result = self._torchdynamo_orig_backend(frame, cache_entry, frame_state)
                 if result.guarded_code is not None:
                     return result
                 # What Dynamo would have said here is of this code for good, also for the program's own graphs.
