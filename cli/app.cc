@@ -16,6 +16,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterExportCommand(app, globals, command);
   RegisterLedgerCommand(app, globals, command);
   RegisterQueryCommand(app, globals, command);
+  RegisterScanCommand(app, globals, command);
   RegisterArchiveCommands(app, globals, command);
   RegisterCompareCommand(app, globals, command);
   RegisterFirstDivergenceCommand(app, globals, command);

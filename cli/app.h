@@ -32,6 +32,8 @@ void RegisterLedgerCommand(CLI::App* app, Globals* globals,
                            ParsedCommand* command);
 void RegisterQueryCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command);
+void RegisterScanCommand(CLI::App* app, Globals* globals,
+                         ParsedCommand* command);
 void RegisterArchiveCommands(CLI::App* app, Globals* globals,
                              ParsedCommand* command);
 void RegisterCompareCommand(CLI::App* app, Globals* globals,

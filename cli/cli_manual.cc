@@ -31,7 +31,7 @@ Manual CliManual() {
       {"Watch", {"status", "top", "watch", "events", "triggers", "flight"}},
       {"Take data out", {"runs", "query", "export", "ledger"}},
       {"Find what is wrong",
-       {"overflow_check", "first-divergence", "config_check", "compare",
+       {"scan", "overflow_check", "first-divergence", "config_check", "compare",
         "graph_visualize", "replicas", "align", "acc_check"}},
       {"Keep the archive", {"verify", "delete", "backup"}},
   };
@@ -51,6 +51,9 @@ Manual CliManual() {
       {"query",
        {"rankprobe query --run train '*.parameters_grad.*'",
         "rankprobe query --run train --rows rank --statistic max --csv"}},
+      {"scan",
+       {"rankprobe scan --run train",
+        "rankprobe scan --run train --from-step 8000 '*.parameters_grad.*'"}},
       {"ledger", {"rankprobe ledger --run train --counts"}},
       {"overflow_check", {"rankprobe overflow_check -i dump/step5 -o report"}},
       {"first-divergence",
@@ -117,6 +120,8 @@ Manual CliManual() {
       {"--reference_request", "ID"},
       {"--groups", "GROUPS"},
       {"--order", "DIMENSIONS"},
+      {"--window", "STEPS"},
+      {"--factor", "NUMBER"},
       {"--tolerance", "auto|NUMBER"},
   };
   manual.worker_flags = {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where did a run first go wrong? Looks through the norms of its values over
+// steps and ranks, without a reference: what is not finite, what moves far out
+// of its own course, ranks that part, values that vanish (docs/monitor.md,
+// "Find by itself"). Pure functions of plain values; whatever the numbers are.
+#ifndef RANKPROBE_ANALYSIS_SCAN_SCAN_H_
+#define RANKPROBE_ANALYSIS_SCAN_SCAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe::analysis {
+
+// One value at one step, over the ranks that recorded it.
+struct ScanCell {
+  double largest = 0;
+  double smallest = 0;
+  // Ranks; 0: it is not recorded there.
+  uint32_t count = 0;
+  // NaN or infinite ones among them.
+  uint32_t non_finite = 0;
+  // Which; -1 where that is not known.
+  int64_t largest_rank = -1;
+  int64_t smallest_rank = -1;
+};
+
+struct ScanSeries {
+  std::string name;
+  // One for each of ScanInput::steps.
+  std::vector<ScanCell> cells;
+};
+
+struct ScanInput {
+  // Ascending.
+  std::vector<int64_t> steps;
+  // In the order in which a step computes them.
+  std::vector<ScanSeries> values;
+};
+
+struct ScanOptions {
+  // How many recorded steps a value's own course is taken from, and the fewest.
+  size_t window = 20;
+  size_t least = 5;
+  // A move counts from so many robust deviations of the logarithm on, and from
+  // this factor on.
+  double deviations = 8;
+  double factor = 4;
+};
+
+enum class ScanKind {
+  kNonFinite,  // NaN or infinite
+  kRanksPart,  // ranks agreed on it in the steps before, and do no more
+  kNotAlike,   // ranks never agree on it, and do on nearly all of its like
+  kMove,       // far off its own course
+  kRankMoves,  // one rank far from the others, which it was not before
+  kVanished,   // 0 from here on, and was not before
+  kNoMore,     // state of an optimizer that is no more there
+};
+
+struct ScanFinding {
+  ScanKind kind = ScanKind::kMove;
+  int64_t step = 0;
+  std::string name;
+  // Place of `name` in ScanInput::values.
+  size_t value = 0;
+  // The rank that stands out; -1: several, or it cannot be said.
+  int64_t rank = -1;
+  // What it is there, and what it was before (median).
+  double now = 0;
+  double before = 0;
+  // How many other values have a finding of the kind at that step or, of
+  // lasting ones, later.
+  size_t others = 0;
+};
+
+// "non-finite", "ranks part", ..
+absl::string_view ScanKindText(ScanKind kind);
+
+// At most one finding a kind and step, the first value of its step; earliest
+// first, at one step in the order of execution. Steps right after a move belong
+// to it.
+std::vector<ScanFinding> Scan(const ScanInput& input,
+                              const ScanOptions& options);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_SCAN_SCAN_H_

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/scan/scan.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr size_t kSteps = 60;
+constexpr size_t kFault = 40;
+
+ScanCell Of(double largest, double smallest, uint32_t ranks = 4) {
+  return {largest, smallest, ranks, 0, 3, 1};
+}
+
+// A run of four ranks that trains: norms fall and wander; parameters and their
+// reduced gradients are the same on all ranks, activations are not.
+class ScanTest : public ::testing::Test {
+ protected:
+  ScanTest() {
+    for (size_t i = 0; i < kSteps; ++i) {
+      input_.steps.push_back(static_cast<int64_t>(10 * i));
+    }
+    for (const char* name :
+         {"Module.a.Linear.forward.0.output.0",
+          "Module.b.Linear.forward.0.output.0",
+          "Parameter.a.weight.0.debug.grad", "Parameter.a.bias.0.debug.grad",
+          "Parameter.b.weight.0.debug.grad", "Parameter.b.bias.0.debug.grad",
+          "Parameter.a.weight.0.debug.exp_avg",
+          "Update.a.weight.0.debug.update"}) {
+      ScanSeries series;
+      series.name = name;
+      std::lognormal_distribution<double> wander(0, 0.1);
+      for (size_t i = 0; i < kSteps; ++i) {
+        const double norm =
+            std::exp(-0.02 * static_cast<double>(i)) * wander(random_);
+        series.cells.push_back(series.name[0] == 'M'
+                                   ? Of(norm * 1.1, norm * 0.9)
+                                   : Of(norm, norm));
+      }
+      input_.values.push_back(std::move(series));
+    }
+  }
+
+  ScanCell& At(size_t value, size_t step = kFault) {
+    return input_.values[value].cells[step];
+  }
+  std::vector<ScanFinding> Find() { return Scan(input_, ScanOptions()); }
+  ScanFinding One(ScanKind kind) {
+    const std::vector<ScanFinding> found = Find();
+    EXPECT_THAT(found, SizeIs(1));
+    if (found.empty()) return {};
+    EXPECT_EQ(found[0].kind, kind) << ScanKindText(found[0].kind);
+    return found[0];
+  }
+
+  std::mt19937 random_{7};
+  ScanInput input_;
+};
+
+TEST_F(ScanTest, ASoundRunHasNoFinding) { EXPECT_THAT(Find(), IsEmpty()); }
+
+TEST_F(ScanTest, TheFirstThatIsNotFiniteAndItsRank) {
+  for (size_t value : {1, 2}) {
+    At(value).largest = std::numeric_limits<double>::quiet_NaN();
+    At(value).non_finite = 1;
+  }
+  const ScanFinding found = One(ScanKind::kNonFinite);
+  EXPECT_EQ(found.name, "Module.b.Linear.forward.0.output.0");
+  EXPECT_EQ(found.step, 400);
+  EXPECT_EQ(found.rank, 3);
+  EXPECT_EQ(found.others, 1);
+}
+
+TEST_F(ScanTest, AMoveOfAllRanksIsOneFindingWithWhatIsUsual) {
+  for (size_t value : {2, 4}) {
+    for (size_t step = kFault; step < kSteps; ++step)
+      At(value, step) =
+          Of(1000 * At(value, step).largest, 1000 * At(value, step).smallest);
+  }
+  const ScanFinding found = One(ScanKind::kMove);
+  EXPECT_EQ(found.name, "Parameter.a.weight.0.debug.grad");
+  EXPECT_EQ(found.step, 400);
+  EXPECT_EQ(found.rank, -1);
+  EXPECT_GT(found.now / found.before, 300);
+  EXPECT_EQ(found.others, 1);
+}
+
+TEST_F(ScanTest, TheLossWandersLess) {
+  for (size_t step = 0; step < kSteps; ++step) {
+    const double loss = std::exp(-0.02 * static_cast<double>(step));
+    At(0, step) = Of(loss, 0.99 * loss);
+  }
+  At(0) = Of(3 * At(0).largest, 3 * At(0).smallest);
+  const auto findings_of = [this](const char* name) {
+    input_.values[0].name = name;
+    return Find();
+  };
+  EXPECT_THAT(findings_of("Training.0.debug.loss"), SizeIs(1));
+  EXPECT_THAT(findings_of("Training.0.debug.loss.1"), SizeIs(1));
+  EXPECT_THAT(findings_of("Module.a.Linear.forward.0.output.0"), IsEmpty());
+  At(0) = Of(30 * At(0).largest, 30 * At(0).smallest);
+  EXPECT_THAT(findings_of("Module.a.Linear.forward.0.output.0"), SizeIs(1));
+  EXPECT_THAT(findings_of("Training.0.debug.step_seconds"), IsEmpty())
+      << "of the machine, not of the training";
+}
+
+TEST_F(ScanTest, ARankThatLeavesTheOthersIsNamed) {
+  At(1) = Of(100 * At(1).largest, At(1).smallest);
+  EXPECT_EQ(One(ScanKind::kRankMoves).rank, 3);
+  At(1) = Of(1, 1e-4);
+  EXPECT_EQ(One(ScanKind::kRankMoves).rank, 1);
+}
+
+TEST_F(ScanTest, RanksThatPart) {
+  for (size_t step = kFault; step < kSteps; ++step)
+    At(5, step).smallest = std::nextafter(At(5, step).smallest, 0);
+  const ScanFinding found = One(ScanKind::kRanksPart);
+  EXPECT_EQ(found.name, "Parameter.b.bias.0.debug.grad");
+  EXPECT_EQ(found.step, 400);
+}
+
+TEST_F(ScanTest, OneThatIsNeverAlikeWhereItsLikeAre) {
+  for (size_t step = 0; step < kSteps; ++step) At(4, step).smallest *= 0.99;
+  const ScanFinding found = One(ScanKind::kNotAlike);
+  EXPECT_EQ(found.name, "Parameter.b.weight.0.debug.grad");
+  EXPECT_EQ(found.step, 0);
+}
+
+TEST_F(ScanTest, WhatVanishes) {
+  for (size_t step = kFault; step < kSteps; ++step) At(2, step) = Of(0, 0);
+  const ScanFinding found = One(ScanKind::kVanished);
+  EXPECT_EQ(found.step, 400);
+  EXPECT_GT(found.before, 0);
+}
+
+TEST_F(ScanTest, StateThatIsNoMoreThere) {
+  for (size_t step = 0; step < 3; ++step) At(6, step) = ScanCell();
+  EXPECT_THAT(Find(), IsEmpty()) << "it comes with the first step";
+  At(6) = ScanCell();
+  const ScanFinding found = One(ScanKind::kNoMore);
+  EXPECT_EQ(found.step, 400);
+  for (ScanSeries& series : input_.values) series.cells[kFault] = ScanCell();
+  EXPECT_THAT(Find(), IsEmpty()) << "nothing of the step was recorded";
+}
+
+TEST_F(ScanTest, HolesExtremesAndShortRunsAreNoFindings) {
+  At(3) = ScanCell();
+  At(0, 0) = Of(1e308, 1e308);
+  EXPECT_THAT(Find(), IsEmpty()) << "too early to know its course";
+  ScanInput input;
+  EXPECT_THAT(Scan(input, ScanOptions()), IsEmpty());
+  input.steps = {1, 2};
+  input.values.push_back({"short", {Of(1, 1)}});
+  EXPECT_THAT(Scan(input, ScanOptions()), IsEmpty())
+      << "fewer cells than steps";
+}
+
+TEST_F(ScanTest, EarliestFirst) {
+  At(2, 50).non_finite = 1;
+  At(0, 30) = Of(1e6, 1e6);
+  std::vector<std::pair<int64_t, ScanKind>> order;
+  for (const ScanFinding& found : Find())
+    order.emplace_back(found.step, found.kind);
+  EXPECT_THAT(order, ElementsAre(std::pair(300, ScanKind::kMove),
+                                 std::pair(500, ScanKind::kNonFinite)));
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis
