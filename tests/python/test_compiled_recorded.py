@@ -376,10 +376,22 @@ def _refuses(graph: Any, inputs: Any) -> Callable:
     return graph.forward
 
 
+def _refuses_backward(graph: Any, inputs: Any) -> Callable:
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def backward(graph: Any, inputs: Any) -> Callable:
+        assert "rankprobe" not in graph.code
+        return make_boxed_func(graph.forward)
+
+    return aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=backward)(graph, inputs)
+
+
 @pytest.mark.parametrize("around,backend,why", [
     (_cond, "aot_eager", "modules are called inside of cond"),
     (_checkpointed, "aot_eager", "modules are called inside of tag_activation_checkpoint"),
     (lambda inner, x: inner(x), _refuses, "AssertionError"),
+    (lambda inner, x: inner(x), _refuses_backward, "AssertionError"),
 ])
 def test_what_cannot_be_recorded_from_within_runs_as_plain_python(dump, capfd, around: Callable, backend: Any, why: str) -> None:
     torch.manual_seed(0)
@@ -400,6 +412,23 @@ def test_what_cannot_be_recorded_from_within_runs_as_plain_python(dump, capfd, a
     with torch._dynamo.config.patch(error_on_recompile=True):
         _backward(call)
     assert dict(counters["stats"]) == before and compiled["unique_graphs"] >= 1
+
+
+def test_a_fault_of_ours_in_every_operator_leaves_the_compiled_training(dump) -> None:
+    def run(debugger: Any) -> list[torch.Tensor]:
+        torch._dynamo.reset()
+        job = Job("model", "aot_eager").compile()
+        losses = []
+        for _ in range(3):
+            if debugger is not None:
+                debugger._capture.inject_faults(10000)
+            losses.append(job.step(debugger))
+        return losses + job.state()
+
+    plain = run(None)
+    debugger = dump.debugger(level="L0")
+    assert all(torch.equal(a, b) for a, b in zip(plain, run(debugger), strict=True))
+    assert debugger._capture.faults > 100
 
 
 def test_a_wrapper_subclass_runs_as_plain_python(dump, capfd) -> None:

@@ -59,7 +59,9 @@ class _Backend:
     def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Any:
         _check(graph)
         _graph_calls.forget_traces()
-        return self._rankprobe_backend(graph, inputs)
+        # The backward is compiled now, not in the program's backward: what fails must fail before anything runs.
+        with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+            return self._rankprobe_backend(graph, inputs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Backend) and bool(self._rankprobe_backend == other._rankprobe_backend)
@@ -157,11 +159,13 @@ class RecordedGraphs:
     def compiler_came(self) -> bool:
         if not self.wanted or self._original is not None:
             return self.wanted
+        import torch._functorch.config
         from torch._dynamo import config, eval_frame
 
         stance = eval_frame._stance
         if (stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe
-                or config.compiled_autograd or not _graph_ops.supported()):
+                or config.compiled_autograd or not hasattr(torch._functorch.config, "force_non_lazy_backward_lowering")
+                or not _graph_ops.supported()):
             self.wanted = False
             return False
         _graph_calls.define()
