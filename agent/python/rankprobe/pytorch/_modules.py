@@ -26,12 +26,12 @@ def _is_skipped(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "FullyShardedDataParallel"
 
 
-def _is_compiled(module: torch.nn.Module) -> bool:
+def is_compiled(module: torch.nn.Module) -> bool:
     """What torch.compile(module) gives: a module around the module, `_orig_mod`."""
     return type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules
 
 
-def _path(path: str) -> str:
+def uncompiled_path(path: str) -> str:
     """As if nothing were compiled."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod") if "_orig_mod" in path else path
 
@@ -41,11 +41,11 @@ def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for index, root in enumerate(models):
         prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
-        while _is_compiled(root):
+        while is_compiled(root):
             root = root._orig_mod
         for path, module in root.named_modules():
-            if module is not root and not _is_skipped(module) and not _is_compiled(module):
-                yield prefix + _path(path), module
+            if module is not root and not _is_skipped(module) and not is_compiled(module):
+                yield prefix + uncompiled_path(path), module
 
 
 def _opened(value: Any, inside: tuple) -> Optional[tuple]:
@@ -415,4 +415,4 @@ class ModuleHooks:
         return rankprobe_gradient
 
 
-__all__ = ["ModuleHooks", "named_targets"]
+__all__ = ["ModuleHooks", "is_compiled", "named_targets", "uncompiled_path"]

@@ -26,6 +26,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 import torch
 
 from rankprobe import _native
+from rankprobe.pytorch._modules import is_compiled, uncompiled_path
 
 Fact = tuple[str, str, str]
 
@@ -191,11 +192,15 @@ def model_facts(model: Any) -> Iterator[Fact]:
     parameters = elements = trainable = 0
     whole: list[str] = []
     for prefix, root in _roots(model):
-        modules = [(path, type(module).__qualname__) for path, module in root.named_modules()]
+        while is_compiled(root):  # a compiled model is the same model
+            root = root._orig_mod
+        modules = [(uncompiled_path(path), type(module).__qualname__) for path, module in root.named_modules()
+                   if not is_compiled(module)]
         yield "model", f"{prefix}class", type(root).__qualname__
         yield "model", f"{prefix}modules", f"{len(modules)} {_short(repr(modules).encode())}"
         yield "model", f"{prefix}training", str(root.training)
         for path, parameter in root.named_parameters():
+            path = uncompiled_path(path)
             parameters += 1
             elements += parameter.numel()
             trainable += parameter.numel() if parameter.requires_grad else 0
@@ -204,7 +209,7 @@ def model_facts(model: Any) -> Iterator[Fact]:
             if parameters <= _MAX_PARAMETERS:
                 yield "weights", f"{prefix}{path}", told
         for path, buffer in root.named_buffers():
-            whole.append(f"{prefix}{path} {digest(buffer, _WEIGHT_BYTES)}\n")
+            whole.append(f"{prefix}{uncompiled_path(path)} {digest(buffer, _WEIGHT_BYTES)}\n")
     if parameters:
         yield "model", "parameters", f"{parameters}, {elements} elements, {trainable} trainable"
         yield "weights", "(all, and buffers)", _short("".join(whole).encode())
