@@ -13,7 +13,6 @@ from typing import Any, Callable, Iterator, Optional
 import pytest
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 if not hasattr(getattr(torch._C, "_dynamo", None), "eval_frame") or not hasattr(
         torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id"):
