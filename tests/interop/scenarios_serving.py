@@ -131,3 +131,60 @@ def namespace_loaded_late(probe: Any, config: str) -> None:
 @scenario(level="L1")
 def namespace_not_asked_for(probe: Any, config: str) -> None:
     _call_operators(probe, config, before=True)
+
+
+_WRAPPED = """\
+# functions of the program, a method, and one that is recorded anyway
+rpwrapped:
+  - add
+  - add_and_mul
+  - nothing
+rpwrapped.Kind: half
+operator:
+  - neg
+torch.nn.functional:
+  - relu
+"""
+
+
+def _wrap(probe: Any, config: str, late: bool) -> None:
+    """custom_wrap_ops.yaml: that of msprobe lies in its package, and is another one here for its own reader."""
+    import operator
+    import os
+    import pathlib
+    import sys
+    import types
+
+    path = pathlib.Path(config).parent / "custom_wrap_ops.yaml"
+    path.write_text(_WRAPPED)
+    os.environ["RANKPROBE_CUSTOM_WRAP_OPS"] = str(path)
+    if probe.__name__.startswith("msprobe"):
+        from msprobe.pytorch.dump.debugger import precision_debugger
+
+        read = precision_debugger.load_yaml
+        precision_debugger.load_yaml = lambda file: read(str(path) if file.endswith("custom_wrap_ops.yaml") else file)
+    module = types.ModuleType("rpwrapped")
+    exec("def add(x, y):\n    return x + y\ndef add_and_mul(x, y):\n    return add(x, y) * y\n"
+         "class Kind:\n    half = staticmethod(lambda x: x / 2)\n", module.__dict__)
+    if not late:
+        sys.modules["rpwrapped"] = module
+    torch.manual_seed(0)
+    debugger = probe.PrecisionDebugger(config_path=config)
+    for _ in range(2):
+        debugger.start(model=nn.Linear(2, 2))
+        sys.modules["rpwrapped"] = module
+        x = torch.randn(3, 2, requires_grad=True)
+        y = module.add_and_mul(x, operator.neg(x))
+        torch.nn.functional.relu(module.Kind.half(module.add(x, y))).sum().backward()
+        debugger.stop()
+        debugger.step()
+
+
+@scenario(level="L1")
+def wrap_ops(probe: Any, config: str) -> None:
+    _wrap(probe, config, late=False)
+
+
+@scenario(level="L1", summary_mode="md5")
+def wrap_ops_of_a_late_module(probe: Any, config: str) -> None:
+    _wrap(probe, config, late=True)

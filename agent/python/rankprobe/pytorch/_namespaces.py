@@ -17,7 +17,7 @@ _DEFAULT = ["_C_ascend"]
 
 
 def namespaces_of(config_json: str) -> list[str]:
-    """Of the config that the process began with. Raises ValueError for what is no list of texts."""
+    """Of a config. Raises ValueError for what is no list of texts."""
     try:
         data = json.loads(config_json)
     except (ValueError, RecursionError):
@@ -39,6 +39,16 @@ class Namespaces:
         self._apis, self._names = apis, set(names)
         self._loaded: Any = None
         self._registered: list[tuple[Any, str]] = []
+
+    def use(self, names: list[str]) -> None:
+        """Others from now on: those that are not named any more are taken off, new ones come with the next refresh()."""
+        if set(names) == self._names:
+            return
+        self._names, self._loaded = set(names), None
+        for host, name in self._registered:
+            if host.name not in self._names:
+                self._apis.restore_custom(host, name)
+        self._registered = [entry for entry in self._registered if entry[0].name in self._names]
 
     def refresh(self) -> None:
         """Registers what was not there the last time. Nothing loaded since: at once."""

@@ -9,7 +9,7 @@ from typing import Optional
 
 from rankprobe import _native
 from rankprobe.pytorch import _config
-from rankprobe.pytorch._errors import InvalidParameterError
+from rankprobe.pytorch._namespaces import namespaces_of
 from rankprobe.pytorch._process import warn
 from rankprobe.pytorch._session import RankSession
 
@@ -25,6 +25,8 @@ class Switch:
     def __init__(self, file: _config.ConfigFile) -> None:
         self._file = file
         self.plan, self.notes = _config.parse(file.text, file.path)
+        # Of config.json, and of its last edit that was taken.
+        self.namespaces = namespaces_of(file.text)
         self.enabled: bool = self.plan.get("dump_enable", True)
         # The plan is still the one that the constructor was given.
         self._own = True
@@ -80,8 +82,11 @@ class Switch:
             try:
                 for note in _config.parse(edit.text)[1]:
                     warn(note)
-            except InvalidParameterError as error:
+                namespaces = namespaces_of(edit.text)
+            except ValueError as error:
                 fault = str(error)
         fault, _ = session.native.edit_config(self.config_path, edit.text, fault, session.embedded is not None)
-        if fault:
+        if not fault:
+            self.namespaces = namespaces
+        else:
             print(_native.fault_line(self.config_path, fault), end="", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._monitor import Monitor
-from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
+from rankprobe.pytorch._namespaces import Namespaces
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
 from rankprobe.pytorch._requests import Requests, read_requests
@@ -32,6 +32,7 @@ from rankprobe.pytorch._saving import check_saved, save_variable
 from rankprobe.pytorch._session import CannotRecordError, RankSession
 from rankprobe.pytorch._steps import StepState
 from rankprobe.pytorch._switch import Switch
+from rankprobe.pytorch._wrap_ops import WrapOps, wanted
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 
@@ -74,14 +75,16 @@ class PrecisionDebugger:
             if PrecisionDebugger._instance is not None:
                 return
             _config.check_arguments(config_path, task, dump_path, level, step, auto_export, on_collector_missing)
-            self._switch = Switch(_config.ConfigFile(config_path, {
-                "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export}))
-            for note in self._switch.notes:
-                warn(note)
             try:
-                namespaces = namespaces_of(self._switch.config_json)
+                self._switch = Switch(_config.ConfigFile(config_path, {
+                    "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export}))
+                functions = wanted()
+            except InvalidParameterError:
+                raise
             except ValueError as error:
                 raise InvalidParameterError(str(error)) from None
+            for note in self._switch.notes:
+                warn(note)
             self._pid = os.getpid()
             self._closed = self._inert = False
             self._steps = StepState()
@@ -99,7 +102,8 @@ class PrecisionDebugger:
                 return
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
-            self._namespaces = Namespaces(self._instruments.apis, namespaces)
+            self._namespaces = Namespaces(self._instruments.apis, self._switch.namespaces)
+            self._wrap_ops = WrapOps(self._instruments.apis, functions)
             self._run_card = RunCard(self._capture, self._instruments.on_first_module)
             self._monitor = Monitor(self._capture)
             PrecisionDebugger._instance = self
@@ -241,6 +245,7 @@ class PrecisionDebugger:
         self._session.finish_exports()
         self._closed = True
         self._namespaces.remove()
+        self._wrap_ops.remove()
         self._instruments.remove()
         self._session.close()
         self._forget()
@@ -289,7 +294,9 @@ class PrecisionDebugger:
         if model is not None:
             self._instruments.watch(model, plan, token_range is not None)
         if plan["records_apis"]:
+            self._namespaces.use(self._switch.namespaces)
             self._namespaces.refresh()
+            self._wrap_ops.refresh()
         self._steps.begin(token_range)
         self._run_card.begin_step(self._steps.current, model)
         self._monitor.begin_step(plan, model)

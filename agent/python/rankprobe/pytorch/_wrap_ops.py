@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""custom_wrap_ops.yaml: functions of any module, recorded as {module path}.{name}, with no call in the program."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import os
+import pathlib
+import re
+import sys
+from typing import Any, Optional
+
+from rankprobe.pytorch._apis import Apis
+from rankprobe.pytorch._process import warn
+
+_MAX_BYTES = 256 << 10
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_LINE = re.compile(r"(?P<key>[^\s:#\[\]{}-][^\s:#]*)\s*:(?:\s+(?P<value>.*))?|(?P<indent>\s*)-\s+(?P<item>.*)")
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """Module path -> names, of a block list, a list in brackets or one name, as msprobe 26.2 reads them.
+
+    Raises ValueError, with the line, for what is neither.
+    """
+    found: dict[str, list[str]] = {}
+    names: Optional[list[str]] = None
+
+    def fault(number: int, why: str) -> ValueError:
+        return ValueError(f"line {number}: {why}; wanted is a module path, and below it \"- \" and a name of it in each line")
+
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*", "", raw).rstrip()
+        if not line or number == 1 and line == "---":
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise fault(number, f"{line.strip()!r} is no entry")
+        if match["key"] is not None:
+            path = match["key"].strip("'\"")
+            if not _MODULE.fullmatch(path):
+                raise fault(number, f"{path!r} is no module path")
+            if path in found:
+                raise fault(number, f"{path} is there twice")
+            value = match["value"] or ""
+            listed = value[1:-1].split(",") if value.startswith("[") and value.endswith("]") else [value] if value else []
+            names = found[path] = []
+        elif names is None:
+            raise fault(number, "a name stands below no module path")
+        else:
+            listed = [match["item"]]
+        for name in (text.strip().strip("'\"") for text in listed):
+            if not _NAME.fullmatch(name):
+                raise fault(number, f"{name!r} is no name of a function")
+            names.append(name)
+    return found
+
+
+def read(path: str) -> dict[str, list[str]]:
+    """Of a file. Raises ValueError that names it."""
+    try:
+        data = pathlib.Path(path).read_bytes()
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"{len(data)} bytes; at most {_MAX_BYTES}")
+        return parse(data.decode("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"custom_wrap_ops {path}: {error}") from error
+
+
+def wanted() -> dict[str, list[str]]:
+    """What RANKPROBE_CUSTOM_WRAP_OPS names (ValueError if it is bad); under `rankprobe run --as-msprobe`
+    else the file inside the msprobe that is installed beside us (warned about if it is bad)."""
+    if path := os.environ.get("RANKPROBE_CUSTOM_WRAP_OPS"):
+        return read(path)
+    if not os.environ.get("RANKPROBE_AS_MSPROBE"):
+        return {}
+    try:
+        real = importlib.machinery.PathFinder.find_spec("msprobe")
+        place = pathlib.Path(real.origin).parent if real is not None and real.origin else None
+    except Exception:  # noqa: BLE001 - a broken installation is none of ours
+        return {}
+    file = None if place is None else place / "pytorch" / "dump" / "api_dump" / "custom_wrap_ops.yaml"
+    if file is None or not file.is_file():
+        return {}
+    try:
+        return read(str(file))
+    except ValueError as error:
+        warn(f"{error}; nothing of it is recorded")
+        return {}
+
+
+class WrapOps:
+    """Those functions, as many as there are: a module that cannot be imported yet, or lacks a name, is asked again when others
+    have been loaded. Called by PrecisionDebugger alone.
+    """
+
+    def __init__(self, apis: Apis, functions: dict[str, list[str]]) -> None:
+        self._apis = apis
+        self._pending = [(path, name) for path, names in functions.items() for name in dict.fromkeys(names)]
+        self._loaded = -1
+        self._told: set[tuple[str, str]] = set()
+        self._registered: list[tuple[Any, str]] = []
+
+    def refresh(self) -> None:
+        """Registers what was not there the last time. Nothing loaded since: at once."""
+        if not self._pending or len(sys.modules) == self._loaded:
+            return
+        left = []
+        for path, name in self._pending:
+            try:
+                host = _resolve(path)
+                self._apis.register_custom(host, name, path)
+                self._registered.append((host, name))
+            except Exception as error:  # noqa: BLE001 - a module of the program's may raise anything; the training goes on
+                left.append((path, name))
+                if (path, name) not in self._told:
+                    self._told.add((path, name))
+                    warn(f"custom_wrap_ops: {path}.{name} is not recorded yet: {error}")
+        self._pending, self._loaded = left, len(sys.modules)
+
+    def remove(self) -> None:
+        """Takes the stand-ins off again."""
+        for host, name in self._registered:
+            self._apis.restore_custom(host, name)
+        self._registered.clear()
+        self._pending.clear()
+
+
+def _resolve(path: str) -> Any:
+    """A module, or what is below one: a class. Imports what has not been."""
+    if sys.modules.get(path) is not None:
+        return sys.modules[path]
+    first, *rest = path.split(".")
+    host, at = importlib.import_module(first), first
+    for part in rest:
+        at += "." + part
+        host = getattr(host, part) if hasattr(host, part) else importlib.import_module(at)
+    return host
