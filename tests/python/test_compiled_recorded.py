@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import json
 import math
 import pathlib
@@ -290,6 +291,19 @@ def test_backwards_that_come_in_another_order_than_forwards(dump, capfd, backend
 Pair = collections.namedtuple("Pair", "one other")
 
 
+@dataclasses.dataclass
+class Output:
+    hidden: torch.Tensor
+    rest: Any = None
+
+
+class Gives(nn.Module):
+    """As models of transformers do."""
+
+    def forward(self, pair: Pair) -> Output:
+        return Output(hidden=pair.one + pair.other, rest=Pair(pair.one, 2))
+
+
 class Shapes(nn.Module):
     """Takes and gives what is no plain tensor."""
 
@@ -300,12 +314,12 @@ class Shapes(nn.Module):
 class Caller(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.shapes, self.linear = Shapes(), nn.Linear(4, 4)
+        self.shapes, self.gives, self.linear = Shapes(), Gives(), nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(x)
         out = self.shapes(y, (x, "text", 1.5, True), scale={"by": 2, "dtype": torch.float32}, names=["a", None])
-        return out["sum"] + out["list"][0] * out["size"]
+        return self.gives(Pair(out["sum"], out["list"][0] * out["size"])).hidden
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -191,6 +191,8 @@ def convert(value: Any) -> Optional[tuple]:
         return ("value", list(value))
     if isinstance(value, list):
         return ("value", list.copy(value))
+    if isinstance(value, _graph_ops.Fields):
+        return ("value", value.fields)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ("value", {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)})
     dist = _distributed()

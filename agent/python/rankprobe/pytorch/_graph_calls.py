@@ -29,6 +29,8 @@ SUPPORTED = hasattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", No
 TRACED = False
 # On a module while it may be compiled: its number, a tensor.
 NUMBER = "_rankprobe_number"
+# In place of a dataclass, whose gradients an eager step does not look for either.
+_FIELDS = "rankprobe fields"
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)\n(?:\s+(.*))?', re.MULTILINE)
 
 
@@ -46,8 +48,19 @@ def handed(value: Any) -> Any:
         return [handed(item) for item in value]
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None:
-        return {name: handed(getattr(value, name, None)) for name in fields}
+        return {_FIELDS: {name: handed(getattr(value, name, None)) for name in fields}}
     return None
+
+
+def received(value: Any) -> Any:
+    """What was handed, on the other side of the graph."""
+    if isinstance(value, dict):
+        if _FIELDS in value:
+            return _graph_ops.Fields(received(value[_FIELDS]))
+        return {key: received(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)([received(item) for item in value])
+    return value
 
 
 # --- first lines of hooks, traced by Dynamo
@@ -114,9 +127,9 @@ def traced_begin(number: torch.Tensor, args: tuple, kwargs: dict) -> None:
     if _calls is None:
         return
     if _graph_ops.in_trace():
-        _begin_in_graph(number, args, kwargs)
+        _begin_in_graph(number, received(args), received(kwargs))
     elif not _is_fake(number):
-        _calls.run_begin(number.item(), args, kwargs)
+        _calls.run_begin(number.item(), received(args), received(kwargs))
 
 
 def traced_end(number: torch.Tensor, output: Any) -> None:
@@ -124,9 +137,9 @@ def traced_end(number: torch.Tensor, output: Any) -> None:
     if _calls is None:
         return
     if _graph_ops.in_trace():
-        _end_in_graph(number, output)
+        _end_in_graph(number, received(output))
     elif not _is_fake(number):
-        _calls.run_end(number.item(), output)
+        _calls.run_end(number.item(), received(output))
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:

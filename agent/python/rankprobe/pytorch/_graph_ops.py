@@ -46,6 +46,13 @@ class Sink(Protocol):
 sink: Optional[Sink] = None
 
 
+class Fields:
+    """The fields of a dataclass."""
+
+    def __init__(self, fields: dict) -> None:
+        self.fields = fields
+
+
 class _Values:
     """Values as a text, with places for tensors and for sizes that are not fixed."""
 
@@ -67,6 +74,8 @@ class _Values:
             return {"size": len(self.sizes) - 1}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
+        if isinstance(value, Fields):
+            return self._coded(value.fields)
         if isinstance(value, dict):
             return {"dict": [[key, self._coded(item)] for key, item in value.items() if isinstance(key, str)]}
         if isinstance(value, (list, tuple)):
