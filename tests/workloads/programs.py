@@ -16,7 +16,7 @@ import sys
 import programs_torch  # noqa: F401  (registers its programs)
 import programs_hf  # noqa: F401
 import programs_ranks  # noqa: F401
-from workload import PROGRAMS, Program, Watch, seed  # noqa: F401
+from workload import PROGRAMS, STEPS, Program, Watch, seed  # noqa: F401
 
 
 def main(name: str, out: str) -> None:

@@ -3,6 +3,7 @@
 
 Each program runs with nobody watching, dumped by rankprobe, dumped by msprobe (forks of one warm process), and attached:
 `rankprobe run`, with no line of it changed, off at first, recording steps 1 and 2, off again, under a trigger for NaN.
+Those of EVERY_WAY also at each of WAYS: do they train the same, bit for bit, and are the steps recorded that were asked for.
 Writes OUT/results.json, a row a program, and leaves OUT/{name}/{mode} with dumps and logs.
 """
 
@@ -13,6 +14,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -28,8 +30,24 @@ sys.path.insert(0, str(HERE.parent / "integration"))
 
 import harness  # noqa: E402
 
-CONFIG = {"task": "statistics", "level": "mix", "rank": [], "step": [], "risk_level": "ALL"}
+# The first steps are compared with msprobe's; in those after them both are off.
+COMPARED_STEPS = [0, 1, 2, 3]
+CONFIG = {"task": "statistics", "level": "mix", "rank": [], "step": COMPARED_STEPS, "risk_level": "ALL"}
 ATTACHED_STEPS = [1, 2]
+_ALL: list[int] = list(range(programs.STEPS))
+_SWITCHED = [3, 4, 5]
+# Attached and off; every level in every step; the other tasks, switched on in mid-run and off again.
+WAYS: dict[str, dict[str, Any]] = {
+    "off": {"dump_enable": False, "step": []},
+    "L0": {"level": "L0", "step": _ALL},
+    "L1": {"level": "L1", "step": _ALL},
+    "mix": {"step": _ALL},
+    "tensor": {"task": "tensor", "step": _SWITCHED},
+    "md5": {"statistics": {"summary_mode": "md5"}, "step": _SWITCHED},
+}
+# What is sharded, and one of each family.
+EVERY_WAY = {"ddp", "fsdp2", "tensor_parallel", "pipelining", "hf_llama", "hf_mixtral", "hf_vit", "hf_trainer", "lightning_fit", "pyg_gcn",
+             "torch_cnn", "torch_encoder", "torch_checkpoint", "torch_gan"}
 TRIGGERS = {"flight": {"steps": 1}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}}]}
 
 
@@ -66,7 +84,7 @@ def child(program: programs.Program, mode: str, directory: pathlib.Path, rank: i
     status = 1
     try:
         debugger = None
-        if mode == "rankprobe":
+        if mode == "rankprobe" or mode in WAYS:
             from rankprobe.pytorch import PrecisionDebugger
 
             debugger = PrecisionDebugger(config_path=str(directory / "config.json"))
@@ -91,7 +109,7 @@ def child(program: programs.Program, mode: str, directory: pathlib.Path, rank: i
 def run_forked(program: programs.Program, mode: str, out: pathlib.Path) -> list[dict[str, Any]]:
     directory = out / program.name / mode
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps({**CONFIG, "dump_path": str(directory / "dump")}))
+    (directory / "config.json").write_text(json.dumps({**CONFIG, **WAYS.get(mode, {}), "dump_path": str(directory / "dump")}))
     children = []
     for rank in range(program.ranks):
         pid = os.fork()
@@ -140,6 +158,20 @@ def run_attached(program: programs.Program, out: pathlib.Path) -> tuple[list[dic
         "triggers": [json.dumps(event)[:500] for event in fired]}
 
 
+def run_ways(program: programs.Program, plain: list[dict[str, Any]], out: pathlib.Path) -> dict[str, Any]:
+    """Way -> its faults, whether the bits are those of `plain`, and the steps that every rank recorded."""
+    found = {}
+    for mode in WAYS if program.name in EVERY_WAY else ():
+        results = run_forked(program, mode, out)
+        trees = [place_of(path).split("/")[0] for path in (out / program.name / mode).glob("dump/step*/*/dump.json")]
+        found[mode] = {"faults": [r["fault"] for r in results if "fault" in r], "same_bits": results == plain,
+                       "steps": sorted(int(step[4:]) for step in set(trees) if trees.count(step) == program.ranks)}
+        if results == plain:
+            # The private collector may be leaving still, and take its files away too.
+            shutil.rmtree(out / program.name / mode, ignore_errors=True)
+    return found
+
+
 def place_of(path: pathlib.Path) -> str:
     """Step and rank; the name of a process without a rank holds its number."""
     step, rank = path.parts[-3:-1]
@@ -185,12 +217,13 @@ def run(program: programs.Program, out: pathlib.Path) -> dict[str, Any]:
     began = time.monotonic()
     plain, ours, theirs = (run_forked(program, mode, out) for mode in ("plain", "rankprobe", "msprobe"))
     attached, seen = run_attached(program, out)
+    ways = run_ways(program, plain, out)
     directory = out / program.name
     row: dict[str, Any] = {"name": program.name, "ranks": program.ranks,
                            "faults": {mode: [r["fault"] for r in results if "fault" in r] for mode, results in
                                       (("plain", plain), ("rankprobe", ours), ("msprobe", theirs), ("attached", attached))},
                            "rankprobe_same_bits": ours == plain, "attached_same_bits": attached == plain,
-                           "msprobe_same_bits": theirs == plain, "attached": seen,
+                           "msprobe_same_bits": theirs == plain, "attached": seen, "ways": ways,
                            **compare(directory / "msprobe", directory / "rankprobe")}
     row["seconds"] = round(time.monotonic() - began, 1)
     return row

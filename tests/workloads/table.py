@@ -33,26 +33,31 @@ def page(rows: list[dict[str, Any]], versions: str) -> str:
     ran = [row for row in rows if "skipped" not in row]
     lines = [
         "# Workloads", "",
-        "Public programs with random weights, four steps each, run four ways: with nobody watching; dumped by rankprobe (statistics, level mix, "
-        "every step); dumped by msprobe; and attached by `rankprobe run` without a change, recording steps 1 and 2 only, under a trigger for NaN.", "",
+        "Public programs with random weights, ten steps each, run four ways: with nobody watching; dumped by rankprobe (statistics, level mix, "
+        "the first four steps); dumped by msprobe, alike; and attached by `rankprobe run` without a change, recording steps 1 and 2 only, under a trigger for NaN.", "",
         "*Same bits*: losses, parameters, optimizer state and random state after the last step are those of the run that nobody watched.", "",
+        "*Every way*: the same bits also attached and off, at levels L0, L1 and mix in all ten steps, and at level mix with task tensor and with md5, "
+        "recording steps 3 to 5 only. It is asked of what is sharded and of one program of each family.", "",
         "Made by `./tests/run.sh --stage workloads`, which fails if a program is changed by being watched, if a trigger fires, if attaching "
         "records anything but those two steps, or if a dump differs from msprobe's in a way that is not listed below.", "",
         "*As msprobe's*: the same entries, and the same values in all of them but the backward entries of calls. Those are counted beside it: they "
         "differ where a call hands on its argument (`x.to(dtype)` that changes nothing) at the border of a module. msprobe puts a node of its own "
         "there, and so changes the last bits of the training; rankprobe puts none, and the entry is of the node that made the tensor.", "",
         f"Conditions: {versions}.", "",
-        "| program | ranks | entries | as msprobe's | gradients of calls apart | same bits: rankprobe, attached | msprobe | attached records |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+        "| program | ranks | entries | as msprobe's | gradients of calls apart | same bits: rankprobe, attached | every way | msprobe | attached records |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
 
     def same(yes: bool) -> str:
         return "yes" if yes else "no"
+
+    def ways(row: dict[str, Any]) -> str:
+        return ", ".join(f"not {way}" for way, found in row["ways"].items() if not found["same_bits"]) or ("yes" if row["ways"] else "-")
 
     for row in ran:
         apart = differences(row)
         lines.append(f"| {row['name']} | {row['ranks']} | {row['entries']} | {'; '.join(apart).replace('|', ' ') or 'yes'} | "
                      f"{len(row['gradients_of_calls_apart'])} | "
-                     f"{same(row['rankprobe_same_bits'])}, {same(row['attached_same_bits'])} | {same(row['msprobe_same_bits'])} | "
+                     f"{same(row['rankprobe_same_bits'])}, {same(row['attached_same_bits'])} | {ways(row)} | {same(row['msprobe_same_bits'])} | "
                      f"{row['attached']['records']} |")
     lines += ["", f"{len(ran)} programs; triggers fired: {sum(len(row['attached']['triggers']) for row in ran)}.", "", "Why they differ:", ""]
     lines += [f"* **{name}**: {reason}" for name, reason in expected.items()]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public programs watched by rankprobe: the training is the same bit for bit, nothing fires, zero-code attach records what it
-was told, and what is dumped is what msprobe dumps, but for the differences that EXPECTED names.
+was told, and what is dumped is what msprobe dumps, but for the differences that EXPECTED names. Those of runner.EVERY_WAY
+train the same bits also off, at every level, and with the other tasks switched in mid-run.
 
 RANKPROBE_WORKLOADS=all runs all of them (stage workloads), else those of SMOKE.
 """
@@ -52,6 +53,11 @@ def test_workload(rows: dict[str, dict[str, Any]], name: str) -> None:
     attached = row["attached"]
     assert not attached["triggers"], attached["triggers"]
     assert attached["rank_steps"] == row["ranks"] * len(runner.ATTACHED_STEPS) and not attached["not_whole"], attached
+    assert set(row["ways"]) == (set(runner.WAYS) if name in runner.EVERY_WAY else set())
+    for way, found in row["ways"].items():
+        assert not found["faults"], (way, found["faults"])
+        assert found["same_bits"], f"the training is another under {way}"
+        assert found["steps"] == runner.WAYS[way]["step"], (way, found)
     assert row["entries"] > 0
     # What is in memory that nobody has written may be the same by chance.
     if name not in EXPECTED:

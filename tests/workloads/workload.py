@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-STEPS = 4
+STEPS = 10
 
 
 @dataclasses.dataclass
