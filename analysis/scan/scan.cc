@@ -53,6 +53,14 @@ bool IsLoss(absl::string_view name) {
          absl::StrContains(name, ".debug.loss");
 }
 
+// A learning rate falls to nothing, as fast as it likes, and what is added with
+// it.
+bool IsOfTheSchedule(absl::string_view name) {
+  return absl::StartsWith(name, "Update.") ||
+         (absl::StartsWith(name, "Training.") &&
+          absl::StrContains(name, ".debug.lr"));
+}
+
 // Values of one kind: "Parameter..grad", "Module..parameters_grad..weight".
 std::string LikeOf(absl::string_view name) {
   return absl::StrCat(
@@ -64,8 +72,10 @@ std::string LikeOf(absl::string_view name) {
 // The course of a number up to now, and how far the next one is off it.
 class Course {
  public:
-  Course(const ScanOptions& options, double factor)
-      : options_(options), least_distance_(std::log(factor)) {}
+  Course(const ScanOptions& options, double factor, bool only_up = false)
+      : options_(options),
+        least_distance_(std::log(factor)),
+        only_up_(only_up) {}
 
   // Against the line through what was: norms fall and rise all the time.
   bool IsMove(double number) const {
@@ -82,7 +92,8 @@ class Course {
     for (const double past : level) off.push_back(std::fabs(past - middle));
     const double deviation =
         std::max(kDeviationOfMad * Median(std::move(off)), kLeastDeviation);
-    const double distance = std::fabs(Log(number) - middle);
+    const double off_by = Log(number) - middle;
+    const double distance = only_up_ ? off_by : std::fabs(off_by);
     return distance > options_.deviations * deviation &&
            distance > least_distance_;
   }
@@ -102,6 +113,7 @@ class Course {
  private:
   const ScanOptions& options_;
   const double least_distance_;
+  const bool only_up_;
   std::vector<double> log_;
 };
 
@@ -154,7 +166,8 @@ class Scanner {
     const double factor =
         IsLoss(name) ? std::min(options_.factor, kLossFactor) : options_.factor;
     const std::vector<ScanCell>& cells = Cells(value);
-    Course course(options_, factor), spread(options_, factor);
+    Course course(options_, factor, IsOfTheSchedule(name)),
+        spread(options_, factor);
     size_t quiet_until = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];

@@ -115,6 +115,19 @@ TEST_F(ScanTest, TheLossWandersLess) {
       << "of the machine, not of the training";
 }
 
+TEST_F(ScanTest, ALearningRateFallsToNothing) {
+  for (const char* name :
+       {"Training.0.debug.lr", "Update.a.bias.0.debug.update"}) {
+    input_.values[2].name = name;
+    const ScanCell usual = At(2);
+    At(2) = Of(0.001 * usual.largest, 0.001 * usual.smallest);
+    EXPECT_THAT(Find(), IsEmpty());
+    At(2) = Of(1000 * usual.largest, 1000 * usual.smallest);
+    EXPECT_EQ(One(ScanKind::kMove).name, name);
+    At(2) = usual;
+  }
+}
+
 TEST_F(ScanTest, ARankThatLeavesTheOthersIsNamed) {
   At(1) = Of(100 * At(1).largest, At(1).smallest);
   EXPECT_EQ(One(ScanKind::kRankMoves).rank, 3);

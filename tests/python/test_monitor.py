@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import harness
+import odd_trainings
 
 CLI = harness.BIN / "rankprobe"
 SCRIPT = """
@@ -184,6 +185,25 @@ def test_the_training_keeps_every_bit(tmp_path, optimizer) -> None:
     (with_us,) = _train(watched, _config(watched, {"every": 3}), **told)
     (without,) = _train(alone, **told)
     assert with_us["state"] == without["state"]
+
+
+@pytest.mark.parametrize("case", odd_trainings.CASES)
+def test_odd_trainings_keep_every_bit_and_are_recorded(tmp_path, case) -> None:
+    config = _config(tmp_path, {"every": 1, "extra_statistics": ["counts"]})
+    printed = []
+    for arguments in ([], [str(config)]):
+        done = subprocess.run([sys.executable, odd_trainings.__file__, case, *arguments], capture_output=True, text=True, timeout=120,
+                              cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert not list((tmp_path / "dump").glob("step*/*/dump_error_info.log"))
+    for step in range(odd_trainings.STEPS):
+        data = _step(tmp_path, step)
+        if case == "replaced" and step == 3 and not hasattr(torch.optim.Optimizer, "register_step_pre_hook"):
+            continue  # below 2.0 an optimizer is seen from the step after it was made on
+        assert any(name.startswith("Parameter.") for name in data) and "lr" in data["Training.0.debug"], step
+        assert case == "optimizer_raises" or any(name.startswith("Update.") for name in data), step
 
 
 def test_gradients_of_ranks_before_and_after_their_reduction(tmp_path) -> None:

@@ -201,7 +201,8 @@ class Monitor:
                 own = state.get(parameter)
                 if isinstance(own, dict):
                     values.update((key, value) for key, value in own.items() if _is_optimizer_state(value, parameter))
-                if gradient is not None:
+                # Without a gradient, too: a closure may make it.
+                if parameter.requires_grad:
                     before.append((name, parameter, _local(parameter).detach().clone()))
             if not values:
                 continue
