@@ -33,12 +33,13 @@ Manual CliManual() {
       {"Find what is wrong",
        {"scan", "overflow_check", "first-divergence", "config_check", "compare",
         "graph_visualize", "replicas", "align", "acc_check"}},
-      {"Keep the archive", {"verify", "delete", "backup"}},
+      {"Keep the archive", {"verify", "delete", "backup", "reindex"}},
   };
   manual.examples = {
       {"run", {"rankprobe run -- torchrun --nproc-per-node 2 train.py"}},
       {"enable",
        {"rankprobe enable --for-steps 3",
+        "rankprobe enable --run live --request slow-1 --for-steps 20",
         "rankprobe enable --run train --ranks 0,2-3 --config tensors.json"}},
       {"explain",
        {"rankprobe explain --run train --rank 0 --call linear",
@@ -47,7 +48,9 @@ Manual CliManual() {
       {"watch", {"rankprobe watch --json"}},
       {"export",
        {"rankprobe export --run train -o dump",
-        "rankprobe export --run train --steps 0,4-6 --tar - | tar -t"}},
+        "rankprobe export --run train --steps 0,4-6 --tar - | tar -t",
+        "rankprobe export --run live --request slow-1 -o dump",
+        "rankprobe export --run train --format parquet -o train.parquet"}},
       {"query",
        {"rankprobe query --run train '*.parameters_grad.*'",
         "rankprobe query --run train --rows rank --statistic max --csv"}},
@@ -89,6 +92,8 @@ Manual CliManual() {
       {"--to-step", "STEP"},
       {"--rows", "value|call|module|rank"},
       {"--of", "outputs|inputs|all"},
+      {"--match", "PATTERN"},
+      {"--format", "msprobe|parquet|tensorboard|trend|columns"},
       {"--statistic", "NAME"},
       {"--reduce", "max|min|mean"},
       {"--wait", "SECONDS"},
@@ -115,7 +120,7 @@ Manual CliManual() {
       {"--vpp", "N"},
       {"--noise", "DUMP"},
       {"--rules", "FILE|NAME"},
-      {"--layout", "auto|ranks"},
+      {"--layout", "auto|FILE|ranks"},
       {"--request", "ID"},
       {"--reference_request", "ID"},
       {"--groups", "GROUPS"},
@@ -203,7 +208,9 @@ Manual CliManual() {
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "For the flags of these names."},
       {"RANKPROBE_PYTHON",
-       "The Python, with torch, that runs acc_check and run; else python3."},
+       "The Python that runs acc_check and run (with torch) and export "
+       "--format "
+       "(with pyarrow); else python3."},
   };
   manual.see_also = {"rankprobed(8)", "README.md and docs/ of the project"};
   return manual;

@@ -60,6 +60,10 @@ std::string Manifest::ToJson() const {
   json.String("rankprobe-manifest-1");
   json.Key("run");
   json.String(run_);
+  if (!request_.empty()) {
+    json.Key("request");
+    json.String(request_);
+  }
   json.Key("files");
   json.BeginArray();
   for (const File& file : files_) {

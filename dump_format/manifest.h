@@ -28,6 +28,9 @@ class Manifest {
     std::string detail;
   };
 
+  // All there is, is of this request of a server.
+  void set_request(std::string id) { request_ = std::move(id); }
+
   void AddFile(File file) { files_.push_back(std::move(file)); }
   // The account of one exported step; its gaps are the manifest's.
   void AddLedger(std::string directory, v1::StepLedger ledger);
@@ -46,6 +49,7 @@ class Manifest {
 
  private:
   std::string run_;
+  std::string request_;
   std::vector<File> files_;
   struct Account {
     std::string directory;

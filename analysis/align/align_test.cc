@@ -98,10 +98,11 @@ class AlignTest : public ::testing::Test {
                             payloads ? "\"/gone\"" : "null", R"(,"data":{)",
                             absl::StrJoin(entries, ","), "}}"));
   }
-  void WriteRequests(const std::string& step, const std::string& requests) {
+  void WriteRequests(const std::string& step, const std::string& requests,
+                     const std::string& recorded = "null") {
     dir_.Write(step + "/rank0/requests.json",
-               absl::StrCat(R"([{"from_entry":null,"rows":5,"recorded":null,)",
-                            R"("requests":[)", requests, "]}]"));
+               absl::StrCat(R"([{"from_entry":null,"rows":5,"recorded":)",
+                            recorded, R"(,"requests":[)", requests, "]}]"));
   }
   absl::StatusOr<AlignReport> Align(const AlignOptions& options = {}) {
     const auto rules = ParseAlignRules("rules", kRules);
@@ -185,6 +186,20 @@ TEST_F(AlignTest, RowsOfARequestBesideTheTokensOfASequence) {
       row->Find("of")->text,
       "Module.0.q.L.forward.0.output.0 + Module.0.k.L.forward.0.output.0");
   EXPECT_EQ(row->Find("Max")->number, 202);
+}
+
+TEST_F(AlignTest, OfRequestsWhoseNamesAreInEachOtherTheRecordedOneIsThere) {
+  Write("n/step0", {{"Module.e.E.forward.0", "input.0", {2}, Values({2}, 3)}});
+  WriteRequests("n/step0", R"({"id":"11","begin":0,"end":3,"position":0},
+                              {"id":"1","begin":3,"end":5,"position":0})",
+                R"("1")");
+  Write("b/step0",
+        {{"Module.f.F.forward.0", "input.0", {1, 4}, Values({1, 4}, 0)}});
+  const auto report = Align();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->steps[0].end, 2);
+  EXPECT_THAT(Read("target", "Module.e.E.forward.0.input.0"),
+              ElementsAre(3, 4));
 }
 
 TEST_F(AlignTest, AChunkOfTheTargetMayLieInSeveralStepsOfTheReference) {

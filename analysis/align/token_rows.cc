@@ -92,6 +92,14 @@ absl::Status ReadRequests(FileSystem* file_system, const std::string& path,
   if (requests == nullptr || !requests->is_array()) {
     return Refused(path, "has no requests");
   }
+  // Where none is called that, of what a server made of it.
+  const auto is_it = [&](const JsonValue& item) {
+    const JsonValue* const id = item.Find("id");
+    return one && id != nullptr && id->is_string() &&
+           id->text == recorded->text;
+  };
+  const bool whole_id =
+      std::any_of(requests->items().begin(), requests->items().end(), is_it);
   int64_t before = 0;
   for (const JsonValue& item : requests->items()) {
     const JsonValue* const id = item.Find("id");
@@ -109,7 +117,8 @@ absl::Status ReadRequests(FileSystem* file_system, const std::string& path,
     (*next)[rows.id] = rows.position + rows.end - rows.begin;
     if (one) {
       // Its rows alone are there, behind one another.
-      if (!absl::StrContains(rows.id, recorded->text)) continue;
+      if (whole_id ? !is_it(item) : !absl::StrContains(rows.id, recorded->text))
+        continue;
       rows.end = before + rows.end - rows.begin;
       rows.begin = before;
       before = rows.end;

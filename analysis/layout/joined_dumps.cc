@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +64,9 @@ void AddTexts(absl::string_view side, const LayoutCounts& counts,
   };
   list(counts.differing, counts.copies_differ, "copies differ");
   list(counts.refusals, counts.refused, "not put together");
+  for (const std::string& text : counts.unused_rules) {
+    out->push_back(absl::StrCat("  ", side, ": ", text));
+  }
 }
 
 }  // namespace
@@ -81,6 +85,17 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
     b[n.begin()->first] = std::move(places);
   }
   LayoutReport report;
+  std::optional<GivenLayout> given_n;
+  std::optional<GivenLayout> given_b;
+  if (options.file.has_value()) {
+    const LayoutFile& file = *options.file;
+    if (file.target.has_value()) given_n.emplace(file.path, *file.target);
+    if (file.reference.has_value()) given_b.emplace(file.path, *file.reference);
+  }
+  // A file without sides says nothing of a run on one rank.
+  const auto applies = [&](const auto& given, const auto& places) {
+    return given.has_value() && (places.size() > 1 || options.file->by_side);
+  };
   bool any = false;
   for (const auto& [step, places] : n) {
     const auto it = b.find(step);
@@ -93,13 +108,27 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
       const std::vector<DumpPlace>* places;
       std::string directory;
       LayoutCounts* counts;
+      GivenLayout* given;
     };
     Side sides[] = {
         {&places, absl::StrCat(directory, "/target/step", step, "/rank0"),
-         &report.target},
+         &report.target, applies(given_n, places) ? &*given_n : nullptr},
         {&it->second,
          absl::StrCat(directory, "/reference/step", step, "/rank0"),
-         &report.reference}};
+         &report.reference,
+         applies(given_b, it->second) ? &*given_b : nullptr}};
+    if (options.file.has_value() && sides[0].given == nullptr &&
+        sides[1].given == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.file->path,
+                       ": both runs have one rank, whose tensors are "
+                       "whole"));
+    }
+    for (const Side& side : sides) {
+      if (side.given == nullptr) continue;
+      RP_RETURN_IF_ERROR(side.given->CheckRanks(
+          &side == &sides[0] ? "the target" : "the reference", *side.places));
+    }
     Side& first = places.size() < it->second.size() ? sides[0] : sides[1];
     Side& second = &first == &sides[0] ? sides[1] : sides[0];
     for (Side& side : sides) {
@@ -107,11 +136,18 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
       ++side.counts->steps;
     }
     RP_RETURN_IF_ERROR(JoinStep(file_system, *first.places, nullptr, options,
-                                first.directory, first.counts));
+                                first.given, first.directory, first.counts));
     RP_ASSIGN_OR_RETURN(const auto whole,
                         OpenWithTree(file_system, first.directory));
     RP_RETURN_IF_ERROR(JoinStep(file_system, *second.places, whole.get(),
-                                options, second.directory, second.counts));
+                                options, second.given, second.directory,
+                                second.counts));
+  }
+  for (const auto& [given, counts] : {std::pair(&given_n, &report.target),
+                                      std::pair(&given_b, &report.reference)}) {
+    if (given->has_value() && (counts->ranks > 1 || options.file->by_side)) {
+      counts->unused_rules = (*given)->Unused();
+    }
   }
   for (const auto& [step, places] : b) {
     if (n.find(step) == n.end()) {

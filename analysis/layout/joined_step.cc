@@ -76,16 +76,19 @@ class StepJoiner {
  public:
   StepJoiner(FileSystem* file_system, const StepRanks* ranks,
              const DumpReader* whole, const LayoutOptions& options,
-             const std::string& directory, LayoutCounts* counts)
+             GivenLayout* given, const std::string& directory,
+             LayoutCounts* counts)
       : file_system_(file_system),
         ranks_(*ranks),
         whole_(whole),
+        given_(given),
         directory_(directory),
         data_(directory + "/dump_tensor_data"),
         payloads_(ranks->dump(0).mode() == DumpMode::kTensor),
         counts_(*counts),
         json_(&text_) {
-    facts_.model_groups = ranks->model_groups();
+    facts_.model_groups =
+        given == nullptr ? ranks->model_groups() : given->ModelGroups();
     facts_.split_batch = options.split_batch;
   }
 
@@ -133,6 +136,7 @@ class StepJoiner {
 
   absl::Status WriteCall(const StepRanks::Call& call) {
     name_ = call.name;
+    if (given_ != nullptr) parent_ = ranks_.ParentOf(call);
     recorded_name_ = std::string(
         ranks_.dump(call.sources[0].rank).name(call.sources[0].entry));
     opened_.clear();
@@ -198,12 +202,20 @@ class StepJoiner {
     if (!alone_) ++counts_.tensors;
     std::vector<TensorPart> parts;
     std::vector<const JsonValue*> records;
+    const PlacementRule* rule = nullptr;
     for (const Opened& one : opened_) {
       const JsonValue* const leaf = FindLeaf(one.leaves, place);
       if (leaf == nullptr) continue;
       auto part = ReadTensorPart(ranks_.RankOf(one.rank), stats_, *leaf);
       if (!part.ok()) {
         return WriteRefused(place, record, part.status().message());
+      }
+      if (given_ != nullptr) {
+        const auto placed = given_->Place({name_, parent_}, place, &*part);
+        if (!placed.ok()) {
+          return WriteRefused(place, record, placed.status().message());
+        }
+        rule = *placed;
       }
       parts.push_back(*std::move(part));
       records.push_back(leaf);
@@ -221,6 +233,13 @@ class StepJoiner {
       return WriteRefused(place, record, planned.status().message());
     }
     JoinPlan& plan = planned->plan;
+    if (rule != nullptr && whole.has_value() && whole->shape != plan.shape) {
+      return WriteRefused(
+          place, record,
+          absl::StrCat(given_->NameOf(*rule), " makes it ",
+                       SizesText(plan.shape), ", the other run has ",
+                       SizesText(whole->shape)));
+    }
     const std::string differ =
         ChooseCopies(parts, whole.has_value() ? &whole->stats : nullptr, &plan);
     if (!differ.empty() && !alone_) {
@@ -261,17 +280,21 @@ class StepJoiner {
       same =
           same && (leaf == nullptr || PythonText(*leaf) == PythonText(record));
     }
+    std::string why;
+    if (given_ != nullptr) why = given_->WhyLocal({name_, parent_}, place);
+    same = same && why.empty();
+    if (why.empty()) why = "the ranks' values differ";
     if (same || !record.is_object() || record.Find("type") == nullptr) {
       WriteJson(record, &json_);
       return;
     }
-    Refuse(place, "the ranks' values differ");
+    Refuse(place, why);
     json_.BeginObject();
     for (const JsonMember& member : record.fields()) {
       json_.Key(member.key);
       WriteJson(member.value, &json_);
     }
-    Member(kNotPutTogether, "the ranks' values differ");
+    Member(kNotPutTogether, why);
     json_.EndObject();
   }
 
@@ -439,6 +462,7 @@ class StepJoiner {
   FileSystem* const file_system_;
   const StepRanks& ranks_;
   const DumpReader* const whole_;
+  GivenLayout* const given_;
   const std::string directory_;
   const std::string data_;
   const bool payloads_;
@@ -449,6 +473,7 @@ class StepJoiner {
   JsonTextWriter json_;
   // Of the call that is written.
   std::string name_;
+  std::string parent_;         // for rules
   std::string recorded_name_;  // by its first rank
   bool alone_ = false;
   std::vector<Opened> opened_;
@@ -461,10 +486,12 @@ class StepJoiner {
 absl::Status JoinStep(FileSystem* file_system,
                       absl::Span<const DumpPlace> ranks,
                       const DumpReader* whole, const LayoutOptions& options,
-                      const std::string& directory, LayoutCounts* counts) {
+                      GivenLayout* given, const std::string& directory,
+                      LayoutCounts* counts) {
   RP_ASSIGN_OR_RETURN(const StepRanks opened,
                       StepRanks::Open(file_system, ranks, whole));
-  return StepJoiner(file_system, &opened, whole, options, directory, counts)
+  return StepJoiner(file_system, &opened, whole, options, given, directory,
+                    counts)
       .Run();
 }
 

@@ -6,12 +6,15 @@
 #define RANKPROBE_ANALYSIS_LAYOUT_JOINED_STEP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "analysis/layout/given_layout.h"
+#include "analysis/layout/layout_file.h"
 #include "common/io/file_system.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -21,6 +24,8 @@ namespace rankprobe::analysis {
 struct LayoutOptions {
   // LayoutFacts::split_batch
   bool split_batch = false;
+  // For runs whose dumps do not say how their tensors lie.
+  std::optional<LayoutFile> file;
 };
 
 // What became of the tensors of one side.
@@ -28,7 +33,7 @@ struct LayoutCounts {
   int64_t ranks = 0;
   int64_t steps = 0;
   int64_t tensors = 0;
-  int64_t shards = 0;    // by recorded placements
+  int64_t shards = 0;    // by recorded placements, or a file's
   int64_t by_shape = 0;  // by the other run's shape
   int64_t by_batch = 0;
   int64_t sums = 0;
@@ -39,6 +44,8 @@ struct LayoutCounts {
   // The first of each, with the reason.
   std::vector<std::string> differing;
   std::vector<std::string> refusals;
+  // GivenLayout::Unused
+  std::vector<std::string> unused_rules;
 };
 
 // The name that a call has in a run on one rank: FSDP2 puts its own name before
@@ -47,11 +54,13 @@ std::string NameWithoutSharding(absl::string_view entry);
 
 // `ranks`: those of one step. `whole`: the same step of another layout, or null:
 // it tells where parts are that no placement was recorded of, and the order of
-// calls that no rank has all of. `directory` is made.
+// calls that no rank has all of. `given`: of this run, or null. `directory` is
+// made.
 absl::Status JoinStep(FileSystem* file_system,
                       absl::Span<const DumpPlace> ranks,
                       const DumpReader* whole, const LayoutOptions& options,
-                      const std::string& directory, LayoutCounts* counts);
+                      GivenLayout* given, const std::string& directory,
+                      LayoutCounts* counts);
 
 }  // namespace rankprobe::analysis
 

@@ -79,6 +79,13 @@ std::string StepRanks::NameOf(size_t rank, absl::string_view name) const {
   return NameWithoutSharding(name);
 }
 
+std::string StepRanks::ParentOf(const Call& call) const {
+  const Source& source = call.sources[0];
+  const auto& parents = parents_[source.rank];
+  const auto it = parents.find(dumps_[source.rank]->name(source.entry));
+  return it == parents.end() ? "" : NameOf(source.rank, it->second);
+}
+
 absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
                                           absl::Span<const DumpPlace> ranks,
                                           const DumpReader* whole) {
@@ -97,6 +104,10 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
       return absl::InvalidArgumentError(absl::StrCat(dump->path(), " and ",
                                                      out.dumps_[0]->path(),
                                                      ": their tasks differ"));
+    }
+    auto& parents = out.parents_.emplace_back();
+    for (const ConstructEdge& edge : dump->construct()) {
+      if (edge.parent.has_value()) parents[edge.child] = *edge.parent;
     }
     out.dumps_.push_back(std::move(dump));
     out.ranks_.push_back(place.rank);

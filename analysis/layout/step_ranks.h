@@ -42,6 +42,9 @@ class StepRanks {
   const DumpReader& dump(size_t rank) const { return *dumps_[rank]; }
   // The name in a run on one rank.
   std::string NameOf(size_t rank, absl::string_view name) const;
+  // The name of the call that made this one, empty where none did or no module
+  // tree was recorded.
+  std::string ParentOf(const Call& call) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
   // LayoutFacts::model_groups
@@ -54,6 +57,8 @@ class StepRanks {
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<int64_t> ranks_;
   std::vector<CallNames> stage_names_;  // of stages of a pipeline; by rank
+  std::vector<absl::flat_hash_map<absl::string_view, absl::string_view>>
+      parents_;  // as recorded; by rank
   std::vector<Call> calls_;
   std::map<int64_t, int64_t> groups_;
 };

@@ -256,10 +256,14 @@ py::dict FirstDivergence(const std::string& target,
 std::vector<std::string> PutTogether(const std::string& target,
                                      const std::string& reference,
                                      const std::string& directory,
-                                     bool split_batch, bool force) {
+                                     bool split_batch,
+                                     const std::string& layout, bool force) {
   Input files(force);
   LayoutOptions options;
   options.split_batch = split_batch;
+  if (layout != "auto") {
+    options.file = OrThrow(ReadLayoutFile(files.get(), layout));
+  }
   absl::StatusOr<LayoutReport> report;
   {
     const py::gil_scoped_release unlocked;
@@ -350,7 +354,8 @@ PYBIND11_MODULE(_analysis, module) {
              py::arg("force") = false);
   module.def("put_together", &PutTogether, py::arg("target"),
              py::arg("reference"), py::arg("directory"),
-             py::arg("split_batch") = false, py::arg("force") = false);
+             py::arg("split_batch") = false, py::arg("layout") = "auto",
+             py::arg("force") = false);
   module.def("replicas", &Replicas, py::arg("dump"),
              py::arg("groups") = std::vector<std::vector<int64_t>>(),
              py::arg("gradients") = false, py::arg("force") = false);

@@ -13,28 +13,31 @@ namespace rankprobe {
 
 void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags) {
   verb->add_option(
-          "--layout", flags->layout,
-          "auto: put the ranks of each run together first, by recorded "
-          "placements, so that runs of different layouts compare; "
-          "ranks: rank by rank")
-      ->check(CLI::IsMember({"auto", "ranks"}));
+      "--layout", flags->layout,
+      "auto: put the ranks of each run together first, by recorded "
+      "placements, so that runs of different layouts compare; FILE: by the "
+      "placements that it says; ranks: rank by rank");
   verb->add_flag(
       "--split_batch", flags->options.split_batch,
-      "with --layout auto: ranks of different data hold parts of one "
+      "with --layout auto or FILE: ranks of different data hold parts of one "
       "batch, on dimension 0 and in the order of ranks");
 }
 
 absl::Status CheckLayoutFlags(const LayoutFlags& flags,
                               absl::string_view other) {
+  if (flags.layout.empty()) {
+    return absl::InvalidArgumentError(
+        "--layout: expected auto, ranks or a layout file");
+  }
   if (!flags.join() && flags.options.split_batch) {
     return absl::InvalidArgumentError(
         "--split_batch says how ranks are put together; give --layout auto, "
         "too");
   }
   if (flags.join() && !other.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        other,
-        " does not go with --layout auto, which makes dumps of its own"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(other, " does not go with --layout ", flags.layout,
+                     ", which makes dumps of its own"));
   }
   return absl::OkStatus();
 }
@@ -44,15 +47,24 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
                                             const std::string& target,
                                             const std::string& reference,
                                             std::FILE* out) {
+  analysis::LayoutOptions options = flags.options;
+  if (flags.layout != "auto") {
+    if (!file_system->Exists(flags.layout)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--layout ", flags.layout,
+          ": is no file (docs/formats.md, Layout files), nor auto or ranks"));
+    }
+    RP_ASSIGN_OR_RETURN(options.file,
+                        analysis::ReadLayoutFile(file_system, flags.layout));
+  }
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system));
   JoinedRuns joined(std::move(scratch));
   joined.target_ = target;
   joined.reference_ = reference;
-  RP_ASSIGN_OR_RETURN(
-      const analysis::LayoutReport report,
-      analysis::JoinDumps(file_system, target, reference, flags.options,
-                          joined.scratch_.path()));
+  RP_ASSIGN_OR_RETURN(const analysis::LayoutReport report,
+                      analysis::JoinDumps(file_system, target, reference,
+                                          options, joined.scratch_.path()));
   for (const std::string& text : analysis::LayoutTexts(report)) {
     Print(out, "%s\n", text);
   }
@@ -84,7 +96,8 @@ void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,
   if (!n.ok() || !b.ok() || n->Ranks().size() == b->Ranks().size()) return;
   Print(stderr,
         "rankprobe: the runs have %d and %d ranks and are compared rank by "
-        "rank; --layout auto puts the ranks of each together first\n",
+        "rank; --layout auto (or a layout file) puts the ranks of each "
+        "together first\n",
         n->Ranks().size(), b->Ranks().size());
 }
 

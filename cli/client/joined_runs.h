@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two runs of different layouts as dumps of one rank each (--layout auto), in a
+// Two runs of different layouts as dumps of one rank each (--layout), in a
 // temporary directory that goes with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
 #define RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
@@ -18,16 +18,16 @@
 namespace rankprobe {
 
 struct LayoutFlags {
-  std::string layout = "ranks";
+  std::string layout = "ranks";  // auto, or the path of a layout file
   analysis::LayoutOptions options;
 
-  bool join() const { return layout == "auto"; }
+  bool join() const { return layout != "ranks"; }
 };
 
 void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags);
 
 // INVALID_ARGUMENT when `other`, a flag that was given (empty: none), does not go
-// with --layout auto, or --split_batch was given without it.
+// with --layout, or --split_batch was given without it.
 absl::Status CheckLayoutFlags(const LayoutFlags& flags,
                               absl::string_view other);
 

@@ -133,6 +133,8 @@ absl::Status WaitForStep(const Client& client, const State& state, int64_t step,
   for (;;) {
     v1::ListStepsRequest request;
     request.set_run(state.request.run);
+    request.set_after_step(step - 1);
+    request.set_limit(1);
     grpc::ClientContext context;
     client.Prepare(&context);
     v1::ListStepsResponse response;

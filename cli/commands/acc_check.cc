@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // acc_check: PyTorch's kernels are run by a Python worker; this finds the dump
 // and hands over.
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/python_worker.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
 
@@ -37,41 +31,11 @@ absl::StatusOr<std::string> OnlyDump(FileSystem* file_system,
                    " ranks; export it and name the dump.json of one of them"));
 }
 
-// Ends with the worker's exit status.
-absl::StatusOr<int> RunWorker(const std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
-  for (const std::string& word : words) {
-    pointers.push_back(const_cast<char*>(word.c_str()));
-  }
-  pointers.push_back(nullptr);
-  pid_t pid = 0;
-  const int fault = ::posix_spawnp(&pid, pointers[0], nullptr, nullptr,
-                                   pointers.data(), environ);
-  if (fault != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        words[0], ": ", std::strerror(fault),
-        " (acc_check needs Python with torch; RANKPROBE_PYTHON names it)"));
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) {
-      return absl::InternalError(
-          absl::StrCat("waitpid: ", std::strerror(errno)));
-    }
-  }
-  // As shells say it.
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 absl::Status AccCheck(const Globals& globals,
                       const std::vector<std::string>& arguments,
                       int* exit_code) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
-  const char* const chosen = std::getenv("RANKPROBE_PYTHON");
-  std::vector<std::string> words = {
-      chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
-      "rankprobe.acc_check"};
+  std::vector<std::string> words;
   std::vector<DumpInput> inputs;  // kept until the worker has ended
   for (const std::string& argument : arguments) {
     if (absl::StartsWith(argument, "run:")) {
@@ -89,7 +53,11 @@ absl::Status AccCheck(const Globals& globals,
                                                       : argument);
   }
   if (globals.json) words.emplace_back("--json");
-  RP_ASSIGN_OR_RETURN(*exit_code, RunWorker(words));
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<PythonWorker> worker,
+                      PythonWorker::Start("rankprobe.acc_check", words,
+                                          "acc_check needs Python with torch",
+                                          PythonWorker::Input::kOurs));
+  RP_ASSIGN_OR_RETURN(*exit_code, worker->Wait());
   return absl::OkStatus();
 }
 

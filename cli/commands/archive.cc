@@ -122,6 +122,24 @@ absl::Status Backup(const Globals& globals, const std::string& directory,
   return absl::OkStatus();
 }
 
+absl::Status Reindex(const Globals& globals, const std::string& run) {
+  v1::ReindexRequest request;
+  request.set_run(run);
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, kLongestSeconds);
+  v1::ReindexReport report;
+  RP_RETURN_IF_ERROR(
+      client.ToStatus(client.archive->Reindex(&context, request, &report)));
+  if (globals.json) {
+    PrintJson(ToJson(report));
+    return absl::OkStatus();
+  }
+  Print(stdout, "%d of %d rank-steps will be rolled up; the others are\n",
+        report.queued(), report.rank_steps());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void RegisterArchiveCommands(CLI::App* app, Globals* globals,
@@ -151,6 +169,19 @@ void RegisterArchiveCommands(CLI::App* app, Globals* globals,
   remove->callback([command, run, steps] {
     command->run = [run, steps](const Globals& g, int*) {
       return Delete(g, *run, *steps);
+    };
+  });
+
+  CLI::App* const reindex = app->add_subcommand(
+      "reindex",
+      "have the steps of a run rolled up that are not, so that query, scan "
+      "and tables are fast");
+  AddGlobals(reindex, globals);
+  auto reindexed = std::make_shared<std::string>();
+  reindex->add_option("--run", *reindexed, "the run")->required();
+  reindex->callback([command, reindexed] {
+    command->run = [reindexed](const Globals& g, int*) {
+      return Reindex(g, *reindexed);
     };
   });
 

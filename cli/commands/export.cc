@@ -7,7 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cli/app.h"
+#include "cli/commands/export_values.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/flags/ranges.h"
@@ -16,17 +18,71 @@
 #include "cli/output/tar_receiver.h"
 #include "common/base/status_macros.h"
 #include "common/io/confined_file_system.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
+constexpr char kDumpFormat[] = "msprobe";
+
 struct ExportFlags {
-  std::string run, steps, ranks, output, server_directory, tar;
+  std::string run, steps, ranks, request, output, server_directory, tar;
   bool link = false, resume = false;
+  // Of formats with a row a value.
+  std::string format = kDumpFormat, match;
+  v1::GridValues of = v1::GRID_VALUES_ALL;
 };
+
+absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
+                         int* exit_code) {
+  if (!flags.server_directory.empty() || !flags.tar.empty() || flags.link ||
+      flags.resume || !flags.request.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--format ", flags.format,
+                     " goes to -o; --request, --server-dir, --tar, --link "
+                     "and --resume are of msprobe"));
+  }
+  ValueExport wanted;
+  wanted.format = flags.format;
+  wanted.output = flags.output;
+  wanted.request.set_run(flags.run);
+  wanted.request.set_match(flags.match);
+  wanted.request.set_values(flags.of);
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                      ParseRanges("--steps", flags.steps));
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                      ParseRanges("--ranks", flags.ranks));
+  wanted.request.mutable_steps()->Assign(steps.begin(), steps.end());
+  wanted.request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  return ExportValues(globals, wanted, exit_code);
+}
+
+// Of the export of one request: what is of others, too.
+void SayWhatIsWhole(const v1::ExportDone& done) {
+  if (done.whole_batch_steps() > 0) {
+    Print(stderr,
+          "in %d of %d steps with request %s the statistics are those of the "
+          "whole batch: record its rows (rankprobe enable --request), or "
+          "tensors\n",
+          done.whole_batch_steps(), done.request_steps(),
+          VisibleText(done.request()));
+  }
+  if (done.whole_batch_tensors() > 0) {
+    Print(stderr,
+          "%d tensors are those of the whole batch: their bytes are not in the "
+          "archive\n",
+          done.whole_batch_tensors());
+  }
+}
 
 absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     int* exit_code) {
+  if (flags.format != kDumpFormat)
+    return ExportTable(globals, flags, exit_code);
+  if (!flags.match.empty() || flags.of != v1::GRID_VALUES_ALL) {
+    return absl::InvalidArgumentError(
+        "--match and --of choose rows of another --format; a dump is whole");
+  }
   if (int{flags.output.empty()} + int{flags.server_directory.empty()} +
           int{flags.tar.empty()} !=
       2) {
@@ -47,6 +103,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                       ParseRanges("--ranks", flags.ranks));
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  request.set_request(flags.request);
   request.set_server_directory(flags.server_directory);
   request.set_link(flags.link);
   request.set_resume(flags.resume);
@@ -115,6 +172,10 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
   RP_RETURN_IF_ERROR(CheckWhole(done_came));
+  if (!flags.request.empty() && done.request().empty()) {
+    return absl::UnimplementedError(
+        "the collector is older and does not know --request; nothing is kept");
+  }
   if (tar != nullptr) {
     RP_RETURN_IF_ERROR(tar->Finish());
     done.set_directory(flags.tar);
@@ -123,6 +184,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     RP_RETURN_IF_ERROR(files->Finish());
     done.set_directory(flags.output);
   }
+  SayWhatIsWhole(done);
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(done));
@@ -147,7 +209,9 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
 void RegisterExportCommand(CLI::App* app, Globals* globals,
                            ParsedCommand* command) {
   CLI::App* const verb =
-      app->add_subcommand("export", "write the msprobe dump layout of a run");
+      app->add_subcommand("export",
+                          "write a run as a dump (the msprobe layout), or its "
+                          "statistics as a table");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<ExportFlags>();
   verb->add_option("--run", flags->run, "the run")->required();
@@ -155,7 +219,32 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
       ->check(WhyNoRanges);
   verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
       ->check(WhyNoRanges);
-  verb->add_option("-o,--output", flags->output, "directory on this machine");
+  std::vector<std::string> formats = ValueFormats();
+  formats.insert(formats.begin(), kDumpFormat);
+  verb->add_option(
+          "--format", flags->format,
+          "the dump layout (msprobe, the default) or statistics, a row a "
+          "value: a parquet file, tensorboard's event files, a trend.db, or "
+          "columns to -o -")
+      ->check(CLI::IsMember(formats));
+  verb->add_option("--match", flags->match,
+                   "rows of these names only: a part of them, or a pattern "
+                   "with * and ?");
+  verb->add_option("--of", flags->of, "rows of outputs, inputs or all")
+      ->transform(CLI::CheckedTransformer(
+          std::vector<std::pair<std::string, v1::GridValues>>{
+              {"outputs", v1::GRID_VALUES_OUTPUTS},
+              {"inputs", v1::GRID_VALUES_INPUTS},
+              {"all", v1::GRID_VALUES_ALL}}));
+  verb->add_option("--request", flags->request,
+                   "of a server: only steps with this request, and its rows "
+                   "of the tensors")
+      ->check([](const std::string& id) -> std::string {
+        return id.empty() ? "an empty id; without --request all are exported"
+                          : "";
+      });
+  verb->add_option("-o,--output", flags->output,
+                   "directory on this machine; of a table its file");
   verb->add_option("--server-dir", flags->server_directory,
                    "directory on the collector's machine");
   verb->add_option("--tar", flags->tar,

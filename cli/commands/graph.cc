@@ -135,7 +135,7 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
       flags.layout, options.target_layout.has_value() ? "--rank_size" : ""));
   if (flags.layout.join() && flags.reference.empty()) {
     return absl::InvalidArgumentError(
-        "--layout auto is for two runs: give --golden_path (-gp)");
+        "--layout is for two runs: give --golden_path (-gp)");
   }
   // msprobe falls back to a database where there is nothing merged
   // (docs/analysis.md, "Parallel layouts").

@@ -8,6 +8,7 @@
 #include "cli/app.h"
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
+#include "common/base/status_macros.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -96,20 +97,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
 
-absl::Status Steps(const Globals& globals, const std::string& run) {
-  const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context);
-  v1::ListStepsRequest request;
-  request.set_run(run);
-  v1::ListStepsResponse response;
-  absl::Status status =
-      client.ToStatus(client.archive->ListSteps(&context, request, &response));
-  if (!status.ok()) return status;
-  if (globals.json) {
-    PrintJson(ToJson(response));
-    return absl::OkStatus();
-  }
+void PrintSteps(const v1::ListStepsResponse& response) {
   Table table(
       {"STEP", "RANK", "HOST", "PID", "RECORDS", "PAYLOADS", "LOST", "STATE"});
   for (const v1::StepInfo& step : response.steps()) {
@@ -122,6 +110,30 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
                step.complete() ? "complete" : "incomplete"});
   }
   Print(stdout, "%s", Lines{table.ToText()});
+}
+
+absl::Status Steps(const Globals& globals, const std::string& run) {
+  const Client client(globals);
+  v1::ListStepsRequest request;
+  request.set_run(run);
+  // A long run has more steps than one answer holds.
+  v1::ListStepsResponse all;
+  for (;;) {
+    grpc::ClientContext context;
+    client.Prepare(&context);
+    v1::ListStepsResponse response;
+    RP_RETURN_IF_ERROR(client.ToStatus(
+        client.archive->ListSteps(&context, request, &response)));
+    for (v1::StepInfo& step : *response.mutable_steps())
+      all.add_steps()->Swap(&step);
+    if (!response.truncated() || response.steps().empty()) break;
+    request.set_after_step(all.steps().rbegin()->step());
+  }
+  if (globals.json) {
+    PrintJson(ToJson(all));
+  } else {
+    PrintSteps(all);
+  }
   return absl::OkStatus();
 }
 

@@ -187,6 +187,13 @@ absl::Status Scan(const Globals& globals, const ScanFlags& flags,
   v1::GridHead head;
   RP_ASSIGN_OR_RETURN(const analysis::ScanInput input,
                       ReadNorms(globals, flags, &head));
+  // "0 findings" of a pattern with a slip would pass for a sound run.
+  if (input.values.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("nothing to scan: no norm of ",
+                     flags.match.empty() ? "any tensor" : flags.match, " in ",
+                     head.steps(), " recorded steps"));
+  }
   analysis::ScanOptions options;
   options.window = flags.window;
   options.least = std::min(options.least, flags.window);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
@@ -19,7 +20,8 @@ namespace {
 
 struct SwitchFlags {
   std::string run, ranks, config, api_list;
-  bool own_api_list = false;
+  std::optional<std::string> request;
+  bool own_api_list = false, all_requests = false;
   int64_t at_step = -1, for_steps = 0;
   double wait_seconds = 10;
   bool no_wait = false;
@@ -92,6 +94,8 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   request.set_enable(enable);
   request.set_expected_epoch(flags.epoch);
   RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
+  if (flags.request.has_value()) request.set_request_id(*flags.request);
+  if (flags.all_requests) request.set_request_id("");
   if (!flags.config.empty()) {
     RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
                         ReadConfigFile(flags.config));
@@ -224,6 +228,18 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
                    "off again after so many steps")
       ->check(IntegerWithin(1, kLargestStep));
   enable->add_option("--config", on->config, "config.json to use from now on");
+  CLI::Option* const one =
+      enable
+          ->add_option("--request", on->request,
+                       "of a server: steps with this request only, and its "
+                       "rows of them; stays in the run's config")
+          ->check([](const std::string& id) -> std::string {
+            return id.empty() ? "an empty id; --all-requests records all" : "";
+          });
+  enable
+      ->add_flag("--all-requests", on->all_requests,
+                 "take --request out of the run's config again")
+      ->excludes(one);
   enable->callback([command, on] {
     command->run = [on](const Globals& g, int* code) {
       return SetEnable(g, *on, true, code);

@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/archive/choose_steps.h"
 #include "collector/archive/directory_sink.h"
 #include "collector/archive/ledger.h"
+#include "collector/archive/link_table.h"
 #include "collector/archive/load_step.h"
+#include "collector/archive/request_cut.h"
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
@@ -70,31 +70,6 @@ class ProgressMeter {
   const ExportOptions* const options_;
   absl::Mutex mutex_;
   v1::ExportProgress progress_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Which file holds which tensor; shared by the threads of an export.
-class LinkTable {
- public:
-  // Equal for tensors whose files are equal.
-  static std::string ContentOf(const v1::TensorSummary& tensor) {
-    return absl::StrCat(tensor.payload().digest(), tensor.dtype(), "(",
-                        absl::StrJoin(tensor.shape(), ","), ")");
-  }
-  std::optional<Manifest::File> Find(const std::string& content) {
-    absl::MutexLock lock(&mutex_);
-    const auto it = files_.find(content);
-    if (it == files_.end()) return std::nullopt;
-    return it->second;
-  }
-  void Add(const std::string& content, const Manifest::File& file) {
-    absl::MutexLock lock(&mutex_);
-    files_.emplace(content, file);
-  }
-
- private:
-  absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, Manifest::File> files_
-      ABSL_GUARDED_BY(mutex_);
 };
 
 // Bytes of a dense tensor of this dtype and shape; none if there can be no such
@@ -154,11 +129,12 @@ absl::Status AddLostFrames(Store* store, const ExportOptions& options,
 class StepExporter {
  public:
   StepExporter(Store* store, const ExportOptions& options, ExportSink* sink,
-               const RefusedPayloads* refused, ProgressMeter* progress,
-               LinkTable* links)
+               const RefusedPayloads* refused, const std::string& request,
+               ProgressMeter* progress, LinkTable* links)
       : store_(store),
         options_(options),
         sink_(sink),
+        request_(request),
         refused_(refused),
         progress_(progress),
         links_(links) {}
@@ -169,8 +145,14 @@ class StepExporter {
   }
 
   absl::Status ExportStep(const v1::StepInfo& info) {
-    RP_ASSIGN_OR_RETURN(const StepView view,
+    RP_ASSIGN_OR_RETURN(StepView view,
                         LoadStep(store_, KeyOf(options_.run, info)));
+    cut_ = RequestCut();
+    if (!request_.empty()) {
+      cut_ = CutToRequest(store_, options_.run, request_, &view);
+      whole_batch_steps_ += cut_.whole_batch ? 1 : 0;
+      whole_batch_tensors_ += cut_.whole_tensors;
+    }
     const std::string rank_directory = ProcessDirectory(info);
     const std::string directory =
         absl::StrCat("step", info.step(), "/", rank_directory);
@@ -245,6 +227,13 @@ class StepExporter {
     return absl::OkStatus();
   }
 
+  // Of all steps so far.
+  void AddWholeBatches(v1::ExportDone* done) const {
+    done->set_whole_batch_steps(done->whole_batch_steps() + whole_batch_steps_);
+    done->set_whole_batch_tensors(done->whole_batch_tensors() +
+                                  whole_batch_tensors_);
+  }
+
   static std::string ErrorLog(const StepView& view,
                               const v1::StepLedger& ledger) {
     std::string log;
@@ -269,16 +258,17 @@ class StepExporter {
   absl::StatusOr<bool> WritePayload(const std::string& path,
                                     const PayloadFile& file) {
     const v1::TensorSummary& tensor = *file.tensor;
-    if (DenseBytes(tensor) != tensor.payload().length_bytes()) return false;
+    const uint64_t bytes = BytesOf(tensor).size();
+    if (DenseBytes(tensor) != bytes) return false;
     const std::vector<int64_t> shape(tensor.shape().begin(),
                                      tensor.shape().end());
     if (NumpyTextElementBytes(tensor).has_value()) {
-      return WriteFile(path, tensor, "", [&] {
-        return NpyWriter(tensor, tensor.payload().length_bytes());
-      });
+      return WriteFile(path, tensor, "",
+                       [&] { return NpyWriter(tensor, bytes); });
     }
     const std::string content =
-        options_.link ? LinkTable::ContentOf(tensor) : std::string();
+        options_.link ? LinkTable::ContentOf(tensor, BytesOf(tensor))
+                      : std::string();
     if (options_.link) {
       if (const auto first = links_->Find(content); first.has_value()) {
         RP_RETURN_IF_ERROR(sink_->LinkFile(path, first->path));
@@ -290,9 +280,16 @@ class StepExporter {
     const absl::string_view stem =
         options_.link ? "archive" : absl::StripSuffix(file.file_name, ".pt");
     return WriteFile(path, tensor, content, [&] {
-      return PtWriter(stem, tensor.dtype(), shape,
-                      tensor.payload().length_bytes());
+      return PtWriter(stem, tensor.dtype(), shape, bytes);
     });
+  }
+
+  // Those of its payload that are written.
+  ByteRange BytesOf(const v1::TensorSummary& tensor) const {
+    const auto it = cut_.bytes.find(&tensor);
+    return it != cut_.bytes.end()
+               ? it->second
+               : ByteRange{0, tensor.payload().length_bytes()};
   }
 
   // As WritePayload, in the format of the writers. `content`: what later files
@@ -347,11 +344,15 @@ class StepExporter {
       return write_status = write(data);
     };
     RP_RETURN_IF_ERROR(put(writer->prefix()));
+    const ByteRange wanted = BytesOf(tensor);
+    uint64_t at = 0;
     const absl::Status read = store_->ReadPayload(
         options_.run, tensor.payload().digest(),
         tensor.payload().length_bytes(), [&](absl::string_view data) {
-          writer->AddData(data);
-          return put(data);
+          const absl::string_view part = PartWithin(data, at, wanted);
+          at += data.size();
+          writer->AddData(part);
+          return put(part);
         });
     // The archive's own fault is told apart from the sink's.
     RP_RETURN_IF_ERROR(write_status);
@@ -369,9 +370,13 @@ class StepExporter {
   Store* const store_;
   const ExportOptions& options_;
   ExportSink* const sink_;
+  const std::string& request_;
   const RefusedPayloads* const refused_;
   ProgressMeter* const progress_;
   LinkTable* const links_;
+  // Of the step that is being written.
+  RequestCut cut_;
+  uint64_t whole_batch_steps_ = 0, whole_batch_tensors_ = 0;
   Manifest manifest_{options_.run};
 };
 
@@ -379,7 +384,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
                                         const ExportOptions& options,
                                         const std::vector<ExportSink*>& sinks) {
   Manifest manifest(options.run);
-  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
+  RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
                       Select(store, options, &manifest));
   // Of a run that nothing came of it is all there is to say.
   Manifest lost(options.run);
@@ -387,6 +392,14 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   if (steps.empty() && lost.gap_count() == 0) {
     return absl::NotFoundError(absl::StrCat(
         "run \"", options.run, "\" has nothing in the chosen steps and ranks"));
+  }
+  v1::ExportDone done;
+  if (!options.request.empty()) {
+    RP_ASSIGN_OR_RETURN(
+        *done.mutable_request(),
+        KeepStepsOfRequest(store, options.run, options.request, &steps));
+    done.set_request_steps(steps.size());
+    manifest.set_request(done.request());
   }
   RP_ASSIGN_OR_RETURN(const RefusedPayloads refused,
                       RefusedPayloadsOf(store, options.run));
@@ -399,7 +412,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
   exporters.reserve(sinks.size());
   for (ExportSink* const sink : sinks) {
     exporters.push_back(std::make_unique<StepExporter>(
-        store, options, sink, &refused, &progress, &links));
+        store, options, sink, &refused, done.request(), &progress, &links));
   }
   RP_RETURN_IF_ERROR(
       ParallelFor(steps.size(), sinks.size(), [&](size_t i, size_t worker) {
@@ -409,7 +422,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
       }));
   for (const Manifest& part : written) manifest.Append(part);
   manifest.Append(lost);
-  v1::ExportDone done;
+  for (const auto& exporter : exporters) exporter->AddWholeBatches(&done);
   if (options.manifest_in_reply) {
     done.set_manifest_json(manifest.ToJson());
   } else {

@@ -50,6 +50,8 @@ struct ExportOptions {
   std::string run;
   IntSet steps;
   IntSet ranks;
+  // Only steps with this request of a server, and its rows; empty: all.
+  std::string request;
   // Ranks and steps written at once into a directory.
   int threads = 1;
   // Payloads of equal bytes, dtype and shape become names of one file.
@@ -65,7 +67,8 @@ struct ExportOptions {
   std::function<absl::Status(const v1::ExportProgress&)> progress;
 };
 
-// INVALID_ARGUMENT, NOT_FOUND (unknown run, or nothing selected).
+// INVALID_ARGUMENT (several requests), NOT_FOUND (unknown run, or nothing
+// selected).
 absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
                                          const ExportOptions& options,
                                          ExportSink* sink);

@@ -2,13 +2,11 @@
 #include "collector/archive/query_grid.h"
 
 #include <cmath>
-#include <limits>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "collector/testing/frames.h"
+#include "collector/testing/statistics_fixture.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -17,57 +15,8 @@ namespace {
 using testing::Frames;
 using testing::MakeIdentity;
 
-class QueryGridTest : public testing::TempDirTest {
+class QueryGridTest : public testing::StatisticsRunTest {
  protected:
-  // One step of a rank: a module, its gradients and a call.
-  static void AddStep(Frames* frames, int64_t step, double scale) {
-    v1::RecordBatch* const batch = frames->AddBatch(step);
-    batch->add_records()->mutable_step_begin();
-    uint64_t order = 1;
-    const auto call = [&](const std::string& entry, v1::CallKind kind) {
-      v1::Record* const record = batch->add_records();
-      record->set_order(order++);
-      record->mutable_call()->set_entry(entry);
-      record->mutable_call()->set_kind(kind);
-      return record->mutable_call();
-    };
-    const auto fill = [](v1::Value* value, double norm, double largest) {
-      value->mutable_tensor()->mutable_stats()->set_norm_f(norm);
-      value->mutable_tensor()->mutable_stats()->set_max_f(largest);
-    };
-    v1::CallPhase* const module =
-        call("Module.fc.Linear.forward.0", v1::CALL_KIND_MODULE_FORWARD);
-    fill(module->mutable_input_args()->add_items(), 100 * scale, 1);
-    fill(module->mutable_output()->add_items(), scale, 2);
-    v1::NamedValue* const weight =
-        call("Module.fc.Linear.parameters_grad", v1::CALL_KIND_PARAMETERS_GRAD)
-            ->mutable_gradients()
-            ->add_items();
-    weight->set_name("weight");
-    fill(weight->mutable_value(), 10 * scale, 3);
-    v1::CallPhase* const relu =
-        call("Functional.relu.0.forward", v1::CALL_KIND_API_FORWARD);
-    v1::ValueList* const nested =
-        relu->mutable_output()->add_items()->mutable_list();
-    fill(nested->add_items(), scale / 2, 4);
-    // Without statistics, as a tensor of meta data.
-    nested->add_items()->mutable_tensor();
-    v1::Record* const end = batch->add_records();
-    end->set_order(order);
-    end->mutable_step_end()->set_call_phases(3);
-  }
-
-  void SetUp() override {
-    testing::TempDirTest::SetUp();
-    store_ = OpenStore();
-    for (int rank = 0; rank < 2; ++rank) {
-      Frames frames(MakeIdentity("run", rank, 1 + rank));
-      for (int step = 0; step < 4; ++step)
-        AddStep(&frames, step, rank == 1 && step == 2 ? kNaN : 1 + step + rank);
-      ASSERT_TRUE(store_->Commit(frames.All()).ok());
-    }
-  }
-
   struct Answer {
     absl::Status status;
     v1::GridHead head;
@@ -92,9 +41,6 @@ class QueryGridTest : public testing::TempDirTest {
     request.set_run("run");
     return request;
   }
-
-  static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-  std::unique_ptr<Store> store_;
 };
 
 TEST_F(QueryGridTest, ValuesOverSteps) {

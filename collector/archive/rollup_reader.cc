@@ -48,7 +48,8 @@ absl::Status RollupReader::Open(const std::string& run,
 }
 
 size_t RollupReader::portion() const {
-  return std::max<size_t>(kMaxColumns / (blocks_.size() + 1), 1);
+  return std::max<size_t>(kMaxColumns / (blocks_.size() * stats_.size() + 1),
+                          1);
 }
 
 absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
@@ -76,7 +77,7 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
           if (row == nullptr) return absl::OkStatus();
           row->records = head.records();
           row->layout = head.layout();
-          row->columns.resize(blocks_.size());
+          row->columns.resize(blocks_.size() * stats_.size());
           return absl::OkStatus();
         }));
     for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -85,7 +86,12 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
           [&](int64_t step, absl::string_view bytes) {
             Row* const row = find(step);
             if (row == nullptr || row->columns.empty()) return absl::OkStatus();
-            return DecodeRollupBlock(bytes, stat_, &row->columns[i]);
+            for (size_t stat = 0; stat < stats_.size(); ++stat) {
+              RP_RETURN_IF_ERROR(
+                  DecodeRollupBlock(bytes, stats_[stat],
+                                    &row->columns[i * stats_.size() + stat]));
+            }
+            return absl::OkStatus();
           }));
     }
   }
@@ -116,7 +122,9 @@ absl::StatusOr<const RollupReader::Layout*> RollupReader::LayoutOf(
 
 absl::StatusOr<bool> RollupReader::ForEachValue(
     const v1::StepInfo& step,
-    absl::FunctionRef<absl::Status(const Name&, std::optional<double>)> visit) {
+    absl::FunctionRef<absl::Status(const Name&,
+                                   absl::Span<const std::optional<double>>)>
+        visit) {
   const auto it = rows_.find(std::make_pair(step.incarnation(), step.step()));
   if (it == rows_.end() || it->second.records == 0 ||
       it->second.records != step.records())
@@ -124,11 +132,14 @@ absl::StatusOr<bool> RollupReader::ForEachValue(
   const Row& row = it->second;
   RP_ASSIGN_OR_RETURN(const Layout* const layout, LayoutOf(row.layout));
   for (const Place* const place : *layout) {
-    const RollupColumn& column = row.columns[place->block];
-    std::optional<double> number;
-    if ((column.present >> place->slot & 1) != 0)
-      number = column.values[place->slot];
-    RP_RETURN_IF_ERROR(visit(place->name, number));
+    for (size_t stat = 0; stat < stats_.size(); ++stat) {
+      const RollupColumn& column =
+          row.columns[place->block * stats_.size() + stat];
+      numbers_[stat].reset();
+      if ((column.present >> place->slot & 1) != 0)
+        numbers_[stat] = column.values[place->slot];
+    }
+    RP_RETURN_IF_ERROR(visit(place->name, numbers_));
   }
   return true;
 }

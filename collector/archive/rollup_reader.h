@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One statistic of chosen values of a run, step by step, out of its rollups.
+// Statistics of chosen values of a run, step by step, out of its rollups.
 // Ownership: one per question; the store outlives it. Threads: one.
 // Failure: the store's errors, DATA_LOSS for rows that cannot be read. A step
 // without a rollup that holds is no error: its records have to be read.
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -24,7 +25,8 @@ namespace rankprobe {
 
 class RollupReader {
  public:
-  RollupReader(Store* store, Stat stat) : store_(store), stat_(stat) {}
+  RollupReader(Store* store, std::vector<Stat> stats)
+      : store_(store), stats_(std::move(stats)), numbers_(stats_.size()) {}
 
   struct Name {
     std::string entry;
@@ -41,10 +43,12 @@ class RollupReader {
   // Reads what there is of these steps; ascending, as ChooseSteps has them.
   absl::Status Read(absl::Span<const v1::StepInfo> steps);
   // Of a step of the last Read: its values in the order of dump.json, those
-  // without the statistic too. False: there is no rollup that holds.
+  // without a statistic too; a number for each statistic. False: there is no
+  // rollup that holds.
   absl::StatusOr<bool> ForEachValue(
       const v1::StepInfo& step,
-      absl::FunctionRef<absl::Status(const Name&, std::optional<double>)>
+      absl::FunctionRef<absl::Status(const Name&,
+                                     absl::Span<const std::optional<double>>)>
           visit);
 
  private:
@@ -58,12 +62,15 @@ class RollupReader {
   struct Row {
     uint64_t records = 0;
     uint32_t layout = 0;
+    // Of each block, a column for each statistic.
     std::vector<RollupColumn> columns;
   };
   absl::StatusOr<const Layout*> LayoutOf(uint32_t number);
 
   Store* const store_;
-  const Stat stat_;
+  const std::vector<Stat> stats_;
+  // Of the value that is visited.
+  std::vector<std::optional<double>> numbers_;
   uint32_t run_ = 0;
   absl::flat_hash_map<uint32_t, Place> places_;
   std::vector<uint32_t> blocks_;

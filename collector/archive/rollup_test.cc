@@ -220,7 +220,9 @@ TEST_F(RollupTest, AnswersAreThoseOfTheRecords) {
   // Of rank 0 at step 4 one life speaks; step 6 has not ended.
   EXPECT_EQ(rolled_up_, 7u);
   EXPECT_EQ(AskAll("*f7*.output.0"), some);
-  ASSERT_EQ(*store_->QueueRollups("run"), 1u);
+  EXPECT_EQ(store_->QueueRollups("run")->queued(), 1u);
+  EXPECT_EQ(store_->QueueRollups("run")->rank_steps(), 9u);
+  EXPECT_TRUE(absl::IsNotFound(store_->QueueRollups("nobody").status()));
   EXPECT_EQ(RollUp().steps, 1u);
   EXPECT_EQ(Heads(3), 2u);
   EXPECT_EQ(AskAll(), of_records);

@@ -4,14 +4,17 @@
 #include <string>
 
 #include "collector/testing/edits_fixture.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
 
 using testing::FollowingRank;
+using ::testing::HasSubstr;
 using testing::kOff;
 using testing::kOn;
+using ::testing::Not;
 
 constexpr char kSaysNothing[] = R"({"dump_path": "d", "level": "L0"})";
 
@@ -108,6 +111,33 @@ TEST_F(ConfigSetTest, NoStepIsRecordedBehindTheLast) {
     EXPECT_FALSE(rank_.in_force.enabled());
     EXPECT_GE(rank_.in_force.effective_at_step(), end);
   }
+}
+
+TEST_F(ConfigSetTest, OneRequestStaysUntilAllAreWantedAgain) {
+  const auto enable = [&](std::optional<std::string> id) {
+    v1::SetDumpEnableRequest request;
+    request.set_run("run");
+    request.set_enable(true);
+    if (id.has_value()) request.set_request_id(*id);
+    result_.reset();
+    control_->SetDumpEnable(
+        request,
+        [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
+    while (!result_.has_value()) Run({&rank_}, 1);
+    return result_->ok() ? (*result_)->summary() : result_->status().ToString();
+  };
+  const auto section = [this] {
+    return ParseConfig(rank_.in_force.config_json(), {})->plan.request_id;
+  };
+  EXPECT_THAT(enable("slow\n1"), HasSubstr("of request \"slow\\n1\" only"));
+  EXPECT_EQ(section(), "slow\n1");
+  EXPECT_THAT(enable(std::nullopt), HasSubstr("only"));
+  EXPECT_EQ(section(), "slow\n1");
+  EXPECT_THAT(enable(""), Not(HasSubstr("only")));
+  EXPECT_EQ(section(), "");
+  Set(R"({"dump_path": "d", "task": "structure"})");
+  Run({&rank_});
+  EXPECT_THAT(enable("a"), HasSubstr("the config has task structure"));
 }
 
 TEST_F(ConfigSetTest, AnEditedFileNeitherMakesItLonger) {

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/config/api_list.h"
+#include "common/config/request_config.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -21,6 +22,19 @@ namespace {
 
 // Of what an agent says.
 constexpr size_t kMaxReasonBytes = 1024;
+
+// Also where nobody asked for it now: it is in the run's config.
+ControlPlane::SwitchDone SayingRequest(const Plan& config,
+                                       ControlPlane::SwitchDone done) {
+  if (config.request_id.empty()) return done;
+  return [text = absl::StrCat("; of request \"", VisibleText(config.request_id),
+                              "\" only (a job that names no requests is "
+                              "recorded whole)"),
+          done = std::move(done)](absl::StatusOr<v1::SwitchResult> result) {
+    if (result.ok()) absl::StrAppend(result->mutable_summary(), text);
+    done(std::move(result));
+  };
+}
 
 }  // namespace
 
@@ -325,12 +339,18 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
   spec.set_enabled(request.enable());
   spec.set_source(v1::PlanSpec::SOURCE_OPERATOR);
   spec.set_source_detail(who);
-  spec.set_config_json(request.config_json());
+  std::string given = request.config_json();
   for (;;) {
     if (request.config_json().empty()) {
       // What a trigger recorded with is its own affair.
       absl::MutexLock lock(&mutex_);
-      spec.set_config_json(OperatorConfig(*LoadRun(request.run())));
+      given = OperatorConfig(*LoadRun(request.run()));
+    }
+    spec.set_config_json(given);
+    if (request.has_request_id()) {
+      auto chosen = ConfigForRequest(given, request.request_id());
+      if (!chosen.ok()) return done(chosen.status());
+      spec.set_config_json(*std::move(chosen));
     }
     auto config = RunPlans::Parse(spec.config_json());
     if (!config.ok()) return done(config.status());
@@ -338,8 +358,9 @@ void ControlPlane::SetDumpEnable(const v1::SetDumpEnableRequest& request,
     absl::MutexLock lock(&mutex_);
     // Somebody has changed it meanwhile.
     if (request.config_json().empty() &&
-        spec.config_json() != OperatorConfig(*LoadRun(request.run())))
+        given != OperatorConfig(*LoadRun(request.run())))
       continue;
+    if (request.enable()) done = SayingRequest(**config, std::move(done));
     return Switch(request.run(), std::move(spec), *std::move(config),
                   request.expected_epoch(), request.options(), std::move(done));
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/filter/record_filter.h"
 #include "common/records/entry_names.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -137,6 +138,13 @@ class Explainer {
       absl::StrAppend(&steps, ", each ", plan.monitor.every, " steps");
     Stage("step", plan.WantsStep(Target()),
           absl::StrCat("step ", Target(), "; the plan wants ", steps));
+    if (!plan.request_id.empty()) {
+      Stage(
+          "request", true,
+          absl::StrCat("of steps with request \"", VisibleText(plan.request_id),
+                       "\" its rows, no other steps; a step that names no "
+                       "requests is recorded whole"));
+    }
     if (!plan.RecordsValues())
       Stage("task", false, "task structure records no values");
     if (facts_.degrade > 0) {

@@ -75,6 +75,10 @@ TEST_F(ExplainTest, EachStageThatStopsARankIsNamed) {
   EXPECT_FALSE(Stage(Explain(), "step").passes());
   question_.step = 3;
   EXPECT_TRUE(Stage(Explain(), "step").passes());
+  spec_.set_config_json(
+      R"({"dump_path": "d", "statistics": {"request_id": "slow-1"}})");
+  EXPECT_THAT(Stage(Explain(), "request").reason(),
+              HasSubstr("of steps with request \"slow-1\" its rows"));
   facts_.degrade = 1;
   EXPECT_THAT(Stage(Explain(), "budget").reason(), HasSubstr("no tensors"));
 }

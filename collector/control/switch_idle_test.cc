@@ -97,6 +97,49 @@ TEST_F(SwitchIdleTest, AStepOfASecondIsNoPause) {
   EXPECT_EQ((*result_)->summary(), "2/2 ranks at step 31");
 }
 
+class SwitchBeforeTheFirstStepTest : public SwitchIdleTest {
+ protected:
+  void SetUp() override {
+    SwitchFixture::SetUp();
+    for (int r = 0; r < 2; ++r) {
+      ranks_[r].step = -1;
+      Join(r, &ranks_[r]);
+    }
+  }
+};
+
+TEST_F(SwitchBeforeTheFirstStepTest, TheFirstIsThatOfIdleRanks) {
+  Wait(absl::Seconds(5));
+  v1::SwitchOptions options;
+  options.set_for_steps(3);
+  Enable(options);
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->summary(),
+            "2/2 ranks will switch at step 0: waits for the next step (ranks "
+            "are idle)");
+  for (FakeRank& rank : ranks_) {
+    BeginStep(&rank, 0);
+    EXPECT_EQ(rank.applied_at, 0);
+  }
+}
+
+TEST_F(SwitchBeforeTheFirstStepTest, OfThoseThatHaveJustComeALaterOneIs) {
+  Enable();
+  DeliverAll();
+  EXPECT_GT(ranks_[0].prepared->effective_at_step(), 0);
+}
+
+TEST_F(SwitchBeforeTheFirstStepTest, OneThatBeginsMeanwhileMeansALaterStep) {
+  Wait(absl::Seconds(5));
+  Enable();
+  BeginStep(&ranks_[0], 0);
+  DeliverAll();
+  for (FakeRank& rank : ranks_)
+    EXPECT_GT(rank.prepared->effective_at_step(), 0);
+}
+
 TEST_F(SwitchIdleTest, OneThatIsIdleBesideOneThatWorksIsWaitedFor) {
   clock_.Advance(absl::Seconds(5));
   BeginStep(&ranks_[0], 21);

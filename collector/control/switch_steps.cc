@@ -157,8 +157,8 @@ bool SwitchOperation::WaitsForIdleRanks() const {
 int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   const int64_t furthest = FurthestStep();
-  // Of ranks that have not begun nobody knows whether they count from 0.
-  for_idle_ = attempts_ <= kIdleAttempts && furthest >= 0 && AreAllIdle();
+  // Ranks that have not begun count from 0, or have passed it when they begin.
+  for_idle_ = attempts_ <= kIdleAttempts && AreAllIdle();
   if (for_idle_) {
     margin_ = 1;
     return furthest + 1;

@@ -14,6 +14,7 @@
 #include "collector/archive/export.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/query_grid.h"
+#include "collector/archive/read_values.h"
 #include "collector/rpc/stream_sink.h"
 #include "collector/rpc/stream_writer.h"
 #include "common/base/monotonic_time.h"
@@ -27,6 +28,7 @@ constexpr int kExportThreads = 4;
 
 // Runs in one answer.
 constexpr uint32_t kMaxRunsListed = 10000;
+constexpr size_t kMaxStepsListed = 10000;
 
 }  // namespace
 
@@ -59,14 +61,22 @@ grpc::ServerUnaryReactor* ArchiveService::ListRuns(
 grpc::ServerUnaryReactor* ArchiveService::ListSteps(
     grpc::CallbackServerContext* context, const v1::ListStepsRequest* request,
     v1::ListStepsResponse* response) {
-  return RunUnary(context, quick_pool_,
-                  [this, request, response]() -> absl::Status {
-                    RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
-                                        store_->ListSteps(request->run()));
-                    for (v1::StepInfo& step : steps)
-                      response->add_steps()->Swap(&step);
-                    return absl::OkStatus();
-                  });
+  return RunUnary(
+      context, quick_pool_, [this, request, response]() -> absl::Status {
+        std::optional<int64_t> after;
+        if (request->has_after_step()) after = request->after_step();
+        const size_t most =
+            request->limit() == 0
+                ? kMaxStepsListed
+                : std::min<size_t>(request->limit(), kMaxStepsListed);
+        RP_ASSIGN_OR_RETURN(
+            Store::SomeSteps some,
+            store_->ListStepsAfter(request->run(), after, most));
+        for (v1::StepInfo& step : some.steps)
+          response->add_steps()->Swap(&step);
+        response->set_truncated(some.more);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
@@ -168,6 +178,20 @@ grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
       });
 }
 
+grpc::ServerWriteReactor<v1::ValuesReply>* ArchiveService::ReadValues(
+    grpc::CallbackServerContext* context,
+    const v1::ReadValuesRequest* request) {
+  return RunStream<v1::ValuesReply>(
+      context, pool_,
+      [this, request = *request](StreamWriter<v1::ValuesReply>::Handle* out) {
+        return rankprobe::ReadValues(
+            store_, request, [out] { return out->cancelled(); },
+            [out](v1::ValuesReply reply) {
+              return out->Write(std::move(reply));
+            });
+      });
+}
+
 grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(
     grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
   return RunStream<v1::VerifyReport>(
@@ -209,6 +233,25 @@ grpc::ServerUnaryReactor* ArchiveService::Delete(
                   report.ok() ? absl::StrCat(report->steps(), " steps, ",
                                              report->file_bytes(), " bytes")
                               : "");
+        if (!report.ok()) return report.status();
+        *response = *std::move(report);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::Reindex(
+    grpc::CallbackServerContext* context, const v1::ReindexRequest* request,
+    v1::ReindexReport* response) {
+  const Auditor::Entry audit =
+      auditor_->Describe(*context, "Reindex", request->run(), /*detail=*/"");
+  return RunUnary(
+      context, pool_, [this, request, response, audit]() -> absl::Status {
+        audit.Begin();
+        absl::StatusOr<v1::ReindexReport> report =
+            store_->QueueRollups(request->run());
+        audit.End(
+            report.status(),
+            report.ok() ? absl::StrCat(report->queued(), " rank-steps") : "");
         if (!report.ok()) return report.status();
         *response = *std::move(report);
         return absl::OkStatus();
@@ -274,6 +317,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
             *event.mutable_progress() = progress;
             return out->Write(std::move(event));
           };
+          options.request = request.request();
           options.link = request.link();
           options.resume = request.resume();
           options.manifest_in_reply = request.manifest_in_reply();

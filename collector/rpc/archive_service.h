@@ -60,12 +60,18 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerWriteReactor<v1::GridReply>* QueryGrid(
       grpc::CallbackServerContext* context,
       const v1::QueryGridRequest* request) override;
+  grpc::ServerWriteReactor<v1::ValuesReply>* ReadValues(
+      grpc::CallbackServerContext* context,
+      const v1::ReadValuesRequest* request) override;
   grpc::ServerWriteReactor<v1::VerifyReport>* Verify(
       grpc::CallbackServerContext* context,
       const v1::VerifyRequest* request) override;
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
                                    const v1::DeleteRequest* request,
                                    v1::DeleteReport* response) override;
+  grpc::ServerUnaryReactor* Reindex(grpc::CallbackServerContext* context,
+                                    const v1::ReindexRequest* request,
+                                    v1::ReindexReport* response) override;
   grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context,
                                    const v1::BackupRequest* request,
                                    v1::BackupReport* response) override;

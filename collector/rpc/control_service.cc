@@ -155,6 +155,10 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
   const Auditor::Entry entry = auditor_->Describe(
       *context, request->enable() ? "Enable" : "Disable", request->run(),
       absl::StrCat(DescribeOptions(request->options()),
+                   !request->has_request_id()      ? ""
+                   : request->request_id().empty() ? ", all requests"
+                                                   : ", request ",
+                   request->request_id(),
                    request->config_json().empty() ? "" : ", config ",
                    request->config_json()));
   const auto done = reactor->Done();

@@ -225,6 +225,15 @@ class Store {
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(const std::string& run) {
     return ListSteps(run, IntSet());
   }
+  // The next `most` of them behind `after`, but a step is not divided. `more`:
+  // there are others behind these.
+  struct SomeSteps {
+    std::vector<v1::StepInfo> steps;
+    bool more = false;
+  };
+  virtual absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
+                                                   std::optional<int64_t> after,
+                                                   size_t most) = 0;
   // All records of one process' step in order; stops at the callback's error.
   virtual absl::Status ForEachRecord(
       const StepKey& key,
@@ -267,8 +276,9 @@ class Store {
   // The step cannot be rolled up: not to be named again by this Store.
   virtual void SetRollupAside(const PendingRollup& step) = 0;
   // Has every step of the run rolled up, whether it ended or not, that has no
-  // rollup which holds; returns how many.
-  virtual absl::StatusOr<uint64_t> QueueRollups(const std::string& run) = 0;
+  // rollup which holds.
+  virtual absl::StatusOr<v1::ReindexReport> QueueRollups(
+      const std::string& run) = 0;
   // Whole or not at all; replaces what the step was rolled up to before. Waits
   // for deletions, never holds up a Commit. FAILED_PRECONDITION: the step or
   // its run is not there any more.

@@ -14,6 +14,7 @@ namespace {
 
 // Digests known to be whole, kept to answer HasPayload without the index.
 constexpr size_t kMaxKnownPayloads = 1 << 20;
+// Open ones; what is not known costs questions to the index.
 constexpr size_t kMaxKnownSteps = 100000;
 // Of one incarnation: its row is written with each of its commits.
 constexpr int kMaxRefusals = 32;
@@ -369,13 +370,26 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   for (const auto& [reason, records] : work.lost_records)
     lost_records_[reason] += records;
   partials_.Trim();
-  // Rows of steps long past are not needed again. Not before the batch is
-  // written: it takes the rows of its steps from here.
+  // Not before the batch is written: it takes the rows of its steps from here.
+  if (steps_.size() > forget_steps_at_) ForgetEndedSteps();
+  return absl::OkStatus();
+}
+
+void StoreImpl::ForgetEndedSteps() {
+  for (auto it = steps_.begin(); it != steps_.end();) {
+    if (it->second.has_end()) {
+      next_orders_.erase(it->first);
+      it = steps_.erase(it);
+    } else {
+      ++it;
+    }
+  }
   if (steps_.size() > kMaxKnownSteps) {
     steps_.clear();
     next_orders_.clear();
   }
-  return absl::OkStatus();
+  // Where so many are open, not with each commit.
+  forget_steps_at_ = std::max(kUsualKnownSteps, 2 * steps_.size());
 }
 
 absl::Status StoreImpl::Sync() {

@@ -94,6 +94,9 @@ class StoreImpl : public Store, private StoreHooks {
   bool KeepPayload(const std::string& run, absl::string_view digest,
                    uint64_t length_bytes) override;
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
+  absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
+                                           std::optional<int64_t> after,
+                                           size_t most) override;
   using Store::ListSteps;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run, const IntSet& steps) override;
@@ -118,7 +121,8 @@ class StoreImpl : public Store, private StoreHooks {
       const std::function<void(const v1::IncarnationRow&)>& callback) override;
   std::vector<PendingRollup> PendingRollups(size_t most) override;
   void SetRollupAside(const PendingRollup& step) override;
-  absl::StatusOr<uint64_t> QueueRollups(const std::string& run) override;
+  absl::StatusOr<v1::ReindexReport> QueueRollups(
+      const std::string& run) override;
   absl::Status WriteRollup(const PendingRollup& step,
                            const RollupRows& rows) override;
   absl::StatusOr<uint32_t> RunNumber(const std::string& run) override;
@@ -242,6 +246,8 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status CheckSpace(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the caches what they were before `work`, which was not written.
   void Undo(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What comes of them after their end finds their rows in the index.
+  void ForgetEndedSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets what is cached of a run that is deleted.
   void ForgetRun(uint32_t run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -287,7 +293,10 @@ class StoreImpl : public Store, private StoreHooks {
   std::map<std::string, v1::RunRow> runs_ ABSL_GUARDED_BY(mutex_);
   std::map<RunIncarnation, v1::IncarnationRow> incarnations_
       ABSL_GUARDED_BY(mutex_);
+  // Of those that are written to, with some that have ended.
   std::map<StepId, v1::StepRow> steps_ ABSL_GUARDED_BY(mutex_);
+  static constexpr size_t kUsualKnownSteps = 4096;
+  size_t forget_steps_at_ ABSL_GUARDED_BY(mutex_) = kUsualKnownSteps;
   // Above all orders of the step that are stored, added ones aside. One that is
   // too high, as after a commit that failed, costs questions to the index.
   std::map<StepId, uint64_t> next_orders_ ABSL_GUARDED_BY(mutex_);

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -13,6 +18,84 @@
 #include "common/base/limits.h"
 
 namespace rankprobe {
+namespace {
+
+// Rows of steps as what is said of them to readers.
+class StepReader {
+ public:
+  StepReader(Index* index, uint32_t run) : index_(index), run_(run) {}
+
+  absl::Status Add(absl::string_view key, absl::string_view value) {
+    v1::StepRow row;
+    const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+    if (!parts.has_value() ||
+        !row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
+      return absl::DataLossError("the row of a step cannot be read");
+    }
+    RP_ASSIGN_OR_RETURN(const v1::Identity* const found,
+                        IdentityOf(parts->incarnation));
+    const v1::Identity& identity = *found;
+    v1::StepInfo& info = out_.emplace_back();
+    info.set_step(parts->step);
+    if (identity.has_rank()) info.set_rank(identity.rank());
+    info.set_pid(identity.pid());
+    info.set_host(identity.host());
+    info.set_incarnation(parts->incarnation);
+    info.set_records(row.records());
+    info.set_payloads(row.payloads());
+    info.set_updated_unix_ns(row.updated_unix_ns());
+    info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
+                  std::max(row.lost_payloads(), row.end().lost_payloads()));
+    *info.mutable_losses() = row.losses();
+    info.set_stored_records(row.rank_records());
+    if (row.has_end()) {
+      // A rank numbers its records densely and its end is the last.
+      info.set_expected_records(row.end_order() + 1);
+      info.set_expected_payloads(row.end().payloads());
+    }
+    info.set_filtered_calls(row.end().filtered_calls() + row.gate_filtered());
+    info.set_deleted(row.deleted_unix_ns() != 0);
+    info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
+                      row.call_phases() >= row.end().call_phases());
+    return absl::OkStatus();
+  }
+
+  size_t size() const { return out_.size(); }
+  std::vector<v1::StepInfo> TakeSorted() {
+    std::stable_sort(
+        out_.begin(), out_.end(),
+        [](const v1::StepInfo& a, const v1::StepInfo& b) {
+          const auto rank = [](const v1::StepInfo& s) {
+            return s.has_rank() ? s.rank() : INT64_MAX;
+          };
+          return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
+                 std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+        });
+    return std::move(out_);
+  }
+
+ private:
+  // Looked up, not scanned: their rows are rewritten with each commit, and a
+  // scan passes all that LevelDB still holds of them.
+  absl::StatusOr<const v1::Identity*> IdentityOf(uint64_t incarnation) {
+    const auto [it, is_new] = identities_.try_emplace(incarnation);
+    if (!is_new) return &it->second;
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                        index_->Get(keys::Incarnation(run_, incarnation)));
+    v1::IncarnationRow row;
+    if (value.has_value() && !row.ParseFromString(*value))
+      return absl::DataLossError("the row of an incarnation cannot be read");
+    it->second = row.identity();
+    return &it->second;
+  }
+
+  Index* const index_;
+  const uint32_t run_;
+  std::map<uint64_t, v1::Identity> identities_;
+  std::vector<v1::StepInfo> out_;
+};
+
+}  // namespace
 
 std::optional<uint32_t> StoreImpl::RunWithPayload(const std::string& run,
                                                   absl::string_view digest,
@@ -127,64 +210,8 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
 
 absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
     const std::string& run, const IntSet& steps) {
-  uint32_t id = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row,
-                        LoadRun(run, /*create=*/false));
-    id = row->id();
-  }
-  // Looked up, not scanned: their rows are rewritten with each commit, and a
-  // scan passes all that LevelDB still holds of them.
-  std::map<uint64_t, v1::Identity> identities;
-  const auto identity_of =
-      [&](uint64_t incarnation) -> absl::StatusOr<const v1::Identity*> {
-    const auto [it, is_new] = identities.try_emplace(incarnation);
-    if (!is_new) return &it->second;
-    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
-                        index_->Get(keys::Incarnation(id, incarnation)));
-    v1::IncarnationRow row;
-    if (value.has_value() && !row.ParseFromString(*value))
-      return absl::DataLossError("the row of an incarnation cannot be read");
-    it->second = row.identity();
-    return &it->second;
-  };
-  std::vector<v1::StepInfo> out;
-  const auto add = [&](absl::string_view key,
-                       absl::string_view value) -> absl::Status {
-    v1::StepRow row;
-    const std::optional<keys::StepParts> parts = keys::ParseStep(key);
-    if (!parts.has_value() ||
-        !row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
-      return absl::DataLossError("the row of a step cannot be read");
-    }
-    RP_ASSIGN_OR_RETURN(const v1::Identity* const found,
-                        identity_of(parts->incarnation));
-    const v1::Identity& identity = *found;
-    v1::StepInfo& info = out.emplace_back();
-    info.set_step(parts->step);
-    if (identity.has_rank()) info.set_rank(identity.rank());
-    info.set_pid(identity.pid());
-    info.set_host(identity.host());
-    info.set_incarnation(parts->incarnation);
-    info.set_records(row.records());
-    info.set_payloads(row.payloads());
-    info.set_updated_unix_ns(row.updated_unix_ns());
-    info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
-                  std::max(row.lost_payloads(), row.end().lost_payloads()));
-    *info.mutable_losses() = row.losses();
-    info.set_stored_records(row.rank_records());
-    if (row.has_end()) {
-      // A rank numbers its records densely and its end is the last.
-      info.set_expected_records(row.end_order() + 1);
-      info.set_expected_payloads(row.end().payloads());
-    }
-    info.set_filtered_calls(row.end().filtered_calls() + row.gate_filtered());
-    info.set_deleted(row.deleted_unix_ns() != 0);
-    info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
-                      row.call_phases() >= row.end().call_phases());
-    return absl::OkStatus();
-  };
+  RP_ASSIGN_OR_RETURN(const uint32_t id, RunNumber(run));
+  StepReader reader(index_.get(), id);
   // A few steps are sought one by one, many by passing all of them.
   constexpr uint64_t kMaxSought = 1024;
   if (steps.all() || steps.size() > kMaxSought) {
@@ -194,23 +221,46 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
           const std::optional<keys::StepParts> parts = keys::ParseStep(key);
           if (parts.has_value() && !steps.Contains(parts->step))
             return absl::OkStatus();
-          return add(key, value);
+          return reader.Add(key, value);
         }));
   } else {
     for (const IntInterval& i : steps.intervals()) {
       for (int64_t step = i.first; step <= i.last; ++step)
-        RP_RETURN_IF_ERROR(index_->Scan(keys::StepPrefix(id, step), add));
+        RP_RETURN_IF_ERROR(
+            index_->Scan(keys::StepPrefix(id, step),
+                         [&](absl::string_view key, absl::string_view value) {
+                           return reader.Add(key, value);
+                         }));
     }
   }
-  std::stable_sort(
-      out.begin(), out.end(), [](const v1::StepInfo& a, const v1::StepInfo& b) {
-        const auto rank = [](const v1::StepInfo& s) {
-          return s.has_rank() ? s.rank() : INT64_MAX;
-        };
-        return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
-               std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+  return reader.TakeSorted();
+}
+
+absl::StatusOr<Store::SomeSteps> StoreImpl::ListStepsAfter(
+    const std::string& run, std::optional<int64_t> after, size_t most) {
+  RP_ASSIGN_OR_RETURN(const uint32_t id, RunNumber(run));
+  SomeSteps some;
+  constexpr int64_t kLastStep = std::numeric_limits<int64_t>::max();
+  if (after.has_value() && *after == kLastStep) return some;
+  const int64_t first =
+      after.has_value() ? std::max<int64_t>(*after + 1, 0) : 0;
+  StepReader reader(index_.get(), id);
+  int64_t last = -1;
+  const absl::Status status = index_->ScanRange(
+      keys::StepPrefix(id, first),
+      keys::Step(id, kLastStep, std::numeric_limits<uint64_t>::max()),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+        if (parts.has_value() && parts->step != last && reader.size() >= most) {
+          some.more = true;
+          return absl::CancelledError();
+        }
+        if (parts.has_value()) last = parts->step;
+        return reader.Add(key, value);
       });
-  return out;
+  if (!some.more) RP_RETURN_IF_ERROR(status);
+  some.steps = reader.TakeSorted();
+  return some;
 }
 
 absl::Status StoreImpl::ForEachRecord(

@@ -102,13 +102,16 @@ void StoreImpl::SetRollupAside(const PendingRollup& step) {
   rollups_aside_.insert(id);
 }
 
-absl::StatusOr<uint64_t> StoreImpl::QueueRollups(const std::string& run) {
+absl::StatusOr<v1::ReindexReport> StoreImpl::QueueRollups(
+    const std::string& run) {
   RP_ASSIGN_OR_RETURN(const uint32_t number, RunNumber(run));
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, ListSteps(run));
   absl::MutexLock rollup_lock(&rollup_mutex_);
   RowWriter rows(index_.get());
+  v1::ReindexReport report;
   for (const v1::StepInfo& step : steps) {
     if (step.deleted() || step.records() == 0) continue;
+    report.set_rank_steps(report.rank_steps() + 1);
     RP_ASSIGN_OR_RETURN(
         const std::optional<v1::RollupHead> head,
         GetMessage<v1::RollupHead>(
@@ -119,12 +122,12 @@ absl::StatusOr<uint64_t> StoreImpl::QueueRollups(const std::string& run) {
     RP_RETURN_IF_ERROR(rows.Put(
         keys::PendingRollup(number, step.step(), step.incarnation()), ""));
   }
-  const uint64_t queued = rows.rows();
+  report.set_queued(rows.rows());
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   absl::MutexLock lock(&mutex_);
   rollups_aside_.clear();
   RP_RETURN_IF_ERROR(LoadPendingRollups());
-  return queued;
+  return report;
 }
 
 absl::Status StoreImpl::WriteRollup(const PendingRollup& step,

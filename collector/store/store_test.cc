@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
 #include "collector/testing/frames.h"
@@ -189,6 +192,86 @@ TEST_F(StoreTest, ChosenStepsAreThoseOfTheList) {
   }
   EXPECT_EQ(store->ListSteps("none", IntSet({1})).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST_F(StoreTest, StepsComeInPagesOfWholeSteps) {
+  auto store = OpenStore();
+  for (int rank = 0; rank < 3; ++rank) {
+    Frames frames(MakeIdentity("run", rank, 10 + static_cast<uint64_t>(rank)));
+    uint64_t order = 0;
+    for (const int64_t step : {0, 1, 300, 70000})
+      AddCall(&frames, step, order++, "e");
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  // Another run's steps are not of it.
+  Frames other(MakeIdentity("other", 0, 20));
+  AddCall(&other, 2, 0, "e");
+  ASSERT_TRUE(store->Commit(other.All()).ok());
+  for (const size_t most : {1, 2, 3, 4, 6, 12, 100}) {
+    std::vector<std::string> seen;
+    std::optional<int64_t> after;
+    size_t pages = 0;
+    for (bool more = true; more; ++pages) {
+      const absl::StatusOr<Store::SomeSteps> some =
+          store->ListStepsAfter("run", after, most);
+      ASSERT_TRUE(some.ok()) << some.status();
+      ASSERT_FALSE(some->steps.empty());
+      for (const v1::StepInfo& step : some->steps)
+        seen.push_back(absl::StrCat(step.step(), "/", step.rank()));
+      after = some->steps.back().step();
+      more = some->more;
+    }
+    EXPECT_EQ(absl::StrJoin(seen, " "),
+              "0/0 0/1 0/2 1/0 1/1 1/2 300/0 300/1 300/2 70000/0 70000/1 "
+              "70000/2");
+    EXPECT_EQ(pages, most <= 3 ? 4u : most <= 6 ? 2u : 1u);
+  }
+  EXPECT_TRUE(
+      store->ListStepsAfter("run", std::numeric_limits<int64_t>::max(), 5)
+          ->steps.empty());
+  EXPECT_EQ(store->ListStepsAfter("run", -7, 1)->steps.size(), 3u);
+  EXPECT_TRUE(absl::IsNotFound(store->ListStepsAfter("none", {}, 5).status()));
+}
+
+// A run of many steps: what is known of ended ones is given up, what comes late
+// of them is told apart all the same, and open ones go on.
+TEST_F(StoreTest, LatecomersOfLongEndedStepsAreKeptOnce) {
+  auto store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 1));
+  const auto add = [&](int64_t step, uint64_t order, bool ends) {
+    v1::Record* const record = frames.AddBatch(step)->add_records();
+    record->set_order(order);
+    if (ends) {
+      record->mutable_step_end()->set_call_phases(1);
+    } else {
+      record->mutable_call()->set_entry(absl::StrCat("e", order));
+    }
+  };
+  constexpr int64_t kOpen = 1 << 20;
+  add(kOpen, 0, false);
+  for (int64_t step = 0; step < 5000; ++step) {
+    add(step, 0, false);
+    add(step, 1, true);
+  }
+  // What is given up is given up behind a commit.
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  add(7, 0, false);  // again
+  add(7, 2, false);  // new
+  add(kOpen, 1, false);
+  add(kOpen, 0, false);  // again
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  const auto records = [&](int64_t step) {
+    return (*store->ListSteps("run", IntSet({step})))[0].records();
+  };
+  EXPECT_EQ(records(6), 2u);
+  const uint64_t late = records(7), open = records(kOpen);
+  store.reset();
+  store = OpenStore();
+  // What came again is refused and said to be: a record of its own.
+  EXPECT_EQ(late, 4u);
+  EXPECT_EQ(open, 3u);
+  EXPECT_EQ(records(7), late);
+  EXPECT_EQ(records(kOpen), open);
 }
 
 TEST_F(StoreTest, PayloadsAreStoredOncePerRunAndWhole) {

@@ -32,20 +32,18 @@ serve_and_record() {
     sleep 0.5
   done
   ask | tee "$1.answer"
-  # Nobody else asks this server: the step behind the last one is the next batch, and --no-wait does not wait for
-  # it. What `status` shows is up to a second old.
+  # Idle after two seconds: the next batch is the first that is recorded. Of others that ask meanwhile nothing is.
   sleep 3
-  next=$("$rankprobe" status --run "$1" --json |
-    "$python" -c 'import json, sys; print(1 + max(int(a["step"]) for a in json.load(sys.stdin)["agents"]))')
-  "$rankprobe" enable --run "$1" --at-step "$next" --for-steps 3 --no-wait
-  ask >"$1.recorded"
+  "$rankprobe" enable --run "$1" --request again --for-steps 3
+  ask again >"$1.recorded"
   kill -INT $server
   wait $server || true
   "$rankprobe" export --run "$1" -o "dump_$1"
 }
 
+# ask [NAME]: a request of that name
 ask() {
-  curl -sf "http://127.0.0.1:$port/v1/completions" -H "Content-Type: application/json" -d '{
+  curl -sf "http://127.0.0.1:$port/v1/completions" -H "X-Request-Id: ${1:-first}" -H "Content-Type: application/json" -d '{
     "model": "tiny", "prompt": "Explain gravity in one sentence.", "max_tokens": 8, "temperature": 0,
     "return_token_ids": true}' | "$python" -c 'import json, sys; print(json.load(sys.stdin)["choices"][0]["token_ids"])'
 }

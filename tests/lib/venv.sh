@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What stands beside rankprobe in the interop stage and in benchmarks.
 INTEROP_REQUIREMENTS=(torch==2.13.0 numpy pandas openpyxl tqdm rich pytest mindstudio-probe==26.2.0
-  tb-graph-ascend==8.3.2)
+  tb-graph-ascend==8.3.2 pyarrow duckdb chdb)
 
 # make_venv DIR REQUIREMENT..: a virtual environment with exactly these
 # packages asked for; made once, re-made when the list changes.

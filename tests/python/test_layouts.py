@@ -7,72 +7,28 @@ The runs are real: sharded_llama.py on gloo ranks with FSDP2, tensor parallel, b
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import subprocess
-import sys
-from typing import Callable
 
 import harness
 import pytest
 import torch
+from sharded_runs import Record, calls, cli, recorder
 
 pytestmark = pytest.mark.skipif(tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6),
                                 reason="FSDP2 and DTensor as PyTorch 2.6 and later have them")
-_HERE = pathlib.Path(__file__).resolve().parent
 # Outside of the modules: what both stages of a pipeline call (an optimizer), which nobody can tell apart, and what the
 # program of the pipeline does not call.
 _OUTSIDE = ("Tensor.add_.", "Torch.abs.", "Tensor.__truediv__.")
-Record = Callable[..., pathlib.Path]
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory) -> Record:
-    """The dump of a run, made once."""
-    made: dict[tuple, pathlib.Path] = {}
-
-    def run(layout: str, ranks: int = 1, fault: str = "none", level: str = "L0", task: str = "statistics") -> pathlib.Path:
-        key = (layout, ranks, fault, level, task)
-        if key in made:
-            return made[key]
-        directory = tmp_path_factory.mktemp("run")
-        (directory / "config.json").write_text(json.dumps(
-            {"task": task, "level": level, "rank": [], "step": [], "risk_level": "ALL", "dump_path": str(directory / "dump")}))
-        processes = []
-        for rank in range(ranks):
-            several = {"RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
-            log = (directory / f"log{rank}").open("w")
-            processes.append(subprocess.Popen(
-                [sys.executable, str(_HERE / "sharded_llama.py"), layout, fault, str(directory)], stdout=log, stderr=log,
-                env={**{k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "RANKPROBE_COLLECTOR")},
-                     "RANKPROBE_RUN": directory.name, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **several}))
-        try:
-            codes = [process.wait(timeout=180) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        assert codes == [0] * ranks, "".join((directory / f"log{rank}").read_text()[-1500:] for rank in range(ranks))
-        made[key] = directory / "dump"
-        return made[key]
-
-    return run
-
-
-def _cli(*arguments: object, code: int | None = None) -> str:
-    done = subprocess.run([str(harness.BIN / "rankprobe"), *map(str, arguments)], capture_output=True, text=True, timeout=120)
-    assert done.returncode in ((0, 1) if code is None else (code,)), done.stderr
-    return done.stdout if code in (None, 0, 1) else done.stderr
+    return recorder(tmp_path_factory, "sharded_llama.py")
 
 
 def _diverge(target: pathlib.Path, reference: pathlib.Path, *flags: str) -> dict:
-    return json.loads(_cli("first-divergence", target, reference, "--layout", "auto", "--json", *flags))
-
-
-def _calls(step: pathlib.Path) -> set[str]:
-    names: set[str] = set()
-    for path in step.glob("*/dump.json"):
-        names |= set(json.loads(path.read_text())["data"])
-    return names
+    return json.loads(cli("first-divergence", target, reference, "--layout", "auto", "--json", *flags))
 
 
 @pytest.mark.parametrize("layout, ranks, step, flags", [
@@ -83,7 +39,7 @@ def test_a_healthy_run_agrees_with_one_rank(record: Record, layout: str, ranks: 
     report = _diverge(record(layout, ranks) / f"step{step}", reference, *flags)
     assert not report.get("origins") and not report.get("calls_differing"), report
     # Every call of the run on one rank was compared.
-    assert int(report["calls_compared"]) == len(_calls(reference)) == 75
+    assert int(report["calls_compared"]) == len(calls(reference)) == 75
     # The other way round it is the same.
     assert not _diverge(reference, record(layout, ranks) / f"step{step}", *flags).get("origins")
 
@@ -93,7 +49,7 @@ def test_calls_inside_of_modules_agree_too(record: Record, layout: str, ranks: i
     reference = record("single", level="mix") / f"step{0 if layout == 'sp' else 1}"
     report = _diverge(record(layout, ranks, level="mix") / f"step{0 if layout == 'sp' else 1}", reference)
     assert not report.get("origins"), report
-    wanted = {name for name in _calls(reference) if layout != "pp" or not name.startswith(_OUTSIDE)}
+    wanted = {name for name in calls(reference) if layout != "pp" or not name.startswith(_OUTSIDE)}
     assert int(report["calls_compared"]) == len(wanted) > 200
 
 
@@ -119,9 +75,9 @@ def test_a_planted_fault_is_named_at_its_call(record: Record, layout: str, ranks
 
 
 def test_copies_that_differ_are_named_with_their_ranks(record: Record) -> None:
-    said = _cli("first-divergence", record("tp", 2, "not_reduced") / "step0", record("single") / "step0", "--layout", "auto")
+    said = cli("first-divergence", record("tp", 2, "not_reduced") / "step0", record("single") / "step0", "--layout", "auto")
     assert "copies differ: Module.layers.1.attention.Attention.forward.0.output.0: ranks 0 and 1" in said
-    healthy = _cli("first-divergence", record("tp", 2) / "step0", record("single") / "step0", "--layout", "auto")
+    healthy = cli("first-divergence", record("tp", 2) / "step0", record("single") / "step0", "--layout", "auto")
     assert "copies that differ" not in healthy
     # The dumps in the temporary directory are nobody's business.
     assert "/rankprobe_" not in healthy + said
@@ -129,18 +85,18 @@ def test_copies_that_differ_are_named_with_their_ranks(record: Record) -> None:
 
 def test_what_cannot_be_put_together_is_refused_by_name(record: Record) -> None:
     batches, reference = record("fsdp+batch", 2) / "step0", record("single") / "step0"
-    said = _cli("first-divergence", batches, reference, "--layout", "auto")
+    said = cli("first-divergence", batches, reference, "--layout", "auto")
     assert "share no model and hold different values" in said and "--split_batch" in said
-    split = _cli("first-divergence", batches, reference, "--layout", "auto", "--split_batch")
+    split = cli("first-divergence", batches, reference, "--layout", "auto", "--split_batch")
     assert "Module.head.Linear.parameters_grad.0.weight was not put together" in split
-    assert "--layout auto" in _cli("first-divergence", batches, reference, "--split_batch", code=2)
-    assert "--noise" in _cli("first-divergence", batches, reference, "--layout", "auto", "--noise", reference, code=2)
+    assert "--layout auto" in cli("first-divergence", batches, reference, "--split_batch", code=2)
+    assert "--noise" in cli("first-divergence", batches, reference, "--layout", "auto", "--noise", reference, code=2)
 
 
 def test_elements_of_a_sum_and_of_shards(record: Record, tmp_path: pathlib.Path) -> None:
     """With tensors recorded a row-parallel product is compared element by element, before its reduction."""
     flags = ["-tp", record("tp", 2, task="tensor") / "step0", "-gp", record("single", task="tensor") / "step0", "-o", tmp_path]
-    said = _cli("compare", "--layout", "auto", *flags)
+    said = cli("compare", "--layout", "auto", *flags)
     assert "of terms of a sum" in said
     (table,) = tmp_path.glob("*.csv")
     import csv
@@ -163,7 +119,7 @@ def test_elements_of_what_fsdp_and_tensor_parallel_sharded_on_one_dimension(reco
     target, reference = (record(*run, level="mix", task="tensor") / "step0" for run in (("tp_fsdp", 4), ("single",)))
     placed = [json.loads(path.read_text())["data"]["Torch.abs.0.forward"]["input_args"][0] for path in target.glob("*/dump.json")]
     assert len(placed) == 4 and all(p["device_mesh"] == [[0, 1], [2, 3]] and p["shape"] == [4, 16] for p in placed)
-    _cli("compare", "--layout", "auto", "-tp", target, "-gp", reference, "-o", tmp_path)
+    cli("compare", "--layout", "auto", "-tp", target, "-gp", reference, "-o", tmp_path)
     (table,) = tmp_path.glob("*.csv")
     rows = {row["NPU Name"]: row for row in csv.DictReader(table.open())}
     for call in range(3):
@@ -196,7 +152,7 @@ def test_every_other_tool_reads_what_was_put_together(record: Record, tmp_path: 
     with pytest.raises(ValueError, match="no step in common|does not exist"):
         analysis.put_together(healthy, tmp_path / "none", tmp_path / "bad")
 
-    _cli("graph_visualize", "-tp", healthy, "-gp", reference, "--layout", "auto", "-o", tmp_path / "graph")
+    cli("graph_visualize", "-tp", healthy, "-gp", reference, "--layout", "auto", "-o", tmp_path / "graph")
     (path,) = (tmp_path / "graph").glob("*.vis.db")
     nodes = dict(sqlite3.connect(path).execute("select node_name, output_data from tb_nodes where data_source = 'NPU'"))
     assert '"shape": "[4, 6, 24]"' in nodes["Module.layers.1.mlp.up.Linear.forward.0"]
@@ -204,5 +160,5 @@ def test_every_other_tool_reads_what_was_put_together(record: Record, tmp_path: 
 
 def test_shards_of_parameters_are_no_replicas_of_one_another(record: Record) -> None:
     """Of tensor parallel ranks only what is whole is compared: nothing differs in a healthy run."""
-    assert _cli("replicas", record("tp", 2) / "step1", code=0).startswith("0 differences in 9 parameters")
-    assert "attention.o.Linear.forward.0.parameters.bias" in _cli("replicas", record("tp", 2, "not_reduced") / "step1", code=1)
+    assert cli("replicas", record("tp", 2) / "step1", code=0).startswith("0 differences in 9 parameters")
+    assert "attention.o.Linear.forward.0.parameters.bias" in cli("replicas", record("tp", 2, "not_reduced") / "step1", code=1)

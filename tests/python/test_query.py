@@ -125,6 +125,34 @@ def test_steps_that_are_not_whole_are_named(recorded) -> None:
     assert "0 are not whole, 2 more were deleted" in result.stdout
 
 
+def test_reindex_rolls_up_what_has_not_ended(collector, dump) -> None:
+    """A rank that died within a step: the archive waits for its end, reindex does not."""
+    script = SCRIPT.replace("    debugger.stop()", "    if step == 3:\n        for _ in range(5000): torch.relu(x)\n"
+                            "        sys.stdin.read()\n    debugger.stop()")
+    assert script != SCRIPT
+    rank = subprocess.Popen([sys.executable, "-c", script, dump.config(level="mix"), "9", "9"], stdin=subprocess.PIPE,
+                            env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "died", "RANK": "0"})
+
+    def rolled_up(wanted: int) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            done = collector.cli("query", "--run", "died", "--json", check=False)
+            head = rows(done.stdout)[0] if done.stdout else {}
+            if (int(head.get("rolled_up_rank_steps", 0)), int(head.get("rank_steps", 0))) == (wanted, 4):
+                return
+            assert time.monotonic() < deadline, head
+
+    rolled_up(3)
+    rank.kill()
+    rank.wait()
+    before = collector.cli("query", "--run", "died", "--of", "all", "--json", check=False).stdout.splitlines()[1:]
+    assert "1 of 4 rank-steps will be rolled up" in collector.cli("reindex", "--run", "died").stdout
+    rolled_up(4)
+    assert collector.cli("query", "--run", "died", "--of", "all", "--json", check=False).stdout.splitlines()[1:] == before
+    assert collector.json("reindex", "--run", "died") == {"rank_steps": 4, "queued": 0}
+    assert collector.cli("reindex", "--run", "nobody", check=False).returncode == 4
+
+
 def test_rollups_survive_a_collector_that_is_killed(recorded) -> None:
     """What waits when it dies is rolled up by the next one; the answers stay."""
     before = rows(recorded.cli("query", "--run", "time", "--of", "all", "--json").stdout)

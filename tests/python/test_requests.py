@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import warnings
 
 import pytest
 import torch
@@ -116,3 +117,123 @@ def test_a_shared_collector_exports_it(dump, collector, monkeypatch, tmp_path) -
     assert json.loads((first / "requests.json").read_text())[0]["recorded"] == "b"
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert any(file["path"].endswith("requests.json") for file in manifest["files"]), manifest
+
+
+def test_what_names_no_requests_is_recorded_whole_and_says_so(dump) -> None:
+    debugger = dump.debugger(section={"request_id": "b"})
+    with pytest.warns(RuntimeWarning, match="request_id 'b' has no effect") as warned:
+        for _ in range(2):
+            debugger.start()
+            torch.relu(torch.ones(4, 2))
+            debugger.stop()
+            debugger.step()
+    assert len(warned) == 1 and _shape(dump.rank_directory(1)) == [4, 2]
+
+
+def _odd_batches(debugger) -> None:
+    """Rows of many kinds: dtypes, numbers that are none, nested, empty, of one dimension."""
+    torch.manual_seed(5)
+    for scheduled in ({"a": 5, "b": 3}, {"a": 1}, {"b": 1, "a": 7}, {"b": 8}):
+        batch = torch.randn(sum(scheduled.values()), 3, 2)
+        debugger.start(scheduled_tokens=scheduled, first_positions={"b": 7})
+        for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool):
+            torch.add(batch.to(dtype), batch.to(dtype))
+        torch.sqrt(batch)
+        torch.stack([batch[:, 0, 0], batch[:, 1, 1]])
+        torch.relu(batch[:, :0])
+        torch.transpose(torch.transpose(batch, 0, 1), 0, 1)
+        torch.sum(batch)
+        debugger.stop()
+        debugger.step()
+
+
+def _content(rank_directory: pathlib.Path) -> tuple:
+    data = json.loads((rank_directory / "dump.json").read_text())["data"]
+    tensors = {file.name: torch.load(file) for file in (rank_directory / "dump_tensor_data").iterdir()}
+    return data, tensors, json.loads((rank_directory / "requests.json").read_text())
+
+
+@pytest.mark.parametrize("more", [{}, {"summary_mode": "md5"}, {"extra_statistics": ["counts", "std"]}, {"precision": "high"}],
+                         ids=["statistics", "md5", "extra", "high"])
+def test_cut_out_of_all_it_is_as_if_recorded_alone(dump, collector, monkeypatch, tmp_path, more: dict) -> None:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    out = {}
+    top = {name: value for name, value in more.items() if name == "precision"}
+    section = {name: value for name, value in more.items() if name not in top}
+    for run, chosen in (("alone", {"request_id": "b"}), ("all", {})):
+        monkeypatch.setenv("RANKPROBE_RUN", run)
+        debugger = dump.debugger(task="tensor", section={**section, **chosen}, **top)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _odd_batches(debugger)
+        debugger.close()
+        out[run] = tmp_path / run
+        said = collector.cli("export", "--run", run, "--request", "b", "-o", str(out[run])).stderr
+        assert "whole batch" not in said
+    steps = [sorted(path.name for path in out[run].glob("step*")) for run in out]
+    assert steps == [["step0", "step2", "step3"]] * 2
+    for step in steps[0]:
+        (alone, alone_tensors, alone_told), (cut, cut_tensors, told) = (
+            _content(next((out[run] / step).iterdir())) for run in out)
+        assert _texts(cut) == _texts(alone) and told == alone_told
+        assert set(cut_tensors) == set(alone_tensors)
+        for name, tensor in cut_tensors.items():
+            assert torch.equal(torch.view_as_real(tensor) if tensor.is_complex() else tensor.nan_to_num(7),
+                               torch.view_as_real(alone_tensors[name]) if tensor.is_complex()
+                               else alone_tensors[name].nan_to_num(7)), name
+
+
+def _texts(data: dict) -> list:
+    """Numbers that are none are equal as texts."""
+    return json.dumps(data, indent=1).splitlines()
+
+
+def test_statistics_of_a_batch_cannot_be_cut_which_is_said(dump, collector, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_RUN", "statistics")
+    debugger = dump.debugger()
+    _serve(debugger, [{"a": 5, "b": 3}, {"a": 1}, {"b": 2}])
+    debugger.close()
+
+    def export(*words: str):
+        return collector.cli("export", "--run", "statistics", "-o", str(tmp_path / "out"), *words, check=False)
+
+    done = export("--request", "b")
+    assert done.returncode == 0
+    assert "in 1 of 2 steps with request b the statistics are those of the whole batch" in done.stderr
+    steps = [next((tmp_path / "out" / name).iterdir()) for name in ("step0", "step2")]
+    assert [json.loads((step / "requests.json").read_text())[0]["recorded"] for step in steps] == [None, "b"]
+    assert [_shape(step) for step in steps] == [[8, 2], [2, 2]] and not (tmp_path / "out" / "step1").exists()
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["request"] == "b"
+    for words, code, text in ((("--request", "q"), 4, 'no request is "q"; there are a, b'), (("--request", ""), 2, "an empty id"),
+                              (("--request", "b", "--format", "parquet"), 2, "--request")):
+        refused = export(*words)
+        assert refused.returncode == code and text in refused.stderr, (refused.returncode, refused.stderr)
+
+
+def test_a_running_program_is_switched_on_for_one_request(dump, collector, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_RUN", "live")
+    debugger = dump.debugger(dump_enable=False)
+    _serve(debugger)
+
+    def enable(*words: str):
+        return collector.cli("enable", "--run", "live", "--no-wait", *words, check=False)
+
+    refused = enable("--request", "")
+    assert refused.returncode == 2 and "--all-requests" in refused.stderr
+    refused = enable("--request", "x" * 257)
+    assert refused.returncode == 2 and "256 bytes" in refused.stderr
+    assert 'of request "b" only (a job that names no requests is recorded whole)' in enable("--request", "b").stdout
+    assert "no other steps" in collector.cli("explain", "--run", "live").stdout
+    with pytest.warns(RuntimeWarning, match="request_id 'b' is not among"):
+        _serve(debugger, STEPS * 4)
+    assert "only" not in enable("--all-requests").stdout
+    _serve(debugger, STEPS * 4)
+    debugger.close()
+    collector.cli("export", "--run", "live", "-o", str(tmp_path / "out"))
+    recorded = {}
+    for directory in (tmp_path / "out").glob("step*/*/"):
+        (told,) = json.loads((directory / "requests.json").read_text())
+        recorded.setdefault(told["recorded"], set()).add(_shape(directory)[0])
+    assert recorded == {"b": {3, 1}, None: {8, 1, 2}}

@@ -75,6 +75,10 @@ def test_a_planted_fault_is_named_at_its_step(tmp_path, collector, fault, kind, 
     assert f"Go on: rankprobe query --run {run} --of all --rows rank '{report['findings'][0]['name']}'" in text
     only = json.loads(collector.cli("scan", "--run", run, "--json", "--to-step", "11").stdout)
     assert only["findings"] == []
+    # A pattern with a slip is no sound run.
+    for words in (["nosuchlayer"], ["nosuchlayer", "--json"], ["--from-step", "100000"]):
+        nothing = collector.cli("scan", "--run", run, *words, check=False)
+        assert nothing.returncode == 4 and "nothing to scan" in nothing.stderr and not nothing.stdout
 
 
 def test_what_cannot_be_scanned(collector) -> None:

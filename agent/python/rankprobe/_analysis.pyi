@@ -15,7 +15,8 @@ def first_divergence(target: str, reference: str, tolerance: float | None = ...,
                      fuzzy: bool = ..., force: bool = ...) -> dict[str, Any]:
     """The fields of rankprobe.v1.DivergenceReport by name."""
 
-def put_together(target: str, reference: str, directory: str, split_batch: bool = ..., force: bool = ...) -> list[str]:
+def put_together(target: str, reference: str, directory: str, split_batch: bool = ..., layout: str = ...,
+                 force: bool = ...) -> list[str]:
     """Writes directory/target and directory/reference; the lines that say what became of the tensors."""
 
 def replicas(dump: str, groups: Sequence[Sequence[int]] = ..., gradients: bool = ...,

@@ -78,14 +78,15 @@ def first_divergence(target: Path, reference: Path, *, tolerance: float | None =
 
 
 def put_together(target: Path, reference: Path, directory: Path, *, split_batch: bool = False,
-                 force: bool = False) -> list[str]:
-    """The ranks of two runs put together by recorded placements (`--layout auto` of the verbs), so that runs of different
-    layouts compare: writes `directory`/target and `directory`/reference, dumps of one rank for every function here.
+                 layout: Path = "auto", force: bool = False) -> list[str]:
+    """The ranks of two runs put together by recorded placements, or by those of a layout file (`--layout` of the
+    verbs), so that runs of different layouts compare: writes `directory`/target and `directory`/reference, dumps of one rank for every function here.
 
-    Returns what `--layout auto` prints: what became of each side's tensors, and what was refused. `split_batch`: ranks of
+    Returns what the verbs print: what became of each side's tensors, and what was refused. `split_batch`: ranks of
     different data hold parts of one batch (docs/analysis.md, "Runs of different layouts").
     """
-    return _analysis.put_together(os.fspath(target), os.fspath(reference), os.fspath(directory), split_batch, force)
+    return _analysis.put_together(os.fspath(target), os.fspath(reference), os.fspath(directory), split_batch,
+                                  os.fspath(layout), force)
 
 
 def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: bool = False,

@@ -4,25 +4,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "common/base/limits.h"
 #include "common/records/cut_value.h"
+#include "common/records/request_names.h"
 
 namespace rankprobe {
 namespace {
-
-bool IsMadeOf(absl::string_view name, absl::string_view id) {
-  const auto begins = [id](absl::string_view text) {
-    return absl::ConsumePrefix(&text, id) &&
-           (text.empty() || text.front() == '-');
-  };
-  for (const absl::string_view prefix : {"cmpl-", "chatcmpl-"}) {
-    absl::string_view rest = name;
-    if (absl::ConsumePrefix(&rest, prefix) && begins(rest)) return true;
-  }
-  return begins(name);
-}
 
 v1::RequestRows CutId(v1::RequestRows request) {
   if (request.id().size() > kMaxRequestIdBytes)
@@ -48,8 +35,9 @@ const v1::RequestRows* FindRequest(const v1::StepRequests& step,
   auto it = std::find_if(all.begin(), all.end(),
                          [&](const auto& r) { return r.id() == id; });
   if (it == all.end()) {
-    it = std::find_if(all.begin(), all.end(),
-                      [&](const auto& r) { return IsMadeOf(r.id(), id); });
+    it = std::find_if(all.begin(), all.end(), [&](const auto& r) {
+      return IsRequestMadeOf(r.id(), id);
+    });
   }
   return it == all.end() ? nullptr : &*it;
 }

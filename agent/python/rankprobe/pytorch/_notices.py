@@ -45,6 +45,12 @@ class Notices:
             self._once(plan, "rank", f"config.json asks for rank {asked} and this is a single process "
                        f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
 
+    def no_requests(self, plan: dict) -> None:
+        """A start() that records and was told of no requests."""
+        if plan["request_id"]:
+            self._once(plan, "no requests", f"request_id {plan['request_id']!r} has no effect: this program does not say whose "
+                       "rows its tensors hold (start(scheduled_tokens=)); everything is recorded")
+
     def bad_requests(self, plan: dict, fault: str) -> None:
         """A start() with requests that cannot be used."""
         self._once(plan, "requests", f"start(): {fault}; it is recorded as without that")

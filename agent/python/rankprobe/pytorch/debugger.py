@@ -276,7 +276,8 @@ class PrecisionDebugger:
         if self._over():
             return
         # Also what is off here may be switched on by the collector.
-        rank = self._session.start(rank_id, self._requests(scheduled_tokens, first_positions))
+        requests = self._requests(scheduled_tokens, first_positions)
+        rank = self._session.start(rank_id, requests)
         self._take_plan(model is not None)
         if not self._switch.enabled:
             return
@@ -290,6 +291,8 @@ class PrecisionDebugger:
                 self._instruments.set_aside()
         if plan["records_saved"] or not recording:
             return
+        if requests is None and scheduled_tokens is None:
+            self._notices.no_requests(plan)
         self._instruments.put_back(plan)
         if model is not None:
             self._instruments.watch(model, plan, token_range is not None)

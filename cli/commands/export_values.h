@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// export in a format for tools of tables: statistics as columns, a row a value.
+#ifndef RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_
+#define RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/client/client.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+struct ValueExport {
+  v1::ReadValuesRequest request;
+  // One of kValueFormats.
+  std::string format;
+  // "-": standard output, of kColumnsFormat.
+  std::string output;
+};
+
+inline constexpr char kColumnsFormat[] = "columns";
+// What --format takes besides the dump layout.
+std::vector<std::string> ValueFormats();
+
+// `exit_code`: partly, where rank-steps are not whole or were deleted.
+absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
+                          int* exit_code);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// All statistics of chosen values of a run as batches of columns, a row a value.
+// Threads: may run in several threads at once over one Store.
+// Failure: as WalkStatistics; the writer's first error.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "collector/store/store.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+// `write` gets batches of some thousand rows, then the end; its first error ends
+// the reading. `cancelled` is asked before each step of a rank is read.
+absl::Status ReadValues(Store* store, const v1::ReadValuesRequest& request,
+                        absl::FunctionRef<bool()> cancelled,
+                        absl::FunctionRef<absl::Status(v1::ValuesReply)> write);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/archive/statistics_walk.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "collector/archive/choose_steps.h"
+#include "collector/archive/load_step.h"
+#include "collector/archive/rollup.h"
+#include "collector/archive/rollup_reader.h"
+#include "common/base/status_macros.h"
+#include "common/records/call_values.h"
+#include "common/text/glob.h"
+#include "dump_format/statistics_json.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxMatchBytes = 4096;
+
+class ValueChooser {
+ public:
+  explicit ValueChooser(const ValueSelection& selection)
+      : selection_(selection),
+        is_glob_(selection.match.find_first_of("*?") != std::string::npos) {}
+
+  // Whether the question is about it; name() is its name then.
+  bool Wants(bool given, absl::string_view entry, absl::string_view name) {
+    if (selection_.values == v1::GRID_VALUES_OUTPUTS && given) return false;
+    if (selection_.values == v1::GRID_VALUES_INPUTS && !given) return false;
+    name_.assign(entry.data(), entry.size());
+    if (!name.empty()) absl::StrAppend(&name_, ".", name);
+    return is_glob_ ? GlobMatches(selection_.match, name_)
+                    : absl::StrContains(name_, selection_.match);
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  const ValueSelection& selection_;
+  const bool is_glob_;
+  std::string name_;
+};
+
+absl::Status WalkRecords(Store* store, const StepKey& key,
+                         const std::vector<Stat>& stats, ValueChooser* chooser,
+                         StatisticsVisitor* visitor) {
+  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store, key));
+  std::vector<std::optional<double>> numbers(stats.size());
+  absl::Status status;
+  for (const v1::CallPhase& call : view.calls) {
+    ForEachNamedTensor(call, [&](CallSection section, absl::string_view name,
+                                 const v1::TensorSummary& tensor) {
+      if (!status.ok() || !chooser->Wants(IsGiven(section), call.entry(), name))
+        return;
+      for (size_t i = 0; i < stats.size(); ++i)
+        numbers[i] = StatisticOf(tensor, stats[i]);
+      status = visitor->OnValue({call.entry(), chooser->name(), numbers});
+    });
+    RP_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<WalkReport> WalkStatistics(Store* store,
+                                          const ValueSelection& selection,
+                                          const std::vector<Stat>& stats,
+                                          absl::FunctionRef<bool()> cancelled,
+                                          StatisticsVisitor* visitor) {
+  if (!v1::GridValues_IsValid(selection.values))
+    return absl::InvalidArgumentError("unknown kind of values");
+  if (selection.match.size() > kMaxMatchBytes)
+    return absl::InvalidArgumentError("a pattern has at most 4,096 bytes");
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                      store->ListSteps(selection.run, selection.steps));
+  const ChosenSteps chosen = ChooseSteps(all, selection.ranks);
+  RP_RETURN_IF_ERROR(visitor->OnBegin(chosen.steps));
+  ValueChooser chooser(selection);
+  RollupReader rollups(store, stats);
+  RP_RETURN_IF_ERROR(rollups.Open(
+      selection.run,
+      [&](bool given,
+          const v1::RollupName& name) -> std::optional<std::string> {
+        if (!chooser.Wants(given, name.entry(), name.value()))
+          return std::nullopt;
+        return chooser.name();
+      }));
+  WalkReport report;
+  report.deleted_rank_steps = chosen.deleted.size();
+  for (size_t next = 0, read = 0; next < chosen.steps.size(); ++next) {
+    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (next == read) {
+      const absl::Span<const v1::StepInfo> portion =
+          absl::MakeConstSpan(chosen.steps).subspan(next, rollups.portion());
+      RP_RETURN_IF_ERROR(rollups.Read(portion));
+      read += portion.size();
+    }
+    const v1::StepInfo& step = chosen.steps[next];
+    ++report.rank_steps;
+    if (!step.complete()) ++report.incomplete_rank_steps;
+    RP_RETURN_IF_ERROR(visitor->OnRankStep(step));
+    RP_ASSIGN_OR_RETURN(
+        const bool rolled_up,
+        rollups.ForEachValue(
+            step, [&](const RollupReader::Name& name,
+                      absl::Span<const std::optional<double>> numbers) {
+              return visitor->OnValue({name.entry, name.value, numbers});
+            }));
+    if (rolled_up) {
+      ++report.rolled_up_rank_steps;
+      continue;
+    }
+    RP_RETURN_IF_ERROR(WalkRecords(store, KeyOf(selection.run, step), stats,
+                                   &chooser, visitor));
+  }
+  return report;
+}
+
+}  // namespace rankprobe

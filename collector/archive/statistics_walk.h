@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The statistics of chosen values of a run, one rank's step after the other: out
+// of its rollup where that holds, else out of the records. Both say the same.
+// Threads: may run in several threads at once over one Store.
+// Failure: INVALID_ARGUMENT for what cannot be asked, NOT_FOUND for a run that
+// is not there, CANCELLED, the visitor's first error; else the store's.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "collector/store/store.h"
+#include "common/config/plan.h"
+#include "dump_format/statistics.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+struct ValueSelection {
+  std::string run;
+  // Empty = all.
+  IntSet steps, ranks;
+  // As in QueryGridRequest.
+  std::string match;
+  v1::GridValues values = v1::GRID_VALUES_OUTPUTS;
+};
+
+// A value of a call. Texts live as long as the visitor's call.
+struct WalkedValue {
+  absl::string_view entry;
+  // Entry and value: "Module.fc.Linear.forward.0.output.0".
+  absl::string_view name;
+  // One for each statistic that was asked for.
+  absl::Span<const std::optional<double>> numbers;
+};
+
+class StatisticsVisitor {
+ public:
+  virtual ~StatisticsVisitor() = default;
+  // Before anything else: the rank-steps to come, by step and rank.
+  virtual absl::Status OnBegin(const std::vector<v1::StepInfo>& steps) = 0;
+  virtual absl::Status OnRankStep(const v1::StepInfo& step) = 0;
+  // Of the last rank-step, in the order of dump.json.
+  virtual absl::Status OnValue(const WalkedValue& value) = 0;
+};
+
+struct WalkReport {
+  size_t rank_steps = 0;
+  size_t incomplete_rank_steps = 0;
+  size_t deleted_rank_steps = 0;
+  size_t rolled_up_rank_steps = 0;
+};
+
+// `cancelled` is asked before each step of a rank is read.
+absl::StatusOr<WalkReport> WalkStatistics(Store* store,
+                                          const ValueSelection& selection,
+                                          const std::vector<Stat>& stats,
+                                          absl::FunctionRef<bool()> cancelled,
+                                          StatisticsVisitor* visitor);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/request_config.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/config/config_reader.h"
+#include "common/config/plan.h"
+#include "rapidjson/stringbuffer.h"
+#include "rapidjson/writer.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr char kRequestId[] = "request_id";
+
+rapidjson::Value Text(absl::string_view text, rapidjson::Document* document) {
+  return rapidjson::Value(text.data(),
+                          static_cast<rapidjson::SizeType>(text.size()),
+                          document->GetAllocator());
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
+                                             absl::string_view request_id) {
+  RP_ASSIGN_OR_RETURN(const ConfigResult before, ParseConfig(json, {}));
+  rapidjson::Document document;
+  RP_RETURN_IF_ERROR(ParseConfigDocument(json, &document));
+  const std::string name(TaskName(before.plan.task));
+  const auto found = document.FindMember(name.c_str());
+  if (found == document.MemberEnd()) {
+    if (request_id.empty()) return std::string(json);
+    document.AddMember(Text(name, &document),
+                       rapidjson::Value(rapidjson::kObjectType),
+                       document.GetAllocator());
+  }
+  rapidjson::Value& section = document[name.c_str()];
+  while (section.RemoveMember(kRequestId)) {
+  }
+  if (!request_id.empty()) {
+    section.AddMember(rapidjson::StringRef(kRequestId),
+                      Text(request_id, &document), document.GetAllocator());
+  }
+  rapidjson::StringBuffer buffer;
+  rapidjson::Writer<rapidjson::StringBuffer> writer(buffer);
+  document.Accept(writer);
+  std::string out(buffer.GetString(), buffer.GetSize());
+  RP_ASSIGN_OR_RETURN(const ConfigResult after, ParseConfig(out, {}));
+  if (after.plan.request_id != request_id) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no rows can be cut of task structure or level debug; the config has "
+        "task ",
+        name, " at level ", std::string(LevelName(after.plan.level))));
+  }
+  return out;
+}
+
+}  // namespace rankprobe

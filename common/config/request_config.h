@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A config.json that asks for one request of a server. Pure functions.
+#ifndef RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
+#define RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// `json` with this request_id in the section of its task; with an empty one
+// without any: all requests. INVALID_ARGUMENT: no config, or one of a task or
+// level of which no rows are cut.
+absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
+                                             absl::string_view request_id);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_

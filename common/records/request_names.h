@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a server names the requests of its clients. Pure functions.
+#ifndef RANKPROBE_COMMON_RECORDS_REQUEST_NAMES_H_
+#define RANKPROBE_COMMON_RECORDS_REQUEST_NAMES_H_
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// Whether `name` is a server's own for the request that its client calls `id`:
+// "cmpl-" or "chatcmpl-" may stand before it, "-" with any text behind it.
+bool IsRequestMadeOf(absl::string_view name, absl::string_view id);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_RECORDS_REQUEST_NAMES_H_
