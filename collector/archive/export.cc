@@ -471,17 +471,4 @@ absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
   return done;
 }
 
-absl::Status ForEachCall(
-    Store* store, const StepKey& key,
-    const std::function<absl::Status(const v1::CallEntry&)>& callback) {
-  RP_ASSIGN_OR_RETURN(StepView view, LoadStep(store, key));
-  v1::CallEntry entry;
-  for (v1::CallPhase& call : view.calls) {
-    entry.set_entry(call.entry());
-    entry.mutable_call()->Swap(&call);
-    RP_RETURN_IF_ERROR(callback(entry));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace rankprobe

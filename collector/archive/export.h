@@ -81,11 +81,6 @@ absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
     Store* store, const ExportOptions& options, FileSystem* file_system,
     const std::string& directory);
 
-// Merges the phases of one step into dump.json entries, in order.
-absl::Status ForEachCall(
-    Store* store, const StepKey& key,
-    const std::function<absl::Status(const v1::CallEntry&)>& callback);
-
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_H_

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "collector/archive/each_call.h"
 #include "collector/archive/export.h"
 #include "collector/archive/testing/export_fixture.h"
 #include "collector/testing/dump_importer.h"
@@ -163,12 +165,13 @@ TEST_F(ExportTest, LaterGradientsReplaceThoseOfTheirName) {
   key.run = "run";
   key.incarnation = 1;
   std::string merged;
-  ASSERT_TRUE(ForEachCall(store.get(), key, [&](const v1::CallEntry& found) {
-                for (const auto& item : found.call().gradients().items())
-                  merged += item.name() +
-                            std::to_string(item.value().scalar().i()) + " ";
-                return absl::OkStatus();
-              }).ok());
+  ASSERT_TRUE(
+      ForEachCall(store.get(), key, false, [&](const v1::CallEntry& found) {
+        for (const auto& item : found.call().gradients().items())
+          merged +=
+              item.name() + std::to_string(item.value().scalar().i()) + " ";
+        return absl::OkStatus();
+      }).ok());
   EXPECT_EQ(merged, "w4 b6 c5 d7 ");
 }
 
@@ -191,12 +194,48 @@ TEST_F(ExportTest, ManyGradientsOfOneEntryMerge) {
   key.incarnation = 1;
   int merged = 0;
   const absl::Time began = absl::Now();
-  ASSERT_TRUE(ForEachCall(store.get(), key, [&](const v1::CallEntry& entry) {
-                merged += entry.call().gradients().items_size();
-                return absl::OkStatus();
-              }).ok());
+  ASSERT_TRUE(
+      ForEachCall(store.get(), key, false, [&](const v1::CallEntry& entry) {
+        merged += entry.call().gradients().items_size();
+        return absl::OkStatus();
+      }).ok());
   EXPECT_EQ(merged, kGradients);
   EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+}
+
+TEST_F(ExportTest, CallsWithTheirStackAndParent) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  v1::RecordBatch* batch = frames.AddBatch(0);
+  Phase(batch, 1, "A", v1::CALL_KIND_API_FORWARD);
+  Phase(batch, 2, "B", v1::CALL_KIND_API_FORWARD);
+  v1::Record* record = batch->add_records();
+  record->set_order(3);
+  record->mutable_stack()->set_id(7);
+  record->mutable_stack()->add_frames("File a.py, line 3, in f, \n x = g(y)");
+  record->mutable_stack()->add_frames("File b.py, line 9, in h, \n f()");
+  record = batch->add_records();
+  record->set_order(4);
+  record->mutable_stack_use()->set_id(7);
+  record->mutable_stack_use()->set_entry("A");
+  record = batch->add_records();
+  record->set_order(5);
+  record->mutable_edge()->set_entry("A");
+  record->mutable_edge()->set_parent("Module.m.M.forward.0");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  StepKey key;
+  key.run = "run";
+  key.incarnation = 1;
+  for (const bool context : {false, true}) {
+    std::string said;
+    ASSERT_TRUE(
+        ForEachCall(store.get(), key, context, [&](const v1::CallEntry& entry) {
+          absl::StrAppend(&said, entry.entry(), ":", entry.stack_size(),
+                          entry.has_parent() ? entry.parent() : "-", " ");
+          return absl::OkStatus();
+        }).ok());
+    EXPECT_EQ(said, context ? "A:2Module.m.M.forward.0 B:0- " : "A:0- B:0- ");
+  }
 }
 
 // E05

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collector/archive/each_call.h"
 #include "collector/archive/export.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/query_grid.h"
@@ -98,11 +99,12 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
           key.run = request.run();
           key.step = step.step();
           key.incarnation = step.incarnation();
-          return ForEachCall(store_, key, [&](const v1::CallEntry& entry) {
-            if (!absl::StrContains(entry.entry(), request.contains()))
-              return absl::OkStatus();
-            return out->Write(entry);
-          });
+          return ForEachCall(
+              store_, key, request.context(), [&](const v1::CallEntry& entry) {
+                if (!absl::StrContains(entry.entry(), request.contains()))
+                  return absl::OkStatus();
+                return out->Write(entry);
+              });
         }
         return absl::NotFoundError(
             "nothing is recorded for this step and process");
