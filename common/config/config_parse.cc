@@ -187,11 +187,15 @@ class Parser {
       plan_.precision = static_cast<Precision>(*i);
     if (const auto i = top_.OneOf("risk_level", kRiskLevels))
       plan_.risk_level = static_cast<RiskLevel>(*i);
+    if (const rapidjson::Value* named = top_.Get("custom_op_namespaces");
+        named != nullptr && !named->IsNull()) {
+      plan_.custom_op_namespaces = top_.StringList("custom_op_namespaces");
+    }
     // Sections of other tasks may stand in the file; they are not read.
     for (const char* other :
          {"statistics", "tensor", "structure", "monitor", "acc_check",
           "overflow_check", "exception_dump", "nan_check", "run_ut",
-          "grad_probe", "free_benchmark", "custom_op_namespaces"}) {
+          "grad_probe", "free_benchmark"}) {
       top_.Has(other);
     }
   }

@@ -109,6 +109,9 @@ struct Plan {
   MonitorSpec monitor;
   // Of a server: only steps with this request, and of their tensors its rows.
   std::string request_id;
+  // Namespaces of torch.ops whose operators are recorded as NS.op. Absent: the
+  // front end's own.
+  std::optional<std::vector<std::string>> custom_op_namespaces;
   // Functions to record in place of the front end's own list (api_list.h); not a
   // field of config.json: an operator gives it. Empty: the front end's own.
   std::string api_list;

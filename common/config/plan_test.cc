@@ -260,6 +260,25 @@ TEST(ConfigTest, ManyWideRangesStayOneInterval) {
               HasSubstr("step: a list of 100001 items is not legal"));
 }
 
+TEST(ConfigTest, NamespacesOfOperators) {
+  const auto named = [](const char* names) {
+    return PlanOf(absl::StrCat(R"({"dump_path": "d", "custom_op_namespaces": )",
+                               names, "}"))
+        .custom_op_namespaces;
+  };
+  EXPECT_EQ(PlanOf(R"({"dump_path": "d"})").custom_op_namespaces, std::nullopt);
+  EXPECT_EQ(named("null"), std::nullopt);
+  EXPECT_THAT(named("[]"), testing::Optional(testing::IsEmpty()));
+  EXPECT_THAT(named(R"(["_C", "vllm"])"),
+              testing::Optional(testing::ElementsAre("_C", "vllm")));
+  for (const char* bad : {R"("_C")", "[1]", R"({"_C": 1})"}) {
+    EXPECT_THAT(
+        ErrorOf(absl::StrCat(R"({"dump_path": "d", "custom_op_namespaces": )",
+                             bad, "}")),
+        HasSubstr("custom_op_namespaces: "));
+  }
+}
+
 TEST(ConfigTest, ConstructorArgumentsBeatTheFile) {
   ConfigOverrides overrides;
   overrides.task = "tensor";

@@ -26,11 +26,14 @@ class Job:
     def __init__(self, collector, debugger) -> None:
         self._collector = collector
         self._debugger = debugger
+        # A call of each step beside the three.
+        self.more = lambda: None
         debugger._session.native.wait_connected(60.0)
 
     def step(self) -> None:
         self._debugger.start()
         torch.abs(F.relu(torch.ones(2))).add(1)
+        self.more()
         self._debugger.stop()
         self._debugger.step()
 
@@ -85,6 +88,29 @@ def test_an_operators_list_is_recorded_until_it_is_taken_back(job, dump, tmp_pat
     job.cli("config", "set", config, "--own-api-list")
     assert job.recorded() == OWN
     assert job._collector.json("config", "get").get("api_list", "") == ""
+
+
+def test_an_operators_config_says_whose_operators_are_recorded(job, dump, tmp_path) -> None:
+    library = torch.library.Library("rpset", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    job.more = lambda: torch.ops.rpset.twice(torch.ones(2))
+
+    def recorded() -> bool:
+        return "rpset.twice.0.forward" in job.recorded()
+
+    job.step()
+    assert not recorded()
+    named = tmp_path / "named.json"
+    named.write_text(json.dumps({**json.loads(dump.config_path.read_text()), "custom_op_namespaces": ["rpset"]}))
+    job.cli("config", "set", str(named))
+    assert recorded()
+    job.cli("config", "set", str(dump.config_path))
+    assert not recorded()
+    named.write_text(json.dumps({**json.loads(dump.config_path.read_text()), "custom_op_namespaces": [1]}))
+    refused = job.cli("config", "set", str(named), code=2)
+    assert "custom_op_namespaces: 1 is not legal" in refused.stderr
+    assert not recorded()
 
 
 @pytest.mark.parametrize("text,said", [

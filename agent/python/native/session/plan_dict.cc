@@ -59,6 +59,8 @@ py::dict PlanDict(const Plan& plan) {
     out["last_step"] = *last;
   out["scope"] = plan.scope;
   out["list"] = plan.list;
+  if (plan.custom_op_namespaces.has_value())
+    out["custom_op_namespaces"] = *plan.custom_op_namespaces;
   out["tensor_list"] = plan.tensor_list;
   out["forward"] = plan.data_mode.forward;
   out["backward"] = plan.data_mode.backward;

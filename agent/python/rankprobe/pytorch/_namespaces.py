@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -12,22 +11,13 @@ import torch
 from rankprobe.pytorch._apis import Apis
 from rankprobe.pytorch._process import warn
 
-# msprobe's.
-_DEFAULT = ["_C_ascend"]
 
-
-def namespaces_of(config_json: str) -> list[str]:
-    """Of a config. Raises ValueError for what is no list of texts."""
-    try:
-        data = json.loads(config_json)
-    except (ValueError, RecursionError):
-        return _DEFAULT
-    names = data.get("custom_op_namespaces") if isinstance(data, dict) else None
-    if names is None:
-        return _DEFAULT
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"custom_op_namespaces must be a list of str, not {names!r}")
-    return names
+def namespaces_of(plan: dict) -> list[str]:
+    """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM vLLM's own."""
+    named = plan.get("custom_op_namespaces")
+    if named is not None:
+        return named
+    return ["_C_ascend", "_C", "vllm"] if "vllm" in sys.modules else ["_C_ascend"]
 
 
 class Namespaces:

@@ -9,7 +9,6 @@ from typing import Optional
 
 from rankprobe import _native
 from rankprobe.pytorch import _config
-from rankprobe.pytorch._namespaces import namespaces_of
 from rankprobe.pytorch._process import warn
 from rankprobe.pytorch._session import RankSession
 
@@ -25,8 +24,6 @@ class Switch:
     def __init__(self, file: _config.ConfigFile) -> None:
         self._file = file
         self.plan, self.notes = _config.parse(file.text, file.path)
-        # Of config.json, and of its last edit that was taken.
-        self.namespaces = namespaces_of(file.text)
         self.enabled: bool = self.plan.get("dump_enable", True)
         # The plan is still the one that the constructor was given.
         self._own = True
@@ -82,11 +79,8 @@ class Switch:
             try:
                 for note in _config.parse(edit.text)[1]:
                     warn(note)
-                namespaces = namespaces_of(edit.text)
             except ValueError as error:
                 fault = str(error)
         fault, _ = session.native.edit_config(self.config_path, edit.text, fault, session.embedded is not None)
-        if not fault:
-            self.namespaces = namespaces
-        else:
+        if fault:
             print(_native.fault_line(self.config_path, fault), end="", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._monitor import Monitor
-from rankprobe.pytorch._namespaces import Namespaces
+from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
 from rankprobe.pytorch._notices import Notices
 from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
 from rankprobe.pytorch._requests import Requests, read_requests
@@ -102,7 +102,7 @@ class PrecisionDebugger:
                 return
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
-            self._namespaces = Namespaces(self._instruments.apis, self._switch.namespaces)
+            self._namespaces = Namespaces(self._instruments.apis, namespaces_of(self._switch.plan))
             self._wrap_ops = WrapOps(self._instruments.apis, functions)
             self._run_card = RunCard(self._capture, self._instruments.on_first_module)
             self._monitor = Monitor(self._capture)
@@ -297,7 +297,7 @@ class PrecisionDebugger:
         if model is not None:
             self._instruments.watch(model, plan, token_range is not None)
         if plan["records_apis"]:
-            self._namespaces.use(self._switch.namespaces)
+            self._namespaces.use(namespaces_of(plan))
             self._namespaces.refresh()
             self._wrap_ops.refresh()
         self._steps.begin(token_range)
