@@ -192,7 +192,8 @@ TEST_F(BoundRanksTest, NobodyHasSeenAPlanThatHeWasNotSent) {
   EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_OPERATOR);
   EXPECT_THAT(
       Outcomes(),
-      ElementsAre(HasSubstr("not applied: read before the operator's plan")));
+      ElementsAre("dumping on, said anna: agreed on as epoch 2",
+                  HasSubstr("not applied: read before the operator's plan")));
 }
 
 TEST_F(BoundRanksTest, ARuleThatFiresReachesTheRanksOfTheToken) {

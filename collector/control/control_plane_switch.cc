@@ -23,6 +23,25 @@ namespace {
 // Of what an agent says.
 constexpr size_t kMaxReasonBytes = 1024;
 
+// Triggers and files have events of their own, with their reason.
+v1::Event SwitchEvent(const std::string& run, const std::vector<int64_t>& ranks,
+                      const v1::PlanSpec& spec) {
+  v1::Event told;
+  told.set_kind(v1::Event::KIND_SWITCHED);
+  told.set_run(run);
+  told.set_step(spec.effective_at_step());
+  std::string what = spec.enabled() ? "dumping on" : "dumping off";
+  if (spec.for_steps() == 1) absl::StrAppend(&what, " for one step");
+  if (spec.for_steps() > 1)
+    absl::StrAppend(&what, " for ", spec.for_steps(), " steps");
+  if (!ranks.empty()) absl::StrAppend(&what, ", ranks ", IntSet(ranks).Text());
+  told.set_detail(absl::StrCat(
+      what, ", said ",
+      spec.source_detail().empty() ? "an operator" : spec.source_detail()));
+  told.set_outcome(absl::StrCat("agreed on as epoch ", spec.epoch()));
+  return told;
+}
+
 // Also where nobody asked for it now: it is in the run's config.
 ControlPlane::SwitchDone SayingRequest(const Plan& config,
                                        ControlPlane::SwitchDone done) {
@@ -152,9 +171,11 @@ void ControlPlane::Agree(const std::string& run_name,
                          const std::shared_ptr<const CompiledPlan>& plan) {
   Run* const run = LoadRun(run_name);
   run->plans.Set(plan, ranks);
-  // An operator overrules a file that cannot be used.
-  if (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR)
+  if (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR) {
+    // An operator overrules a file that cannot be used.
     run->edits.SetFault("");
+    EmitEvent(SwitchEvent(run_name, ranks, plan->spec));
+  }
   // Who came while it was being agreed on was welcomed with the old plan: it
   // comes again and gets this one.
   for (const auto& [session, agent] : agents_) {

@@ -267,9 +267,12 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   Enable();
   std::atomic<bool> committed{false};
   std::atomic<uint64_t> epoch{0};
-  fs_.SetDelay([&](const std::string&) {
+  // The event of the switch is written when the commit is out.
+  std::atomic<bool> syncing{false};
+  fs_.SetDelay([&](const std::string& called) {
     absl::MutexLock lock(&rank.mutex);
-    committed = committed || HasCommit(rank.inbox, epoch);
+    committed = committed || (!syncing && HasCommit(rank.inbox, epoch));
+    syncing = syncing || called == "Sync";
   });
   {
     absl::MutexLock lock(&rank.mutex);
@@ -278,6 +281,7 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   ASSERT_TRUE(Accept(&rank, 10).has_value());
   control_->WaitForSaves();
   fs_.SetDelay(nullptr);
+  EXPECT_TRUE(syncing);
   EXPECT_FALSE(committed) << "before it was synced";
   EXPECT_TRUE(HasCommit(rank.Take(), epoch));
   // Nothing that is done in an orderly end may help.
