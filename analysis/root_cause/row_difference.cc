@@ -35,6 +35,14 @@ double ElementsOf(const DumpRow& row) {
   return elements;
 }
 
+// Elements of all dimensions but the last.
+double RowsOf(const DumpRow& row) {
+  const JsonValue* const shape =
+      row.record == nullptr ? nullptr : row.record->Find("shape");
+  if (shape == nullptr || shape->items().empty()) return 1;
+  return ElementsOf(row) / std::max(1.0, shape->items().back().number);
+}
+
 // How far two values of one statistic are apart, relative to `size`.
 double ValueDifference(const JsonValue& x, const JsonValue& y, double size) {
   if (!x.is_number() || !y.is_number()) {
@@ -89,12 +97,27 @@ std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
   return most;
 }
 
+// The norm of the reference, which rows of integers and of float64 have not:
+// then the largest that it can be. Unset where nothing bounds it.
+std::optional<double> NormOrBound(const RowPair& pair) {
+  const JsonValue& norm = pair.reference->stats[kNorm];
+  if (norm.is_number()) return std::fabs(norm.number);
+  double most = 0;
+  for (const Stat stat : {kMax, kMin}) {
+    const JsonValue& value = pair.reference->stats[stat];
+    if (!value.is_number() || !std::isfinite(value.number)) return std::nullopt;
+    most = std::max(most, std::fabs(value.number));
+  }
+  return most * std::sqrt(ElementsOf(*pair.reference));
+}
+
 // Of the elements, relative to the norm; unset where they were not compared.
 std::optional<double> ElementDifference(const RowPair& pair) {
   const auto& distance = pair.tensor.values[kEuclideanDistance];
-  const JsonValue& norm = pair.reference->stats[kNorm];
-  if (distance.has_value() && norm.is_number() && norm.number > 0) {
-    return *distance / norm.number;
+  if (distance == 0) return 0;
+  if (const auto norm = NormOrBound(pair);
+      distance.has_value() && norm.value_or(0) > 0) {
+    return *distance / *norm;
   }
   if (pair.tensor.state == TensorMetrics::State::kSpecialsDiffer ||
       pair.tensor.state == TensorMetrics::State::kShapeMismatch) {
@@ -160,6 +183,11 @@ double AutoTolerance(const DumpRow& output,
         std::max({1.0, std::sqrt(sizes[0] * sizes[1] / out), sizes[0] / out});
   } else if (sizes.size() == 1) {
     length = std::max(1.0, sizes[0] / out);
+  }
+  if (output.state == RowState::kParametersGrad) {
+    // A sum over all that went in, though a parameter of several experts has
+    // more elements than what one product of it gave.
+    for (const DumpRow* row : operands) length = std::max(length, RowsOf(*row));
   }
   return 4 * epsilon * std::sqrt(length);
 }

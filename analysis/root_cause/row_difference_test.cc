@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,18 @@ TEST_F(RowDifferenceTest, OfElements) {
   }
 }
 
+TEST_F(RowDifferenceTest, OfElementsThatHaveNoNorm) {
+  // Indices in another order: the largest that the norm of two can be is
+  // 5 sqrt(2).
+  const std::string indices = R"("Max":5,"Min":-3,"Mean":null,"Norm":null)";
+  TensorMetrics metrics;
+  metrics.state = TensorMetrics::State::kCompared;
+  metrics.values[kEuclideanDistance] = std::sqrt(2.0);
+  EXPECT_NEAR(*Difference(indices, indices, metrics), 0.2, 1e-12);
+  metrics.values[kEuclideanDistance] = 0;
+  EXPECT_EQ(Difference(indices, indices, metrics), 0);
+}
+
 TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
   const auto row = [](JsonDocument* document, const std::string& dtype,
                       const std::string& shape) {
@@ -116,6 +129,12 @@ TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
   JsonDocument e;
   const DumpRow integers = row(&e, "torch.int64", "8,16");
   EXPECT_EQ(AutoTolerance(integers, {&integers}), 0);
+  // The gradient of all experts' weights: each is a sum over its tokens.
+  JsonDocument f;
+  DumpRow experts = row(&f, "torch.float32", "100,100,16");
+  const double one = AutoTolerance(experts, {&left, &left});
+  experts.state = RowState::kParametersGrad;
+  EXPECT_NEAR(AutoTolerance(experts, {&left, &left}) / one, 2, 1e-9);
 }
 
 }  // namespace
