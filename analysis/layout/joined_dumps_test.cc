@@ -51,12 +51,16 @@ class JoinedDumpsTest : public ::testing::Test {
                absl::StrCat(R"({"task":")", task, R"(","data":{)",
                             absl::StrJoin(calls, ","), "}}"));
   }
-  absl::Status Join(const LayoutOptions& options = {}) {
+  absl::Status Join(const LayoutOptions& options = {},
+                    const std::string& target = "n",
+                    const std::string& reference = "b") {
     auto report =
-        JoinDumps(file_system_.get(), dir_.path() + "/n", dir_.path() + "/b",
-                  options, absl::StrCat(dir_.path(), "/out", ++runs_));
-    if (report.ok()) report_ = *std::move(report);
-    return report.status();
+        JoinDumps(file_system_.get(), absl::StrCat(dir_.path(), "/", target),
+                  absl::StrCat(dir_.path(), "/", reference), options,
+                  absl::StrCat(dir_.path(), "/out", ++runs_));
+    if (!report.ok()) return report.status();
+    report_ = *std::move(report);
+    return absl::OkStatus();
   }
   std::unique_ptr<DumpReader> Open(const std::string& side) {
     auto dump = DumpReader::Open(
@@ -68,6 +72,7 @@ class JoinedDumpsTest : public ::testing::Test {
   }
   static std::vector<std::string> Names(const DumpReader& dump) {
     std::vector<std::string> out;
+    out.reserve(dump.size());
     for (size_t i = 0; i < dump.size(); ++i) out.emplace_back(dump.name(i));
     return out;
   }
@@ -81,6 +86,7 @@ class JoinedDumpsTest : public ::testing::Test {
     EXPECT_TRUE(dump.Read(*index, &record).ok());
     EXPECT_TRUE(ReadRows(call, dump.stats(), &record, &rows).ok());
     std::vector<std::string> out;
+    out.reserve(rows.size());
     for (const DumpRow& row : rows) {
       out.push_back(absl::StrCat(row.shape, " ", PythonText(row.stats[kMax]),
                                  " ", PythonText(row.stats[kMean]),
@@ -199,6 +205,77 @@ TEST_F(JoinedDumpsTest, CopiesThatDifferAreCountedAndTheWrongOneIsTaken) {
   EXPECT_THAT(report_.target.differing,
               ElementsAre("Module.a.Linear.forward.0.output.0: ranks 0 and 1"));
   EXPECT_EQ(report_.target.refused, 0);
+}
+
+// transformers' own tensor parallel layers take and give plain tensors.
+TEST_F(JoinedDumpsTest, AModuleThatComputesWithItsPartOfTheWeightHasOneModel) {
+  const auto call = [](const std::string& name, const std::string& in,
+                       const std::string& out, const std::string& weight) {
+    return absl::StrCat("\"", name, R"(":{"input_args":[)", in,
+                        R"(],"input_kwargs":{},"output":[)", out,
+                        R"(],"parameters":{"weight":)", weight, "}}");
+  };
+  const std::string name = "Module.a.Linear.forward.0";
+  const std::string shard1 = R"({"Shard":{"dim":1}})";
+  for (const int rank : {0, 1}) {
+    const std::string dir = absl::StrCat("/step0/rank", rank);
+    Write("rows" + dir, {call(name, Plain("[5,2]", 1), Plain("[5,3]", rank),
+                              OnPair(kShard0, "[3,2]", rank))});
+    Write("columns" + dir, {call(name, Plain("[5,3]", rank), Plain("[5,2]", 1),
+                                 OnPair(shard1, "[2,3]", rank))});
+    // FSDP has gathered the weight when the module works, and has not when it
+    // is recorded.
+    Write("storage" + dir,
+          {call(name, Plain("[5,2]", rank), Plain("[5,6]", rank),
+                OnPair(kShard0, "[3,2]", rank))});
+  }
+  Write("b/step0/rank0",
+        {call(name, Plain("[5,2]", 1), Plain("[5,6]", 1), Plain("[6,2]", 1))});
+  Write("c/step0/rank0",
+        {call(name, Plain("[5,6]", 1), Plain("[5,2]", 1), Plain("[2,6]", 1))});
+  ASSERT_TRUE(Join({}, "rows", "b").ok());
+  EXPECT_THAT(Rows(*Open("target"), name),
+              ElementsAre("[5, 2] 1 1", "[6, 2] 1 0.5", "[5, 6] 1 0.5"));
+  EXPECT_EQ(report_.target.by_shape, 1);
+  ASSERT_TRUE(Join({}, "columns", "c").ok());
+  EXPECT_THAT(Rows(*Open("target"), name),
+              ElementsAre("[5, 6] 1 0.5", "[2, 6] 1 0.5", "[5, 2] 1 1"));
+  ASSERT_TRUE(Join({}, "storage", "b").ok());
+  EXPECT_THAT(Rows(*Open("target"), name),
+              ElementsAre(HasSubstr("share no model"), "[6, 2] 1 0.5",
+                          HasSubstr("share no model")));
+}
+
+TEST_F(JoinedDumpsTest, InsideOfExpertsEachRankHasItsOwn) {
+  const std::string inside = "Module.moe.act.SiLU.forward.0";
+  const std::string beside = "Module.moe.gate.Router.forward.0";
+  const auto experts = [](const std::string& weight) {
+    return absl::StrCat(
+        R"("Module.moe.FSDPExperts.forward.0":{"input_args":[],"output":[],)",
+        R"("parameters":{"up":)", weight, "}}");
+  };
+  // A DTensor somewhere makes the ranks one model's.
+  const std::string linear = Entry("Module.a.Linear.forward.0", Plain("[2]", 1),
+                                   OnPair(kShard0, "[1]", 1));
+  for (const int rank : {0, 1}) {
+    const std::string dir = absl::StrCat("n/step0/rank", rank);
+    Write(dir, {linear, experts(OnPair(kShard0, "[1,3,2]", 1)),
+                Entry(inside, Plain("[4]", 1), Plain("[4]", rank)),
+                Entry(beside, Plain("[4]", 1), Plain("[4]", rank))});
+    dir_.Write(dir + "/construct.json",
+               absl::StrCat(R"({")", inside,
+                            R"(":"Module.moe.FSDPExperts.forward.0",)",
+                            R"("Module.moe.FSDPExperts.forward.0":null})"));
+  }
+  Write("b/step0/rank0", {linear, experts(Plain("[2,3,2]", 1)),
+                          Entry(inside, Plain("[4]", 1), Plain("[4]", 0)),
+                          Entry(beside, Plain("[4]", 1), Plain("[4]", 0))});
+  ASSERT_TRUE(Join().ok());
+  EXPECT_THAT(Rows(*Open("target"), inside),
+              ElementsAre("[4] 1 1", HasSubstr("inside of experts")));
+  EXPECT_THAT(Rows(*Open("target"), beside), ElementsAre("[4] 1 1", "[4] 1 1"));
+  EXPECT_EQ(report_.target.copies_differ, 1);
+  EXPECT_EQ(report_.target.refused, 1);
 }
 
 TEST_F(JoinedDumpsTest, BatchesOfDataParallelRanks) {

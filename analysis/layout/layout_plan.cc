@@ -279,6 +279,10 @@ class Planner {
       by_shape_ = true;
       return Shards(std::move(pieces), *dim);
     }
+    if (facts_.inside_experts && !SameValues(pieces)) {
+      return Refused(
+          "computed inside of experts, of which each rank has its own");
+    }
     if (whole_ == nullptr && !SameValues(pieces)) {
       return Refused(
           "no placement is recorded, its ranks differ, and the other run has "

@@ -72,6 +72,9 @@ struct LayoutFacts {
   // Groups of ranks have one global batch between them, split on dimension 0 in
   // the order of ranks: the user's word.
   bool split_batch = false;
+  // Inside of experts of which each rank has some: what ranks of one model hold
+  // plain is of their own experts.
+  bool inside_experts = false;
 };
 
 struct PlannedTensor {

@@ -14,6 +14,64 @@
 #include "common/base/status_macros.h"
 
 namespace rankprobe::analysis {
+namespace {
+
+// Its DTensors, or its plain ones.
+std::vector<TensorPart> PartsIn(const JsonValue& value, bool placed,
+                                int64_t rank, StatSet stats) {
+  std::vector<TensorPart> out;
+  std::string place;
+  EachLeaf(value, &place, [&](const std::string&, const JsonValue& leaf) {
+    if ((leaf.Find("device_mesh") != nullptr) != placed) return;
+    auto part = ReadTensorPart(rank, stats, leaf);
+    if (part.ok() && part->mesh.has_value() == placed) {
+      out.push_back(*std::move(part));
+    }
+  });
+  return out;
+}
+
+bool HasFeatures(const JsonValue* value, int64_t features) {
+  if (value == nullptr) return false;
+  const std::vector<TensorPart> parts = PartsIn(*value, false, 0, StatSet());
+  return std::any_of(parts.begin(), parts.end(), [&](const TensorPart& part) {
+    return !part.shape.empty() && part.shape.back() == features;
+  });
+}
+
+// "Module.a.Experts.backward.0" -> "Module.a.Experts"
+absl::string_view ModuleOf(absl::string_view call) {
+  for (const absl::string_view word : {".forward.", ".backward."}) {
+    const size_t end = call.rfind(word);
+    if (end != absl::string_view::npos) return call.substr(0, end);
+  }
+  return call;
+}
+
+bool IsShared(const TensorPart& weight, int64_t dim) {
+  return weight.mesh->ranks.size() > 1 && weight.mesh->shape.size() == 1 &&
+         weight.placements.size() == 1 &&
+         weight.placements[0].kind == Placement::Kind::kShard &&
+         weight.placements[0].dim == dim;
+}
+
+// The matrices of several experts, one behind another.
+bool HasSomeExperts(const TensorPart& weight) {
+  return weight.shape.size() == 3 && IsShared(weight, 0);
+}
+
+// A linear module with a part of its weight's rows gives as many features, one
+// with a part of the columns takes as many. Around a weight that is sharded for
+// its storage alone tensors have all features.
+bool ComputesWithPart(const TensorPart& weight, const JsonValue& call) {
+  if (weight.shape.size() != 2) return false;
+  return (IsShared(weight, 0) &&
+          HasFeatures(call.Find("output"), weight.shape[0])) ||
+         (IsShared(weight, 1) &&
+          HasFeatures(call.Find("input_args"), weight.shape[1]));
+}
+
+}  // namespace
 
 bool IsLeaf(const JsonValue& value) {
   const JsonValue* const type = value.Find("type");
@@ -86,6 +144,23 @@ std::string StepRanks::ParentOf(const Call& call) const {
   return it == parents.end() ? "" : NameOf(source.rank, it->second);
 }
 
+bool StepRanks::InsideSharedExperts(const Call& call) const {
+  if (shared_experts_.empty()) return false;
+  const Source& source = call.sources[0];
+  const auto& parents = parents_[source.rank];
+  absl::string_view name = dumps_[source.rank]->name(source.entry);
+  // No tree is deeper; a damaged one may be a ring.
+  for (int depth = 0; depth < 100; ++depth) {
+    const auto it = parents.find(name);
+    if (it == parents.end()) return false;
+    name = it->second;
+    if (shared_experts_.contains(ModuleOf(NameOf(source.rank, name)))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
                                           absl::Span<const DumpPlace> ranks,
                                           const DumpReader* whole) {
@@ -116,7 +191,7 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
     out.stage_names_ = StageNames(out.dumps_, out.ranks_, *whole);
   }
   out.Order(whole);
-  RP_RETURN_IF_ERROR(out.FindGroups());
+  RP_RETURN_IF_ERROR(out.ReadModules());
   return out;
 }
 
@@ -166,9 +241,10 @@ void StepRanks::Order(const DumpReader* whole) {
   calls_ = std::move(calls);
 }
 
-// Ranks whose modules work on one DTensor are one model's. Parameters do not
-// count: ranks of FSDP share those and compute on their own.
-absl::Status StepRanks::FindGroups() {
+// Ranks whose modules work on one DTensor are one model's. Parameters count
+// where a module computes with its part of them: ranks of FSDP share those as
+// well, and compute on their own.
+absl::Status StepRanks::ReadModules() {
   std::map<int64_t, int64_t> parent;
   const auto root = [&parent](int64_t rank) {
     while (true) {
@@ -176,6 +252,10 @@ absl::Status StepRanks::FindGroups() {
       if (it->second == rank) return rank;
       rank = it->second;
     }
+  };
+  const auto one_model = [&](const DeviceMesh& mesh) {
+    const int64_t first = root(mesh.ranks[0]);
+    for (const int64_t other : mesh.ranks) parent[root(other)] = first;
   };
   JsonDocument record;
   for (size_t rank = 0; rank < dumps_.size() && dumps_.size() > 1; ++rank) {
@@ -189,18 +269,19 @@ absl::Status StepRanks::FindGroups() {
       RP_RETURN_IF_ERROR(dump.Read(i, &record));
       for (const JsonMember& section : record.root().fields()) {
         if (section.key == "parameters") continue;
-        std::string place;
-        EachLeaf(section.value, &place,
-                 [&](const std::string&, const JsonValue& leaf) {
-                   if (leaf.Find("device_mesh") == nullptr) return;
-                   const auto part =
-                       ReadTensorPart(ranks_[rank], dump.stats(), leaf);
-                   if (!part.ok() || !part->mesh.has_value()) return;
-                   const int64_t first = root(part->mesh->ranks[0]);
-                   for (const int64_t other : part->mesh->ranks) {
-                     parent[root(other)] = first;
-                   }
-                 });
+        for (const TensorPart& part :
+             PartsIn(section.value, true, ranks_[rank], dump.stats())) {
+          one_model(*part.mesh);
+        }
+      }
+      const JsonValue* const parameters = record.root().Find("parameters");
+      if (parameters == nullptr) continue;
+      for (const TensorPart& weight :
+           PartsIn(*parameters, true, ranks_[rank], dump.stats())) {
+        if (ComputesWithPart(weight, record.root())) one_model(*weight.mesh);
+        if (HasSomeExperts(weight)) {
+          shared_experts_.emplace(ModuleOf(NameOf(rank, name)));
+        }
       }
     }
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dumps of a step's ranks under the names that their calls have in a run on
-// one rank: which ranks recorded a call, in which order calls were made, and
-// which ranks compute one model. Immutable after Open; used on one thread.
+// one rank: which ranks recorded a call, in which order calls were made, which
+// ranks compute one model, and where each has experts of its own. Immutable
+// after Open; used on one thread.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -45,6 +47,8 @@ class StepRanks {
   // The name of the call that made this one, empty where none did or no module
   // tree was recorded.
   std::string ParentOf(const Call& call) const;
+  // Made inside of a module of which each rank has some of the experts.
+  bool InsideSharedExperts(const Call& call) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
   // LayoutFacts::model_groups
@@ -52,7 +56,7 @@ class StepRanks {
 
  private:
   void Order(const DumpReader* whole);
-  absl::Status FindGroups();
+  absl::Status ReadModules();
 
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<int64_t> ranks_;
@@ -61,6 +65,7 @@ class StepRanks {
       parents_;  // as recorded; by rank
   std::vector<Call> calls_;
   std::map<int64_t, int64_t> groups_;
+  absl::flat_hash_set<std::string> shared_experts_;  // ModuleOf their calls
 };
 
 // With its module tree, where it has one.

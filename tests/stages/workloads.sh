@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Public programs watched by rankprobe, beside the real msprobe (tests/workloads). Not in the default set, which runs five of
-# them in stage interop. Packages from PyPI, in build/venv-workloads; results in build/workloads/results.json, and
+# Public programs watched by rankprobe, beside the real msprobe (tests/workloads), and runs of public models on several ranks
+# against one (test_sharded.py). Not in the default set, which runs five of the programs in stage interop. Packages from PyPI,
+# in build/venv-workloads; results in build/workloads/results.json, and
 #   build/venv-workloads/bin/python tests/workloads/table.py build/workloads/results.json > docs/workloads.md
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 # No torchvision, and so no timm: its package on PyPI is for CUDA.
