@@ -25,6 +25,7 @@ libzstd libzstd-dev
 libdeflate libdeflate-dev
 xxhash libxxhash-dev
 libarchive libarchive-dev
+boost libboost1.74-dev
 sqlite3 libsqlite3-dev
 yaml-cpp libyaml-cpp-dev
 libxlsxwriter libxlsxwriter-dev

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-CHECKED = re.compile(r"(common|agent/runtime|collector|dump_format|analysis|cli)/")
+CHECKED = re.compile(r"(common|agent/runtime|collector|dump_format|analysis|cli|web)/")
 NOT_CHECKED = re.compile(r"_test\.cc$|_benchmark\.cc$|/testing/|/fuzz/")
 
 

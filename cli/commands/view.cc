@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// view: the page, served by this process to this machine's browser.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cli/app.h"
+#include "cli/client/scratch_directory.h"
+#include "cli/flags/numbers.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+#include "common/io/file_system.h"
+#include "common/text/json_text.h"
+#include "web/view_server.h"
+
+namespace rankprobe {
+namespace {
+
+struct ViewFlags {
+  uint16_t port = 0;
+  bool no_open = false;
+};
+
+bool HasDisplay() {
+  for (const char* name : {"DISPLAY", "WAYLAND_DISPLAY"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return true;
+  }
+  return false;
+}
+
+// Asks the desktop for a browser, and does not care whether there is one: the
+// address was printed. What a process was started with is for everybody on the
+// machine to read, so the browser is given a file of the user that leads to the
+// address, and not the address.
+class Opener {
+ public:
+  Opener() = default;
+  Opener(const Opener&) = delete;
+  Opener& operator=(const Opener&) = delete;
+  ~Opener() {
+    if (child_ > 0) ::waitpid(child_, nullptr, WNOHANG);
+  }
+
+  void Open(const std::string& address) {
+    auto scratch = ScratchDirectory::Make(file_system_.get());
+    if (!scratch.ok()) return;
+    scratch_.emplace(*std::move(scratch));
+    const std::string path = absl::StrCat(scratch_->path(), "/rankprobe.html");
+    const std::string page = absl::StrCat(
+        "<!doctype html><meta charset=utf-8><meta http-equiv=refresh "
+        "content=\"0;url=",
+        address, "\"><a href=\"", address, "\">rankprobe</a>\n");
+    std::FILE* const file = std::fopen(path.c_str(), "wxe");
+    if (file == nullptr) return;
+    std::fwrite(page.data(), 1, page.size(), file);
+    if (std::fclose(file) == 0) Spawn(path);
+  }
+
+ private:
+  void Spawn(const std::string& path) {
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+      posix_spawn_file_actions_addopen(&files, fd, "/dev/null", O_RDWR, 0);
+    }
+    // Ctrl-C is for this process; and what is blocked here would be there.
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    sigset_t usual;
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGPIPE);
+    posix_spawnattr_setsigdefault(&attributes, &usual);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK |
+                                              POSIX_SPAWN_SETSIGDEF |
+                                              POSIX_SPAWN_SETPGROUP);
+    std::string program = "xdg-open";
+    std::string argument = path;
+    char* const arguments[] = {program.data(), argument.data(), nullptr};
+    if (::posix_spawnp(&child_, program.c_str(), &files, &attributes, arguments,
+                       environ) != 0) {
+      child_ = 0;
+    }
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+  }
+
+  const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  std::optional<ScratchDirectory> scratch_;
+  pid_t child_ = 0;
+};
+
+absl::Status View(const Globals& globals, const ViewFlags& flags) {
+  // Waited for below; blocked before any thread starts.
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, signal);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  GatewayOptions options;
+  options.collector = globals.collector;
+  options.security = globals.security;
+  options.timeout_seconds = globals.timeout_seconds;
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<ViewServer> view,
+                      ViewServer::Start(flags.port, std::move(options)));
+  if (globals.json) {
+    PrintJson(absl::StrCat("{\"address\":", JsonString(view->address()), "}"));
+  } else {
+    Print(stdout, "%s\n", view->address());
+  }
+  std::fflush(stdout);
+  Opener opener;
+  if (!flags.no_open && HasDisplay()) opener.Open(view->address());
+  ::sigwaitinfo(&ends, nullptr);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterViewCommand(CLI::App* app, Globals* globals,
+                         ParsedCommand* command) {
+  CLI::App* const verb = app->add_subcommand(
+      "view", "the archive in a browser: runs, ranks, steps, values, switches");
+  AddGlobals(verb, globals);
+  auto flags = std::make_shared<ViewFlags>();
+  verb->add_option("--port", flags->port,
+                   "the port of 127.0.0.1 to serve on; default: one that is "
+                   "free")
+      ->check(IntegerWithin(0, 65535));
+  verb->add_flag("--no-open", flags->no_open,
+                 "print the address and open no browser");
+  verb->callback([command, flags] {
+    command->run = [flags](const Globals& g, int*) { return View(g, *flags); };
+  });
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "web/gateway/gateway.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/version.h"
+#include "common/rpc/grpc_channel.h"
+#include "common/text/json_text.h"
+
+namespace rankprobe {
+namespace {
+
+// As the command line: a collector goes through the records of all steps.
+constexpr double kLongSeconds = 3600;
+// A collector takes no more than 256 KiB from a connection whose first call is
+// not whole yet.
+constexpr size_t kLargeBody = 64 << 10;
+
+double WaitSeconds(const v1::SwitchOptions& options) {
+  return options.timeout_ms() == 0 ? 10 : options.timeout_ms() / 1000.0;
+}
+// What a method takes on purpose, beside the usual timeout.
+double ExtraSeconds(const google::protobuf::Message&) { return 0; }
+double ExtraSeconds(const v1::SetConfigRequest& request) {
+  return WaitSeconds(request.options());
+}
+double ExtraSeconds(const v1::SetDumpEnableRequest& request) {
+  return WaitSeconds(request.options());
+}
+double ExtraSeconds(const v1::QueryGridRequest&) { return kLongSeconds; }
+double ExtraSeconds(const v1::GetLedgerRequest&) { return kLongSeconds; }
+double ExtraSeconds(const v1::VerifyRequest&) { return kLongSeconds; }
+
+absl::Status ToJson(const google::protobuf::Message& message,
+                    std::string* json) {
+  google::protobuf::util::JsonPrintOptions options;
+  // A number that is 0 and a text that is empty are there like any other.
+  options.always_print_primitive_fields = true;
+  const auto status =
+      google::protobuf::util::MessageToJsonString(message, json, options);
+  if (status.ok()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "the collector's answer cannot be written as JSON: ",
+      absl::string_view(status.message().data(), status.message().size())));
+}
+
+void SendError(const absl::Status& status, HttpReply* reply) {
+  reply->Send(
+      HttpStatusOf(status.code()), kJsonType,
+      ErrorJson(absl::StatusCodeToString(status.code()), status.message()));
+}
+
+}  // namespace
+
+// One request on its way.
+class Gateway::Call {
+ public:
+  Call(const Gateway& gateway, const std::string& body, HttpReply* reply)
+      : gateway_(gateway), body_(body), reply_(reply) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  template <typename Request, typename Response, typename Stub>
+  void Unary(Stub* stub,
+             grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                          Response*)) {
+    Request request;
+    if (!Read(&request)) return;
+    grpc::ClientContext context;
+    const Cancel cancel(reply_, &context);
+    Prepare(request, &context);
+    Response response;
+    absl::Status status =
+        StatusOf((stub->*method)(&context, request, &response));
+    std::string json;
+    if (status.ok()) status = ToJson(response, &json);
+    if (status.ok() && json.size() > options().max_answer_bytes)
+      status = TooLarge();
+    if (status.ok()) {
+      reply_->Send(200, kJsonType, std::move(json));
+    } else {
+      SendError(status, reply_);
+    }
+  }
+
+  template <typename Request, typename Response, typename Stub>
+  void Stream(Stub* stub,
+              std::unique_ptr<grpc::ClientReader<Response>> (Stub::*method)(
+                  grpc::ClientContext*, const Request&)) {
+    Request request;
+    if (!Read(&request)) return;
+    grpc::ClientContext context;
+    const Cancel cancel(reply_, &context);
+    Prepare(request, &context);
+    const auto reader = (stub->*method)(&context, request);
+    absl::Status status;
+    bool wanted = true;
+    size_t lines = 0;
+    size_t bytes = 0;
+    Response response;
+    while (wanted && reader->Read(&response)) {
+      std::string json;
+      status = ToJson(response, &json);
+      bytes += json.size() + 1;
+      if (status.ok() && bytes > options().max_answer_bytes)
+        status = TooLarge();
+      wanted = status.ok();
+      if (!wanted) break;
+      json.push_back('\n');
+      if (lines++ == 0) reply_->Begin(200, kJsonLinesType);
+      wanted = reply_->Write(json);
+    }
+    if (!wanted) context.TryCancel();
+    const grpc::Status ended = reader->Finish();
+    if (status.ok()) status = StatusOf(ended);
+    if (status.ok()) {
+      if (lines == 0) reply_->Send(200, kJsonLinesType, "");
+    } else if (lines == 0) {
+      SendError(status, reply_);
+    } else {
+      (void)reply_->Write(absl::StrCat(
+          ErrorJson(absl::StatusCodeToString(status.code()), status.message()),
+          "\n"));
+    }
+  }
+
+ private:
+  // Of a call whose client has gone the collector needs no more.
+  class Cancel {
+   public:
+    Cancel(HttpReply* reply, grpc::ClientContext* context) : reply_(reply) {
+      reply_->OnGone([context] { context->TryCancel(); });
+    }
+    Cancel(const Cancel&) = delete;
+    Cancel& operator=(const Cancel&) = delete;
+    ~Cancel() { reply_->OnGone(nullptr); }
+
+   private:
+    HttpReply* const reply_;
+  };
+
+  const GatewayOptions& options() const { return gateway_.options_; }
+
+  bool Read(google::protobuf::Message* request) {
+    const auto status =
+        google::protobuf::util::JsonStringToMessage(body_, request);
+    if (status.ok()) return true;
+    SendError(absl::InvalidArgumentError(absl::StrCat(
+                  "the request is no ", request->GetDescriptor()->name(), ": ",
+                  absl::string_view(status.message().data(),
+                                    status.message().size()))),
+              reply_);
+    return false;
+  }
+
+  template <typename Request>
+  void Prepare(const Request& request, grpc::ClientContext* context) {
+    if (body_.size() >= kLargeBody) Introduce();
+    SetLimits(options().timeout_seconds + ExtraSeconds(request), context);
+  }
+
+  void SetLimits(double seconds, grpc::ClientContext* context) {
+    AddToken(options().security, context);
+    context->set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
+  }
+
+  void Introduce() {
+    grpc::ClientContext context;
+    SetLimits(options().timeout_seconds, &context);
+    v1::GetConfigResponse ignored;
+    // What it answers does not matter: the call after it tells.
+    (void)gateway_.control_->GetConfig(&context, v1::GetConfigRequest(),
+                                       &ignored);
+  }
+
+  absl::Status StatusOf(const grpc::Status& status) const {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      return absl::UnavailableError(
+          absl::StrCat("no rankprobe collector answers at ",
+                       options().collector, ": ", status.error_message()));
+    }
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        status.error_message());
+  }
+
+  absl::Status TooLarge() const {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the answer is larger than ", options().max_answer_bytes >> 20,
+        " MiB: ask for fewer steps, ranks or names"));
+  }
+
+  const Gateway& gateway_;
+  const std::string& body_;
+  HttpReply* const reply_;
+};
+
+struct Gateway::Row {
+  const char* name;
+  std::function<void(Call*, const Gateway&)> answer;
+};
+
+const std::vector<Gateway::Row>& Gateway::Rows() {
+  using Archive = v1::ArchiveService::Stub;
+  using Control = v1::ControlService::Stub;
+#define RP_UNARY(Stub, stub, Method)                                     \
+  {                                                                      \
+#Stub "Service/" #Method, [](Call* call, const Gateway& gateway) {     \
+     call->Unary<v1::Method##Request>(gateway.stub.get(), &Stub::Method); \
+   } \
+  }
+#define RP_STREAM(Stub, stub, Method)                                     \
+  {                                                                       \
+#Stub "Service/" #Method, [](Call* call, const Gateway& gateway) {      \
+     call->Stream<v1::Method##Request>(gateway.stub.get(), &Stub::Method); \
+   } \
+  }
+  // What reads the archive, and switches. Not what writes to the collector's
+  // disk or deletes.
+  static const auto* const rows = new std::vector<Row>{
+      RP_UNARY(Archive, archive_, ListRuns),
+      RP_UNARY(Archive, archive_, ListSteps),
+      RP_STREAM(Archive, archive_, ListCalls),
+      RP_STREAM(Archive, archive_, GetLedger),
+      RP_STREAM(Archive, archive_, QueryGrid),
+      RP_STREAM(Archive, archive_, Verify),
+      RP_UNARY(Control, control_, SetConfig),
+      RP_UNARY(Control, control_, SetDumpEnable),
+      RP_UNARY(Control, control_, GetConfig),
+      RP_UNARY(Control, control_, ListAgents),
+      RP_UNARY(Control, control_, Explain),
+      RP_UNARY(Control, control_, GetTriggers),
+      RP_UNARY(Control, control_, SetTriggers),
+      RP_UNARY(Control, control_, ShipFlight),
+      RP_UNARY(Control, control_, ListEvents),
+  };
+#undef RP_UNARY
+#undef RP_STREAM
+  return *rows;
+}
+
+Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  // A page stays open while a collector restarts: gRPC would not try again for
+  // up to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  const auto channel =
+      MakeChannel(options_.collector, options_.security, arguments);
+  control_ = v1::ControlService::NewStub(channel);
+  archive_ = v1::ArchiveService::NewStub(channel);
+}
+
+void Gateway::Answer(absl::string_view method, const std::string& body,
+                     HttpReply* reply) const {
+  for (const Row& row : Rows()) {
+    if (method != row.name) continue;
+    Call call(*this, body, reply);
+    row.answer(&call, *this);
+    return;
+  }
+  SendError(absl::NotFoundError("there is no such method"), reply);
+}
+
+std::string Gateway::AboutJson() const {
+  return absl::StrCat("{\"version\":", JsonString(Version()),
+                      ",\"collector\":", JsonString(options_.collector), "}");
+}
+
+std::vector<std::string> Gateway::Methods() {
+  std::vector<std::string> names;
+  for (const Row& row : Rows()) names.emplace_back(row.name);
+  return names;
+}
+
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+}  // namespace rankprobe

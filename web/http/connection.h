@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection of the HTTP server: reads a request, has it answered by a
+// worker, writes the answer, and so on. Owned by the operations that are under
+// way for it, of which there is at least one until it is closed.
+//
+// All runs on the socket's strand, but the handler, which runs in a worker and
+// meets the strand in ReplyStream. A failure closes the connection.
+#ifndef RANKPROBE_WEB_HTTP_CONNECTION_H_
+#define RANKPROBE_WEB_HTTP_CONNECTION_H_
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/system/error_code.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "web/http/http_server.h"
+#include "web/http/reply_stream.h"
+#include "web/http/request_guard.h"
+
+namespace rankprobe {
+
+// What the connections of a server share; outlives them.
+struct ConnectionRoom {
+  HttpServerOptions options;
+  HttpHandler handler;
+  GuardRules rules;
+  boost::asio::thread_pool* workers = nullptr;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  // The socket's executor is a strand. `ended` is called once, by whichever
+  // thread lets go of the connection last.
+  Connection(boost::asio::ip::tcp::socket socket, const ConnectionRoom* room,
+             std::function<void()> ended);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  // From any thread:
+  void Start();
+  // Closes as soon as nothing is being answered.
+  void Drain();
+  // Closes now; a handler that runs is told.
+  void Abort();
+
+ private:
+  using Error = boost::system::error_code;
+
+  void NextRequest();
+  void Fill();
+  void OnFilled(Error error, size_t bytes);
+  void ReadHead();
+  void OnHead(Error error);
+  void OnBody(Error error);
+  void Handle();
+  void Pump();
+  void WriteSlice();
+  void OnWritten(Error error, size_t bytes);
+  void AnswerDone();
+  // Answers by itself; the connection's last answer.
+  void Refuse(const Refusal& refusal);
+  void RefuseFault(Error error);
+  // Lets the client read the answer before the connection goes.
+  void Linger();
+  void Discard();
+  void Close();
+  void Arm(absl::Duration timeout);
+
+  boost::asio::ip::tcp::socket socket_;
+  const ConnectionRoom& room_;
+  const std::function<void()> ended_;
+  boost::asio::steady_timer timer_;
+  // Counts what the timer was armed for.
+  uint64_t armed_ = 0;
+  boost::beast::flat_buffer buffer_;
+  std::optional<
+      boost::beast::http::request_parser<boost::beast::http::string_body>>
+      parser_;
+  // There while a request is being answered.
+  std::shared_ptr<ReplyStream> reply_;
+  std::string out_;
+  size_t written_ = 0;
+  size_t discarded_ = 0;
+  bool filling_ = false;
+  bool writing_ = false;
+  bool last_ = false;
+  bool lingering_ = false;
+  bool draining_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_HTTP_CONNECTION_H_

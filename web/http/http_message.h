@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a handler of the HTTP server gets and how it answers.
+#ifndef RANKPROBE_WEB_HTTP_HTTP_MESSAGE_H_
+#define RANKPROBE_WEB_HTTP_HTTP_MESSAGE_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  // As it was sent, up to a '?': "/api/v1/about". Escapes are not undone.
+  std::string path;
+  std::string body;
+};
+
+// One answer. Owned by the server; used by the thread that the handler runs
+// in, until the handler returns. An answer that was not begun by then is a
+// 500, one that was not ended ends.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+
+  // The whole answer; does not wait. Ignored once an answer was begun.
+  virtual void Send(int status, absl::string_view content_type,
+                    std::string body) = 0;
+  // An answer in pieces. Ignored once an answer was begun.
+  virtual void Begin(int status, absl::string_view content_type) = 0;
+  // Waits while the client is behind. False: it has gone, or takes nothing for
+  // the write timeout; what follows is for nobody.
+  virtual bool Write(absl::string_view piece) = 0;
+  // `callback` runs once, in another thread, when the client goes away before
+  // the answer is whole; at once if it has gone. It must neither block nor use
+  // the reply. After OnGone(nullptr) it does not run and is not running.
+  virtual void OnGone(std::function<void()> callback) = 0;
+};
+
+// Called in several threads at once; may block.
+using HttpHandler = std::function<void(const HttpRequest&, HttpReply*)>;
+
+inline constexpr absl::string_view kJsonType = "application/json";
+inline constexpr absl::string_view kJsonLinesType = "application/x-ndjson";
+
+// {"error":{"code":"NOT_FOUND","message":".."}}, the body of every failure.
+std::string ErrorJson(absl::string_view code, absl::string_view message);
+
+// Status line and header of an answer, with what tells a browser to run, load,
+// frame, guess and keep nothing but what this server has sent. No length:
+// chunked.
+std::string ResponseHead(int status, absl::string_view content_type,
+                         const size_t* content_length, bool close);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_HTTP_HTTP_MESSAGE_H_

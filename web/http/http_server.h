@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small HTTP/1.1 server for a page on this machine: keep-alive, bodies of
+// bounded size, answers whole or in pieces with back pressure. What it answers
+// is the handler's; who may ask is decided here (request_guard.h).
+//
+// Two threads move bytes; each request has a thread of its own while its handler
+// runs, so a handler may block. Thread-safe. Failures: Start says why it cannot
+// listen; of a connection they end that connection, and nothing else.
+#ifndef RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
+#define RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "web/http/http_message.h"
+
+namespace rankprobe {
+
+struct HttpServerOptions {
+  // An IPv4 address of this machine alone, 127.a.b.c.
+  std::string address = "127.0.0.1";
+  // 0: any that is free.
+  uint16_t port = 0;
+  // Wanted of every request below /api/. Not empty.
+  std::string token;
+
+  // Further ones are closed at once with a 503.
+  size_t max_connections = 64;
+  uint32_t max_header_bytes = 16 << 10;
+  uint64_t max_body_bytes = 1 << 20;
+  // A connection without a request.
+  absl::Duration idle_timeout = absl::Seconds(60);
+  // A request, from its first byte to its last.
+  absl::Duration request_timeout = absl::Seconds(15);
+  // 256 KiB of an answer that the client does not take.
+  absl::Duration write_timeout = absl::Seconds(30);
+  // What is being answered may go on for so long after Stop.
+  absl::Duration stop_grace = absl::Seconds(1);
+};
+
+class HttpServer {
+ public:
+  // Listens when it returns. INVALID_ARGUMENT: an address beyond this machine;
+  // FAILED_PRECONDITION: the port is taken or may not be used.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+      HttpServerOptions options, HttpHandler handler);
+  // As Stop.
+  virtual ~HttpServer() = default;
+
+  virtual uint16_t port() const = 0;
+  // No connection is accepted, idle ones are closed, answers are ended; after
+  // the grace the rest is cut and its handlers' OnGone run. Returns when no
+  // handler runs. May be called again, by one thread at a time.
+  virtual void Stop() = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_HTTP_HTTP_SERVER_H_

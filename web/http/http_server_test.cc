@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "web/http/http_server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kToken[] = "0123456789abcdef0123456789abcdef";
+
+// A client that says whatever it likes. What it waits for comes within a minute.
+class Client {
+ public:
+  explicit Client(int port, int receive_buffer = 0)
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    if (receive_buffer > 0) {
+      ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer,
+                   sizeof receive_buffer);
+    }
+    const timeval patience{60, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(
+        ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address),
+        0);
+  }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+  ~Client() { Close(); }
+
+  void Close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  // False: the server takes no more.
+  bool Say(absl::string_view text) {
+    while (!text.empty()) {
+      const ssize_t sent = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      text.remove_prefix(static_cast<size_t>(sent));
+    }
+    return true;
+  }
+  // One byte or more, unless the connection is at its end.
+  bool More() {
+    char bytes[16 << 10];
+    const ssize_t got = ::recv(fd_, bytes, sizeof bytes, 0);
+    if (got > 0) heard_.append(bytes, static_cast<size_t>(got));
+    return got > 0;
+  }
+  std::string Rest() {
+    while (More()) {
+    }
+    return std::exchange(heard_, "");
+  }
+  // Up to the end of one answer with a length.
+  std::string Answer() {
+    while (true) {
+      const size_t head = heard_.find("\r\n\r\n");
+      const size_t length = heard_.find("Content-Length: ");
+      if (head != std::string::npos && length != std::string::npos) {
+        const size_t whole =
+            head + 4 + std::strtoul(heard_.c_str() + length + 16, nullptr, 10);
+        if (heard_.size() >= whole) {
+          std::string answer = heard_.substr(0, whole);
+          heard_.erase(0, whole);
+          return answer;
+        }
+      }
+      if (!More()) return std::exchange(heard_, "");
+    }
+  }
+
+ private:
+  int fd_;
+  std::string heard_;
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void Start(HttpHandler handler) {
+    options_.token = kToken;
+    auto server = HttpServer::Start(options_, std::move(handler));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  // Says what it was asked.
+  void StartEcho() {
+    Start([](const HttpRequest& request, HttpReply* reply) {
+      reply->Send(
+          200, "text/plain",
+          absl::StrCat(request.method, " ", request.path, " ", request.body));
+    });
+  }
+  int port() const { return server_->port(); }
+  std::string Host() const { return absl::StrCat("127.0.0.1:", port()); }
+  std::string Get(absl::string_view path) const {
+    return absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", Host(),
+                        "\r\n\r\n");
+  }
+  std::string GetAndClose(absl::string_view path) const {
+    return absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", Host(),
+                        "\r\nConnection: close\r\n\r\n");
+  }
+  std::string PostHead(absl::string_view fields) const {
+    return absl::StrCat("POST /api/v1/x HTTP/1.1\r\nHost: ", Host(),
+                        "\r\nAuthorization: Bearer ", kToken,
+                        "\r\nContent-Type: application/json\r\n", fields,
+                        "\r\n");
+  }
+
+  HttpServerOptions options_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+// The pieces of a chunked body put together; "broken" if they are not whole.
+std::string Unchunked(absl::string_view answer) {
+  std::string body;
+  answer.remove_prefix(answer.find("\r\n\r\n") + 4);
+  while (true) {
+    const size_t line = answer.find("\r\n");
+    if (line == absl::string_view::npos) return "broken";
+    const size_t length =
+        std::strtoul(std::string(answer.substr(0, line)).c_str(), nullptr, 16);
+    if (answer.size() < line + length + 4) return "broken";
+    absl::StrAppend(&body, answer.substr(line + 2, length));
+    if (length == 0) return answer.size() == line + 4 ? body : "broken";
+    answer.remove_prefix(line + length + 4);
+  }
+}
+
+TEST_F(HttpServerTest, AnswersOneAfterAnotherOnOneConnection) {
+  StartEcho();
+  Client client(port());
+  client.Say(Get("/a?b=c"));
+  const std::string first = client.Answer();
+  EXPECT_THAT(first, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(first, HasSubstr("\r\nContent-Type: text/plain\r\n"));
+  for (const char* field :
+       {"Content-Security-Policy: default-src 'none'; script-src 'self'; "
+        "style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "X-Content-Type-Options: nosniff", "Referrer-Policy: no-referrer",
+        "Cross-Origin-Resource-Policy: same-origin",
+        "Cache-Control: no-store"}) {
+    EXPECT_THAT(first, HasSubstr(absl::StrCat("\r\n", field, "\r\n")));
+  }
+  EXPECT_THAT(first, Not(HasSubstr("Access-Control")));
+  EXPECT_THAT(first, Not(HasSubstr("Set-Cookie")));
+  EXPECT_TRUE(absl::EndsWith(first, "\r\n\r\nGET /a "));
+  client.Say(PostHead("Content-Length: 7\r\n") + "{\"a\":1}");
+  EXPECT_TRUE(absl::EndsWith(client.Answer(), "POST /api/v1/x {\"a\":1}"));
+  client.Say(PostHead("Transfer-Encoding: chunked\r\n") +
+             "2\r\n{\"\r\n3\r\na\":\r\n2\r\n1}\r\n0\r\n\r\n");
+  EXPECT_TRUE(absl::EndsWith(client.Answer(), "POST /api/v1/x {\"a\":1}"));
+  // The last one is said to be the last one, and is.
+  client.Say(GetAndClose("/b"));
+  const std::string last = client.Rest();
+  EXPECT_THAT(last, HasSubstr("Connection: close\r\n"));
+  EXPECT_TRUE(absl::EndsWith(last, "GET /b "));
+}
+
+TEST_F(HttpServerTest, RefusesBeforeTheBodyComes) {
+  std::atomic<int> asked{0};
+  Start([&asked](const HttpRequest&, HttpReply* reply) {
+    ++asked;
+    reply->Send(200, "text/plain", "");
+  });
+  const std::string length = "Content-Length: 1000\r\n\r\n";
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403"},
+      {"GET / HTTP/1.1\r\n\r\n", "400"},
+      {absl::StrCat("GET / HTTP/1.1\r\nHost: ", Host(),
+                    "\r\nOrigin: http://evil.example\r\n\r\n"),
+       "403"},
+      {absl::StrCat("POST /api/v1/x HTTP/1.1\r\nHost: ", Host(),
+                    "\r\nContent-Type: application/json\r\n", length),
+       "401"},
+      {absl::StrCat("POST /api/v1/x HTTP/1.1\r\nHost: ", Host(),
+                    "\r\nAuthorization: Bearer ", kToken,
+                    "\r\nContent-Type: text/plain\r\n", length),
+       "415"},
+      {absl::StrCat("DELETE / HTTP/1.1\r\nHost: ", Host(), "\r\n", length),
+       "405"},
+      {absl::StrCat("GET / HTTP/1.0\r\nHost: ", Host(), "\r\n\r\n"), "505"},
+      {absl::StrCat("GET http://", Host(), "/ HTTP/1.1\r\nHost: ", Host(),
+                    "\r\n\r\n"),
+       "400"},
+  };
+  for (const auto& [request, status] : refused) {
+    Client client(port());
+    client.Say(request);
+    const std::string answer = client.Rest();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 " + status)) << request;
+    EXPECT_THAT(answer, HasSubstr("{\"error\":{\"code\":\"")) << request;
+    EXPECT_THAT(answer, HasSubstr("Connection: close\r\n")) << request;
+  }
+  EXPECT_EQ(asked, 0);
+}
+
+TEST_F(HttpServerTest, BodiesAreBounded) {
+  StartEcho();
+  const std::string too_large(options_.max_body_bytes + 1, 'x');
+  {
+    Client client(port());
+    client.Say(
+        PostHead(absl::StrCat("Content-Length: ", too_large.size(), "\r\n")));
+    EXPECT_THAT(client.Rest(), StartsWith("HTTP/1.1 413 ")) << "unsent";
+  }
+  {
+    Client client(port());
+    client.Say(PostHead("Transfer-Encoding: chunked\r\n") +
+               absl::StrCat(absl::Hex(too_large.size()), "\r\n", too_large));
+    EXPECT_THAT(client.Rest(), StartsWith("HTTP/1.1 413 "));
+  }
+  Client client(port());
+  const absl::string_view largest =
+      absl::string_view(too_large).substr(0, options_.max_body_bytes);
+  client.Say(
+      PostHead(absl::StrCat("Content-Length: ", largest.size(), "\r\n")));
+  client.Say(largest);
+  EXPECT_TRUE(absl::EndsWith(client.Answer(), largest));
+}
+
+TEST_F(HttpServerTest, AFloodOfHeaderFieldsIsCut) {
+  StartEcho();
+  Client client(port());
+  client.Say(absl::StrCat("GET / HTTP/1.1\r\nHost: ", Host(), "\r\n"));
+  const std::string field =
+      absl::StrCat("X-Flood: ", std::string(1000, 'x'), "\r\n");
+  size_t said = 0;
+  while (said < (64u << 20) && client.Say(field)) said += field.size();
+  EXPECT_LT(said, 64u << 20);
+  // The answer itself may be lost to the reset.
+  Client one_line(port());
+  one_line.Say(absl::StrCat("GET /", std::string(20000, 'x')));
+  EXPECT_THAT(one_line.Rest(), StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_F(HttpServerTest, ClientsThatAreSlowAreLeft) {
+  options_.idle_timeout = absl::Milliseconds(100);
+  options_.request_timeout = absl::Milliseconds(100);
+  StartEcho();
+  Client silent(port());
+  Client half_head(port());
+  half_head.Say("GET / HTTP/1.1\r\nHost: ");
+  Client half_body(port());
+  half_body.Say(PostHead("Content-Length: 10\r\n") + "{");
+  Client idle(port());
+  idle.Say(Get("/"));
+  EXPECT_THAT(idle.Answer(), HasSubstr("GET /"));
+  for (Client* client : {&silent, &half_head, &half_body, &idle})
+    EXPECT_EQ(client->Rest(), "");
+}
+
+TEST_F(HttpServerTest, RequestsInARowAreAnsweredInTheirOrder) {
+  StartEcho();
+  Client client(port());
+  client.Say(Get("/1") + PostHead("Content-Length: 2\r\n") + "{}" + Get("/3"));
+  EXPECT_TRUE(absl::EndsWith(client.Answer(), "GET /1 "));
+  EXPECT_TRUE(absl::EndsWith(client.Answer(), "POST /api/v1/x {}"));
+  EXPECT_TRUE(absl::EndsWith(client.Answer(), "GET /3 "));
+}
+
+TEST_F(HttpServerTest, GarbageBehindARequestEndsTheConnection) {
+  StartEcho();
+  for (const std::string& garbage :
+       {std::string("\x16\x03\x01\x02", 4), std::string("\0\0\0\0\r\n\r\n", 8),
+        std::string("GET\r\n\r\n"), std::string("{}{}{}\r\n\r\n"),
+        std::string("GET / HTTP/1.1\r\nHost : x\r\n\r\n"),
+        std::string("GET / HTTP/1.1\r\n Host: x\r\n\r\n"),
+        PostHead("Content-Length: 1\r\nContent-Length: 2\r\n"),
+        PostHead("Content-Length: -1\r\n"),
+        PostHead("Transfer-Encoding: chunked\r\n") + "zz\r\n"}) {
+    Client client(port());
+    client.Say(Get("/1") + garbage);
+    EXPECT_TRUE(absl::EndsWith(client.Answer(), "GET /1 "));
+    EXPECT_THAT(client.Answer(), StartsWith("HTTP/1.1 400 ")) << garbage;
+    EXPECT_EQ(client.Rest(), "");
+  }
+}
+
+TEST_F(HttpServerTest, ConnectionsAreCounted) {
+  options_.max_connections = 4;
+  StartEcho();
+  std::vector<std::unique_ptr<Client>> held;
+  for (int i = 0; i < 4; ++i) {
+    held.push_back(std::make_unique<Client>(port()));
+    held.back()->Say(Get("/"));
+    EXPECT_THAT(held.back()->Answer(), StartsWith("HTTP/1.1 200 "));
+  }
+  EXPECT_THAT(Client(port()).Rest(), StartsWith("HTTP/1.1 503 "));
+  held.pop_back();
+  // The server hears of it in its own time.
+  std::string answer;
+  while (!absl::StartsWith(answer, "HTTP/1.1 200 ")) {
+    Client next(port());
+    next.Say(Get("/"));
+    answer = next.Answer();
+  }
+}
+
+TEST_F(HttpServerTest, PiecesCostABoundedBuffer) {
+  constexpr size_t kPiece = 64 << 10;
+  constexpr size_t kPieces = 1024;
+  std::atomic<size_t> written{0};
+  Start([&written](const HttpRequest&, HttpReply* reply) {
+    reply->Begin(200, kJsonLinesType);
+    for (size_t i = 0; i < kPieces; ++i) {
+      if (!reply->Write(std::string(kPiece, static_cast<char>('a' + i % 26))))
+        return;
+      ++written;
+    }
+  });
+  Client client(port(), /*receive_buffer=*/16 << 10);
+  client.Say(GetAndClose("/"));
+  ASSERT_TRUE(client.More());
+  // All that lies on the way: the kernel's buffers and ours.
+  const size_t before = written;
+  EXPECT_LT(before, kPieces / 2);
+  const std::string body = Unchunked(client.Rest());
+  EXPECT_EQ(written, kPieces);
+  ASSERT_EQ(body.size(), kPieces * kPiece);
+  for (size_t i = 0; i < kPieces; ++i)
+    ASSERT_EQ(body[i * kPiece], static_cast<char>('a' + i % 26)) << i;
+}
+
+TEST_F(HttpServerTest, AHandlerIsToldThatItsClientHasGone) {
+  absl::Notification began, told;
+  Start([&](const HttpRequest&, HttpReply* reply) {
+    reply->OnGone([&told] { told.Notify(); });
+    began.Notify();
+    told.WaitForNotification();
+    EXPECT_FALSE(reply->Write("x"));
+  });
+  Client client(port());
+  client.Say(Get("/"));
+  began.WaitForNotification();
+  client.Close();
+  told.WaitForNotification();
+  server_->Stop();
+}
+
+TEST_F(HttpServerTest, AClientThatTakesNothingIsLeft) {
+  options_.write_timeout = absl::Milliseconds(100);
+  absl::Notification left;
+  Start([&left](const HttpRequest&, HttpReply* reply) {
+    reply->Begin(200, kJsonLinesType);
+    while (reply->Write(std::string(64 << 10, 'x'))) {
+    }
+    left.Notify();
+  });
+  Client client(port(), /*receive_buffer=*/16 << 10);
+  client.Say(Get("/"));
+  left.WaitForNotification();
+  server_->Stop();
+}
+
+TEST_F(HttpServerTest, FaultsOfAHandlerAreA500) {
+  Start([](const HttpRequest& request, HttpReply* reply) {
+    if (request.path == "/throw") throw std::runtime_error("a \"fault\"");
+    if (request.path == "/half") reply->Begin(200, "text/plain");
+  });
+  Client client(port());
+  client.Say(Get("/nothing"));
+  EXPECT_THAT(client.Answer(), StartsWith("HTTP/1.1 500 "));
+  client.Say(Get("/throw"));
+  EXPECT_THAT(client.Answer(), HasSubstr("a \\\"fault\\\""));
+  client.Say(GetAndClose("/half"));
+  EXPECT_EQ(Unchunked(client.Rest()), "");
+}
+
+TEST_F(HttpServerTest, StopEndsWhatIsUnderWay) {
+  options_.stop_grace = absl::Milliseconds(50);
+  absl::Notification began, told;
+  Start([&](const HttpRequest& request, HttpReply* reply) {
+    if (request.path != "/wait") return;
+    reply->OnGone([&told] { told.Notify(); });
+    began.Notify();
+    told.WaitForNotification();
+  });
+  Client idle(port());
+  Client half(port());
+  half.Say("GET /");
+  Client waits(port());
+  waits.Say(Get("/wait"));
+  began.WaitForNotification();
+  server_->Stop();
+  EXPECT_TRUE(told.HasBeenNotified());
+  for (Client* client : {&idle, &half, &waits}) EXPECT_EQ(client->Rest(), "");
+}
+
+TEST_F(HttpServerTest, StopLetsAnAnswerEnd) {
+  options_.stop_grace = absl::Seconds(60);
+  absl::Notification began, go_on;
+  Start([&](const HttpRequest&, HttpReply* reply) {
+    began.Notify();
+    go_on.WaitForNotification();
+    reply->Send(200, "text/plain", "whole");
+  });
+  Client client(port());
+  client.Say(Get("/"));
+  began.WaitForNotification();
+  std::thread stopping([this] { server_->Stop(); });
+  go_on.Notify();
+  EXPECT_TRUE(absl::EndsWith(client.Rest(), "whole"));
+  stopping.join();
+}
+
+TEST_F(HttpServerTest, ListensOnThisMachineOnly) {
+  HttpServerOptions options;
+  options.token = kToken;
+  for (const char* address :
+       {"0.0.0.0", "192.0.2.1", "::1", "localhost", "", "evil.example"}) {
+    options.address = address;
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        HttpServer::Start(options, [](const HttpRequest&, HttpReply*) {})
+            .status()))
+        << address;
+  }
+  StartEcho();
+  options.address = "127.0.0.1";
+  options.port = server_->port();
+  const absl::Status taken =
+      HttpServer::Start(options, [](const HttpRequest&, HttpReply*) {
+      }).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(taken));
+  EXPECT_THAT(std::string(taken.message()), HasSubstr(Host()));
+  options.port = 0;
+  options.token = "";
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      HttpServer::Start(options, [](const HttpRequest&, HttpReply*) {
+      }).status()));
+}
+
+}  // namespace
+}  // namespace rankprobe

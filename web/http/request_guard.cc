@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "web/http/request_guard.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/same_bytes.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr char kInvalid[] = "INVALID_ARGUMENT";
+constexpr char kDenied[] = "PERMISSION_DENIED";
+
+std::vector<absl::string_view> ValuesOf(const RequestHead& head,
+                                        absl::string_view name) {
+  std::vector<absl::string_view> values;
+  for (const auto& [field, value] : head.fields) {
+    if (absl::EqualsIgnoreCase(field, name))
+      values.push_back(absl::StripAsciiWhitespace(value));
+  }
+  return values;
+}
+
+bool OnlyValueIs(const RequestHead& head, absl::string_view name,
+                 absl::string_view wanted) {
+  const std::vector<absl::string_view> values = ValuesOf(head, name);
+  return values.size() == 1 && values[0] == wanted;
+}
+
+bool IsApi(const RequestHead& head) {
+  return absl::StartsWith(head.path, "/api/");
+}
+
+// A browser says where a request comes from. "none" is an address that the user
+// typed or opened. A link on another page may open the page, which is the same
+// for everybody; nothing else.
+bool ComesFromOtherSite(const RequestHead& head) {
+  for (const absl::string_view site : ValuesOf(head, "Sec-Fetch-Site")) {
+    if (site == "same-origin" || site == "none") continue;
+    if (IsApi(head) || head.method != "GET" ||
+        !OnlyValueIs(head, "Sec-Fetch-Mode", "navigate") ||
+        !OnlyValueIs(head, "Sec-Fetch-Dest", "document")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool IsJson(const RequestHead& head) {
+  const std::vector<absl::string_view> types = ValuesOf(head, "Content-Type");
+  if (types.size() != 1) return false;
+  const absl::string_view type = absl::StripTrailingAsciiWhitespace(
+      types[0].substr(0, types[0].find(';')));
+  return absl::EqualsIgnoreCase(type, "application/json");
+}
+
+bool HasToken(const RequestHead& head, absl::string_view token) {
+  const std::vector<absl::string_view> values = ValuesOf(head, "Authorization");
+  if (values.size() != 1 || token.empty()) return false;
+  absl::string_view given = values[0];
+  return absl::ConsumePrefix(&given, "Bearer ") && SameBytes(given, token);
+}
+
+}  // namespace
+
+std::optional<Refusal> WhyRefused(const RequestHead& head,
+                                  const GuardRules& rules) {
+  const std::vector<absl::string_view> hosts = ValuesOf(head, "Host");
+  if (hosts.size() != 1)
+    return Refusal{400, kInvalid, "a request names one Host"};
+  const std::string host = absl::AsciiStrToLower(hosts[0]);
+  if (std::find(rules.hosts.begin(), rules.hosts.end(), host) ==
+      rules.hosts.end()) {
+    return Refusal{403, kDenied,
+                   "this server answers to 127.0.0.1 and localhost only"};
+  }
+  for (const absl::string_view origin : ValuesOf(head, "Origin")) {
+    if (!absl::EqualsIgnoreCase(origin, absl::StrCat("http://", host)))
+      return Refusal{403, kDenied, "a page of another site asks"};
+  }
+  if (ComesFromOtherSite(head))
+    return Refusal{403, kDenied, "a page of another site asks"};
+  if (head.method != "GET" && head.method != "POST")
+    return Refusal{405, "UNIMPLEMENTED", "GET and POST only"};
+  if (head.path.empty() || head.path[0] != '/')
+    return Refusal{400, kInvalid, "the target is no path"};
+  if (IsApi(head) && !HasToken(head, rules.token)) {
+    return Refusal{401, "UNAUTHENTICATED",
+                   "the token of this page is missing or wrong: open the "
+                   "address that `rankprobe view` printed"};
+  }
+  if (head.method == "POST" && !IsJson(head))
+    return Refusal{415, kInvalid, "a body is application/json"};
+  return std::nullopt;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `rankprobe view` runs: the page and its API on a port of 127.0.0.1, for
+// whoever knows the token in its address.
+#ifndef RANKPROBE_WEB_VIEW_SERVER_H_
+#define RANKPROBE_WEB_VIEW_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "web/gateway/gateway.h"
+#include "web/http/http_server.h"
+
+namespace rankprobe {
+
+class ViewServer {
+ public:
+  // Serves when it returns; a collector need not be there. `port` 0: any that
+  // is free. FAILED_PRECONDITION: the port is taken or may not be used.
+  static absl::StatusOr<std::unique_ptr<ViewServer>> Start(
+      uint16_t port, GatewayOptions options);
+  ViewServer(const ViewServer&) = delete;
+  ViewServer& operator=(const ViewServer&) = delete;
+  // Ends what is being answered within a second or two.
+  ~ViewServer() = default;
+
+  // "http://127.0.0.1:8080/#token=..": a browser keeps what is behind the # to
+  // itself.
+  const std::string& address() const { return address_; }
+
+ private:
+  explicit ViewServer(GatewayOptions options) : gateway_(std::move(options)) {}
+
+  void Answer(const HttpRequest& request, HttpReply* reply) const;
+
+  const Gateway gateway_;
+  std::string address_;
+  // Uses what is above.
+  std::unique_ptr<HttpServer> server_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_VIEW_SERVER_H_
