@@ -3,7 +3,7 @@
 # All tests of rankprobe, from a bare clone on Debian 12:
 #   ./tests/run.sh            everything
 #   ./tests/run.sh --quick    without the stages that need PyPI
-#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, attack, docs, torch213, interop;
+#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, attack, docs, torch213, view, interop;
 #                             only so: tsan, package (wheels, bare systems), clone, containers, vllm (a server), workloads
 #                             (public programs), and see tests/stages/
 # Each stage prints its own output; the last line is 'N passed, N failed, N skipped'.
@@ -11,7 +11,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/counts.sh"
 
-stages=unit,python,attack,docs,torch213,interop
+stages=unit,python,attack,docs,torch213,view,interop
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) stages=unit,python,attack,docs ;;

@@ -2,6 +2,8 @@
 # What stands beside rankprobe in the interop stage and in benchmarks.
 INTEROP_REQUIREMENTS=(torch==2.13.0 numpy pandas openpyxl tqdm rich pytest mindstudio-probe==26.2.0
   tb-graph-ascend==8.3.2 pyarrow duckdb chdb)
+# PyTorch as it is today, and a driver of Debian's Chromium for stage view.
+TORCH213_REQUIREMENTS=(torch==2.13.0 numpy pytest hypothesis playwright==1.65.2 axe-playwright-python==0.1.8)
 
 # make_venv DIR REQUIREMENT..: a virtual environment with exactly these
 # packages asked for; made once, re-made when the list changes.

@@ -2,7 +2,7 @@
 # The C++ agent against the LibTorch inside a pip-installed PyTorch 2.13.0, and
 # the Python tests under that PyTorch. Installs it once, in build/venv-torch213.
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"
-make_venv "$RANKPROBE_ROOT/build/venv-torch213" torch==2.13.0 numpy pytest hypothesis
+make_venv "$RANKPROBE_ROOT/build/venv-torch213" "${TORCH213_REQUIREMENTS[@]}"
 torch213_python=$RANKPROBE_ROOT/build/venv-torch213/bin/python
 torch213_prefix=$("$torch213_python" -c 'import torch; print(torch.utils.cmake_prefix_path)')
 (

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every page of `rankprobe view` in Chromium, before a real collector with a real training on four ranks that runs meanwhile."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+
+import harness
+import pytest
+from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View
+
+BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
+
+
+def _tab(page, name: str) -> None:
+    page.get_by_role("navigation", name="Pages of the run").get_by_role("link", name=name, exact=True).click()
+
+
+def test_the_token_leaves_the_address_and_no_other_is_taken(browser, view, page) -> None:
+    page.wait_for_selector("h1:has-text('Runs')")
+    assert "token" not in page.url
+    stranger = browser.new_context().new_page()
+    stranger.goto(view.origin + "/#token=0123")
+    stranger.get_by_text("Open the address that rankprobe view printed").first.wait_for()
+    stranger.context.close()
+
+
+def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, training, collector, tmp_path) -> None:
+    page.get_by_role("link", name=training).click()  # 1
+    card = page.locator(".card.bad")
+    card.get_by_text(f"Step {BAD_STEP}, rank {BAD_RANK}").wait_for()
+    name = card.locator(".call-name").inner_text()
+    assert BAD_CALL.fullmatch(name), name
+    assert "the fault is its own" in card.inner_text()
+    assert f"{training}.py" in card.locator(".stack").inner_text()
+    card.get_by_role("button", name="Record this call in full").click()  # 2
+    said = card.get_by_role("status").filter(has_text="then as before")
+    said.wait_for(timeout=60_000)
+    first, last = map(int, re.search(r"steps (\d+) to (\d+)", said.inner_text()).groups())
+    assert BAD_STEP < first <= last
+    harness.wait_for(lambda: int(collector.json("status", "--run", training)["agents"][0]["step"]) > last + 2, 60, "steps after it")
+    collector.cli("export", "--run", training, "--steps", f"{first}-{last + 1}", "-o", tmp_path / "out")
+    kept = {path.name for path in (tmp_path / "out" / f"step{first}" / f"rank{BAD_RANK}" / "dump_tensor_data").iterdir()}
+    assert any(path.startswith(f"{name}.output") for path in kept), kept
+    assert all(path.startswith(name.rsplit(".", 2)[0]) for path in kept), kept
+    # As before: statistics of everything, no tensor.
+    assert not list((tmp_path / "out" / f"step{last + 1}").glob("rank*/dump_tensor_data/*"))
+    assert len(list((tmp_path / "out" / f"step{last + 1}").glob("rank*/dump.json"))) == RANKS
+
+
+def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Heat")
+    canvas = page.locator("canvas")
+    canvas.wait_for()
+    assert "Module.first.Linear" in page.locator(".heatmap-names").inner_text()
+    page.get_by_label("Statistic").select_option("Max")
+    page.get_by_label("To step").fill(str(BAD_STEP))
+    page.get_by_label("To step").press("Enter")
+    page.wait_for_function(f"location.hash.includes('to={BAD_STEP}')")
+    page.locator(".note").filter(has_text=f"{BAD_STEP + 1} steps").wait_for()
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    assert re.search(r"step 1: [-\d.]", page.locator(".readout").inner_text())
+    link = page.url
+    page.keyboard.press("Enter")
+    page.get_by_role("region", name="Values of the step").wait_for()
+    assert "/step?" in page.url
+    page.go_back()
+    page.locator("canvas").wait_for()
+    assert page.url == link and page.get_by_label("Statistic").input_value() == "Max"
+
+
+def test_the_numbers_of_a_step_are_those_of_its_dump(page, training, collector, tmp_path) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Step")
+    page.get_by_label("Step", exact=True).fill("2")
+    page.get_by_label("Step", exact=True).press("Enter")
+    page.get_by_label("Process").select_option("rank1")
+    page.get_by_label("Names").fill("second")
+    page.get_by_label("Names").press("Enter")
+    page.locator("tbody tr", has_text="Module.second.Linear.forward.0").first.wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as csv").click()
+    rows = list(csv.DictReader(open(download.value.path())))
+    assert download.value.suggested_filename == "step2_rank1.csv"
+    collector.cli("export", "--run", training, "--steps", "2", "-o", tmp_path / "out")
+    data = json.loads((tmp_path / "out" / "step2" / "rank1" / "dump.json").read_text())["data"]
+    (output,) = data["Module.second.Linear.forward.0"]["output"]
+    (row,) = [row for row in rows if row["Call"] == "Module.second.Linear.forward.0" and row["Value"] == "output.0"]
+    assert [float(row[name]) for name in ("Max", "Min", "Mean", "Norm")] == [output[name] for name in ("Max", "Min", "Mean", "Norm")]
+    assert row["Shape"] == str(output["shape"]) and row["Type"] == output["dtype"]
+    page.locator("tbody tr", has_text="Module.second.Linear.forward.0").first.press("Enter")
+    card = page.locator(".card")
+    card.get_by_text("Stack").wait_for()
+    assert f"{training}.py" in card.locator(".stack").inner_text()
+
+
+def test_a_trend_shows_its_band_and_where_it_is_not_finite(page, training) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Trend")
+    page.get_by_label("Name (part, or * and ?)").fill("Module.second.Linear.forward.0.output.0")
+    page.get_by_label("Name (part, or * and ?)").press("Enter")
+    page.locator(".chart canvas").wait_for()
+    legend = page.locator(".u-legend")
+    assert "middle of 4 ranks" in legend.inner_text()
+    page.get_by_text("Red marks").wait_for()
+    page.get_by_label("Single ranks").fill("0,2")
+    page.get_by_label("Single ranks").press("Enter")
+    page.locator(".u-legend", has_text="rank2").wait_for()
+    page.get_by_label("Another run over it").fill("no such run")
+    page.get_by_label("Another run over it").press("Enter")
+    page.get_by_role("alert").filter(has_text="NOT_FOUND").wait_for()
+
+
+def test_a_job_is_switched_on_from_the_page_and_every_rank_follows(page, idle, collector) -> None:
+    page.get_by_role("link", name=idle).click()
+    page.get_by_text("Dumping may be off").wait_for()
+    page.get_by_role("link", name="or do it on the page of its ranks").click()
+    page.get_by_role("heading", name="Dumping is off").wait_for()
+    page.get_by_text("config.json: what is recorded").click()
+    page.get_by_role("button", name="What would it record?").click()
+    page.locator(".preview summary").filter(has_text=re.compile(r"rank0: .*\d+ of \d+ calls")).wait_for()
+    page.get_by_label("For steps").fill("2")
+    page.get_by_role("button", name="Switch on").click()
+    done = page.get_by_role("status")
+    done.wait_for(timeout=30_000)
+    assert done.get_by_text("follows").count() == RANKS, done.inner_text()
+    step = int(re.search(r"from step (\d+)", done.inner_text())[1])
+
+    def whole() -> list[int]:
+        # Its exit code says that steps are not finished yet.
+        said = collector.cli("ledger", "--run", idle, "--json", check=False).stdout.splitlines()
+        return sorted(one["step"] for one in map(json.loads, said) if one.get("state") == "STATE_WHOLE")
+
+    harness.wait_for(lambda: whole() == [step] * RANKS + [step + 1] * RANKS, 60, "two whole steps of each rank")
+    page.get_by_role("heading", name="Dumping is off").wait_for(timeout=30_000)
+    assert collector.cli("ledger", "--run", idle).returncode == 0
+
+
+def test_bad_words_are_refused_with_a_reason_and_change_nothing(page, idle, collector) -> None:
+    page.get_by_role("link", name=idle).click()
+    _tab(page, "Live")
+    before = collector.json("config", "get", "--run", idle)
+    page.get_by_label("Ranks (all if empty)").fill("two")
+    page.get_by_label("Ranks (all if empty)").press("Enter")
+    page.get_by_role("button", name="Switch on").click()
+    page.get_by_role("alert").filter(has_text="not like 0,2-3").wait_for()
+    page.get_by_label("Ranks (all if empty)").fill("")
+    page.get_by_label("Ranks (all if empty)").press("Enter")
+    page.get_by_text("config.json: what is recorded").click()
+    page.locator("textarea").fill('{"task": "statistic"}')
+    page.get_by_role("button", name="Switch on").click()
+    page.get_by_role("alert").filter(has_text="INVALID_ARGUMENT").filter(has_text="task").wait_for()
+    assert collector.json("config", "get", "--run", idle) == before
+
+
+def test_ledger_and_events(page, training) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Ledger")
+    page.locator("tbody tr", has_text="rank3").first.wait_for()
+    assert page.locator("tbody tr.bad").count() == 0
+    _tab(page, "Events")
+    page.locator("tbody tr", has_text="connected").first.wait_for()
+
+
+def test_chinese_and_dark_stay(page, training) -> None:
+    page.get_by_role("button", name="中文").click()
+    page.get_by_role("button", name="深色").click()
+    page.get_by_role("link", name=training).click()
+    page.reload()
+    page.get_by_role("navigation").get_by_text("总览").wait_for()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.get_by_text("首个异常调用").wait_for()
+
+
+def test_names_are_text(page, collector, tmp_path) -> None:
+    """What a run is called is shown, and not run."""
+    run = "<img src=x onerror=alert(1)>'\"&%2F"
+    (tmp_path / "config.json").write_text(json.dumps({"task": "statistics", "dump_path": str(tmp_path), "rank": [], "step": [], "level": "L1"}))
+    subprocess.run([sys.executable, "-c", "import torch, sys\nfrom rankprobe.pytorch import PrecisionDebugger\n"
+                    "d = PrecisionDebugger(config_path=sys.argv[1])\nd.start()\ntorch.relu(torch.ones(2))\nd.stop()\nd.step()\nd.close()\n",
+                    tmp_path / "config.json"], check=True, timeout=120,
+                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, "RANK": "0"})
+    page.get_by_role("link", name=run).click()
+    page.get_by_role("heading", name=run).wait_for()
+    page.get_by_text("No NaN and no infinity in 1 steps").wait_for()
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(page, training, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    for name in (None, "Overview", "Live"):
+        if name is None:
+            page.get_by_role("link", name=training).wait_for()
+        elif name == "Overview":
+            page.get_by_role("link", name=training).click()
+            page.locator(".card.bad").wait_for()
+        else:
+            _tab(page, name)
+            page.get_by_role("heading", name="Dumping is on").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_and_the_pictures_of_the_documents(page, training, dark: bool) -> None:
+    """Contrast, names, roles and order of every page."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    if dark:
+        page.get_by_role("button", name="Dark").click()
+    page.get_by_role("link", name=training).wait_for()
+    found = {}
+    waits = {"Runs": "table", "Overview": ".card.bad", "Live": ".card", "Heat": "canvas", "Trend": "tbody tr", "Step": "tbody tr",
+             "Ledger": "tbody tr", "Events": "tbody tr"}
+    for name, there in waits.items():
+        if name == "Overview":
+            page.get_by_role("link", name=training).click()
+        elif name != "Runs":
+            _tab(page, name)
+        if name == "Trend":
+            page.locator("tbody tr", has_text="Module.second.Linear.forward.0.output.0").click()
+            there = ".chart canvas"
+        page.locator(there).first.wait_for()
+        for one in Axe().run(page).response["violations"]:
+            found[name, one["id"]] = [node["html"][:200] for node in one["nodes"]][:3]
+        if not dark:
+            PICTURES.mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=PICTURES / f"{name.lower()}.png")
+    assert found == {}
+
+
+def test_no_collector_is_said(browser) -> None:
+    view = View("--collector", "127.0.0.1:1")
+    try:
+        page = browser.new_context().new_page()
+        page.goto(view.address)
+        page.get_by_role("alert").filter(has_text="UNAVAILABLE").filter(has_text="No collector answers there").first.wait_for(timeout=30_000)
+        page.context.close()
+    finally:
+        view.stop()

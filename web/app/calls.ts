@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values of a call in the order of dump.json, and the first bad one of a step.
+import { double, int } from "./format";
+import type { CallEntry, TensorSummary, Value } from "./messages";
+
+export interface Leaf {
+  // "input.0", "output.0.1", "parameters.weight", as a comparison's table names it.
+  name: string;
+  given: boolean;
+  tensor?: TensorSummary;
+  // What is no tensor, as text.
+  text: string;
+}
+
+function leaves(value: Value, name: string, given: boolean, out: Leaf[]): void {
+  const tensor = value.tensor ?? value.p2p?.tensor;
+  if (tensor !== undefined) {
+    out.push({ name, given, tensor, text: "" });
+  } else if (value.list !== undefined) {
+    value.list.items.forEach((item, i) => leaves(item, `${name}.${i}`, given, out));
+  } else if (value.map !== undefined) {
+    for (const item of value.map.items) leaves(item.value, `${name}.${item.name}`, given, out);
+  } else if (value.scalar !== undefined) {
+    const { type, i, f, b, s, bigInt } = value.scalar;
+    out.push({ name, given, text: `${type} ${s ?? bigInt ?? String(i ?? f ?? b ?? "")}` });
+  } else if (value.object !== undefined) {
+    out.push({ name, given, text: value.object.text || value.object.ints.join(", ") });
+  } else if (value.cut !== undefined) {
+    out.push({ name, given, text: `cut (${value.cut.limit})` });
+  } else {
+    out.push({ name, given, text: "null" });
+  }
+}
+
+export function leavesOf(entry: CallEntry): Leaf[] {
+  const out: Leaf[] = [];
+  const { call } = entry;
+  const backward = call.kind.endsWith("_BACKWARD");
+  // Of a backward pass "input" is the gradient of the outputs: what it is given.
+  call.inputArgs?.items.forEach((value, i) => leaves(value, `input.${i}`, true, out));
+  call.inputKwargs?.items.forEach((item) => leaves(item.value, `input.${item.name}`, true, out));
+  call.input?.items.forEach((value, i) => leaves(value, `input.${i}`, backward, out));
+  call.parameters?.items.forEach((item) => leaves(item.value, `parameters.${item.name}`, true, out));
+  call.output?.items.forEach((value, i) => leaves(value, `output.${i}`, false, out));
+  call.gradients?.items.forEach((item) => leaves(item.value, item.name, false, out));
+  if (call.debug !== undefined) leaves(call.debug, "value", false, out);
+  return out;
+}
+
+export interface Numbers {
+  max?: number;
+  min?: number;
+  mean?: number;
+  norm?: number;
+}
+
+export function numbersOf(tensor: TensorSummary): Numbers {
+  const { stats } = tensor;
+  if (stats === undefined) return {};
+  const of = (f?: number | string, i?: number | string, b?: boolean) =>
+    f !== undefined ? double(f) : i !== undefined ? int(i) : b !== undefined ? Number(b) : undefined;
+  return {
+    max: of(stats.maxF, stats.maxI, stats.maxB),
+    min: of(stats.minF, stats.minI, stats.minB),
+    mean: of(stats.meanF, stats.meanI),
+    norm: of(stats.normF, stats.normI),
+  };
+}
+
+// A NaN or an infinity among its elements: the extremes say so; a norm alone may
+// be infinite because it overflowed.
+export function isBad(tensor: TensorSummary | undefined): boolean {
+  if (tensor === undefined) return false;
+  const { max, min } = numbersOf(tensor);
+  return (max !== undefined && !Number.isFinite(max)) || (min !== undefined && !Number.isFinite(min));
+}
+
+export interface BadCall {
+  entry: CallEntry;
+  leaf: Leaf;
+  // Everything it was given was finite: the fault is its own.
+  cleanInputs: boolean;
+}
+
+// What they give was never written: whatever lay there is no fault.
+const UNWRITTEN = /\.(empty|empty_like|empty_strided|empty_permuted|new_empty|new_empty_strided|resize_)\.\d+\.forward$/;
+
+// The first call, in the order in which they were executed, that made a NaN or an
+// infinity. Outputs of calls that overwrite are looked at, their inputs are not
+// asked of twice: a call with bad inputs only counts where no clean one is bad.
+export function firstBad(entries: CallEntry[]): BadCall | undefined {
+  let passedOn: BadCall | undefined;
+  for (const entry of entries) {
+    if (UNWRITTEN.test(entry.entry)) continue;
+    const all = leavesOf(entry);
+    const leaf = all.find((one) => !one.given && isBad(one.tensor));
+    if (leaf === undefined) continue;
+    if (!all.some((one) => one.given && isBad(one.tensor))) return { entry, leaf, cleanInputs: true };
+    passedOn ??= { entry, leaf, cleanInputs: false };
+  }
+  return passedOn;
+}
+
+export function dtypeName(tensor: TensorSummary): string {
+  return tensor.dtypeName || `torch.${tensor.dtype.replace(/^DTYPE_/, "").toLowerCase()}`;
+}
+
+export function shapeText(tensor: TensorSummary): string {
+  return `[${tensor.shape.join(", ")}]`;
+}
+
+// "Module.layers.0.fc.Linear.forward.0" -> "Module.layers.0.fc.Linear".
+export function callName(entry: string): string {
+  return entry.replace(/\.\d+\.(forward|backward)$|\.(forward|backward|parameters_grad)(\.\d+)?$/, "");
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers, times and names as people read them. True values: nothing is clipped.
+import type { Double, Int64 } from "./messages";
+
+export function int(value: Int64 | undefined): number {
+  return value === undefined ? 0 : Number(value);
+}
+
+// "NaN" and "Infinity" are texts in JSON.
+export function double(value: Double): number {
+  return typeof value === "number" ? value : Number(value);
+}
+
+export function number(value: number): string {
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "Inf" : "-Inf";
+  if (value === 0 || Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
+  const magnitude = Math.abs(value);
+  return magnitude >= 1e-3 && magnitude < 1e6 ? String(Number(value.toPrecision(6))) : value.toExponential(4);
+}
+
+export function count(value: Int64 | undefined): string {
+  return int(value).toLocaleString("en-US");
+}
+
+export function bytes(value: Int64): string {
+  let amount = Number(value);
+  for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
+    if (amount < 1024 || unit === "TiB") return `${unit === "B" ? amount : amount.toFixed(1)} ${unit}`;
+    amount /= 1024;
+  }
+  return "";
+}
+
+export function duration(nanoseconds: Int64): string {
+  const value = Number(nanoseconds);
+  if (value <= 0) return "–";
+  if (value < 1e6) return `${(value / 1e3).toFixed(0)} µs`;
+  if (value < 1e9) return `${(value / 1e6).toFixed(1)} ms`;
+  return `${(value / 1e9).toFixed(2)} s`;
+}
+
+export function time(unixNs: Int64): string {
+  const value = Number(unixNs);
+  if (value === 0) return "–";
+  const date = new Date(value / 1e6);
+  const two = (part: number) => String(part).padStart(2, "0");
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ` +
+    `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+export function processName(rank: Int64 | undefined, pid: Int64): string {
+  return rank === undefined ? `proc${pid}` : `rank${rank}`;
+}
+
+// A shell word.
+export function quoted(text: string): string {
+  return /^[A-Za-z0-9_.,:/@%+=-]+$/.test(text) ? text : `'${text.replace(/'/g, `'\\''`)}'`;
+}
+
+// A field of a csv file; what a spreadsheet would take for a formula is text.
+export function csvField(text: string): string {
+  return `"${/^[=+\-@]/.test(text) && Number.isNaN(Number(text)) ? "'" : ""}${text.replace(/"/g, '""')}"`;
+}
+
+// "0-3,7" as numbers; undefined: not such a text.
+export function parseRanges(text: string): number[] | undefined {
+  const out: number[] = [];
+  for (const part of text.split(",").map((word) => word.trim()).filter((word) => word !== "")) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(part);
+    if (match === null) return undefined;
+    const first = Number(match[1]);
+    const last = Number(match[2] ?? match[1]);
+    if (last < first || last - first > 1_000_000) return undefined;
+    for (let i = first; i <= last; ++i) out.push(i);
+  }
+  return out;
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a page asks for: loading, there, or failed with the reason.
+import { useEffect, useState } from "preact/hooks";
+import { ApiError } from "./api";
+
+export interface Loaded<T> {
+  value?: T;
+  error?: ApiError;
+  loading: boolean;
+  reload: () => void;
+}
+
+export function asApiError(error: unknown): ApiError {
+  return error instanceof ApiError ? error : new ApiError("PAGE", error instanceof Error ? error.message : String(error));
+}
+
+// Asks anew when `key` changes, and every `everyMs` if given (not while the tab is
+// hidden, and never twice at once). The last answer stays while the next is awaited.
+export function useLoaded<T>(key: string, ask: (signal: AbortSignal) => Promise<T>, everyMs = 0): Loaded<T> {
+  const [state, setState] = useState<{ key: string; value?: T; error?: ApiError; loading: boolean }>({ key, loading: true });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const abort = new AbortController();
+    let timer = 0;
+    setState((before) => (before.key === key ? { ...before, loading: true } : { key, loading: true }));
+    const again = () => {
+      if (everyMs > 0 && !abort.signal.aborted) timer = window.setTimeout(run, everyMs);
+    };
+    const run = () => {
+      if (document.hidden) return again();
+      ask(abort.signal).then(
+        (value) => {
+          if (!abort.signal.aborted) setState({ key, value, loading: false });
+        },
+        (error) => {
+          if (!abort.signal.aborted) setState((before) => ({ ...before, key, error: asApiError(error), loading: false }));
+        }).finally(again);
+    };
+    run();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [key, turn, everyMs]);
+  const { value, error, loading } = state.key === key ? state : { value: undefined, error: undefined, loading: true };
+  return { value, error, loading, reload: () => setTurn(turn + 1) };
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A statistic of every module, call or rank over the steps, as one picture.
+import { count, int, quoted } from "../format";
+import { queryGrid, type GridQuery } from "../grid";
+import { useLoaded } from "../load";
+import { Command, Empty, Select, Show, TextField } from "../parts/basics";
+import { Heatmap } from "../parts/heatmap";
+import { go, href, route, setQuery } from "../route";
+import { t } from "../text";
+import { parseRanges } from "../format";
+
+const ROWS: Record<string, GridQuery["rows"]> = { module: "GRID_ROWS_MODULE", rank: "GRID_ROWS_RANK", call: "GRID_ROWS_CALL", value: "GRID_ROWS_VALUE" };
+const REDUCERS: Record<string, NonNullable<GridQuery["reducer"]>> = { max: "GRID_REDUCER_MAX", min: "GRID_REDUCER_MIN", mean: "GRID_REDUCER_MEAN" };
+const VALUES: Record<string, NonNullable<GridQuery["values"]>> = { outputs: "GRID_VALUES_OUTPUTS", inputs: "GRID_VALUES_INPUTS", all: "GRID_VALUES_ALL" };
+export const STATISTICS = ["Norm", "Max", "Min", "Mean", "NanCount", "InfCount", "ZeroCount", "Std"];
+
+export function stepOf(text: string | undefined): number | undefined {
+  return text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined;
+}
+
+export function Heat({ run }: { run: string }) {
+  const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "" } = route.value.query;
+  const grid = useLoaded(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), (signal) => queryGrid({
+    run, rows: ROWS[rows] ?? ROWS.module, statistic: stat, match, reducer: REDUCERS[reduce], values: VALUES[of],
+    ranks: parseRanges(ranks), firstStep: stepOf(from), lastStep: stepOf(to), maxCells: 400_000,
+  }, signal));
+  const words = ["rankprobe query --run", quoted(run), "--rows", rows, "--statistic", stat, "--reduce", reduce, "--of", of];
+  if (from) words.push("--from-step", from);
+  if (to) words.push("--to-step", to);
+  if (ranks) words.push("--ranks", ranks);
+  if (match) words.push(quoted(match));
+  return (
+    <>
+      <div class="form">
+        <Select label={t("A row is a")} value={rows} onChange={(value) => setQuery({ rows: value })}
+          of={[["module", t("module")], ["rank", t("rank")], ["call", t("call")], ["value", t("tensor")]]} />
+        <Select label={t("Statistic")} value={stat} onChange={(value) => setQuery({ stat: value })} of={STATISTICS.map((name) => [name, name])} />
+        <Select label={t("Of several")} value={reduce} onChange={(value) => setQuery({ reduce: value })}
+          of={[["max", t("the largest")], ["min", t("the smallest")], ["mean", t("the mean")]]} />
+        <Select label={t("Of")} value={of} onChange={(value) => setQuery({ of: value })}
+          of={[["outputs", t("outputs and gradients")], ["inputs", t("inputs and parameters")], ["all", t("all")]]} />
+        <TextField label={t("Names (part, or * and ?)")} value={match} wide onChange={(value) => setQuery({ match: value })} />
+        <TextField label={t("Ranks (all if empty)")} value={ranks} onChange={(value) => setQuery({ ranks: value })} />
+        <TextField label={t("From step")} value={from ?? ""} onChange={(value) => setQuery({ from: value })} />
+        <TextField label={t("To step")} value={to ?? ""} onChange={(value) => setQuery({ to: value })} />
+      </div>
+      <Show of={grid}>
+        {(value) => value.rows.length === 0 || value.first.length === 0 ? (
+          <Empty><p>{int(value.head.tensors) === 0 ? t("No tensor of that name in {0} recorded steps.", count(value.head.steps)) : t("{0} tensors match, and none has this statistic.", count(value.head.tensors))}</p></Empty>
+        ) : (
+          <>
+            <p class="note">
+              {t("{0} rows, {1} steps", count(value.head.rows), count(value.head.steps))}
+              {int(value.head.stepsPerColumn) > 1 && `, ${t("{0} steps a column", count(value.head.stepsPerColumn))}`}
+              {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are not whole", count(value.head.incompleteRankSteps))}`}
+            </p>
+            <Heatmap grid={value} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {
+              if (value.first[column] !== value.last[column]) setQuery({ from: value.first[column], to: value.last[column] });
+              else if (rows === "rank") go(href("step", run, { step: value.first[column], rank: row.name.replace(/^rank/, "") }));
+              else go(href("step", run, { step: value.first[column], rank: row.ranks[column] >= 0 ? row.ranks[column] : undefined, find: row.name }));
+            }} />
+          </>
+        )}
+      </Show>
+      <Command text={words.join(" ")} />
+    </>
+  );
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first minute with a run: is it whole, is it alive, where did it first go
+// wrong, on which ranks, and the call that made it.
+import { useMemo, useState } from "preact/hooks";
+import { call, stream } from "../api";
+import { callName, dtypeName, firstBad, numbersOf, shapeText, type BadCall } from "../calls";
+import { bytes, count, int, number, quoted, time } from "../format";
+import type { Grid } from "../grid";
+import { asApiError, useLoaded } from "../load";
+import type { AgentInfo, CallEntry, GetConfigResponse, RunInfo, SwitchResult } from "../messages";
+import { extremes, Overview } from "../overview";
+import { endOf, isOn } from "../plan";
+import { Card, Command, Empty, Failure, Show, Stack } from "../parts/basics";
+import { Heatmap } from "../parts/heatmap";
+import { go, href } from "../route";
+import { t } from "../text";
+
+interface Bad {
+  step: number;
+  // Of those where something is not finite at this step; -1: a process without one.
+  ranks: number[];
+  rank: number;
+  call?: BadCall;
+  // Rows of dump.json that were looked at on that rank.
+  entries: number;
+}
+
+// Ranks that are asked for the call, at most: the first bad one of each.
+const ASKED_RANKS = 4;
+
+async function findRun(run: string, signal: AbortSignal): Promise<RunInfo | undefined> {
+  for (let afterRun = ""; ;) {
+    const { runs, truncated } = await call<{ runs: RunInfo[]; truncated: boolean }>("ArchiveService/ListRuns", { afterRun }, signal);
+    const found = runs.find((one) => one.run === run);
+    if (found !== undefined || !truncated || runs.length === 0) return found;
+    afterRun = runs[runs.length - 1].run;
+  }
+}
+
+async function findFirstBad(run: string, overview: Grid, signal: AbortSignal): Promise<Bad | undefined> {
+  let grid = overview;
+  let column = 0;
+  for (;;) {
+    const bad = (i: number) => grid.rows.some((row) => row.nonFinite[i] > 0);
+    column = grid.first.findIndex((_, i) => bad(i));
+    if (column < 0) return undefined;
+    if (grid.first[column] === grid.last[column]) break;
+    grid = await extremes(run, signal, grid.first[column], grid.last[column]);
+  }
+  const step = grid.first[column];
+  const ranks = grid.rows.filter((row) => row.nonFinite[column] > 0)
+    .map((row) => (row.name.startsWith("rank") ? Number(row.name.slice(4)) : -1)).filter((rank) => rank >= 0).sort((a, b) => a - b);
+  let best: Bad = { step, ranks, rank: ranks[0] ?? -1, entries: 0 };
+  let place = Infinity;
+  for (const rank of ranks.slice(0, ASKED_RANKS)) {
+    const entries: CallEntry[] = [];
+    for await (const entry of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(step), rank: String(rank), context: true }, signal))
+      entries.push(entry);
+    const found = firstBad(entries);
+    const at = found === undefined ? Infinity : entries.indexOf(found.entry) + (found.cleanInputs ? 0 : 1e9);
+    if (at < place) {
+      place = at;
+      best = { step, ranks, rank, call: found, entries: entries.length };
+    }
+  }
+  return best;
+}
+
+function ranksText(ranks: number[], all: number): string {
+  if (ranks.length === 0) return t("a process without a rank");
+  if (all > 1 && ranks.length === all) return t("all {0} ranks", all);
+  return ranks.length > 8 ? t("{0} of {1} ranks", ranks.length, all) : t("rank {0}", ranks.join(", "));
+}
+
+// Statistics as before, and the tensors of one call; then what was before again.
+function RecordInFull({ run, entry, live }: { run: string; entry: string; live: boolean }) {
+  const [said, setSaid] = useState<string[]>([]);
+  const [error, setError] = useState<unknown>();
+  const [busy, setBusy] = useState(false);
+  const record = async () => {
+    setBusy(true);
+    setError(undefined);
+    setSaid([]);
+    try {
+      const [before, { agents }] = await Promise.all([
+        call<GetConfigResponse>("ControlService/GetConfig", { run }),
+        call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run }),
+      ]);
+      const wasOn = isOn(before, agents);
+      const config = JSON.parse(before.configJson || "{}");
+      const section = { ...config[config.task === "statistics" ? "statistics" : ""], tensor_list: [callName(entry)] };
+      const first = await call<SwitchResult>("ControlService/SetDumpEnable", {
+        run, enable: true, configJson: JSON.stringify({ ...config, task: "statistics", step: [], statistics: section }), expectedEpoch: before.epoch,
+        // Off again by itself where it was off, should this page go away.
+        options: { forSteps: wasOn ? "0" : "1", timeoutMs: 8000 } });
+      setSaid([t("In full from step {0}: {1}", int(first.effectiveAtStep), first.summary)]);
+      if (first.waits) {
+        setSaid([t("The ranks are idle: they follow at their next step, and record one step so.")]);
+      } else {
+        const left = endOf(before) - int(first.effectiveAtStep) - 1;
+        const second = await call<SwitchResult>("ControlService/SetDumpEnable", {
+          run, enable: wasOn, configJson: before.configJson, expectedEpoch: first.epoch,
+          options: { forSteps: wasOn && Number.isFinite(left) ? String(Math.max(1, left)) : "0", timeoutMs: 8000 } });
+        setSaid([t("In full in steps {0} to {1}; then as before.", int(first.effectiveAtStep), int(second.effectiveAtStep) - 1)]);
+      }
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy(false);
+  };
+  return (
+    <>
+      <button class="primary" disabled={!live || busy} onClick={record}>{t("Record this call in full at the next step")}</button>
+      {!live && <span class="note"> {t("No rank is connected.")}</span>}
+      {busy && <span class="waiting" aria-busy="true"> {t("The ranks agree on a step …")}</span>}
+      {said.length > 0 && <p class="done" role="status">{said.join(" ")} <a href={href("live", run)}>{t("Live")}</a></p>}
+      {error !== undefined && <Failure error={asApiError(error)} />}
+    </>
+  );
+}
+
+function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: number; live: boolean }) {
+  const { call: found } = bad;
+  const tensor = found?.leaf.tensor;
+  const values = tensor && numbersOf(tensor);
+  return (
+    <Card title={t("First bad call")} kind="bad">
+      <p>
+        {t("Step {0}, {1}: NaN or infinite values.", bad.step, ranksText(bad.ranks, all))}{" "}
+        <a href={href("step", run, { step: bad.step, rank: bad.rank >= 0 ? bad.rank : undefined, call: found?.entry.entry })}>{t("Show the step")}</a>
+      </p>
+      {found === undefined ? <p>{t("No call of that step made them: they came in with its arguments or its parameters.")}</p> : (
+        <>
+          <p class="call-name">{found.entry.entry}</p>
+          <p>
+            {t("{0} of rank {1}", found.leaf.name, bad.rank)}
+            {tensor && ` ${dtypeName(tensor)} ${shapeText(tensor)}`}
+            {values && `: Max ${number(values.max ?? NaN)}, Min ${number(values.min ?? NaN)}, Norm ${number(values.norm ?? NaN)}`}
+            {". "}
+            {found.cleanInputs ? t("Everything it was given is finite: the fault is its own.") : t("Something it was given is bad already.")}
+          </p>
+          {found.entry.stack && found.entry.stack.length > 0 && (
+            <details open>
+              <summary>{t("Stack")}</summary>
+              <Stack frames={found.entry.stack} />
+            </details>
+          )}
+          <RecordInFull run={run} entry={found.entry.entry} live={live} />
+        </>
+      )}
+      <Command text={`rankprobe scan --run ${quoted(run)} --to-step ${bad.step}`} />
+    </Card>
+  );
+}
+
+export function Run({ run }: { run: string }) {
+  const info = useLoaded(`info ${run}`, async (signal) => {
+    const [found, { agents }] = await Promise.all([
+      findRun(run, signal),
+      call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run }, signal),
+    ]);
+    return { info: found, agents };
+  }, 2000);
+  const recorded = int(info.value?.info?.records) > 0;
+  const seen = useMemo(() => new Overview(run), [run]);
+  const overview = useLoaded(`overview ${run} ${recorded}`, async (signal) => (recorded ? seen.load(signal) : undefined), 10_000);
+  const grid = overview.value;
+  const badColumn = grid?.first.findIndex((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
+  // A column holds more steps as the run grows; what is in it stays.
+  const bad = useLoaded(grid === undefined || badColumn === undefined ? "" : `bad ${run} ${badColumn < 0 ? "none" : grid.first[badColumn]}`, async (signal) =>
+    grid === undefined ? undefined : { bad: await findFirstBad(run, grid, signal) });
+  return (
+    <>
+      <Show of={info}>
+        {({ info: of, agents }) => {
+          const live = agents.filter((agent) => agent.connected);
+          return (
+            <div class="facts">
+              <span class={`badge ${live.length > 0 ? "live" : ""}`}>{live.length > 0 ? t("live: {0}", live.length) : t("ended")}</span>
+              {of && int(of.records) > 0 ? (
+                <>
+                  <span>{t("{0} ranks", count(of.ranks))}</span><span>{t("{0} steps", count(of.steps))}</span>
+                  <span>{t("{0} records", count(of.records))}</span><span>{t("{0} payloads", bytes(of.storedPayloadBytes))}</span>
+                  <span>{t("begun {0}", time(of.createdUnixNs))}</span><span>{t("last written {0}", time(of.updatedUnixNs))}</span>
+                </>
+              ) : <span>{t("nothing is recorded yet")}</span>}
+            </div>
+          );
+        }}
+      </Show>
+      {info.value && !recorded && (
+        <Empty>
+          <p>{t("Dumping may be off. Switch it on for the next three steps:")}</p>
+          <Command text={`rankprobe enable --run ${quoted(run)} --for-steps 3`} />
+          <p><a href={href("live", run)}>{t("or do it on the page of its ranks")}</a></p>
+        </Empty>
+      )}
+      {recorded && (
+        <Show of={overview}>
+          {(grid) => {
+            if (grid === undefined) return null;
+            const { head } = grid;
+            const missing = int(head.incompleteRankSteps);
+            const ranks = grid.rows.length;
+            return (
+              <>
+                <div class="cards">
+                  <Card title={t("Is it whole?")} kind={missing > 0 ? "warn" : "good"}>
+                    <p>
+                      {missing === 0 ? t("All {0} rank-steps are whole.", count(head.rankSteps))
+                        : t("{0} of {1} rank-steps are not whole.", count(head.incompleteRankSteps), count(head.rankSteps))}
+                      {int(head.deletedRankSteps) > 0 && ` ${t("{0} were deleted.", count(head.deletedRankSteps))}`}{" "}
+                      <a href={href("ledger", run, { state: missing > 0 ? "missing" : undefined })}>{t("Ledger")}</a>
+                    </p>
+                  </Card>
+                  <Show of={bad}>
+                    {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={info.value!.agents.some((agent) => agent.connected)} /> : found && (
+                      <Card title={t("First bad call")} kind="good">
+                        <p>{t("No NaN and no infinity in {0} steps. What moved far off its course, vanished or parts between ranks:", count(head.steps))}</p>
+                        <Command text={`rankprobe scan --run ${quoted(run)}`} />
+                      </Card>
+                    )}
+                  </Show>
+                </div>
+                <h2>{t("Largest value of each rank and step")}</h2>
+                <Heatmap grid={grid} label={t("Largest value of each rank and step")} maxHeightPx={360}
+                  onOpen={(row, column) => go(href("step", run, { step: grid.first[column], rank: row.name.replace(/^rank/, "") }))} />
+                <p class="next">
+                  {t("What next:")} <a href={href("heat", run, { rows: "module" })}>{t("which module moved first")}</a>{" · "}
+                  <a href={href("trend", run)}>{t("one value over the steps")}</a>{" · "}<a href={href("live", run)}>{t("the ranks now")}</a>
+                </p>
+              </>
+            );
+          }}
+        </Show>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// One value over the steps: smallest, middle and largest over the ranks, and single
+// ranks; or several values beside each other; and another run's below it.
+import { useMemo } from "preact/hooks";
+import { count, parseRanges, quoted } from "../format";
+import { queryGrid, type Grid } from "../grid";
+import { useLoaded } from "../load";
+import { Chart, LINE_COLOURS, type Line } from "../parts/chart";
+import { Command, Empty, Select, Show, TextField } from "../parts/basics";
+import { Table } from "../parts/table";
+import { go, href, route, setQuery } from "../route";
+import { t } from "../text";
+import { STATISTICS, stepOf } from "./heat";
+
+const MOST_LINES = 16;
+const MOST_COLUMNS = 2000;
+
+// Smallest, middle and largest over the rows, column by column.
+function band(grid: Grid): [Float64Array, Float64Array, Float64Array] {
+  const out = [0, 1, 2].map(() => new Float64Array(grid.first.length).fill(NaN)) as [Float64Array, Float64Array, Float64Array];
+  for (let i = 0; i < grid.first.length; ++i) {
+    const seen = grid.rows.map((row) => row.cells[i]).filter(Number.isFinite).sort((a, b) => a - b);
+    if (seen.length === 0) continue;
+    out[0][i] = seen[0];
+    out[1][i] = seen[seen.length >> 1];
+    out[2][i] = seen[seen.length - 1];
+  }
+  return out;
+}
+
+// Of another run, at the steps of this one.
+function at(steps: number[], grid: Grid, values: Float64Array): Float64Array {
+  const of = new Map(grid.first.map((step, i) => [step, values[i]]));
+  return Float64Array.from(steps, (step) => of.get(step) ?? NaN);
+}
+
+export function Trend({ run }: { run: string }) {
+  const { name = "", stat = "Norm", by = "rank", lines = "", other = "", scale = "log", from, to } = route.value.query;
+  const names = useLoaded(`names ${run} ${stat}`, (signal) => queryGrid({ run, rows: "GRID_ROWS_VALUE", statistic: stat, maxCells: 100_000 }, signal));
+  const ask = (of: string, signal: AbortSignal) => queryGrid({
+    run: of, rows: by === "rank" ? "GRID_ROWS_RANK" : "GRID_ROWS_VALUE", statistic: stat, match: name, values: "GRID_VALUES_ALL",
+    firstStep: stepOf(from), lastStep: stepOf(to), maxCells: 1_000_000,
+  }, signal);
+  const key = JSON.stringify([run, name, stat, by, other, from, to]);
+  const loaded = useLoaded(key, async (signal) => name === "" ? undefined : {
+    grid: await ask(run, signal), beside: other === "" ? undefined : await ask(other, signal) });
+  const drawn = useMemo(() => {
+    if (loaded.value === undefined) return undefined;
+    const { grid, beside } = loaded.value;
+    const out: Line[] = [];
+    const chosen = parseRanges(lines) ?? [];
+    const wanted = by === "rank" && grid.rows.length > 1
+      ? grid.rows.filter((row) => chosen.includes(Number(row.name.replace(/^rank/, "")))) : grid.rows;
+    if (by === "rank" && grid.rows.length > 1) {
+      const [low, middle, high] = band(grid);
+      out.push({ name: t("largest"), values: high, colour: "#1f77b488" }, { name: t("smallest"), values: low, colour: "#1f77b488" },
+        { name: t("middle of {0} ranks", grid.rows.length), values: middle, colour: "#1f77b4" });
+    }
+    wanted.slice(0, MOST_LINES).forEach((row, i) => out.push({ name: row.name, values: row.cells, colour: LINE_COLOURS[(i + out.length) % LINE_COLOURS.length] }));
+    if (beside !== undefined) {
+      const values = beside.rows.length > 1 && by === "rank" ? band(beside)[1] : beside.rows[0]?.cells;
+      if (values !== undefined) out.push({ name: other, values: at(grid.first, beside, values), colour: "#d62728", dashed: true });
+    }
+    const bad = grid.first.map((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
+    return { lines: out, bad, banded: by === "rank" && grid.rows.length > 1 };
+  }, [loaded.value, lines, by, other]);
+  const open = (step: number) => go(href("step", run, { step, find: name }));
+  return (
+    <>
+      <div class="form">
+        <TextField label={t("Name (part, or * and ?)")} value={name} wide onChange={(value) => setQuery({ name: value })} />
+        <Select label={t("Statistic")} value={stat} onChange={(value) => setQuery({ stat: value })} of={STATISTICS.map((one) => [one, one])} />
+        <Select label={t("A line is a")} value={by} onChange={(value) => setQuery({ by: value })} of={[["rank", t("rank")], ["value", t("tensor")]]} />
+        {by === "rank" && <TextField label={t("Single ranks, 16 at most")} value={lines} placeholder="0,3" onChange={(value) => setQuery({ lines: value })} />}
+        <TextField label={t("Another run over it")} value={other} onChange={(value) => setQuery({ other: value })} />
+        <Select label={t("Scale")} value={scale} onChange={(value) => setQuery({ scale: value })} of={[["log", t("logarithmic")], ["linear", t("linear")]]} />
+        <TextField label={t("From step")} value={from ?? ""} onChange={(value) => setQuery({ from: value })} />
+        <TextField label={t("To step")} value={to ?? ""} onChange={(value) => setQuery({ to: value })} />
+      </div>
+      {name !== "" && (
+        <Show of={loaded}>
+          {(value) => value === undefined || drawn === undefined ? null : value.grid.rows.length === 0 ? (
+            <Empty><p>{t("No tensor of that name in {0} recorded steps.", count(value.grid.head.steps))}</p></Empty>
+          ) : (
+            <>
+              {value.grid.rows.length > MOST_LINES && by === "value" && <p class="note">{t("The first 16 of {0}.", value.grid.rows.length)}</p>}
+              <Chart steps={value.grid.first} lines={drawn.lines} band={drawn.banded ? [0, 1] : undefined} bad={drawn.bad} log={scale === "log"}
+                label={t("{0} of {1} over the steps", stat, name)} onStep={open} />
+              {drawn.bad.some(Boolean) && <p class="note">{t("Red marks: NaN or infinite values at that step.")}</p>}
+              {value.grid.first.length > MOST_COLUMNS && <p class="note">{t("{0} steps", count(value.grid.first.length))}</p>}
+            </>
+          )}
+        </Show>
+      )}
+      <h2>{t("Values of this run")}</h2>
+      <Show of={names}>
+        {(value) => (
+          <Table rows={value.rows} label={t("Values of this run")} file="values.csv" heightPx={360} rowKey={(row) => row.name}
+            rowClass={(row) => (row.nonFinite.some((is) => is > 0) ? "bad" : "")} onOpen={(row) => setQuery({ name: row.name })}
+            columns={[
+              { name: t("Name"), text: (row) => row.name },
+              { name: t("Not finite"), text: (row) => row.nonFinite.reduce((sum, one) => sum + one, 0), numeric: true },
+            ]} />
+        )}
+      </Show>
+      <Command text={`rankprobe query --run ${quoted(run)} --statistic ${stat}${by === "rank" ? " --rows rank" : ""}${name ? ` ${quoted(name)}` : ""}`} />
+    </>
+  );
+}

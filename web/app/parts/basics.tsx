@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small things that every page is made of.
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import type { ApiError } from "../api";
+import type { Loaded } from "../load";
+import { t } from "../text";
+
+export function Failure({ error, retry }: { error: ApiError; retry?: () => void }) {
+  return (
+    <div class="failure" role="alert">
+      <strong>{error.code}</strong> {error.message}
+      {error.code === "UNAVAILABLE" && <p>{t("No collector answers there. Start one, or give its address: rankprobe view --collector HOST:PORT")}</p>}
+      {error.code === "UNAUTHENTICATED" && <p>{t("Open the address that rankprobe view printed: its end is the key to this page.")}</p>}
+      {retry && <button onClick={retry}>{t("Try again")}</button>}
+    </div>
+  );
+}
+
+export function Empty({ children }: { children: ComponentChildren }) {
+  return <div class="empty">{children}</div>;
+}
+
+// What was asked for, or why it is not here; the last answer stays in sight.
+export function Show<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
+  return (
+    <>
+      {of.error && <Failure error={of.error} retry={of.reload} />}
+      {of.value === undefined ? !of.error && <p class="waiting" aria-busy="true">{t("Loading …")}</p> : children(of.value)}
+    </>
+  );
+}
+
+export function Card({ title, children, kind = "" }: { title: string; children: ComponentChildren; kind?: string }) {
+  return (
+    <section class={`card ${kind}`}>
+      <h2>{title}</h2>
+      {children}
+    </section>
+  );
+}
+
+// Innermost first, as stack.json has it; the program's own lines stand out.
+export function Stack({ frames }: { frames: string[] }) {
+  return (
+    <ol class="stack" tabIndex={0} aria-label={t("Stack")}>
+      {frames.map((frame, i) => <li key={i} class={/\/(site|dist)-packages\/|\/lib\/python3/.test(frame) ? "library" : "own"}>{frame.trim()}</li>)}
+    </ol>
+  );
+}
+
+// The same from a terminal.
+export function Command({ text }: { text: string }) {
+  const [copied, setCopied] = useState(false);
+  const copy = () =>
+    navigator.clipboard?.writeText(text).then(() => {
+      setCopied(true);
+      setTimeout(() => setCopied(false), 1500);
+    });
+  return (
+    <div class="command">
+      <code>{text}</code>
+      <button onClick={copy} aria-label={t("Copy the command")}>{copied ? t("Copied") : t("Copy")}</button>
+    </div>
+  );
+}
+
+export function Field({ label, children }: { label: string; children: ComponentChildren }) {
+  return (
+    <label class="field">
+      <span>{label}</span>
+      {children}
+    </label>
+  );
+}
+
+// A field whose text counts when it is left or Enter is pressed.
+export function TextField(props: { label: string; value: string; placeholder?: string; onChange: (text: string) => void; wide?: boolean }) {
+  // What is being typed outlives a page that is drawn anew meanwhile.
+  const [draft, setDraft] = useState(props.value);
+  useEffect(() => setDraft(props.value), [props.value]);
+  const take = (text: string) => {
+    if (text.trim() !== props.value) props.onChange(text.trim());
+  };
+  return (
+    <Field label={props.label}>
+      <input class={props.wide ? "wide" : ""} value={draft} placeholder={props.placeholder} spellcheck={false}
+        onInput={(event) => setDraft(event.currentTarget.value)} onBlur={(event) => take(event.currentTarget.value)}
+        onKeyDown={(event) => event.key === "Enter" && take(event.currentTarget.value)} />
+    </Field>
+  );
+}
+
+export function Select(props: { label: string; value: string; of: [string, string][]; onChange: (value: string) => void }) {
+  return (
+    <Field label={props.label}>
+      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        {props.of.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
+      </select>
+    </Field>
+  );
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Colours of a heat map. The scale is robust: the 2nd to the 98th percentile of
+// what is finite, so that one spike does not make everything else one colour; what
+// is beyond has the colour of the end, and its true value where it is pointed at.
+import type { Row } from "../grid";
+
+export interface Scale {
+  log: boolean;
+  low: number;
+  high: number;
+}
+
+const SAMPLES = 20_000;
+
+export function scaleOf(rows: Row[]): Scale {
+  const total = rows.reduce((sum, row) => sum + row.cells.length, 0);
+  const stride = Math.max(1, Math.floor(total / SAMPLES));
+  const seen: number[] = [];
+  let i = 0;
+  for (const row of rows) {
+    for (let column = 0; column < row.cells.length; ++column) {
+      if (i++ % stride === 0 && Number.isFinite(row.cells[column])) seen.push(row.cells[column]);
+    }
+  }
+  seen.sort((a, b) => a - b);
+  if (seen.length === 0) return { log: false, low: 0, high: 1 };
+  const at = (share: number) => seen[Math.min(seen.length - 1, Math.floor(share * seen.length))];
+  const positive = seen.find((value) => value > 0);
+  if (seen[0] >= 0 && positive !== undefined && at(0.98) / Math.max(at(0.02), positive) > 20) {
+    return { log: true, low: Math.log10(Math.max(at(0.02), positive)), high: Math.log10(at(0.98)) };
+  }
+  return { log: false, low: at(0.02), high: at(0.98) };
+}
+
+// 0 to 1.
+export function place(value: number, scale: Scale): number {
+  const x = scale.log ? Math.log10(Math.max(value, Number.MIN_VALUE)) : value;
+  if (scale.high === scale.low) return 0.5;
+  return Math.min(1, Math.max(0, (x - scale.low) / (scale.high - scale.low)));
+}
+
+// Dark blue over green to yellow; readable without telling red from green.
+const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+
+export function colour(share: number): [number, number, number] {
+  const x = share * (STOPS.length - 1);
+  const i = Math.min(STOPS.length - 2, Math.floor(x));
+  const [a, b] = [STOPS[i], STOPS[i + 1]];
+  return [0, 1, 2].map((c) => Math.round(a[c] + (b[c] - a[c]) * (x - i))) as [number, number, number];
+}
+
+export const BAD_COLOUR: [number, number, number] = [214, 39, 40];

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows against steps as one picture. What is not recorded is left empty, NaN and
+// infinities are red whatever the scale.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { number } from "../format";
+import { stepsText, type Grid, type Row } from "../grid";
+import { t } from "../text";
+import { BAD_COLOUR, colour, place, scaleOf } from "./colors";
+
+interface Props {
+  grid: Grid;
+  label: string;
+  onOpen: (row: Row, column: number) => void;
+  maxHeightPx?: number;
+}
+
+const NAMES_PX = 240;
+
+export function Heatmap({ grid, label, onOpen, maxHeightPx = 640 }: Props) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const frame = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(800);
+  const [at, setAt] = useState<{ row: number; column: number } | undefined>();
+  const scale = useMemo(() => scaleOf(grid.rows), [grid]);
+  const columns = grid.first.length;
+  const rowPx = Math.max(3, Math.min(22, Math.floor(maxHeightPx / Math.max(1, grid.rows.length))));
+  const named = rowPx >= 11;
+  const height = grid.rows.length * rowPx;
+
+  useEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setWidth(Math.max(200, Math.floor(entry.contentRect.width) - (named ? NAMES_PX : 0))));
+    watch.observe(frame.current!);
+    return () => watch.disconnect();
+  }, [named]);
+
+  useEffect(() => {
+    const context = canvas.current!.getContext("2d")!;
+    context.clearRect(0, 0, width, height);
+    // One pixel a cell, drawn larger without smoothing: as fast for a million.
+    const small = new OffscreenCanvas(Math.max(1, columns), Math.max(1, grid.rows.length));
+    const pixels = new ImageData(small.width, small.height);
+    grid.rows.forEach((row, y) => {
+      for (let x = 0; x < columns; ++x) {
+        if (row.counts[x] === 0) continue;
+        const [r, g, b] = row.nonFinite[x] > 0 || !Number.isFinite(row.cells[x]) ? BAD_COLOUR : colour(place(row.cells[x], scale));
+        pixels.data.set([r, g, b, 255], 4 * (y * columns + x));
+      }
+    });
+    small.getContext("2d")!.putImageData(pixels, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, width, height);
+    if (at !== undefined) {
+      context.strokeStyle = "#ff9d00";
+      context.lineWidth = 2;
+      context.strokeRect((at.column * width) / columns, at.row * rowPx, Math.max(3, width / columns), rowPx);
+    }
+  }, [grid, scale, width, height, at]);
+
+  const point = (event: MouseEvent) => {
+    const box = canvas.current!.getBoundingClientRect();
+    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    const row = Math.floor((event.clientY - box.top) / rowPx);
+    return row >= 0 && row < grid.rows.length && column >= 0 && column < columns ? { row, column } : undefined;
+  };
+  const onKey = (event: KeyboardEvent) => {
+    const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    const now = at ?? { row: 0, column: 0 };
+    if (move !== undefined) {
+      event.preventDefault();
+      setAt({
+        row: Math.min(grid.rows.length - 1, Math.max(0, now.row + move[0])),
+        column: Math.min(columns - 1, Math.max(0, now.column + move[1])),
+      });
+    } else if (event.key === "Enter" && at !== undefined) {
+      onOpen(grid.rows[at.row], at.column);
+    }
+  };
+  const cell = at && grid.rows[at.row];
+  return (
+    <div class="heatmap">
+      <p class="readout" aria-live="polite">
+        {cell
+          ? cell.counts[at!.column] === 0
+            ? t("{0}, step {1}: nothing is recorded", cell.name, stepsText(grid, at!.column))
+            : `${cell.name}, ${t("step")} ${stepsText(grid, at!.column)}: ${number(cell.cells[at!.column])}` +
+              (cell.nonFinite[at!.column] > 0 ? `, ${t("{0} not finite", cell.nonFinite[at!.column])}` : "") +
+              (cell.ranks[at!.column] >= 0 ? ` (rank ${cell.ranks[at!.column]})` : "")
+          : t("Point at a cell, or use the arrow keys; Enter or a click opens its step.")}
+      </p>
+      <div class="heatmap-frame" ref={frame}>
+        {named && (
+          <div class="heatmap-names">
+            {grid.rows.map((row) => <div key={row.name} title={row.name} style={{ height: `${rowPx}px`, lineHeight: `${rowPx}px` }}><bdi>{row.name}</bdi></div>)}
+          </div>
+        )}
+        <canvas ref={canvas} width={width} height={Math.max(1, height)} tabIndex={0} role="img" aria-label={label}
+          onMouseMove={(event) => setAt(point(event))} onKeyDown={onKey}
+          onClick={(event) => {
+            const hit = point(event);
+            if (hit !== undefined) onOpen(grid.rows[hit.row], hit.column);
+          }} />
+      </div>
+      <p class="legend">
+        <span class="legend-bar" aria-hidden="true" />
+        {[...new Set([scale.low, scale.high])].map((end) => number(scale.log ? 10 ** end : end)).join(" … ")}
+        {scale.log ? ` (${t("logarithmic")})` : ""}; <span class="bad-key" aria-hidden="true" /> {t("NaN or infinite")}; {t("empty: nothing is recorded")}
+      </p>
+    </div>
+  );
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether ranks are recording: a plan for some steps stays the run's plan when they are over.
+import { int } from "./format";
+import type { AgentInfo, GetConfigResponse } from "./messages";
+
+// The first step after those of the plan; Infinity: it has no end.
+export function endOf(config: GetConfigResponse): number {
+  return int(config.forSteps) > 0 ? int(config.effectiveAtStep) + int(config.forSteps) : Infinity;
+}
+
+export function isOn(config: GetConfigResponse, agents: AgentInfo[]): boolean {
+  const steps = agents.filter((agent) => agent.connected).map((agent) => int(agent.step));
+  return config.enabled && (steps.length === 0 || Math.min(...steps) < endOf(config));
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is around every page: its head, the pages of a run, language and colours.
+import { render } from "preact";
+import { signal } from "@preact/signals";
+import { about } from "./api";
+import { useLoaded } from "./load";
+import { Failure } from "./parts/basics";
+import { Events } from "./pages/events";
+import { Heat } from "./pages/heat";
+import { Ledger } from "./pages/ledger";
+import { Live } from "./pages/live";
+import { Run } from "./pages/run";
+import { Runs } from "./pages/runs";
+import { Step } from "./pages/step";
+import { Trend } from "./pages/trend";
+import { href, route, startRouting } from "./route";
+import { language, setLanguage, t } from "./text";
+
+const THEME_KEY = "rankprobe.theme";
+const PAGES: [string, string][] = [["run", "Overview"], ["live", "Live"], ["heat", "Heat"], ["trend", "Trend"], ["step", "Step"], ["ledger", "Ledger"], ["events", "Events"]];
+const theme = signal(localStorage.getItem(THEME_KEY) ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+
+function setTheme(value: string): void {
+  theme.value = value;
+  localStorage.setItem(THEME_KEY, value);
+  document.documentElement.dataset.theme = value;
+}
+
+function Page() {
+  const { page, run } = route.value;
+  if (run === "") return page === "runs" ? <Runs /> : <p>{t("There is no page of this name.")} <a href={href("runs")}>{t("Runs")}</a></p>;
+  switch (page) {
+    case "run": return <Run key={run} run={run} />;
+    case "live": return <Live key={run} run={run} />;
+    case "heat": return <Heat key={run} run={run} />;
+    case "trend": return <Trend key={run} run={run} />;
+    case "step": return <Step key={run} run={run} />;
+    case "ledger": return <Ledger key={run} run={run} />;
+    case "events": return <Events key={run} run={run} />;
+  }
+  return <p>{t("There is no page of this name.")} <a href={href("run", run)}>{t("Overview")}</a></p>;
+}
+
+function Shell() {
+  const { page, run } = route.value;
+  const server = useLoaded("about", about);
+  document.title = run === "" ? "rankprobe" : `${run} – rankprobe`;
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")!.focus(); }}>{t("To the content")}</a>
+      <header>
+        <a class="brand" href={href("runs")}>rankprobe</a>
+        {run !== "" && <h1 class="run-name">{run}</h1>}
+        <span class="grow" />
+        {server.value && <span class="server">{server.value.collector} · {server.value.version}</span>}
+        <button onClick={() => setTheme(theme.value === "dark" ? "light" : "dark")}>{theme.value === "dark" ? t("Light") : t("Dark")}</button>
+        <button onClick={() => setLanguage(language.value === "en" ? "zh" : "en")} lang={language.value === "en" ? "zh" : "en"}>{language.value === "en" ? "中文" : "English"}</button>
+      </header>
+      {run !== "" && (
+        <nav aria-label={t("Pages of the run")}>
+          {PAGES.map(([name, title]) => <a key={name} href={href(name, run)} aria-current={page === name ? "page" : undefined}>{t(title)}</a>)}
+        </nav>
+      )}
+      <main id="main" tabIndex={-1}>
+        {server.error && <Failure error={server.error} retry={server.reload} />}
+        <Page />
+      </main>
+    </>
+  );
+}
+
+export function start(root: HTMLElement): void {
+  setTheme(theme.value);
+  setLanguage(language.value);
+  startRouting();
+  render(<Shell />, root);
+}

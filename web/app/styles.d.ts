@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// For the type checker: esbuild makes app.css of what is imported.
+declare module "*.css";
