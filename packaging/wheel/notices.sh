@@ -34,4 +34,9 @@ rapidjson rapidjson-dev
 pybind11 pybind11-dev
 gcc-12 libstdc++-12-dev
 LIST
+  # In the page of `rankprobe view`.
+  for licence in "$(dirname "${BASH_SOURCE[0]}")"/../../web/app/vendor/LICENSE.*; do
+    printf '\n==== %s\n\n' "${licence##*/LICENSE.}"
+    cat "$licence"
+  done
 } >"$1"
