@@ -69,3 +69,14 @@ uint32_t arc4random(void) {
   if (getentropy(&value, sizeof(value)) != 0) abort();
   return value;
 }
+
+/* 2.36 too. Expat salts its hashes with it. */
+void arc4random_buf(void *buffer, size_t size) {
+  const size_t kMostAtOnce = 256;
+  for (char *at = buffer; size > 0;) {
+    const size_t piece = size < kMostAtOnce ? size : kMostAtOnce;
+    if (getentropy(at, piece) != 0) abort();
+    at += piece;
+    size -= piece;
+  }
+}

@@ -26,6 +26,7 @@ libdeflate libdeflate-dev
 xxhash libxxhash-dev
 libarchive libarchive-dev
 boost libboost1.74-dev
+expat libexpat1-dev
 sqlite3 libsqlite3-dev
 yaml-cpp libyaml-cpp-dev
 libxlsxwriter libxlsxwriter-dev

@@ -28,7 +28,7 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1
           "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
 BINARIES = {"rankprobe/_native", "rankprobe/_analysis", "rankprobe/bin/rankprobed", "rankprobe/bin/rankprobe"}
 LINKED_IN = ["grpc", "abseil", "protobuf", "openssl", "leveldb", "libzstd", "re2", "c-ares", "sqlite3", "yaml-cpp",
-             "libxlsxwriter", "libarchive", "boost", "snappy", "xxhash", "libdeflate", "zlib"]
+             "libxlsxwriter", "libarchive", "boost", "expat", "snappy", "xxhash", "libdeflate", "zlib"]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/table_reader/csv_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "google/protobuf/stubs/common.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr size_t kReadBytes = 256 << 10;
+constexpr absl::string_view kMark = "\xEF\xBB\xBF";
+
+class CsvRows {
+ public:
+  CsvRows(const TableLimits& limits, const RowFn* on_row)
+      : limits_(limits), on_row_(on_row) {}
+
+  absl::Status Feed(absl::string_view piece) {
+    for (const char c : piece) RP_RETURN_IF_ERROR(Add(c));
+    return absl::OkStatus();
+  }
+  absl::Status Finish() {
+    if (state_ == State::kQuoted) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", row_ + 1, ": a quotation mark has no partner"));
+    }
+    return row_text_.empty() && ends_.empty() ? absl::OkStatus() : EndRow();
+  }
+
+ private:
+  enum class State { kBegin, kPlain, kQuoted, kQuoteInQuoted };
+
+  absl::Status Add(char c) {
+    if (c == '\0') {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", row_ + 1, ": a NUL byte"));
+    }
+    if (state_ == State::kQuoted) {
+      if (c == '"') {
+        state_ = State::kQuoteInQuoted;
+        return absl::OkStatus();
+      }
+      return Keep(c);
+    }
+    if (state_ == State::kQuoteInQuoted && c == '"') {
+      state_ = State::kQuoted;
+      return Keep(c);
+    }
+    switch (c) {
+      case ',':
+        return EndCell();
+      case '\r':
+        return absl::OkStatus();
+      case '\n':
+        return EndRow();
+      case '"':
+        if (state_ == State::kBegin) {
+          state_ = State::kQuoted;
+          return absl::OkStatus();
+        }
+        break;
+      default:
+        break;
+    }
+    state_ = State::kPlain;
+    return Keep(c);
+  }
+  absl::Status Keep(char c) {
+    if (row_text_.size() == limits_.row_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "row ", row_ + 1, ": more than ", limits_.row_bytes, " bytes"));
+    }
+    row_text_.push_back(c);
+    return absl::OkStatus();
+  }
+  absl::Status EndCell() {
+    if (ends_.size() == limits_.columns) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "row ", row_ + 1, ": more than ", limits_.columns, " columns"));
+    }
+    ends_.push_back(row_text_.size());
+    state_ = State::kBegin;
+    return absl::OkStatus();
+  }
+  absl::Status EndRow() {
+    RP_RETURN_IF_ERROR(EndCell());
+    if (row_ == limits_.rows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", limits_.rows, " rows"));
+    }
+    if (!google::protobuf::internal::IsStructurallyValidUTF8(
+            row_text_.data(), static_cast<int>(row_text_.size()))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", row_ + 1, ": text that is not UTF-8"));
+    }
+    cells_.clear();
+    size_t begin = 0;
+    for (const size_t end : ends_) {
+      cells_.push_back(
+          Cell(absl::string_view(row_text_).substr(begin, end - begin)));
+      begin = end;
+    }
+    const absl::Status status = (*on_row_)(0, row_++, cells_);
+    row_text_.clear();
+    ends_.clear();
+    return status;
+  }
+  static TableCell Cell(absl::string_view text) {
+    TableCell cell;
+    if (text.empty()) return cell;
+    cell.text = text;
+    cell.kind =
+        absl::SimpleAtod(text, &cell.number) && std::isfinite(cell.number)
+            ? TableCell::Kind::kNumber
+            : TableCell::Kind::kText;
+    return cell;
+  }
+
+  const TableLimits& limits_;
+  const RowFn* const on_row_;
+  State state_ = State::kBegin;
+  uint64_t row_ = 0;
+  // The cells of the row one behind the other, and where each ends.
+  std::string row_text_;
+  std::vector<size_t> ends_;
+  std::vector<TableCell> cells_;
+};
+
+}  // namespace
+
+absl::Status ReadCsv(const RandomAccessFile& file, uint64_t file_size,
+                     const TableLimits& limits, const RowFn& on_row) {
+  CsvRows rows(limits, &on_row);
+  std::string bytes;
+  for (uint64_t at = 0; at < file_size; at += bytes.size()) {
+    bytes.resize(std::min<uint64_t>(file_size - at, kReadBytes));
+    RP_RETURN_IF_ERROR(file.Read(at, absl::MakeSpan(bytes)));
+    absl::string_view piece = bytes;
+    if (at == 0 && piece.substr(0, kMark.size()) == kMark) {
+      piece.remove_prefix(kMark.size());
+    }
+    RP_RETURN_IF_ERROR(rows.Feed(piece));
+  }
+  return rows.Finish();
+}
+
+}  // namespace rankprobe::analysis
