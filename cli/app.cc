@@ -27,6 +27,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterGraphCommand(app, globals, command);
   RegisterAccCheckCommand(app, globals, command);
   RegisterAlignCommand(app, globals, command);
+  RegisterMergeResultCommand(app, globals, command);
 }
 
 void AddGlobals(CLI::App* app, Globals* globals) {

@@ -55,6 +55,9 @@ void RegisterAccCheckCommand(CLI::App* app, Globals* globals,
 void RegisterAlignCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command);
 
+void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
+                                ParsedCommand* command);
+
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
 // What `rankprobe run ARGUMENTS` does: the process becomes the one that starts

@@ -33,7 +33,7 @@ Manual CliManual() {
       {"Take data out", {"runs", "query", "export", "ledger"}},
       {"Find what is wrong",
        {"scan", "overflow_check", "first-divergence", "config_check", "compare",
-        "graph_visualize", "replicas", "align", "acc_check"}},
+        "merge_result", "graph_visualize", "replicas", "align", "acc_check"}},
       {"Keep the archive", {"verify", "delete", "backup", "reindex"}},
   };
   manual.examples = {
@@ -71,6 +71,8 @@ Manual CliManual() {
        {"rankprobe config_check dump reference",
         "rankprobe config_check run:new run:old --all"}},
       {"compare", {"rankprobe compare -tp dump -gp reference -o result -da"}},
+      {"merge_result",
+       {"rankprobe merge_result -i result -o merged -config merge.yaml"}},
       {"graph_visualize",
        {"rankprobe graph_visualize -tp dump -o graph",
         "rankprobe graph_visualize -tp dump -gp reference -o graph -oc"}},
@@ -116,6 +118,9 @@ Manual CliManual() {
       {"--target_path", "DUMP"},
       {"--golden_path", "DUMP"},
       {"--input_path", "PATH"},
+      {"--input_dir", "DIR"},
+      {"--output_dir", "DIR"},
+      {"--config-path", "FILE"},
       {"--cell_mapping", "FILE"},
       {"--data_mapping", "FILE"},
       {"--api_mapping", "FILE"},

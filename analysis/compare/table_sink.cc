@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/compare/temporary_file.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe::analysis {
@@ -17,30 +18,6 @@ namespace {
 constexpr size_t kFlushBytes = 1 << 20;
 constexpr lxw_row_t kMaxSheetRows = 1048576;
 constexpr size_t kMaxCellBytes = 32767;
-
-// Unlinks what was not finished.
-class TemporaryFile {
- public:
-  TemporaryFile(FileSystem* file_system, std::string path)
-      : file_system_(file_system),
-        path_(std::move(path)),
-        temporary_(absl::StrCat(path_, ".part")) {}
-  ~TemporaryFile() {
-    if (!renamed_) (void)file_system_->Delete(temporary_);
-  }
-  const std::string& name() const { return temporary_; }
-  absl::Status Rename() {
-    RP_RETURN_IF_ERROR(file_system_->Rename(temporary_, path_));
-    renamed_ = true;
-    return absl::OkStatus();
-  }
-
- private:
-  FileSystem* const file_system_;
-  const std::string path_;
-  const std::string temporary_;
-  bool renamed_ = false;
-};
 
 class CsvSink : public TableSink {
  public:
