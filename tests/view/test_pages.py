@@ -101,6 +101,43 @@ def test_the_numbers_of_a_step_are_those_of_its_dump(page, training, collector, 
     assert f"{training}.py" in card.locator(".stack").inner_text()
 
 
+def test_the_tree_opens_to_the_bad_call_by_mouse_keyboard_and_search(page, training) -> None:
+    page.get_by_role("link", name=training).click()
+    page.get_by_role("link", name="Show the step").click()
+    page.get_by_role("region", name="Values of the step").wait_for()
+    page.goto(page.url.replace("/step?", "/graph?").split("&call=")[0])
+    module = page.get_by_role("treeitem", name="Module.scale.Scale.forward.0")
+    module.wait_for()
+    # What is bad below is counted on what is around it, which is closed.
+    assert module.get_attribute("aria-expanded") == "false" and "2 bad" in module.inner_text()
+    assert "bad" not in page.get_by_role("treeitem", name="Module.first.Linear.forward.0").inner_text()
+    division = page.get_by_role("treeitem", name="Tensor.__truediv__.0.forward")
+    assert division.count() == 0
+    module.dblclick()
+    division.wait_for()
+    assert division.get_attribute("aria-level") == "2"
+    tree = page.get_by_role("tree")
+    tree.focus()
+    page.keyboard.press("ArrowLeft")
+    division.wait_for(state="detached")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator(".card", has_text="Tensor.__truediv__.0.forward").get_by_text("Stack").wait_for()
+    link = page.url
+    page.get_by_role("button", name="Close all").click()
+    page.get_by_label("Search").fill("LINEAR.1")
+    page.get_by_label("Search").press("Enter")
+    page.get_by_role("status").filter(has_text="found").wait_for()
+    page.get_by_role("button", name="Next").click()
+    page.locator(".node.chosen", has_text="Functional.linear.1").wait_for()
+    page.goto(link)
+    page.reload()
+    page.locator(".node.chosen", has_text="Tensor.__truediv__.0.forward").wait_for()
+    page.get_by_role("button", name="First bad call", exact=True).click()
+    page.locator(".node.chosen", has_text="Tensor.__truediv__.0.forward").wait_for()
+
+
 def test_a_trend_shows_its_band_and_where_it_is_not_finite(page, training) -> None:
     page.get_by_role("link", name=training).click()
     _tab(page, "Trend")
@@ -217,7 +254,7 @@ def test_axe_finds_nothing_and_the_pictures_of_the_documents(page, training, dar
         page.get_by_role("button", name="Dark").click()
     page.get_by_role("link", name=training).wait_for()
     found = {}
-    waits = {"Runs": "table", "Overview": ".card.bad", "Live": ".card", "Heat": "canvas", "Trend": "tbody tr", "Step": "tbody tr",
+    waits = {"Runs": "table", "Overview": ".card.bad", "Live": ".card", "Heat": "canvas", "Trend": "tbody tr", "Step": "tbody tr", "Graph": ".node",
              "Ledger": "tbody tr", "Events": "tbody tr"}
     for name, there in waits.items():
         if name == "Overview":

@@ -6,6 +6,7 @@ import { about } from "./api";
 import { useLoaded } from "./load";
 import { Failure } from "./parts/basics";
 import { Events } from "./pages/events";
+import { Graph } from "./pages/graph";
 import { Heat } from "./pages/heat";
 import { Ledger } from "./pages/ledger";
 import { Live } from "./pages/live";
@@ -17,7 +18,7 @@ import { href, route, startRouting } from "./route";
 import { language, setLanguage, t } from "./text";
 
 const THEME_KEY = "rankprobe.theme";
-const PAGES: [string, string][] = [["run", "Overview"], ["live", "Live"], ["heat", "Heat"], ["trend", "Trend"], ["step", "Step"], ["ledger", "Ledger"], ["events", "Events"]];
+const PAGES: [string, string][] = [["run", "Overview"], ["live", "Live"], ["heat", "Heat"], ["trend", "Trend"], ["step", "Step"], ["graph", "Graph"], ["ledger", "Ledger"], ["events", "Events"]];
 const theme = signal(localStorage.getItem(THEME_KEY) ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 
 function setTheme(value: string): void {
@@ -35,6 +36,7 @@ function Page() {
     case "heat": return <Heat key={run} run={run} />;
     case "trend": return <Trend key={run} run={run} />;
     case "step": return <Step key={run} run={run} />;
+    case "graph": return <Graph key={run} run={run} />;
     case "ledger": return <Ledger key={run} run={run} />;
     case "events": return <Events key={run} run={run} />;
   }

@@ -2,17 +2,15 @@
 // All values of one process at one step, in the order in which they were recorded,
 // and one call of it with its stack.
 import { useMemo } from "preact/hooks";
-import { stream } from "../api";
 import { dtypeName, isBad, leavesOf, numbersOf, shapeText, type Leaf, type Numbers } from "../calls";
-import { count, number, quoted } from "../format";
-import { useLoaded } from "../load";
+import { count, quoted } from "../format";
 import type { CallEntry } from "../messages";
-import { Card, Command, Empty, Show, Stack, TextField } from "../parts/basics";
+import { Command, Empty, Show, TextField } from "../parts/basics";
+import { CallCard, shown } from "../parts/call_card";
+import { PlaceFields, usePlace } from "../parts/place";
 import { Table, type Column } from "../parts/table";
-import { href, route, setQuery } from "../route";
-import { queryGrid } from "../grid";
+import { route, setQuery } from "../route";
 import { t } from "../text";
-import { stepOf } from "./heat";
 
 interface Line {
   place: number;
@@ -22,54 +20,9 @@ interface Line {
   bad: boolean;
 }
 
-function shown(value: number | undefined): string {
-  return value === undefined ? "–" : number(value);
-}
-
-function CallCard({ run, entry }: { run: string; entry: CallEntry }) {
-  return (
-    <Card title={entry.entry}>
-      <p>
-        {entry.parent && <>{t("in")} <a href={href("step", run, { ...route.value.query, call: entry.parent })}>{entry.parent}</a>{". "}</>}
-        <a href={href("step", run, { ...route.value.query, call: undefined })}>{t("Close")}</a>
-      </p>
-      <ul class="leaves">
-        {leavesOf(entry).map((leaf) => (
-          <li key={leaf.name} class={isBad(leaf.tensor) ? "bad" : ""}>
-            <a href={href("trend", run, { name: `${entry.entry}.${leaf.name}` })}>{leaf.name}</a>{" "}
-            {leaf.tensor ? `${dtypeName(leaf.tensor)} ${shapeText(leaf.tensor)} Max ${shown(numbersOf(leaf.tensor).max)} Min ${shown(numbersOf(leaf.tensor).min)} ` +
-              `Mean ${shown(numbersOf(leaf.tensor).mean)} Norm ${shown(numbersOf(leaf.tensor).norm)}` : leaf.text}
-          </li>
-        ))}
-      </ul>
-      {entry.stack && entry.stack.length > 0 && (
-        <>
-          <h3>{t("Stack")}</h3>
-          <Stack frames={entry.stack} />
-        </>
-      )}
-    </Card>
-  );
-}
-
 export function Step({ run }: { run: string }) {
-  const { step, rank, pid, find = "", call: chosen = "" } = route.value.query;
-  const places = useLoaded(`places ${run}`, (signal) => queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Max", maxCells: 200_000 }, signal));
-  const where = useMemo(() => {
-    const grid = places.value;
-    if (grid === undefined || grid.first.length === 0) return undefined;
-    const last = grid.last[grid.last.length - 1];
-    const names = grid.rows.map((row) => row.name).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    const given = rank !== undefined ? (rank.startsWith("proc") ? rank : `rank${rank}`) : pid !== undefined ? `proc${pid}` : names[0];
-    return { step: stepOf(step) ?? last, process: given, names };
-  }, [places.value, step, rank, pid]);
-  const calls = useLoaded(where === undefined ? "" : `calls ${run} ${where.step} ${where.process}`, async (signal) => {
-    const out: CallEntry[] = [];
-    if (where === undefined || where.process === undefined) return out;
-    const id = where.process.startsWith("rank") ? { rank: where.process.slice(4) } : { pid: where.process.slice(4) };
-    for await (const entry of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(where.step), ...id, context: true }, signal)) out.push(entry);
-    return out;
-  });
+  const { find = "", call: chosen = "" } = route.value.query;
+  const { places, where, calls } = usePlace(run);
   const lines = useMemo(() => (calls.value ?? []).flatMap((entry, place) => leavesOf(entry).filter((leaf) => leaf.tensor !== undefined).map((leaf): Line => ({
     place, entry, leaf, numbers: numbersOf(leaf.tensor!), bad: isBad(leaf.tensor) }))), [calls.value]);
   const wanted = find.toLowerCase().replace(/\*/g, "");
@@ -93,13 +46,7 @@ export function Step({ run }: { run: string }) {
       ) : (
         <>
           <div class="form">
-            <TextField label={t("Step")} value={String(where.step)} onChange={(text) => setQuery({ step: text, call: undefined })} />
-            <label class="field">
-              <span>{t("Process")}</span>
-              <select value={where.process} onChange={(event) => setQuery({ rank: event.currentTarget.value.replace(/^rank/, ""), pid: undefined })}>
-                {where.names.map((name) => <option key={name} value={name}>{name}</option>)}
-              </select>
-            </label>
+            <PlaceFields where={where} />
             <TextField label={t("Names")} value={find} wide onChange={(text) => setQuery({ find: text })} />
           </div>
           {open && <CallCard run={run} entry={open} />}

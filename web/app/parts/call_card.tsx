@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call: its values, where it is among the modules, its stack.
+import { dtypeName, isBad, leavesOf, numbersOf, shapeText } from "../calls";
+import { number } from "../format";
+import type { CallEntry } from "../messages";
+import { href, route } from "../route";
+import { t } from "../text";
+import { Card, Stack } from "./basics";
+
+export function shown(value: number | undefined): string {
+  return value === undefined ? "–" : number(value);
+}
+
+export function CallCard({ run, entry }: { run: string; entry: CallEntry }) {
+  return (
+    <Card title={entry.entry}>
+      <p>
+        {entry.parent && <>{t("in")} <a href={href(route.value.page, run, { ...route.value.query, call: entry.parent })}>{entry.parent}</a>{". "}</>}
+        <a href={href(route.value.page, run, { ...route.value.query, call: undefined })}>{t("Close")}</a>
+      </p>
+      <ul class="leaves">
+        {leavesOf(entry).map((leaf) => (
+          <li key={leaf.name} class={isBad(leaf.tensor) ? "bad" : ""}>
+            <a href={href("trend", run, { name: `${entry.entry}.${leaf.name}` })}>{leaf.name}</a>{" "}
+            {leaf.tensor ? `${dtypeName(leaf.tensor)} ${shapeText(leaf.tensor)} Max ${shown(numbersOf(leaf.tensor).max)} Min ${shown(numbersOf(leaf.tensor).min)} ` +
+              `Mean ${shown(numbersOf(leaf.tensor).mean)} Norm ${shown(numbersOf(leaf.tensor).norm)}` : leaf.text}
+          </li>
+        ))}
+      </ul>
+      {entry.stack && entry.stack.length > 0 && (
+        <>
+          <h3>{t("Stack")}</h3>
+          <Stack frames={entry.stack} />
+        </>
+      )}
+    </Card>
+  );
+}
