@@ -137,7 +137,7 @@ class StepJoiner {
   absl::Status WriteCall(const StepRanks::Call& call) {
     name_ = call.name;
     if (given_ != nullptr) parent_ = ranks_.ParentOf(call);
-    facts_.inside_experts = ranks_.InsideSharedExperts(call);
+    ranks_.Describe(call, &facts_);
     recorded_name_ = std::string(
         ranks_.dump(call.sources[0].rank).name(call.sources[0].entry));
     opened_.clear();

@@ -176,6 +176,13 @@ class Planner {
     RP_ASSIGN_OR_RETURN(std::vector<Piece> pieces, JoinMeshes());
     RP_ASSIGN_OR_RETURN(pieces, JoinModels(std::move(pieces)));
     RP_ASSIGN_OR_RETURN(Piece whole, JoinData(std::move(pieces)));
+    if (facts_.function_gradients && whole_ != nullptr &&
+        whole_->shape != whole.plan.shape) {
+      return Refused(absl::StrCat(
+          "its call gave what it was given, so this is a gradient of the call "
+          "before it, which is another in the other run: ",
+          SizesText(whole.plan.shape), " and ", SizesText(whole_->shape)));
+    }
     PlannedTensor out;
     out.plan = std::move(whole.plan);
     out.by_shape = by_shape_;

@@ -75,6 +75,9 @@ struct LayoutFacts {
   // Inside of experts of which each rank has some: what ranks of one model hold
   // plain is of their own experts.
   bool inside_experts = false;
+  // A function's gradients. Of one that gave what it was given (a cast to the
+  // dtype it has) they are those of the call before it.
+  bool function_gradients = false;
 };
 
 struct PlannedTensor {

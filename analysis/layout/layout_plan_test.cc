@@ -58,6 +58,7 @@ Local OnMesh(DeviceMesh mesh, std::vector<Placement> placements, Local local) {
 
 std::vector<TensorPart> PartsOf(const std::vector<Local>& locals) {
   std::vector<TensorPart> out;
+  out.reserve(locals.size());
   for (const Local& local : locals) out.push_back(local.part);
   return out;
 }
@@ -143,6 +144,20 @@ TEST(LayoutPlanTest, AStridedShardWasCutLast) {
                     OnMesh(kSquare, plain, Tensor(2, {1}, {2})),
                     OnMesh(kSquare, plain, Tensor(3, {1}, {3}))}),
             "[4] 0 1 2 3");
+}
+
+TEST(LayoutPlanTest, AGradientOfAnotherCallIsRefused) {
+  LayoutFacts facts = OneModel(2);
+  const std::vector<Local> copies = {Tensor(0, {2}, {1, 2}),
+                                     Tensor(1, {2}, {1, 2})};
+  const TensorPart other = Tensor(0, {3, 2}, {1, 2, 3, 4, 5, 6}).part;
+  const TensorPart same = Tensor(0, {2}, {1, 2}).part;
+  facts.function_gradients = true;
+  EXPECT_THAT(Joined({copies[0]}, facts, &other),
+              HasSubstr("a gradient of the call before it"));
+  EXPECT_EQ(Joined(copies, facts, &same), "[2] 1 2");
+  facts.function_gradients = false;
+  EXPECT_EQ(Joined({copies[0]}, facts, &other), "[2] 1 2");
 }
 
 TEST(LayoutPlanTest, TermsAddUpByTheirBytesOnly) {

@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/layout/joined_step.h"
-#include "analysis/layout/layout_plan.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe::analysis {
@@ -159,6 +158,12 @@ bool StepRanks::InsideSharedExperts(const Call& call) const {
     }
   }
   return false;
+}
+
+void StepRanks::Describe(const Call& call, LayoutFacts* facts) const {
+  facts->inside_experts = InsideSharedExperts(call);
+  facts->function_gradients = !absl::StartsWith(call.name, "Module.") &&
+                              absl::EndsWith(call.name, ".backward");
 }
 
 absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,

@@ -17,6 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "analysis/layout/layout_plan.h"
 #include "analysis/layout/stage_names.h"
 #include "common/io/file_system.h"
 #include "dump_format/dump_layout.h"
@@ -47,14 +48,16 @@ class StepRanks {
   // The name of the call that made this one, empty where none did or no module
   // tree was recorded.
   std::string ParentOf(const Call& call) const;
-  // Made inside of a module of which each rank has some of the experts.
-  bool InsideSharedExperts(const Call& call) const;
+  // What LayoutFacts say of one call.
+  void Describe(const Call& call, LayoutFacts* facts) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
   // LayoutFacts::model_groups
   const std::map<int64_t, int64_t>& model_groups() const { return groups_; }
 
  private:
+  // Made inside of a module of which each rank has some of the experts.
+  bool InsideSharedExperts(const Call& call) const;
   void Order(const DumpReader* whole);
   absl::Status ReadModules();
 

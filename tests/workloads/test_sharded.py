@@ -91,6 +91,15 @@ def test_every_tensor_is_compared(record: Record, layout: str, ranks: int, rest:
 
 
 @full
+@pytest.mark.parametrize("layout, ranks", [("llama:tp", 2), ("llama:fsdp", 2), ("llama:tp_fsdp", 4), ("llama:torch_tp", 2), ("mixtral:fsdp", 2)])
+def test_calls_inside_of_modules_agree_too(record: Record, layout: str, ranks: int) -> None:
+    target, reference = record(layout, ranks, level="mix") / "step1", record(layout.split(":")[0] + ":single", level="mix") / "step1"
+    report = diverge(target, reference)
+    assert not report.get("origins") and not report.get("calls_differing"), report
+    assert int(report["calls_compared"]) == len(calls(reference)) > 300
+
+
+@full
 @pytest.mark.parametrize("layout", ["llama:tp", "mixtral:ep"])
 def test_elements_are_put_together(record: Record, tmp_path: pathlib.Path, layout: str) -> None:
     import csv
