@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/http/http_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -19,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "web/http/testing/raw_client.h"
 
 namespace rankprobe {
 namespace {
@@ -28,76 +23,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kToken[] = "0123456789abcdef0123456789abcdef";
-
-// A client that says whatever it likes. What it waits for comes within a minute.
-class Client {
- public:
-  explicit Client(int port, int receive_buffer = 0)
-      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    if (receive_buffer > 0) {
-      ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer,
-                   sizeof receive_buffer);
-    }
-    const timeval patience{60, 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(
-        ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address),
-        0);
-  }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-  ~Client() { Close(); }
-
-  void Close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-  // False: the server takes no more.
-  bool Say(absl::string_view text) {
-    while (!text.empty()) {
-      const ssize_t sent = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return false;
-      text.remove_prefix(static_cast<size_t>(sent));
-    }
-    return true;
-  }
-  // One byte or more, unless the connection is at its end.
-  bool More() {
-    char bytes[16 << 10];
-    const ssize_t got = ::recv(fd_, bytes, sizeof bytes, 0);
-    if (got > 0) heard_.append(bytes, static_cast<size_t>(got));
-    return got > 0;
-  }
-  std::string Rest() {
-    while (More()) {
-    }
-    return std::exchange(heard_, "");
-  }
-  // Up to the end of one answer with a length.
-  std::string Answer() {
-    while (true) {
-      const size_t head = heard_.find("\r\n\r\n");
-      const size_t length = heard_.find("Content-Length: ");
-      if (head != std::string::npos && length != std::string::npos) {
-        const size_t whole =
-            head + 4 + std::strtoul(heard_.c_str() + length + 16, nullptr, 10);
-        if (heard_.size() >= whole) {
-          std::string answer = heard_.substr(0, whole);
-          heard_.erase(0, whole);
-          return answer;
-        }
-      }
-      if (!More()) return std::exchange(heard_, "");
-    }
-  }
-
- private:
-  int fd_;
-  std::string heard_;
-};
 
 class HttpServerTest : public ::testing::Test {
  protected:
@@ -136,25 +61,9 @@ class HttpServerTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
-// The pieces of a chunked body put together; "broken" if they are not whole.
-std::string Unchunked(absl::string_view answer) {
-  std::string body;
-  answer.remove_prefix(answer.find("\r\n\r\n") + 4);
-  while (true) {
-    const size_t line = answer.find("\r\n");
-    if (line == absl::string_view::npos) return "broken";
-    const size_t length =
-        std::strtoul(std::string(answer.substr(0, line)).c_str(), nullptr, 16);
-    if (answer.size() < line + length + 4) return "broken";
-    absl::StrAppend(&body, answer.substr(line + 2, length));
-    if (length == 0) return answer.size() == line + 4 ? body : "broken";
-    answer.remove_prefix(line + length + 4);
-  }
-}
-
 TEST_F(HttpServerTest, AnswersOneAfterAnotherOnOneConnection) {
   StartEcho();
-  Client client(port());
+  RawClient client(port());
   client.Say(Get("/a?b=c"));
   const std::string first = client.Answer();
   EXPECT_THAT(first, StartsWith("HTTP/1.1 200 OK\r\n"));
@@ -211,7 +120,7 @@ TEST_F(HttpServerTest, RefusesBeforeTheBodyComes) {
        "400"},
   };
   for (const auto& [request, status] : refused) {
-    Client client(port());
+    RawClient client(port());
     client.Say(request);
     const std::string answer = client.Rest();
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 " + status)) << request;
@@ -225,18 +134,18 @@ TEST_F(HttpServerTest, BodiesAreBounded) {
   StartEcho();
   const std::string too_large(options_.max_body_bytes + 1, 'x');
   {
-    Client client(port());
+    RawClient client(port());
     client.Say(
         PostHead(absl::StrCat("Content-Length: ", too_large.size(), "\r\n")));
     EXPECT_THAT(client.Rest(), StartsWith("HTTP/1.1 413 ")) << "unsent";
   }
   {
-    Client client(port());
+    RawClient client(port());
     client.Say(PostHead("Transfer-Encoding: chunked\r\n") +
                absl::StrCat(absl::Hex(too_large.size()), "\r\n", too_large));
     EXPECT_THAT(client.Rest(), StartsWith("HTTP/1.1 413 "));
   }
-  Client client(port());
+  RawClient client(port());
   const absl::string_view largest =
       absl::string_view(too_large).substr(0, options_.max_body_bytes);
   client.Say(
@@ -247,7 +156,7 @@ TEST_F(HttpServerTest, BodiesAreBounded) {
 
 TEST_F(HttpServerTest, AFloodOfHeaderFieldsIsCut) {
   StartEcho();
-  Client client(port());
+  RawClient client(port());
   client.Say(absl::StrCat("GET / HTTP/1.1\r\nHost: ", Host(), "\r\n"));
   const std::string field =
       absl::StrCat("X-Flood: ", std::string(1000, 'x'), "\r\n");
@@ -255,7 +164,7 @@ TEST_F(HttpServerTest, AFloodOfHeaderFieldsIsCut) {
   while (said < (64u << 20) && client.Say(field)) said += field.size();
   EXPECT_LT(said, 64u << 20);
   // The answer itself may be lost to the reset.
-  Client one_line(port());
+  RawClient one_line(port());
   one_line.Say(absl::StrCat("GET /", std::string(20000, 'x')));
   EXPECT_THAT(one_line.Rest(), StartsWith("HTTP/1.1 431 "));
 }
@@ -264,21 +173,21 @@ TEST_F(HttpServerTest, ClientsThatAreSlowAreLeft) {
   options_.idle_timeout = absl::Milliseconds(100);
   options_.request_timeout = absl::Milliseconds(100);
   StartEcho();
-  Client silent(port());
-  Client half_head(port());
+  RawClient silent(port());
+  RawClient half_head(port());
   half_head.Say("GET / HTTP/1.1\r\nHost: ");
-  Client half_body(port());
+  RawClient half_body(port());
   half_body.Say(PostHead("Content-Length: 10\r\n") + "{");
-  Client idle(port());
+  RawClient idle(port());
   idle.Say(Get("/"));
   EXPECT_THAT(idle.Answer(), HasSubstr("GET /"));
-  for (Client* client : {&silent, &half_head, &half_body, &idle})
+  for (RawClient* client : {&silent, &half_head, &half_body, &idle})
     EXPECT_EQ(client->Rest(), "");
 }
 
 TEST_F(HttpServerTest, RequestsInARowAreAnsweredInTheirOrder) {
   StartEcho();
-  Client client(port());
+  RawClient client(port());
   client.Say(Get("/1") + PostHead("Content-Length: 2\r\n") + "{}" + Get("/3"));
   EXPECT_TRUE(absl::EndsWith(client.Answer(), "GET /1 "));
   EXPECT_TRUE(absl::EndsWith(client.Answer(), "POST /api/v1/x {}"));
@@ -295,7 +204,7 @@ TEST_F(HttpServerTest, GarbageBehindARequestEndsTheConnection) {
         PostHead("Content-Length: 1\r\nContent-Length: 2\r\n"),
         PostHead("Content-Length: -1\r\n"),
         PostHead("Transfer-Encoding: chunked\r\n") + "zz\r\n"}) {
-    Client client(port());
+    RawClient client(port());
     client.Say(Get("/1") + garbage);
     EXPECT_TRUE(absl::EndsWith(client.Answer(), "GET /1 "));
     EXPECT_THAT(client.Answer(), StartsWith("HTTP/1.1 400 ")) << garbage;
@@ -306,18 +215,18 @@ TEST_F(HttpServerTest, GarbageBehindARequestEndsTheConnection) {
 TEST_F(HttpServerTest, ConnectionsAreCounted) {
   options_.max_connections = 4;
   StartEcho();
-  std::vector<std::unique_ptr<Client>> held;
+  std::vector<std::unique_ptr<RawClient>> held;
   for (int i = 0; i < 4; ++i) {
-    held.push_back(std::make_unique<Client>(port()));
+    held.push_back(std::make_unique<RawClient>(port()));
     held.back()->Say(Get("/"));
     EXPECT_THAT(held.back()->Answer(), StartsWith("HTTP/1.1 200 "));
   }
-  EXPECT_THAT(Client(port()).Rest(), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(RawClient(port()).Rest(), StartsWith("HTTP/1.1 503 "));
   held.pop_back();
   // The server hears of it in its own time.
   std::string answer;
   while (!absl::StartsWith(answer, "HTTP/1.1 200 ")) {
-    Client next(port());
+    RawClient next(port());
     next.Say(Get("/"));
     answer = next.Answer();
   }
@@ -335,7 +244,7 @@ TEST_F(HttpServerTest, PiecesCostABoundedBuffer) {
       ++written;
     }
   });
-  Client client(port(), /*receive_buffer=*/16 << 10);
+  RawClient client(port(), /*receive_buffer=*/16 << 10);
   client.Say(GetAndClose("/"));
   ASSERT_TRUE(client.More());
   // All that lies on the way: the kernel's buffers and ours.
@@ -356,7 +265,7 @@ TEST_F(HttpServerTest, AHandlerIsToldThatItsClientHasGone) {
     told.WaitForNotification();
     EXPECT_FALSE(reply->Write("x"));
   });
-  Client client(port());
+  RawClient client(port());
   client.Say(Get("/"));
   began.WaitForNotification();
   client.Close();
@@ -373,7 +282,7 @@ TEST_F(HttpServerTest, AClientThatTakesNothingIsLeft) {
     }
     left.Notify();
   });
-  Client client(port(), /*receive_buffer=*/16 << 10);
+  RawClient client(port(), /*receive_buffer=*/16 << 10);
   client.Say(Get("/"));
   left.WaitForNotification();
   server_->Stop();
@@ -384,7 +293,7 @@ TEST_F(HttpServerTest, FaultsOfAHandlerAreA500) {
     if (request.path == "/throw") throw std::runtime_error("a \"fault\"");
     if (request.path == "/half") reply->Begin(200, "text/plain");
   });
-  Client client(port());
+  RawClient client(port());
   client.Say(Get("/nothing"));
   EXPECT_THAT(client.Answer(), StartsWith("HTTP/1.1 500 "));
   client.Say(Get("/throw"));
@@ -402,15 +311,16 @@ TEST_F(HttpServerTest, StopEndsWhatIsUnderWay) {
     began.Notify();
     told.WaitForNotification();
   });
-  Client idle(port());
-  Client half(port());
+  RawClient idle(port());
+  RawClient half(port());
   half.Say("GET /");
-  Client waits(port());
+  RawClient waits(port());
   waits.Say(Get("/wait"));
   began.WaitForNotification();
   server_->Stop();
   EXPECT_TRUE(told.HasBeenNotified());
-  for (Client* client : {&idle, &half, &waits}) EXPECT_EQ(client->Rest(), "");
+  for (RawClient* client : {&idle, &half, &waits})
+    EXPECT_EQ(client->Rest(), "");
 }
 
 TEST_F(HttpServerTest, StopLetsAnAnswerEnd) {
@@ -421,7 +331,7 @@ TEST_F(HttpServerTest, StopLetsAnAnswerEnd) {
     go_on.WaitForNotification();
     reply->Send(200, "text/plain", "whole");
   });
-  Client client(port());
+  RawClient client(port());
   client.Say(Get("/"));
   began.WaitForNotification();
   std::thread stopping([this] { server_->Stop(); });
