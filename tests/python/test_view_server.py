@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from typing import Any, Iterator
 
 import pytest
@@ -163,6 +164,11 @@ def test_lines_come_one_by_one(start_view, recorded) -> None:
     assert answer.getheader("Content-Length") is None
     lines = answer.read().splitlines(keepends=True)
     assert len(lines) == STEPS and all(line.endswith(b"\n") for line in lines)
+    # Neither an open connection nor a poller of gRPC's keeps who wants to go.
+    began = time.monotonic()
+    view.end(signal.SIGINT)
+    assert time.monotonic() - began < 8
+    view = start_view(recorded.address)
     assert view.call("ArchiveService/ListCalls", run="shown", step=0, rank=0, contains="no such call") == []
 
 

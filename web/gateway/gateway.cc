@@ -2,6 +2,7 @@
 #include "web/gateway/gateway.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <grpc/grpc.h>
 
 #include <chrono>
 #include <functional>
@@ -20,6 +21,17 @@ constexpr double kLongSeconds = 3600;
 // A collector takes no more than 256 KiB from a connection whose first call is
 // not whole yet.
 constexpr size_t kLargeBody = 64 << 10;
+
+// When the last user of gRPC 1.51 lets go of it, that waits for a poller of its
+// own, for up to ten seconds: too long for Ctrl-C. The end of the process does
+// not.
+void KeepGrpc() {
+  static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+  (void)kept;
+}
 
 double WaitSeconds(const v1::SwitchOptions& options) {
   return options.timeout_ms() == 0 ? 10 : options.timeout_ms() / 1000.0;
@@ -246,6 +258,7 @@ const std::vector<Gateway::Row>& Gateway::Rows() {
 }
 
 Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
+  KeepGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   // A page stays open while a collector restarts: gRPC would not try again for
