@@ -53,6 +53,23 @@ def test_records_steps_of_the_optimizer(tmp_path: pathlib.Path) -> None:
                 "Module.2.Linear.parameters_grad.0"} <= set(data)
 
 
+@pytest.mark.parametrize("flags", [("--on",), ("--monitor", "--every", "1")], ids=["on", "monitor"])
+def test_the_end_of_the_last_step_begins_none(tmp_path: pathlib.Path, collector, flags) -> None:
+    done = _run(tmp_path, "--collector", collector.address, "--run", "ended", *flags)
+    assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr
+    said = collector.cli("ledger", "--run", "ended")
+    # What the program prints of its weights is made of calls, too.
+    assert ("4" if "--on" in flags else "3") + " rank-steps" in said.stdout and "unfinished" not in said.stdout, said.stdout
+
+
+def test_a_step_that_an_exception_ends_is_not_whole(tmp_path: pathlib.Path, collector) -> None:
+    done = _run_script(tmp_path, SCRIPT + "\nnet(torch.ones(2, 4))\nraise KeyError('mine')\n", "--collector", collector.address,
+                       "--run", "raised", "--on")
+    assert done.returncode == 1 and "KeyError: 'mine'" in done.stderr
+    said = collector.cli("ledger", "--run", "raised", check=False)
+    assert said.returncode == 1 and "1 rank-steps unfinished" in said.stdout, said.stdout
+
+
 INFERENCE = """
 import torch, torch.nn as nn
 torch.manual_seed(0)

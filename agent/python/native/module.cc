@@ -241,6 +241,8 @@ class PySession {
     const py::gil_scoped_release release;
     Get().Step();
   }
+  bool step_is_empty() { return Get().StepIsEmpty(); }
+  bool ForgetEmptyStep() { return Get().ForgetEmptyStep(); }
   void SetInitStep(int64_t step) {
     if (const absl::Status status = Get().SetInitStep(step); !status.ok())
       Raise(status);
@@ -457,6 +459,8 @@ PYBIND11_MODULE(_native, m) {
       .def_property_readonly("recording", &PySession::recording)
       .def_property_readonly("enabled", &PySession::enabled)
       .def_property_readonly("request_missing", &PySession::request_missing)
+      .def_property_readonly("step_is_empty", &PySession::step_is_empty)
+      .def("forget_empty_step", &PySession::ForgetEmptyStep)
       .def_property_readonly("current_step", &PySession::step);
   rankprobe::RegisterCapture(m);
 }

@@ -53,6 +53,13 @@ class Session:
     def request_missing(self) -> bool:
         """The last start() would have recorded, but the plan's request_id is not among its requests."""
 
+    @property
+    def step_is_empty(self) -> bool:
+        """A step has begun, and no call was made in it."""
+
+    def forget_empty_step(self) -> bool:
+        """Before close(): takes back a step that has begun and in which no call was made. Whether there was one."""
+
     def start(self, rank: int | None = ..., requests: Sequence[tuple[str, int, int | None]] | None = ...) -> None:
         """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known.
         requests: of a server's step, in the order of its rows: id, tokens (> 0), position of the first one."""

@@ -293,7 +293,7 @@ void Recorder::Step() {
   if (watcher_ != nullptr) watcher_->EndStep();
   ++loop_;
   ++generation_;
-  step_begun_ = false;
+  step_begun_ = step_submitted_ = false;
   flight_ = false;
   told_requests_.clear();
   trace_.Clear();
@@ -308,6 +308,27 @@ void Recorder::Step() {
   tensors_.BeginStep();
   reference_.EndStep();
   if (filter_ != nullptr) filter_->BeginStep();
+}
+
+bool Recorder::IsEmpty() const {
+  return step_begun_ && !step_submitted_ && counts_.call_phases == 0 &&
+         counts_.filtered == 0 && counts_.forwards.seen == 0;
+}
+
+bool Recorder::StepIsEmpty() const {
+  if (Forked()) return false;
+  absl::MutexLock lock(&mutex_);
+  return IsEmpty();
+}
+
+bool Recorder::ForgetEmptyStep() {
+  if (Forked()) return false;
+  absl::MutexLock lock(&mutex_);
+  if (!IsEmpty()) return false;
+  recording_.store(false, std::memory_order_relaxed);
+  buffer_.reset();
+  step_begun_ = false;
+  return true;
 }
 
 v1::Record* Recorder::AddRecord() {
@@ -340,6 +361,7 @@ void Recorder::Submit() {
     return;
   }
   const auto records = static_cast<uint64_t>(buffer_->batch()->records_size());
+  step_submitted_ = true;
   if (!session_->SubmitRecords(std::move(buffer_)))
     counts_.lost_records += records;
   buffer_.reset();

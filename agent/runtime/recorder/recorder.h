@@ -133,6 +133,11 @@ class Recorder {
              const v1::StepRequests* requests = nullptr);
   void Stop();
   void Step();
+  // A step has begun, no call was made in it, and nothing of it is sent yet.
+  bool StepIsEmpty() const;
+  // Before the end of the process: forgets such a step, which would be in the
+  // archive as one that never ended. False: there is none.
+  bool ForgetEmptyStep();
   // Before the loop; INVALID_ARGUMENT below 0.
   absl::Status SetInitStep(int64_t step);
   int64_t current_step() const;
@@ -254,6 +259,7 @@ class Recorder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStepRecords(v1::StepRequests requests = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -321,6 +327,8 @@ class Recorder {
   // the step of their forward.
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool step_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  // Records of this step have left.
+  bool step_submitted_ ABSL_GUARDED_BY(mutex_) = false;
   bool request_missing_ ABSL_GUARDED_BY(mutex_) = false;
   // As the last StepBegin of the step said them.
   std::string told_requests_ ABSL_GUARDED_BY(mutex_);

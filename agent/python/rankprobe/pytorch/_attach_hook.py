@@ -188,6 +188,17 @@ class _Attachment:
         finally:
             os.unlink(path)
         self._models = models
+        # Before the debugger's own, which was registered before it.
+        atexit.register(_guarded, self._end)
+
+    def _end(self) -> None:
+        """The calls behind the optimizer's last step are a step of their own, where the program has come to its end."""
+        debugger = PrecisionDebugger._instance
+        if debugger is None or self._optimizer is None or os.getpid() != self._pid or hasattr(sys, "last_type"):
+            return
+        if not debugger._over() and not debugger._session.native.step_is_empty:
+            PrecisionDebugger.stop()
+            PrecisionDebugger.step()
 
     def _watch_no_more(self) -> None:
         if self._watch is not None:

@@ -236,12 +236,14 @@ class PrecisionDebugger:
                 self._forget()
             return
         self._instruments.end_recording()
-        self._run_card.end_recording()
-        self._monitor.end_recording()
+        # What is attached begins a step where the last one ends, also behind the last one.
+        if not self._session.native.forget_empty_step():
+            self._run_card.end_recording()
+            self._monitor.end_recording()
+            if self._steps.any_dirty:
+                self._session.stop()
+                self._export(self._steps.current)
         self._monitor.end_step()
-        if self._steps.any_dirty:
-            self._session.stop()
-            self._export(self._steps.current)
         self._session.finish_exports()
         self._closed = True
         self._namespaces.remove()
