@@ -46,8 +46,8 @@ struct ZipPart {
 
 inline std::string Little(uint64_t value, int bytes) {
   std::string out;
-  for (int i = 0; i < bytes; ++i) {
-    out.push_back(static_cast<char>(value >> (8 * i) & 0xFF));
+  for (int i = 0; i < bytes; ++i, value >>= 8) {
+    out.push_back(static_cast<char>(value & 0xFF));
   }
   return out;
 }
