@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/same_bytes.h"
 
@@ -76,7 +77,10 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
   if (std::find(rules.hosts.begin(), rules.hosts.end(), host) ==
       rules.hosts.end()) {
     return Refusal{403, kDenied,
-                   "this server answers to 127.0.0.1 and localhost only"};
+                   absl::StrCat("this server answers to ",
+                                absl::StrJoin(rules.hosts, " and "),
+                                " only; a port that is forwarded keeps its "
+                                "number")};
   }
   for (const absl::string_view origin : ValuesOf(head, "Origin")) {
     if (!absl::EqualsIgnoreCase(origin, absl::StrCat("http://", host)))

@@ -45,6 +45,11 @@ TEST(RequestGuardTest, OtherNamesOfThisMachineAreRefused) {
     EXPECT_EQ(Api({}, host), 403) << host;
     EXPECT_EQ(StatusOf("GET", "/", {{"Host", host}}), 403) << host;
   }
+  const auto refusal =
+      WhyRefused({"GET", "/", {{"Host", "127.0.0.1:81"}}}, Rules());
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_NE(refusal->message.find("127.0.0.1:80 and localhost:80"),
+            std::string::npos);
   EXPECT_EQ(StatusOf("GET", "/", {}), 400);
   EXPECT_EQ(Api({{"Host", "127.0.0.1:80"}}), 400) << "two";
 }
