@@ -197,6 +197,17 @@ def test_failures_have_a_reason(start_view, collector, method, request_json, sta
     assert got[:2] == (status, code) and said in got[2], got
 
 
+def test_a_large_config_passes(start_view, collector) -> None:
+    """A collector takes 256 KiB from a connection that has asked nothing yet; the page's may be its first."""
+    config = {"task": "statistics", "dump_path": "d", "rank": [], "step": [], "level": "mix", "dump_enable": False,
+              "statistics": {"list": [f"Torch.op{i}" for i in range(20_000)]}}
+    request = {"run": "large", "configJson": json.dumps(config)}
+    assert 300_000 < len(json.dumps(request)) < 1 << 20
+    view = start_view(collector.address)
+    assert view.call("ControlService/SetConfig", **request)["epoch"] == "1"
+    assert view.call("ControlService/GetConfig", run="large")["configJson"] == request["configJson"]
+
+
 def test_who_may_ask(start_view, collector) -> None:
     view = start_view(collector.address)
     method = "ControlService/ListAgents"
