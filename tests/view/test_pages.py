@@ -216,18 +216,52 @@ def test_chinese_and_dark_stay(page, training) -> None:
     page.get_by_text("首个异常调用").wait_for()
 
 
+PROGRAM = """
+import sys, torch
+from rankprobe.pytorch import PrecisionDebugger
+debugger = PrecisionDebugger(config_path=sys.argv[1])
+for step in map(int, sys.argv[2:]):
+    debugger.set_init_step(step)
+    debugger.start()
+    torch.relu(torch.ones(2))
+    debugger.stop()
+    debugger.step()
+debugger.close()
+"""
+
+
+def _record(collector, directory, run: str, *steps: int, **config) -> None:
+    """One relu in each of these steps, by one rank."""
+    (directory / "config.json").write_text(json.dumps({"task": "statistics", "dump_path": str(directory), "rank": [], "step": [], "level": "L1", **config}))
+    subprocess.run([sys.executable, "-c", PROGRAM, directory / "config.json", *map(str, steps)], check=True, timeout=120,
+                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, "RANK": "0"})
+
+
 def test_names_are_text(page, collector, tmp_path) -> None:
     """What a run is called is shown, and not run."""
     run = "<img src=x onerror=alert(1)>'\"&%2F"
-    (tmp_path / "config.json").write_text(json.dumps({"task": "statistics", "dump_path": str(tmp_path), "rank": [], "step": [], "level": "L1"}))
-    subprocess.run([sys.executable, "-c", "import torch, sys\nfrom rankprobe.pytorch import PrecisionDebugger\n"
-                    "d = PrecisionDebugger(config_path=sys.argv[1])\nd.start()\ntorch.relu(torch.ones(2))\nd.stop()\nd.step()\nd.close()\n",
-                    tmp_path / "config.json"], check=True, timeout=120,
-                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, "RANK": "0"})
+    _record(collector, tmp_path, run, 0)
     page.get_by_role("link", name=run).click()
     page.get_by_role("heading", name=run).wait_for()
     page.get_by_text("No NaN and no infinity in 1 steps").wait_for()
     assert page.locator("img").count() == 0
+
+
+def test_steps_far_apart_are_all_looked_at(page, collector, tmp_path) -> None:
+    _record(collector, tmp_path, "far", 3, 70_000, 900_000_000)
+    page.get_by_role("link", name="far").click()
+    page.get_by_text("All 3 rank-steps are whole").wait_for()
+    page.get_by_text("No NaN and no infinity in 3 steps").wait_for()
+    _tab(page, "Step")
+    page.locator("tbody tr", has_text="Torch.relu.0.forward").first.wait_for()
+    assert page.get_by_label("Step", exact=True).input_value() == "900000000"
+
+
+def test_without_statistics_nothing_is_said_to_be_well(page, collector, tmp_path) -> None:
+    _record(collector, tmp_path, "names only", 0, 1, statistics={"summary_mode": "xor"})
+    page.get_by_role("link", name="names only").click()
+    page.get_by_text("No statistics are recorded, so nothing is known of NaN").wait_for()
+    assert page.get_by_text("No NaN and no infinity").count() == 0
 
 
 @pytest.mark.parametrize("width", [390, 1280])

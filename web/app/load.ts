@@ -14,9 +14,9 @@ export function asApiError(error: unknown): ApiError {
   return error instanceof ApiError ? error : new ApiError("PAGE", error instanceof Error ? error.message : String(error));
 }
 
-// Asks anew when `key` changes, and every `everyMs` if given (not while the tab is
+// `ask` may give parts of its answer before all of it. Asks anew when `key` changes, and every `everyMs` if given (not while the tab is
 // hidden, and never twice at once). The last answer stays while the next is awaited.
-export function useLoaded<T>(key: string, ask: (signal: AbortSignal) => Promise<T>, everyMs = 0): Loaded<T> {
+export function useLoaded<T>(key: string, ask: (signal: AbortSignal, partial: (value: T) => void) => Promise<T>, everyMs = 0): Loaded<T> {
   const [state, setState] = useState<{ key: string; value?: T; error?: ApiError; loading: boolean }>({ key, loading: true });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
@@ -28,7 +28,10 @@ export function useLoaded<T>(key: string, ask: (signal: AbortSignal) => Promise<
     };
     const run = () => {
       if (document.hidden) return again();
-      ask(abort.signal).then(
+      const partial = (value: T) => {
+        if (!abort.signal.aborted) setState({ key, value, loading: true });
+      };
+      ask(abort.signal, partial).then(
         (value) => {
           if (!abort.signal.aborted) setState({ key, value, loading: false });
         },

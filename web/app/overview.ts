@@ -4,17 +4,21 @@
 import { call } from "./api";
 import { int } from "./format";
 import { queryGrid, type Grid, type Row } from "./grid";
-import type { AgentInfo } from "./messages";
+import type { AgentInfo, GridHead } from "./messages";
+import { lastStep, stepBehind } from "./steps";
 
 // Steps behind the slowest connected rank whose records may still be on their way.
 const MARGIN_STEPS = 64;
 const MAX_CELLS = 200_000;
+// Rank-steps of one question, so that none takes long, and columns of the picture of all.
+const PORTION = 40_000;
+const COLUMNS = 2000;
 
 // Largest values; what is not finite is also looked for among the smallest, where
 // alone a negative infinity shows.
-export async function extremes(run: string, signal: AbortSignal, firstStep?: number, lastStep?: number): Promise<Grid> {
+export async function extremes(run: string, signal: AbortSignal, firstStep?: number, lastStep?: number, maxCells = MAX_CELLS): Promise<Grid> {
   const ask = (statistic: string) => queryGrid(
-    { run, rows: "GRID_ROWS_RANK", statistic, values: "GRID_VALUES_ALL", maxCells: MAX_CELLS, firstStep, lastStep }, signal);
+    { run, rows: "GRID_ROWS_RANK", statistic, values: "GRID_VALUES_ALL", maxCells, firstStep, lastStep }, signal);
   const [grid, smallest] = await Promise.all([ask("Max"), ask("Min")]);
   const of = new Map(smallest.rows.map((row) => [row.name, row]));
   const column = new Map(smallest.first.map((step, i) => [step, i]));
@@ -28,9 +32,14 @@ export async function extremes(run: string, signal: AbortSignal, firstStep?: num
   return grid;
 }
 
+const NOTHING: GridHead = {
+  firstSteps: [], lastSteps: [], stepsPerColumn: 1, steps: 0, rankSteps: 0, incompleteRankSteps: 0, deletedRankSteps: 0, tensors: 0, tensorsWithout: 0,
+  rows: 0 };
+
 // One grid of those of neighbouring ranges of steps, in order.
 export function joined(parts: Grid[]): Grid {
   if (parts.length === 1) return parts[0];
+  if (parts.length === 0) return { head: NOTHING, first: [], last: [], rows: [] };
   const names = [...new Set(parts.flatMap((part) => part.rows.map((row) => row.name)))]
     .sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
   const columns = parts.reduce((sum, part) => sum + part.first.length, 0);
@@ -62,25 +71,38 @@ export function joined(parts: Grid[]): Grid {
 
 export class Overview {
   private done: Grid[] = [];
-  // The first step that is not in `done`.
-  private from = 0;
+  // The first step that is not in `done`; -1: where the run begins is not known.
+  private from = -1;
+  // Steps of the next question.
+  private portion = 0;
   private final: Grid | undefined;
 
   constructor(private readonly run: string) {}
 
-  async load(signal: AbortSignal): Promise<Grid> {
-    const { agents } = await call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run: this.run }, signal);
+  // `partial` is given what there is so far, from the first step on.
+  async load(ranks: number, signal: AbortSignal, partial: (grid: Grid) => void): Promise<Grid> {
+    const [{ agents }, last] = await Promise.all([
+      call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run: this.run }, signal),
+      lastStep(this.run, signal),
+    ]);
     const steps = agents.filter((agent) => agent.connected).map((agent) => int(agent.step));
     // A run that has ended does not grow.
     if (steps.length === 0 && this.final !== undefined) return this.final;
-    const settled = Math.min(...steps) - MARGIN_STEPS;
-    if (steps.length > 0 && settled - this.from >= MARGIN_STEPS) {
-      const part = await extremes(this.run, signal, this.from, settled - 1);
-      this.done.push(part);
-      this.from = settled;
+    const end = last ?? -1;
+    const settled = steps.length === 0 ? end + 1 : Math.min(end, ...steps) - MARGIN_STEPS;
+    if (this.from < 0) this.from = (await stepBehind(this.run, -1, signal)) ?? 0;
+    while (settled - this.from >= (steps.length === 0 ? 1 : MARGIN_STEPS)) {
+      const to: number = Math.min(settled, this.from + (this.portion || Math.ceil(PORTION / Math.max(1, ranks)))) - 1;
+      const columns = Math.max(1, Math.ceil((COLUMNS * (to - this.from + 1)) / (end - this.from + 1)));
+      const part = await extremes(this.run, signal, this.from, to, Math.min(MAX_CELLS, ranks * columns));
+      if (part.first.length > 0) this.done.push(part);
+      // Not every step is recorded: the next question is about as many rank-steps.
+      const share = PORTION / Math.max(1, int(part.head.rankSteps));
+      this.portion = Math.ceil((to - this.from + 1) * Math.min(8, Math.max(0.25, share)));
+      this.from = to + 1;
+      if (this.from < settled) partial(joined(this.done));
     }
-    const grid = joined([...this.done, await extremes(this.run, signal, this.from)]);
-    this.final = steps.length === 0 ? grid : undefined;
-    return grid;
+    if (steps.length > 0 || this.done.length === 0) return joined([...this.done, await extremes(this.run, signal, this.from)]);
+    return (this.final = joined(this.done));
   }
 }

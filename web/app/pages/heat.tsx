@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A statistic of every module, call or rank over the steps, as one picture.
-import { count, int, quoted } from "../format";
+import { count, int, parseRanges, quoted } from "../format";
 import { queryGrid, type GridQuery } from "../grid";
 import { useLoaded } from "../load";
 import { Command, Empty, Select, Show, TextField } from "../parts/basics";
 import { Heatmap } from "../parts/heatmap";
 import { go, href, route, setQuery } from "../route";
 import { t } from "../text";
-import { parseRanges } from "../format";
+import { lastStep } from "../steps";
 
 const ROWS: Record<string, GridQuery["rows"]> = { module: "GRID_ROWS_MODULE", rank: "GRID_ROWS_RANK", call: "GRID_ROWS_CALL", value: "GRID_ROWS_VALUE" };
 const REDUCERS: Record<string, NonNullable<GridQuery["reducer"]>> = { max: "GRID_REDUCER_MAX", min: "GRID_REDUCER_MIN", mean: "GRID_REDUCER_MEAN" };
 const VALUES: Record<string, NonNullable<GridQuery["values"]>> = { outputs: "GRID_VALUES_OUTPUTS", inputs: "GRID_VALUES_INPUTS", all: "GRID_VALUES_ALL" };
 export const STATISTICS = ["Norm", "Max", "Min", "Mean", "NanCount", "InfCount", "ZeroCount", "Std"];
+
+// Shown where nothing else is asked for.
+const USUAL_STEPS = 1000;
 
 export function stepOf(text: string | undefined): number | undefined {
   return text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined;
@@ -20,10 +23,14 @@ export function stepOf(text: string | undefined): number | undefined {
 
 export function Heat({ run }: { run: string }) {
   const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "" } = route.value.query;
-  const grid = useLoaded(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), (signal) => queryGrid({
-    run, rows: ROWS[rows] ?? ROWS.module, statistic: stat, match, reducer: REDUCERS[reduce], values: VALUES[of],
-    ranks: parseRanges(ranks), firstStep: stepOf(from), lastStep: stepOf(to), maxCells: 400_000,
-  }, signal));
+  const grid = useLoaded(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal) => {
+    // All of a long run is asked for by its first step, not by chance.
+    const last = from || to ? undefined : await lastStep(run, signal);
+    return queryGrid({
+      run, rows: ROWS[rows] ?? ROWS.module, statistic: stat, match, reducer: REDUCERS[reduce], values: VALUES[of], ranks: parseRanges(ranks),
+      firstStep: last === undefined ? stepOf(from) : Math.max(0, last - USUAL_STEPS + 1), lastStep: stepOf(to), maxCells: 400_000,
+    }, signal);
+  });
   const words = ["rankprobe query --run", quoted(run), "--rows", rows, "--statistic", stat, "--reduce", reduce, "--of", of];
   if (from) words.push("--from-step", from);
   if (to) words.push("--to-step", to);
@@ -51,6 +58,7 @@ export function Heat({ run }: { run: string }) {
           <>
             <p class="note">
               {t("{0} rows, {1} steps", count(value.head.rows), count(value.head.steps))}
+              {!from && !to && value.first[0] > 0 && `, ${t("the last {0}; “From step” 0 shows all", count(USUAL_STEPS))}`}
               {int(value.head.stepsPerColumn) > 1 && `, ${t("{0} steps a column", count(value.head.stepsPerColumn))}`}
               {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are not whole", count(value.head.incompleteRankSteps))}`}
             </p>

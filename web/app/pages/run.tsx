@@ -163,7 +163,9 @@ export function Run({ run }: { run: string }) {
   }, 2000);
   const recorded = int(info.value?.info?.records) > 0;
   const seen = useMemo(() => new Overview(run), [run]);
-  const overview = useLoaded(`overview ${run} ${recorded}`, async (signal) => (recorded ? seen.load(signal) : undefined), 10_000);
+  const ranks = int(info.value?.info?.ranks);
+  const overview = useLoaded<Grid | undefined>(`overview ${run} ${recorded}`, async (signal, partial) =>
+    (recorded ? seen.load(ranks, signal, partial) : undefined), 10_000);
   const grid = overview.value;
   const badColumn = grid?.first.findIndex((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
   // A column holds more steps as the run grows; what is in it stays.
@@ -202,6 +204,7 @@ export function Run({ run }: { run: string }) {
             const { head } = grid;
             const missing = int(head.incompleteRankSteps);
             const ranks = grid.rows.length;
+            const statistics = grid.rows.some((row) => row.counts.some((one) => one > 0));
             return (
               <>
                 <div class="cards">
@@ -215,13 +218,14 @@ export function Run({ run }: { run: string }) {
                   </Card>
                   <Show of={bad}>
                     {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={info.value!.agents.some((agent) => agent.connected)} /> : found && (
-                      <Card title={t("First bad call")} kind="good">
-                        <p>{t("No NaN and no infinity in {0} steps. What moved far off its course, vanished or parts between ranks:", count(head.steps))}</p>
+                      <Card title={t("First bad call")} kind={statistics ? "good" : "warn"}>
+                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps. What moved far off its course, vanished or parts between ranks:", count(head.steps))}</p>
                         <Command text={`rankprobe scan --run ${quoted(run)}`} />
                       </Card>
                     )}
                   </Show>
                 </div>
+                {overview.loading && grid.first.length > 0 && <p class="note" aria-busy="true">{t("Read up to step {0} …", grid.last[grid.last.length - 1])}</p>}
                 <h2>{t("Largest value of each rank and step")}</h2>
                 <Heatmap grid={grid} label={t("Largest value of each rank and step")} maxHeightPx={360}
                   onOpen={(row, column) => go(href("step", run, { step: grid.first[column], rank: row.name.replace(/^rank/, "") }))} />

@@ -2,6 +2,7 @@
 // One value over the steps: smallest, middle and largest over the ranks, and single
 // ranks; or several values beside each other; and another run's below it.
 import { useMemo } from "preact/hooks";
+import { lastStep } from "../steps";
 import { count, parseRanges, quoted } from "../format";
 import { queryGrid, type Grid } from "../grid";
 import { useLoaded } from "../load";
@@ -14,6 +15,8 @@ import { STATISTICS, stepOf } from "./heat";
 
 const MOST_LINES = 16;
 const MOST_COLUMNS = 2000;
+// Whose values are named, and counted where they are not finite.
+const NAMED_STEPS = 32;
 
 // Smallest, middle and largest over the rows, column by column.
 function band(grid: Grid): [Float64Array, Float64Array, Float64Array] {
@@ -36,7 +39,10 @@ function at(steps: number[], grid: Grid, values: Float64Array): Float64Array {
 
 export function Trend({ run }: { run: string }) {
   const { name = "", stat = "Norm", by = "rank", lines = "", other = "", scale = "log", from, to } = route.value.query;
-  const names = useLoaded(`names ${run} ${stat}`, (signal) => queryGrid({ run, rows: "GRID_ROWS_VALUE", statistic: stat, maxCells: 100_000 }, signal));
+  const names = useLoaded(`names ${run} ${stat}`, async (signal) => {
+    const last = (await lastStep(run, signal)) ?? 0;
+    return queryGrid({ run, rows: "GRID_ROWS_VALUE", statistic: stat, firstStep: Math.max(0, last - NAMED_STEPS + 1), lastStep: last, maxCells: 1_000_000 }, signal);
+  });
   const ask = (of: string, signal: AbortSignal) => queryGrid({
     run: of, rows: by === "rank" ? "GRID_ROWS_RANK" : "GRID_ROWS_VALUE", statistic: stat, match: name, values: "GRID_VALUES_ALL",
     firstStep: stepOf(from), lastStep: stepOf(to), maxCells: 1_000_000,
@@ -92,10 +98,10 @@ export function Trend({ run }: { run: string }) {
           )}
         </Show>
       )}
-      <h2>{t("Values of this run")}</h2>
+      <h2>{t("Values of the last {0} steps", NAMED_STEPS)}</h2>
       <Show of={names}>
         {(value) => (
-          <Table rows={value.rows} label={t("Values of this run")} file="values.csv" heightPx={360} rowKey={(row) => row.name}
+          <Table rows={value.rows} label={t("Values of the last {0} steps", NAMED_STEPS)} file="values.csv" heightPx={360} rowKey={(row) => row.name}
             rowClass={(row) => (row.nonFinite.some((is) => is > 0) ? "bad" : "")} onOpen={(row) => setQuery({ name: row.name })}
             columns={[
               { name: t("Name"), text: (row) => row.name },

@@ -3,6 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { stream } from "../api";
 import { queryGrid } from "../grid";
+import { lastStep } from "../steps";
 import { useLoaded, type Loaded } from "../load";
 import type { CallEntry } from "../messages";
 import { stepOf } from "../pages/heat";
@@ -19,10 +20,11 @@ export interface Place {
 
 export function usePlace(run: string): { places: Loaded<unknown>; where: Place | undefined; calls: Loaded<CallEntry[]> } {
   const { step, rank } = route.value.query;
-  // Where the address says it, nothing has to be looked for over all steps.
   const asked = stepOf(step);
-  const places = useLoaded(`places ${run} ${asked}`, (signal) =>
-    queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Max", maxCells: 200_000, firstStep: asked, lastStep: asked }, signal));
+  const places = useLoaded(`places ${run} ${asked}`, async (signal) => {
+    const at = asked ?? (await lastStep(run, signal));
+    return queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Max", firstStep: at, lastStep: at }, signal);
+  });
   const where = useMemo((): Place | undefined => {
     const grid = places.value;
     if (grid === undefined || (grid.first.length === 0 && asked === undefined)) return undefined;
