@@ -13,11 +13,12 @@ from rankprobe.pytorch._process import warn
 
 
 def namespaces_of(plan: dict) -> list[str]:
-    """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM vLLM's own."""
+    """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM `vllm`."""
     named = plan.get("custom_op_namespaces")
     if named is not None:
         return named
-    return ["_C_ascend", "_C", "vllm"] if "vllm" in sys.modules else ["_C_ascend"]
+    # Not vLLM's _C: its matmul on a CPU is given an address as a tensor, which differs between any two processes.
+    return ["_C_ascend", "vllm"] if "vllm" in sys.modules else ["_C_ascend"]
 
 
 class Namespaces:
