@@ -13,12 +13,12 @@ from rankprobe.pytorch._process import warn
 
 
 def namespaces_of(plan: dict) -> list[str]:
-    """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM `vllm`."""
-    named = plan.get("custom_op_namespaces")
-    if named is not None:
-        return named
-    # Not vLLM's _C: its matmul on a CPU is given an address as a tensor, which differs between any two processes.
-    return ["_C_ascend", "vllm"] if "vllm" in sys.modules else ["_C_ascend"]
+    """Those of the plan in force; where it names none msprobe's.
+
+    Not vLLM's by themselves: they are given buffers that nothing has written yet
+    and addresses as tensors, which first-divergence would name as the origin.
+    """
+    return plan.get("custom_op_namespaces", ["_C_ascend"])
 
 
 class Namespaces:
