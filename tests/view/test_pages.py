@@ -257,6 +257,28 @@ def test_steps_far_apart_are_all_looked_at(page, collector, tmp_path) -> None:
     assert page.get_by_label("Step", exact=True).input_value() == "900000000"
 
 
+def test_a_heat_map_of_many_calls_has_their_names(page, collector, tmp_path) -> None:
+    program = tmp_path / "many.py"
+    program.write_text("import torch, sys\nfrom rankprobe.pytorch import PrecisionDebugger\nd = PrecisionDebugger(config_path=sys.argv[1])\n"
+                       "d.start()\nx = torch.ones(2)\nfor _ in range(600):\n    x = torch.relu(x)\nd.stop()\nd.step()\nd.close()\n")
+    (tmp_path / "config.json").write_text(json.dumps({"task": "statistics", "dump_path": str(tmp_path), "rank": [], "step": [], "level": "L1"}))
+    subprocess.run([sys.executable, program, tmp_path / "config.json"], check=True, timeout=120,
+                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "many", "RANK": "0"})
+    page.get_by_role("link", name="many").click()
+    _tab(page, "Heat")
+    page.get_by_label("A row is a").select_option("call")
+    page.locator(".note", has_text="600 rows").wait_for()
+    assert page.locator(".heatmap-names div").count() == 600
+    canvas = page.locator("canvas")
+    canvas.focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")
+    assert page.locator(".readout").inner_text().startswith("Torch.relu.60.forward, step 0: 1.41421")
+    assert page.evaluate("document.querySelector('.heatmap-frame').scrollTop") > 0
+    # Drawn down to its end.
+    assert page.evaluate("(() => { const c = document.querySelector('canvas'); return c.getContext('2d').getImageData(5, c.height - 3, 1, 1).data[3] })()") == 255
+
+
 def test_without_statistics_nothing_is_said_to_be_well(page, collector, tmp_path) -> None:
     _record(collector, tmp_path, "names only", 0, 1, statistics={"summary_mode": "xor"})
     page.get_by_role("link", name="names only").click()

@@ -108,6 +108,7 @@ export const CHINESE: Record<string, string> = {
   "Switch on": "开启",
   "The first 10,000 runs.": "仅前 10,000 个 run。",
   "The first 16 of {0}.": "{0} 个中的前 16 个。",
+  "The first {0} of {1} rows: narrow the names.": "{1} 行中的前 {0} 行：请缩小名称范围。",
   "The first {0} only.": "仅前 {0} 个。",
   "The ranks agree on a step …": "各 rank 正在约定 step …",
   "The ranks are idle: they follow at their next step, and record one step so.": "各 rank 空闲：将在下一个 step 生效，并如此记录一个 step。",

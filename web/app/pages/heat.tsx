@@ -62,7 +62,7 @@ export function Heat({ run }: { run: string }) {
               {int(value.head.stepsPerColumn) > 1 && `, ${t("{0} steps a column", count(value.head.stepsPerColumn))}`}
               {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are not whole", count(value.head.incompleteRankSteps))}`}
             </p>
-            <Heatmap grid={value} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {
+            <Heatmap grid={value} whole={rows === "rank"} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {
               if (value.first[column] !== value.last[column]) setQuery({ from: value.first[column], to: value.last[column] });
               else if (rows === "rank") go(href("step", run, { step: value.first[column], rank: row.name.replace(/^rank/, "") }));
               else go(href("step", run, { step: value.first[column], rank: row.ranks[column] >= 0 ? row.ranks[column] : undefined, find: row.name }));

@@ -227,7 +227,7 @@ export function Run({ run }: { run: string }) {
                 </div>
                 {overview.loading && grid.first.length > 0 && <p class="note" aria-busy="true">{t("Read up to step {0} …", grid.last[grid.last.length - 1])}</p>}
                 <h2>{t("Largest value of each rank and step")}</h2>
-                <Heatmap grid={grid} label={t("Largest value of each rank and step")} maxHeightPx={360}
+                <Heatmap grid={grid} label={t("Largest value of each rank and step")} maxHeightPx={360} whole
                   onOpen={(row, column) => go(href("step", run, { step: grid.first[column], rank: row.name.replace(/^rank/, "") }))} />
                 <p class="next">
                   {t("What next:")} <a href={href("heat", run, { rows: "module" })}>{t("which module moved first")}</a>{" · "}

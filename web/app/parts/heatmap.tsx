@@ -12,18 +12,27 @@ interface Props {
   label: string;
   onOpen: (row: Row, column: number) => void;
   maxHeightPx?: number;
+  // All rows at once, without their names where they are many: for patterns over
+  // ranks. Else rows are as high as their names, and are scrolled.
+  whole?: boolean;
 }
 
 const NAMES_PX = 240;
+const NAMED_ROW_PX = 14;
+// Browsers draw no higher canvas than 32,767.
+const MOST_PX = 28_000;
+const MOST_ROWS = MOST_PX / 3;
 
-export function Heatmap({ grid, label, onOpen, maxHeightPx = 640 }: Props) {
+export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = false }: Props) {
+  const grid = useMemo(() => (all.rows.length <= MOST_ROWS ? all : { ...all, rows: all.rows.slice(0, MOST_ROWS) }), [all]);
   const canvas = useRef<HTMLCanvasElement>(null);
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(800);
   const [at, setAt] = useState<{ row: number; column: number } | undefined>();
   const scale = useMemo(() => scaleOf(grid.rows), [grid]);
   const columns = grid.first.length;
-  const rowPx = Math.max(3, Math.min(22, Math.floor(maxHeightPx / Math.max(1, grid.rows.length))));
+  const least = whole ? 2 : Math.min(NAMED_ROW_PX, Math.max(3, Math.floor(MOST_PX / Math.max(1, grid.rows.length))));
+  const rowPx = Math.max(least, Math.min(22, Math.floor(maxHeightPx / Math.max(1, grid.rows.length))));
   const named = rowPx >= 11;
   const height = grid.rows.length * rowPx;
 
@@ -67,10 +76,10 @@ export function Heatmap({ grid, label, onOpen, maxHeightPx = 640 }: Props) {
     const now = at ?? { row: 0, column: 0 };
     if (move !== undefined) {
       event.preventDefault();
-      setAt({
-        row: Math.min(grid.rows.length - 1, Math.max(0, now.row + move[0])),
-        column: Math.min(columns - 1, Math.max(0, now.column + move[1])),
-      });
+      const row = Math.min(grid.rows.length - 1, Math.max(0, now.row + move[0]));
+      setAt({ row, column: Math.min(columns - 1, Math.max(0, now.column + move[1])) });
+      const view = frame.current!;
+      if (row * rowPx < view.scrollTop || (row + 1) * rowPx > view.scrollTop + view.clientHeight) view.scrollTop = row * rowPx - view.clientHeight / 2;
     } else if (event.key === "Enter" && at !== undefined) {
       onOpen(grid.rows[at.row], at.column);
     }
@@ -87,7 +96,8 @@ export function Heatmap({ grid, label, onOpen, maxHeightPx = 640 }: Props) {
               (cell.ranks[at!.column] >= 0 ? ` (rank ${cell.ranks[at!.column]})` : "")
           : t("Point at a cell, or use the arrow keys; Enter or a click opens its step.")}
       </p>
-      <div class="heatmap-frame" ref={frame}>
+      {all.rows.length > grid.rows.length && <p class="note">{t("The first {0} of {1} rows: narrow the names.", Math.floor(MOST_ROWS), all.rows.length)}</p>}
+      <div class="heatmap-frame" ref={frame} style={{ maxHeight: whole ? "none" : `${maxHeightPx + 4}px` }}>
         {named && (
           <div class="heatmap-names">
             {grid.rows.map((row) => <div key={row.name} title={row.name} style={{ height: `${rowPx}px`, lineHeight: `${rowPx}px` }}><bdi>{row.name}</bdi></div>)}
