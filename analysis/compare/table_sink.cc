@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/compare/table_sink.h"
 
-#include <xlsxwriter.h>
-
 #include <cmath>
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/compare/temporary_file.h"
+#include "analysis/compare/workbook.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe::analysis {
@@ -17,7 +16,6 @@ namespace {
 
 constexpr size_t kFlushBytes = 1 << 20;
 constexpr lxw_row_t kMaxSheetRows = 1048576;
-constexpr size_t kMaxCellBytes = 32767;
 
 class CsvSink : public TableSink {
  public:
@@ -77,25 +75,12 @@ class XlsxSink : public TableSink {
       : file_system_(file_system),
         temporary_(file_system, path),
         header_(header.begin(), header.end()) {}
-  ~XlsxSink() override {
-    if (book_ != nullptr) (void)workbook_close(book_);
-  }
 
   absl::Status Start() {
-    // With the mode of our files, not with the library's.
-    RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForWrite(
-                                             temporary_.name(),
-                                             FileSystem::OpenMode::kTruncate));
-    RP_RETURN_IF_ERROR(file->Close());
-    lxw_workbook_options options{};
-    options.constant_memory = LXW_TRUE;
-    book_ = workbook_new_opt(temporary_.name().c_str(), &options);
-    if (book_ == nullptr) {
-      return absl::ResourceExhaustedError("the workbook cannot be made");
-    }
-    error_ = workbook_add_format(book_);
+    RP_ASSIGN_OR_RETURN(book_, OpenWorkbook(file_system_, temporary_.name()));
+    error_ = workbook_add_format(book_.get());
     format_set_bg_color(error_, 0xFF704D);
-    warning_ = workbook_add_format(book_);
+    warning_ = workbook_add_format(book_.get());
     format_set_bg_color(warning_, 0xFFDC7F);
     for (size_t i = 0; i < header_.size(); ++i) {
       if (header_[i] == "Result") result_column_ = static_cast<int>(i);
@@ -118,20 +103,17 @@ class XlsxSink : public TableSink {
     return absl::OkStatus();
   }
   absl::Status Finish() override {
-    const lxw_error error = workbook_close(book_);
-    book_ = nullptr;
-    if (error != LXW_NO_ERROR) return Fault(error);
+    RP_RETURN_IF_ERROR(Told(workbook_close(book_.release())));
     return temporary_.Rename();
   }
 
  private:
-  absl::Status Fault(lxw_error error) const {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(temporary_.name(), ": ", lxw_strerror(error)));
+  absl::Status Told(lxw_error error) const {
+    return WorkbookStatus(temporary_.name(), error);
   }
   absl::Status AddSheet() {
-    sheet_ = workbook_add_worksheet(book_, nullptr);
-    if (sheet_ == nullptr) return Fault(LXW_ERROR_MEMORY_MALLOC_FAILED);
+    sheet_ = workbook_add_worksheet(book_.get(), nullptr);
+    if (sheet_ == nullptr) return Told(LXW_ERROR_MEMORY_MALLOC_FAILED);
     row_ = 0;
     for (size_t i = 0; i < header_.size(); ++i) {
       RP_RETURN_IF_ERROR(
@@ -143,29 +125,17 @@ class XlsxSink : public TableSink {
   absl::Status AddCell(lxw_col_t column, const std::string& cell,
                        lxw_format* format) {
     double number = 0;
-    lxw_error error = LXW_NO_ERROR;
     if (absl::SimpleAtod(cell, &number) && std::isfinite(number)) {
-      error = worksheet_write_number(sheet_, row_, column, number, format);
-    } else {
-      std::string text = cell;
-      if (text.size() > kMaxCellBytes) {
-        size_t cut = kMaxCellBytes - 3;
-        while (cut > 0 &&
-               (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) {
-          --cut;
-        }
-        text = absl::StrCat(text.substr(0, cut), "...");
-      }
-      error =
-          worksheet_write_string(sheet_, row_, column, text.c_str(), format);
+      return Told(worksheet_write_number(sheet_, row_, column, number, format));
     }
-    return error == LXW_NO_ERROR ? absl::OkStatus() : Fault(error);
+    return Told(worksheet_write_string(sheet_, row_, column,
+                                       CellText(cell).c_str(), format));
   }
 
   FileSystem* const file_system_;
   TemporaryFile temporary_;
   const std::vector<std::string> header_;
-  lxw_workbook* book_ = nullptr;
+  Workbook book_;
   lxw_worksheet* sheet_ = nullptr;
   lxw_format* error_ = nullptr;
   lxw_format* warning_ = nullptr;

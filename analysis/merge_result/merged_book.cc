@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The merged tables as files.
-#include <xlsxwriter.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "analysis/compare/table_sink.h"
 #include "analysis/compare/temporary_file.h"
+#include "analysis/compare/workbook.h"
 #include "analysis/merge_result/merge_result.h"
 #include "common/base/status_macros.h"
 
@@ -19,7 +18,6 @@ namespace {
 // Rows of a sheet, as msprobe cuts them; the longest name of one.
 constexpr size_t kSheetRows = 1048500;
 constexpr size_t kSheetName = 31;
-constexpr size_t kMaxText = 32767;
 
 constexpr KeptCell kBlank;
 
@@ -41,36 +39,13 @@ std::string SheetName(absl::string_view index, absl::string_view end) {
   return absl::StrCat(name, end);
 }
 
-std::string Cut(const std::string& text) {
-  if (text.size() <= kMaxText) return text;
-  size_t end = kMaxText - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
-    --end;
-  }
-  return absl::StrCat(text.substr(0, end), "...");
-}
-
-struct CloseBook {
-  void operator()(lxw_workbook* book) const { (void)workbook_close(book); }
-};
-
 class Book {
  public:
   Book(FileSystem* file_system, const std::string& path)
       : file_system_(file_system), temporary_(file_system, path) {}
 
   absl::Status Open() {
-    // With the mode of our files, not with the library's.
-    RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForWrite(
-                                             temporary_.name(),
-                                             FileSystem::OpenMode::kTruncate));
-    RP_RETURN_IF_ERROR(file->Close());
-    lxw_workbook_options options{};
-    options.constant_memory = LXW_TRUE;
-    book_.reset(workbook_new_opt(temporary_.name().c_str(), &options));
-    if (book_ == nullptr) {
-      return absl::ResourceExhaustedError("the workbook cannot be made");
-    }
+    RP_ASSIGN_OR_RETURN(book_, OpenWorkbook(file_system_, temporary_.name()));
     bold_ = workbook_add_format(book_.get());
     format_set_bold(bold_);
     return absl::OkStatus();
@@ -110,16 +85,13 @@ class Book {
 
  private:
   absl::Status Told(lxw_error error) const {
-    return error == LXW_NO_ERROR
-               ? absl::OkStatus()
-               : absl::ResourceExhaustedError(absl::StrCat(
-                     temporary_.name(), ": ", lxw_strerror(error)));
+    return WorkbookStatus(temporary_.name(), error);
   }
   absl::Status Text(size_t row, size_t column, const std::string& text,
                     lxw_format* format) {
     return Told(worksheet_write_string(sheet_, static_cast<lxw_row_t>(row),
                                        static_cast<lxw_col_t>(column),
-                                       Cut(text).c_str(), format));
+                                       CellText(text).c_str(), format));
   }
   absl::Status Cell(size_t row, size_t column, const KeptCell& cell,
                     const TextPool& texts) {
@@ -143,7 +115,7 @@ class Book {
 
   FileSystem* const file_system_;
   TemporaryFile temporary_;
-  std::unique_ptr<lxw_workbook, CloseBook> book_;
+  Workbook book_;
   lxw_worksheet* sheet_ = nullptr;
   lxw_format* bold_ = nullptr;
 };
