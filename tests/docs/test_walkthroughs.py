@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
@@ -19,13 +18,9 @@ sys.path.insert(0, str(ROOT / "tests" / "lib"))
 
 import walkthrough  # noqa: E402
 
+from ports import free_port  # noqa: E402
+
 pytest.importorskip("torch")
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def _until(command: str) -> str:
@@ -45,7 +40,7 @@ def test_walkthrough(document: str, tmp_path: pathlib.Path) -> None:
     environment |= {"PATH": f"{tools}:{BUILD}/bin:{environment['PATH']}", "PYTHONPATH": str(BUILD / "python"),
                     "RANKPROBE_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     script = walkthrough.script(blocks)
-    script = script.replace("127.0.0.1:7411", f"127.0.0.1:{_free_port()}")
+    script = script.replace("127.0.0.1:7411", f"127.0.0.1:{free_port()}")
     # A reader waits a little; a busy machine, as long as it takes.
     script = script.replace("sleep 2\n", _until("rankprobe runs"))
     with subprocess.Popen(["bash", "--norc", "-c", script], cwd=work, env=environment, text=True, start_new_session=True,

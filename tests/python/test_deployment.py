@@ -12,13 +12,14 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tomllib
 
 import pytest
 
 import harness
+
+from ports import free_port
 
 DEPLOY = harness.ROOT / "deploy"
 yaml = pytest.importorskip("yaml")
@@ -173,9 +174,7 @@ def test_slurm_job_ends_with_its_export(tmp_path: pathlib.Path, secured: bool):
     if secured:
         environment["RANKPROBE_CERTS"] = str(DEPLOY / "certs.sh")
     else:  # a port that is asked for
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            environment.update({"RANKPROBE_INSECURE": "yes", "RANKPROBE_PORT": str(probe.getsockname()[1])})
+        environment.update({"RANKPROBE_INSECURE": "yes", "RANKPROBE_PORT": str(free_port())})
     result = subprocess.run(["bash", DEPLOY / "slurm/rankprobe.sbatch", "/usr/bin/python3", tmp_path / "task.py", "3"],
                             env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path)
     directory = tmp_path / "rankprobe-7"

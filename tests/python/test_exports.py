@@ -19,6 +19,8 @@ import rankprobe
 from rankprobe.pytorch import InvalidParameterError, PrecisionDebugger
 from rankprobe._manifests import merge_manifests, read_manifest, read_runs, write_manifest
 
+from ports import free_port
+
 SCRIPT = '''
 import os, sys
 import torch
@@ -32,12 +34,6 @@ for _ in range(2):
     debugger.stop()
     debugger.step()
 '''
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _steps(count: int) -> None:
@@ -206,7 +202,7 @@ def test_two_ranks_without_a_name(tmp_path: pathlib.Path, request, remote: bool)
     if remote:
         environment["RANKPROBE_COLLECTOR"] = request.getfixturevalue("collector").address
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port",
-                           str(_free_port()), str(tmp_path / "train.py"), str(config)], env=environment,
+                           str(free_port()), str(tmp_path / "train.py"), str(config)], env=environment,
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     dump = tmp_path / "dump"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,8 @@ import torch
 
 import harness
 import odd_trainings
+
+from ports import free_port
 
 CLI = harness.BIN / "rankprobe"
 SCRIPT = """
@@ -92,9 +93,7 @@ def _config(directory: pathlib.Path, monitor: dict, **fields) -> pathlib.Path:
 def _train(directory: pathlib.Path, *arguments: object, ranks: int = 1, **told) -> list[dict]:
     """What each rank saw itself."""
     (directory / "train.py").write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     running = [subprocess.Popen(
         [sys.executable, "train.py", *map(str, arguments)], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "TOLD": json.dumps(told), "OUT": str(directory / "out"), "RANK": str(rank), "WORLD_SIZE": str(ranks),

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -24,6 +23,7 @@ import harness  # noqa: E402
 import tiny_models  # noqa: E402
 
 from polling import wait_for  # noqa: E402
+from ports import free_port  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 _BIN = pathlib.Path(sys.executable).parent
@@ -41,9 +41,7 @@ class Server:
 
     def __init__(self, command: str, directory: pathlib.Path, environment: dict[str, str]) -> None:
         self.directory = directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._log = directory.with_suffix(".log")
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(["bash", "-c", "exec " + command.replace("{port}", str(self.port))],

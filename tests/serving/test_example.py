@@ -6,20 +6,18 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 
 import harness
 
+from ports import free_port
+
 
 def test_from_a_wrong_answer_to_the_layer(environment, tmp_path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     done = subprocess.run(
         ["bash", harness.ROOT / "examples" / "vllm" / "find_wrong_layer.sh", tmp_path / "work"], capture_output=True, text=True, timeout=900,
-        env={**environment, "PYTHON": sys.executable, "VLLM": str(pathlib.Path(sys.executable).parent / "vllm"), "VLLM_TEST_PORT": str(port),
+        env={**environment, "PYTHON": sys.executable, "VLLM": str(pathlib.Path(sys.executable).parent / "vllm"), "VLLM_TEST_PORT": str(free_port()),
              "RANKPROBE": str(harness.BIN / "rankprobe"), "RANKPROBED": str(harness.BIN / "rankprobed"),
              "PATH": f"{harness.BIN}{os.pathsep}{environment['PATH']}"})
     # 1: the two dumps differ.

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,8 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import harness  # noqa: E402
+
+from ports import free_port  # noqa: E402
 
 sync_api = pytest.importorskip("playwright.sync_api")
 
@@ -75,7 +76,7 @@ class Training:
         (directory / f"{run}.py").write_text(TRAINING)
         self._log = open(directory / f"{run}.log", "w+")
         self._ranks: list[subprocess.Popen] = []
-        port = str(_free_port())
+        port = str(free_port())
         for rank in range(RANKS):
             self._ranks.append(subprocess.Popen(
                 [sys.executable, directory / f"{run}.py", directory / f"{run}.json", self._stop, str(BAD_RANK), str(bad_step), "50"],
@@ -89,12 +90,6 @@ class Training:
             rank.wait(timeout=120)
         self._log.seek(0)
         assert all(rank.returncode == 0 for rank in self._ranks), self._log.read()[-4000:]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class View:
