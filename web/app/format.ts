@@ -76,3 +76,8 @@ export function parseRanges(text: string): number[] | undefined {
   }
   return out;
 }
+
+// A step that a field or an address names; undefined: none.
+export function stepOf(text: string | undefined): number | undefined {
+  return text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined;
+}

@@ -4,6 +4,8 @@ import { stream } from "./api";
 import { double, int } from "./format";
 import type { GridHead, GridRow } from "./messages";
 
+export const STATISTICS = ["Norm", "Max", "Min", "Mean", "NanCount", "InfCount", "ZeroCount", "Std"];
+
 export interface GridQuery {
   run: string;
   firstStep?: number;

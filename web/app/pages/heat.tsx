@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A statistic of every module, call or rank over the steps, as one picture.
-import { count, int, parseRanges, quoted } from "../format";
-import { queryGrid, type GridQuery } from "../grid";
+import { count, int, parseRanges, quoted, stepOf } from "../format";
+import { queryGrid, STATISTICS, type GridQuery } from "../grid";
 import { useLoaded } from "../load";
 import { Command, Empty, Select, Show, TextField } from "../parts/basics";
 import { Heatmap } from "../parts/heatmap";
@@ -12,14 +12,9 @@ import { lastStep } from "../steps";
 const ROWS: Record<string, GridQuery["rows"]> = { module: "GRID_ROWS_MODULE", rank: "GRID_ROWS_RANK", call: "GRID_ROWS_CALL", value: "GRID_ROWS_VALUE" };
 const REDUCERS: Record<string, NonNullable<GridQuery["reducer"]>> = { max: "GRID_REDUCER_MAX", min: "GRID_REDUCER_MIN", mean: "GRID_REDUCER_MEAN" };
 const VALUES: Record<string, NonNullable<GridQuery["values"]>> = { outputs: "GRID_VALUES_OUTPUTS", inputs: "GRID_VALUES_INPUTS", all: "GRID_VALUES_ALL" };
-export const STATISTICS = ["Norm", "Max", "Min", "Mean", "NanCount", "InfCount", "ZeroCount", "Std"];
 
 // Shown where nothing else is asked for.
 const USUAL_STEPS = 1000;
-
-export function stepOf(text: string | undefined): number | undefined {
-  return text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined;
-}
 
 export function Heat({ run }: { run: string }) {
   const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "" } = route.value.query;

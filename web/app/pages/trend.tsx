@@ -3,15 +3,14 @@
 // ranks; or several values beside each other; and another run's below it.
 import { useMemo } from "preact/hooks";
 import { lastStep } from "../steps";
-import { count, parseRanges, quoted } from "../format";
-import { queryGrid, type Grid } from "../grid";
+import { count, parseRanges, quoted, stepOf } from "../format";
+import { queryGrid, STATISTICS, type Grid } from "../grid";
 import { useLoaded } from "../load";
 import { Chart, LINE_COLOURS, type Line } from "../parts/chart";
 import { Command, Empty, Select, Show, TextField } from "../parts/basics";
 import { Table } from "../parts/table";
 import { go, href, route, setQuery } from "../route";
 import { t } from "../text";
-import { STATISTICS, stepOf } from "./heat";
 
 const MOST_LINES = 16;
 const MOST_COLUMNS = 2000;

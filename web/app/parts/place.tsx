@@ -6,7 +6,7 @@ import { queryGrid } from "../grid";
 import { lastStep } from "../steps";
 import { useLoaded, type Loaded } from "../load";
 import type { CallEntry } from "../messages";
-import { stepOf } from "../pages/heat";
+import { stepOf } from "../format";
 import { route, setQuery } from "../route";
 import { t } from "../text";
 import { TextField } from "./basics";

@@ -26,8 +26,9 @@ class Namespaces:
     loaded later are found at the next refresh(). Called by PrecisionDebugger alone.
     """
 
-    def __init__(self, apis: Apis, names: list[str]) -> None:
-        self._apis, self._names = apis, set(names)
+    def __init__(self, apis: Apis) -> None:
+        self._apis = apis
+        self._names: set[str] = set()
         self._loaded: Any = None
         self._registered: list[tuple[Any, str]] = []
 

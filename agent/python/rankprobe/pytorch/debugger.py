@@ -102,7 +102,7 @@ class PrecisionDebugger:
                 return
             self._capture = make_capture(self._session.native, _PACKAGE)
             self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
-            self._namespaces = Namespaces(self._instruments.apis, namespaces_of(self._switch.plan))
+            self._namespaces = Namespaces(self._instruments.apis)
             self._wrap_ops = WrapOps(self._instruments.apis, functions)
             self._run_card = RunCard(self._capture, self._instruments.on_first_module)
             self._monitor = Monitor(self._capture)
