@@ -57,6 +57,8 @@ Manual CliManual() {
         "rankprobe export --run train --format parquet -o train.parquet"}},
       {"query",
        {"rankprobe query --run train '*.parameters_grad.*'",
+        "rankprobe query --run train 'Parameter.*grad' --of all --rows module "
+        "--heat",
         "rankprobe query --run train --rows rank --statistic max --csv"}},
       {"scan",
        {"rankprobe scan --run train",

@@ -27,5 +27,37 @@ TEST(SparklineTest, NeighboursShareASign) {
   EXPECT_EQ(Sparkline({0, 1, 2, 3}, 1), "█");
 }
 
+TEST(HeatRowTest, RowsOfOneScaleAreAlike) {
+  const std::vector<std::optional<double>> first = {0, 1, 2, 3, 4},
+                                           second = {4, std::nullopt,
+                                                     kInfinity};
+  PlotScale scale;
+  scale.Add(first);
+  scale.Add(second);
+  EXPECT_FALSE(scale.logarithmic());
+  EXPECT_EQ(HeatRow(first, scale, 10), "·░▒▓█");
+  EXPECT_EQ(HeatRow(second, scale, 10), "█ !");
+  EXPECT_EQ(HeatRow(first, scale, 2), "▒█");
+}
+
+TEST(HeatRowTest, ManyDecadesAreShadedByTheirLogarithms) {
+  const std::vector<std::optional<double>> row = {0, 1e-4, 1e-2, 1, 1e1};
+  PlotScale scale;
+  scale.Add(row);
+  EXPECT_TRUE(scale.logarithmic());
+  EXPECT_EQ(HeatRow(row, scale, 10), "··▒██");
+  PlotScale negative;
+  negative.Add({-1, 1e-4, 1e4});
+  EXPECT_FALSE(negative.logarithmic());
+  // The ends of double, one number, none.
+  PlotScale wide;
+  wide.Add({-kLimit, kLimit});
+  EXPECT_EQ(HeatRow({-kLimit, 0, kLimit}, wide, 10), "·▒█");
+  PlotScale one;
+  one.Add({7});
+  EXPECT_EQ(HeatRow({7}, one, 10), "▒");
+  EXPECT_EQ(HeatRow({std::nullopt, kInfinity}, PlotScale(), 10), " !");
+}
+
 }  // namespace
 }  // namespace rankprobe

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,7 @@ struct QueryFlags {
   v1::GridReducer reduce = v1::GRID_REDUCER_MAX;
   size_t limit = kUsualLines;
   bool csv = false;
+  bool heat = false;
 };
 
 // As dump.json has them: enough digits to get the number back.
@@ -97,6 +99,7 @@ class GridPrinter {
 
   void Finish() {
     if (globals_.json || flags_.csv) return;
+    if (flags_.heat) AddHeat();
     if (columns() > 0) {
       Print(stdout, "%s", Lines{table_.ToText()});
       Print(stdout, "%s of %s in steps %d to %d", ReduceText(),
@@ -104,6 +107,11 @@ class GridPrinter {
             *head_.last_steps().rbegin());
       if (head_.steps_per_column() > 1) {
         Print(stdout, ", %d recorded steps a column", head_.steps_per_column());
+      }
+      if (flags_.heat && scale_.low.has_value()) {
+        Print(stdout, "; shades from %s to %s%s", ShortText(scale_.low),
+              ShortText(scale_.high),
+              scale_.logarithmic() ? ", logarithmic" : "");
       }
       Print(stdout, "\n");
     }
@@ -163,15 +171,38 @@ class GridPrinter {
       smallest = std::min(smallest.value_or(number), number);
       largest = std::max(largest.value_or(number), number);
     }
-    table_.Add({row.name(), ShortText(smallest), ShortText(largest),
-                ShortText(last), absl::StrCat(non_finite), first_bad,
-                Sparkline(numbers, kPlotWidth)});
+    std::vector<std::string> line = {
+        row.name(),
+        ShortText(smallest),
+        ShortText(largest),
+        ShortText(last),
+        absl::StrCat(non_finite),
+        first_bad,
+        flags_.heat ? "" : Sparkline(numbers, kPlotWidth)};
+    if (!flags_.heat) {
+      table_.Add(std::move(line));
+      return;
+    }
+    scale_.Add(numbers);
+    waiting_.emplace_back(std::move(line), std::move(numbers));
+  }
+
+  // All rows have one scale, which the last one may change.
+  void AddHeat() {
+    for (auto& [line, numbers] : waiting_) {
+      line.back() = HeatRow(numbers, scale_, kPlotWidth);
+      table_.Add(std::move(line));
+    }
   }
 
   const Globals& globals_;
   const QueryFlags& flags_;
   v1::GridHead head_;
   size_t lines_ = 0;
+  PlotScale scale_;
+  std::vector<
+      std::pair<std::vector<std::string>, std::vector<std::optional<double>>>>
+      waiting_;
   Table table_{{"NAME", "MIN", "MAX", "LAST", "NAN/INF", "FIRST AT", "STEPS"}};
 };
 
@@ -269,6 +300,9 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
       ->check(WhyNoRanges);
   verb->add_option("--limit", flags->limit,
                    "at most so many rows in the table; 0: all; default 50");
+  verb->add_flag("--heat", flags->heat,
+                 "the table's rows in shades of one scale, not each on its "
+                 "own");
   verb->add_flag("--csv", flags->csv, "all rows, a column for each step");
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {

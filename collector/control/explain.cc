@@ -249,9 +249,11 @@ std::string VerdictReason(const Plan& plan, Verdict verdict,
     case Verdict::kLevel:
       return absl::StrCat(
           "level ", std::string(LevelName(plan.level)),
-          plan.RecordsModules() ? " records modules, not API calls"
-          : plan.RecordsApis()  ? " records API calls, not modules"
-                                : " records what save() is given");
+          plan.RecordsCommunication()
+              ? " records modules and communication, not other API calls"
+          : plan.RecordsModules() ? " records modules, not API calls"
+          : plan.RecordsApis()    ? " records API calls, not modules"
+                                  : " records what save() is given");
     case Verdict::kScope:
       return absl::StrCat("not between ", absl::StrJoin(plan.scope, " and "));
     case Verdict::kList:

@@ -19,17 +19,18 @@ namespace {
 constexpr int64_t kDefaultEvery = 50;
 constexpr int64_t kMaxEvery = 1'000'000;
 
-constexpr std::array<absl::string_view, 6> kMonitored = {
+constexpr std::array<absl::string_view, 8> kMonitored = {
     "activations",      "activation_gradients",
     "weight_gradients", "parameters",
-    "optimizer",        "training"};
+    "optimizer",        "training",
+    "communication",    "optimizer_state"};
 
 }  // namespace
 
 void ParseMonitorSection(const rapidjson::Value* section, ConfigFaults* faults,
                          Plan* plan) {
   MonitorSpec& monitor = plan->monitor;
-  monitor = {kDefaultEvery, true, true, true, true};
+  monitor = {kDefaultEvery, true, true, true, true, true, true};
   if (section == nullptr || !section->IsObject()) return;
   ConfigReader reader(section, "monitor.", faults);
   if (reader.Has("data_mode")) {
@@ -49,8 +50,10 @@ void ParseMonitorSection(const rapidjson::Value* section, ConfigFaults* faults,
   mode.backward = wants(1);
   mode.parameters_grad = monitor.weight_gradients = wants(2);
   monitor.parameters = wants(3);
-  monitor.optimizer = wants(4);
+  monitor.updates = wants(4);
+  monitor.optimizer = wants(4) || wants(7);
   monitor.training = wants(5);
+  monitor.communication = wants(6);
   const std::string legal =
       absl::StrCat("a list of ", absl::StrJoin(kMonitored, ", "));
   if (words.empty()) reader.Fault("values", "[]", legal);

@@ -68,10 +68,14 @@ struct MonitorSpec {
   // Each parameter and its gradient as the optimizer's step finds them.
   bool weight_gradients = false;
   bool parameters = false;
-  // The optimizer's state of each parameter, and what its step adds to it.
+  // The optimizer's state of each parameter.
   bool optimizer = false;
+  // What its step adds to the parameter, which takes a copy of it.
+  bool updates = false;
   // Loss, learning rate, norm of all gradients, time of the step.
   bool training = false;
+  // Collectives and point-to-point calls, in and out.
+  bool communication = false;
 };
 
 struct SliceSpec {
@@ -130,6 +134,10 @@ struct Plan {
             data_mode.parameters_grad);
   }
   bool RecordsSaved() const { return level == Level::kDebug; }
+  // Of API calls those of torch.distributed alone, whatever the level.
+  bool RecordsCommunication() const {
+    return Monitors() && monitor.communication;
+  }
   // Statistics over a whole training; beside modules what belongs to parameters
   // and to the step, in records like those of save().
   bool Monitors() const { return task == Task::kMonitor; }

@@ -437,10 +437,21 @@ TEST(ConfigTest, MonitorRecordsTheValuesThatAreNamed) {
   EXPECT_TRUE(all.RecordsModules());
   EXPECT_FALSE(all.RecordsSaved());
   EXPECT_TRUE(all.monitor.optimizer && all.monitor.training);
+  EXPECT_TRUE(all.RecordsCommunication());
+  EXPECT_FALSE(all.RecordsApis());
   const Plan some = PlanOf(
       R"({"task": "monitor", "dump_path": "d", "monitor": {"values": ["training"]}})");
   EXPECT_FALSE(some.RecordsModules());
+  EXPECT_FALSE(some.RecordsCommunication());
   EXPECT_TRUE(some.monitor.training);
+  EXPECT_TRUE(
+      PlanOf(
+          R"({"task": "monitor", "dump_path": "d", "monitor": {"values": ["communication"]}})")
+          .RecordsCommunication());
+  const Plan state = PlanOf(
+      R"({"task": "monitor", "dump_path": "d", "monitor": {"values": ["optimizer_state"]}})");
+  EXPECT_TRUE(all.monitor.updates && state.monitor.optimizer);
+  EXPECT_FALSE(state.monitor.updates);
   EXPECT_FALSE(some.monitor.optimizer || some.monitor.parameters ||
                some.monitor.weight_gradients);
   EXPECT_THAT(

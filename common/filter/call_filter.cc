@@ -9,6 +9,8 @@
 namespace rankprobe {
 namespace {
 
+constexpr absl::string_view kCommunicationPrefix = "Distributed.";
+
 bool MatchesAny(const std::vector<std::string>& needles,
                 absl::string_view entry) {
   return std::any_of(needles.begin(), needles.end(),
@@ -48,6 +50,8 @@ void CallFilter::BeginStep() {
 
 Verdict CallFilter::Decide(absl::string_view entry, bool is_module,
                            bool scope_open, bool in_list_window) const {
+  if (!is_module && plan_->RecordsCommunication())
+    return DecideCommunication(entry, scope_open);
   if (!(is_module ? plan_->RecordsModules() : plan_->RecordsApis()))
     return Verdict::kLevel;
   if (!plan_->scope.empty() && !scope_open) return Verdict::kScope;
@@ -62,6 +66,14 @@ Verdict CallFilter::Decide(absl::string_view entry, bool is_module,
   if (backward ? !plan_->data_mode.backward : !plan_->data_mode.forward)
     return Verdict::kDataMode;
   return Verdict::kKeep;
+}
+
+Verdict CallFilter::DecideCommunication(absl::string_view entry,
+                                        bool scope_open) const {
+  if (!absl::StartsWith(entry, kCommunicationPrefix)) return Verdict::kLevel;
+  if (!plan_->scope.empty() && !scope_open) return Verdict::kScope;
+  // `list` names modules and parameters here; a call belongs to none of them.
+  return IsBackwardEntry(entry) ? Verdict::kDataMode : Verdict::kKeep;
 }
 
 Verdict CallFilter::Api(absl::string_view entry) {

@@ -69,6 +69,8 @@ class CallFilter {
 
   Verdict Decide(absl::string_view entry, bool is_module, bool scope_open,
                  bool in_list_window) const;
+  // Of an API call in task monitor, which records communication alone.
+  Verdict DecideCommunication(absl::string_view entry, bool scope_open) const;
   Verdict Decide(absl::string_view entry, bool is_module) const {
     return Decide(entry, is_module, scope_open_, list_windows_ > 0);
   }

@@ -233,6 +233,28 @@ TEST(RecordFilterTest, MonitorTakesModulesAndSavedValues) {
   call.set_entry("Torch.add.0.forward");
   call.set_kind(v1::CALL_KIND_API_FORWARD);
   EXPECT_EQ(filter.Check(call), Verdict::kLevel);
+  call.set_entry("Distributed.all_reduce.0.forward");
+  EXPECT_EQ(filter.Check(call), Verdict::kLevel);
+}
+
+TEST(RecordFilterTest,
+     MonitorTakesCommunicationOfAllCallsAndWhateverListNames) {
+  auto plan = std::make_shared<Plan>();
+  plan->task = Task::kMonitor;
+  plan->level = Level::kL0;
+  plan->list = {"layers.0"};
+  plan->data_mode.forward = false;
+  plan->monitor.communication = true;
+  const RecordFilter filter(plan);
+  v1::CallPhase call;
+  call.set_kind(v1::CALL_KIND_API_FORWARD);
+  call.set_entry("Distributed.all_reduce.0.forward");
+  EXPECT_EQ(filter.Check(call), Verdict::kKeep);
+  call.set_entry("Torch.add.0.forward");
+  EXPECT_EQ(filter.Check(call), Verdict::kLevel);
+  call.set_kind(v1::CALL_KIND_API_BACKWARD);
+  call.set_entry("Distributed.all_reduce.0.backward");
+  EXPECT_EQ(filter.Check(call), Verdict::kDataMode);
 }
 
 }  // namespace

@@ -25,6 +25,9 @@ def _config(tmp_path, **fields) -> str:
     ({"wg_distribution": True, "step_interval": 0, "ops": ["median"], "module_ranks": [-1]},
      ["step_interval: 0 (legal: 1 to", "ops: 'median' (legal: norm,", "module_ranks: -1 is no rank"]),
     ({"wg_distribution": True, "format": "tensorboard"}, ["format: 'tensorboard' (legal: csv)"]),
+    ({"cc_distribution": {"enable": False}}, ["nothing is to be monitored"]),
+    ({"cc_distribution": {"enable": 1, "line": []}}, ["cc_distribution.enable: 1 is no bool", "cc_distribution.line: unknown (legal: enable,"]),
+    ({"cc_distribution": {"enable": True, "cc_codeline": ["("]}}, ["cc_codeline: '(' is no regular expression"]),
     ({"wg_distribution": True, "start_step": True}, ["start_step: True is no int"]),
 ], ids=str)
 def test_every_fault_is_named(tmp_path, fields, faults) -> None:
@@ -47,8 +50,12 @@ def test_what_is_no_config_is_refused(tmp_path, text) -> None:
      {"step": ["5-25"], "monitor": {"every": 10, "values": ["activation_gradients"], "extra_statistics": ["counts"],
                                     "list": ["head", "body"]}}),
     ({"mv_distribution": True, "ur_distribution": True, "collect_times": 0},
-     {"step": ["0--1"], "dump_enable": False, "monitor": {"every": 1, "values": ["optimizer"]}}),
-], ids=["plain", "all", "never"])
+     {"step": ["0--1"], "dump_enable": False, "monitor": {"every": 1, "values": ["optimizer_state", "optimizer"]}}),
+    ({"mv_distribution": True, "cc_distribution": {"enable": True, "cc_pre_hook": True}},
+     {"step": [], "monitor": {"every": 1, "values": ["optimizer_state", "communication"]}}),
+    ({"cc_distribution": {"enable": True, "cc_codeline": ["train.py"]}},
+     {"step": [], "extra_info": True, "monitor": {"every": 1, "values": ["communication"]}}),
+], ids=["plain", "all", "never", "communication", "code line"])
 def test_its_fields_are_task_monitors(tmp_path, fields, plan) -> None:
     made = plan_of(read_config(_config(tmp_path, **fields)), "d")
     if plan["step"] == ["0--1"]:  # nothing is collected: no such step is named

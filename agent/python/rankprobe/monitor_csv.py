@@ -6,7 +6,7 @@
 DUMP is what `rankprobe export` wrote, or the dump_path of a job with a private
 collector. OUT gets a folder for each rank, with {metric}_{first}-{last}.csv:
 actv, actv_grad, grad_unreduced, grad_reduced, exp_avg, exp_avg_sq, param_origin,
-param_updated. Steps that are there already are left out. Exit status 2: bad usage.
+param_updated, other (communication calls). Steps that are there already are left out. Exit status 2: bad usage.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import pathlib
 import re
 import sys
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence, TextIO
+
+from rankprobe._communication_csv import Communication, call_site, is_tensor
 
 OPS = ("norm", "min", "max", "zeros", "nans", "mean")
 _METRICS = ("actv", "actv_grad", "grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq", "param_origin", "param_updated")
@@ -28,10 +31,6 @@ _OF_PARAMETER = re.compile(r"(Parameter|Update)\.(.+)\.0\.debug")
 
 # A row: its name, and the tensor of it; None: not a tensor.
 Row = tuple[str, Optional[dict]]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, dict) and "dtype" in value and "shape" in value
 
 
 class Steps:
@@ -83,34 +82,36 @@ class Steps:
     @staticmethod
     def _sides(direction: str, content: dict) -> Iterator[tuple[str, list]]:
         if direction == "forward":
-            given = [v for v in content.get("input_args", []) if _is_tensor(v)]
-            yield "input", given + [v for v in content.get("input_kwargs", {}).values() if _is_tensor(v)]
-            yield "output", [v if _is_tensor(v) else None for v in content.get("output", [])]
+            given = [v for v in content.get("input_args", []) if is_tensor(v)]
+            yield "input", given + [v for v in content.get("input_kwargs", {}).values() if is_tensor(v)]
+            yield "output", [v if is_tensor(v) else None for v in content.get("output", [])]
         else:  # gradients of what a module was given are what its backward made, nothing where none was wanted
-            yield "input", [v if _is_tensor(v) else None for v in content.get("output") or [None]]
-            yield "output", [v if _is_tensor(v) else None for v in content.get("input", [])]
+            yield "input", [v if is_tensor(v) else None for v in content.get("output") or [None]]
+            yield "output", [v if is_tensor(v) else None for v in content.get("input", [])]
 
     def _row(self, name: tuple, tensor: Optional[dict]) -> list:
-        values: list[Any] = []
-        for op in self._ops:
-            values.append("nan" if tensor is None else self._value(op, tensor))
+        values = ["nan" if tensor is None else self._value(op, tensor) for op in self._ops]
         shape = "nan" if tensor is None else str(list(tensor["shape"]))
         return [name, values + [shape, "nan" if tensor is None else tensor["dtype"]]]
 
     def _value(self, op: str, tensor: dict) -> Any:
-        if op in _STATISTICS:
-            value = tensor.get(_STATISTICS[op])
-        elif op == "nans":
-            value = tensor.get("NanCount")
-        else:
-            count, elements = tensor.get("ZeroCount"), 1
-            for size in tensor["shape"]:
-                elements *= size
-            value = None if count is None or not elements else count / elements
-        # NaN and infinities are words in dump.json; what is not known is nan.
-        if value is None or isinstance(value, str):
-            return "nan" if value is None else value.lower()
+        value = statistic(op, tensor)
+        # NaN and infinities are words in dump.json.
+        if isinstance(value, str):
+            return value.lower()
         return round(value, self._digits) if isinstance(value, float) else value
+
+
+def statistic(op: str, tensor: dict) -> Any:
+    """What an entry of dump.json says of it: a number, or nan or inf as a word; what is not known is nan."""
+    if op in _STATISTICS:
+        value = tensor.get(_STATISTICS[op])
+    elif op == "nans":
+        value = tensor.get("NanCount")
+    else:
+        count, elements = tensor.get("ZeroCount"), math.prod(tensor["shape"])
+        value = None if count is None or not elements else count / elements
+    return "nan" if value is None else value
 
 
 def _header(metric: str, ops: Sequence[str]) -> list[str]:
@@ -118,27 +119,53 @@ def _header(metric: str, ops: Sequence[str]) -> list[str]:
     return ["vpp_stage", "name", "step", *micro, *ops, "shape", "dtype"]
 
 
-def write_step(out: pathlib.Path, step: int, rows: dict[str, list], ops: Sequence[str], steps_per_file: int = 1) -> None:
-    """Appends one rank's rows of `step` to its files in `out`."""
+def _file(out: pathlib.Path, metric: str, step: int, ops: Sequence[str], steps_per_file: int) -> TextIO:
     first = step // steps_per_file * steps_per_file
     out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{metric}_{first}-{first + steps_per_file - 1}.csv"
+    new = not path.exists()
+    file = path.open("a", newline="", encoding="utf-8")
+    if new:
+        csv.writer(file, lineterminator="\n").writerow(_header(metric, ops))
+    return file
+
+
+def write_step(out: pathlib.Path, step: int, rows: dict[str, list], ops: Sequence[str], steps_per_file: int = 1) -> None:
+    """Appends one rank's rows of `step` to its files in `out`."""
     for metric, of_metric in rows.items():
-        path = out / f"{metric}_{first}-{first + steps_per_file - 1}.csv"
-        new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
+        with _file(out, metric, step, ops, steps_per_file) as file:
             writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(_header(metric, ops))
             for (name, *micro), values in of_metric:
                 writer.writerow([0, name, step, *micro, *values])
 
 
+def write_communication(out: pathlib.Path, step: int, rows: list[list], ops: Sequence[str], steps_per_file: int = 1) -> None:
+    """The same of what Communication made of it."""
+    if rows:
+        with _file(out, "other", step, ops, steps_per_file) as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+
 def load(place: pathlib.Path, file: str) -> dict:
-    """The data of dump.json or debug.json of a rank's step; empty where there is none."""
+    """The data of dump.json or debug.json of a rank's step, or its stack.json; empty where there is none."""
     try:
-        return json.loads((place / file).read_text(encoding="utf-8"))["data"]
+        content = json.loads((place / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    return content if file == "stack.json" else content["data"]
+
+
+def used_functions(data: dict, stacks: dict) -> dict[str, list[list[str]]]:
+    """Of each function of torch.distributed the places where it was called from."""
+    used: dict[str, list[list[str]]] = {}
+    for entries, frames in stacks.values():
+        for entry in entries:
+            if entry.startswith("Distributed.") and entry in data:
+                places = used.setdefault(entry.split(".")[1], [])
+                sites = [call_site(frame) for frame in frames]
+                if sites not in places:
+                    places.append(sites)
+    return used
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -162,9 +189,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"rankprobe: no step*/rank*/ below {dump}", file=sys.stderr)
         return 2
     reader = Steps(ops, [t for t in arguments.targets.split(",") if t], arguments.micro_batches)
+    communication = Communication(ops, statistic, before=True)
     for step, place in places:
-        rows = reader.rows(load(place, "dump.json"), load(place, "debug.json"))
-        write_step(pathlib.Path(arguments.output) / place.name, step, rows, ops, arguments.steps_per_file)
+        out, calls = pathlib.Path(arguments.output) / place.name, load(place, "dump.json")
+        write_step(out, step, reader.rows(calls, load(place, "debug.json")), ops, arguments.steps_per_file)
+        write_communication(out, step, communication.rows(calls, {}, step), ops, arguments.steps_per_file)
     return 0
 
 

@@ -49,7 +49,9 @@ py::dict PlanDict(const Plan& plan) {
     monitor["weight_gradients"] = plan.monitor.weight_gradients;
     monitor["parameters"] = plan.monitor.parameters;
     monitor["optimizer"] = plan.monitor.optimizer;
+    monitor["updates"] = plan.monitor.updates;
     monitor["training"] = plan.monitor.training;
+    monitor["communication"] = plan.monitor.communication;
     out["monitor"] = monitor;
   }
   out["dump_path"] = plan.dump_path;

@@ -98,9 +98,10 @@ class _Mode(TorchFunctionMode):
 class Apis:
     """Installs and removes the stand-ins of one Capture."""
 
-    def __init__(self, capture: Any, path: Optional[str] = None) -> None:
-        self._capture = capture
-        self._own_list = load_list(path)
+    def __init__(self, capture: Any, path: Optional[str] = None, only: Optional[str] = None) -> None:
+        """only: of the own list the functions of this prefix; none of them needs the mode."""
+        self._capture, self._only = capture, only
+        self._own_list = {prefix: names for prefix, names in load_list(path).items() if only in (None, prefix)}
         # An operator's list, as text; "": it is this process' own.
         self._text = ""
         # (host, name, stand-in, original; None: inherited)
@@ -140,7 +141,7 @@ class Apis:
             for host in _hosts(prefix):
                 for name in names:
                     self._add(prefix, host, name)
-        if not self._places:
+        if not self._places and self._only is None:
             print("rankprobe: no function of the list of APIs "
                   f"{'that an operator gave' if self._text else 'of this process'} is here to be recorded "
                   f"({_some(chosen)}): none of its functions is recorded", file=sys.stderr, flush=True)
@@ -177,7 +178,8 @@ class Apis:
             setattr(module, name, api)
         self._wrap_work()
         self._wrap_compilers()
-        self._wrap_optimizers()
+        if self._only is None:
+            self._wrap_optimizers()
 
     def remove(self) -> None:
         if not self._installed:

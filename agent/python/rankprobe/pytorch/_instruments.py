@@ -29,6 +29,8 @@ class Instruments:
     def __init__(self, capture: Any, on_root_begin: Callable[[], None], on_root_end: Callable[[], None]) -> None:
         self._capture = capture
         self.apis = Apis(capture)
+        # Of task monitor: the calls of torch.distributed, made when they are first wanted.
+        self._communication: Optional[Apis] = None
         self._modules = ModuleHooks(capture, warn)
         self._modules.on_root_begin = on_root_begin
         self._modules.on_root_end = on_root_end
@@ -40,7 +42,7 @@ class Instruments:
         # Forwards are counted in this step, by hooks that no graph takes.
         self._tokens = False
         self.apis.on_compile = self._compile_called
-        self._import = CompilerImport(self.apis.show_originals, self._compiler_came)
+        self._import = CompilerImport(self._compiler_comes, self._compiler_came)
         # They are those of the plan in force, and not set aside.
         self.applied = self._in_place = False
 
@@ -62,10 +64,25 @@ class Instruments:
         self._install_apis(plan)
 
     def _install_apis(self, plan: dict) -> None:
+        self._install_communication(plan)
         if plan["records_apis"]:
             self.apis.install()
             if plan["records_modules"] and not self._scopes:
                 self._scopes = list(optimizer_scopes(self._capture))
+
+    def _install_communication(self, plan: dict) -> None:
+        # A compiler that saw the stand-ins would break its graphs at each.
+        if not plan.get("monitor", {}).get("communication") or compiles() or not (
+                torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return self._remove_communication()
+        if self._communication is None:
+            self._communication = Apis(self._capture, only="Distributed")
+            self._communication.on_compile = self._remove_communication
+        self._communication.install()
+
+    def _remove_communication(self) -> None:
+        if self._communication is not None:
+            self._communication.remove()
 
     def take_off(self) -> None:
         """While dumping is off."""
@@ -78,6 +95,7 @@ class Instruments:
             self._in_place = False
             self._import.remove()
             self.apis.remove()
+            self._remove_communication()
             self._modules.remove()
             self._remove_scopes()
             self._recomputations.remove()
@@ -97,6 +115,10 @@ class Instruments:
     def _compile_called(self) -> None:
         if not self._eager.wanted:  # a forward before the first start() may compile
             self.set_aside()
+
+    def _compiler_comes(self) -> None:
+        self.apis.show_originals()
+        self._remove_communication()
 
     def _compiler_came(self) -> None:
         self.apis.show_stand_ins()
@@ -132,6 +154,7 @@ class Instruments:
         self._graphs.leave()
         if compiles():
             self.apis.remove()
+            self._remove_communication()
             self._remove_scopes()
 
     def end_step(self) -> None:
@@ -146,6 +169,7 @@ class Instruments:
         """Everything, for good."""
         self._import.remove()
         self.apis.remove()
+        self._remove_communication()
         self._modules.remove()
         self._recomputations.remove()
         self._remove_scopes()

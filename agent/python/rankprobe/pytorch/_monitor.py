@@ -7,7 +7,9 @@ are the rest, as one record each, named as docs/monitor.md says:
     Parameter.{name}: grad, param, and the optimizer's state (exp_avg ..), as the
                       optimizer's step finds them
     Update.{name}:    param after the step, update (what it added), ratio of their norms
-    Training:         loss, lr, grad_norm, step_seconds
+    Training:         loss, lr, grad_norm, loss_scale, step_seconds
+
+With a GradScaler loss and grad are told without its factor, whoever takes it out.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import gc
 import math
 import time
 import types
+import weakref
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -30,6 +33,30 @@ _MAX_LOSSES = 64
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a DTensor, which needs no dispatch to be read; else the tensor."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def _unscaled(gradient: torch.Tensor, scale: Any) -> torch.Tensor:
+    """What a fused optimizer makes of a gradient that it takes with its scale."""
+    if not isinstance(scale, torch.Tensor) or gradient.is_sparse:
+        return gradient
+    local = _local(gradient)
+    divided = torch.div(local, scale.to(local.device))
+    if local is gradient:
+        return divided
+    # Of a DTensor: with its mesh and placements.
+    return type(gradient).from_local(divided, gradient.device_mesh, gradient.placements, run_check=False,
+                                     shape=gradient.shape, stride=gradient.stride())
+
+
+def _scalers() -> Iterator[type]:
+    """The classes of scalers that are there, each with a scale() of its own."""
+    base = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    classes = [base]
+    while classes:
+        one = classes.pop()
+        if "scale" in vars(one):
+            yield one
+        classes += one.__subclasses__()
 
 
 def _is_optimizer_state(value: Any, parameter: torch.Tensor) -> bool:
@@ -71,8 +98,11 @@ class Monitor:
         self._names: dict[int, str] = {}
         self._undo: list[Callable[[], None]] = []
         # Of the optimizers whose step is under way: what their parameters were.
-        self._before: list[tuple[Any, list[tuple[str, torch.Tensor, torch.Tensor]]]] = []
+        self._before: list[tuple[Any, list[tuple[str, torch.Tensor, Optional[torch.Tensor]]]]] = []
         self._losses: list[torch.Tensor] = []
+        # A loss that a scaler made, and what it made it of.
+        self._scaled: list[tuple[weakref.ref, torch.Tensor]] = []
+        self._scale: Optional[torch.Tensor] = None
         self._squares: Optional[float] = None
         self._rates: list[float] = []
         self._last_end: Optional[float] = None
@@ -87,6 +117,7 @@ class Monitor:
             return
         self._spec = spec
         self._squares, self._losses, self._rates = None, [], []
+        self._scaled, self._scale = [], None
         try:
             self._names = parameter_names(model, plan["list"]) if model is not None else {}
             self._install(spec)
@@ -94,12 +125,14 @@ class Monitor:
             self._capture.report_fault(f"monitor: {error!r}")
 
     def _install(self, spec: dict) -> None:
-        if spec["weight_gradients"] or spec["parameters"] or spec["optimizer"] or spec["training"]:
+        if any(spec[word] for word in ("weight_gradients", "parameters", "optimizer", "updates", "training")):
             hooks = around_optimizer_steps(lambda optimizer, *_: self.before_optimizer(optimizer),
                                            lambda optimizer, *_: self.after_optimizer(optimizer))
             self._undo += hooks or self._wrap_steps()
         if spec["training"]:
             self._watch_loss()
+            for scaler in _scalers():
+                self._undo.append(self._watch_scaler(scaler))
 
     def _wrap_steps(self) -> list[Callable[[], None]]:
         """PyTorch below 2.0 has no hooks of optimizers: their `step` is wrapped, for this step."""
@@ -148,10 +181,36 @@ class Monitor:
 
         self._undo.append(undo)
 
+    def _watch_scaler(self, scaler: Any) -> Callable[[], None]:
+        scale = scaler.scale
+
+        @functools.wraps(scale)
+        def rankprobe_scale(own: Any, outputs: Any) -> Any:
+            scaled = scale(own, outputs)
+            if isinstance(scaled, torch.Tensor) and scaled is not outputs:
+                self._note_scaled(own, outputs, scaled)
+            return scaled
+
+        scaler.scale = rankprobe_scale
+
+        def undo() -> None:
+            if scaler.scale is rankprobe_scale:
+                scaler.scale = scale
+
+        return undo
+
+    def _note_scaled(self, scaler: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
+        factor = getattr(scaler, "_scale", None)
+        if self._scale is None and isinstance(factor, torch.Tensor):
+            self._scale = factor.detach().clone()  # it changes in place at the end of the step
+        if len(self._scaled) < _MAX_LOSSES:
+            self._scaled.append((weakref.ref(scaled), loss.detach()))
+
     def _note_loss(self, tensors: Any) -> None:
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if isinstance(loss, torch.Tensor) and loss.numel() == 1 and len(self._losses) < _MAX_LOSSES:
-            self._losses.append(loss.detach())
+            own = next((unscaled for scaled, unscaled in self._scaled if scaled() is loss), None)
+            self._losses.append(loss.detach() if own is None else own)
 
     def before_optimizer(self, optimizer: Any) -> None:
         """optimizer.step() begins: the gradients are whole, nothing is changed yet."""
@@ -183,27 +242,29 @@ class Monitor:
     def _record_before(self, optimizer: Any, spec: dict) -> None:
         if any(one is optimizer for one, _ in self._before):
             return  # its class calls the step of its base
-        before: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        before: list[tuple[str, torch.Tensor, Optional[torch.Tensor]]] = []
         self._before.append((optimizer, before))
         for group in optimizer.param_groups:
             rate = group.get("lr")
             self._rates.append(float(rate) if rate is not None else math.nan)
         state = getattr(optimizer, "state", {})
+        scale = getattr(optimizer, "grad_scale", None)
         for name, parameter in self._watched(optimizer):
             values: dict[str, Any] = {}
             gradient = getattr(parameter, "main_grad", None)
             gradient = parameter.grad if gradient is None else gradient
             if spec["weight_gradients"] and gradient is not None:
-                values["grad"] = gradient
+                values["grad"] = _unscaled(gradient, scale)
             if spec["parameters"]:
                 values["param"] = parameter.detach()
             if spec["optimizer"]:
                 own = state.get(parameter)
                 if isinstance(own, dict):
                     values.update((key, value) for key, value in own.items() if _is_optimizer_state(value, parameter))
-                # Without a gradient, too: a closure may make it.
-                if parameter.requires_grad:
-                    before.append((name, parameter, _local(parameter).detach().clone()))
+            # Without a gradient, too: a closure may make it.
+            copied = spec["updates"] and parameter.requires_grad
+            if copied or spec["parameters"]:
+                before.append((name, parameter, _local(parameter).detach().clone() if copied else None))
             if not values:
                 continue
             norm = self._capture.save_monitored(f"Parameter.{name}", values)
@@ -216,7 +277,7 @@ class Monitor:
             if one is not optimizer:
                 continue  # left by an exception
             for name, parameter, old in before:
-                values: dict[str, Any] = {"update": torch.sub(_local(parameter).detach(), old)}
+                values: dict[str, Any] = {} if old is None else {"update": torch.sub(_local(parameter).detach(), old)}
                 if spec["parameters"]:
                     values["param"] = parameter.detach()
                 self._capture.save_monitored(f"Update.{name}", values)
@@ -235,11 +296,14 @@ class Monitor:
         if self._rates:
             rates = [torch.tensor(rate, dtype=torch.float64) for rate in self._rates]
             values["lr"] = rates[0] if len(rates) == 1 else rates
+        if self._scale is not None:
+            values["loss_scale"] = self._scale
         if self._squares is not None:
             values["grad_norm"] = torch.tensor(math.sqrt(self._squares), dtype=torch.float64)
         if self._last_end is not None:
             values["step_seconds"] = torch.tensor(time.perf_counter() - self._last_end, dtype=torch.float64)
         self._losses, self._rates, self._squares = [], [], None
+        self._scaled, self._scale = [], None
         if values:
             self._capture.save_monitored("Training", values)
 

@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import tempfile
 import types
 import uuid
@@ -31,13 +32,13 @@ from rankprobe.pytorch._process import environment_rank, warn
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 _DISTRIBUTIONS = {"xy_distribution": ("activations", "activation_gradients"), "wg_distribution": ("weight_gradients",),
-                  "mv_distribution": ("optimizer",), "ur_distribution": ("optimizer",), "param_distribution": ("parameters",)}
+                  "mv_distribution": ("optimizer_state",), "ur_distribution": ("optimizer",), "param_distribution": ("parameters",)}
 _FIELDS = {"targets": dict, "module_ranks": list, "ops": list, "start_step": int, "step_interval": int, "collect_times": int,
            "step_count_per_record": int, "ndigits": int, "format": str, "forward_only": bool, "backward_only": bool,
-           **dict.fromkeys(_DISTRIBUTIONS, bool)}
+           "cc_distribution": dict, **dict.fromkeys(_DISTRIBUTIONS, bool)}
+_COMMUNICATION = {"enable": bool, "cc_pre_hook": bool, "cc_log_only": bool, "cc_codeline": list}
 # Taken, and without effect: with what serves instead.
 _WITHOUT_EFFECT = {
-    "cc_distribution": "communication calls: record them with task statistics, level L1, list [\"Distributed\"]",
     "mg_direction": "compare the sign of gradients and exp_avg in dumps of task tensor", "alert": "rankprobe triggers set",
     "monitor_mbs_grad": "parameters_grad.{n} of `rankprobe query` has each micro batch", "stack_info": "stack.json of a dump",
     "print_struct": "construct.json of a dump", "recording_l2_features": "nothing yet", "l2_targets": "nothing yet",
@@ -67,8 +68,9 @@ def read_config(path: str) -> dict:
                    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0]
         if given.get("format", "csv") != "csv":
             faults.append(f"format: {given['format']!r} (legal: csv)")
-        if not any(given.get(name) for name in _DISTRIBUTIONS):
-            faults.append(f"nothing is to be monitored: none of {', '.join(_DISTRIBUTIONS)} is true")
+        faults += _communication_faults(given.get("cc_distribution", {}))
+        if not any(given.get(name) for name in _DISTRIBUTIONS) and not given.get("cc_distribution", {}).get("enable"):
+            faults.append(f"nothing is to be monitored: none of {', '.join(_DISTRIBUTIONS)} is true, nor cc_distribution.enable")
     if faults:
         raise InvalidParameterError(f"config_file_path {path}: " + "\n".join(faults))
     for name, instead in _WITHOUT_EFFECT.items():
@@ -77,12 +79,27 @@ def read_config(path: str) -> dict:
     return given
 
 
+def _communication_faults(given: dict) -> list[str]:
+    faults = [f"cc_distribution.{name}: unknown (legal: {', '.join(_COMMUNICATION)})" for name in given if name not in _COMMUNICATION]
+    faults += [f"cc_distribution.{name}: {given[name]!r} is no {kind.__name__}" for name, kind in _COMMUNICATION.items()
+               if name in given and not isinstance(given[name], kind)]
+    for line in given.get("cc_codeline", []) if not faults else []:
+        try:
+            re.compile(line)
+        except (re.error, TypeError) as error:
+            faults.append(f"cc_distribution.cc_codeline: {line!r} is no regular expression: {error}")
+    return faults
+
+
 def plan_of(given: dict, dump_path: str) -> dict:
     """config.json of task monitor for a config that read_config took."""
     values = [word for name, words in _DISTRIBUTIONS.items() if given.get(name) for word in words]
     for only, other in (("forward_only", "activation_gradients"), ("backward_only", "activations")):
         if given.get(only) and other in values:
             values.remove(other)
+    calls = given.get("cc_distribution", {})
+    if calls.get("enable"):
+        values.append("communication")
     every, start = given.get("step_interval", 1), given.get("start_step", 0)
     last = min(_LAST_STEP, start + (given.get("collect_times", 10**9) - 1) * every)
     monitor: dict[str, Any] = {"every": every, "values": list(dict.fromkeys(values))}
@@ -93,6 +110,8 @@ def plan_of(given: dict, dump_path: str) -> dict:
         monitor["list"] = targets
     return {"task": "monitor", "dump_path": dump_path, "rank": given.get("module_ranks", []),
             "step": [f"{start}-{last}"] if last >= start and (start or last < _LAST_STEP) else [],
+            # Where a call comes from is in stack.json.
+            **({"extra_info": True} if calls.get("enable") and (calls.get("cc_codeline") or calls.get("cc_log_only")) else {}),
             "dump_enable": last >= start, "monitor": monitor}
 
 
@@ -100,7 +119,7 @@ class TrainerMon:
     """msprobe's training monitor; one a process.
 
     config_file_path: msprobe's monitor config (targets, xy_, wg_, mv_, param_distribution,
-    ops, start_step, step_interval, collect_times, module_ranks, ndigits,
+    cc_distribution, ops, start_step, step_interval, collect_times, module_ranks, ndigits,
     step_count_per_record); fields without effect here are warned about.
     process_group, opt_ty: taken, without effect. params_have_main_grad: gradients
     are taken of `main_grad` where a parameter has one, in any case.
@@ -175,9 +194,19 @@ class TrainerMon:
         folder = f"rank{rank}" if rank is not None else f"proc{os.getpid()}"
         ops = [op for op in self._given.get("ops", []) if op in monitor_csv.OPS] or ["norm"]
         reader = monitor_csv.Steps(ops, list(self._given.get("targets", {})), self._micro_batches, self._given.get("ndigits", 6))
+        told, used = self._given.get("cc_distribution", {}), {}
+        communication = monitor_csv.Communication(ops, monitor_csv.statistic, told.get("cc_pre_hook", False),
+                                                  told.get("cc_codeline", []), self._given.get("ndigits", 6))
         for step, place in sorted((int(place.parent.name[4:]), place) for place in dump.glob(f"step*/{folder}")):
-            rows = reader.rows(monitor_csv.load(place, "dump.json"), monitor_csv.load(place, "debug.json"))
-            monitor_csv.write_step(out, step, rows, ops, self._given.get("step_count_per_record", 1))
+            calls, per_file = monitor_csv.load(place, "dump.json"), self._given.get("step_count_per_record", 1)
+            monitor_csv.write_step(out, step, reader.rows(calls, monitor_csv.load(place, "debug.json")), ops, per_file)
+            stacks = monitor_csv.load(place, "stack.json")
+            if not told.get("cc_log_only"):
+                monitor_csv.write_communication(out, step, communication.rows(calls, stacks, step), ops, per_file)
+            elif not used:
+                used = monitor_csv.used_functions(calls, stacks)
+        if used:
+            print("> Used communication ops and corresponding stack\n" + json.dumps(used), flush=True)
 
 
 __all__ = ["TrainerMon", "plan_of", "read_config"]

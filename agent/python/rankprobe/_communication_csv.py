@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""other_{first}-{last}.csv of msprobe's training monitor: the communication calls of a rank's step.
+
+msprobe has one row for each function, not for each call: of the arguments of all its
+calls in the step norms and NaNs are added up, means and shares of zeros averaged.
+A row has the numbers of all arguments one behind the other, before the call (with
+`cc_pre_hook`) and after it, which are more than the header names, and the step
+stands behind the first of them. Programs that read these files know them so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+_CALL = re.compile(r"Distributed\.(.+)\.(\d+)\.forward")
+_FRAME = re.compile(r"File (.*), line (\d+), in ([^,]*)", re.DOTALL)
+# (statistic of an entry, default if there are none of it)
+Number = Callable[[str, dict], Any]
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and "dtype" in value and "shape" in value
+
+
+def _tensors(value: Any) -> list[dict]:
+    """The tensors of an argument: of a list, of the operations of batch_isend_irecv."""
+    if is_tensor(value):
+        return [value]
+    if isinstance(value, list):
+        return [t for item in value for t in _tensors(item.get("tensor", item) if isinstance(item, dict) else item)]
+    return []
+
+
+def _elements(tensor: dict) -> int:
+    return math.prod(tensor["shape"])
+
+
+def _of_list(op: str, numbers: list[float], tensors: list[dict]) -> float:
+    """The statistic of the tensors of a list as of one tensor."""
+    if any(math.isnan(number) for number in numbers):
+        return math.nan
+    if op == "norm":
+        return math.hypot(*numbers)
+    if op in ("min", "max"):
+        return min(numbers) if op == "min" else max(numbers)
+    if op == "nans":
+        return sum(numbers)
+    weights = [_elements(tensor) for tensor in tensors]
+    return sum(n * w for n, w in zip(numbers, weights)) / sum(weights) if sum(weights) else math.nan
+
+
+def _of_calls(op: str, numbers: list[float]) -> float:
+    if any(math.isnan(number) for number in numbers):
+        return math.nan
+    if op in ("min", "max"):
+        return min(numbers) if op == "min" else max(numbers)
+    return sum(numbers) / (len(numbers) if op in ("mean", "zeros") else 1)
+
+
+def call_site(frame: str) -> str:
+    """A frame of stack.json as msprobe's monitor writes it: path[line]   function."""
+    found = _FRAME.match(frame)
+    return f"{found[1]}[{found[2]}]   {found[3]}" if found else frame
+
+
+class Communication:
+    """The rows of one rank's steps. number(op, tensor) gives a statistic of an entry of dump.json.
+
+    before: also of the arguments as the call finds them. lines: regular expressions, one of
+    which is to match where a call comes from; empty: all calls.
+    """
+
+    def __init__(self, ops: Sequence[str], number: Number, before: bool = False, lines: Sequence[str] = (),
+                 digits: int = 6) -> None:
+        self._ops, self._number, self._before, self._digits = list(ops), number, before, digits
+        self._lines = [re.compile(line) for line in lines]
+
+    def _calls(self, data: dict, stacks: dict) -> Iterator[tuple[str, dict]]:
+        sites = {entry: ";".join(map(call_site, frames)) for entries, frames in stacks.values() for entry in entries}
+        for entry, content in data.items():
+            call = _CALL.fullmatch(entry)
+            if call is not None and (not self._lines or any(line.search(sites.get(entry, "")) for line in self._lines)):
+                yield call[1], content
+
+    def _numbers(self, argument: Any) -> Optional[dict[str, float]]:
+        tensors = _tensors(argument)
+        if not tensors:
+            return None
+        return {op: _of_list(op, [float(self._number(op, tensor)) for tensor in tensors], tensors) for op in self._ops}
+
+    def rows(self, data: dict, stacks: dict, step: int) -> list[list]:
+        """data: of dump.json; stacks: of stack.json, empty where no lines were given."""
+        functions: dict[str, dict[str, list[dict[str, float]]]] = {}
+        nothing = {op: math.nan for op in self._ops}
+        for function, content in self._calls(data, stacks):
+            tags = functions.setdefault(function, {})
+            given = [*content.get("input_args", []), *content.get("input_kwargs", {}).values()]
+            after = content.get("output", [])
+            given, after = ([*side, *[None] * len(content)][:max(len(given), len(after))] for side in (given, after))
+            # What only receives has no value before, what only sends none behind.
+            pairs = [(self._numbers(a), self._numbers(b)) for a, b in zip(given, after)]
+            pairs = [pair for pair in pairs if pair != (None, None)]
+            for side, wanted in (("pre", self._before), ("post", True)):
+                for index, pair in enumerate(pairs if wanted else ()):
+                    tags.setdefault(f"{side}_{index}", []).append(pair[side == "post"] or nothing)
+        found = []
+        for function, tags in functions.items():
+            cells: list[Any] = [cell for calls in tags.values() for cell in (
+                *(self._cell(op, [call[op] for call in calls]) for op in self._ops), "nan", "nan")]  # no shape, no dtype
+            if cells:
+                found.append([function, cells[0], step, *cells[1:]])
+        width = max(map(len, found), default=0)
+        return [row + ["nan"] * (width - len(row)) for row in found]
+
+    def _cell(self, op: str, numbers: list[float]) -> Any:
+        number = _of_calls(op, numbers)
+        return "nan" if math.isnan(number) else round(number, self._digits)
+
+
+__all__ = ["Communication", "call_site", "is_tensor"]
