@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "analysis/run_card/cards.h"
 #include "common/base/status_macros.h"
 #include "dump_format/input_files.h"
 #include "dump_format/json_value.h"
@@ -19,10 +20,6 @@ namespace rankprobe::analysis {
 namespace {
 
 using Difference = v1::RunCardReport::Difference;
-// (section, name)
-using FactName = std::pair<std::string, std::string>;
-using Facts = std::map<FactName, std::string>;
-
 // By how often a difference in it explains a divergence. What is not listed
 // comes between the two halves.
 constexpr std::array<absl::string_view, 8> kChangesNumbers = {
@@ -53,17 +50,6 @@ size_t Weight(absl::string_view section) {
 bool IsOfEveryStep(absl::string_view section) {
   return Position(kOfEveryStep, section) < kOfEveryStep.size();
 }
-
-struct Card {
-  // The first that was said of each.
-  Facts once;
-  std::map<int64_t, Facts> steps;
-};
-
-struct Cards {
-  std::map<int64_t, Card> ranks;
-  std::vector<std::string> unread;
-};
 
 absl::Status AddCard(FileSystem* file_system, const std::string& path,
                      int64_t step, Card* card) {
@@ -197,6 +183,10 @@ absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
           "have none"));
     }
   }
+  return CompareCards(a, b);
+}
+
+v1::RunCardReport CompareCards(const Cards& a, const Cards& b) {
   v1::RunCardReport report;
   Collector collector;
   std::set<int64_t> steps;

@@ -201,6 +201,13 @@ absl::Status ZipFile::Inflate(const Member& member, uint64_t offset,
   return checked.Finish();
 }
 
+std::vector<std::string> ZipFile::Names() const {
+  std::vector<std::string> names;
+  names.reserve(members_.size());
+  for (const auto& [name, member] : members_) names.push_back(name);
+  return names;
+}
+
 absl::Status ZipFile::Read(const std::string& name, uint64_t max_bytes,
                            const PieceFn& piece) const {
   const auto it = members_.find(name);

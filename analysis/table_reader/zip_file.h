@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -27,6 +28,7 @@ class ZipFile {
   static absl::StatusOr<ZipFile> Open(const RandomAccessFile* file,
                                       uint64_t file_size);
 
+  std::vector<std::string> Names() const;
   bool Has(const std::string& name) const { return members_.contains(name); }
   // Pieces of at most 64 KiB; never more than `max_bytes` in all.
   absl::Status Read(const std::string& name, uint64_t max_bytes,

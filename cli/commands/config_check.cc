@@ -2,8 +2,8 @@
 // config_check.
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/run_card/config_pack.h"
 #include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
@@ -24,36 +24,44 @@ struct ConfigCheckFlags {
   bool force = false;
 };
 
+absl::StatusOr<v1::RunCardReport> CompareDumps(const Globals& globals,
+                                               const ConfigCheckFlags& flags,
+                                               FileSystem* file_system) {
+  RP_ASSIGN_OR_RETURN(const DumpInput target_input,
+                      DumpInput::Open(file_system, globals, flags.target));
+  RP_ASSIGN_OR_RETURN(const DumpInput reference_input,
+                      DumpInput::Open(file_system, globals, flags.reference));
+  RP_ASSIGN_OR_RETURN(const DumpLayout target,
+                      FindDumps(file_system, target_input.path()));
+  RP_ASSIGN_OR_RETURN(const DumpLayout reference,
+                      FindDumps(file_system, reference_input.path()));
+  return analysis::CompareRunCards(file_system, target, reference);
+}
+
 absl::Status ConfigCheck(const Globals& globals, const ConfigCheckFlags& flags,
                          int* exit_code) {
-  for (const std::string& input : {flags.target, flags.reference}) {
-    if (absl::EndsWith(input, ".zip")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          input,
-          ": packs of msprobe config_check are not read; give two dumps that "
-          "rankprobe recorded"));
-    }
-  }
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput target_input,
-      DumpInput::Open(file_system.get(), globals, flags.target));
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput reference_input,
-      DumpInput::Open(file_system.get(), globals, flags.reference));
-  RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                      FindDumps(file_system.get(), target_input.path()));
-  RP_ASSIGN_OR_RETURN(const DumpLayout reference,
-                      FindDumps(file_system.get(), reference_input.path()));
-  RP_ASSIGN_OR_RETURN(
-      const v1::RunCardReport report,
-      analysis::CompareRunCards(file_system.get(), target, reference));
-  if (!report.differences().empty() || !report.unseen().empty())
+  const bool packs = analysis::IsConfigPack(flags.target);
+  if (packs != analysis::IsConfigPack(flags.reference)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        packs ? flags.target : flags.reference,
+        ": a pack of msprobe config_check is compared with another pack, not "
+        "with a dump"));
+  }
+  absl::StatusOr<v1::RunCardReport> report;
+  if (packs) {
+    report = analysis::CompareConfigPacks(file_system.get(), flags.target,
+                                          flags.reference);
+  } else {
+    report = CompareDumps(globals, flags, file_system.get());
+  }
+  RP_RETURN_IF_ERROR(report.status());
+  if (!report->differences().empty() || !report->unseen().empty())
     *exit_code = kPartial;
   if (globals.json) {
-    PrintJson(ToJson(report));
+    PrintJson(ToJson(*report));
   } else {
-    PrintRunCards(report, flags.all);
+    PrintRunCards(*report, flags.all);
   }
   return absl::OkStatus();
 }
@@ -68,9 +76,11 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
       "states, settings, versions");
   AddGlobals(check, globals);
   auto flags = std::make_shared<ConfigCheckFlags>();
-  check->add_option("target", flags->target, "the dump in question")
+  check
+      ->add_option("target", flags->target,
+                   "the dump in question, or a pack of msprobe (.zip)")
       ->required();
-  check->add_option("reference", flags->reference, "the dump to compare with")
+  check->add_option("reference", flags->reference, "what to compare it with")
       ->required();
   check->add_flag("--all", flags->all,
                   "every difference, not the first of each section");

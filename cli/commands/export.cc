@@ -24,12 +24,13 @@ namespace rankprobe {
 namespace {
 
 constexpr char kDumpFormat[] = "msprobe";
+constexpr char kBoardFormat[] = "tensorboard";
 
 struct ExportFlags {
   std::string run, steps, ranks, request, output, server_directory, tar;
   bool link = false, resume = false;
   // Of formats with a row a value.
-  std::string format = kDumpFormat, match;
+  std::string format = kDumpFormat, match, payloads;
   v1::GridValues of = v1::GRID_VALUES_ALL;
 };
 
@@ -42,9 +43,14 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
                      " goes to -o; --request, --server-dir, --tar, --link "
                      "and --resume are of msprobe"));
   }
+  if (!flags.payloads.empty() && flags.format != kBoardFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--payloads goes with --format ", kBoardFormat));
+  }
   ValueExport wanted;
   wanted.format = flags.format;
   wanted.output = flags.output;
+  wanted.payloads = flags.payloads;
   wanted.request.set_run(flags.run);
   wanted.request.set_match(flags.match);
   wanted.request.set_values(flags.of);
@@ -79,9 +85,11 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                     int* exit_code) {
   if (flags.format != kDumpFormat)
     return ExportTable(globals, flags, exit_code);
-  if (!flags.match.empty() || flags.of != v1::GRID_VALUES_ALL) {
+  if (!flags.match.empty() || flags.of != v1::GRID_VALUES_ALL ||
+      !flags.payloads.empty()) {
     return absl::InvalidArgumentError(
-        "--match and --of choose rows of another --format; a dump is whole");
+        "--match, --of and --payloads are of another --format; a dump is "
+        "whole");
   }
   if (int{flags.output.empty()} + int{flags.server_directory.empty()} +
           int{flags.tar.empty()} !=
@@ -236,6 +244,9 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
               {"outputs", v1::GRID_VALUES_OUTPUTS},
               {"inputs", v1::GRID_VALUES_INPUTS},
               {"all", v1::GRID_VALUES_ALL}}));
+  verb->add_option("--payloads", flags->payloads,
+                   "of tensorboard: a directory with an exported dump of the "
+                   "run, whose tensors become histograms");
   verb->add_option("--request", flags->request,
                    "of a server: only steps with this request, and its rows "
                    "of the tensors")

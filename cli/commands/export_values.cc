@@ -36,10 +36,12 @@ class ValueOutput {
       return absl::InvalidArgumentError(absl::StrCat(
           "--format ", wanted.format, " needs -o, the path of what is made"));
     }
+    std::vector<std::string> arguments = {wanted.format, wanted.output};
+    if (!wanted.payloads.empty()) arguments.push_back(wanted.payloads);
     RP_ASSIGN_OR_RETURN(
         std::unique_ptr<PythonWorker> worker,
         PythonWorker::Start(
-            "rankprobe.value_files", {wanted.format, wanted.output},
+            "rankprobe.value_files", arguments,
             absl::StrCat("--format ", wanted.format,
                          " needs Python with the package rankprobe"),
             PythonWorker::Input::kPipe));

@@ -18,6 +18,8 @@ struct ValueExport {
   std::string format;
   // "-": standard output, of kColumnsFormat.
   std::string output;
+  // Of tensorboard: an exported dump, whose tensors become histograms.
+  std::string payloads;
 };
 
 inline constexpr char kColumnsFormat[] = "columns";

@@ -232,6 +232,36 @@ def test_tensorboard_reads_its_event_files(export) -> None:
     assert [math.isfinite(event.value) for event in scalars] == [step != BAD for step in STEPS]
 
 
+def test_tensorboard_has_histograms_of_what_was_kept(recorded, tmp_path, monkeypatch) -> None:
+    import torch
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("RANKPROBE_PYTHON", sys.executable)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"task": "tensor", "dump_path": str(tmp_path / "unused"), "step": [0, 2], "level": "L0"}))
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(config), json.dumps([0, 2]), "2"], capture_output=True, text=True, timeout=180,
+                          env={**os.environ, "RANKPROBE_COLLECTOR": recorded.address, "RANKPROBE_RUN": "kept", "RANK": "1"})
+    assert done.returncode == 0, done.stderr
+    dump, board = tmp_path / "dump", tmp_path / "board"
+    recorded.cli("export", "--run", "kept", "-o", dump)
+    broken = dump / "step0/rank1/dump_tensor_data/Module.head.Linear.forward.0.output.0.pt"
+    broken.write_bytes(broken.read_bytes()[:40])
+    done = recorded.cli("export", "--run", "kept", "--format", "tensorboard", "--payloads", dump, "--match", "Module.*", "-o", board)
+    assert "1 tensors could not be read" in done.stderr
+    events = EventAccumulator(str(board / "rank1"), size_guidance={"histograms": 0, "scalars": 0})
+    events.Reload()
+    assert "Values/Module.head.Linear.forward.0.output.0" in events.Tags()["histograms"]
+    assert [event.step for event in events.Histograms("Values/Module.head.Linear.forward.0.output.0")] == [2]
+    for step in (0, 2):
+        tensor = torch.load(dump / f"step{step}/rank1/dump_tensor_data/Module.layers.0.Linear.forward.0.output.0.pt").double()
+        finite = tensor[tensor.isfinite()]
+        (told,) = (e.histogram_value for e in events.Histograms("Values/Module.layers.0.Linear.forward.0.output.0") if e.step == step)
+        assert told.num == finite.numel() == sum(told.bucket) and (step == 0) == (finite.numel() == tensor.numel())
+        assert (told.min, told.max, told.sum) == pytest.approx((finite.min().item(), finite.max().item(), finite.sum().item()))
+        above = sum(count for limit, count in zip(told.bucket_limit, told.bucket) if limit <= told.bucket_limit[31])
+        assert above == (finite <= told.bucket_limit[31]).sum().item() or step == 2
+
+
 def test_trend_analyzer_draws_what_msprobe_makes_of_the_dump(export, recorded, tmp_path) -> None:
     path = export("trend", "run.trend.db")
     data2db = tmp_path / "real"

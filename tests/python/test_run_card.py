@@ -160,7 +160,9 @@ def test_what_is_no_dump_of_ours_is_an_error(plain, tmp_path) -> None:
     pack = tmp_path / "pack.zip"
     pack.write_bytes(b"PK")
     done = subprocess.run([CLI, "config_check", pack, plain], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "packs of msprobe config_check are not read" in done.stderr
+    assert done.returncode == 2 and "is compared with another pack, not with a dump" in done.stderr
+    done = subprocess.run([CLI, "config_check", pack, pack], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "pack.zip: " in done.stderr
 
 
 class _Strange(torch.nn.Module):

@@ -31,15 +31,21 @@ def write_parquet(stream: Any, path: pathlib.Path) -> None:
         writer.add_key_value_metadata({f"rankprobe.{key}": str(count) for key, count in stream.end.items()})
 
 
-def write_tensorboard(stream: Any, directory: pathlib.Path) -> None:
+def write_tensorboard(stream: Any, directory: pathlib.Path, dump: str = "") -> None:
     """Event files, a run of TensorBoard for each process: scalars "Norm/Module.fc.Linear.forward.0.output.0", also Max,
-    Min and Mean."""
+    Min and Mean. dump: an exported dump, whose tensors become histograms of the same names, of the steps that are in the stream."""
     from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+    payloads = None
+    if dump:
+        from ._histograms import Payloads
+
+        payloads = Payloads(pathlib.Path(dump))
     directory.mkdir()
     writers: dict[str, EventFileWriter] = {}
+    places: dict[tuple[int, str], set[str]] = {}
     for batch in stream:
         columns = batch.to_pydict()
         for row, (step, call, position) in enumerate(zip(columns["step"], columns["call"], columns["position"])):
@@ -48,12 +54,21 @@ def write_tensorboard(stream: Any, directory: pathlib.Path) -> None:
             if process not in writers:
                 writers[process] = EventFileWriter(str(directory / process))
             name = f"{call}.{position}" if position else call
+            if payloads is not None:
+                places.setdefault((step, process), set()).add(name)
             values = [Summary.Value(tag=f"{key}/{name}", simple_value=columns[key][row])
                       for key in ("Norm", "Max", "Min", "Mean") if columns[key][row] is not None]
             if values:
                 writers[process].add_event(Event(step=step, summary=Summary(value=values)))
+    for (step, process), names in places.items():
+        for name, fields in payloads.of(step, process) if payloads is not None else ():
+            if name in names:
+                value = Summary.Value(tag=f"Values/{name}", histo=HistogramProto(**fields))
+                writers[process].add_event(Event(step=step, summary=Summary(value=[value])))
     for writer in writers.values():
         writer.close()
+    if payloads is not None and payloads.unread:
+        _say(f"{dump}: {payloads.unread} tensors could not be read: they have no histogram")
 
 
 def write_trend(stream: Any, path: pathlib.Path) -> None:
@@ -64,7 +79,7 @@ def write_trend(stream: Any, path: pathlib.Path) -> None:
             database.add(batch.to_pydict())
 
 
-_WRITERS: dict[str, Callable[[Any, pathlib.Path], None]] = {
+_WRITERS: dict[str, Callable[..., None]] = {
     "parquet": write_parquet, "tensorboard": write_tensorboard, "trend": write_trend}
 
 
@@ -73,7 +88,7 @@ def _say(message: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: the format and the path of what is made."""
+    """`arguments`: the format, the path of what is made; of tensorboard also a dump."""
     kind, output = arguments[0], pathlib.Path(arguments[1])
     # A file takes the place of an older one; a directory of event files that of none, for they would be mixed.
     if kind == "tensorboard" and output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -98,7 +113,7 @@ def main(arguments: list[str]) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
         made = scratch / output.name
-        _WRITERS[kind](ValueStream(sys.stdin.buffer), made)
+        _WRITERS[kind](ValueStream(sys.stdin.buffer), made, *arguments[2:])
         if made.is_dir() and output.is_dir():
             output.rmdir()
         os.replace(made, output)

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a run said of themselves, wherever it was read from; inside
+// of this room. Plain values.
+#ifndef RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_
+#define RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/analysis.pb.h"
+
+namespace rankprobe::analysis {
+
+// (section, name)
+using FactName = std::pair<std::string, std::string>;
+using Facts = std::map<FactName, std::string>;
+
+struct Card {
+  // The first that was said of each.
+  Facts once;
+  std::map<int64_t, Facts> steps;
+};
+
+struct Cards {
+  std::map<int64_t, Card> ranks;
+  // One line for each file that could not be read.
+  std::vector<std::string> unread;
+};
+
+v1::RunCardReport CompareCards(const Cards& target, const Cards& reference);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/run_card/config_pack.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "analysis/run_card/cards.h"
+#include "analysis/table_reader/zip_file.h"
+#include "common/base/status_macros.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr uint64_t kMaxMemberBytes = 64 << 20;
+// Facts of one pack; a batch may have many tensors, but not so many.
+constexpr size_t kMaxFacts = 1 << 22;
+constexpr size_t kMaxBatchDepth = 64;
+constexpr absl::string_view kPip = "pip";
+constexpr absl::string_view kEnvironment = "env";
+constexpr absl::string_view kHyperparameters = "hyperparameters/";
+constexpr absl::string_view kWeights = "weights/";
+constexpr absl::string_view kBatches = "dataset/";
+constexpr absl::string_view kRandom = "random/";
+
+// As agents choose what of an environment is recorded.
+constexpr std::array<absl::string_view, 22> kHarmless = {
+    "CUDA_",          "CUBLAS_",    "CUDNN_",  "NCCL_", "NVIDIA_", "TORCH_",
+    "TORCHINDUCTOR_", "PYTORCH_",   "OMP_",    "MKL_",  "KMP_",    "GLOO_",
+    "HCCL_",          "ASCEND_",    "HIP_",    "ROCM_", "XLA_",    "FSDP_",
+    "MEGATRON_",      "DEEPSPEED_", "TRITON_", "VLLM_"};
+constexpr std::array<absl::string_view, 6> kHarmlessNames = {
+    "PYTHONHASHSEED",      "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",    "TZ",
+    "ATEN_CPU_CAPABILITY", "TOKENIZERS_PARALLELISM"};
+constexpr std::array<absl::string_view, 11> kSecret = {
+    "token",  "key",     "secret", "passw",     "cred",  "auth",
+    "cookie", "session", "login",  "signature", "bearer"};
+
+bool MayBeSecret(absl::string_view name) {
+  const std::string lower = absl::AsciiStrToLower(name);
+  return std::any_of(kSecret.begin(), kSecret.end(),
+                     [&lower](absl::string_view word) {
+                       return absl::StrContains(lower, word);
+                     });
+}
+
+bool IsHarmless(absl::string_view name) {
+  const bool known = std::find(kHarmlessNames.begin(), kHarmlessNames.end(),
+                               name) != kHarmlessNames.end() ||
+                     std::any_of(kHarmless.begin(), kHarmless.end(),
+                                 [name](absl::string_view prefix) {
+                                   return absl::StartsWith(name, prefix);
+                                 });
+  return known && (name == "TOKENIZERS_PARALLELISM" || !MayBeSecret(name));
+}
+
+std::string ValueText(const JsonValue& value) {
+  return value.is_string() ? std::string(value.text) : PythonText(value);
+}
+
+// {"max": 1.0, "min": ..} of a tensor.
+bool IsFeatures(const JsonValue& value) {
+  return value.is_object() && value.size == 4 &&
+         std::all_of(value.fields().begin(), value.fields().end(),
+                     [](const JsonMember& member) {
+                       return member.value.is_number() ||
+                              member.value.is_null();
+                     }) &&
+         value.Find("norm") != nullptr;
+}
+
+// "weights/step0/rank1/weight.json" -> 0, 1
+struct Place {
+  int64_t step = 0;
+  int64_t rank = 0;
+};
+
+std::optional<int64_t> NumberBehind(absl::string_view text,
+                                    absl::string_view prefix) {
+  int64_t number = 0;
+  if (!absl::ConsumePrefix(&text, prefix) || text.empty() ||
+      !absl::ascii_isdigit(static_cast<unsigned char>(text[0])) ||
+      !absl::SimpleAtoi(text, &number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::optional<Place> PlaceOf(absl::string_view member) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(member, '/');
+  if (parts.size() != 4) return std::nullopt;
+  const auto step = NumberBehind(parts[1], "step");
+  const auto rank = NumberBehind(parts[2], "rank");
+  if (!step.has_value() || !rank.has_value()) return std::nullopt;
+  return Place{*step, *rank};
+}
+
+class PackReader {
+ public:
+  PackReader(const ZipFile* zip, std::string path)
+      : zip_(zip), path_(std::move(path)) {}
+
+  absl::StatusOr<Cards> Read() && {
+    bool any = false;
+    for (const std::string& name : zip_->Names()) {
+      const absl::StatusOr<bool> read = Member(name);
+      if (!read.ok()) {
+        cards_.unread.push_back(absl::StrCat(path_, ", ", OneLine(name), ": ",
+                                             read.status().message()));
+      }
+      any = any || !read.ok() || *read;
+    }
+    if (!any) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ": is no pack of msprobe config_check"));
+    }
+    return std::move(cards_);
+  }
+
+ private:
+  // Whether it is one of a pack.
+  absl::StatusOr<bool> Member(const std::string& name) {
+    const bool packages = name == kPip;
+    if (!packages && name != kEnvironment &&
+        !(absl::EndsWith(name, ".json") &&
+          (absl::StartsWith(name, kHyperparameters) ||
+           absl::StartsWith(name, kWeights) ||
+           absl::StartsWith(name, kBatches) ||
+           absl::StartsWith(name, kRandom)))) {
+      return false;
+    }
+    std::string text;
+    RP_RETURN_IF_ERROR(
+        zip_->Read(name, kMaxMemberBytes, [&text](absl::string_view piece) {
+          absl::StrAppend(&text, piece);
+          return absl::OkStatus();
+        }));
+    if (packages) {
+      Packages(text);
+      return true;
+    }
+    JsonDocument document;
+    RP_RETURN_IF_ERROR(document.Parse(std::move(text)));
+    const JsonValue& root = document.root();
+    if (!root.is_object())
+      return absl::InvalidArgumentError("an object is expected");
+    if (name == kEnvironment) {
+      for (const JsonMember& one : root.fields()) {
+        if (IsHarmless(one.key))
+          Once(0, "environment", std::string(one.key), ValueText(one.value));
+      }
+    } else if (absl::StartsWith(name, kHyperparameters)) {
+      Hyperparameters(root);
+    } else if (absl::StartsWith(name, kRandom)) {
+      return Random(name, root);
+    } else {
+      return OfStep(name, root);
+    }
+    return true;
+  }
+
+  void Packages(absl::string_view text) {
+    for (const absl::string_view line :
+         absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
+      const std::pair<absl::string_view, absl::string_view> parts =
+          absl::StrSplit(line, absl::MaxSplits('=', 1));
+      Once(0, "packages", std::string(absl::StripAsciiWhitespace(parts.first)),
+           std::string(absl::StripAsciiWhitespace(parts.second)));
+    }
+  }
+
+  // --learning-rate of a script and learning_rate of a program are one.
+  void Hyperparameters(const JsonValue& root) {
+    for (const JsonMember& one : root.fields()) {
+      absl::string_view name = one.key;
+      while (absl::ConsumePrefix(&name, "-")) {
+      }
+      Once(0, "hyperparameters", absl::StrReplaceAll(name, {{"-", "_"}}),
+           MayBeSecret(name) ? "(not shown)" : ValueText(one.value));
+    }
+  }
+
+  absl::StatusOr<bool> Random(absl::string_view name, const JsonValue& root) {
+    absl::string_view file = name.substr(kRandom.size());
+    absl::ConsumeSuffix(&file, ".json");
+    const auto rank = NumberBehind(file, "rank");
+    if (!rank.has_value()) return false;
+    for (const JsonMember& function : root.fields()) {
+      double calls = 0;
+      for (const JsonValue& site : function.value.items()) {
+        const JsonValue* const count = site.Find("count");
+        if (count != nullptr && count->is_number()) calls += count->number;
+      }
+      Once(*rank, "random calls", std::string(function.key),
+           absl::StrCat(calls));
+    }
+    return true;
+  }
+
+  absl::StatusOr<bool> OfStep(absl::string_view name, const JsonValue& root) {
+    const auto place = PlaceOf(name);
+    if (!place.has_value()) return false;
+    Facts* const facts = &cards_.ranks[place->rank].steps[place->step];
+    if (absl::StartsWith(name, kWeights)) {
+      for (const JsonMember& one : root.fields())
+        Add("weights", std::string(one.key), ValueText(one.value), facts);
+      return true;
+    }
+    return Batch(root, "", 0, facts);
+  }
+
+  absl::StatusOr<bool> Batch(const JsonValue& value, const std::string& path,
+                             size_t depth, Facts* facts) {
+    if (depth > kMaxBatchDepth)
+      return absl::InvalidArgumentError("a batch is nested too deep");
+    if (!value.is_object() || IsFeatures(value)) {
+      Add("batch", path, ValueText(value), facts);
+      return true;
+    }
+    for (const JsonMember& one : value.fields()) {
+      const std::string below = path.empty() ? std::string(one.key)
+                                             : absl::StrCat(path, ".", one.key);
+      RP_RETURN_IF_ERROR(Batch(one.value, below, depth + 1, facts).status());
+    }
+    return true;
+  }
+
+  void Once(int64_t rank, absl::string_view section, std::string name,
+            std::string value) {
+    Add(section, std::move(name), std::move(value), &cards_.ranks[rank].once);
+  }
+
+  void Add(absl::string_view section, std::string name, std::string value,
+           Facts* facts) {
+    if (++facts_ > kMaxFacts) {
+      if (facts_ == kMaxFacts + 1)
+        cards_.unread.push_back(
+            absl::StrCat(path_, ": more than ", kMaxFacts,
+                         " facts; the others are left out"));
+      return;
+    }
+    facts->insert_or_assign(FactName(section, std::move(name)),
+                            std::move(value));
+  }
+
+  const ZipFile* const zip_;
+  const std::string path_;
+  Cards cards_;
+  size_t facts_ = 0;
+};
+
+absl::StatusOr<Cards> ReadPack(FileSystem* file_system,
+                               const std::string& path) {
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                      file_system->OpenForRead(path));
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
+  const absl::StatusOr<ZipFile> zip = ZipFile::Open(file.get(), size);
+  if (!zip.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", zip.status().message()));
+  }
+  return PackReader(&*zip, path).Read();
+}
+
+}  // namespace
+
+bool IsConfigPack(absl::string_view path) {
+  return absl::EndsWith(path, ".zip");
+}
+
+absl::StatusOr<v1::RunCardReport> CompareConfigPacks(
+    FileSystem* file_system, const std::string& target,
+    const std::string& reference) {
+  RP_ASSIGN_OR_RETURN(const Cards a, ReadPack(file_system, target));
+  RP_ASSIGN_OR_RETURN(const Cards b, ReadPack(file_system, reference));
+  return CompareCards(a, b);
+}
+
+}  // namespace rankprobe::analysis
