@@ -48,6 +48,7 @@ Manual CliManual() {
       {"triggers set", {"rankprobe triggers set --run train nan.json"}},
       {"view",
        {"rankprobe view --collector node0:7411 --token-file token",
+        "rankprobe view --root dumps",
         "rankprobe view --port 8080 --no-open"}},
       {"watch", {"rankprobe watch --json"}},
       {"export",

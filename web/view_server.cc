@@ -13,8 +13,11 @@
 namespace rankprobe {
 
 absl::StatusOr<std::unique_ptr<ViewServer>> ViewServer::Start(
-    uint16_t port, GatewayOptions options) {
-  auto view = std::unique_ptr<ViewServer>(new ViewServer(std::move(options)));
+    uint16_t port, GatewayOptions options, GraphOptions graphs) {
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<GraphService> service,
+                      GraphService::Make(std::move(graphs)));
+  auto view = std::unique_ptr<ViewServer>(
+      new ViewServer(std::move(options), std::move(service)));
   HttpServerOptions http;
   http.port = port;
   http.token = absl::BytesToHexString(RandomBytes(16));
@@ -34,11 +37,15 @@ absl::StatusOr<std::unique_ptr<ViewServer>> ViewServer::Start(
 void ViewServer::Answer(const HttpRequest& request, HttpReply* reply) const {
   absl::string_view path = request.path;
   if (request.method == "GET" && path == "/api/v1/about") {
-    reply->Send(200, kJsonType, gateway_.AboutJson());
+    reply->Send(200, kJsonType, gateway_.AboutJson(graphs_->root()));
     return;
   }
   if (request.method == "POST" && absl::ConsumePrefix(&path, "/api/v1/")) {
-    gateway_.Answer(path, request.body, reply);
+    if (absl::ConsumePrefix(&path, "Graph/")) {
+      graphs_->Answer(path, request.body, reply);
+    } else {
+      gateway_.Answer(path, request.body, reply);
+    }
     return;
   }
   if (request.method == "GET") {

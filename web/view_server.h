@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `rankprobe view` runs: the page and its API on a port of 127.0.0.1, for
-// whoever knows the token in its address.
+// whoever knows the token in its address. A collector, a directory, or both.
 #ifndef RANKPROBE_WEB_VIEW_SERVER_H_
 #define RANKPROBE_WEB_VIEW_SERVER_H_
 
@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "web/gateway/gateway.h"
+#include "web/graph/graph_service.h"
 #include "web/http/http_server.h"
 
 namespace rankprobe {
@@ -17,9 +18,10 @@ namespace rankprobe {
 class ViewServer {
  public:
   // Serves when it returns; a collector need not be there. `port` 0: any that
-  // is free. FAILED_PRECONDITION: the port is taken or may not be used.
+  // is free. FAILED_PRECONDITION: the port is taken or may not be used;
+  // NOT_FOUND: the directory of `graphs` is not there.
   static absl::StatusOr<std::unique_ptr<ViewServer>> Start(
-      uint16_t port, GatewayOptions options);
+      uint16_t port, GatewayOptions options, GraphOptions graphs = {});
   ViewServer(const ViewServer&) = delete;
   ViewServer& operator=(const ViewServer&) = delete;
   // Ends what is being answered within a second or two.
@@ -30,11 +32,13 @@ class ViewServer {
   const std::string& address() const { return address_; }
 
  private:
-  explicit ViewServer(GatewayOptions options) : gateway_(std::move(options)) {}
+  ViewServer(GatewayOptions options, std::unique_ptr<GraphService> graphs)
+      : gateway_(std::move(options)), graphs_(std::move(graphs)) {}
 
   void Answer(const HttpRequest& request, HttpReply* reply) const;
 
   const Gateway gateway_;
+  const std::unique_ptr<GraphService> graphs_;
   std::string address_;
   // Uses what is above.
   std::unique_ptr<HttpServer> server_;

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
+#include "cli/client/dump_input.h"
 #include "cli/client/scratch_directory.h"
 #include "cli/flags/numbers.h"
 #include "cli/output/output.h"
@@ -31,6 +32,29 @@ namespace {
 struct ViewFlags {
   uint16_t port = 0;
   bool no_open = false;
+  std::string root;
+  bool collector_given = false;
+};
+
+// A run of the archive as a dump, until it is no longer needed.
+class FetchedRun final : public FetchedDump {
+ public:
+  static absl::StatusOr<std::unique_ptr<FetchedDump>> Fetch(
+      const Globals& globals, const std::string& name) {
+    auto files = NewPosixFileSystem();
+    RP_ASSIGN_OR_RETURN(DumpInput dump,
+                        DumpInput::Open(files.get(), globals, name));
+    return std::unique_ptr<FetchedDump>(
+        new FetchedRun(std::move(files), std::move(dump)));
+  }
+  const std::string& path() const override { return dump_.path(); }
+
+ private:
+  FetchedRun(std::unique_ptr<FileSystem> files, DumpInput dump)
+      : files_(std::move(files)), dump_(std::move(dump)) {}
+
+  const std::unique_ptr<FileSystem> files_;
+  const DumpInput dump_;
 };
 
 bool HasDisplay() {
@@ -115,11 +139,23 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
 
   GatewayOptions options;
-  options.collector = globals.collector;
+  // A directory alone is looked at without a collector, unless one is named.
+  const bool named = globals.collector != Globals().collector;
+  if (flags.root.empty() || named || flags.collector_given) {
+    options.collector = globals.collector;
+  }
   options.security = globals.security;
   options.timeout_seconds = globals.timeout_seconds;
-  RP_ASSIGN_OR_RETURN(const std::unique_ptr<ViewServer> view,
-                      ViewServer::Start(flags.port, std::move(options)));
+  GraphOptions graphs;
+  graphs.root = flags.root;
+  if (!options.collector.empty()) {
+    graphs.fetch_run = [&globals](const std::string& name) {
+      return FetchedRun::Fetch(globals, name);
+    };
+  }
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ViewServer> view,
+      ViewServer::Start(flags.port, std::move(options), std::move(graphs)));
   if (globals.json) {
     PrintJson(absl::StrCat("{\"address\":", JsonString(view->address()), "}"));
   } else {
@@ -137,7 +173,9 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
 void RegisterViewCommand(CLI::App* app, Globals* globals,
                          ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
-      "view", "the archive in a browser: runs, ranks, steps, values, switches");
+      "view",
+      "the archive, and graphs and dumps on disk, in a browser: runs, ranks, "
+      "steps, values, switches");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<ViewFlags>();
   verb->add_option("--port", flags->port,
@@ -146,7 +184,13 @@ void RegisterViewCommand(CLI::App* app, Globals* globals,
       ->check(IntegerWithin(0, 65535));
   verb->add_flag("--no-open", flags->no_open,
                  "print the address and open no browser");
-  verb->callback([command, flags] {
+  verb->add_option("--root", flags->root,
+                   "show the graph databases and dumps below DIR; without "
+                   "--collector, those alone")
+      ->type_name("DIR");
+  verb->callback([command, flags, app, verb] {
+    flags->collector_given =
+        app->count("--collector") + verb->count("--collector") > 0;
     command->run = [flags](const Globals& g, int*) { return View(g, *flags); };
   });
 }

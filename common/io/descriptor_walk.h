@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening what lies below a directory's descriptor, without following a link.
-// For confined_file_system.cc.
+// For confined_file_system.cc, and for who hands descriptors on.
 #ifndef RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_
 #define RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_
 

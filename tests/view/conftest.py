@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -95,8 +96,10 @@ class Training:
 class View:
     """A `rankprobe view` process."""
 
-    def __init__(self, *flags: str) -> None:
-        self.process = subprocess.Popen([harness.BIN / "rankprobe", *flags, "view", "--no-open"], stdout=subprocess.PIPE, text=True)
+    def __init__(self, *flags: object) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "RANKPROBE_COLLECTOR"}
+        self.process = subprocess.Popen([harness.BIN / "rankprobe", "view", "--no-open", *map(str, flags)], stdout=subprocess.PIPE, text=True,
+                                        env=environment)
         self.address = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", self.process.stdout.readline())[0]
 
     @property
@@ -160,10 +163,10 @@ def _steps(collector, run: str) -> int:
     return max((int(one["steps"]) for one in collector.json("runs").get("runs", []) if one["run"] == run), default=0)
 
 
-@pytest.fixture
-def page(browser, view, request) -> Iterator[Any]:
+@contextlib.contextmanager
+def open_page(browser, view: View, name: str) -> Iterator[Any]:
     """A page of its own; what the browser complained of fails the test, and a picture of its end is kept."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-US")
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-US", accept_downloads=True)
     context.set_default_timeout(20_000)
     page = context.new_page()
     complaints: list[str] = []
@@ -172,6 +175,12 @@ def page(browser, view, request) -> Iterator[Any]:
     page.goto(view.address)
     yield page
     PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=PICTURES / f"{request.node.name}.png", full_page=True)
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
     context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def page(browser, view, request) -> Iterator[Any]:
+    with open_page(browser, view, request.node.name) as page:
+        yield page

@@ -13,6 +13,7 @@ import sys
 import harness
 import pytest
 from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View
+from graphs import Boxes
 
 BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
 
@@ -106,36 +107,62 @@ def test_the_tree_opens_to_the_bad_call_by_mouse_keyboard_and_search(page, train
     page.get_by_role("link", name="Show the step").click()
     page.get_by_role("region", name="Values of the step").wait_for()
     page.goto(page.url.replace("/step?", "/graph?").split("&call=")[0])
-    module = page.get_by_role("treeitem", name="Module.scale.Scale.forward.0")
-    module.wait_for()
+    boxes = Boxes(page)
+    module, division = "Module.scale.Scale.forward.0", "Tensor.__truediv__.0.forward"
     # What is bad below is counted on what is around it, which is closed.
-    assert module.get_attribute("aria-expanded") == "false" and "2 bad" in module.inner_text()
-    assert "bad" not in page.get_by_role("treeitem", name="Module.first.Linear.forward.0").inner_text()
-    division = page.get_by_role("treeitem", name="Tensor.__truediv__.0.forward")
-    assert division.count() == 0
-    module.dblclick()
-    division.wait_for()
-    assert division.get_attribute("aria-level") == "2"
-    tree = page.get_by_role("tree")
-    tree.focus()
+    assert not boxes.open(module) and re.search(r"\d critical", boxes.item(module).inner_text())
+    assert "critical" not in boxes.item("Module.first.Linear.forward.0").inner_text()
+    assert boxes.item(division).count() == 0
+    boxes.double_click(module)
+    boxes.wait(division)
+    assert boxes.item(division).get_attribute("aria-level") == "2"
+    boxes.tree.focus()
     page.keyboard.press("ArrowLeft")
-    division.wait_for(state="detached")
+    boxes.gone(division)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    page.locator(".card", has_text="Tensor.__truediv__.0.forward").get_by_text("Stack").wait_for()
+    card = page.locator(".card", has=page.get_by_role("heading", name=division, exact=True))
+    card.get_by_text("Stack").wait_for()
     link = page.url
-    page.get_by_role("button", name="Close all").click()
-    page.get_by_label("Search").fill("LINEAR.1")
-    page.get_by_label("Search").press("Enter")
+    page.get_by_role("button", name="Close all", exact=True).click()
+    page.get_by_label("Search", exact=True).fill("LINEAR.1")
+    page.get_by_label("Search", exact=True).press("Enter")
     page.get_by_role("status").filter(has_text="found").wait_for()
     page.get_by_role("button", name="Next").click()
-    page.locator(".node.chosen", has_text="Functional.linear.1").wait_for()
+    page.locator(".card h2", has_text="Functional.linear.1").wait_for()
     page.goto(link)
     page.reload()
-    page.locator(".node.chosen", has_text="Tensor.__truediv__.0.forward").wait_for()
+    card.get_by_text("Stack").wait_for()
+    boxes.wait(division)
     page.get_by_role("button", name="First bad call", exact=True).click()
-    page.locator(".node.chosen", has_text="Tensor.__truediv__.0.forward").wait_for()
+    card.get_by_text("Stack").wait_for()
+
+
+def test_a_step_of_the_archive_as_one_graph_of_all_ranks_and_beside_itself(page, training) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Graph")
+    page.get_by_label("Step", exact=True).fill(str(BAD_STEP))
+    page.get_by_label("Step", exact=True).press("Enter")
+    Boxes(page).wait("Module.first.Linear.forward.0")
+    page.get_by_text("All ranks of this step, or beside another run").click()
+    here = page.url
+    page.get_by_role("link", name="All ranks of this step as one graph").click()
+    Boxes(page).wait("DefaultModel")
+    page.get_by_label("Rank", exact=True).select_option(str(BAD_RANK))
+    page.get_by_role("button", name="First bad call", exact=True).click()
+    page.locator(".card h2", has_text=BAD_CALL).wait_for()
+    page.get_by_role("button", name="All ranks and steps").click()
+    table = page.get_by_role("region", name="All ranks and steps")
+    table.locator("tbody tr").first.wait_for()
+    assert table.locator("tbody tr").count() == RANKS and table.locator("tbody tr.bad").count() == 1
+    page.goto(here)
+    page.get_by_text("All ranks of this step, or beside another run").click()
+    page.get_by_label("Reference").fill(f"run:{training}@{BAD_STEP - 2}")
+    page.get_by_role("button", name="Compare as a graph").click()
+    Boxes(page, 1).wait("DefaultModel")
+    page.get_by_label("Rank", exact=True).select_option(str(BAD_RANK))
+    page.locator(".chip", has_text=re.compile("error [1-9]")).wait_for()
 
 
 def test_a_trend_shows_its_band_and_where_it_is_not_finite(page, training) -> None:
@@ -310,7 +337,7 @@ def test_axe_finds_nothing_and_the_pictures_of_the_documents(page, training, dar
         page.get_by_role("button", name="Dark").click()
     page.get_by_role("link", name=training).wait_for()
     found = {}
-    waits = {"Runs": "table", "Overview": ".card.bad", "Live": ".card", "Heat": "canvas", "Trend": "tbody tr", "Step": "tbody tr", "Graph": ".node",
+    waits = {"Runs": "table", "Overview": ".card.bad", "Live": ".card", "Heat": "canvas", "Trend": "tbody tr", "Step": "tbody tr", "Graph": ".graph-view canvas",
              "Ledger": "tbody tr", "Events": "tbody tr"}
     for name, there in waits.items():
         if name == "Overview":

@@ -63,7 +63,7 @@ export async function* stream<T>(method: string, body: unknown, signal?: AbortSi
   }
 }
 
-export async function about(signal?: AbortSignal): Promise<{ version: string; collector: string }> {
+export async function about(signal?: AbortSignal): Promise<{ version: string; collector: string; root: string }> {
   const answer = await fetch("/api/v1/about", { headers: { Authorization: `Bearer ${token()}` }, signal });
   if (!answer.ok) throw new ApiError(answer.status === 401 ? "UNAUTHENTICATED" : `HTTP ${answer.status}`, answer.statusText);
   return answer.json();

@@ -7,6 +7,7 @@ import { useLoaded } from "./load";
 import { Failure } from "./parts/basics";
 import { Events } from "./pages/events";
 import { Graph } from "./pages/graph";
+import { GraphFile } from "./pages/graph_file";
 import { Heat } from "./pages/heat";
 import { Ledger } from "./pages/ledger";
 import { Live } from "./pages/live";
@@ -29,6 +30,7 @@ function setTheme(value: string): void {
 
 function Page() {
   const { page, run } = route.value;
+  if (run === "" && page === "graph") return <GraphFile />;
   if (run === "") return page === "runs" ? <Runs /> : <p>{t("There is no page of this name.")} <a href={href("runs")}>{t("Runs")}</a></p>;
   switch (page) {
     case "run": return <Run key={run} run={run} />;
@@ -54,7 +56,7 @@ function Shell() {
         <a class="brand" href={href("runs")}>rankprobe</a>
         {run !== "" && <h1 class="run-name">{run}</h1>}
         <span class="grow" />
-        {server.value && <span class="server">{server.value.collector} · {server.value.version}</span>}
+        {server.value && <span class="server">{[server.value.collector, server.value.root, server.value.version].filter((part) => part !== "").join(" · ")}</span>}
         <button onClick={() => setTheme(theme.value === "dark" ? "light" : "dark")}>{theme.value === "dark" ? t("Light") : t("Dark")}</button>
         <button onClick={() => setLanguage(language.value === "en" ? "zh" : "en")} lang={language.value === "en" ? "zh" : "en"}>{language.value === "en" ? "中文" : "English"}</button>
       </header>

@@ -276,6 +276,13 @@ void Gateway::Answer(absl::string_view method, const std::string& body,
                      HttpReply* reply) const {
   for (const Row& row : Rows()) {
     if (method != row.name) continue;
+    if (options_.collector.empty()) {
+      SendError(absl::FailedPreconditionError(
+                    "rankprobe view has no collector: start it with "
+                    "--collector HOST:PORT"),
+                reply);
+      return;
+    }
     Call call(*this, body, reply);
     row.answer(&call, *this);
     return;
@@ -283,36 +290,16 @@ void Gateway::Answer(absl::string_view method, const std::string& body,
   SendError(absl::NotFoundError("there is no such method"), reply);
 }
 
-std::string Gateway::AboutJson() const {
+std::string Gateway::AboutJson(absl::string_view root) const {
   return absl::StrCat("{\"version\":", JsonString(Version()),
-                      ",\"collector\":", JsonString(options_.collector), "}");
+                      ",\"collector\":", JsonString(options_.collector),
+                      ",\"root\":", JsonString(root), "}");
 }
 
 std::vector<std::string> Gateway::Methods() {
   std::vector<std::string> names;
   for (const Row& row : Rows()) names.emplace_back(row.name);
   return names;
-}
-
-int HttpStatusOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kOk:
-      return 200;
-    case absl::StatusCode::kInvalidArgument:
-      return 400;
-    case absl::StatusCode::kUnauthenticated:
-      return 401;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kUnavailable:
-      return 503;
-    default:
-      return 500;
-  }
 }
 
 }  // namespace rankprobe

@@ -28,7 +28,7 @@
 namespace rankprobe {
 
 struct GatewayOptions {
-  // HOST:PORT.
+  // HOST:PORT. Empty: there is none, and every call says so.
   std::string collector;
   ChannelSecurity security;
   // For each call; those that go through records or wait for ranks have more.
@@ -45,8 +45,8 @@ class Gateway {
   // whole or the client has gone; its call is cancelled then.
   void Answer(absl::string_view method, const std::string& body,
               HttpReply* reply) const;
-  // {"version":"0.1.0","collector":"127.0.0.1:7411"}
-  std::string AboutJson() const;
+  // {"version":"0.1.0","collector":"127.0.0.1:7411","root":"dumps"}
+  std::string AboutJson(absl::string_view root) const;
 
   // "ControlService/GetConfig" and so on.
   static std::vector<std::string> Methods();
@@ -60,9 +60,6 @@ class Gateway {
   std::unique_ptr<v1::ControlService::Stub> control_;
   std::unique_ptr<v1::ArchiveService::Stub> archive_;
 };
-
-// The HTTP status of a failure.
-int HttpStatusOf(absl::StatusCode code);
 
 }  // namespace rankprobe
 

@@ -50,6 +50,27 @@ absl::string_view Reason(int status) {
 
 }  // namespace
 
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
 std::string ErrorJson(absl::string_view code, absl::string_view message) {
   return absl::StrCat("{\"error\":{\"code\":", JsonString(code),
                       ",\"message\":", JsonString(message), "}}");

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace rankprobe {
@@ -43,6 +44,9 @@ using HttpHandler = std::function<void(const HttpRequest&, HttpReply*)>;
 
 inline constexpr absl::string_view kJsonType = "application/json";
 inline constexpr absl::string_view kJsonLinesType = "application/x-ndjson";
+
+// The HTTP status of a failure.
+int HttpStatusOf(absl::StatusCode code);
 
 // {"error":{"code":"NOT_FOUND","message":".."}}, the body of every failure.
 std::string ErrorJson(absl::string_view code, absl::string_view message);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // All runs of the collector's archive.
-import { call } from "../api";
+import { about, call } from "../api";
 import { bytes, count, int, time } from "../format";
 import { useLoaded } from "../load";
 import type { AgentInfo, RunInfo } from "../messages";
@@ -8,6 +8,7 @@ import { Command, Empty, Show } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import { go, href } from "../route";
 import { t } from "../text";
+import { Files } from "./files";
 
 interface Listed extends RunInfo {
   connected: number;
@@ -30,7 +31,23 @@ async function listRuns(signal: AbortSignal): Promise<{ runs: Listed[]; more: bo
   return { runs, more: listed.truncated };
 }
 
+// Of a collector, of a directory, or of both.
 export function Runs() {
+  const server = useLoaded("about runs", about);
+  return (
+    <Show of={server}>
+      {({ collector, root }) => (
+        <>
+          <h1>{collector === "" ? t("Graphs and dumps") : t("Runs")}</h1>
+          {collector !== "" && <Archived />}
+          {root !== "" && <Files />}
+        </>
+      )}
+    </Show>
+  );
+}
+
+function Archived() {
   const loaded = useLoaded("runs", listRuns, 3000);
   const columns: Column<Listed>[] = [
     { name: t("Run"), text: (run) => run.run, show: (run) => <a href={href("run", run.run)}>{run.run}</a> },
@@ -44,7 +61,6 @@ export function Runs() {
   ];
   return (
     <>
-      <h1>{t("Runs")}</h1>
       <Show of={loaded}>
         {({ runs, more }) => runs.length === 0 ? (
           <Empty>

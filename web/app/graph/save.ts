@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that the browser saves.
+export function saveFile(name: string, text: string, type: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graph databases and dumps as the server of this page has them.
+import { call, stream } from "../api";
+import { graphOf, type GraphData, type SideColumns } from "./model";
+
+export interface Listing {
+  root: string;
+  databases: { path: string; bytes: number; modified: number }[];
+  dumps: { path: string; steps: number; ranks: number }[];
+  mappings: string[];
+  truncated: boolean;
+}
+
+export interface GraphAbout {
+  compare: boolean;
+  // "summary", "md5", "all", "structure"; "" in a build.
+  task: string;
+  toolTip: Record<string, string> | string | null;
+  microSteps: number;
+  overflowCheck: boolean;
+  steps: number[];
+  ranks: number[];
+}
+
+// Texts of a database are whatever it holds: nothing here is sure to be an object.
+export interface NodeDetail {
+  input: unknown;
+  output: unknown;
+  merged: unknown;
+  links: unknown;
+  partner: unknown;
+  stack: unknown;
+  dataDir: string;
+}
+
+export interface PlaceSummary {
+  step: number;
+  rank: number;
+  nodes: number;
+  error: number;
+  warning: number;
+  unmatched: number;
+  critical: number;
+  overflow: number;
+}
+
+export interface JudgedPair {
+  precision?: number;
+  input?: Record<string, Record<string, string>>;
+  output?: Record<string, Record<string, string>>;
+  refused?: string;
+}
+
+// Where a graph comes from: a database, or what one is made of.
+export interface GraphSource {
+  db?: string;
+  target?: string;
+  reference?: string;
+  overflowCheck?: boolean;
+  fuzzy?: boolean;
+  layers?: boolean;
+}
+
+export const listRoot = (signal?: AbortSignal) => call<Listing>("Graph/List", {}, signal);
+export const openGraph = (db: string, signal?: AbortSignal) => call<GraphAbout>("Graph/Open", { db }, signal);
+export const loadNode = (db: string, step: number, rank: number, side: string, node: string, signal?: AbortSignal) =>
+  call<NodeDetail>("Graph/Node", { db, step, rank, side, node }, signal);
+
+export async function loadGraph(db: string, step: number, rank: number, signal?: AbortSignal): Promise<GraphData> {
+  const { sides, faults } = await call<{ sides: SideColumns[]; faults: number }>("Graph/Graph", { db, step, rank }, signal);
+  return graphOf(sides, faults);
+}
+
+export async function summarize(db: string, signal?: AbortSignal): Promise<PlaceSummary[]> {
+  const { places } = await call<{ places: number[][] }>("Graph/Summary", { db }, signal);
+  return places.map(([step, rank, nodes, error, warning, unmatched, critical, overflow]) => ({ step, rank, nodes, error, warning, unmatched, critical, overflow }));
+}
+
+export async function judge(db: string, step: number, rank: number, pairs: [string, string][]): Promise<JudgedPair[]> {
+  return (await call<{ results: JudgedPair[] }>("Graph/Match", { db, step, rank, pairs })).results;
+}
+
+export async function loadMapping(path: string, signal?: AbortSignal): Promise<[string, string][]> {
+  return (await call<{ pairs: [string, string][] }>("Graph/LoadMapping", { path }, signal)).pairs;
+}
+
+export async function saveMapping(db: string, step: number, rank: number, pairs: [string, string][]): Promise<string> {
+  return (await call<{ path: string }>("Graph/SaveMapping", { db, step, rank, pairs })).path;
+}
+
+// The name of a graph made of dumps or runs, and what was said about it.
+export async function buildGraph(source: GraphSource, again: boolean, onProgress: (done: number, all: number) => void,
+                                 signal?: AbortSignal): Promise<{ db: string; warnings: string[] }> {
+  let built: { db: string; warnings: string[] } | undefined;
+  const body = { target: source.target ?? "", reference: source.reference ?? "", overflowCheck: source.overflowCheck ?? false,
+    fuzzy: source.fuzzy ?? false, layers: source.layers ?? false, again };
+  for await (const line of stream<{ done?: number; all?: number; db?: string; warnings?: string[] }>("Graph/Build", body, signal)) {
+    if (line.db !== undefined) built = { db: line.db, warnings: line.warnings ?? [] };
+    else onProgress(line.done ?? 0, line.all ?? 0);
+  }
+  if (built === undefined) throw new Error("the graph was not finished: has rankprobe view ended?");
+  return built;
+}
+
+// {"row": {"key": "text"}}, with anything else left out.
+export function rowsOf(value: unknown): [string, Record<string, string>][] {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return [];
+  return Object.entries(value).map(([name, fields]) => {
+    const out: Record<string, string> = Object.create(null);
+    if (typeof fields === "object" && fields !== null) {
+      for (const [key, text] of Object.entries(fields)) out[key] = typeof text === "string" ? text : JSON.stringify(text);
+    } else {
+      out.value = String(fields);
+    }
+    return [name, out];
+  });
+}
+
+export function textsOf(value: unknown): string[] {
+  if (typeof value === "string") return value === "" ? [] : [value];
+  return Array.isArray(value) ? value.map((item) => (typeof item === "string" ? item : JSON.stringify(item))) : [];
+}
+
+export interface CommLink {
+  // "send", "receive", "link".
+  kind: string;
+  peers: { rank: number; node: string; mark: string }[];
+}
+
+// {"communications_type", "nodes_info": {"1": ["0", "Distributed.recv.0.forward"]}}, or a list of such.
+export function commLinksOf(value: unknown): CommLink[] {
+  const out: CommLink[] = [];
+  for (const one of Array.isArray(value) ? value : [value]) {
+    if (typeof one !== "object" || one === null) continue;
+    const { communications_type: kind, nodes_info: info } = one as Record<string, unknown>;
+    if (typeof info !== "object" || info === null) continue;
+    const peers = Object.entries(info).flatMap(([rank, peer]) =>
+      Array.isArray(peer) && peer.length === 2 && /^\d+$/.test(rank) ? [{ rank: Number(rank), mark: String(peer[0]), node: String(peer[1]) }] : []);
+    if (peers.length > 0) out.push({ kind: typeof kind === "string" ? kind : "", peers });
+  }
+  return out;
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph database (.vis.db), of ours or of msprobe, as JSON for a page. What is
+// in it is not trusted: names are text, a parent that is not there or below
+// itself is a fault that is counted, columns may hold anything. One thread.
+//
+// Failures: INVALID_ARGUMENT "unsupported file" for what has other tables or
+// lacks a column; NOT_FOUND for a step, rank or node that is not there;
+// RESOURCE_EXHAUSTED for a graph of more than kMostGraphNodes.
+#ifndef RANKPROBE_WEB_GRAPH_GRAPH_DATABASE_H_
+#define RANKPROBE_WEB_GRAPH_GRAPH_DATABASE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "web/graph/read_only_sqlite.h"
+
+namespace rankprobe {
+
+// Of one side of one step and rank.
+inline constexpr size_t kMostGraphNodes = 1'000'000;
+
+class GraphDatabase {
+ public:
+  static absl::StatusOr<std::unique_ptr<GraphDatabase>> Open(
+      int fd, std::string name, absl::Duration timeout,
+      const std::atomic<bool>* gone);
+  GraphDatabase(const GraphDatabase&) = delete;
+  GraphDatabase& operator=(const GraphDatabase&) = delete;
+
+  // What it is: {"compare", "task", "toolTip", "microSteps", "overflowCheck",
+  // "steps", "ranks"}.
+  absl::StatusOr<std::string> AboutJson();
+  // All nodes of a step and rank, in the order of the database, as columns:
+  // {"sides": [{"source", "names", "parents", "kinds", "precision",
+  // "overflow", "microSteps", "partners", "flags"}], "faults"}.
+  absl::StatusOr<std::string> GraphJson(int64_t step, int64_t rank);
+  // The nodes of one level: {"names", "order"}. `parent` empty: the roots.
+  absl::StatusOr<std::string> ChildrenJson(int64_t step, int64_t rank,
+                                           absl::string_view side,
+                                           absl::string_view parent);
+  // Values, stack, links: what the columns do not have.
+  absl::StatusOr<std::string> NodeJson(int64_t step, int64_t rank,
+                                       absl::string_view side,
+                                       absl::string_view node);
+  // The nodes and how many are bad, of each step and rank.
+  absl::StatusOr<std::string> SummaryJson();
+
+  struct Values {
+    int kind = 0;
+    std::string input;
+    std::string output;
+  };
+  absl::StatusOr<Values> ValuesOf(int64_t step, int64_t rank,
+                                  absl::string_view side,
+                                  absl::string_view node);
+  // "summary", "md5", "all" or "structure"; empty in a build.
+  absl::StatusOr<std::string> Task();
+
+ private:
+  explicit GraphDatabase(std::unique_ptr<ReadOnlySqlite> database)
+      : database_(std::move(database)) {}
+  absl::Status CheckTables();
+  absl::StatusOr<std::set<std::string>> ColumnsOf(absl::string_view table);
+  // A column, or what stands for it where a database lacks it.
+  std::string Column(absl::string_view name, absl::string_view instead) const;
+
+  const std::unique_ptr<ReadOnlySqlite> database_;
+  std::set<std::string> node_columns_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_GRAPH_GRAPH_DATABASE_H_

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a page asks of graphs, as JSON from outside. Parsed strictly: an unknown
+// field, a number that is none and a text that is too long are refused in one
+// line. Pure functions, plain values.
+#ifndef RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
+#define RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+struct GraphRequest {
+  // A database below the root, or "@3": one that was built for a page.
+  std::string db;
+  int64_t step = 0;
+  int64_t rank = 0;
+  std::string side;  // data_source: "NPU" or "Bench"
+  std::string node;
+  // Pairs of nodes, the target's first.
+  std::vector<std::pair<std::string, std::string>> pairs;
+  // Build: directories below the root, or run:NAME[@STEP].
+  std::string target;
+  std::string reference;
+  bool overflow_check = false;
+  bool fuzzy = false;
+  bool layers = false;
+  bool again = false;
+  // Of a mapping, below the root.
+  std::string path;
+};
+
+inline constexpr size_t kMostGraphPairs = 10'000;
+inline constexpr size_t kMostMappingBytes = 1 << 20;
+
+absl::StatusOr<GraphRequest> ParseGraphRequest(absl::string_view body);
+
+// A mapping: {"name of the target": "name of the reference", ..}, msprobe's
+// .vis.config. Names that are there twice are refused.
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseMapping(
+    absl::string_view text);
+std::string MappingText(
+    const std::vector<std::pair<std::string, std::string>>& pairs);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs over HTTP: databases and dumps below the root, and graphs that are made
+// of runs of the archive.
+//
+//   POST /api/v1/Graph/{Method}   the request as JSON (graph_requests.h)
+//
+//   List         what is below the root
+//   Open         what a database is
+//   Graph        all nodes of a step and rank, as columns
+//   Children     the nodes of one level
+//   Node         values, stack and links of a node
+//   Summary      how much is bad, by step and rank
+//   Match        pairs of nodes that were matched by hand, judged
+//   LoadMapping, SaveMapping   those pairs in a file beside the database
+//   Build        a graph of dumps and runs; lines of progress, then its name
+//
+// No state of a client is kept: two pages never see each other's. A database is
+// never written to. A failure is {"error"} as everywhere. Thread-safe.
+#ifndef RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
+#define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "web/graph/graph_builder.h"
+#include "web/graph/graph_database.h"
+#include "web/graph/graph_root.h"
+#include "web/http/http_message.h"
+
+namespace rankprobe {
+
+struct GraphOptions {
+  // Empty: there is none.
+  std::string root;
+  FetchRun fetch_run;
+  // Of what one request reads of a database.
+  absl::Duration query_timeout = absl::Seconds(60);
+};
+
+class GraphService {
+ public:
+  static absl::StatusOr<std::unique_ptr<GraphService>> Make(
+      GraphOptions options);
+  GraphService(const GraphService&) = delete;
+  GraphService& operator=(const GraphService&) = delete;
+
+  // Answers a request for "Open". Blocks.
+  void Answer(absl::string_view method, absl::string_view body,
+              HttpReply* reply) const;
+  // "" if there is none.
+  std::string root() const {
+    return root_ == nullptr ? std::string() : root_->directory();
+  }
+
+ private:
+  struct Opened;
+  GraphService(GraphOptions options, std::unique_ptr<GraphRoot> root);
+
+  absl::StatusOr<std::string> AnswerOf(absl::string_view method,
+                                       const GraphRequest& request,
+                                       const std::atomic<bool>* gone) const;
+  absl::StatusOr<Opened> OpenDatabase(const GraphRequest& request,
+                                      const std::atomic<bool>* gone) const;
+  absl::StatusOr<std::string> ListJson() const;
+  static absl::StatusOr<std::string> MatchJson(const GraphRequest& request,
+                                               GraphDatabase* database);
+  absl::StatusOr<std::string> LoadMapping(const GraphRequest& request) const;
+  absl::StatusOr<std::string> SaveMapping(const GraphRequest& request) const;
+  void Build(const GraphRequest& request, HttpReply* reply) const;
+
+  const GraphOptions options_;
+  const std::unique_ptr<GraphRoot> root_;
+  const std::unique_ptr<GraphBuilder> builder_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_

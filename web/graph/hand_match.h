@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two nodes that were matched by hand, judged from the values that a graph
+// database holds of them, by the rules that judge all others. Pure function.
+#ifndef RANKPROBE_WEB_GRAPH_HAND_MATCH_H_
+#define RANKPROBE_WEB_GRAPH_HAND_MATCH_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "web/graph/graph_database.h"
+
+namespace rankprobe {
+
+struct HandMatch {
+  // 0, 0.5 or 1; -1 where nothing is compared but the shape of the tree.
+  double precision = -1;
+  // The metrics of each of the target's rows: {"row": {"Max diff": ".."}}.
+  std::string input = "{}";
+  std::string output = "{}";
+};
+
+// `task`: that of the database. Real data is judged by its statistics: the
+// tensors are not in the database. INVALID_ARGUMENT: the two are no pair, or
+// their values are no JSON.
+absl::StatusOr<HandMatch> MatchByHand(absl::string_view task,
+                                      absl::string_view node,
+                                      const GraphDatabase::Values& target,
+                                      const GraphDatabase::Values& reference);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_GRAPH_HAND_MATCH_H_
