@@ -155,8 +155,9 @@ def test_each_so_many_steps_from_the_first_wanted_one_on(tmp_path, monitor, fiel
 
 
 @pytest.mark.parametrize("values, present", [
-    (["training"], {"Training"}), (["parameters"], {"Parameter.param"}),
-    (["optimizer"], {"Parameter.exp_avg", "Update.update"}), (["weight_gradients"], {"Parameter.grad", "Module.parameters_grad"}),
+    (["training"], {"Training"}), (["parameters"], {"Parameter.param", "Update.param"}),
+    (["optimizer"], {"Parameter.exp_avg", "Update.update"}), (["optimizer_state"], {"Parameter.exp_avg"}),
+    (["weight_gradients"], {"Parameter.grad", "Module.parameters_grad"}),
     (["activations"], {"Module.forward"}), (["activation_gradients"], {"Module.backward"}),
 ], ids=lambda value: "-".join(value) if isinstance(value, list) else "")
 def test_only_the_values_that_were_asked_for(tmp_path, values, present) -> None:

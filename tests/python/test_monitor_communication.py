@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from ports import free_port
 
@@ -134,3 +135,45 @@ def test_only_where_it_was_asked_for_and_the_training_keeps_every_bit(tmp_path, 
     assert {step for step in recorded if _calls(tmp_path, step, 0)} == steps
     assert all(any(name.startswith("Module.") for name in json.loads(
         next((tmp_path / "dump" / f"step{step}").glob("rank0/dump.json")).read_text())["data"]) for step in recorded)
+
+
+COMPILED = """
+import sys
+import torch
+import torch.distributed as dist
+from rankprobe.pytorch import PrecisionDebugger
+
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + sys.argv[1], rank=0, world_size=1)
+model = torch.nn.Linear(2, 2)
+debugger = PrecisionDebugger(config_path="monitor.json")
+
+
+def doubled(x):
+    y = x * 2
+    dist.all_reduce(y)
+    return y
+
+
+for step in range(3):
+    debugger.start(model=model)
+    model(torch.ones(1, 2)).sum().backward()
+    dist.all_reduce(torch.ones(2))
+    if step == 1:
+        doubled = torch.compile(doubled, fullgraph=True, backend="eager")
+    assert doubled(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    debugger.stop()
+    debugger.step()
+debugger.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not hasattr(getattr(torch, "compiler", None), "set_stance"), reason="PyTorch below 2.6")
+def test_a_compiler_never_sees_what_stands_in_for_the_calls(tmp_path) -> None:
+    (tmp_path / "monitor.json").write_text(json.dumps({"task": "monitor", "dump_path": str(tmp_path / "dump"), "rank": [0],
+                                                       "monitor": {"every": 1}}))
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    done = subprocess.run([sys.executable, "compiled.py", str(free_port())], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+                          env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    assert done.returncode == 0, done.stderr
+    assert [len(_calls(tmp_path, step, 0)) for step in range(3)] == [2, 1, 0]

@@ -35,6 +35,12 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def _added(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """What was added to a tensor, in the place of the copy of what it was: new memory costs more than the subtraction."""
+    same = now.dtype == before.dtype and now.shape == before.shape and now.device == before.device and not now.is_sparse
+    return torch.sub(now, before, out=before) if same else torch.sub(now, before)
+
+
 def _unscaled(gradient: torch.Tensor, scale: Any) -> torch.Tensor:
     """What a fused optimizer makes of a gradient that it takes with its scale."""
     if not isinstance(scale, torch.Tensor) or gradient.is_sparse:
@@ -277,7 +283,7 @@ class Monitor:
             if one is not optimizer:
                 continue  # left by an exception
             for name, parameter, old in before:
-                values: dict[str, Any] = {} if old is None else {"update": torch.sub(_local(parameter).detach(), old)}
+                values: dict[str, Any] = {} if old is None else {"update": _added(_local(parameter).detach(), old)}
                 if spec["parameters"]:
                     values["param"] = parameter.detach()
                 self._capture.save_monitored(f"Update.{name}", values)
