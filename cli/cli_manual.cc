@@ -114,6 +114,7 @@ Manual CliManual() {
       {"--limit", "N"},
       {"--rounds", "N"},
       {"--output", "DIR"},
+      {"--payloads", "DUMP"},
       {"--server-dir", "DIR"},
       {"--tar", "FILE"},
       {"--subset", "PERCENT"},

@@ -38,7 +38,7 @@ def packs(tmp_path_factory) -> pathlib.Path:
     directory = tmp_path_factory.mktemp("packs")
     (directory / "train.py").write_text(SCRIPT)
     for name, seed, rate, algorithm in (("a", 1, "0.1", "Ring"), ("b", 2, "0.2", "Tree"), ("same", 1, "0.1", "Ring")):
-        (directory / "train.sh").write_text(f"python train.py --learning-rate {rate} --steps 2\n")
+        (directory / "train.sh").write_text(f"torchrun train.py --learning-rate {rate} --steps 2\n")
         done = subprocess.run([sys.executable, "train.py", str(seed), f"{name}.zip"], cwd=directory, capture_output=True, text=True, timeout=240,
                               env={**os.environ, "NCCL_ALGO": algorithm, "MY_TOKEN": f"secret-{name}"})
         assert done.returncode == 0, done.stdout + done.stderr
