@@ -12,7 +12,7 @@
 namespace rankprobe {
 
 absl::Status ForEachCall(
-    Store* store, const StepKey& key, bool context,
+    ArchiveReader* store, const StepKey& key, bool context,
     const std::function<absl::Status(const v1::CallEntry&)>& callback) {
   RP_ASSIGN_OR_RETURN(StepView view, LoadStep(store, key));
   absl::flat_hash_map<absl::string_view, const StepView::Stack*> stacks;

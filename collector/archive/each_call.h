@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "rankprobe/v1/archive.pb.h"
 
 namespace rankprobe {
@@ -15,7 +15,7 @@ namespace rankprobe {
 // Merges the phases of one step into dump.json entries, in order. `context`:
 // with what stack.json and construct.json say of each.
 absl::Status ForEachCall(
-    Store* store, const StepKey& key, bool context,
+    ArchiveReader* store, const StepKey& key, bool context,
     const std::function<absl::Status(const v1::CallEntry&)>& callback);
 
 }  // namespace rankprobe

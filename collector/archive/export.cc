@@ -87,7 +87,7 @@ std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
 }
 
 // The chosen steps; what is left out of them goes into the manifest.
-absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
+absl::StatusOr<std::vector<v1::StepInfo>> Select(ArchiveReader* store,
                                                  const ExportOptions& options,
                                                  Manifest* manifest) {
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> Select(Store* store,
 
 // Frames that are missing of processes of the run, as far as they may have been
 // of the chosen steps and ranks.
-absl::Status AddLostFrames(Store* store, const ExportOptions& options,
+absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
                            Manifest* manifest) {
   return store->ForEachIncarnation(
       options.run, [&](const v1::IncarnationRow& row) {
@@ -128,9 +128,10 @@ absl::Status AddLostFrames(Store* store, const ExportOptions& options,
 // Writes steps, one after the other, to one sink. One thread.
 class StepExporter {
  public:
-  StepExporter(Store* store, const ExportOptions& options, ExportSink* sink,
-               const RefusedPayloads* refused, const std::string& request,
-               ProgressMeter* progress, LinkTable* links)
+  StepExporter(ArchiveReader* store, const ExportOptions& options,
+               ExportSink* sink, const RefusedPayloads* refused,
+               const std::string& request, ProgressMeter* progress,
+               LinkTable* links)
       : store_(store),
         options_(options),
         sink_(sink),
@@ -356,6 +357,10 @@ class StepExporter {
         });
     // The archive's own fault is told apart from the sink's.
     RP_RETURN_IF_ERROR(write_status);
+    // An archive that does not answer has lost nothing.
+    if (absl::IsUnavailable(read) || absl::IsDeadlineExceeded(read) ||
+        absl::IsPermissionDenied(read))
+      return read;
     if (!read.ok()) return absl::DataLossError(read.message());
     RP_RETURN_IF_ERROR(put(writer->Suffix()));
     return hash.Digest();
@@ -367,7 +372,7 @@ class StepExporter {
     return status;
   }
 
-  Store* const store_;
+  ArchiveReader* const store_;
   const ExportOptions& options_;
   ExportSink* const sink_;
   const std::string& request_;
@@ -380,7 +385,7 @@ class StepExporter {
   Manifest manifest_{options_.run};
 };
 
-absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
+absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
                                         const ExportOptions& options,
                                         const std::vector<ExportSink*>& sinks) {
   Manifest manifest(options.run);
@@ -437,14 +442,14 @@ absl::StatusOr<v1::ExportDone> ExportTo(Store* store,
 
 }  // namespace
 
-absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
+absl::StatusOr<v1::ExportDone> ExportRun(ArchiveReader* store,
                                          const ExportOptions& options,
                                          ExportSink* sink) {
   return ExportTo(store, options, {sink});
 }
 
 absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
-    Store* store, const ExportOptions& options, FileSystem* file_system,
+    ArchiveReader* store, const ExportOptions& options, FileSystem* file_system,
     const std::string& directory) {
   RP_ASSIGN_OR_RETURN(
       const std::unique_ptr<StagedTree> tree,

@@ -3,7 +3,7 @@
 //   step{N}/rank{R}/{dump,stack,construct}.json, dump_tensor_data/*.pt,
 //   debug.json (level debug), dump_error_info.log, and manifest.json at the
 //   root with files, sizes, checksums and gaps.
-// Threads: ExportRun may run in several threads at once over one Store.
+// Threads: ExportRun may run in several threads at once over one archive.
 // Failure: the sink's or store's first error ends the export; a directory sink
 // leaves nothing under the final name.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_H_
@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "common/config/plan.h"
 #include "common/io/file_system.h"
 
@@ -69,7 +69,7 @@ struct ExportOptions {
 
 // INVALID_ARGUMENT (several requests), NOT_FOUND (unknown run, or nothing
 // selected).
-absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
+absl::StatusOr<v1::ExportDone> ExportRun(ArchiveReader* store,
                                          const ExportOptions& options,
                                          ExportSink* sink);
 
@@ -78,7 +78,7 @@ absl::StatusOr<v1::ExportDone> ExportRun(Store* store,
 // replaced one by one; other content is left alone. Directories 0750, files
 // 0640.
 absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
-    Store* store, const ExportOptions& options, FileSystem* file_system,
+    ArchiveReader* store, const ExportOptions& options, FileSystem* file_system,
     const std::string& directory);
 
 }  // namespace rankprobe

@@ -191,7 +191,7 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
   return ledger;
 }
 
-absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(Store* store,
+absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(ArchiveReader* store,
                                                   const std::string& run) {
   RefusedPayloads refused;
   RP_RETURN_IF_ERROR(
@@ -262,14 +262,15 @@ v1::StepLedger AccountStep(
   return ledger;
 }
 
-DamageFn DamageOf(Store* store, const std::string& run) {
+DamageFn DamageOf(ArchiveReader* store, const std::string& run) {
   return [store, run](const v1::TensorSummary& tensor) {
     return store->PayloadDamage(run, tensor.payload().digest(),
                                 tensor.payload().length_bytes());
   };
 }
 
-absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
+absl::StatusOr<v1::StepLedger> AccountStep(ArchiveReader* store,
+                                           const std::string& run,
                                            const v1::StepInfo& info,
                                            const RefusedPayloads& refused) {
   if (info.deleted()) return SummarizeStep(info);

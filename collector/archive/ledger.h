@@ -2,7 +2,7 @@
 // The loss ledger: what became of every record and payload of one process'
 // step. The one place that accounts; manifest.json, dump_error_info.log,
 // `rankprobe ledger` and `status` only print what it says.
-// Threads: pure functions over a Store. Failure: the store's first error.
+// Threads: pure functions over an archive. Failure: its first error.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 
@@ -14,7 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "dump_format/dump_json.h"
 #include "dump_format/step_view.h"
 
@@ -42,13 +42,13 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
 
 // Payloads of which a piece was refused, and why, by their digest in the store.
 using RefusedPayloads = absl::flat_hash_map<std::string, std::string>;
-absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(Store* store,
+absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(ArchiveReader* store,
                                                   const std::string& run);
 
 // Where the bytes of a payload are damaged; empty if they are not, or if nobody
 // knows.
 using DamageFn = std::function<std::string(const v1::TensorSummary&)>;
-DamageFn DamageOf(Store* store, const std::string& run);
+DamageFn DamageOf(ArchiveReader* store, const std::string& run);
 
 // `missing` are the payloads of the view that cannot be had, `unreadable` those
 // of them that could not be read. `details` of equal gaps are not merged.
@@ -59,7 +59,8 @@ v1::StepLedger AccountStep(
     const DamageFn& damage, const RefusedPayloads& refused);
 
 // The same, looking into the store for the records and each payload.
-absl::StatusOr<v1::StepLedger> AccountStep(Store* store, const std::string& run,
+absl::StatusOr<v1::StepLedger> AccountStep(ArchiveReader* store,
+                                           const std::string& run,
                                            const v1::StepInfo& info,
                                            const RefusedPayloads& refused);
 

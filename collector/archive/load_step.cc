@@ -124,7 +124,7 @@ class CallMerger {
 
 }  // namespace
 
-absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
+absl::StatusOr<StepView> LoadStep(ArchiveReader* store, const StepKey& key,
                                   uint64_t* records) {
   StepView view;
   CallMerger merger(&view.calls);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges the records of one process' step into what the dump layout says of it.
-// Pure function of the store.
+// Pure function of the archive.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
 
 #include "absl/status/statusor.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "dump_format/step_view.h"
 
 namespace rankprobe {
@@ -13,7 +13,7 @@ namespace rankprobe {
 // A call keeps the place of its first phase; a module's or parameters_grad's
 // place is that of its latest (docs/formats.md, "Order of entries"). `records`:
 // how many there were.
-absl::StatusOr<StepView> LoadStep(Store* store, const StepKey& key,
+absl::StatusOr<StepView> LoadStep(ArchiveReader* store, const StepKey& key,
                                   uint64_t* records = nullptr);
 
 // A step of task monitor as dumps that every tool reads: its modules as one of

@@ -73,7 +73,8 @@ std::optional<ByteRange> RangeOf(const v1::TensorSummary& tensor, int64_t rows,
   return range;
 }
 
-absl::StatusOr<std::string> ReadRange(Store* store, const std::string& run,
+absl::StatusOr<std::string> ReadRange(ArchiveReader* store,
+                                      const std::string& run,
                                       const v1::PayloadRef& payload,
                                       const ByteRange& range) {
   std::string out;
@@ -197,7 +198,7 @@ absl::StatusOr<std::string> ChooseRequest(const std::vector<std::string>& ids,
 }
 
 absl::StatusOr<std::string> KeepStepsOfRequest(
-    Store* store, const std::string& run, absl::string_view wanted,
+    ArchiveReader* store, const std::string& run, absl::string_view wanted,
     std::vector<v1::StepInfo>* steps) {
   std::vector<std::vector<v1::StepRequests>> of_step(steps->size());
   std::vector<std::string> ids;
@@ -231,7 +232,7 @@ absl::StatusOr<std::string> KeepStepsOfRequest(
   return id;
 }
 
-RequestCut CutToRequest(Store* store, const std::string& run,
+RequestCut CutToRequest(ArchiveReader* store, const std::string& run,
                         const std::string& id, StepView* view) {
   RequestCut cut;
   std::optional<v1::RequestRows> wanted;

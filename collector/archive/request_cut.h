@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One request of a server out of recorded steps: which steps it was in, and its
-// rows of what is recorded there. Functions of the store; any thread.
+// rows of what is recorded there. Functions of the archive; any thread.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_REQUEST_CUT_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_REQUEST_CUT_H_
 
@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "dump_format/step_view.h"
 
 namespace rankprobe {
@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ChooseRequest(const std::vector<std::string>& ids,
 // returned. Reads the records of each step. NOT_FOUND and INVALID_ARGUMENT as
 // ChooseRequest.
 absl::StatusOr<std::string> KeepStepsOfRequest(
-    Store* store, const std::string& run, absl::string_view wanted,
+    ArchiveReader* store, const std::string& run, absl::string_view wanted,
     std::vector<v1::StepInfo>* steps);
 
 struct ByteRange {
@@ -54,7 +54,7 @@ struct RequestCut {
 // agent would have done: shape, statistics, checksum. `recorded` of the step's
 // requests is then `id`, also where the request was alone. A tensor that cannot
 // be read stays whole. Holds one cut tensor in memory.
-RequestCut CutToRequest(Store* store, const std::string& run,
+RequestCut CutToRequest(ArchiveReader* store, const std::string& run,
                         const std::string& id, StepView* view);
 
 }  // namespace rankprobe

@@ -28,6 +28,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "collector/store/archive_reader.h"
 #include "common/base/clock.h"
 #include "common/base/dedup_window.h"
 #include "common/config/plan.h"
@@ -118,15 +119,6 @@ struct IncarnationClaim {
   std::string principal;
 };
 
-// One process' view of one step; what `rank{R}` or `proc{pid}` holds.
-struct StepKey {
-  std::string run;
-  int64_t step = 0;
-  std::optional<int64_t> rank;
-  int64_t pid = 0;
-  uint64_t incarnation = 0;
-};
-
 // A process' step that ended, and that no rollup of all its records is there of.
 struct PendingRollup {
   uint32_t run_number = 0;
@@ -170,10 +162,8 @@ struct RecoveryReport {
   uint64_t lost_syncs = 0;
 };
 
-class Store {
+class Store : public ArchiveReader {
  public:
-  virtual ~Store() = default;
-
   // Opens, or creates where there is nothing yet. FAILED_PRECONDITION: another
   // process holds the lock (named). DATA_LOSS: the index is corrupt, or gone
   // while there are segments. Unknown schema: FAILED_PRECONDITION.
@@ -205,45 +195,10 @@ class Store {
   // Everything committed before the call is SYNCED on return.
   virtual absl::Status Sync() = 0;
 
-  // The run holds all bytes of this payload.
-  virtual bool HasPayload(const std::string& run, absl::string_view digest,
-                          uint64_t length_bytes) = 0;
-  // Where its bytes are damaged; empty: nowhere that is known.
-  virtual std::string PayloadDamage(const std::string& run,
-                                    absl::string_view digest,
-                                    uint64_t length_bytes) = 0;
   // The same as HasPayload for somebody who is about to refer to it: it is not
   // freed before the quiet time has passed.
   virtual bool KeepPayload(const std::string& run, absl::string_view digest,
                            uint64_t length_bytes) = 0;
-
-  virtual absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() = 0;
-  // Sorted by step, rank, incarnation. NOT_FOUND for an unknown run.
-  // Of `steps` only, without looking at the others.
-  virtual absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
-      const std::string& run, const IntSet& steps) = 0;
-  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(const std::string& run) {
-    return ListSteps(run, IntSet());
-  }
-  // The next `most` of them behind `after`, but a step is not divided. `more`:
-  // there are others behind these.
-  struct SomeSteps {
-    std::vector<v1::StepInfo> steps;
-    bool more = false;
-  };
-  virtual absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
-                                                   std::optional<int64_t> after,
-                                                   size_t most) = 0;
-  // All records of one process' step in order; stops at the callback's error.
-  virtual absl::Status ForEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(const v1::Record&)>& callback) = 0;
-  // Streams the payload's bytes in order, checking chunk CRCs (DATA_LOSS; the
-  // payload is then known to be damaged and not whole any more, until a rank
-  // sends it again). NOT_FOUND when the payload is not whole.
-  virtual absl::Status ReadPayload(
-      const std::string& run, absl::string_view digest, uint64_t length_bytes,
-      const std::function<absl::Status(absl::string_view)>& callback) = 0;
 
   // The plan in force per run, kept over restarts. On return it survives this
   // process; after SyncPlans the machine. Neither waits for another's sync.
@@ -263,12 +218,6 @@ class Store {
   // It is connected and dumping, or not any more. Not synced.
   virtual absl::Status NoteDumping(const v1::Identity& identity,
                                    bool dumping) = 0;
-  // `dumping_in` is set where a process was dumping when the store was last
-  // open, and has not been opened since.
-  virtual absl::Status ForEachIncarnation(
-      const std::string& run,
-      const std::function<void(const v1::IncarnationRow&)>& callback) = 0;
-
   // Rollups are derived: whoever reads one compares RollupHead.records with
   // StepInfo.records, and goes to the records where they differ.
   // Some of what is to be rolled up, the oldest steps of a run first.

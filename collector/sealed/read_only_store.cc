@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/sealed/read_only_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+namespace {
+
+class ReadOnlyStore : public Store {
+ public:
+  ReadOnlyStore(ArchiveReader* reader, std::string name)
+      : reader_(reader), name_(std::move(name)) {}
+
+  // What readers ask.
+  absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override {
+    return reader_->ListRuns();
+  }
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
+      const std::string& run, const IntSet& steps) override {
+    return reader_->ListSteps(run, steps);
+  }
+  absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
+                                           std::optional<int64_t> after,
+                                           size_t most) override {
+    return reader_->ListStepsAfter(run, after, most);
+  }
+  absl::Status ForEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(const v1::Record&)>& callback) override {
+    return reader_->ForEachRecord(key, callback);
+  }
+  bool HasPayload(const std::string& run, absl::string_view digest,
+                  uint64_t length_bytes) override {
+    return reader_->HasPayload(run, digest, length_bytes);
+  }
+  std::string PayloadDamage(const std::string& run, absl::string_view digest,
+                            uint64_t length_bytes) override {
+    return reader_->PayloadDamage(run, digest, length_bytes);
+  }
+  absl::Status ReadPayload(
+      const std::string& run, absl::string_view digest, uint64_t length_bytes,
+      const std::function<absl::Status(absl::string_view)>& callback) override {
+    return reader_->ReadPayload(run, digest, length_bytes, callback);
+  }
+  absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) override {
+    return reader_->ForEachIncarnation(run, callback);
+  }
+
+  // What there is none of here.
+  RecoveryReport recovery() const override { return {}; }
+  absl::Status Sync() override { return absl::OkStatus(); }
+  bool KeepPayload(const std::string&, absl::string_view, uint64_t) override {
+    return false;
+  }
+  absl::Status SyncPlans() override { return absl::OkStatus(); }
+  absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
+      const std::string&) override {
+    return std::nullopt;
+  }
+  std::vector<PendingRollup> PendingRollups(size_t) override { return {}; }
+  void SetRollupAside(const PendingRollup&) override {}
+  absl::StatusOr<uint32_t> RunNumber(const std::string& run) override {
+    const absl::Status known =
+        reader_->ListStepsAfter(run, std::nullopt, 1).status();
+    if (!known.ok()) return known;
+    return 1;
+  }
+  absl::Status ForEachRollupName(
+      uint32_t,
+      const std::function<absl::Status(uint32_t, const v1::RollupName&)>&)
+      override {
+    return absl::OkStatus();
+  }
+  absl::Status ForEachRollupLayout(
+      uint32_t,
+      const std::function<absl::Status(uint32_t, const v1::RollupLayout&)>&)
+      override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
+      uint32_t, uint32_t) override {
+    return std::nullopt;
+  }
+  absl::Status ForEachRollupHead(
+      uint32_t, uint64_t, int64_t, int64_t,
+      const std::function<absl::Status(int64_t, const v1::RollupHead&)>&)
+      override {
+    return absl::OkStatus();
+  }
+  absl::Status ForEachRollupBlock(
+      uint32_t, uint64_t, uint32_t, int64_t, int64_t,
+      const std::function<absl::Status(int64_t, absl::string_view)>&) override {
+    return absl::OkStatus();
+  }
+  StoreTotals Totals() override { return {}; }
+  uint64_t SegmentBytes() override { return 0; }
+  absl::StatusOr<GarbageReport> CollectGarbage(
+      const absl::flat_hash_set<uint64_t>&, uint64_t) override {
+    return GarbageReport();
+  }
+  absl::StatusOr<int64_t> KeepFromStep(const std::string&,
+                                       const absl::flat_hash_set<uint64_t>&,
+                                       int64_t) override {
+    return INT64_MAX;
+  }
+
+  // What would write.
+  absl::StatusOr<OpenedIncarnation> OpenIncarnation(
+      const v1::Identity&, const IncarnationClaim&) override {
+    return Refused();
+  }
+  absl::Status Commit(absl::Span<const FrameToStore>) override {
+    return Refused();
+  }
+  absl::Status SavePlan(const std::string&, const v1::PlanSpec&) override {
+    return Refused();
+  }
+  absl::Status NoteLostFrames(const v1::Identity&, uint64_t) override {
+    return Refused();
+  }
+  absl::Status NoteUndelivered(const v1::Identity&,
+                               const v1::Undelivered&) override {
+    return Refused();
+  }
+  absl::Status NoteDumping(const v1::Identity&, bool) override {
+    return Refused();
+  }
+  absl::StatusOr<v1::ReindexReport> QueueRollups(const std::string&) override {
+    return Refused();
+  }
+  absl::Status WriteRollup(const PendingRollup&, const RollupRows&) override {
+    return Refused();
+  }
+  absl::StatusOr<v1::VerifyReport> Verify(
+      const v1::VerifyRequest&,
+      const std::function<absl::Status(const v1::VerifyReport&)>&) override {
+    return Refused();
+  }
+  absl::StatusOr<v1::DeleteReport> Delete(const DeleteOptions&) override {
+    return Refused();
+  }
+  absl::StatusOr<v1::BackupReport> Backup(FileSystem*, const std::string&,
+                                          bool) override {
+    return Refused();
+  }
+
+ private:
+  absl::Status Refused() const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is a reader of ", name_,
+                     ": it takes nothing and changes nothing"));
+  }
+
+  ArchiveReader* const reader_;
+  const std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader,
+                                        std::string name) {
+  return std::make_unique<ReadOnlyStore>(reader, std::move(name));
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of finished steps in one sealed object: of each step of a process a row
+// of frames of its own, so that one range of the object is all of it.
+// A frame holds whole records, each behind its length as a varint.
+// Not thread-safe, but for ReadSealedRecords. Failure: DATA_LOSS for damage.
+#ifndef RANKPROBE_COLLECTOR_SEALED_RECORDS_OBJECT_H_
+#define RANKPROBE_COLLECTOR_SEALED_RECORDS_OBJECT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collector/object_store/object_store.h"
+#include "collector/sealed/sealed_object.h"
+#include "rankprobe/v1/sealed.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+class RecordsObjectWriter {
+ public:
+  static absl::StatusOr<std::unique_ptr<RecordsObjectWriter>> Create(
+      FileSystem* file_system, const std::string& path);
+
+  // What is added belongs to this step from now on.
+  absl::Status BeginMember(int64_t step, uint64_t incarnation);
+  // In the order of the step.
+  absl::Status Add(const v1::Record& record);
+  uint64_t bytes() const { return object_->bytes() + raw_.size(); }
+  absl::StatusOr<v1::SealedObject> Finish();
+
+ private:
+  explicit RecordsObjectWriter(std::unique_ptr<SealedObjectWriter> object)
+      : object_(std::move(object)) {}
+  absl::Status EndFrame();
+
+  const std::unique_ptr<SealedObjectWriter> object_;
+  v1::SealedRecordsIndex index_;
+  std::string raw_;
+};
+
+// Of an object of records, checked: frames lie within it.
+absl::StatusOr<v1::SealedRecordsIndex> ReadRecordsIndex(ObjectStore* store,
+                                                        const std::string& key,
+                                                        uint64_t object_bytes);
+
+// The records of one member in order; stops at the callback's error.
+absl::Status ReadSealedRecords(
+    ObjectStore* store, const std::string& key, const v1::SealedMember& member,
+    const std::function<absl::Status(const v1::Record&)>& callback);
+
+// Whether the frames lie within an object of so many bytes, and are of a size
+// that is written.
+bool FramesFit(
+    uint64_t offset_bytes,
+    const google::protobuf::RepeatedPtrField<v1::SealedFrame>& frames,
+    uint64_t object_bytes);
+
+// The frames one after the other, decoded; several in one request.
+absl::Status ForEachSealedFrame(
+    ObjectStore* store, const std::string& key, uint64_t offset_bytes,
+    const google::protobuf::RepeatedPtrField<v1::SealedFrame>& frames,
+    const std::function<absl::Status(absl::string_view raw)>& callback);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_RECORDS_OBJECT_H_

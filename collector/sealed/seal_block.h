@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a process' account makes a difference to readers. Pure function.
+#ifndef RANKPROBE_COLLECTOR_SEALED_SEAL_BLOCK_H_
+#define RANKPROBE_COLLECTOR_SEALED_SEAL_BLOCK_H_
+
+#include <string>
+
+#include "rankprobe/v1/store.pb.h"
+
+namespace rankprobe {
+
+// Equal for equal accounts: losses, refusals, what it could not deliver. Not how
+// far it has come, which changes with each frame.
+std::string AccountOf(const v1::IncarnationRow& row);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_SEAL_BLOCK_H_

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where what lies in the store (docs/formats.md, "Sealed archive"), and the bytes
+// of an entry of the log. Names of users are no part of a key. Pure functions.
+#ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_
+#define RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/sealed.pb.h"
+
+namespace rankprobe::sealed {
+
+inline constexpr uint64_t kMaxEntryBytes = 32 << 20;
+// What readers of this version understand.
+inline constexpr uint32_t kFormat = 1;
+
+// 32 hexadecimal digits that follow from the name: collectors that know nothing
+// of each other find the same.
+std::string RunKey(absl::string_view run);
+
+inline constexpr char kNamesPrefix[] = "v1/names/";
+std::string NameKey(absl::string_view run_key);
+std::string RecordsKey(absl::string_view run_key, absl::string_view name);
+std::string PackKey(absl::string_view run_key, absl::string_view name);
+// Of all shards of the run; of one.
+std::string LogPrefix(absl::string_view run_key);
+std::string LogPrefix(absl::string_view run_key, absl::string_view shard);
+std::string LogKey(absl::string_view run_key, absl::string_view shard,
+                   uint64_t sequence);
+
+struct LogPlace {
+  std::string shard;
+  uint64_t sequence = 0;
+};
+// None: it is no key of a log entry of this run.
+std::optional<LogPlace> ParseLogKey(absl::string_view run_key,
+                                    absl::string_view key);
+
+// 32 small hexadecimal digits: a shard, a run's key, an object's name.
+bool IsHexName(absl::string_view text);
+
+std::string EncodeEntry(const v1::SealedLogEntry& entry);
+// DATA_LOSS; FAILED_PRECONDITION: a newer format.
+absl::StatusOr<v1::SealedLogEntry> DecodeEntry(absl::string_view bytes);
+
+}  // namespace rankprobe::sealed
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_

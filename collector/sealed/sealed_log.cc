@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// SealedReader: the logs of a run, and what their entries say together.
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "collector/sealed/sealed_keys.h"
+#include "collector/sealed/sealed_reader.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kListed = 1000;
+constexpr uint64_t kMaxRunNameBytes = 64 << 10;
+
+absl::Status InEntry(const std::string& key, const absl::Status& status) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat("entry ", key, " of the log: ", status.message()));
+}
+
+}  // namespace
+
+absl::Status SealedReader::ReadEntry(const std::string& run,
+                                     const std::string& shard,
+                                     uint64_t sequence, Run* state) {
+  const std::string key = sealed::LogKey(state->key, shard, sequence);
+  RP_ASSIGN_OR_RETURN(const std::string bytes,
+                      GetObject(store_, key, sealed::kMaxEntryBytes));
+  absl::StatusOr<v1::SealedLogEntry> entry = sealed::DecodeEntry(bytes);
+  if (!entry.ok()) return InEntry(key, entry.status());
+  if (entry->run() != run || entry->shard() != shard ||
+      entry->sequence() != sequence) {
+    return InEntry(key, absl::DataLossError("it is one of another place"));
+  }
+  const auto object =
+      std::make_shared<const v1::SealedObject>(entry->records());
+  for (int i = 0; i < entry->steps_size(); ++i) {
+    v1::SealedStep& sealed = *entry->mutable_steps(i);
+    Step& step =
+        state->steps[{sealed.info().step(), sealed.info().incarnation()}];
+    // The counts are of all that one collector had of it.
+    if (step.sources.empty() || sealed.info().records() >= step.info.records())
+      step.info.Swap(sealed.mutable_info());
+    if (entry->has_records()) step.sources.push_back({object, i});
+  }
+  for (const v1::SealedObject& pack : entry->packs()) {
+    if (state->packs.emplace(pack.name(), pack.bytes()).second)
+      state->payload_bytes += pack.payload_bytes();
+  }
+  for (v1::IncarnationRow& row : *entry->mutable_incarnations()) {
+    v1::IncarnationRow& known =
+        state->incarnations[row.identity().incarnation()];
+    if (row.committed_sequence() >= known.committed_sequence())
+      known.Swap(&row);
+  }
+  for (const v1::SealedDamage& damage : entry->damaged()) {
+    state->damaged[{damage.digest(), damage.length_bytes()}] = damage.place();
+  }
+  state->logs[shard] = sequence;
+  return absl::OkStatus();
+}
+
+absl::Status SealedReader::RefreshLocked(const std::string& run, Run* state) {
+  state->key = sealed::RunKey(run);
+  const std::string prefix = sealed::LogPrefix(state->key);
+  std::string after;
+  while (true) {
+    RP_ASSIGN_OR_RETURN(const ObjectList list,
+                        store_->List(prefix, after, kListed));
+    bool skipped = false;
+    for (const ObjectInfo& object : list.objects) {
+      after = object.key;
+      const std::optional<sealed::LogPlace> place =
+          sealed::ParseLogKey(state->key, object.key);
+      if (!place.has_value()) {
+        return absl::DataLossError(
+            absl::StrCat(object.key, " is no entry of a log"));
+      }
+      const auto known = state->logs.find(place->shard);
+      const uint64_t last = known == state->logs.end() ? 0 : known->second;
+      if (place->sequence <= last) {
+        // All up to the last one are known.
+        after = sealed::LogKey(state->key, place->shard, last);
+        skipped = true;
+        break;
+      }
+      if (place->sequence != last + 1) {
+        return absl::DataLossError(absl::StrCat(
+            "entry ", last + 1, " of the log ", prefix, place->shard,
+            " is missing: there is entry ", place->sequence));
+      }
+      RP_RETURN_IF_ERROR(ReadEntry(run, place->shard, place->sequence, state));
+    }
+    if (!list.more && !skipped) return absl::OkStatus();
+  }
+}
+
+absl::Status SealedReader::Refresh(const std::string& run) {
+  absl::MutexLock lock(&mutex_);
+  const auto [it, is_new] = runs_.try_emplace(run);
+  const absl::Status status = RefreshLocked(run, &it->second);
+  const bool empty = it->second.logs.empty();
+  if (empty) runs_.erase(it);
+  RP_RETURN_IF_ERROR(status);
+  if (empty)
+    return absl::NotFoundError(
+        absl::StrCat("there is no run \"", run, "\" in ", store_->name()));
+  return absl::OkStatus();
+}
+
+absl::Status SealedReader::Known(const std::string& run) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (runs_.find(run) != runs_.end()) return absl::OkStatus();
+  }
+  return Refresh(run);
+}
+
+absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
+  std::vector<std::string> names;
+  std::string after;
+  while (true) {
+    RP_ASSIGN_OR_RETURN(const ObjectList list,
+                        store_->List(sealed::kNamesPrefix, after, kListed));
+    for (const ObjectInfo& object : list.objects) {
+      after = object.key;
+      RP_ASSIGN_OR_RETURN(const std::string bytes,
+                          GetObject(store_, object.key, kMaxRunNameBytes));
+      v1::SealedRunName name;
+      if (!name.ParseFromString(bytes) ||
+          sealed::NameKey(sealed::RunKey(name.run())) != object.key) {
+        return absl::DataLossError(
+            absl::StrCat(object.key, " is not the name of its run"));
+      }
+      names.push_back(name.run());
+    }
+    if (!list.more) break;
+  }
+  std::sort(names.begin(), names.end());
+  std::vector<v1::RunInfo> out;
+  for (const std::string& name : names) {
+    const absl::Status status = Refresh(name);
+    // Its first set is on its way.
+    if (absl::IsNotFound(status)) continue;
+    RP_RETURN_IF_ERROR(status);
+    absl::MutexLock lock(&mutex_);
+    const Run& run = runs_[name];
+    v1::RunInfo& info = out.emplace_back();
+    info.set_run(name);
+    std::set<std::string> processes;
+    std::set<int64_t> steps;
+    int64_t first_ns = INT64_MAX, last_ns = 0;
+    uint64_t records = 0;
+    for (const auto& [id, step] : run.steps) {
+      processes.insert(
+          step.info.has_rank()
+              ? absl::StrCat("rank", step.info.rank())
+              : absl::StrCat("proc", step.info.pid(), "@", step.info.host()));
+      steps.insert(id.first);
+      records += step.info.records();
+      first_ns = std::min(first_ns, step.info.updated_unix_ns());
+      last_ns = std::max(last_ns, step.info.updated_unix_ns());
+    }
+    info.set_created_unix_ns(run.steps.empty() ? 0 : first_ns);
+    info.set_updated_unix_ns(last_ns);
+    info.set_ranks(processes.size());
+    info.set_steps(steps.size());
+    info.set_records(records);
+    info.set_stored_payload_bytes(run.payload_bytes);
+    info.set_offered_payload_bytes(run.payload_bytes);
+  }
+  return out;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/sealed/sealed_reader.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "collector/sealed/pack_object.h"
+#include "collector/sealed/records_object.h"
+#include "collector/sealed/sealed_keys.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// A hundred blocks of 64 MiB are read from without asking for an index twice.
+constexpr size_t kKeptIndexes = 100;
+
+// In the order of Store::ListSteps.
+bool Before(const v1::StepInfo& a, const v1::StepInfo& b) {
+  const auto rank = [](const v1::StepInfo& s) {
+    return s.has_rank() ? s.rank() : INT64_MAX;
+  };
+  return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
+         std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<v1::StepInfo>> SealedReader::ListSteps(
+    const std::string& run, const IntSet& steps) {
+  RP_RETURN_IF_ERROR(Refresh(run));
+  std::vector<v1::StepInfo> out;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, step] : runs_[run].steps) {
+    if (steps.all() || steps.Contains(id.first)) out.push_back(step.info);
+  }
+  std::sort(out.begin(), out.end(), &Before);
+  return out;
+}
+
+absl::StatusOr<ArchiveReader::SomeSteps> SealedReader::ListStepsAfter(
+    const std::string& run, std::optional<int64_t> after, size_t most) {
+  RP_RETURN_IF_ERROR(Refresh(run));
+  SomeSteps some;
+  absl::MutexLock lock(&mutex_);
+  const std::map<StepId, Step>& steps = runs_[run].steps;
+  auto it = after.has_value() ? steps.upper_bound({*after, UINT64_MAX})
+                              : steps.begin();
+  for (; it != steps.end(); ++it) {
+    if (some.steps.size() >= most &&
+        it->first.first != some.steps.back().step()) {
+      some.more = true;
+      break;
+    }
+    some.steps.push_back(it->second.info);
+  }
+  std::sort(some.steps.begin(), some.steps.end(), &Before);
+  return some;
+}
+
+absl::StatusOr<std::shared_ptr<const v1::SealedRecordsIndex>>
+SealedReader::RecordsIndex(const std::string& key, uint64_t object_bytes) {
+  {
+    absl::MutexLock lock(&index_mutex_);
+    for (auto it = indexes_.begin(); it != indexes_.end(); ++it) {
+      if (it->first != key) continue;
+      indexes_.splice(indexes_.begin(), indexes_, it);
+      return indexes_.front().second;
+    }
+  }
+  RP_ASSIGN_OR_RETURN(v1::SealedRecordsIndex read,
+                      ReadRecordsIndex(store_, key, object_bytes));
+  auto index = std::make_shared<const v1::SealedRecordsIndex>(std::move(read));
+  absl::MutexLock lock(&index_mutex_);
+  indexes_.emplace_front(key, index);
+  if (indexes_.size() > kKeptIndexes) indexes_.pop_back();
+  return index;
+}
+
+absl::Status SealedReader::ForEachRecord(
+    const StepKey& key,
+    const std::function<absl::Status(const v1::Record&)>& callback) {
+  RP_RETURN_IF_ERROR(Known(key.run));
+  std::vector<Source> sources;
+  std::string run_key;
+  {
+    absl::MutexLock lock(&mutex_);
+    const Run& run = runs_[key.run];
+    run_key = run.key;
+    const auto step = run.steps.find({key.step, key.incarnation});
+    if (step != run.steps.end()) sources = step->second.sources;
+  }
+  // What came late stands where its order is; of one order the first stays.
+  std::map<uint64_t, v1::Record> merged;
+  for (const Source& source : sources) {
+    const std::string object =
+        sealed::RecordsKey(run_key, source.object->name());
+    RP_ASSIGN_OR_RETURN(const auto index,
+                        RecordsIndex(object, source.object->bytes()));
+    if (source.member >= index->members_size() ||
+        index->members(source.member).step() != key.step ||
+        index->members(source.member).incarnation() != key.incarnation) {
+      return absl::DataLossError(
+          absl::StrCat(object, " has other steps than its entry says"));
+    }
+    const v1::SealedMember& member = index->members(source.member);
+    if (sources.size() == 1)
+      return ReadSealedRecords(store_, object, member, callback);
+    RP_RETURN_IF_ERROR(ReadSealedRecords(
+        store_, object, member, [&](const v1::Record& record) {
+          merged.try_emplace(record.order(), record);
+          return absl::OkStatus();
+        }));
+  }
+  for (const auto& [order, record] : merged)
+    RP_RETURN_IF_ERROR(callback(record));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SealedReader::PayloadPlace> SealedReader::FindPayload(
+    const std::string& run, absl::string_view digest, uint64_t length_bytes) {
+  RP_RETURN_IF_ERROR(Known(run));
+  std::map<std::string, uint64_t> packs;
+  std::string run_key;
+  {
+    absl::MutexLock lock(&mutex_);
+    run_key = runs_[run].key;
+    packs = runs_[run].packs;
+  }
+  // One thread reads the indexes, the others have them then.
+  absl::MutexLock lock(&payload_mutex_);
+  Payloads& payloads = payloads_[run];
+  const PayloadId id(std::string(digest), length_bytes);
+  const auto found = payloads.places.find(id);
+  if (found != payloads.places.end()) return found->second;
+  for (const auto& [name, bytes] : packs) {
+    if (payloads.packs_read[name]) continue;
+    const auto key =
+        std::make_shared<const std::string>(sealed::PackKey(run_key, name));
+    RP_ASSIGN_OR_RETURN(v1::SealedPackIndex index,
+                        ReadPackIndex(store_, *key, bytes));
+    for (v1::SealedPayload& payload : *index.mutable_payloads()) {
+      PayloadPlace place{key, std::move(payload)};
+      const PayloadId other(place.payload.digest(),
+                            place.payload.length_bytes());
+      payloads.places.try_emplace(other, std::move(place));
+    }
+    payloads.packs_read[name] = true;
+  }
+  const auto now = payloads.places.find(id);
+  if (now == payloads.places.end())
+    return absl::NotFoundError("the payload is not whole in the archive");
+  return now->second;
+}
+
+bool SealedReader::HasPayload(const std::string& run, absl::string_view digest,
+                              uint64_t length_bytes) {
+  // A store that does not answer has not said that it is missing: whoever reads
+  // it is told.
+  return !absl::IsNotFound(FindPayload(run, digest, length_bytes).status());
+}
+
+std::string SealedReader::PayloadDamage(const std::string& run,
+                                        absl::string_view digest,
+                                        uint64_t length_bytes) {
+  if (HasPayload(run, digest, length_bytes)) return "";
+  absl::MutexLock lock(&mutex_);
+  const auto found = runs_.find(run);
+  if (found == runs_.end()) return "";
+  const Run& known = found->second;
+  const auto damage = known.damaged.find({std::string(digest), length_bytes});
+  return damage == known.damaged.end() ? "" : damage->second;
+}
+
+absl::Status SealedReader::ReadPayload(
+    const std::string& run, absl::string_view digest, uint64_t length_bytes,
+    const std::function<absl::Status(absl::string_view)>& callback) {
+  if (length_bytes == 0) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const PayloadPlace place,
+                      FindPayload(run, digest, length_bytes));
+  return ReadSealedPayload(store_, *place.key, place.payload, callback);
+}
+
+absl::Status SealedReader::ForEachIncarnation(
+    const std::string& run,
+    const std::function<void(const v1::IncarnationRow&)>& callback) {
+  RP_RETURN_IF_ERROR(Known(run));
+  std::vector<v1::IncarnationRow> rows;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [incarnation, row] : runs_[run].incarnations)
+      rows.push_back(row);
+  }
+  for (const v1::IncarnationRow& row : rows) callback(row);
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The archive that collectors have sealed into an object store, as one archive:
+// what the entries of all logs of a run name, put together. It has no state of
+// its own: any number of them read, anywhere.
+//
+// Lists look for entries that are new; what they named stays known, for objects
+// never change. Of a step that several sets have records of, the set that was
+// sealed first has a record of an order (docs/formats.md, "Sealed archive").
+// Memory: some 300 bytes a step of a process, 60 bytes a payload of a run whose
+// payloads are asked for.
+// Ownership: the store outlives it. Thread-safe; requests are sent without a lock
+// held, but for those that look for what is new. Failure: DATA_LOSS (damage, a
+// hole in a log), FAILED_PRECONDITION (a newer format), else the store's.
+#ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_
+#define RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/object_store/object_store.h"
+#include "collector/store/archive_reader.h"
+#include "rankprobe/v1/sealed.pb.h"
+
+namespace rankprobe {
+
+class SealedReader : public ArchiveReader {
+ public:
+  explicit SealedReader(ObjectStore* store) : store_(store) {}
+
+  absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
+  using ArchiveReader::ListSteps;
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
+      const std::string& run, const IntSet& steps) override;
+  absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
+                                           std::optional<int64_t> after,
+                                           size_t most) override;
+  absl::Status ForEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(const v1::Record&)>& callback) override;
+  bool HasPayload(const std::string& run, absl::string_view digest,
+                  uint64_t length_bytes) override;
+  std::string PayloadDamage(const std::string& run, absl::string_view digest,
+                            uint64_t length_bytes) override;
+  absl::Status ReadPayload(
+      const std::string& run, absl::string_view digest, uint64_t length_bytes,
+      const std::function<absl::Status(absl::string_view)>& callback) override;
+  absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+
+ private:
+  using StepId = std::pair<int64_t, uint64_t>;
+  // Digest and length.
+  using PayloadId = std::pair<std::string, uint64_t>;
+  // An object of records, and the place of the step among its members.
+  struct Source {
+    std::shared_ptr<const v1::SealedObject> object;
+    int member = 0;
+  };
+  struct Step {
+    v1::StepInfo info;
+    std::vector<Source> sources;
+  };
+  struct PayloadPlace {
+    std::shared_ptr<const std::string> key;
+    v1::SealedPayload payload;
+  };
+  struct Run {
+    std::string key;
+    // The last entry of each log.
+    std::map<std::string, uint64_t> logs;
+    std::map<StepId, Step> steps;
+    std::map<uint64_t, v1::IncarnationRow> incarnations;
+    std::map<std::string, uint64_t> packs;
+    std::map<PayloadId, std::string> damaged;
+    uint64_t payload_bytes = 0;
+  };
+  // Payloads of the packs of a run whose indexes have been read.
+  struct Payloads {
+    std::map<std::string, bool> packs_read;
+    absl::flat_hash_map<PayloadId, PayloadPlace> places;
+  };
+
+  // Reads what is new of the run. NOT_FOUND: nothing is there.
+  absl::Status Refresh(const std::string& run);
+  absl::Status RefreshLocked(const std::string& run, Run* state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadEntry(const std::string& run, const std::string& shard,
+                         uint64_t sequence, Run* state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As it is known, read if it is not.
+  absl::Status Known(const std::string& run);
+  absl::StatusOr<PayloadPlace> FindPayload(const std::string& run,
+                                           absl::string_view digest,
+                                           uint64_t length_bytes);
+  absl::StatusOr<std::shared_ptr<const v1::SealedRecordsIndex>> RecordsIndex(
+      const std::string& key, uint64_t object_bytes);
+
+  ObjectStore* const store_;
+  absl::Mutex mutex_;
+  std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex payload_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  std::map<std::string, Payloads> payloads_ ABSL_GUARDED_BY(payload_mutex_);
+  absl::Mutex index_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  // The indexes of records that were asked for last.
+  std::list<
+      std::pair<std::string, std::shared_ptr<const v1::SealedRecordsIndex>>>
+      indexes_ ABSL_GUARDED_BY(index_mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_

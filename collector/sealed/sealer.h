@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seals what a collector has recorded, and stores it: steps that have ended become
+// a set of objects and an entry of this collector's log of the run (shard_log.h).
+//
+// A step of a process is ready when it is complete and its payloads are whole, or
+// when nothing of it has come for quiet_time. What comes after that makes a set of
+// its own, an addendum: the records whose orders are in no set before.
+// Sets are cut at block_bytes and block_steps.
+// Ownership: store, object store, file system and clock outlive it. One thread.
+// Failure: what cannot be stored now is tried again by the next pass; FAILED_
+// PRECONDITION (fenced) is for good.
+#ifndef RANKPROBE_COLLECTOR_SEALED_SEALER_H_
+#define RANKPROBE_COLLECTOR_SEALED_SEALER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collector/object_store/object_store.h"
+#include "collector/sealed/order_ranges.h"
+#include "collector/sealed/shard_log.h"
+#include "collector/store/store.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+struct SealerOptions {
+  // Its own, below the data directory.
+  std::string directory;
+  absl::Duration quiet_time = absl::Minutes(10);
+  uint64_t block_bytes = 64 << 20;
+  size_t block_steps = 4096;
+  // Digests of payloads that are in a pack already, to leave them out of the
+  // next; beyond that some are stored twice.
+  size_t known_payloads = 200'000;
+  // Steps are deleted here once they are stored and their run has gone on by
+  // keep_steps.
+  bool free_stored = false;
+  int64_t keep_steps = 64;
+  // Incarnations of connected ranks; may be empty.
+  std::function<absl::flat_hash_set<uint64_t>()> live;
+};
+
+class Sealer {
+ public:
+  struct Report {
+    uint64_t sets = 0;
+    // Steps of processes, and how many of them were stored before.
+    uint64_t steps = 0, addenda = 0;
+    uint64_t bytes = 0;
+    uint64_t freed_steps = 0;
+  };
+
+  // Finds or makes the name of this collector's logs.
+  static absl::StatusOr<std::unique_ptr<Sealer>> Open(SealerOptions options,
+                                                      Store* store,
+                                                      ObjectStore* objects,
+                                                      FileSystem* file_system,
+                                                      const Clock* clock);
+
+  // Seals and stores what is ready of all runs. `stop` ends it between two sets.
+  // The report says what was done, also where it failed.
+  absl::Status SealReady(const std::function<bool()>& stop, Report* report);
+
+  const std::string& shard() const { return shard_; }
+
+ private:
+  using StepId = std::pair<int64_t, uint64_t>;
+  struct Sealed {
+    // StepInfo.records when it was sealed last.
+    uint64_t records = 0;
+    OrderRanges orders;
+    uint64_t missing_payloads = 0;
+  };
+  // Digest and length.
+  using PayloadId = std::pair<std::string, uint64_t>;
+  // What a step's records say, of those that are in no set.
+  struct Survey {
+    OrderRanges orders;
+    std::vector<PayloadId> payloads;
+    // Of these, those that are not whole.
+    std::vector<PayloadId> missing;
+  };
+  // The set that is being made.
+  struct Block;
+  // A step that is not ready: what was seen of it last, and since when.
+  struct Waiting {
+    uint64_t records = 0;
+    int64_t since_ns = 0;
+  };
+  struct Run {
+    std::unique_ptr<ShardLog> log;
+    std::map<StepId, Sealed> sealed;
+    std::map<StepId, Waiting> waiting;
+    // What is stored of the account of a process, by incarnation.
+    std::map<uint64_t, std::string> accounts;
+    absl::flat_hash_set<PayloadId> payloads;
+    // Not whole when their steps were sealed: sought in each pass.
+    std::set<PayloadId> missing;
+    // Steps of before this process whose missing payloads are not known yet.
+    std::set<StepId> to_survey;
+  };
+
+  Sealer(SealerOptions options, Store* store, ObjectStore* objects,
+         FileSystem* file_system, const Clock* clock)
+      : options_(std::move(options)),
+        store_(store),
+        objects_(objects),
+        file_system_(file_system),
+        clock_(clock) {}
+
+  absl::StatusOr<Run*> OpenRun(const std::string& name);
+  absl::Status SealRun(const std::string& name,
+                       const std::function<bool()>& stop, Report* report);
+  // Of the steps those that are ready, in the order in which they are sealed.
+  std::vector<v1::StepInfo> Ready(const std::vector<v1::StepInfo>& steps,
+                                  Run* run);
+  bool IsQuiet(const v1::StepInfo& info, Run* run);
+  // Makes the next set of some of `steps` from `*next` on, which it moves.
+  // False: there is nothing to be said.
+  absl::StatusOr<bool> BuildNext(const std::string& name,
+                                 const std::vector<v1::StepInfo>& steps,
+                                 size_t* next, Run* run);
+  absl::StatusOr<Survey> SurveyStep(const std::string& name,
+                                    const v1::StepInfo& info,
+                                    const OrderRanges& sealed);
+  absl::Status AddStep(const std::string& name, const v1::StepInfo& info,
+                       const Survey& survey, Block* block);
+  absl::Status AddPayload(const std::string& name, const PayloadId& payload,
+                          const Run& run, Block* block);
+  absl::Status AddAccounts(const std::string& name, const Run& run,
+                           Block* block);
+  absl::Status FinishBlock(Block* block, Run* run);
+  absl::Status StoreSet(Run* run, Report* report);
+  absl::Status Free(const std::string& name,
+                    const std::vector<v1::StepInfo>& steps, Run* run,
+                    Report* report);
+  static void Note(const v1::SealedLogEntry& entry, Run* run);
+
+  const SealerOptions options_;
+  Store* const store_;
+  ObjectStore* const objects_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
+  std::string shard_;
+  std::map<std::string, Run> runs_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_SEALER_H_

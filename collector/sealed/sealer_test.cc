@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/sealed/sealer.h"
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "collector/sealed/read_only_store.h"
+#include "collector/sealed/testing/sealer_fixture.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::FaultObjectStore;
+using testing::Frames;
+using testing::MakeIdentity;
+using testing::RandomBytes;
+using testing::SealerTest;
+
+void AddBegin(v1::RecordBatch* batch, uint64_t order) {
+  v1::Record* const record = batch->add_records();
+  record->set_order(order);
+  record->mutable_step_begin()->set_task("statistics");
+}
+
+// A step that has begun, with one call; it ends if `ends`.
+void AddOpenStep(Frames* frames, int64_t step, bool ends) {
+  v1::RecordBatch* const batch = frames->AddBatch(step);
+  AddBegin(batch, 0);
+  v1::Record* const call = batch->add_records();
+  call->set_order(1);
+  call->mutable_call()->set_entry("call");
+  if (!ends) return;
+  v1::Record* const end = batch->add_records();
+  end->set_order(2);
+  end->mutable_step_end()->set_call_phases(1);
+}
+
+// A finished step whose call refers to the payload.
+void AddWholeStep(Frames* frames, int64_t step, const std::string& data,
+                  bool with_payload = true) {
+  if (with_payload) frames->AddPayload(data);
+  v1::RecordBatch* const batch = frames->AddBatch(step);
+  AddBegin(batch, 0);
+  v1::Record* const call = batch->add_records();
+  call->set_order(1);
+  call->mutable_call()->set_entry("call");
+  v1::PayloadRef* const payload = call->mutable_call()
+                                      ->mutable_output()
+                                      ->add_items()
+                                      ->mutable_tensor()
+                                      ->mutable_payload();
+  payload->set_digest(testing::DigestOf(data));
+  payload->set_length_bytes(data.size());
+  v1::Record* const end = batch->add_records();
+  end->set_order(2);
+  end->mutable_step_end()->set_call_phases(1);
+  end->mutable_step_end()->set_payloads(1);
+}
+
+class Sealing : public SealerTest {
+ protected:
+  FaultObjectStore objects_;
+};
+
+TEST_F(Sealing, StoresWhatHasEndedAndNothingElse) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, RandomBytes(1, 3 << 20));
+  AddOpenStep(&frames, 2, /*ends=*/false);
+  Commit(store.get(), frames);
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  EXPECT_EQ(report.steps, 1u);
+  SealedReader reader(&objects_);
+  const auto all = See(store.get(), "run"), sealed = See(&reader, "run");
+  ASSERT_EQ(sealed.size(), 1u);
+  EXPECT_EQ(sealed.begin()->second, all.begin()->second);
+  const auto runs = reader.ListRuns();
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_EQ(runs->size(), 1u);
+  EXPECT_EQ((*runs)[0].run(), "run");
+  EXPECT_EQ((*runs)[0].stored_payload_bytes(), uint64_t{3} << 20);
+  // Nothing has come since.
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+}
+
+TEST_F(Sealing, TakesAnUnfinishedStepWhenNothingComesAnyMore) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddOpenStep(&frames, 2, /*ends=*/false);
+  Commit(store.get(), frames);
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  clock_.Advance(absl::Minutes(9));
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 0u);
+  clock_.Advance(absl::Minutes(2));
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  SealedReader reader(&objects_);
+  EXPECT_FALSE((*reader.ListSteps("run"))[0].complete());
+}
+
+// What comes late is an addendum, in its place among the records.
+TEST_F(Sealing, MakesAddendaOfWhatComesLate) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  v1::RecordBatch* const early = frames.AddBatch(5);
+  AddBegin(early, 0);
+  v1::Record* const end = early->add_records();
+  end->set_order(3);
+  end->mutable_step_end()->set_call_phases(0);
+  v1::RecordBatch* const late = frames.AddBatch(5);
+  for (const uint64_t order : {1, 2}) {
+    v1::Record* const call = late->add_records();
+    call->set_order(order);
+    call->mutable_call()->set_entry(absl::StrCat("late", order));
+  }
+  ASSERT_TRUE(store->OpenIncarnation(frames.identity()).ok());
+  ASSERT_TRUE(store->Commit(frames.Range(0, 1)).ok());
+  auto sealer = OpenSealer(store.get(), &objects_);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run").begin()->second.size(), 3u);
+  ASSERT_TRUE(store->Commit(frames.Range(1, 2)).ok());
+  // What was sealed is known after a restart, too.
+  sealer = OpenSealer(store.get(), &objects_);
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  clock_.Advance(absl::Minutes(11));
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 2u);
+  EXPECT_EQ(report.addenda, 1u);
+  EXPECT_EQ(See(&reader, "run"), See(store.get(), "run"));
+  EXPECT_EQ(See(&reader, "run").begin()->second.size(), 5u);
+}
+
+TEST_F(Sealing, WaitsForPayloadsAndBringsThoseThatComeLate) {
+  const std::unique_ptr<Store> store = OpenStore();
+  const std::string data = RandomBytes(3, 5000);
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, data, /*with_payload=*/false);
+  Commit(store.get(), frames);
+  auto sealer = OpenSealer(store.get(), &objects_);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 0u);
+  clock_.Advance(absl::Minutes(11));
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run").begin()->second[3], "no payload");
+  Frames other(MakeIdentity("run", 1, 8));
+  other.AddPayload(data);
+  Commit(store.get(), other);
+  // Known after a restart, too.
+  sealer = OpenSealer(store.get(), &objects_);
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 2u);
+  EXPECT_EQ(See(&reader, "run"), See(store.get(), "run"));
+}
+
+TEST_F(Sealing, StoresAPayloadOfSeveralStepsOnce) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  const std::string data = RandomBytes(1, 1 << 20);
+  AddWholeStep(&frames, 1, data);
+  AddWholeStep(&frames, 2, data, false);
+  Commit(store.get(), frames);
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_LT(report.bytes, (uint64_t{1} << 20) + 10000);
+  EXPECT_EQ(report.steps, 2u);
+}
+
+TEST_F(Sealing, CutsSetsAtTheirSize) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 0; step < 6; ++step)
+    AddWholeStep(&frames, step, RandomBytes(step, 600000));
+  Commit(store.get(), frames);
+  SealerOptions options;
+  options.block_bytes = 1 << 20;
+  const auto sealer = OpenSealer(store.get(), &objects_, options);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 3u);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run"), See(store.get(), "run"));
+}
+
+// Losses that are no step's come with the next set, or in one of their own.
+TEST_F(Sealing, TellsOfWhatAProcessCouldNotDeliver) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddOpenStep(&frames, 1, true);
+  Commit(store.get(), frames);
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  v1::Undelivered undelivered;
+  undelivered.set_records(9);
+  ASSERT_TRUE(store->NoteUndelivered(frames.identity(), undelivered).ok());
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  SealedReader reader(&objects_);
+  ASSERT_TRUE(reader.ListSteps("run").ok());
+  uint64_t records = 0;
+  ASSERT_TRUE(reader
+                  .ForEachIncarnation("run",
+                                      [&](const v1::IncarnationRow& row) {
+                                        records += row.undelivered().records();
+                                        EXPECT_EQ(row.secret_sha256(), "");
+                                        EXPECT_EQ(row.principal(), "");
+                                      })
+                  .ok());
+  EXPECT_EQ(records, 9u);
+}
+
+TEST_F(Sealing, PutsTwoCollectorsTogether) {
+  const std::unique_ptr<Store> store = OpenStore();
+  StoreOptions other_options;
+  other_options.data_dir = root_ + "/other";
+  other_options.min_free_bytes = 0;
+  auto other = Store::Open(other_options, file_system_.get(), &clock_);
+  ASSERT_TRUE(other.ok());
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    Frames frames(MakeIdentity("run", rank, 70 + static_cast<uint64_t>(rank)));
+    AddWholeStep(&frames, 1, RandomBytes(rank / 2, 5000));
+    Commit(rank % 2 == 0 ? store.get() : other->get(), frames);
+  }
+  const auto one = OpenSealer(store.get(), &objects_);
+  SealerOptions options;
+  options.directory = root_ + "/other/sealing";
+  const auto two = OpenSealer(other->get(), &objects_, options);
+  EXPECT_NE(one->shard(), two->shard());
+  ASSERT_EQ(SealAll(one.get()), absl::OkStatus());
+  ASSERT_EQ(SealAll(two.get()), absl::OkStatus());
+  SealedReader reader(&objects_);
+  auto both = See(store.get(), "run");
+  both.merge(See(other->get(), "run"));
+  EXPECT_EQ(See(&reader, "run"), both);
+  EXPECT_EQ(both.size(), 4u);
+}
+
+// A data directory that was copied: the second one to store a set of one number
+// is told, and nothing of the first one's is touched.
+TEST_F(Sealing, FencesTheCopyOfACollector) {
+  std::unique_ptr<Store> store = OpenStore();
+  const auto first = OpenSealer(store.get(), &objects_);
+  const auto copy =
+      OpenSealer(store.get(), &objects_, {.directory = root_ + "/copy"});
+  // The same name, as a copy has it.
+  std::filesystem::copy(root_ + "/data/sealing/shard", root_ + "/copy/shard",
+                        std::filesystem::copy_options::overwrite_existing);
+  const auto second =
+      OpenSealer(store.get(), &objects_, {.directory = root_ + "/copy"});
+  EXPECT_EQ(first->shard(), second->shard());
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, RandomBytes(1, 5000));
+  Commit(store.get(), frames);
+  // Both have found an empty log.
+  bool raced = false;
+  objects_.before_commit = [&](const std::string&) {
+    if (std::exchange(raced, true)) return;
+    Frames more(MakeIdentity("run", 1, 8));
+    AddWholeStep(&more, 1, RandomBytes(2, 5000));
+    Commit(store.get(), more);
+    EXPECT_EQ(SealAll(second.get()), absl::OkStatus());
+  };
+  const absl::Status fenced = SealAll(first.get());
+  EXPECT_TRUE(absl::IsFailedPrecondition(fenced)) << fenced;
+  const auto before = objects_.objects();
+  EXPECT_TRUE(absl::IsFailedPrecondition(SealAll(first.get())));
+  EXPECT_TRUE(objects_.objects() == before);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run").size(), 2u);
+}
+
+TEST_F(Sealing, FreesOnlyWhatIsStored) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 0; step < 10; ++step)
+    AddWholeStep(&frames, step, RandomBytes(step, 1000));
+  Commit(store.get(), frames);
+  const auto all = See(store.get(), "run");
+  SealerOptions options;
+  options.free_stored = true;
+  options.keep_steps = 3;
+  const auto sealer = OpenSealer(store.get(), &objects_, options);
+  const auto kept = [&] {
+    std::set<int64_t> steps;
+    const auto infos = store->ListSteps("run");
+    for (const v1::StepInfo& info : *infos) {
+      if (!info.deleted()) steps.insert(info.step());
+    }
+    return steps;
+  };
+  // At each call the store is away from then on: nothing is freed before an
+  // entry that names it has been read back.
+  objects_.before_commit = [&](const std::string&) {
+    EXPECT_EQ(kept().size(), 10u);
+  };
+  Sealer::Report report;
+  absl::Status status;
+  for (uint64_t call = 1;; ++call) {
+    ASSERT_LT(call, 40u);
+    objects_.FailFrom(call, FaultObjectStore::Fault::kAfter);
+    status = SealAll(sealer.get(), &report);
+    objects_.FailFrom(0, FaultObjectStore::Fault::kAfter);
+    if (status.ok()) break;
+    EXPECT_EQ(kept().size(), 10u) << call;
+    EXPECT_EQ(report.freed_steps, 0u);
+  }
+  EXPECT_EQ(kept(), (std::set<int64_t>{7, 8, 9}));
+  EXPECT_EQ(report.freed_steps, 7u);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run"), all);
+  // What was freed is not sealed again as deleted.
+  const auto before = objects_.objects().size();
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  EXPECT_EQ(objects_.objects().size(), before);
+}
+
+TEST_F(Sealing, NoticesAHoleInALog) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 0; step < 4; ++step)
+    AddWholeStep(&frames, step, RandomBytes(step, 1000));
+  Commit(store.get(), frames);
+  SealerOptions options;
+  options.block_steps = 1;
+  const auto sealer = OpenSealer(store.get(), &objects_, options);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  objects_.mutable_objects()->erase(
+      sealed::LogKey(sealed::RunKey("run"), sealer->shard(), 2));
+  SealedReader reader(&objects_);
+  const absl::Status status = reader.ListSteps("run").status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
+TEST_F(Sealing, AReaderOfAStoreTakesNothing) {
+  SealedReader reader(&objects_);
+  const std::unique_ptr<Store> store = NewReadOnlyStore(&reader, "s3://b");
+  Frames frames(MakeIdentity("run", 0, 7));
+  const auto opened = store->OpenIncarnation(frames.identity());
+  EXPECT_TRUE(absl::IsFailedPrecondition(opened.status()));
+  EXPECT_NE(opened.status().message().find("reader of s3://b"),
+            std::string::npos);
+  EXPECT_FALSE(store->Commit(frames.All()).ok());
+  EXPECT_TRUE(absl::IsNotFound(store->ListSteps("run").status()));
+  EXPECT_TRUE(store->ListRuns()->empty());
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// One collector's log of a run, in the store and on its own disk: how a set of
+// sealed objects becomes visible.
+//
+//   DIR/{run key}/next/     the set that is on its way: its objects, and last of
+//                           all `entry`, which makes it decided
+//   DIR/{run key}/stored/   a copy of each entry that is in the store
+//
+// 1. Objects are written to next/ and synced; then `entry`. A crash before it
+//    leaves nothing that counts; after it the same bytes are put again.
+// 2. The objects are put under names that are their content.
+// 3. The entry is put if there is none of its number: the commit. Who is told
+//    ALREADY_EXISTS reads it: the same bytes are his own, others are another
+//    collector's, and he is fenced: nothing more is put into this log.
+// 4. The entry is read back, and only then noted in stored/. What is noted there
+//    may be freed here.
+// Ownership: store and file system outlive it. Not thread-safe.
+// Failure: FAILED_PRECONDITION: fenced, for good; DATA_LOSS: what was read back is
+// something else; else the store's or the disk's, to be tried again.
+#ifndef RANKPROBE_COLLECTOR_SEALED_SHARD_LOG_H_
+#define RANKPROBE_COLLECTOR_SEALED_SHARD_LOG_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collector/object_store/object_store.h"
+#include "common/io/file_system.h"
+#include "rankprobe/v1/sealed.pb.h"
+
+namespace rankprobe {
+
+class ShardLog {
+ public:
+  ShardLog(std::string directory, std::string run, std::string shard,
+           ObjectStore* store, FileSystem* file_system);
+
+  // Reads stored/ from its beginning, then what the store's log has behind it (a
+  // disk that lost the notes): each entry, in order.
+  absl::Status Open(
+      const std::function<void(const v1::SealedLogEntry&)>& on_entry);
+
+  // The number of the last entry that is stored.
+  uint64_t last() const { return last_; }
+  // There is a set that is decided and not stored yet.
+  bool HasNext() const;
+
+  // A directory for the objects of the next set; what was there is gone.
+  // FAILED_PRECONDITION while there is one that is decided.
+  absl::StatusOr<std::string> BeginNext();
+  // Decides it: `entry` names objects as files NAME of that directory. Sets run,
+  // shard and number.
+  absl::Status DecideNext(v1::SealedLogEntry entry);
+  // Steps 2 to 4.
+  absl::StatusOr<v1::SealedLogEntry> StoreNext();
+
+ private:
+  std::string NextFile(const std::string& name) const;
+  std::string StoredFile(uint64_t sequence) const;
+  absl::StatusOr<std::string> ReadSmall(const std::string& path) const;
+  // Whole or not at all, and synced.
+  absl::Status WriteSmall(const std::string& directory, const std::string& name,
+                          absl::string_view bytes);
+  absl::Status PutObjects(const v1::SealedLogEntry& entry);
+  absl::Status PutName();
+  absl::Status NoteStored(const std::string& bytes, uint64_t sequence);
+
+  const std::string directory_;
+  const std::string run_;
+  const std::string run_key_;
+  const std::string shard_;
+  ObjectStore* const store_;
+  FileSystem* const file_system_;
+  uint64_t last_ = 0;
+  bool named_ = false;
+  absl::Status fenced_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_SHARD_LOG_H_

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// An archive as its readers see it: runs, steps, records, payloads. Export,
+// ledger and what else makes something of them see no more than this, whether the
+// archive is a collector's own (Store) or lies sealed in an object store
+// (collector/sealed).
+// Threads: all methods are thread-safe.
+#ifndef RANKPROBE_COLLECTOR_STORE_ARCHIVE_READER_H_
+#define RANKPROBE_COLLECTOR_STORE_ARCHIVE_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/config/plan.h"
+#include "rankprobe/v1/archive.pb.h"
+#include "rankprobe/v1/store.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+// One process' view of one step; what `rank{R}` or `proc{pid}` holds.
+struct StepKey {
+  std::string run;
+  int64_t step = 0;
+  std::optional<int64_t> rank;
+  int64_t pid = 0;
+  uint64_t incarnation = 0;
+};
+
+class ArchiveReader {
+ public:
+  virtual ~ArchiveReader() = default;
+
+  virtual absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() = 0;
+  // Sorted by step, rank, incarnation. NOT_FOUND for an unknown run.
+  // Of `steps` only, without looking at the others.
+  virtual absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
+      const std::string& run, const IntSet& steps) = 0;
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(const std::string& run) {
+    return ListSteps(run, IntSet());
+  }
+  // The next `most` of them behind `after`, but a step is not divided. `more`:
+  // there are others behind these.
+  struct SomeSteps {
+    std::vector<v1::StepInfo> steps;
+    bool more = false;
+  };
+  virtual absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
+                                                   std::optional<int64_t> after,
+                                                   size_t most) = 0;
+  // All records of one process' step in order; stops at the callback's error.
+  virtual absl::Status ForEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(const v1::Record&)>& callback) = 0;
+
+  // The run holds all bytes of this payload.
+  virtual bool HasPayload(const std::string& run, absl::string_view digest,
+                          uint64_t length_bytes) = 0;
+  // Where its bytes are damaged; empty: nowhere that is known.
+  virtual std::string PayloadDamage(const std::string& run,
+                                    absl::string_view digest,
+                                    uint64_t length_bytes) = 0;
+  // Streams the payload's bytes in order, checking chunk CRCs (DATA_LOSS; the
+  // payload is then known to be damaged and not whole any more, until a rank
+  // sends it again). NOT_FOUND when the payload is not whole.
+  virtual absl::Status ReadPayload(
+      const std::string& run, absl::string_view digest, uint64_t length_bytes,
+      const std::function<absl::Status(absl::string_view)>& callback) = 0;
+
+  // `dumping_in` is set where a process was dumping when the store was last
+  // open, and has not been opened since.
+  virtual absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_ARCHIVE_READER_H_
