@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "cli/app.h"
+#include "cli/commands/query_series.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
+#include "cli/output/grid_text.h"
 #include "cli/output/output.h"
 #include "cli/output/sparkline.h"
 #include "common/base/status_macros.h"
@@ -32,37 +32,9 @@ struct QueryFlags {
   v1::GridValues of = v1::GRID_VALUES_OUTPUTS;
   v1::GridReducer reduce = v1::GRID_REDUCER_MAX;
   size_t limit = kUsualLines;
-  bool csv = false;
+  bool csv = false, over_ranks = false, names = false;
   bool heat = false;
 };
-
-// As dump.json has them: enough digits to get the number back.
-std::string ExactText(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  return absl::StrFormat("%.17g", value);
-}
-
-std::string ShortText(const std::optional<double>& value) {
-  return value.has_value() ? absl::StrFormat("%.5g", *value) : "-";
-}
-
-std::string StepsText(const v1::GridHead& head, int column) {
-  return head.first_steps(column) == head.last_steps(column)
-             ? absl::StrCat(head.first_steps(column))
-             : absl::StrCat(head.first_steps(column), "-",
-                            head.last_steps(column));
-}
-
-// A field of a csv file, whatever a name holds; one that a spreadsheet would
-// take for a formula is text.
-std::string CsvField(const std::string& text) {
-  const std::string visible = VisibleText(text);
-  const bool formula = !visible.empty() && std::string("=+-@").find(
-                                               visible[0]) != std::string::npos;
-  return absl::StrCat("\"", formula ? "'" : "",
-                      absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\"");
-}
 
 // The rows as they come, in the form that was asked for.
 class GridPrinter {
@@ -106,7 +78,8 @@ class GridPrinter {
             flags_.statistic, head_.first_steps(0),
             *head_.last_steps().rbegin());
       if (head_.steps_per_column() > 1) {
-        Print(stdout, ", %d recorded steps a column", head_.steps_per_column());
+        Print(stdout, ", steps of %d numbers a column",
+              head_.steps_per_column());
       }
       if (flags_.heat && scale_.low.has_value()) {
         Print(stdout, "; shades from %s to %s%s", ShortText(scale_.low),
@@ -220,6 +193,10 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
                       ParseRanges("--ranks", flags.ranks));
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  if (flags.names) return PrintNames(globals, request, flags.limit, flags.csv);
+  if (flags.over_ranks) {
+    return PrintOverRanks(globals, request, flags.limit, flags.csv, exit_code);
+  }
   const Client client(globals);
   grpc::ClientContext context;
   // The collector goes through the records of the steps, however many.
@@ -304,6 +281,11 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
                  "the table's rows in shades of one scale, not each on its "
                  "own");
   verb->add_flag("--csv", flags->csv, "all rows, a column for each step");
+  verb->add_flag("--over-ranks", flags->over_ranks,
+                 "how the ranks differ: the smallest and the largest of them, "
+                 "and who is farthest from their median");
+  verb->add_flag("--names", flags->names,
+                 "the names that there are to ask for, without their numbers");
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return Query(g, *flags, code);

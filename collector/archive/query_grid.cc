@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/query_grid.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,38 +9,21 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "collector/archive/grid_request.h"
 #include "collector/archive/ledger.h"
+#include "collector/archive/packed_row.h"
 #include "collector/archive/statistics_grid.h"
 #include "collector/archive/statistics_walk.h"
+#include "collector/archive/summary_grid.h"
 #include "common/base/status_macros.h"
-#include "common/records/entry_names.h"
-#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr uint32_t kUsualCells = 100000, kMostCells = 1000000;
-
-absl::StatusOr<Stat> ParseStatistic(const std::string& name) {
-  if (name.empty()) return kNorm;
-  std::vector<absl::string_view> known;
-  for (size_t i = 0; i < kStatCount; ++i) {
-    if (absl::EqualsIgnoreCase(kStatInfo[i].key, name))
-      return static_cast<Stat>(i);
-    known.push_back(kStatInfo[i].key);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no statistic \"", VisibleText(name), "\"; there are ",
-                   absl::StrJoin(known, ", ")));
-}
-
 class Query : public StatisticsVisitor {
  public:
   explicit Query(const v1::QueryGridRequest& request)
-      : request_(request), grid_(request.reducer(), {Cells(request)}) {}
+      : request_(request), grid_(request.reducer(), {CellsOf(request)}) {}
 
   // Rows of ranks are in the order of their numbers, whoever came first.
   absl::Status OnBegin(const std::vector<v1::StepInfo>& steps) override {
@@ -86,35 +67,17 @@ class Query : public StatisticsVisitor {
     for (size_t i = 0; i < grid_.rows(); ++i) {
       reply.Clear();
       *reply.mutable_row() = grid_.Row(i);
+      if (request_.packed()) PackRow(reply.mutable_row());
       RP_RETURN_IF_ERROR(write(std::move(reply)));
     }
     return absl::OkStatus();
   }
 
  private:
-  static size_t Cells(const v1::QueryGridRequest& request) {
-    return request.max_cells() == 0 ? kUsualCells
-                                    : std::min(request.max_cells(), kMostCells);
-  }
-
   absl::string_view RowOf(const WalkedValue& value) const {
-    switch (request_.rows()) {
-      case v1::GRID_ROWS_CALL:
-        return value.entry;
-      case v1::GRID_ROWS_MODULE: {
-        const absl::string_view module = ModuleOfEntry(value.entry);
-        if (!module.empty()) return module;
-        // "Functional.relu" of "Functional.relu.0.forward".
-        const absl::string_view op = OpOfEntry(value.entry);
-        if (op.empty()) return value.entry;
-        return value.entry.substr(
-            0, static_cast<size_t>(op.data() - value.entry.data()) + op.size());
-      }
-      case v1::GRID_ROWS_RANK:
-        return process_;
-      default:
-        return value.name;
-    }
+    return request_.rows() == v1::GRID_ROWS_RANK
+               ? absl::string_view(process_)
+               : RowNameOf(request_.rows(), value.entry, value.name);
   }
 
   const v1::QueryGridRequest& request_;
@@ -125,38 +88,24 @@ class Query : public StatisticsVisitor {
   int64_t rank_ = -1;
 };
 
-absl::Status Check(const v1::QueryGridRequest& request) {
-  if (!v1::GridRows_IsValid(request.rows()) ||
-      !v1::GridReducer_IsValid(request.reducer()))
-    return absl::InvalidArgumentError("unknown kind of rows or reducer");
-  if (request.has_first_step() && request.has_last_step() &&
-      request.first_step() > request.last_step())
-    return absl::InvalidArgumentError("the first step is behind the last one");
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
                        absl::FunctionRef<bool()> cancelled,
                        absl::FunctionRef<absl::Status(v1::GridReply)> write) {
-  RP_RETURN_IF_ERROR(Check(request));
+  RP_RETURN_IF_ERROR(CheckGridRequest(request));
   RP_ASSIGN_OR_RETURN(const Stat stat, ParseStatistic(request.statistic()));
-  ValueSelection selection;
-  selection.run = request.run();
-  if (request.has_first_step() || request.has_last_step()) {
-    selection.steps = IntSet::OfIntervals(
-        {{request.has_first_step() ? request.first_step() : 0,
-          request.has_last_step() ? request.last_step()
-                                  : std::numeric_limits<int64_t>::max()}});
+  if (const std::optional<SummaryStat> summary = SummaryFor(request, stat);
+      summary.has_value()) {
+    RP_ASSIGN_OR_RETURN(const bool answered,
+                        QuerySummaries(store, request, *summary,
+                                       CellsOf(request), cancelled, write));
+    if (answered) return absl::OkStatus();
   }
-  selection.ranks = IntSet({request.ranks().begin(), request.ranks().end()});
-  selection.match = request.match();
-  selection.values = request.values();
   Query query(request);
   RP_ASSIGN_OR_RETURN(
       const WalkReport report,
-      WalkStatistics(store, selection, {stat}, cancelled, &query));
+      WalkStatistics(store, SelectionOf(request), {stat}, cancelled, &query));
   return query.Write(report, write);
 }
 

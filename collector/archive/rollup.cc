@@ -2,7 +2,6 @@
 #include "collector/archive/rollup.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/archive/load_step.h"
 #include "collector/archive/rollup_block.h"
+#include "collector/archive/step_summary.h"
 #include "common/base/status_macros.h"
 #include "dump_format/statistics_json.h"
 
@@ -83,8 +83,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
   absl::flat_hash_set<uint32_t> seen;
   v1::RollupLayout layout;
   int64_t last_made = -1, last_given = int64_t{kFirstGivenValue} - 1;
-  uint64_t values = 0, non_finite = 0;
-  std::optional<double> largest;
+  StepSummary summary;
   absl::Status status;
   const auto add = [&](const std::string& entry, CallSection section,
                        absl::string_view value,
@@ -114,20 +113,13 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
     layout.add_order(ZigZag(int64_t{id} - last) << 1 | (given ? 1 : 0));
     last = id;
     RollupBlockWriter& block = blocks[id / kRollupBlockValues];
-    bool any = false, finite = true;
+    summary.AddValue(given, tensor);
     for (size_t stat = 0; stat < kStatCount; ++stat) {
       const std::optional<double> number =
           StatisticOf(tensor, static_cast<Stat>(stat));
       if (!number.has_value()) continue;
       block.Put(id % kRollupBlockValues, static_cast<Stat>(stat), *number);
-      any = true;
-      finite = finite && std::isfinite(*number);
-      if (stat == kNorm && !given &&
-          (!largest.has_value() || std::isnan(*number) || *number > *largest))
-        largest = *number;
     }
-    values += any ? 1 : 0;
-    non_finite += finite ? 0 : 1;
     return absl::OkStatus();
   };
   for (const v1::CallPhase& call : view.calls) {
@@ -156,9 +148,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
     rows.layouts.emplace_back(it->second, layout);
   }
   rows.head.set_layout(it->second);
-  rows.head.set_values(static_cast<uint32_t>(values));
-  rows.head.set_non_finite(static_cast<uint32_t>(non_finite));
-  if (largest.has_value()) rows.head.set_largest_norm(*largest);
+  FillHead(summary, &rows.head);
   return store_->WriteRollup(step, rows);
 }
 

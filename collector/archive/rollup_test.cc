@@ -120,13 +120,14 @@ class RollupTest : public testing::TempDirTest {
     size_t heads = 0;
     const auto run = store_->RunNumber("run");
     EXPECT_TRUE(run.ok());
-    EXPECT_TRUE(store_
-                    ->ForEachRollupHead(*run, incarnation, 0, INT64_MAX,
-                                        [&](int64_t, const v1::RollupHead&) {
-                                          ++heads;
-                                          return absl::OkStatus();
-                                        })
-                    .ok());
+    EXPECT_TRUE(
+        store_
+            ->ForEachRollupHead(*run, incarnation, 0, INT64_MAX,
+                                [&](int64_t, const v1::RollupHead& head) {
+                                  heads += head.deleted() ? 0 : 1;
+                                  return absl::OkStatus();
+                                })
+            .ok());
     return heads;
   }
   size_t Blocks(uint32_t run, uint64_t incarnation) {

@@ -35,42 +35,53 @@ void StatisticsGrid::Join(const Cell& from, Cell* into) const {
   add(from.non_finite, &into->non_finite);
 }
 
+absl::Status StatisticsGrid::TooManyRows(size_t cells) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("more than ", cells,
+                   " rows: narrow them with a pattern, with ranks, or ask "
+                   "for rows of modules or ranks"));
+}
+
 absl::Status StatisticsGrid::Fit(size_t rows) {
-  if (rows > limits_.cells) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", limits_.cells,
-                     " rows: narrow them with a pattern, with ranks, or ask "
-                     "for rows of modules or ranks"));
-  }
-  while (columns() > 1 && rows * columns() > limits_.cells) {
-    steps_per_column_ *= 2;
-    const auto halve = [](std::vector<int64_t>* steps, bool last) {
-      const size_t half = (steps->size() + 1) / 2;
-      for (size_t i = 0; i < half; ++i)
-        (*steps)[i] =
-            (*steps)[std::min(2 * i + (last ? 1 : 0), steps->size() - 1)];
-      steps->resize(half);
-    };
-    halve(&first_steps_, /*last=*/false);
-    halve(&last_steps_, /*last=*/true);
-    for (RowOfCells& row : rows_) {
-      const size_t half = (row.cells.size() + 1) / 2;
-      for (size_t i = 0; i < half; ++i) {
-        Cell joined = row.cells[2 * i];
-        if (2 * i + 1 < row.cells.size()) Join(row.cells[2 * i + 1], &joined);
-        row.cells[i] = joined;
-      }
-      row.cells.resize(half);
-    }
-  }
+  if (rows > limits_.cells) return TooManyRows(limits_.cells);
+  while (columns() > 1 && rows * columns() > limits_.cells) Coarsen();
   return absl::OkStatus();
+}
+
+void StatisticsGrid::Coarsen() {
+  ++column_bits_;
+  // Of each column, the one that it becomes a part of.
+  std::vector<size_t> into(columns());
+  size_t count = 0;
+  for (size_t i = 0; i < into.size(); ++i) {
+    const bool joins = count > 0 && first_steps_[count - 1] >> column_bits_ ==
+                                        first_steps_[i] >> column_bits_;
+    if (!joins) first_steps_[count++] = first_steps_[i];
+    into[i] = count - 1;
+    last_steps_[count - 1] = last_steps_[i];
+  }
+  first_steps_.resize(count);
+  last_steps_.resize(count);
+  for (RowOfCells& row : rows_) {
+    size_t used = 0;
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      if (into[i] < used) {
+        Join(row.cells[i], &row.cells[into[i]]);
+      } else {
+        row.cells[into[i]] = row.cells[i];
+        used = into[i] + 1;
+      }
+    }
+    row.cells.resize(used);
+  }
 }
 
 absl::Status StatisticsGrid::BeginStep(int64_t step) {
   if (!first_steps_.empty() && last_steps_.back() == step)
     return absl::OkStatus();
-  // The columns before this one are full: they hold steps_per_column_ each.
-  if (steps_++ % steps_per_column_ == 0) {
+  ++steps_;
+  if (first_steps_.empty() ||
+      first_steps_.back() >> column_bits_ != step >> column_bits_) {
     first_steps_.push_back(step);
     last_steps_.push_back(step);
   } else {
@@ -114,7 +125,7 @@ absl::Status StatisticsGrid::Add(absl::string_view row, int64_t rank,
 void StatisticsGrid::FillHead(v1::GridHead* head) const {
   head->mutable_first_steps()->Assign(first_steps_.begin(), first_steps_.end());
   head->mutable_last_steps()->Assign(last_steps_.begin(), last_steps_.end());
-  head->set_steps_per_column(steps_per_column_);
+  head->set_steps_per_column(uint64_t{1} << column_bits_);
   head->set_steps(steps_);
   head->set_rows(rows_.size());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers over steps, gathered into rows and columns within a bound on cells:
-// where there would be more, neighbouring steps share a column. True values:
+// where there would be more, steps of neighbouring numbers share a column. True values:
 // nothing is clipped, a NaN is a NaN, what is not there is not 0.
 // Not thread-safe; owned by the query that fills it.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
@@ -29,6 +29,8 @@ class StatisticsGrid {
   };
   StatisticsGrid(v1::GridReducer reducer, const Limits& limits)
       : reducer_(reducer), limits_(limits) {}
+
+  static absl::Status TooManyRows(size_t cells);
 
   // What is added from here on belongs to this step; steps ascend.
   absl::Status BeginStep(int64_t step);
@@ -64,11 +66,14 @@ class StatisticsGrid {
   absl::StatusOr<size_t> FindRow(absl::string_view name);
   // Makes room by joining neighbouring columns.
   absl::Status Fit(size_t rows);
+  void Coarsen();
   size_t columns() const { return first_steps_.size(); }
 
   const v1::GridReducer reducer_;
   const Limits limits_;
-  uint64_t steps_per_column_ = 1;
+  // A column has the steps of 2^column_bits_ numbers, from a multiple of that
+  // on.
+  int column_bits_ = 0;
   uint64_t steps_ = 0;
   std::vector<int64_t> first_steps_, last_steps_;
   std::vector<RowOfCells> rows_;

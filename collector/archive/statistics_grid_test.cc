@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -78,7 +79,7 @@ TEST(StatisticsGridTest, StepsShareColumnsWhereThereIsNoRoom) {
       StatisticsGrid all(reducer, {}), few(reducer, {16});
       for (StatisticsGrid* grid : {&all, &few}) {
         for (size_t step = 0; step < steps; ++step) {
-          ASSERT_TRUE(grid->BeginStep(static_cast<int64_t>(10 * step)).ok());
+          ASSERT_TRUE(grid->BeginStep(static_cast<int64_t>(7 * step + 5)).ok());
           for (int row = 0; row < 2; ++row) {
             ASSERT_TRUE(grid->Add(row == 0 ? "a" : "b", row,
                                   std::cos(static_cast<double>(step) + row))
@@ -87,32 +88,34 @@ TEST(StatisticsGridTest, StepsShareColumnsWhereThereIsNoRoom) {
         }
       }
       const v1::GridHead head = HeadOf(few), full = HeadOf(all);
-      const size_t width = head.steps_per_column();
+      const auto width = static_cast<int64_t>(head.steps_per_column());
       ASSERT_LE(2 * head.first_steps_size(), 16);
       ASSERT_EQ(head.steps(), steps);
       for (int row = 0; row < 2; ++row) {
         const v1::GridRow joined = few.Row(row), single = all.Row(row);
-        for (size_t column = 0; column * width < steps; ++column) {
-          const size_t end = std::min(steps, (column + 1) * width);
+        // Of the column that a step is in by its number.
+        std::map<int64_t, std::vector<int>> columns;
+        for (int i = 0; i < full.first_steps_size(); ++i)
+          columns[full.first_steps(i) / width].push_back(i);
+        ASSERT_EQ(columns.size(), head.first_steps_size());
+        int c = 0;
+        for (const auto& [number, of] : columns) {
           double largest = -2, smallest = 2, sum = 0;
-          for (size_t i = column * width; i < end; ++i) {
-            const double one = single.cells(static_cast<int>(i));
+          for (const int i : of) {
+            const double one = single.cells(i);
             largest = std::max(largest, one);
             smallest = std::min(smallest, one);
             sum += one;
           }
-          const int c = static_cast<int>(column);
-          EXPECT_EQ(head.first_steps(c),
-                    full.first_steps(static_cast<int>(column * width)));
-          EXPECT_EQ(head.last_steps(c),
-                    full.first_steps(static_cast<int>(end - 1)));
-          EXPECT_EQ(joined.counts(c), end - column * width);
-          const double wanted =
-              reducer == v1::GRID_REDUCER_MAX ? largest
-              : reducer == v1::GRID_REDUCER_MIN
-                  ? smallest
-                  : sum / static_cast<double>(end - column * width);
+          EXPECT_EQ(head.first_steps(c), full.first_steps(of.front()));
+          EXPECT_EQ(head.last_steps(c), full.first_steps(of.back()));
+          EXPECT_EQ(joined.counts(c), of.size());
+          const double wanted = reducer == v1::GRID_REDUCER_MAX ? largest
+                                : reducer == v1::GRID_REDUCER_MIN
+                                    ? smallest
+                                    : sum / static_cast<double>(of.size());
           EXPECT_NEAR(joined.cells(c), wanted, 1e-12);
+          ++c;
         }
       }
     }

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/statistics_walk.h"
 
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collector/archive/choose_steps.h"
 #include "collector/archive/load_step.h"
 #include "collector/archive/rollup.h"
 #include "collector/archive/rollup_reader.h"
+#include "collector/archive/run_steps.h"
 #include "common/base/status_macros.h"
 #include "common/records/call_values.h"
 #include "common/text/glob.h"
@@ -16,29 +22,6 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxMatchBytes = 4096;
-
-class ValueChooser {
- public:
-  explicit ValueChooser(const ValueSelection& selection)
-      : selection_(selection),
-        is_glob_(selection.match.find_first_of("*?") != std::string::npos) {}
-
-  // Whether the question is about it; name() is its name then.
-  bool Wants(bool given, absl::string_view entry, absl::string_view name) {
-    if (selection_.values == v1::GRID_VALUES_OUTPUTS && given) return false;
-    if (selection_.values == v1::GRID_VALUES_INPUTS && !given) return false;
-    name_.assign(entry.data(), entry.size());
-    if (!name.empty()) absl::StrAppend(&name_, ".", name);
-    return is_glob_ ? GlobMatches(selection_.match, name_)
-                    : absl::StrContains(name_, selection_.match);
-  }
-  const std::string& name() const { return name_; }
-
- private:
-  const ValueSelection& selection_;
-  const bool is_glob_;
-  std::string name_;
-};
 
 absl::Status WalkRecords(Store* store, const StepKey& key,
                          const std::vector<Stat>& stats, ValueChooser* chooser,
@@ -60,22 +43,87 @@ absl::Status WalkRecords(Store* store, const StepKey& key,
   return absl::OkStatus();
 }
 
+struct RankSteps {
+  // By step, then by rank.
+  std::vector<v1::StepInfo> steps;
+  size_t deleted = 0;
+};
+
+absl::StatusOr<RankSteps> FindRankSteps(Store* store,
+                                        const ValueSelection& selection) {
+  RankSteps out;
+  const absl::Span<const IntInterval> wanted = selection.steps.intervals();
+  std::optional<RunSteps> found;
+  if (selection.steps.all() || wanted.size() == 1) {
+    RP_ASSIGN_OR_RETURN(
+        found, FindRunSteps(store, selection.run,
+                            wanted.empty() ? 0 : wanted.front().first,
+                            wanted.empty() ? std::numeric_limits<int64_t>::max()
+                                           : wanted.front().last,
+                            selection.ranks));
+  }
+  if (!found.has_value()) {
+    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
+                        store->ListSteps(selection.run, selection.steps));
+    ChosenSteps chosen = ChooseSteps(all, selection.ranks);
+    out.steps = std::move(chosen.steps);
+    out.deleted = chosen.deleted.size();
+    return out;
+  }
+  out.deleted = found->deleted;
+  out.steps = std::move(found->singles);
+  RP_RETURN_IF_ERROR(store->ForEachHeadIn(
+      found->run, found->ranges,
+      [&](size_t range, int64_t step, const v1::RollupHead& head) {
+        if (head.deleted()) {
+          ++out.deleted;
+        } else {
+          out.steps.push_back(
+              StepOf(found->Of(found->ranges[range]), step, head));
+        }
+        return absl::OkStatus();
+      }));
+  const auto place = [](const v1::StepInfo& step) {
+    return std::make_tuple(step.step(), !step.has_rank(),
+                           step.has_rank() ? step.rank() : step.pid());
+  };
+  std::sort(out.steps.begin(), out.steps.end(),
+            [&](const v1::StepInfo& a, const v1::StepInfo& b) {
+              return place(a) < place(b);
+            });
+  return out;
+}
+
 }  // namespace
+
+absl::StatusOr<ValueChooser> ValueChooser::Make(const std::string& match,
+                                                v1::GridValues values) {
+  if (!v1::GridValues_IsValid(values))
+    return absl::InvalidArgumentError("unknown kind of values");
+  if (match.size() > kMaxMatchBytes)
+    return absl::InvalidArgumentError("a pattern has at most 4,096 bytes");
+  return ValueChooser(match, values);
+}
+
+bool ValueChooser::Wants(bool given, absl::string_view entry,
+                         absl::string_view name) {
+  if (values_ == v1::GRID_VALUES_OUTPUTS && given) return false;
+  if (values_ == v1::GRID_VALUES_INPUTS && !given) return false;
+  name_.assign(entry.data(), entry.size());
+  if (!name.empty()) absl::StrAppend(&name_, ".", name);
+  return is_glob_ ? GlobMatches(match_, name_)
+                  : absl::StrContains(name_, match_);
+}
 
 absl::StatusOr<WalkReport> WalkStatistics(Store* store,
                                           const ValueSelection& selection,
                                           const std::vector<Stat>& stats,
                                           absl::FunctionRef<bool()> cancelled,
                                           StatisticsVisitor* visitor) {
-  if (!v1::GridValues_IsValid(selection.values))
-    return absl::InvalidArgumentError("unknown kind of values");
-  if (selection.match.size() > kMaxMatchBytes)
-    return absl::InvalidArgumentError("a pattern has at most 4,096 bytes");
-  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
-                      store->ListSteps(selection.run, selection.steps));
-  const ChosenSteps chosen = ChooseSteps(all, selection.ranks);
+  RP_ASSIGN_OR_RETURN(ValueChooser chooser,
+                      ValueChooser::Make(selection.match, selection.values));
+  RP_ASSIGN_OR_RETURN(const RankSteps chosen, FindRankSteps(store, selection));
   RP_RETURN_IF_ERROR(visitor->OnBegin(chosen.steps));
-  ValueChooser chooser(selection);
   RollupReader rollups(store, stats);
   RP_RETURN_IF_ERROR(rollups.Open(
       selection.run,
@@ -86,7 +134,7 @@ absl::StatusOr<WalkReport> WalkStatistics(Store* store,
         return chooser.name();
       }));
   WalkReport report;
-  report.deleted_rank_steps = chosen.deleted.size();
+  report.deleted_rank_steps = chosen.deleted;
   for (size_t next = 0, read = 0; next < chosen.steps.size(); ++next) {
     if (cancelled()) return absl::CancelledError("the caller has gone");
     if (next == read) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -31,6 +32,28 @@ struct ValueSelection {
   // As in QueryGridRequest.
   std::string match;
   v1::GridValues values = v1::GRID_VALUES_OUTPUTS;
+};
+
+// Which values a question is about. Plain value, one thread at a time.
+class ValueChooser {
+ public:
+  // INVALID_ARGUMENT.
+  static absl::StatusOr<ValueChooser> Make(const std::string& match,
+                                           v1::GridValues values);
+  // Whether the question is about it; name() is its name then.
+  bool Wants(bool given, absl::string_view entry, absl::string_view name);
+  const std::string& name() const { return name_; }
+
+ private:
+  ValueChooser(std::string match, v1::GridValues values)
+      : match_(std::move(match)),
+        is_glob_(match_.find_first_of("*?") != std::string::npos),
+        values_(values) {}
+
+  std::string match_;
+  bool is_glob_ = false;
+  v1::GridValues values_ = v1::GRID_VALUES_OUTPUTS;
+  std::string name_;
 };
 
 // A value of a call. Texts live as long as the visitor's call.

@@ -15,6 +15,7 @@
 #include "collector/archive/export.h"
 #include "collector/archive/ledger.h"
 #include "collector/archive/query_grid.h"
+#include "collector/archive/query_series.h"
 #include "collector/archive/read_values.h"
 #include "collector/rpc/stream_sink.h"
 #include "collector/rpc/stream_writer.h"
@@ -178,6 +179,29 @@ grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
               return out->Write(std::move(reply));
             });
       });
+}
+
+grpc::ServerWriteReactor<v1::SeriesReply>* ArchiveService::QuerySeries(
+    grpc::CallbackServerContext* context,
+    const v1::QuerySeriesRequest* request) {
+  return RunStream<v1::SeriesReply>(
+      context, pool_,
+      [this, request = *request](StreamWriter<v1::SeriesReply>::Handle* out) {
+        return rankprobe::QuerySeries(
+            store_, request, [out] { return out->cancelled(); },
+            [out](v1::SeriesReply reply) {
+              return out->Write(std::move(reply));
+            });
+      });
+}
+
+grpc::ServerUnaryReactor* ArchiveService::ListModules(
+    grpc::CallbackServerContext* context, const v1::ListModulesRequest* request,
+    v1::ListModulesResponse* response) {
+  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(*response, rankprobe::ListModules(store_, *request));
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerWriteReactor<v1::ValuesReply>* ArchiveService::ReadValues(

@@ -60,6 +60,13 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerWriteReactor<v1::GridReply>* QueryGrid(
       grpc::CallbackServerContext* context,
       const v1::QueryGridRequest* request) override;
+  grpc::ServerWriteReactor<v1::SeriesReply>* QuerySeries(
+      grpc::CallbackServerContext* context,
+      const v1::QuerySeriesRequest* request) override;
+  grpc::ServerUnaryReactor* ListModules(
+      grpc::CallbackServerContext* context,
+      const v1::ListModulesRequest* request,
+      v1::ListModulesResponse* response) override;
   grpc::ServerWriteReactor<v1::ValuesReply>* ReadValues(
       grpc::CallbackServerContext* context,
       const v1::ReadValuesRequest* request) override;

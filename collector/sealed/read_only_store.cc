@@ -96,6 +96,35 @@ class ReadOnlyStore : public Store {
       const std::function<absl::Status(int64_t, absl::string_view)>&) override {
     return absl::OkStatus();
   }
+  std::vector<std::string> RunNames() override { return {}; }
+  absl::StatusOr<bool> IsSummarised(const std::string&) override {
+    return false;
+  }
+  absl::Status ForEachUnrolled(
+      uint32_t,
+      const std::function<absl::Status(int64_t, uint64_t)>&) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
+      uint32_t, absl::Span<const std::pair<int64_t, uint64_t>>) override {
+    return std::vector<v1::StepInfo>();
+  }
+  absl::Status ForEachHeadIn(
+      uint32_t, absl::Span<const ProcessRange>,
+      const std::function<absl::Status(size_t, int64_t,
+                                       const v1::RollupHead&)>&) override {
+    return absl::OkStatus();
+  }
+  absl::Status ForEachTileIn(
+      uint32_t, int, absl::Span<const ProcessRange>,
+      const std::function<absl::Status(size_t, uint64_t, absl::string_view)>&)
+      override {
+    return absl::OkStatus();
+  }
+  std::vector<SummaryTile> TilesToMake(size_t) override { return {}; }
+  void AddTileToMake(const SummaryTile&) override {}
+  uint64_t RollupBytes() override { return 0; }
+  void CompactRollups() override {}
   StoreTotals Totals() override { return {}; }
   uint64_t SegmentBytes() override { return 0; }
   absl::StatusOr<GarbageReport> CollectGarbage(
@@ -133,6 +162,11 @@ class ReadOnlyStore : public Store {
     return Refused();
   }
   absl::Status WriteRollup(const PendingRollup&, const RollupRows&) override {
+    return Refused();
+  }
+  absl::Status WriteTile(
+      const SummaryTile&,
+      const std::function<absl::StatusOr<std::string>()>&) override {
     return Refused();
   }
   absl::StatusOr<v1::VerifyReport> Verify(

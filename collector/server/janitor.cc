@@ -51,8 +51,8 @@ void Janitor::Run() {
                                 : options_.interval))
       return;
     const bool due = now_ns() >= next_ns;
-    const bool full = limit > 0 && store_->SegmentBytes() > limit &&
-                      now_ns() >= not_before_ns;
+    const bool full =
+        limit > 0 && ArchiveBytes(store_) > limit && now_ns() >= not_before_ns;
     if (!due && !full) continue;
     // Where nothing more may go, looking again at once would not help.
     if (Round())
@@ -99,6 +99,7 @@ bool Janitor::Round() {
   if (report->over_limit && !told_over_limit_) {
     logger_->Log(Logger::Severity::kWarning, "retention_over_limit",
                  {{"segment_bytes", absl::StrCat(store_->SegmentBytes())},
+                  {"rollup_bytes", absl::StrCat(store_->RollupBytes())},
                   {"limit", absl::StrCat(options.max_bytes)},
                   {"why",
                    "what is left are unfinished and newest steps of connected "

@@ -16,7 +16,7 @@ constexpr int kRollerNice = 10;
 }  // namespace
 
 Roller::Roller(Store* store, const Logger* logger, absl::Duration interval)
-    : logger_(logger), interval_(interval), maker_(store) {}
+    : logger_(logger), interval_(interval), maker_(store), summaries_(store) {}
 
 Roller::~Roller() { Stop(); }
 
@@ -35,8 +35,15 @@ void Roller::Run() {
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)),
                     getpriority(PRIO_PROCESS, 0) + kRollerNice);
   while (!stop_.WaitFor(interval_)) {
-    const RollupMaker::Report report = maker_.RollUpPending(
-        [this] { return stop_.WaitFor(absl::ZeroDuration()); });
+    const auto cancelled = [this] {
+      return stop_.WaitFor(absl::ZeroDuration());
+    };
+    const RollupMaker::Report report = maker_.RollUpPending(cancelled);
+    if (const auto made = summaries_.MakePending(cancelled); !made.ok()) {
+      logger_->Log(Logger::Severity::kWarning, "summaries_failed",
+                   {{"status", made.status().ToString()},
+                    {"so", "questions read each step's"}});
+    }
     if (report.aside == 0) continue;
     logger_->Log(Logger::Severity::kWarning, "rollup_failed",
                  {{"steps", absl::StrCat(report.aside)},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that rolls up steps which have ended, behind everything else: it
-// gives way to ingest and to questions.
+// The thread that rolls up steps which have ended, and then makes the rows of
+// summaries, behind everything else: it gives way to ingest and to questions.
 // Ownership: one per server; store and logger outlive it. Failure: logged;
 // questions about such steps are answered from their records.
 #ifndef RANKPROBE_COLLECTOR_SERVER_ROLLER_H_
@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "collector/archive/rollup.h"
+#include "collector/archive/summary_reader.h"
 #include "collector/store/store.h"
 #include "common/base/logger.h"
 #include "common/base/monotonic_event.h"
@@ -33,6 +34,7 @@ class Roller {
   const absl::Duration interval_;
   // Of the thread alone.
   RollupMaker maker_;
+  SummaryMaker summaries_;
   MonotonicEvent stop_;
   std::thread thread_;
 };

@@ -173,6 +173,42 @@ class LevelDbIndex : public Index {
     return FromLevelDb(it->status(), "index scan");
   }
 
+  absl::Status ScanRanges(
+      absl::Span<const std::pair<std::string, std::string>> ranges,
+      const std::function<absl::Status(size_t range, absl::string_view key,
+                                       absl::string_view value)>& callback)
+      override {
+    leveldb::ReadOptions options;
+    options.verify_checksums = true;
+    const std::shared_ptr<leveldb::DB> db = Db();
+    if (db == nullptr) return Closed();
+    const std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const auto& [first, last] = ranges[i];
+      // It often begins where the one before ended.
+      if (i == 0 || (it->Valid() && ToView(it->key()) < first))
+        it->Seek(ToSlice(first));
+      for (; it->Valid() && ToView(it->key()) <= last; it->Next()) {
+        if (const absl::Status status =
+                callback(i, ToView(it->key()), ToView(it->value()));
+            !status.ok())
+          return status;
+      }
+      RP_RETURN_IF_ERROR(FromLevelDb(it->status(), "index scan"));
+    }
+    return absl::OkStatus();
+  }
+
+  uint64_t ApproximateBytes(absl::string_view prefix) override {
+    const std::string begin(prefix);
+    const std::string end = begin + std::string(48, '\xff');
+    const leveldb::Range range{leveldb::Slice(begin), leveldb::Slice(end)};
+    const std::shared_ptr<leveldb::DB> db = Db();
+    uint64_t bytes = 0;
+    if (db != nullptr) db->GetApproximateSizes(&range, 1, &bytes);
+    return bytes;
+  }
+
   void Compact(absl::string_view prefix) override {
     const std::string begin(prefix);
     // Keys of one table and run share the prefix: nothing sorts beyond this.

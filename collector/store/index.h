@@ -9,10 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/io/file_system.h"
 
 namespace rankprobe {
@@ -44,6 +46,13 @@ class Index {
       absl::string_view first, absl::string_view last,
       const std::function<absl::Status(absl::string_view key,
                                        absl::string_view value)>& callback) = 0;
+  // The same of several such ranges, in ascending order; `range`: which.
+  virtual absl::Status ScanRanges(
+      absl::Span<const std::pair<std::string, std::string>> ranges,
+      const std::function<absl::Status(size_t range, absl::string_view key,
+                                       absl::string_view value)>& callback) = 0;
+  // Of the files; what was written a short while ago is not counted.
+  virtual uint64_t ApproximateBytes(absl::string_view prefix) = 0;
   // Gives back the space of what was deleted under `prefix`.
   virtual void Compact(absl::string_view prefix) = 0;
 };

@@ -170,6 +170,15 @@ std::string RollupLayout(uint32_t run, uint32_t number) {
   return key;
 }
 
+std::string SummaryTile(uint32_t run, int level, uint64_t incarnation,
+                        uint64_t tile) {
+  std::string key = Table('j', run);
+  key.push_back(static_cast<char>(level));
+  AppendBigEndian(incarnation, &key);
+  AppendBigEndian(tile, &key);
+  return key;
+}
+
 std::optional<uint32_t> ParseRun(absl::string_view key) {
   if (key.size() < 1 + 4) return std::nullopt;
   uint32_t run = 0;
@@ -213,6 +222,10 @@ std::optional<int64_t> ParseRollupStep(absl::string_view key) {
 std::optional<uint32_t> ParseRollupNumber(absl::string_view key) {
   if (key.size() != 1 + 4 + 4) return std::nullopt;
   return ParseRun(key.substr(4));
+}
+std::optional<uint64_t> ParseTile(absl::string_view key) {
+  if (key.size() != 1 + 4 + 1 + 8 + 8) return std::nullopt;
+  return ReadBigEndian64(key.substr(14));
 }
 
 std::string SyncedValue(const Synced& synced) {

@@ -19,6 +19,7 @@
 //   a run(4) incarnation(8) block(4) step(8)  statistics of a block of values
 //   n run(4) id(4)                            RollupName: of a value
 //   o run(4) number(4)                        RollupLayout
+//   j run(4) level(1) incarnation(8) tile(8)  summaries of 64^level steps
 //   t run-name                                RunTombstone
 //   l run-name                                PlanSpec
 //   x                                         closed cleanly
@@ -87,6 +88,8 @@ std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block);
 std::string AtStep(absl::string_view prefix, int64_t step);
 std::string RollupName(uint32_t run, uint32_t id);
 std::string RollupLayout(uint32_t run, uint32_t number);
+std::string SummaryTile(uint32_t run, int level, uint64_t incarnation,
+                        uint64_t tile);
 // All keys of a run in one table.
 std::string TableOfRun(char table, uint32_t run);
 
@@ -114,6 +117,8 @@ std::optional<uint64_t> ParseSegment(absl::string_view key);
 std::optional<int64_t> ParseRollupStep(absl::string_view key);
 // Id or number of a key of table n or o.
 std::optional<uint32_t> ParseRollupNumber(absl::string_view key);
+// Tile of a key of table j.
+std::optional<uint64_t> ParseTile(absl::string_view key);
 
 // The value of kSynced.
 struct Synced {

@@ -12,6 +12,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/rollup_blocks.h"
 #include "collector/store/row_writer.h"
+#include "collector/store/store.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/records/call_values.h"
@@ -114,8 +115,16 @@ absl::Status RemoveRollup(Index* index, uint32_t run, const StepToDelete& step,
     RP_RETURN_IF_ERROR(rows->Delete(keys::AtStep(
         keys::RollupBlocks(run, step.incarnation, block), step.step)));
   }
-  // Behind its blocks: as long as it is there they can be found.
-  return rows->Delete(key);
+  for (int level = 1; level <= kSummaryLevels; ++level) {
+    RP_RETURN_IF_ERROR(rows->Delete(keys::SummaryTile(
+        run, level, step.incarnation,
+        static_cast<uint64_t>(step.step) >> (level * kSummaryBits))));
+  }
+  // Behind its blocks: as long as it names them they can be found.
+  v1::RollupHead deleted;
+  deleted.set_version(kRollupVersion);
+  deleted.set_deleted(true);
+  return rows->Put(key, deleted.SerializeAsString());
 }
 
 // Removes records and references of a marked step; its payloads go into
@@ -200,7 +209,8 @@ absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
-  for (const char table : {'u', 'h', 'a', 'n', 'o', 'f', 'k', 'q', 'i', 'd'})
+  for (const char table :
+       {'u', 'h', 'a', 'n', 'o', 'j', 'f', 'k', 'q', 'i', 'd'})
     RP_RETURN_IF_ERROR(DeleteTable(store, table, run).status());
   for (const char table : {'c', 'f', 'k', 'a', 'h'})
     index->Compact(keys::TableOfRun(table, run));

@@ -15,6 +15,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/payload_finder.h"
 #include "collector/store/payload_store.h"
+#include "collector/store/rollup_blocks.h"
 #include "collector/store/row_writer.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/upgrade.h"
@@ -192,7 +193,7 @@ class Rebuilder {
   // of the records.
   absl::Status DropRollups() {
     RowWriter rows(index_.get());
-    for (const char* const table : {"u", "h", "a", "n", "o"}) {
+    for (const char* const table : {"u", "h", "a", "n", "o", "j"}) {
       RP_RETURN_IF_ERROR(
           index_->Scan(table, [&](absl::string_view key, absl::string_view) {
             return rows.Delete(key);
@@ -257,8 +258,13 @@ class Rebuilder {
   absl::Status WriteStep(const std::string& key, Step* step, RowWriter* rows) {
     const uint32_t run = *keys::ParseRun(key);
     runs_.insert(run);
-    const uint64_t incarnation = keys::ParseStep(key)->incarnation;
-    if (senders_.insert({run, incarnation}).second) {
+    const std::optional<keys::StepParts> place = keys::ParseStep(key);
+    const uint64_t incarnation = place->incarnation;
+    auto [range, is_new] =
+        senders_.try_emplace({run, incarnation}, place->step, place->step);
+    range->second.first = std::min(range->second.first, place->step);
+    range->second.second = std::max(range->second.second, place->step);
+    if (is_new) {
       // Without its row the rank is not known any more.
       const std::string row_key = keys::Incarnation(run, incarnation);
       RP_ASSIGN_OR_RETURN(const auto known, index_->Get(row_key));
@@ -271,7 +277,12 @@ class Rebuilder {
     }
     if (step->old.deleted_unix_ns() != 0) {
       counted_[run] += step->old.records();
-      return absl::OkStatus();
+      v1::RollupHead deleted;
+      deleted.set_version(kRollupVersion);
+      deleted.set_deleted(true);
+      return rows->Put(
+          keys::AtStep(keys::RollupHeads(run, incarnation), place->step),
+          deleted.SerializeAsString());
     }
     v1::StepRow& row = step->counted;
     row.set_updated_unix_ns(step->old.updated_unix_ns() != 0
@@ -283,7 +294,6 @@ class Rebuilder {
       row.set_end_order(step->old.end_order());
     }
     counted_[run] += row.records();
-    const std::optional<keys::StepParts> place = keys::ParseStep(key);
     RP_RETURN_IF_ERROR(
         rows->Put(keys::PendingRollup(run, place->step, incarnation), ""));
     return rows->Put(key, row.SerializeAsString());
@@ -329,7 +339,17 @@ class Rebuilder {
       row.set_updated_unix_ns(row.created_unix_ns());
       named[run] = {name, row};
     }
+    for (const auto& [sender, range] : senders_) {
+      const std::string key = keys::Incarnation(sender.first, sender.second);
+      RP_ASSIGN_OR_RETURN(const auto bytes, index_->Get(key));
+      v1::IncarnationRow row;
+      if (!bytes.has_value() || !row.ParseFromString(*bytes)) continue;
+      row.set_lowest_step(range.first);
+      row.set_highest_step(range.second);
+      RP_RETURN_IF_ERROR(rows.Put(key, row.SerializeAsString()));
+    }
     for (auto& [run, entry] : named) {
+      entry.second.set_summarised(true);
       entry.second.set_records(counted_[run]);
       entry.second.set_stored_payload_bytes(stored_[run]);
       RP_RETURN_IF_ERROR(
@@ -384,7 +404,8 @@ class Rebuilder {
   RebuildReport report_;
   std::set<std::string> referred_;
   std::set<uint32_t> runs_;
-  std::set<std::pair<uint32_t, uint64_t>> senders_;
+  // By run and incarnation: the first and the last of its steps.
+  std::map<std::pair<uint32_t, uint64_t>, std::pair<int64_t, int64_t>> senders_;
   // By run: records, bytes of payloads.
   std::map<uint32_t, uint64_t> counted_, stored_;
 };

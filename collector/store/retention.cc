@@ -102,6 +102,9 @@ class Pass {
                                 int64_t keep_steps) {
     RP_ASSIGN_OR_RETURN(const std::vector<RunStep> steps,
                         Candidates(keep_steps));
+    // Of what the steps were rolled up to, as if each had as much.
+    const uint64_t rollup_bytes =
+        steps.empty() ? 0 : store_->RollupBytes() / steps.size();
     uint64_t freed = 0;
     for (size_t next = 0; next < steps.size() && freed < wanted;) {
       const double share = static_cast<double>(wanted - freed) /
@@ -115,7 +118,7 @@ class Pass {
           const uint64_t bytes,
           DeleteSteps(absl::MakeConstSpan(steps).subspan(next, count),
                       keep_steps, /*reclaim=*/false));
-      freed += bytes;
+      freed += bytes + rollup_bytes * count;
       next += count;
     }
     return freed;
@@ -125,21 +128,27 @@ class Pass {
     const uint64_t goal = max_bytes - max_bytes / 10;
     for (const int64_t keep_steps :
          {kCollectorKeepsSteps, kKeptUnderPressure}) {
-      while (store_->SegmentBytes() > max_bytes) {
+      while (ArchiveBytes(store_) > max_bytes) {
         // Room for chunks that are dead and in segments with living ones.
         const uint64_t may_live = goal - goal / 10;
-        const uint64_t live = report.garbage.live_bytes;
+        const uint64_t rollups = store_->RollupBytes();
+        const uint64_t live = report.garbage.live_bytes + rollups;
         if (live <= may_live) break;
         RP_ASSIGN_OR_RETURN(const uint64_t freed,
                             Free(live - may_live, live, keep_steps));
-        RP_ASSIGN_OR_RETURN(report.garbage,
-                            store_->CollectGarbage(live_, goal));
+        // Where they are little they go with LevelDB's own compactions.
+        if (rollups > max_bytes / 20) store_->CompactRollups();
+        const uint64_t left = store_->RollupBytes();
+        RP_ASSIGN_OR_RETURN(
+            report.garbage,
+            store_->CollectGarbage(live_, goal > left ? goal - left : 1));
         if (freed == 0) break;
       }
     }
     // Dead bytes of the segment that is written now come back with it.
     report.over_limit =
-        store_->SegmentBytes() > max_bytes && report.garbage.live_bytes > goal;
+        ArchiveBytes(store_) > max_bytes &&
+        report.garbage.live_bytes + store_->RollupBytes() > goal;
     return absl::OkStatus();
   }
 
@@ -168,6 +177,10 @@ class Pass {
 
 }  // namespace
 
+uint64_t ArchiveBytes(Store* store) {
+  return store->SegmentBytes() + store->RollupBytes();
+}
+
 absl::StatusOr<RetentionReport> ApplyRetention(
     Store* store, const RetentionOptions& options, absl::Time now,
     const absl::flat_hash_set<uint64_t>& live_incarnations) {
@@ -187,8 +200,11 @@ absl::StatusOr<RetentionReport> ApplyRetention(
   }
   // Above the limit half-dead segments are written anew first.
   const uint64_t target =
-      options.max_bytes > 0 && store->SegmentBytes() > options.max_bytes
-          ? options.max_bytes
+      options.max_bytes > 0 && ArchiveBytes(store) > options.max_bytes
+          ? std::max<uint64_t>(
+                options.max_bytes -
+                    std::min(options.max_bytes, store->RollupBytes()),
+                1)
           : 0;
   RP_ASSIGN_OR_RETURN(pass.report.garbage,
                       store->CollectGarbage(live_incarnations, target));

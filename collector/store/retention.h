@@ -18,7 +18,7 @@ namespace rankprobe {
 struct RetentionOptions {
   // Infinite: no limit.
   absl::Duration max_age = absl::InfiniteDuration();
-  // Of all segment files; 0: no limit. Deletion begins above it and ends when
+  // Of what ArchiveBytes counts; 0: no limit. Deletion begins above it and ends when
   // a tenth of it is free again.
   uint64_t max_bytes = 0;
 };
@@ -30,6 +30,9 @@ struct RetentionReport {
   // Nothing more may be deleted, and it is still above the limit.
   bool over_limit = false;
 };
+
+// Segment files, and what the index holds of rollups and summaries.
+uint64_t ArchiveBytes(Store* store);
 
 // A step that a connected rank has not finished is never deleted; a run whose
 // last step goes and that no connected rank belongs to goes as a whole.

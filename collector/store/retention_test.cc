@@ -67,6 +67,51 @@ class RetentionTest : public testing::TempDirTest {
   std::unique_ptr<Store> store_;
 };
 
+// What steps are rolled up to counts, also where there are no payloads.
+TEST_F(RetentionTest, RollupsCount) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < 40; ++step) {
+    clock_.Advance(absl::Hours(1));
+    const size_t first = frames.size();
+    v1::RecordBatch* const batch = frames.AddBatch(step);
+    batch->add_records()->mutable_step_begin();
+    v1::Record* const end = batch->add_records();
+    end->set_order(1);
+    end->mutable_step_end();
+    ASSERT_TRUE(store_->Commit(frames.Range(first, frames.size())).ok());
+    PendingRollup pending;
+    pending.run_number = *store_->RunNumber("run");
+    pending.key.run = "run";
+    pending.key.step = step;
+    pending.key.incarnation = 1;
+    RollupRows rows;
+    rows.head.set_records(2);
+    v1::RollupLayout layout;
+    layout.add_blocks(0);
+    layout.add_blocks(0);
+    rows.layouts.emplace_back(0, layout);
+    rows.blocks.emplace_back(
+        0, testing::RandomBytes(static_cast<uint64_t>(step), 100000));
+    ASSERT_TRUE(store_->WriteRollup(pending, rows).ok());
+  }
+  store_->CompactRollups();
+  EXPECT_EQ(store_->SegmentBytes(), 0u);
+  EXPECT_NEAR(static_cast<double>(ArchiveBytes(store_.get())), 4e6, 4e5);
+  RetentionOptions options;
+  options.max_bytes = 2000000;
+  const auto report = ApplyRetention(store_.get(), options, clock_.Now(), {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->over_limit);
+  EXPECT_LE(ArchiveBytes(store_.get()), options.max_bytes);
+  const std::vector<int64_t> left = Steps("run");
+  ASSERT_FALSE(left.empty());
+  // The newest ones, and not fewer than there is room for.
+  EXPECT_EQ(left.back(), 39);
+  EXPECT_GE(left.size(), 10u);
+  EXPECT_EQ(left.size(), 40 - static_cast<size_t>(left.front()));
+  EXPECT_EQ(report->steps_deleted, 40 - left.size());
+}
+
 TEST_F(RetentionTest, ByAge) {
   Frames old_run(MakeIdentity("old", 0, 1)), frames(MakeIdentity("run", 0, 2));
   Write(&old_run, 0);

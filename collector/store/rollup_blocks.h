@@ -14,6 +14,9 @@
 
 namespace rankprobe {
 
+// RollupHead.version of those that are made now.
+inline constexpr uint32_t kRollupVersion = 1;
+
 // `head_key`: of table h. Empty where there is no such rollup.
 absl::StatusOr<std::vector<uint32_t>> RollupBlocksOf(
     Index* index, uint32_t run, absl::string_view head_key);

@@ -74,4 +74,9 @@ void CountRecord(const v1::Record& record,
   }
 }
 
+bool IsComplete(const v1::StepRow& step) {
+  return step.deleted_unix_ns() == 0 && step.has_end() && step.begun() &&
+         step.call_phases() >= step.end().call_phases();
+}
+
 }  // namespace rankprobe

@@ -17,6 +17,9 @@ void CountRecord(const v1::Record& record,
                  const std::function<void(const v1::PayloadRef&)>& on_payload,
                  v1::StepRow* step);
 
+// The step has its beginning, its end and all calls that its end counts.
+bool IsComplete(const v1::StepRow& step);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_

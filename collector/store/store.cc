@@ -70,6 +70,7 @@ absl::StatusOr<v1::RunRow*> StoreImpl::LoadRun(const std::string& run,
   row.set_id(++last_run_id_);
   row.set_created_unix_ns(absl::ToUnixNanos(clock_->Now()));
   row.set_updated_unix_ns(row.created_unix_ns());
+  row.set_summarised(true);
   return &(runs_[run] = std::move(row));
 }
 

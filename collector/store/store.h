@@ -134,6 +134,23 @@ struct RollupRows {
   std::vector<std::pair<uint32_t, v1::RollupLayout>> layouts;
 };
 
+// A row of summaries of one process: those of 64^level steps from tile * 64^level
+// on (docs/formats.md, "Summaries").
+struct SummaryTile {
+  uint32_t run = 0;
+  int level = 1;
+  uint64_t incarnation = 0;
+  uint64_t tile = 0;
+};
+inline constexpr int kSummaryLevels = 3;
+inline constexpr int kSummaryBits = 6;
+
+// Steps, or tiles, of one process.
+struct ProcessRange {
+  uint64_t incarnation = 0;
+  uint64_t first = 0, last = 0;
+};
+
 struct OpenedIncarnation {
   // Highest sequence number of it that is committed; 0 for a new one.
   uint64_t committed = 0;
@@ -218,8 +235,9 @@ class Store : public ArchiveReader {
   // It is connected and dumping, or not any more. Not synced.
   virtual absl::Status NoteDumping(const v1::Identity& identity,
                                    bool dumping) = 0;
-  // Rollups are derived: whoever reads one compares RollupHead.records with
-  // StepInfo.records, and goes to the records where they differ.
+  // Rollups are derived. One holds unless the step is named by
+  // ForEachUnrolled; then StepInfo.records may differ from RollupHead.records,
+  // and the records have to be read.
   // Some of what is to be rolled up, the oldest steps of a run first.
   virtual std::vector<PendingRollup> PendingRollups(size_t most) = 0;
   // The step cannot be rolled up: not to be named again by this Store.
@@ -257,6 +275,37 @@ class Store : public ArchiveReader {
       const std::function<absl::Status(int64_t step, absl::string_view)>&
           callback) = 0;
 
+  virtual std::vector<std::string> RunNames() = 0;
+  // Whether each step of the run has either a rollup that holds or is named by
+  // ForEachUnrolled: not before QueueRollups in a run of an older collector.
+  virtual absl::StatusOr<bool> IsSummarised(const std::string& run) = 0;
+  virtual absl::Status ForEachUnrolled(
+      uint32_t run,
+      const std::function<absl::Status(int64_t step, uint64_t incarnation)>&
+          callback) = 0;
+  // Of these steps and incarnations, as far as they are there.
+  virtual absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
+      uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps) = 0;
+  // Ranges in ascending order; `range`: which. Deleted steps have one, too.
+  virtual absl::Status ForEachHeadIn(
+      uint32_t run, absl::Span<const ProcessRange> steps,
+      const std::function<absl::Status(size_t range, int64_t step,
+                                       const v1::RollupHead&)>& callback) = 0;
+  // Rows of summaries. One that is there says what the heads of its steps say:
+  // it goes when one of them changes, and then waits to be made again.
+  virtual absl::Status ForEachTileIn(
+      uint32_t run, int level, absl::Span<const ProcessRange> tiles,
+      const std::function<absl::Status(size_t range, uint64_t tile,
+                                       absl::string_view)>& callback) = 0;
+  // Some of those that wait and whose steps have rested, lowest level first.
+  virtual std::vector<SummaryTile> TilesToMake(size_t most) = 0;
+  virtual void AddTileToMake(const SummaryTile& tile) = 0;
+  // `make` reads heads and lower tiles, which stay as they are meanwhile; empty
+  // bytes: nothing is to be kept. FAILED_PRECONDITION: the run is gone.
+  virtual absl::Status WriteTile(
+      const SummaryTile& tile,
+      const std::function<absl::StatusOr<std::string>()>& make) = 0;
+
   // Maintenance: one job at a time, others wait; ingest and reading go on.
   virtual absl::StatusOr<v1::VerifyReport> Verify(
       const v1::VerifyRequest& request,
@@ -285,6 +334,10 @@ class Store : public ArchiveReader {
   virtual StoreTotals Totals() = 0;
   // Bytes of all segment files; cheaper.
   virtual uint64_t SegmentBytes() = 0;
+  // About what the files of the index hold of rollups and summaries.
+  virtual uint64_t RollupBytes() = 0;
+  // Gives back the space of those that were deleted.
+  virtual void CompactRollups() = 0;
   // A copy of the archive in a new directory of `target`. ALREADY_EXISTS.
   virtual absl::StatusOr<v1::BackupReport> Backup(FileSystem* target,
                                                   const std::string& directory,

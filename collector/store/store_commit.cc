@@ -26,6 +26,13 @@ void NoteRefusal(const v1::RefusalRow& refusal, v1::IncarnationRow* row) {
   *row->add_refusals() = refusal;
 }
 
+void NoteStep(int64_t step, v1::IncarnationRow* row) {
+  row->set_last_step(step);
+  row->set_lowest_step(
+      row->has_lowest_step() ? std::min(row->lowest_step(), step) : step);
+  row->set_highest_step(std::max(row->highest_step(), step));
+}
+
 }  // namespace
 
 absl::Status StoreImpl::CheckSpace(uint64_t bytes) {
@@ -237,6 +244,10 @@ void StoreImpl::ForgetRun(uint32_t run) {
   std::erase_if(steps_, of_run);
   std::erase_if(next_orders_, of_run);
   std::erase_if(heard_, of_run);
+  std::erase_if(open_rollups_, of_run);
+  std::erase_if(missing_tiles_, [run](const auto& tile) {
+    return std::get<1>(tile.first) == run;
+  });
   partials_.Erase(keys::TableOfRun('q', run));
   absl::erase_if(whole_, [run](const std::string& key) {
     return keys::ParseRun(key) == run;
@@ -305,7 +316,7 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
       }
       row->set_committed_sequence(sequence);
       row->set_updated_unix_ns(now);
-      if (f.frame->has_batch()) row->set_last_step(f.frame->batch().step());
+      if (f.frame->has_batch()) NoteStep(f.frame->batch().step(), row);
     }
     return absl::OkStatus();
   }();
@@ -343,7 +354,8 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
     const v1::StepRow& row = steps_[id];
     work.batch->Put(keys::Step(run, step, incarnation),
                     row.SerializeAsString());
-    if (row.has_end() && row.deleted_unix_ns() == 0)
+    // Also while it is open: a step without this row has a rollup that holds.
+    if (row.deleted_unix_ns() == 0)
       work.batch->Put(keys::PendingRollup(run, step, incarnation), "");
   }
   for (const std::string& run : work.runs)
@@ -365,7 +377,13 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
   for (const RunIncarnation& id : work.incarnations) heard_[id] = heard;
   for (const StepId& id : work.steps) {
     const v1::StepRow& row = steps_[id];
-    if (row.has_end() && row.deleted_unix_ns() == 0) AddPendingRollup(id);
+    if (row.deleted_unix_ns() != 0) continue;
+    if (row.has_end()) {
+      open_rollups_.erase(id);
+      AddPendingRollup(id);
+    } else {
+      open_rollups_[id] = heard;
+    }
   }
   for (const auto& [reason, records] : work.lost_records)
     lost_records_[reason] += records;

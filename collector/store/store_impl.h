@@ -145,6 +145,27 @@ class StoreImpl : public Store, private StoreHooks {
       int64_t last_step,
       const std::function<absl::Status(int64_t, absl::string_view)>& callback)
       override;
+  std::vector<std::string> RunNames() override;
+  absl::StatusOr<bool> IsSummarised(const std::string& run) override;
+  absl::Status ForEachUnrolled(
+      uint32_t run,
+      const std::function<absl::Status(int64_t, uint64_t)>& callback) override;
+  absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
+      uint32_t run,
+      absl::Span<const std::pair<int64_t, uint64_t>> steps) override;
+  absl::Status ForEachHeadIn(
+      uint32_t run, absl::Span<const ProcessRange> steps,
+      const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
+          callback) override;
+  absl::Status ForEachTileIn(
+      uint32_t run, int level, absl::Span<const ProcessRange> tiles,
+      const std::function<absl::Status(size_t, uint64_t, absl::string_view)>&
+          callback) override;
+  std::vector<SummaryTile> TilesToMake(size_t most) override;
+  void AddTileToMake(const SummaryTile& tile) override;
+  absl::Status WriteTile(
+      const SummaryTile& tile,
+      const std::function<absl::StatusOr<std::string>()>& make) override;
   absl::StatusOr<v1::VerifyReport> Verify(
       const v1::VerifyRequest& request,
       const std::function<absl::Status(const v1::VerifyReport&)>& progress)
@@ -163,6 +184,8 @@ class StoreImpl : public Store, private StoreHooks {
                                           bool copy) override;
   StoreTotals Totals() override;
   uint64_t SegmentBytes() override { return payloads_->TotalBytes(); }
+  uint64_t RollupBytes() override;
+  void CompactRollups() override;
 
  private:
   Index* index() override { return index_.get(); }
@@ -254,6 +277,16 @@ class StoreImpl : public Store, private StoreHooks {
   // As many as are kept.
   absl::Status LoadPendingRollups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPendingRollup(const StepId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The run's steps have a row u or a rollup that holds; by incarnation the
+  // first and the last of its steps.
+  absl::Status MarkSummarised(
+      const std::string& run,
+      const std::map<uint64_t, std::pair<int64_t, int64_t>>& ranges)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is open and has rested is rolled up as far as it is there.
+  void QueueRestedSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TouchTile(uint32_t run, int level, uint64_t incarnation, uint64_t tile)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Recovery, at open.
   absl::Status LoadRuns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -320,6 +353,13 @@ class StoreImpl : public Store, private StoreHooks {
   std::set<StepId> pending_rollups_ ABSL_GUARDED_BY(mutex_);
   std::set<StepId> rollups_aside_ ABSL_GUARDED_BY(mutex_);
   bool more_pending_rollups_ ABSL_GUARDED_BY(mutex_) = false;
+  // Steps that have not ended and have a row u: when they were written to last,
+  // by the monotonic clock.
+  std::map<StepId, int64_t> open_rollups_ ABSL_GUARDED_BY(mutex_);
+  // Level, run, incarnation, tile.
+  using TileId = std::tuple<int, uint32_t, uint64_t, uint64_t>;
+  // Rows of table j that are to be made, and when one of their steps changed.
+  std::map<TileId, int64_t> missing_tiles_ ABSL_GUARDED_BY(mutex_);
 
   // One job at a time; taken before the others.
   absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(rollup_mutex_);

@@ -55,8 +55,7 @@ class StepReader {
     }
     info.set_filtered_calls(row.end().filtered_calls() + row.gate_filtered());
     info.set_deleted(row.deleted_unix_ns() != 0);
-    info.set_complete(!info.deleted() && row.has_end() && row.begun() &&
-                      row.call_phases() >= row.end().call_phases());
+    info.set_complete(IsComplete(row));
     return absl::OkStatus();
   }
 
@@ -232,6 +231,18 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
                            return reader.Add(key, value);
                          }));
     }
+  }
+  return reader.TakeSorted();
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::FindSteps(
+    uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps) {
+  StepReader reader(index_.get(), run);
+  for (const auto& [step, incarnation] : steps) {
+    const std::string key = keys::Step(run, step, incarnation);
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                        index_->Get(key));
+    if (value.has_value()) RP_RETURN_IF_ERROR(reader.Add(key, *value));
   }
   return reader.TakeSorted();
 }

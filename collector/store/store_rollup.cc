@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StoreImpl: the rows of rollups. What is in them is collector/archive's.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/rollup_blocks.h"
 #include "collector/store/row_writer.h"
+#include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
 
 namespace rankprobe {
@@ -17,6 +19,8 @@ namespace {
 
 // Steps to be rolled up that are in memory, some 64 bytes each.
 constexpr size_t kMaxPendingRollups = 1 << 18;
+// A step that does not go on for so long is rolled up though it has not ended.
+constexpr absl::Duration kOpenRest = absl::Seconds(10);
 // A step has no more; a layout that names more is not one of ours.
 constexpr size_t kMaxRollupBlocks = 1 << 16;
 
@@ -27,7 +31,7 @@ absl::StatusOr<std::vector<uint32_t>> RollupBlocksOf(
   std::vector<uint32_t> blocks;
   RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupHead> head,
                       GetMessage<v1::RollupHead>(index, head_key));
-  if (!head.has_value()) return blocks;
+  if (!head.has_value() || head->deleted()) return blocks;
   RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupLayout> layout,
                       GetMessage<v1::RollupLayout>(
                           index, keys::RollupLayout(run, head->layout())));
@@ -67,10 +71,24 @@ void StoreImpl::AddPendingRollup(const StepId& id) {
   }
 }
 
+void StoreImpl::QueueRestedSteps() {
+  const int64_t before =
+      clock_->MonotonicNanos() - absl::ToInt64Nanoseconds(kOpenRest);
+  for (auto it = open_rollups_.begin(); it != open_rollups_.end();) {
+    if (it->second > before) {
+      ++it;
+      continue;
+    }
+    AddPendingRollup(it->first);
+    it = open_rollups_.erase(it);
+  }
+}
+
 std::vector<PendingRollup> StoreImpl::PendingRollups(size_t most) {
   absl::MutexLock lock(&mutex_);
   std::vector<PendingRollup> out;
   if (!sticky_.ok()) return out;
+  QueueRestedSteps();
   // What cannot be read now is asked for again with the next call.
   if (pending_rollups_.empty() && more_pending_rollups_ &&
       !LoadPendingRollups().ok())
@@ -105,29 +123,71 @@ void StoreImpl::SetRollupAside(const PendingRollup& step) {
 absl::StatusOr<v1::ReindexReport> StoreImpl::QueueRollups(
     const std::string& run) {
   RP_ASSIGN_OR_RETURN(const uint32_t number, RunNumber(run));
-  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, ListSteps(run));
   absl::MutexLock rollup_lock(&rollup_mutex_);
+  // Behind the lock, so that nothing is deleted between the two.
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, ListSteps(run));
   RowWriter rows(index_.get());
   v1::ReindexReport report;
+  uint64_t queued = 0;
+  std::map<uint64_t, std::pair<int64_t, int64_t>> ranges;
   for (const v1::StepInfo& step : steps) {
-    if (step.deleted() || step.records() == 0) continue;
+    auto& range =
+        ranges.try_emplace(step.incarnation(), step.step(), step.step())
+            .first->second;
+    range.first = std::min(range.first, step.step());
+    range.second = std::max(range.second, step.step());
+    const std::string key = keys::AtStep(
+        keys::RollupHeads(number, step.incarnation()), step.step());
+    RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupHead> head,
+                        GetMessage<v1::RollupHead>(index_.get(), key));
+    const bool current = head.has_value() && head->version() == kRollupVersion;
+    if (step.deleted()) {
+      if (current) continue;
+      v1::RollupHead deleted;
+      deleted.set_version(kRollupVersion);
+      deleted.set_deleted(true);
+      RP_RETURN_IF_ERROR(rows.Put(key, deleted.SerializeAsString()));
+      continue;
+    }
+    if (step.records() == 0) continue;
     report.set_rank_steps(report.rank_steps() + 1);
-    RP_ASSIGN_OR_RETURN(
-        const std::optional<v1::RollupHead> head,
-        GetMessage<v1::RollupHead>(
-            index_.get(),
-            keys::AtStep(keys::RollupHeads(number, step.incarnation()),
-                         step.step())));
-    if (head.has_value() && head->records() == step.records()) continue;
+    if (current && head->records() == step.records()) continue;
     RP_RETURN_IF_ERROR(rows.Put(
         keys::PendingRollup(number, step.step(), step.incarnation()), ""));
+    ++queued;
   }
-  report.set_queued(rows.rows());
+  report.set_queued(queued);
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(MarkSummarised(run, ranges));
   rollups_aside_.clear();
   RP_RETURN_IF_ERROR(LoadPendingRollups());
   return report;
+}
+
+absl::Status StoreImpl::MarkSummarised(
+    const std::string& run,
+    const std::map<uint64_t, std::pair<int64_t, int64_t>>& ranges) {
+  RP_RETURN_IF_ERROR(sticky_);
+  RP_ASSIGN_OR_RETURN(v1::RunRow* const row, LoadRun(run, /*create=*/false));
+  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  for (const auto& [incarnation, range] : ranges) {
+    v1::Identity identity;
+    identity.set_incarnation(incarnation);
+    RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const sender,
+                        LoadIncarnation(row->id(), identity));
+    sender->set_lowest_step(sender->has_lowest_step()
+                                ? std::min(sender->lowest_step(), range.first)
+                                : range.first);
+    sender->set_highest_step(std::max(sender->highest_step(), range.second));
+    batch->Put(keys::Incarnation(row->id(), incarnation),
+               sender->SerializeAsString());
+  }
+  row->set_summarised(true);
+  batch->Put(keys::Run(run), row->SerializeAsString());
+  const absl::Status status = index_->Write(std::move(batch), /*sync=*/false);
+  if (!status.ok() && !absl::IsResourceExhausted(status)) sticky_ = status;
+  return status;
 }
 
 absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
@@ -135,6 +195,9 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
   absl::MutexLock rollup_lock(&rollup_mutex_);
   const uint32_t run = step.run_number;
   const StepId id(run, step.key.step, step.key.incarnation);
+  v1::RollupHead summary = rows.head;
+  summary.set_version(kRollupVersion);
+  bool holds = false;
   {
     absl::MutexLock lock(&mutex_);
     RP_RETURN_IF_ERROR(sticky_);
@@ -148,6 +211,8 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
       pending_rollups_.erase(id);
       return absl::FailedPreconditionError("the step is not there any more");
     }
+    if (!IsComplete(*row)) summary.set_incomplete(true);
+    holds = row->records() == summary.records();
   }
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   const std::string head_key =
@@ -165,10 +230,23 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
     batch->Put(keys::RollupName(run, name_id), name.SerializeAsString());
   for (const auto& [number, layout] : rows.layouts)
     batch->Put(keys::RollupLayout(run, number), layout.SerializeAsString());
-  batch->Put(head_key, rows.head.SerializeAsString());
+  batch->Put(head_key, summary.SerializeAsString());
+  if (!holds) {
+    batch->Put(keys::PendingRollup(run, step.key.step, step.key.incarnation),
+               "");
+  }
+  for (int level = 1; level <= kSummaryLevels; ++level) {
+    const std::string tile = keys::SummaryTile(
+        run, level, step.key.incarnation,
+        static_cast<uint64_t>(step.key.step) >> (level * kSummaryBits));
+    RP_ASSIGN_OR_RETURN(const auto stale, index_->Get(tile));
+    if (stale.has_value()) batch->Delete(tile);
+  }
   absl::Status status = index_->Write(std::move(batch), /*sync=*/false);
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
+    TouchTile(run, 1, step.key.incarnation,
+              static_cast<uint64_t>(step.key.step) >> kSummaryBits);
     RP_ASSIGN_OR_RETURN(const v1::StepRow* const row, LoadStep(id));
     // Else records came meanwhile, and it is rolled up again.
     if (row->records() == rows.head.records()) {

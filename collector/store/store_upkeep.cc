@@ -43,6 +43,8 @@ void StoreImpl::FoundDamaged(const std::string& chunk_key,
 void StoreImpl::ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) {
   mutex_.AssertHeld();
   steps_.erase({run, step, incarnation});
+  open_rollups_.erase({run, step, incarnation});
+  TouchTile(run, 1, incarnation, static_cast<uint64_t>(step) >> kSummaryBits);
 }
 
 bool StoreImpl::OfferedLately(const std::string& payload_key) {
@@ -172,7 +174,11 @@ absl::StatusOr<GarbageReport> StoreImpl::CollectGarbage(
     const absl::flat_hash_set<uint64_t>& live_incarnations,
     uint64_t target_bytes) {
   absl::MutexLock lock(&maintenance_mutex_);
-  RP_RETURN_IF_ERROR(ResumeDeletions(this));
+  {
+    // No summary is made of what is half gone.
+    absl::MutexLock rollup_lock(&rollup_mutex_);
+    RP_RETURN_IF_ERROR(ResumeDeletions(this));
+  }
   std::map<std::string, uint32_t> runs;
   {
     absl::MutexLock run_lock(&mutex_);

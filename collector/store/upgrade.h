@@ -20,7 +20,7 @@
 
 namespace rankprobe {
 
-inline constexpr char kSchemaVersion[] = "5";
+inline constexpr char kSchemaVersion[] = "6";
 
 // FAILED_PRECONDITION for a version that is not known here. `version` is empty
 // for a new archive.

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/query_series.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/client/client.h"
+#include "cli/exit_codes.h"
+#include "cli/output/grid_text.h"
+#include "cli/output/output.h"
+#include "cli/output/sparkline.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kSeriesPlotWidth = 40;
+
+bool Fits(const v1::GridRow& row, int columns) {
+  return row.cells_size() == columns && row.counts_size() == columns &&
+         row.ranks_size() == columns;
+}
+
+std::optional<double> CellOf(const v1::GridRow& row, int column) {
+  if (row.counts(column) == 0) return std::nullopt;
+  return row.cells(column);
+}
+
+// The column with the largest number, a NaN before all; -1: none has one.
+int Extreme(const v1::GridRow& row, bool smallest) {
+  int found = -1;
+  for (int i = 0; i < row.cells_size(); ++i) {
+    const std::optional<double> cell = CellOf(row, i);
+    if (!cell.has_value()) continue;
+    if (std::isnan(*cell)) return i;
+    if (found < 0 ||
+        (smallest ? *cell < row.cells(found) : *cell > row.cells(found)))
+      found = i;
+  }
+  return found;
+}
+
+std::string RankAt(const v1::GridRow& row, int column) {
+  return column < 0 || row.ranks(column) < 0 ? "-"
+                                             : absl::StrCat(row.ranks(column));
+}
+
+class SeriesPrinter {
+ public:
+  SeriesPrinter(const Globals& globals, size_t limit, bool csv)
+      : globals_(globals), limit_(limit), csv_(csv) {}
+
+  void Head(const v1::GridHead& head) {
+    head_ = head;
+    if (globals_.json) {
+      PrintJson(ToJson(head));
+    } else if (csv_) {
+      Print(stdout,
+            "name,steps,smallest,smallest_rank,median,largest,largest_rank,"
+            "deviation,deviation_rank\n");
+    }
+  }
+
+  void Row(const v1::SeriesRow& row) {
+    if (globals_.json) {
+      PrintJson(ToJson(row));
+    } else if (csv_) {
+      CsvLines(row);
+    } else {
+      AddLine(row);
+    }
+  }
+
+  void Finish() {
+    if (globals_.json || csv_) return;
+    if (head_.first_steps_size() > 0)
+      Print(stdout, "%s", Lines{table_.ToText()});
+    if (lines_ < head_.rows()) {
+      Print(stdout,
+            "%d more rows: narrow them with a pattern or --rows module, or "
+            "--limit 0\n",
+            head_.rows() - lines_);
+    }
+    if (head_.tensors() == 0)
+      Print(stdout, "no tensor matches in %d recorded steps\n", head_.steps());
+    if (!whole()) {
+      Print(stdout,
+            "of %d rank-steps %d are not whole, %d more were deleted: "
+            "rankprobe ledger\n",
+            head_.rank_steps(), head_.incomplete_rank_steps(),
+            head_.deleted_rank_steps());
+    }
+  }
+
+  int columns() const { return head_.first_steps_size(); }
+  bool whole() const {
+    return head_.incomplete_rank_steps() + head_.deleted_rank_steps() == 0;
+  }
+
+ private:
+  void CsvLines(const v1::SeriesRow& row) {
+    const auto number = [](const v1::GridRow& of, int column) {
+      const std::optional<double> cell = CellOf(of, column);
+      return cell.has_value() ? ExactText(*cell) : std::string();
+    };
+    const auto rank = [](const v1::GridRow& of, int column) {
+      return of.counts(column) == 0 || of.ranks(column) < 0
+                 ? std::string()
+                 : absl::StrCat(of.ranks(column));
+    };
+    for (int i = 0; i < columns(); ++i) {
+      Print(stdout, "%s\n",
+            absl::StrCat(
+                CsvField(row.name()), ",", StepsText(head_, i), ",",
+                number(row.smallest(), i), ",", rank(row.smallest(), i), ",",
+                number(row.median(), i), ",", number(row.largest(), i), ",",
+                rank(row.largest(), i), ",", number(row.deviation(), i), ",",
+                rank(row.deviation(), i)));
+    }
+  }
+
+  void AddLine(const v1::SeriesRow& row) {
+    if (limit_ > 0 && lines_ >= limit_) return;
+    ++lines_;
+    const auto text = [](const v1::GridRow& of, int column) {
+      return column < 0 ? std::string("-")
+                        : ShortText(std::optional<double>(of.cells(column)));
+    };
+    const int low = Extreme(row.smallest(), /*smallest=*/true);
+    const int high = Extreme(row.largest(), /*smallest=*/false);
+    const int astray = Extreme(row.deviation(), /*smallest=*/false);
+    std::vector<std::optional<double>> plot;
+    for (int i = 0; i < columns(); ++i)
+      plot.push_back(CellOf(row.deviation(), i));
+    table_.Add({row.name(), text(row.smallest(), low),
+                RankAt(row.smallest(), low), text(row.largest(), high),
+                RankAt(row.largest(), high), text(row.deviation(), astray),
+                RankAt(row.deviation(), astray),
+                astray < 0 ? "-" : StepsText(head_, astray),
+                Sparkline(plot, kSeriesPlotWidth)});
+  }
+
+  const Globals& globals_;
+  const size_t limit_;
+  const bool csv_;
+  v1::GridHead head_;
+  size_t lines_ = 0;
+  Table table_{{"NAME", "MIN", "RANK", "MAX", "RANK", "DEVIATION", "RANK", "AT",
+                "DEVIATION OVER STEPS"}};
+};
+
+}  // namespace
+
+absl::Status PrintOverRanks(const Globals& globals,
+                            const v1::QueryGridRequest& grid, size_t limit,
+                            bool csv, int* exit_code) {
+  v1::QuerySeriesRequest request;
+  *request.mutable_grid() = grid;
+  const Client client(globals);
+  grpc::ClientContext context;
+  client.Prepare(&context, /*extra_seconds=*/3600);
+  const auto reader = client.archive->QuerySeries(&context, request);
+  SeriesPrinter printer(globals, limit, csv);
+  bool has_head = false;
+  for (v1::SeriesReply reply; reader->Read(&reply);) {
+    // What a collector sends may be anything.
+    const v1::GridHead& head = reply.head();
+    const v1::SeriesRow& row = reply.row();
+    const int columns = printer.columns();
+    if (reply.has_head() && !has_head &&
+        head.first_steps_size() == head.last_steps_size()) {
+      printer.Head(head);
+      has_head = true;
+    } else if (has_head && reply.has_row() && Fits(row.smallest(), columns) &&
+               Fits(row.largest(), columns) && Fits(row.median(), columns) &&
+               Fits(row.deviation(), columns)) {
+      printer.Row(row);
+    } else {
+      context.TryCancel();
+      return absl::DataLossError("the collector's answer cannot be read");
+    }
+  }
+  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  if (!has_head)
+    return absl::DataLossError("the collector's answer has no beginning");
+  printer.Finish();
+  if (!printer.whole()) *exit_code = kPartial;
+  return absl::OkStatus();
+}
+
+absl::Status PrintNames(const Globals& globals,
+                        const v1::QueryGridRequest& grid, size_t limit,
+                        bool csv) {
+  v1::ListModulesRequest request;
+  request.set_run(grid.run());
+  request.set_match(grid.match());
+  request.set_values(grid.values());
+  request.set_rows(grid.rows());
+  const Client client(globals);
+  Table table({"NAME", "VALUES"});
+  if (csv && !globals.json) Print(stdout, "name,values\n");
+  uint64_t printed = 0, unrolled = 0;
+  bool more = true;
+  while (more) {
+    request.set_skip(printed);
+    if (limit > 0) {
+      request.set_limit(static_cast<uint32_t>(
+          std::min<uint64_t>(limit - printed, uint64_t{1} << 31)));
+    }
+    v1::ListModulesResponse response;
+    grpc::ClientContext context;
+    client.Prepare(&context);
+    RP_RETURN_IF_ERROR(client.ToStatus(
+        client.archive->ListModules(&context, request, &response)));
+    for (const v1::ModuleName& module : response.modules()) {
+      if (globals.json) {
+        PrintJson(ToJson(module));
+      } else if (csv) {
+        Print(stdout, "%s,%d\n", CsvField(module.name()), module.values());
+      } else {
+        table.Add({module.name(), absl::StrCat(module.values())});
+      }
+    }
+    printed += static_cast<uint64_t>(response.modules_size());
+    unrolled = response.unrolled_rank_steps();
+    // An answer that says that there is more and has nothing would have no end.
+    more = response.truncated() && response.modules_size() > 0 &&
+           (limit == 0 || printed < limit);
+    if (!more && response.truncated() && !globals.json && !csv && limit > 0) {
+      Print(stdout, "%s", Lines{table.ToText()});
+      Print(stdout, "more names: narrow them with a pattern, or --limit 0\n");
+      return absl::OkStatus();
+    }
+  }
+  if (globals.json || csv) return absl::OkStatus();
+  Print(stdout, "%s", Lines{table.ToText()});
+  if (unrolled > 0) {
+    Print(stdout,
+          "%d rank-steps are not rolled up yet: names of theirs may be "
+          "missing\n",
+          unrolled);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

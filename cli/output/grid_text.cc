@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output/grid_text.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+
+std::string ExactText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return absl::StrFormat("%.17g", value);
+}
+
+std::string ShortText(const std::optional<double>& value) {
+  return value.has_value() ? absl::StrFormat("%.5g", *value) : "-";
+}
+
+std::string StepsText(const v1::GridHead& head, int column) {
+  return head.first_steps(column) == head.last_steps(column)
+             ? absl::StrCat(head.first_steps(column))
+             : absl::StrCat(head.first_steps(column), "-",
+                            head.last_steps(column));
+}
+
+std::string CsvField(const std::string& text) {
+  const std::string visible = VisibleText(text);
+  const bool formula = !visible.empty() && std::string("=+-@").find(
+                                               visible[0]) != std::string::npos;
+  return absl::StrCat("\"", formula ? "'" : "",
+                      absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\"");
+}
+
+}  // namespace rankprobe

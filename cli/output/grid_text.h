@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers, steps and names of a grid as texts of tables and csv files. Pure
+// functions.
+#ifndef RANKPROBE_CLI_OUTPUT_GRID_TEXT_H_
+#define RANKPROBE_CLI_OUTPUT_GRID_TEXT_H_
+
+#include <optional>
+#include <string>
+
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+// As dump.json has them: enough digits to get the number back.
+std::string ExactText(double value);
+// For a table; "-" for nothing.
+std::string ShortText(const std::optional<double>& value);
+// "17", or "16-31".
+std::string StepsText(const v1::GridHead& head, int column);
+// A field of a csv file, whatever a name holds; one that a spreadsheet would
+// take for a formula is text.
+std::string CsvField(const std::string& text);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_GRID_TEXT_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of a run differ in one statistic, over its steps; and the names
+// of what it has recorded.
+// Threads: may run in several threads at once over one Store.
+// Failure: as QueryGrid.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collector/store/store.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+// `write` gets the head, then each row; its first error ends the query.
+absl::Status QuerySeries(
+    Store* store, const v1::QuerySeriesRequest& request,
+    absl::FunctionRef<bool()> cancelled,
+    absl::FunctionRef<absl::Status(v1::SeriesReply)> write);
+
+absl::StatusOr<v1::ListModulesResponse> ListModules(
+    Store* store, const v1::ListModulesRequest& request);
+
+// The median of the finite ones; nothing where there are none.
+std::optional<double> MedianOf(std::vector<double> numbers);
+
+// |number - median| / |median|; infinite where `number` is not finite, or where
+// the median is 0 and `number` is not.
+double DeviationFrom(double median, double number);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/archive/step_summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "absl/numeric/bits.h"
+#include "collector/store/store.h"
+#include "dump_format/statistics_json.h"
+
+namespace rankprobe {
+namespace {
+
+// Numbers of the columns on disk. Behind each extreme are its count and how
+// many are not finite.
+enum SummaryField : uint8_t {
+  kFirstStep,
+  kLastStep,
+  kSteps,
+  kIncomplete,
+  kDeleted,
+  kMade,
+  kValues,
+  kNormValue,
+  kMaxValue = kNormValue + 3,
+  kMinValue = kMaxValue + 3,
+  kSummaryFields = kMinValue + 3
+};
+constexpr char kTileVersion = 1;
+constexpr uint8_t kConstantColumn = 0x10, kFloatColumn = 0x20;
+// Version and mask; field and kind.
+constexpr size_t kTileHead = 1 + 8, kTileColumnHead = 2;
+
+using TileColumn = std::array<double, kTileSlots>;
+
+bool IsNumberField(size_t field) {
+  return field == kNormValue || field == kMaxValue || field == kMinValue;
+}
+
+template <typename Bits>
+void AppendBits(Bits bits, std::string* out) {
+  for (size_t i = 0; i < sizeof(bits); ++i)
+    out->push_back(
+        static_cast<char>(static_cast<uint64_t>(bits) >> (8 * i) & 0xff));
+}
+
+uint64_t ReadBits(const char* bytes, size_t width) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < width; ++i)
+    bits |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  return bits;
+}
+
+bool IsFloat(double value) {
+  if (!std::isfinite(value)) return true;
+  return std::abs(value) <= std::numeric_limits<float>::max() &&
+         static_cast<double>(static_cast<float>(value)) == value;
+}
+
+void AppendNumberOf(double value, size_t width, bool floating,
+                    std::string* out) {
+  if (!floating) {
+    const auto number = static_cast<uint64_t>(value);
+    for (size_t i = 0; i < width; ++i)
+      out->push_back(static_cast<char>(number >> (8 * i) & 0xff));
+  } else if (width == 4) {
+    const auto number = static_cast<float>(value);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &number, sizeof(bits));
+    AppendBits(bits, out);
+  } else {
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    AppendBits(bits, out);
+  }
+}
+
+double NumberAt(const char* data, size_t width, bool floating) {
+  const uint64_t bits = ReadBits(data, width);
+  if (!floating) return static_cast<double>(bits);
+  if (width == 4) {
+    const auto narrow = static_cast<uint32_t>(bits);
+    float number = 0;
+    std::memcpy(&number, &narrow, sizeof(number));
+    return number;
+  }
+  double number = 0;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+// Equal bit by bit: a NaN equals itself, 0 is not -0.
+bool SameBits(double a, double b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,
+                      std::string* out) {
+  bool constant = true, zero = true, narrow = true;
+  double largest = 0;
+  for (size_t i = 0; i < count; ++i) {
+    constant = constant && SameBits(values[i], values[0]);
+    zero = zero && SameBits(values[i], 0);
+    narrow = narrow && IsFloat(values[i]);
+    if (values[i] > largest) largest = values[i];
+  }
+  if (zero) return;
+  const bool floating = IsNumberField(field);
+  const size_t width = floating           ? (narrow ? 4 : 8)
+                       : largest < 0x1p8  ? 1
+                       : largest < 0x1p16 ? 2
+                       : largest < 0x1p32 ? 4
+                                          : 8;
+  out->push_back(static_cast<char>(field));
+  out->push_back(static_cast<char>(width | (constant ? kConstantColumn : 0) |
+                                   (floating ? kFloatColumn : 0)));
+  for (size_t i = 0; i < (constant ? 1 : count); ++i)
+    AppendNumberOf(values[i], width, floating, out);
+}
+
+void PutExtreme(const StepExtreme& from, v1::StepExtreme* to) {
+  if (from.count == 0) return;
+  to->set_value(from.value);
+  to->set_count(from.count);
+  to->set_non_finite(from.non_finite);
+}
+
+StepExtreme TakeExtreme(const v1::StepExtreme& from) {
+  return {from.value(), from.count(), from.non_finite()};
+}
+
+}  // namespace
+
+void StepExtreme::Add(double number, bool smallest) {
+  Join({number, 1, std::isfinite(number) ? uint64_t{0} : 1}, smallest);
+}
+
+void StepExtreme::Join(const StepExtreme& other, bool smallest) {
+  if (other.count == 0) return;
+  if (count == 0 || (!std::isnan(value) &&
+                     (std::isnan(other.value) ||
+                      (smallest ? other.value < value : other.value > value))))
+    value = other.value;
+  count += other.count;
+  non_finite += other.non_finite;
+}
+
+void StepSummary::AddValue(bool given, const v1::TensorSummary& tensor) {
+  ++values;
+  if (const auto number = StatisticOf(tensor, kMax); number.has_value())
+    max.Add(*number, /*smallest=*/false);
+  if (const auto number = StatisticOf(tensor, kMin); number.has_value())
+    min.Add(*number, /*smallest=*/true);
+  if (given) return;
+  ++made;
+  if (const auto number = StatisticOf(tensor, kNorm); number.has_value())
+    norm.Add(*number, /*smallest=*/false);
+}
+
+void StepSummary::Join(const StepSummary& other) {
+  deleted += other.deleted;
+  if (other.steps == 0) return;
+  first_step =
+      steps == 0 ? other.first_step : std::min(first_step, other.first_step);
+  last_step = std::max(last_step, other.last_step);
+  steps += other.steps;
+  incomplete += other.incomplete;
+  made += other.made;
+  values += other.values;
+  norm.Join(other.norm, /*smallest=*/false);
+  max.Join(other.max, /*smallest=*/false);
+  min.Join(other.min, /*smallest=*/true);
+}
+
+StepSummary SummaryOf(int64_t step, const v1::RollupHead& head) {
+  StepSummary out;
+  if (head.deleted()) {
+    out.deleted = 1;
+    return out;
+  }
+  out.first_step = out.last_step = step;
+  out.steps = 1;
+  out.incomplete = head.incomplete() ? 1 : 0;
+  out.made = head.made();
+  out.values = head.values();
+  out.norm = TakeExtreme(head.norm());
+  out.max = TakeExtreme(head.max());
+  out.min = TakeExtreme(head.min());
+  return out;
+}
+
+void FillHead(const StepSummary& summary, v1::RollupHead* head) {
+  head->set_made(summary.made);
+  head->set_values(summary.values);
+  PutExtreme(summary.norm, head->mutable_norm());
+  PutExtreme(summary.max, head->mutable_max());
+  PutExtreme(summary.min, head->mutable_min());
+}
+
+void SummaryTileWriter::Put(uint32_t slot, const StepSummary& summary) {
+  present_ |= uint64_t{1} << slot;
+  slots_[slot].Join(summary);
+}
+
+std::string SummaryTileWriter::Encode(uint64_t tile) const {
+  std::string out;
+  if (present_ == 0) return out;
+  out.push_back(kTileVersion);
+  AppendBits(present_, &out);
+  const uint64_t begin = tile << (level_ * kSummaryBits);
+  std::array<TileColumn, kSummaryFields> columns{};
+  size_t count = 0;
+  for (uint64_t left = present_; left != 0; left &= left - 1, ++count) {
+    const auto slot = static_cast<size_t>(absl::countr_zero(left));
+    const StepSummary& from = slots_[slot];
+    const auto set = [&](size_t field, uint64_t number) {
+      columns[field][count] = static_cast<double>(number);
+    };
+    // Of a row of single steps they follow from the slot.
+    if (level_ > 1 && from.steps > 0) {
+      set(kFirstStep, static_cast<uint64_t>(from.first_step) - begin);
+      set(kLastStep, static_cast<uint64_t>(from.last_step) - begin);
+    }
+    set(kSteps, from.steps);
+    set(kIncomplete, from.incomplete);
+    set(kDeleted, from.deleted);
+    set(kMade, from.made);
+    set(kValues, from.values);
+    const auto set_extreme = [&](size_t field, const StepExtreme& extreme) {
+      columns[field][count] = extreme.value;
+      set(field + 1, extreme.count);
+      set(field + 2, extreme.non_finite);
+    };
+    set_extreme(kNormValue, from.norm);
+    set_extreme(kMaxValue, from.max);
+    set_extreme(kMinValue, from.min);
+  }
+  for (uint8_t field = 0; field < kSummaryFields; ++field)
+    AppendTileColumn(field, columns[field], count, &out);
+  return out;
+}
+
+absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
+                                                       int level,
+                                                       uint64_t tile) {
+  static_assert(kFields == kSummaryFields);
+  const absl::Status bad =
+      absl::DataLossError("a row of summaries cannot be read");
+  if (bytes.size() < kTileHead || bytes[0] != kTileVersion) return bad;
+  SummaryTileView view;
+  view.level_ = level;
+  view.tile_ = tile;
+  view.present_ = ReadBits(bytes.data() + 1, 8);
+  const auto count = static_cast<size_t>(absl::popcount(view.present_));
+  bytes.remove_prefix(kTileHead);
+  while (!bytes.empty()) {
+    if (bytes.size() < kTileColumnHead) return bad;
+    const auto field = static_cast<uint8_t>(bytes[0]);
+    const auto kind = static_cast<uint8_t>(bytes[1]);
+    bytes.remove_prefix(kTileColumnHead);
+    if (field >= kFields) return bad;
+    Column& column = view.columns_[field];
+    column.width = kind & 0x0f;
+    column.constant = (kind & kConstantColumn) != 0;
+    column.floating = (kind & kFloatColumn) != 0;
+    column.data = bytes.data();
+    const bool width_fits = column.floating
+                                ? column.width == 4 || column.width == 8
+                                : column.width > 0 && column.width <= 8;
+    const size_t size = column.width * (column.constant ? 1 : count);
+    if (!width_fits || bytes.size() < size ||
+        column.floating != IsNumberField(field))
+      return bad;
+    bytes.remove_prefix(size);
+  }
+  return view;
+}
+
+double SummaryTileView::At(size_t field, size_t index) const {
+  const Column& column = columns_[field];
+  if (column.width == 0) return 0;
+  return NumberAt(column.data + (column.constant ? 0 : index * column.width),
+                  column.width, column.floating);
+}
+
+template <typename Visit>
+void SummaryTileView::ForEach(size_t field, uint64_t slots,
+                              const Visit& visit) const {
+  for (uint64_t left = slots; left != 0; left &= left - 1) {
+    const int slot = absl::countr_zero(left);
+    const uint64_t below = (uint64_t{1} << slot) - 1;
+    visit(At(field, static_cast<size_t>(absl::popcount(present_ & below))));
+  }
+}
+
+uint64_t SummaryTileView::Sum(size_t field, uint64_t slots) const {
+  const Column& column = columns_[field];
+  if (column.width == 0) return 0;
+  if (column.constant) {
+    return static_cast<uint64_t>(At(field, 0)) *
+           static_cast<uint64_t>(absl::popcount(slots));
+  }
+  uint64_t sum = 0;
+  ForEach(field, slots,
+          [&](double number) { sum += static_cast<uint64_t>(number); });
+  return sum;
+}
+
+StepExtreme SummaryTileView::Extreme(size_t field, uint64_t slots,
+                                     bool smallest) const {
+  StepExtreme out;
+  out.count = Sum(field + 1, slots);
+  if (out.count == 0) return out;
+  out.non_finite = Sum(field + 2, slots);
+  // A slot without numbers has no say.
+  uint64_t with = slots;
+  if (!columns_[field + 1].constant) {
+    for (uint64_t left = slots; left != 0; left &= left - 1) {
+      const uint64_t slot = left & -left;
+      const auto index =
+          static_cast<size_t>(absl::popcount(present_ & (slot - 1)));
+      if (At(field + 1, index) == 0) with &= ~slot;
+    }
+  }
+  if (columns_[field].constant || columns_[field].width == 0) {
+    out.value = At(field, 0);
+    return out;
+  }
+  StepExtreme extreme;
+  ForEach(field, with, [&](double number) {
+    extreme.Join({number, 1, 0}, smallest);
+  });
+  out.value = extreme.value;
+  return out;
+}
+
+StepSummary SummaryTileView::Reduce(uint64_t slots, SummaryStat stat) const {
+  StepSummary out;
+  slots &= present_;
+  if (slots == 0) return out;
+  out.deleted = Sum(kDeleted, slots);
+  out.steps = Sum(kSteps, slots);
+  if (out.steps == 0) return out;
+  const uint64_t begin = tile_ << (level_ * kSummaryBits);
+  // Slots in which steps were not only deleted.
+  uint64_t with = slots;
+  if (!columns_[kSteps].constant) {
+    for (uint64_t left = slots; left != 0; left &= left - 1) {
+      const uint64_t slot = left & -left;
+      if (At(kSteps,
+             static_cast<size_t>(absl::popcount(present_ & (slot - 1)))) == 0)
+        with &= ~slot;
+    }
+  }
+  const int first = absl::countr_zero(with);
+  const int last = 63 - absl::countl_zero(with);
+  if (level_ == 1) {
+    out.first_step = static_cast<int64_t>(begin + static_cast<uint64_t>(first));
+    out.last_step = static_cast<int64_t>(begin + static_cast<uint64_t>(last));
+  } else {
+    const auto at = [&](size_t field, int slot) {
+      const uint64_t below = (uint64_t{1} << slot) - 1;
+      return static_cast<int64_t>(
+          begin +
+          static_cast<uint64_t>(At(
+              field, static_cast<size_t>(absl::popcount(present_ & below)))));
+    };
+    out.first_step = at(kFirstStep, first);
+    out.last_step = at(kLastStep, last);
+  }
+  out.incomplete = Sum(kIncomplete, slots);
+  out.made = Sum(kMade, slots);
+  out.values = Sum(kValues, slots);
+  const bool all = stat == SummaryStat::kAll;
+  if (all || stat == SummaryStat::kNorm)
+    out.norm = Extreme(kNormValue, slots, /*smallest=*/false);
+  if (all || stat == SummaryStat::kMax)
+    out.max = Extreme(kMaxValue, slots, /*smallest=*/false);
+  if (all || stat == SummaryStat::kMin)
+    out.min = Extreme(kMinValue, slots, /*smallest=*/true);
+  return out;
+}
+
+}  // namespace rankprobe

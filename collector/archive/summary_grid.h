@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The questions over ranks and steps that summaries answer: what QueryGrid says
+// of them, without the values of each step (docs/formats.md, "Summaries").
+// Threads: may run in several threads at once over one Store.
+// Failure: as QueryGrid.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collector/archive/step_summary.h"
+#include "collector/store/store.h"
+#include "dump_format/statistics.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+// Which summary has the answer; nothing: none has.
+std::optional<SummaryStat> SummaryFor(const v1::QueryGridRequest& request,
+                                      Stat stat);
+
+// False, and nothing written: the run's summaries do not say it.
+absl::StatusOr<bool> QuerySummaries(
+    Store* store, const v1::QueryGridRequest& request, SummaryStat stat,
+    size_t max_cells, absl::FunctionRef<bool()> cancelled,
+    absl::FunctionRef<absl::Status(v1::GridReply)> write);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
