@@ -298,6 +298,32 @@ def ranks(table: Table, scratch: Scratch, count: int = 1024, step_ms: int = 100)
     table.at_most("ranks_1024_switch", statistics.median(times), 1.0, "s")
 
 
+def archive(table: Table, scratch: Scratch, size: tuple[int, int, int]) -> None:
+    """Questions about a synthetic long run: in the collector's code, and as whole commands."""
+    directory = scratch / "archive"
+    directory.mkdir()
+    try:
+        made = subprocess.run([BIN / "bench_archive", directory / "data", *map(str, size)], stdout=subprocess.PIPE, text=True,
+                              check=True)
+        for line in made.stdout.splitlines():
+            name, value, limit, _ = line.split()
+            if limit == "-":
+                table.info(name, float(value))
+            else:
+                table.at_most(name, float(value), float(limit.removeprefix("<=")))
+        running = Collector(directory, data_dir=directory / "data").start()
+        try:
+            ask = [BIN / "rankprobe", "query", "--collector", running.address, "--json", "--run"]
+            call = "Module.layers.7.block.3.Linear.forward.0.output.0"
+            for name, question in (("overview", ["ranks", "--rows", "rank"]), ("one_call", ["pages", call])):
+                times = [timed([*ask, *question]) for _ in range(5)]
+                table.info(f"archive.{name}_command", statistics.median(times), "s")
+        finally:
+            running.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def analysis(table: Table, scratch: Scratch) -> None:
     """Beside msprobe where there is one; several minutes, nearly all of them msprobe's."""
     python = BUILD.parent / "venv-interop" / "bin" / "python"
@@ -314,11 +340,12 @@ def analysis(table: Table, scratch: Scratch) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = "kernels,agent,store,ingest,steps,dedup,export,export_small,ranks"
-    parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe")
+    parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe, and archive")
+    parser.add_argument("--archive", default="1024,10000,5000", help="ranks, steps and calls of part archive")
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
     flags = parser.parse_args()
     wanted = flags.only.split(",")
-    unknown = set(wanted) - {*parts.split(","), "analysis"}
+    unknown = set(wanted) - {*parts.split(","), "analysis", "archive"}
     if unknown:
         parser.error(f"no part named {', '.join(sorted(unknown))}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -351,6 +378,7 @@ def main() -> int:
         "export_small": lambda: export_small(table, scratch, flags.rounds),
         "ranks": lambda: ranks(table, scratch),
         "analysis": lambda: analysis(table, scratch),
+        "archive": lambda: archive(table, scratch, tuple(map(int, flags.archive.split(",")))),
     }
     try:
         for part in wanted:

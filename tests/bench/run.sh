@@ -8,13 +8,15 @@
 #                                              ingest, steps, dedup, export, export_small, ranks
 #   ./tests/bench/run.sh --only analysis       beside msprobe (RANKPROBE_MSPROBE, or that of
 #                                              the interop stage); about ten minutes
+#   ./tests/bench/run.sh --only archive        a run of 1,024 ranks x 10,000 steps; some minutes, 2 GB
+#                                              (--archive RANKS,STEPS,CALLS: a smaller one)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 case ${1:-} in
-  -h | --help) sed -n '3,10p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '3,12p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 install_packages
 build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \
-  bench_null_sink bench_ingest bench_ranks bench_torch bench_steps
+  bench_null_sink bench_ingest bench_archive bench_ranks bench_torch bench_steps
 say "Budgets: name value limit met|missed"
 RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR exec python3 "$RANKPROBE_ROOT/tests/bench/end_to_end.py" "$@"

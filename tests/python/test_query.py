@@ -125,8 +125,42 @@ def test_steps_that_are_not_whole_are_named(recorded) -> None:
     assert "0 are not whole, 2 more were deleted" in result.stdout
 
 
-def test_reindex_rolls_up_what_has_not_ended(collector, dump) -> None:
-    """A rank that died within a step: the archive waits for its end, reindex does not."""
+def test_how_ranks_differ(recorded) -> None:
+    """Each number is one of a rank's, and the rank that went bad is the one astray."""
+    head, series = rows(recorded.cli("query", "--run", "time", "--over-ranks", "--json", "Module.0.Linear.forward*").stdout)
+    _, of_ranks = rows(recorded.cli("query", "--run", "time", "--ranks", "0", "--json", "Module.0.Linear.forward*").stdout)
+    row = series["Module.0.Linear.forward.0.output.0"]
+    assert [int(s) for s in head["first_steps"]] == list(range(STEPS))
+    for step in range(STEPS):
+        numbers = {row[of]["cells"][step] for of in ("smallest", "largest")}
+        if step < BAD:
+            assert of_ranks["Module.0.Linear.forward.0.output.0"]["cells"][step] in numbers
+            assert {int(row[of]["ranks"][step]) for of in ("smallest", "largest")} == {0, 1}
+            assert math.isclose(row["median"]["cells"][step], sum(numbers) / 2)
+        else:
+            assert int(row["deviation"]["ranks"][step]) == 1 and math.isinf(float(row["deviation"]["cells"][step]))
+    text = recorded.cli("query", "--run", "time", "--over-ranks", "--rows", "module", "*.forward*.output.0").stdout
+    line = next(line.split() for line in text.splitlines() if line.startswith("Module.0.Linear"))
+    assert line[5:8] == ["inf", "1", str(BAD)], text
+    table = list(csv.reader(io.StringIO(recorded.cli("query", "--run", "time", "--over-ranks", "--csv", "Module.0.*").stdout)))
+    assert table[0][:4] == ["name", "steps", "smallest", "smallest_rank"] and (len(table) - 1) % STEPS == 0
+    refused = recorded.cli("query", "--run", "time", "--over-ranks", "--rows", "rank", check=False)
+    assert refused.returncode == 2 and "over ranks" in refused.stderr
+
+
+def test_names_are_listed(recorded) -> None:
+    deadline = time.monotonic() + 60
+    while "not rolled up" in (text := recorded.cli("query", "--run", "time", "--names", "--rows", "module").stdout):
+        assert time.monotonic() < deadline
+    names = {line.split()[0] for line in text.splitlines()[1:]}
+    assert {"Module.0.Linear", "Module.1.ReLU", "Module.2.Linear"} <= names
+    one = recorded.cli("query", "--run", "time", "--names", "--limit", "1").stdout
+    assert "more names" in one and len(one.splitlines()) == 3
+    assert "name,values" in recorded.cli("query", "--run", "time", "--names", "--csv", "nosuch").stdout
+
+
+def test_a_step_that_never_ends_is_rolled_up(collector, dump) -> None:
+    """A rank that died within a step: when nothing came for a while the archive waits no longer for its end."""
     script = SCRIPT.replace("    debugger.stop()", "    if step == 3:\n        for _ in range(5000): torch.relu(x)\n"
                             "        sys.stdin.read()\n    debugger.stop()")
     assert script != SCRIPT
@@ -146,7 +180,6 @@ def test_reindex_rolls_up_what_has_not_ended(collector, dump) -> None:
     rank.kill()
     rank.wait()
     before = collector.cli("query", "--run", "died", "--of", "all", "--json", check=False).stdout.splitlines()[1:]
-    assert "1 of 4 rank-steps will be rolled up" in collector.cli("reindex", "--run", "died").stdout
     rolled_up(4)
     assert collector.cli("query", "--run", "died", "--of", "all", "--json", check=False).stdout.splitlines()[1:] == before
     assert collector.json("reindex", "--run", "died") == {"rank_steps": 4, "queued": 0}
