@@ -92,6 +92,20 @@ def test_which_rank_went_bad_first(recorded) -> None:
     assert not any(first["non_finite"][:BAD])
 
 
+def test_heat_shades_rows_on_one_scale(recorded) -> None:
+    lines = recorded.cli("query", "--run", "time", "--rows", "rank", "--heat").stdout.splitlines()
+    table = {line.split()[0]: line.split(None, 6)[6] for line in lines if line.startswith("rank")}
+    assert set(table["rank0"]) <= set("\u00b7\u2591\u2592\u2593\u2588") and len(table["rank0"]) == STEPS
+    assert table["rank1"].endswith("!" * (STEPS - BAD))
+    numbers = csv.reader(io.StringIO(recorded.cli("query", "--run", "time", "--rows", "rank", "--csv").stdout))
+    pairs = sorted((float(number), "\u00b7\u2591\u2592\u2593\u2588".index(table[name][step])) for name, *row in list(numbers)[1:]
+                   for step, number in enumerate(row) if math.isfinite(float(number)))
+    shades = [shade for _, shade in pairs]
+    assert shades == sorted(shades) and shades[0] == 0 and shades[-1] == 4, "a larger number, of whichever rank, is no lighter"
+    low, high = next(line for line in lines if "shades from" in line).partition("shades from ")[2].partition(",")[0].split(" to ")
+    assert 0 < float(low) < float(high)
+
+
 def test_csv_and_choices(recorded) -> None:
     text = recorded.cli("query", "--run", "time", "*.parameters_grad*.weight", "--csv", "--from-step", "2", "--to-step", "4",
                         "--ranks", "0", "--statistic", "max", "--reduce", "min").stdout
