@@ -48,7 +48,9 @@ def histogram(elements: Any) -> Optional[dict[str, Any]]:
     low, high = float(finite.min()), float(finite.max())
     # Widths of bins overflow with numbers of both ends of double.
     counts, edges = numpy.histogram(finite, _BINS if math.isfinite(high - low) else [low, 0.0, high])
-    return {"min": low, "max": high, "num": float(finite.size), "sum": float(finite.sum()), "sum_squares": float(numpy.square(finite).sum()),
+    with numpy.errstate(over="ignore"):
+        total, squares = float(finite.sum()), float(numpy.square(finite).sum())
+    return {"min": low, "max": high, "num": float(finite.size), "sum": total, "sum_squares": squares,
             "bucket_limit": edges[1:].tolist(), "bucket": counts.astype("f8").tolist()}
 
 
