@@ -134,7 +134,7 @@ def test_a_run_in_json(start_view, recorded) -> None:
     view = start_view(recorded.address, "--json")
     about = view.ask("GET", "/api/v1/about", headers={"Authorization": f"Bearer {view.token}"})
     assert json.loads(about.read()) == {"version": recorded.cli("--version").stdout.split()[1],
-                                        "collector": recorded.address}
+                                        "collector": recorded.address, "root": ""}
     (run,) = view.call("ArchiveService/ListRuns")["runs"]
     assert run["run"] == "shown" and run["steps"] == str(STEPS)
     steps = view.call("ArchiveService/ListSteps", run="shown")["steps"]

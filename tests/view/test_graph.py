@@ -47,12 +47,13 @@ def root(tmp_path_factory) -> pathlib.Path:
     for step in (0, 5):
         for rank in (0, 2):
             graphs.copy_rank("cnn_stat_mix", dumps / "many" / f"step{step}" / f"rank{rank}", _plant if (step, rank) == (5, 2) else None)
+            graphs.copy_rank("cnn_stat_mix", dumps / "clean" / f"step{step}" / f"rank{rank}")
     for rank, directory in enumerate(graphs.ranks_of("ddp_stat_mix")):
         shutil.copytree(directory, dumps / "ddp" / "step0" / f"rank{rank}")
     graphs.make_database(root, "ours_planted", "-tp", dumps / "planted", "-gp", dumps / "golden", "-oc")
     graphs.make_database(root, "ours_renamed", "-tp", dumps / "renamed", "-gp", dumps / "golden")
     graphs.make_database(root, "ours_build", "-tp", dumps / "planted", "-oc")
-    graphs.make_database(root, "ours_many", "-tp", dumps / "many", "-gp", dumps / "many")
+    graphs.make_database(root, "ours_many", "-tp", dumps / "many", "-gp", dumps / "clean")
     graphs.make_database(root, "ours_ddp_build", "-tp", dumps / "ddp")
     graphs.make_database(root, "ours_ddp", "-tp", dumps / "ddp", "-gp", dumps / "ddp")
     return root
@@ -122,7 +123,7 @@ def test_e2_database_step_rank_and_micro_step_are_chosen(page, files, root) -> N
     boxes.wait("DefaultModel")
     page.get_by_label("Step", exact=True).select_option("5")
     page.get_by_label("Rank", exact=True).select_option("2")
-    page.locator(".chip", has_text=re.compile("^ ?error [1-9]")).wait_for()
+    page.locator(".chip", has_text=re.compile(r"^\s*error [1-9]")).wait_for()
     page.get_by_label("Step", exact=True).select_option("0")
     page.locator(".chip", has_text="error 0").wait_for()
     page.get_by_role("button", name="All ranks and steps").click()
@@ -324,7 +325,7 @@ def test_e9_match_by_hand_save_load_and_take_apart(page, files, root) -> None:
     reference.double_click("Module.relu.ReLU.forward.0")
     reference.wait(RELU)
     reference.click(RELU)
-    card.get_by_text("Partner").wait_for()
+    card.get_by_role("link", name=RELU, exact=True).wait_for()
     # Judged like all others: its output has a NaN.
     Boxes(page).wait_status("Functional.gelu.0.forward", "error")
     card.locator("tbody tr", has_text="error").first.wait_for()
@@ -344,7 +345,7 @@ def test_e9_match_by_hand_save_load_and_take_apart(page, files, root) -> None:
     page.get_by_role("button", name="Undo all").click()
     page.get_by_label("Load a mapping").set_input_files(saved)
     page.get_by_text("2 pairs read").wait_for()
-    card.get_by_text("Partner").wait_for()
+    card.get_by_role("link", name=RELU, exact=True).wait_for()
     page.get_by_label("Load a mapping").set_input_files({"name": "x.config", "mimeType": "application/json", "buffer": b"[1]"})
     page.get_by_role("alert").filter(has_text="no mapping").wait_for()
     # Nodes of two kinds are no pair, and it says so.
@@ -525,7 +526,7 @@ def test_every_database_of_the_real_msprobe_opens(page, files, root, name: str) 
         Boxes(page, 1).wait("DefaultModel")
     page.get_by_role("button", name="Open all", exact=True).click()
     page.wait_for_function("document.querySelector('#graph-0').graphView.layout.count === document.querySelector('#graph-0').graphView.layout.nodes.length")
-    _say(page, "Search", "conv2d" if "transformer" not in name else "linear")
+    _say(page, "Search", "linear")
     page.get_by_role("button", name="Next").click()
     page.locator(".graph .card").get_by_text(re.compile("Save as csv|It has no values")).first.wait_for()
 
@@ -567,7 +568,7 @@ def test_nothing_outside_the_root_is_reached(files, root, tmp_path) -> None:
     (root / "link.vis.db").symlink_to(tmp_path / "outside.vis.db")
     (root / "up").symlink_to(tmp_path)
     try:
-        for db in ("../outside.vis.db", str(tmp_path / "outside.vis.db"), "link.vis.db", "up/outside.vis.db", "dumps/../../x.vis.db", "a\0.vis.db", "/proc/self/environ", ".vis.db", "@1", "@-1"):
+        for db in ("../outside.vis.db", str(tmp_path / "outside.vis.db"), "link.vis.db", "up/outside.vis.db", "dumps/../../x.vis.db", "a\0.vis.db", "/proc/self/environ", ".vis.db", "@999", "@-1", "@"):
             assert "error" in _ask(files, "Open", {"db": db}), db
         assert not {"link.vis.db", "up/outside.vis.db"} & {one["path"] for one in _ask(files, "List", {})["databases"]}
         for target in ("..", "../..", "up", "/etc", "run:x"):

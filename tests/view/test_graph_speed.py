@@ -16,13 +16,19 @@ from conftest import PICTURES, View, open_page
 ROUNDS = int(os.environ.get("RANKPROBE_GRAPH_SPEED_ROUNDS", "5"))
 # Milliseconds; frames a second at least.
 BUDGETS = {"first paint": 500, "expand": 50, "search": 100, "frames a second": 50}
+# Said, without a budget: every node is there to be searched and counted.
+WHOLE = "whole graph"
 
 FIRST_PAINT = """address => new Promise(done => {
     const begin = performance.now();
     location.hash = address;
+    let first = 0;
     const look = () => {
-        const views = ['#graph-0', '#graph-1'].map(id => document.querySelector(id)?.graphView);
-        if (views.every(view => view !== undefined && view.paints > 0)) done(performance.now() - begin);
+        const views = [...document.querySelectorAll('.graph-view')].map(element => element.graphView);
+        const painted = views.length > 0 && views.every(view => view !== undefined && view.paints > 0);
+        if (painted && first === 0) first = performance.now() - begin;
+        // All of it is there when the count behind the root is.
+        if (painted && views.every(view => view.scene.side.names.length > 100000)) done([first, performance.now() - begin]);
         else requestAnimationFrame(look);
     };
     look();
@@ -30,7 +36,7 @@ FIRST_PAINT = """address => new Promise(done => {
 # From the double click to the end of the frame in which both sides show it.
 EXPAND = """name => new Promise(done => {
     const element = document.querySelector('#graph-0');
-    const views = ['#graph-0', '#graph-1'].map(id => document.querySelector(id).graphView);
+    const views = [...document.querySelectorAll('.graph-view')].map(element => element.graphView);
     const side = views[0].scene.side;
     const node = side.numbers.get(name);
     views[0].reveal(node);
@@ -89,49 +95,53 @@ def big(tmp_path_factory) -> Any:
     nodes = big_graph.write_dump(root / "dumps" / "target" / "step0" / "rank0", wrong=frozenset({60_000, 90_000}))
     big_graph.write_dump(root / "dumps" / "reference" / "step0" / "rank0")
     assert nodes > 100_000
-    big_graph.visualize(root / "out", root / "dumps" / "target", root / "dumps" / "reference").rename(root / "big.vis.db")
+    big_graph.visualize(root / "out", root / "dumps" / "target", root / "dumps" / "reference").rename(root / "compare.vis.db")
+    big_graph.visualize(root / "out2", root / "dumps" / "target").rename(root / "build.vis.db")
     view = View("--root", root)
     yield view, root
     view.stop()
 
 
-def test_a_graph_of_100_000_nodes_is_within_its_budgets(browser, big) -> None:
+@pytest.mark.parametrize("name", ["build", "compare"])
+def test_a_graph_of_100_000_nodes_a_side_is_within_its_budgets(browser, big, name: str) -> None:
     view, root = big
-    taken: dict[str, list[float]] = {name: [] for name in BUDGETS}
+    taken: dict[str, list[float]] = {name: [] for name in (*BUDGETS, WHOLE)}
     load = os.getloadavg()[0]
     worst = 0.0
     for i in range(ROUNDS):
-        with open_page(browser, view, "graph_speed") as page:
-            page.get_by_role("link", name="big.vis.db").wait_for()
-            taken["first paint"].append(page.evaluate(FIRST_PAINT, "#/graph?db=big.vis.db"))
+        with open_page(browser, view, f"graph_speed_{name}") as page:
+            page.get_by_role("link", name=f"{name}.vis.db").wait_for()
+            first, whole = page.evaluate(FIRST_PAINT, f"#/graph?db={name}.vis.db")
+            taken["first paint"].append(first)
+            taken[WHOLE].append(whole)
             for layer in (i, i + 20, i + 40):
                 taken["expand"].append(page.evaluate(EXPAND, f"Module.model.layers.{layer}.Layer.forward.0"))
             taken["search"].append(page.evaluate(SEARCH, f"GELU.{i + 1}7"))
             page.get_by_label("Search", exact=True).fill("")
             page.get_by_label("Search", exact=True).press("Enter")
             page.get_by_role("button", name="Open all", exact=True).click()
-            page.wait_for_function("document.querySelector('#graph-1').graphView.layout.count > 100000")
+            page.wait_for_function("[...document.querySelectorAll('.graph-view')].every(element => element.graphView.layout.count > 100000)")
             frames, slowest = page.evaluate(SCROLL, 2000)
             taken["frames a second"].append(frames)
             worst = max(worst, slowest)
-    lines = [f"{(root / 'big.vis.db').stat().st_size / 1e6:.0f} MB, load {load:.1f} before and {os.getloadavg()[0]:.1f} after, slowest frame {worst:.0f} ms"]
+    lines = [f"{name}: {(root / f'{name}.vis.db').stat().st_size / 1e6:.0f} MB, load {load:.1f} before and {os.getloadavg()[0]:.1f} after, slowest frame {worst:.0f} ms"]
     failed = []
-    for name, budget in BUDGETS.items():
-        median = statistics.median(taken[name])
-        better = median >= budget if name == "frames a second" else median <= budget
-        lines.append(f"{name}: budget {budget}, median {median:.1f} of {len(taken[name])} ({min(taken[name]):.1f} to {max(taken[name]):.1f}){'' if better else ' MISSED'}")
-        if (median < budget / 10) if name == "frames a second" else (median > budget * 10):
+    for what, budget in {**BUDGETS, WHOLE: None}.items():
+        median = statistics.median(taken[what])
+        missed = budget is not None and (median < budget if what == "frames a second" else median > budget)
+        lines.append(f"{what}: budget {budget}, median {median:.1f} of {len(taken[what])} ({min(taken[what]):.1f} to {max(taken[what]):.1f}){' MISSED' if missed else ''}")
+        if budget is not None and ((median < budget / 10) if what == "frames a second" else (median > budget * 10)):
             failed.append(lines[-1])
     print("\n" + "\n".join(lines))
     PICTURES.mkdir(parents=True, exist_ok=True)
-    (PICTURES / "graph_speed.json").write_text(json.dumps(taken, indent=1))
+    (PICTURES / f"graph_speed_{name}.json").write_text(json.dumps(taken, indent=1))
     assert failed == []
 
 
 def test_the_first_bad_call_of_100_000_is_one_click_away(browser, big) -> None:
     view, _ = big
     with open_page(browser, view, "graph_first_bad") as page:
-        page.goto(f"{view.origin}/#/graph?db=big.vis.db")
+        page.goto(f"{view.origin}/#/graph?db=compare.vis.db")
         page.get_by_role("button", name="First bad call", exact=True).click()
         page.locator(".graph .card h2").wait_for()
         name = page.locator(".graph .card h2").inner_text()

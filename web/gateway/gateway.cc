@@ -259,6 +259,7 @@ const std::vector<Gateway::Row>& Gateway::Rows() {
 
 Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
   KeepGrpc();
+  if (options_.collector.empty()) return;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   // A page stays open while a collector restarts: gRPC would not try again for

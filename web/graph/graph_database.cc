@@ -349,7 +349,9 @@ absl::StatusOr<std::string> GraphDatabase::ChildrenJson(
       SqliteRows rows,
       database_->Query(absl::StrCat(
           "SELECT node_name, node_type, ", Column("precision_index", "NULL"),
-          ", ", Column("sub_nodes", "NULL"),
+          ", ", Column("sub_nodes", "NULL"), ", ",
+          Column("matched_node_link", "NULL"), ", ",
+          Column("overflow_level", "NULL"), ", ", Column("micro_step_id", "0"),
           " FROM tb_nodes WHERE step = ? AND rank = ? AND data_source = ? AND "
           "up_node = ? ORDER BY node_order LIMIT 100000")));
   rows.Bind(1, step).Bind(2, rank).Bind(3, side).Bind(4, parent);
@@ -366,7 +368,10 @@ absl::StatusOr<std::string> GraphDatabase::ChildrenJson(
     absl::StrAppend(
         &out,
         ",\"precision\":", precision >= 0 && precision <= 1 ? precision : -1,
-        ",\"leaf\":", rows.Text(3).size() > 2 ? "false" : "true", "}");
+        ",\"leaf\":", rows.Text(3).size() > 2 ? "false" : "true",
+        ",\"partner\":", JsonString(LastOfList(rows.Text(4)).value_or("")),
+        ",\"overflow\":\"", std::string(1, OverflowLetter(rows.Text(5))),
+        "\",\"microStep\":", rows.Int(6), "}");
   }
   out.append("]}");
   return out;

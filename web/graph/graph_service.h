@@ -19,6 +19,7 @@
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 

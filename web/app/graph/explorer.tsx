@@ -36,6 +36,8 @@ interface Props {
   // Clicked while something waits for a node of the other side; true: taken.
   onPick?: (side: number, node: number) => boolean;
   file: string;
+  // False: more of the graph is on its way, and nothing is said of what is not there.
+  whole?: boolean;
 }
 
 const MOST_OPENED = 200_000;
@@ -243,6 +245,7 @@ export function Explorer(props: Props) {
             <button onClick={() => step(1)} disabled={found.length === 0}>{t("Next")}</button>
           </span>
         )}
+        {props.whole === false && <span class="note" aria-busy="true">{t("Loading …")}</span>}
         <span class="grow" />
         <button onClick={() => graph.sides.forEach((_, i) => openBelow(i, -1, 1))}>{t("Open all")}</button>
         <button onClick={() => { graph.sides.forEach((side, i) => { open[i].fill(0); open[i].set(firstOpen(side)); }); refresh(); }}>{t("Close all")}</button>
@@ -254,7 +257,7 @@ export function Explorer(props: Props) {
         <button aria-expanded={help} onClick={() => setHelp(!help)}>{t("Keys")}</button>
       </div>
       {help && <Keys />}
-      {query.node !== undefined && chosenNode < 0 && <p class="failure" role="alert">{t("There is no node {0} here.", query.node)}</p>}
+      {query.node !== undefined && chosenNode < 0 && props.whole !== false && <p class="failure" role="alert">{t("There is no node {0} here.", query.node)}</p>}
       {graph.faults > 0 && <p class="failure">{t("{0} nodes name a parent or a partner that is not there, stand in a circle, or have the name of another: they are shown at the top.", count(graph.faults))}</p>}
       <div class={`graph-body${listed ? " listed" : ""}`}>
         {listed && (

@@ -58,7 +58,7 @@ export function usePairs(db: string, step: number, rank: number, graph: GraphDat
     const judged: Pairs["judged"] = [];
     const byTarget = new Map<string, JudgedPair>();
     const refused: string[] = [];
-    known.results.forEach((result, i) => {
+    if (graph !== undefined) known.results.forEach((result, i) => {
       const [a, b] = known.matched[i] ?? ["", ""];
       const target = graph?.sides[0].numbers.get(a);
       const reference = graph?.sides[1]?.numbers.get(b);

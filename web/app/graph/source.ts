@@ -66,8 +66,52 @@ export const openGraph = (db: string, signal?: AbortSignal) => call<GraphAbout>(
 export const loadNode = (db: string, step: number, rank: number, side: string, node: string, signal?: AbortSignal) =>
   call<NodeDetail>("Graph/Node", { db, step, rank, side, node }, signal);
 
-export async function loadGraph(db: string, step: number, rank: number, signal?: AbortSignal): Promise<GraphData> {
+interface Child {
+  name: string;
+  kind: number;
+  precision: number;
+  leaf: boolean;
+  partner: string;
+  overflow: string;
+  microStep: number;
+}
+
+// The first levels alone, down to where there is a choice: to look at until all is there.
+async function loadTop(db: string, step: number, rank: number, sides: string[], signal?: AbortSignal): Promise<GraphData> {
+  const tops = await Promise.all(sides.map(async (side) => {
+    const found: { child: Child; parent: number }[] = [];
+    let level = [-1];
+    for (let depth = 0; depth < 5 && level.length > 0 && level.length <= 2; ++depth) {
+      const next: number[] = [];
+      for (const parent of level) {
+        const { children } = await call<{ children: Child[] }>("Graph/Children", { db, step, rank, side, node: parent < 0 ? "" : found[parent].child.name }, signal);
+        for (const child of children.slice(0, 5000)) {
+          if (!child.leaf) next.push(found.length);
+          found.push({ child, parent });
+        }
+      }
+      level = next;
+    }
+    return found;
+  }));
+  const numbers = tops.map((found) => new Map(found.map(({ child }, i) => [child.name, i])));
+  return graphOf(tops.map((found, side): SideColumns => ({
+    source: sides[side], names: found.map(({ child }) => child.name), parents: found.map(({ parent }) => parent), kinds: found.map(({ child }) => String(child.kind)).join(""),
+    precision: found.map(({ child }) => child.precision), overflow: found.map(({ child }) => child.overflow).join(""), microSteps: found.map(({ child }) => child.microStep),
+    flags: "0".repeat(found.length),
+    // A partner that is not among the first levels is one all the same: it is never asked for before all is there.
+    partners: sides.length < 2 ? undefined : found.map(({ child }) => (child.partner === "" ? -1 : (numbers[1 - side].get(child.partner) ?? 0))),
+  })), 0);
+}
+
+export async function loadGraph(db: string, step: number, rank: number, compare: boolean, signal: AbortSignal, partial: (graph: GraphData) => void): Promise<GraphData> {
+  let whole = false;
+  const top = loadTop(db, step, rank, compare ? ["NPU", "Bench"] : ["NPU"], signal).then(
+    (graph) => !whole && graph.sides.every((side) => side.names.length > 0) && partial(graph), () => undefined);
+  // The few rows of the first levels go before all of them.
+  await Promise.race([top, new Promise((done) => setTimeout(done, 150))]);
   const { sides, faults } = await call<{ sides: SideColumns[]; faults: number }>("Graph/Graph", { db, step, rank }, signal);
+  whole = true;
   return graphOf(sides, faults);
 }
 

@@ -6,7 +6,7 @@ import { count, quoted } from "../format";
 import { Explorer, type Chosen } from "../graph/explorer";
 import { HandMatching, usePairs } from "../graph/matching";
 import { NodeDetails } from "../graph/details";
-import { withPairs } from "../graph/model";
+import { withPairs, type GraphData } from "../graph/model";
 import { buildGraph, loadGraph, openGraph, summarize, type GraphAbout, type GraphSource, type PlaceSummary } from "../graph/source";
 import { useLoaded } from "../load";
 import { Command, Empty, Failure, Select, Show } from "../parts/basics";
@@ -73,8 +73,8 @@ function OnePlace({ db, about, source }: { db: string; about: GraphAbout; source
   const number = (text: string | undefined, among: number[]) => (text !== undefined && /^\d+$/.test(text) ? Number(text) : among[0]);
   const step = number(query.step, about.steps);
   const rank = number(query.rank, about.ranks);
-  const loaded = useLoaded(`columns ${db} ${step} ${rank}`, (signal) => loadGraph(db, step, rank, signal));
-  const pairs = usePairs(db, step, rank, loaded.value);
+  const loaded = useLoaded<GraphData>(`columns ${db} ${step} ${rank}`, (signal, partial) => loadGraph(db, step, rank, about.compare, signal, partial));
+  const pairs = usePairs(db, step, rank, loaded.loading ? undefined : loaded.value);
   const graph = useMemo(() => loaded.value && withPairs(loaded.value, pairs.judged, pairs.apart), [loaded.value, pairs.judged, pairs.apart]);
   const [overview, setOverview] = useState(query.places === "1");
   useEffect(() => setOverview(query.places === "1"), [query.places]);
@@ -97,7 +97,7 @@ function OnePlace({ db, about, source }: { db: string; about: GraphAbout; source
           <Explorer graph={graph} titles={titles} microSteps={about.microSteps} place={place} file={`step${step}_rank${rank}`}
             colourings={about.compare ? (about.overflowCheck ? ["precision", "overflow"] : ["precision"]) : ["overflow"]}
             menu={(side, node) => pairs.menu(graph, side, node)} onPick={(side, node) => pairs.pick(graph, side, node)}
-            details={(chosen: Chosen | undefined, choose) => (
+            whole={!loaded.loading} details={(chosen: Chosen | undefined, choose) => (
               <>
                 {about.compare && <HandMatching db={db} step={step} rank={rank} graph={graph} pairs={pairs} chosen={chosen} onDisk={source.db !== undefined} />}
                 <NodeDetails db={db} about={about} graph={graph} titles={titles} step={step} rank={rank} chosen={chosen} hand={pairs.byTarget} choose={choose} actions={null} />

@@ -94,7 +94,7 @@ export function TextField(props: { label: string; value: string; placeholder?: s
 export function Select(props: { label: string; value: string; of: [string, string][]; onChange: (value: string) => void }) {
   return (
     <Field label={props.label}>
-      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+      <select aria-label={props.label} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
         {props.of.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
       </select>
     </Field>
