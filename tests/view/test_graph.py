@@ -139,9 +139,11 @@ def test_e2_database_step_rank_and_micro_step_are_chosen(page, files, root) -> N
     call = {"input_args": [], "input_kwargs": {}, "output": [{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [1], "Max": 1.0, "Min": 1.0, "Mean": 1.0, "Norm": 1.0, "requires_grad": False}]}
     names = [f"Torch.relu.{i}.forward" for i in range(2)]
     (dump / "dump.json").write_text(json.dumps({"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None, "data": dict.fromkeys(names, call)}))
-    (dump / "construct.json").write_text(json.dumps({name: [None, i] for i, name in enumerate(names)}))
+    (dump / "construct.json").write_text(json.dumps({**{name: [None, i] for i, name in enumerate(names)}, "megatron_micro_step_number": 1}))
     (dump / "stack.json").write_text("{}")
     _open(page, files, "target=dumps/micro")
+    page.get_by_role("button", name="Open all", exact=True).click()
+    boxes.wait(names[0])
     page.get_by_label("Micro step").select_option("1")
     boxes.gone(names[0])
     boxes.wait(names[1])

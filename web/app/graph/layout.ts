@@ -27,7 +27,15 @@ export interface Layout {
 
 export function layOut(side: Side, open: Uint8Array, microStep: number): Layout {
   const total = side.names.length;
-  const seen = (node: number) => microStep < 0 || side.microSteps[node] === microStep || side.parents[node] < 0;
+  // Of a micro step, and what is around it.
+  const wanted = microStep < 0 ? undefined : new Uint8Array(total);
+  if (wanted !== undefined) {
+    for (let i = 0; i < total; ++i) {
+      if (side.microSteps[i] !== microStep || !isLeaf(side, i)) continue;
+      for (let at = i; at >= 0 && wanted[at] === 0; at = side.parents[at]) wanted[at] = 1;
+    }
+  }
+  const seen = (node: number) => wanted === undefined || wanted[node] === 1;
   const nodes = new Int32Array(total);
   const placeOf = new Int32Array(total).fill(-1);
   const end = new Int32Array(total);

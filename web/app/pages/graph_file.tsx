@@ -122,7 +122,7 @@ function Places({ db, about, step, rank }: { db: string; about: GraphAbout; step
     <Show of={loaded}>
       {(places) => (
         <Table rows={places} columns={columns} file="places.csv" label={t("All ranks and steps")} heightPx={240} rowKey={(one) => `${one.step} ${one.rank}`}
-          rowClass={(one) => (one.step === step && one.rank === rank ? "chosen" : one.error + one.critical > 0 ? "bad" : "")}
+          rowClass={(one) => `${one.step === step && one.rank === rank ? "chosen" : ""} ${one.error + one.critical > 0 ? "bad" : ""}`}
           onOpen={(one) => setQuery({ step: one.step, rank: one.rank })} />
       )}
     </Show>
