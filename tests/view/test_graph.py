@@ -1,105 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every feature E1 to E16 of the graph in Chromium, by `rankprobe view --root` without a collector: over databases of the real
-msprobe, over our own, and over dumps without one."""
+"""Every feature E1 to E16 of the graph in Chromium, over databases of the real msprobe, over our own, and over dumps without one."""
 
 from __future__ import annotations
 
 import csv
 import json
-import pathlib
 import re
 import shutil
-import socket
 import sqlite3
-import urllib.error
-import urllib.request
-from typing import Any, Iterator
 
 import graphs
 import pytest
-from conftest import PICTURES, View, open_page
+from conftest import View, open_page
+from graph_fixtures import LINEAR, RELU, ask, details, files, open_graph, page, root, say  # noqa: F401
 from graphs import Boxes
-
-LINEAR = "Functional.linear.0.forward"
-RELU = "Functional.relu.0.forward"
-
-
-def _plant(data: dict) -> None:
-    """A NaN, other values, and a call that the reference has not."""
-    data[RELU]["output"][0].update(Max=float("nan"), Norm=float("nan"))
-    data["Module.fc.Linear.forward.0"]["output"][0].update(Max=1e6, Norm=3e6)
-    data[LINEAR]["output"][0].update(Max=1e6, Norm=3e6)
-    data["Torch.extra.0.forward"] = data["Torch.flatten.0.forward"]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory) -> pathlib.Path:
-    root = tmp_path_factory.mktemp("root")
-    graphs.golden_databases(root)
-    dumps = root / "dumps"
-    graphs.copy_rank("cnn_stat_mix", dumps / "golden" / "step0" / "rank0")
-    target = dumps / "planted" / "step0" / "rank0"
-    graphs.copy_rank("cnn_stat_mix", target, _plant)
-    construct = json.loads((target / "construct.json").read_text())
-    (target / "construct.json").write_text(json.dumps({**construct, "Torch.extra.0.forward": None}))
-    graphs.copy_rank("cnn_stat_mix", dumps / "renamed" / "step0" / "rank0", _plant)
-    graphs.rename(dumps / "renamed" / "step0" / "rank0", "Functional.relu.0.", "Functional.gelu.0.")
-    for step in (0, 5):
-        for rank in (0, 2):
-            graphs.copy_rank("cnn_stat_mix", dumps / "many" / f"step{step}" / f"rank{rank}", _plant if (step, rank) == (5, 2) else None)
-            graphs.copy_rank("cnn_stat_mix", dumps / "clean" / f"step{step}" / f"rank{rank}")
-    for rank, directory in enumerate(graphs.ranks_of("ddp_stat_mix")):
-        shutil.copytree(directory, dumps / "ddp" / "step0" / f"rank{rank}")
-    graphs.make_database(root, "ours_planted", "-tp", dumps / "planted", "-gp", dumps / "golden", "-oc")
-    graphs.make_database(root, "ours_renamed", "-tp", dumps / "renamed", "-gp", dumps / "golden")
-    graphs.make_database(root, "ours_build", "-tp", dumps / "planted", "-oc")
-    graphs.make_database(root, "ours_many", "-tp", dumps / "many", "-gp", dumps / "clean")
-    graphs.make_database(root, "ours_ddp_build", "-tp", dumps / "ddp")
-    graphs.make_database(root, "ours_ddp", "-tp", dumps / "ddp", "-gp", dumps / "ddp")
-    return root
-
-
-@pytest.fixture(scope="module")
-def files(root) -> Iterator[View]:
-    view = View("--root", root)
-    yield view
-    view.stop()
-
-
-@pytest.fixture
-def page(browser, files, request) -> Iterator[Any]:
-    with open_page(browser, files, request.node.name) as page:
-        yield page
-
-
-def _open(page: Any, files: View, query: str) -> None:
-    page.goto(f"{files.origin}/#/graph?{query}")
-    page.locator("#graph-0 [role=treeitem]").first.wait_for(state="attached")
-
-
-def _say(page: Any, label: str, text: str) -> None:
-    page.get_by_label(label, exact=True).fill(text)
-    page.get_by_label(label, exact=True).press("Enter")
-
-
-def _chosen(page: Any) -> str:
-    return page.locator(".graph .card h2").inner_text()
-
-
-def _details(page: Any, name: str) -> Any:
-    card = page.locator(".graph .card").filter(has=page.get_by_role("heading", name=name, exact=True))
-    card.wait_for()
-    return card
-
-
-def _ask(files: View, method: str, body: object, **headers: str) -> Any:
-    request = urllib.request.Request(f"{files.origin}/api/v1/Graph/{method}", json.dumps(body).encode() if not isinstance(body, bytes) else body,
-                                     {"Content-Type": "application/json", "Authorization": f"Bearer {files.token}", **headers})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read().splitlines()[-1])
-    except urllib.error.HTTPError as error:
-        return json.loads(error.read())
 
 
 def test_e1_the_page_is_served_on_this_machine_alone_and_needs_nothing_from_elsewhere(browser, files, root) -> None:
@@ -112,9 +26,9 @@ def test_e1_the_page_is_served_on_this_machine_alone_and_needs_nothing_from_else
         page.get_by_role("link", name="ours_planted.vis.db").click()
         page.locator("#graph-1 [role=treeitem]").first.wait_for(state="attached")
     assert asked and all(url.startswith(files.origin) for url in asked)
-    assert "error" in _ask(files, "List", {}, Host="evil.example")
-    assert "error" in _ask(files, "List", {}, Origin="http://evil.example")
-    assert _ask(files, "List", {})["root"] == str(root)
+    assert "error" in ask(files, "List", {}, Host="evil.example")
+    assert "error" in ask(files, "List", {}, Origin="http://evil.example")
+    assert ask(files, "List", {})["root"] == str(root)
 
 
 def test_e2_database_step_rank_and_micro_step_are_chosen(page, files, root) -> None:
@@ -141,7 +55,7 @@ def test_e2_database_step_rank_and_micro_step_are_chosen(page, files, root) -> N
     (dump / "dump.json").write_text(json.dumps({"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None, "data": dict.fromkeys(names, call)}))
     (dump / "construct.json").write_text(json.dumps({**{name: [None, i] for i, name in enumerate(names)}, "megatron_micro_step_number": 1}))
     (dump / "stack.json").write_text("{}")
-    _open(page, files, "target=dumps/micro")
+    open_graph(page, files, "target=dumps/micro")
     page.get_by_role("button", name="Open all", exact=True).click()
     boxes.wait(names[0])
     page.get_by_label("Micro step").select_option("1")
@@ -152,14 +66,14 @@ def test_e2_database_step_rank_and_micro_step_are_chosen(page, files, root) -> N
 
 
 def test_e3_mouse_wheel_keys_and_menu(page, files) -> None:
-    _open(page, files, "db=ours_build.vis.db")
+    open_graph(page, files, "db=ours_build.vis.db")
     boxes = Boxes(page)
     module = "Module.relu.ReLU.forward.0"
     assert not boxes.open(module)
     boxes.double_click(module)
     boxes.wait(RELU)
     boxes.click(RELU)
-    assert _details(page, RELU)
+    assert details(page, RELU)
     boxes.double_click(module)
     boxes.gone(RELU)
     boxes.click(module, button="right")
@@ -203,7 +117,7 @@ def test_e3_mouse_wheel_keys_and_menu(page, files) -> None:
 
 
 def test_e4_thumbnails_and_both_sides_together(page, files) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
+    open_graph(page, files, "db=ours_planted.vis.db")
     target, reference = Boxes(page, 0), Boxes(page, 1)
     assert page.locator(".graph-mini").count() == 2
     target.double_click("Module.relu.ReLU.forward.0")
@@ -226,11 +140,11 @@ def test_e4_thumbnails_and_both_sides_together(page, files) -> None:
 def test_e4_a_jump_opens_the_partner_too_whatever_made_it(page, files) -> None:
     """From search, from a filter, and from the button: in msprobe's page the other side stays closed."""
     for way in ("search", "filter", "button"):
-        _open(page, files, "db=ours_planted.vis.db")
+        open_graph(page, files, "db=ours_planted.vis.db")
         page.reload()
         Boxes(page, 1).wait("DefaultModel")
         if way == "search":
-            _say(page, "Search", "LINEAR.0.forw")
+            say(page, "Search", "LINEAR.0.forw")
             page.get_by_role("button", name="Next").click()
             name = LINEAR
         elif way == "filter":
@@ -240,7 +154,7 @@ def test_e4_a_jump_opens_the_partner_too_whatever_made_it(page, files) -> None:
         else:
             page.get_by_role("button", name="First bad call", exact=True).click()
             name = RELU
-        _details(page, name)
+        details(page, name)
         Boxes(page, 0).wait(name)
         Boxes(page, 1).wait(name)
         there = [Boxes(page, side).item(name).bounding_box()["y"] for side in (0, 1)]
@@ -248,29 +162,29 @@ def test_e4_a_jump_opens_the_partner_too_whatever_made_it(page, files) -> None:
 
 
 def test_e5_search(page, files) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
-    _say(page, "Search", "conv2D")
+    open_graph(page, files, "db=ours_planted.vis.db")
+    say(page, "Search", "conv2D")
     status = page.get_by_role("status").filter(has_text="found")
     status.wait_for()
     rows = page.get_by_role("region", name="Found nodes").locator("tbody tr")
     seen = [row.locator("td").first.inner_text() for row in rows.all()]
     assert len(seen) > 2 and all("conv2d" in name.lower() for name in seen)
     page.get_by_role("button", name="Next").click()
-    first = _details(page, seen[0])
+    first = details(page, seen[0])
     page.get_by_role("button", name="Next").click()
-    _details(page, seen[1])
+    details(page, seen[1])
     assert first.count() == 0
     page.get_by_role("button", name="Previous").click()
-    _details(page, seen[0])
+    details(page, seen[0])
     page.get_by_role("button", name="Previous").click()
-    _details(page, seen[-1])
-    _say(page, "Search", "no such call")
+    details(page, seen[-1])
+    say(page, "Search", "no such call")
     page.get_by_role("status").filter(has_text="nothing of this name or kind").wait_for()
     assert page.get_by_role("button", name="Next").is_disabled()
 
 
 def test_e6_precision_filter_in_the_order_of_collection_and_counts_up_to_every_parent(page, files, root) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
+    open_graph(page, files, "db=ours_planted.vis.db")
     with sqlite3.connect(root / "ours_planted.vis.db") as db:
         wrong = [name for (name,) in db.execute("SELECT node_name FROM tb_nodes WHERE data_source = 'NPU' AND sub_nodes = '' AND precision_index >= 0.6 AND matched_node_link != '[]' ORDER BY node_order")]
     assert wrong
@@ -288,38 +202,38 @@ def test_e6_precision_filter_in_the_order_of_collection_and_counts_up_to_every_p
 
 
 def test_e7_overflow_filter(page, files) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
+    open_graph(page, files, "db=ours_planted.vis.db")
     page.get_by_label("Colours").select_option("overflow")
     page.locator(".chip", has_text="critical overflow").click()
     rows = page.get_by_role("region", name="Found nodes").locator("tbody tr")
     rows.filter(has_text=RELU).wait_for()
     page.get_by_role("button", name="First bad call", exact=True).click()
-    _details(page, RELU)
+    details(page, RELU)
     Boxes(page).wait_status(RELU, "critical")
     # Not asked for: there is no such filter.
-    _open(page, files, "db=cmp_cnn.vis.db")
+    open_graph(page, files, "db=cmp_cnn.vis.db")
     assert page.get_by_label("Colours").count() == 0 and page.locator(".chip", has_text="overflow").count() == 0
 
 
 def test_e8_what_has_no_partner_and_why(page, files) -> None:
-    _open(page, files, "db=ours_renamed.vis.db")
+    open_graph(page, files, "db=ours_renamed.vis.db")
     page.locator(".chip", has_text="no partner").click()
     rows = page.get_by_role("region", name="Found nodes").locator("tbody tr")
     rows.first.wait_for()
     names = [row.locator("td").first.inner_text() for row in rows.all()]
     assert {"Functional.gelu.0.forward", RELU} <= set(names)
     rows.filter(has_text="Functional.gelu.0.forward").first.press("Enter")
-    card = _details(page, "Functional.gelu.0.forward")
+    card = details(page, "Functional.gelu.0.forward")
     Boxes(page).wait_status("Functional.gelu.0.forward", "unmatched")
     card.get_by_text("No partner.").wait_for()
     card.get_by_role("button", name=RELU).click()
-    _details(page, RELU)
+    details(page, RELU)
 
 
 def test_e9_match_by_hand_save_load_and_take_apart(page, files, root) -> None:
     before = (root / "ours_renamed.vis.db").read_bytes()
-    _open(page, files, "db=ours_renamed.vis.db&node=Functional.gelu.0.forward")
-    card = _details(page, "Functional.gelu.0.forward")
+    open_graph(page, files, "db=ours_renamed.vis.db&node=Functional.gelu.0.forward")
+    card = details(page, "Functional.gelu.0.forward")
     page.locator(".hand summary").click()
     page.locator(".hand").get_by_role("button", name="Match by hand …").click()
     page.get_by_role("status").filter(has_text="Now click the partner").wait_for()
@@ -361,8 +275,8 @@ def test_e9_a_module_is_matched_with_what_is_in_it(page, files, root) -> None:
     graphs.copy_rank("cnn_stat_mix", dump)
     graphs.rename(dump, "Module.conv1.", "Module.first.")
     graphs.make_database(root, "ours_other", "-tp", root / "dumps" / "other", "-gp", root / "dumps" / "golden")
-    _open(page, files, "db=ours_other.vis.db&node=Module.first.Conv2d.forward.0")
-    _details(page, "Module.first.Conv2d.forward.0").get_by_text("No partner.").wait_for()
+    open_graph(page, files, "db=ours_other.vis.db&node=Module.first.Conv2d.forward.0")
+    details(page, "Module.first.Conv2d.forward.0").get_by_text("No partner.").wait_for()
     page.locator(".hand summary").click()
     page.get_by_label("with what is in them").check()
     page.locator(".hand").get_by_role("button", name="Match by hand …").click()
@@ -372,8 +286,8 @@ def test_e9_a_module_is_matched_with_what_is_in_it(page, files, root) -> None:
 
 
 def test_e10_values_of_both_sides_stack_and_csv(page, files, root) -> None:
-    _open(page, files, f"db=ours_planted.vis.db&node={LINEAR}")
-    card = _details(page, LINEAR)
+    open_graph(page, files, f"db=ours_planted.vis.db&node={LINEAR}")
+    card = details(page, LINEAR)
     card.locator("tbody tr").first.wait_for()
     with page.expect_download() as download:
         card.get_by_role("button", name="Save as csv").click()
@@ -392,15 +306,15 @@ def test_e10_what_was_merged_of_ranks(page, files, root, tmp_path) -> None:
 
     dump = layouts.write(root / "dumps" / "layout", 2, 2, 1, 1)
     graphs.make_database(root, "ours_merged", "-tp", dump, "--rank_size", 4, "--tp", 2, "--pp", 2)
-    _open(page, files, "db=ours_merged.vis.db")
-    _say(page, "Search", "layers.3.mlp.fc1.ColumnParallelLinear.forward")
+    open_graph(page, files, "db=ours_merged.vis.db")
+    say(page, "Search", "layers.3.mlp.fc1.ColumnParallelLinear.forward")
     page.get_by_role("button", name="Next").click()
     page.get_by_role("heading", name="Merged of ranks").wait_for()
     page.get_by_text("ranks [2, 3]").first.wait_for()
 
 
 def test_e11_colours_have_a_legend_and_are_not_alone(page, files) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
+    open_graph(page, files, "db=ours_planted.vis.db")
     legend = page.locator(".chip").all_inner_texts()
     assert [re.sub(r"[ \d,]+$", "", text.strip()) for text in legend] == ["error", "warning", "no partner", "pass"]
     swatches = page.locator(".chip .dot").evaluate_all("dots => dots.map(dot => getComputedStyle(dot).backgroundColor)")
@@ -412,7 +326,7 @@ def test_e11_colours_have_a_legend_and_are_not_alone(page, files) -> None:
 
 
 def test_e12_dark_and_chinese_are_kept_and_drawn(page, files) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
+    open_graph(page, files, "db=ours_planted.vis.db")
     light = Boxes(page).pixels()
     page.get_by_role("button", name="Dark").click()
     page.get_by_role("button", name="中文").click()
@@ -442,19 +356,19 @@ def test_e13_a_graph_of_dumps_without_a_file(page, files) -> None:
 
 
 def test_e14_the_address_is_the_state_and_back_works(page, files, browser) -> None:
-    _open(page, files, "db=ours_planted.vis.db")
+    open_graph(page, files, "db=ours_planted.vis.db")
     page.get_by_role("button", name="First bad call", exact=True).click()
-    _details(page, RELU)
+    details(page, RELU)
     link = page.url
-    _say(page, "Search", "linear")
+    say(page, "Search", "linear")
     page.get_by_role("button", name="Next").click()
     page.wait_for_function("!location.hash.includes('relu')")
     page.go_back()
     page.go_back()
-    _details(page, RELU)
+    details(page, RELU)
     with open_page(browser, files, "e14_link") as other:
         other.goto(link)
-        _details(other, RELU)
+        details(other, RELU)
         Boxes(other).wait(RELU)
         Boxes(other, 1).wait(RELU)
 
@@ -487,141 +401,3 @@ def test_e16_other_files_are_said_to_be_unsupported(page, files, root) -> None:
     for query, reason in (("step=99", "no step 99"), ("node=Torch.none", "no node Torch.none")):
         page.goto(f"{files.origin}/#/graph?db=ours_build.vis.db&{query}")
         page.get_by_role("alert").filter(has_text=reason).wait_for()
-
-
-def test_communication_leads_to_the_other_rank_in_build_and_compare_graphs(page, files) -> None:
-    for name in ("ours_ddp_build", "ours_ddp", "cmp_ddp_multistep"):
-        _open(page, files, f"db={name}.vis.db")
-        _say(page, "Search", "Distributed.")
-        page.get_by_role("status").filter(has_text="found").wait_for()
-        link = page.locator(".links a").first
-        for _ in range(30):
-            page.get_by_role("button", name="Next").click()
-            page.locator(".graph .card h2").wait_for()
-            page.locator(".graph .card [aria-busy]").wait_for(state="detached")
-            if link.count() > 0 and "rank1 " in link.inner_text():
-                break
-        peer = link.inner_text().split(" ")[1]
-        link.click()
-        page.wait_for_function("location.hash.includes('rank=1')")
-        _details(page, peer)
-        Boxes(page).wait(peer)
-
-
-@pytest.mark.parametrize("name", sorted([path.name[:-len(".vis.db.gz")] for path in (graphs.GOLDEN / "graphs").glob("*.gz")] +
-                                        [path.name[:-len(".vis.db")] for path in (graphs.GOLDEN / "analysis" / "graph").glob("*.vis.db")]))
-def test_every_database_of_the_real_msprobe_opens(page, files, root, name: str) -> None:
-    """All nodes of each step and rank are there, and what msprobe coloured has its colour."""
-    with sqlite3.connect(root / f"{name}.vis.db") as db:
-        places = db.execute("SELECT DISTINCT step, rank FROM tb_nodes ORDER BY step, rank").fetchall()
-        compare = db.execute("SELECT graph_type FROM tb_config").fetchone()[0] == "compare"
-        for step, rank in places:
-            graph = _ask(files, "Graph", {"db": f"{name}.vis.db", "step": step, "rank": rank})
-            assert len(graph["sides"]) == (2 if compare else 1) and graph["faults"] == 0
-            for side in graph["sides"]:
-                rows = db.execute("SELECT node_name, up_node, precision_index FROM tb_nodes WHERE step = ? AND rank = ? AND data_source = ? ORDER BY node_order", (step, rank, side["source"])).fetchall()
-                above = [side["names"][up] if up >= 0 else "" for up in side["parents"]]
-                assert [(a, b or "") for a, b, _ in rows] == list(zip(side["names"], above))
-                assert [p if p is not None else -1 for *_, p in rows] == side["precision"]
-    _open(page, files, f"db={name}.vis.db")
-    if compare:
-        Boxes(page, 1).wait("DefaultModel")
-    page.get_by_role("button", name="Open all", exact=True).click()
-    page.wait_for_function("document.querySelector('#graph-0').graphView.layout.count === document.querySelector('#graph-0').graphView.layout.nodes.length")
-    _say(page, "Search", "linear")
-    page.get_by_role("button", name="Next").click()
-    page.locator(".graph .card").get_by_text(re.compile("Save as csv|It has no values")).first.wait_for()
-
-
-def test_two_pages_share_nothing(browser, files) -> None:
-    """In msprobe's plugin the second page's file takes the place of the first one's."""
-    with open_page(browser, files, "two_a") as one, open_page(browser, files, "two_b") as two:
-        _open(one, files, "db=ours_planted.vis.db")
-        _open(two, files, "db=ours_ddp.vis.db")
-        Boxes(one).double_click("Module.relu.ReLU.forward.0")
-        Boxes(one).wait(RELU)
-        Boxes(one).click(RELU)
-        _details(one, RELU)
-
-
-def test_a_hostile_database_is_text(page, files, root) -> None:
-    evil = "<img src=x onerror=alert(1)>"
-    shutil.copy(root / "ours_build.vis.db", root / "evil.vis.db")
-    with sqlite3.connect(root / "evil.vis.db") as db:
-        db.execute("UPDATE tb_nodes SET node_name = ? WHERE node_name = ?", (evil, RELU))
-        db.execute("UPDATE tb_nodes SET input_data = ?, output_data = ?, matched_distributed = ?, parallel_merge_info = ?, stack_id = 'evil' WHERE node_name = ?",
-                   (json.dumps({evil: {evil: evil, "__proto__": "x"}}), "[{\"", json.dumps({"communications_type": evil, "nodes_info": {"1": [evil, evil], evil: 7}}), json.dumps([evil]), evil))
-        db.execute("INSERT INTO tb_stack VALUES ('evil', ?)", (json.dumps([evil]),))
-        db.execute("UPDATE tb_nodes SET up_node = node_name WHERE node_name = 'DefaultModel'")
-        db.execute("UPDATE tb_config SET tool_tip = ?, task = ?", (json.dumps({evil: evil}), evil))
-    asked: list[str] = []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
-    _open(page, files, "db=evil.vis.db")
-    page.locator(".failure", has_text="name a parent").wait_for()
-    _say(page, "Search", "<IMG")
-    page.get_by_role("button", name="Next").click()
-    card = _details(page, evil)
-    card.locator("tbody tr", has_text=evil).first.wait_for()
-    assert page.locator("img").count() == 0 and asked == []
-
-
-def test_nothing_outside_the_root_is_reached(files, root, tmp_path) -> None:
-    shutil.copy(root / "ours_build.vis.db", tmp_path / "outside.vis.db")
-    (root / "link.vis.db").symlink_to(tmp_path / "outside.vis.db")
-    (root / "up").symlink_to(tmp_path)
-    try:
-        for db in ("../outside.vis.db", str(tmp_path / "outside.vis.db"), "link.vis.db", "up/outside.vis.db", "dumps/../../x.vis.db", "a\0.vis.db", "/proc/self/environ", ".vis.db", "@999", "@-1", "@"):
-            assert "error" in _ask(files, "Open", {"db": db}), db
-        assert not {"link.vis.db", "up/outside.vis.db"} & {one["path"] for one in _ask(files, "List", {})["databases"]}
-        for target in ("..", "../..", "up", "/etc", "run:x"):
-            assert "error" in _ask(files, "Build", {"target": target}), target
-        for path in ("../x.vis.config", "up/x.vis.config", "/etc/passwd", "ours_build.vis.db"):
-            assert "error" in _ask(files, "LoadMapping", {"path": path}), path
-        for db in ("../x.vis.db", "up/outside.vis.db", "none.vis.db", "@1"):
-            assert "error" in _ask(files, "SaveMapping", {"db": db, "pairs": [["a", "b"]]}), db
-        assert [path.name for path in tmp_path.iterdir()] == ["outside.vis.db"]
-        for body in (b"", b"[]", b"{", b'{"db": 1}', b'{"sql": ""}', json.dumps({"node": "n" * 70_000}).encode()):
-            assert _ask(files, "Open", body)["error"]["code"] == "INVALID_ARGUMENT", body[:40]
-        assert _ask(files, "DROP", {})["error"]["code"] == "NOT_FOUND"
-        assert "error" in _ask(files, "List", {}, Authorization="Bearer none")
-    finally:
-        (root / "link.vis.db").unlink()
-        (root / "up").unlink()
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing_in_a_graph_and_the_pictures_of_the_documents(page, files, dark: bool) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    if dark:
-        page.get_by_role("button", name="Dark").click()
-    page.get_by_role("link", name="ours_planted.vis.db").wait_for()
-    found = {one["id"]: [node["html"][:200] for node in one["nodes"]][:3] for one in Axe().run(page).response["violations"]}
-    _open(page, files, "db=ours_planted.vis.db&filter=error")
-    page.get_by_role("button", name="Next").click()
-    _details(page, RELU).locator("tbody tr").first.wait_for()
-    page.locator(".hand summary").click()
-    page.get_by_role("button", name="Keys").click()
-    for one in Axe().run(page).response["violations"]:
-        found[one["id"]] = [node["html"][:200] for node in one["nodes"]][:3]
-    page.get_by_role("button", name="Keys").click()
-    page.locator(".hand summary").click()
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=PICTURES / ("graph_dark.png" if dark else "graph_compare.png"))
-    assert found == {}
-
-
-def test_no_graph_is_wider_than_the_screen(page, files) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    _open(page, files, f"db=ours_planted.vis.db&node={RELU}")
-    _details(page, RELU)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_a_directory_that_is_not_there_is_one_line(tmp_path) -> None:
-    import subprocess
-
-    import harness
-
-    said = subprocess.run([harness.BIN / "rankprobe", "view", "--no-open", "--root", tmp_path / "none"], capture_output=True, text=True, timeout=60)
-    assert said.returncode != 0 and said.stdout == "" and len(said.stderr.strip().splitlines()) == 1 and "none" in said.stderr
