@@ -35,6 +35,10 @@ void AddGlobals(CLI::App* app, Globals* globals) {
                   "the collector (else RANKPROBE_COLLECTOR, else "
                   "127.0.0.1:7411)")
       ->type_name("HOST:PORT");
+  app->add_option("--object-store", globals->object_store,
+                  "read what collectors have stored there, without asking one: "
+                  "s3://BUCKET/PREFIX or the absolute path of a directory")
+      ->type_name("URL");
   app->add_flag("--json", globals->json, "one line of JSON on standard output");
   app->add_option("--tls-ca", globals->files.tls_ca,
                   "PEM certificates that vouch for the collector (else "

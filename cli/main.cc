@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,8 +21,11 @@
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
+#include "collector/rpc/local_reader.h"
+#include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/version.h"
+#include "common/io/file_system.h"
 
 namespace rankprobe {
 
@@ -114,6 +118,19 @@ int Main(int argc, char** argv) {
     return kBadUsage;
   }
   globals.security = *std::move(security);
+  const SystemClock clock;
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  std::unique_ptr<LocalReader> reader;
+  if (!globals.object_store.empty()) {
+    auto opened =
+        LocalReader::Open(globals.object_store, file_system.get(), &clock);
+    if (!opened.ok()) {
+      Print(stderr, "rankprobe: %s\n", std::string(opened.status().message()));
+      return kBadUsage;
+    }
+    reader = *std::move(opened);
+    globals.local_reader = reader->channel();
+  }
   int exit_code = kOk;
   const absl::Status status = command.run(globals, &exit_code);
   if (status.ok()) return exit_code;

@@ -26,6 +26,9 @@ struct Globals {
   ChannelSecurityFiles files;
   // Read from the files before a verb runs.
   ChannelSecurity security;
+  // In place of a collector; then `local_reader` is its archive service.
+  std::string object_store;
+  std::shared_ptr<grpc::Channel> local_reader;
 };
 
 class Client {
@@ -33,7 +36,10 @@ class Client {
   explicit Client(const Globals& globals) : globals_(globals) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
-    channel_ = MakeChannel(globals.collector, globals.security, arguments);
+    channel_ =
+        globals.local_reader != nullptr
+            ? globals.local_reader
+            : MakeChannel(globals.collector, globals.security, arguments);
     control = v1::ControlService::NewStub(channel_);
     archive = v1::ArchiveService::NewStub(channel_);
   }
@@ -60,6 +66,15 @@ class Client {
 
   absl::Status ToStatus(const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
+    if (globals_.local_reader != nullptr &&
+        status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return absl::FailedPreconditionError(
+          "this asks a collector; --object-store reads what is stored");
+    }
+    if (globals_.local_reader != nullptr) {
+      return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                          status.error_message());
+    }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
         status.error_code() == grpc::StatusCode::UNIMPLEMENTED ||
         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {

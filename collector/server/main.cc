@@ -17,6 +17,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/ingest/payload_scope.h"
+#include "collector/object_store/open_object_store.h"
+#include "collector/object_store/store_probe.h"
+#include "collector/sealed/read_only_store.h"
+#include "collector/sealed/sealed_reader.h"
 #include "collector/server/job_watch.h"
 #include "collector/server/process_memory.h"
 #include "collector/server/protobuf_log.h"
@@ -24,6 +28,8 @@
 #include "collector/server/server_config.h"
 #include "collector/store/rebuild.h"
 #include "common/base/logger.h"
+#include "common/base/monotonic_event.h"
+#include "common/base/status_macros.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -63,6 +69,40 @@ int FailToOpen(const std::string& data_dir, const absl::Status& status) {
                          "anew from the segments and from the records that "
                          "can still be read")
           : message);
+}
+
+// None for a collector that uses none. Of a leaf it is proved to be fit.
+absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
+    const ServerConfig& config, FileSystem* file_system, const Clock* clock,
+    MonotonicEvent* ending) {
+  if (config.object_store.empty()) return nullptr;
+  ObjectStoreOptions options;
+  options.url = config.object_store;
+  options.sleep = [ending](absl::Duration wait) {
+    return !ending->WaitFor(wait);
+  };
+  RP_ASSIGN_OR_RETURN(
+      std::unique_ptr<ObjectStore> objects,
+      OpenObjectStore(options, ProcessEnvironment(), file_system, clock));
+  if (config.role == "leaf") {
+    RP_RETURN_IF_ERROR(ProbeObjectStore(objects.get(), ProbeOptions()));
+  } else {
+    // That it is there, and that we may.
+    RP_RETURN_IF_ERROR(objects->List("v1/", "", 1).status());
+  }
+  return objects;
+}
+
+// The lock is held as long as the process lives: events and audit are here.
+absl::StatusOr<std::unique_ptr<Store>> OpenReader(const ServerConfig& config,
+                                                  SealedReader* sealed,
+                                                  FileSystem* file_system) {
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
+  RP_ASSIGN_OR_RETURN(
+      std::unique_ptr<FileLock> lock,
+      file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
+  static_cast<void>(lock.release());
+  return NewReadOnlyStore(sealed, config.object_store);
 }
 
 int Rebuild(const StoreOptions& options, FileSystem* file_system,
@@ -142,7 +182,15 @@ int Main(int argc, char** argv) {
   options.compress_payloads = config.compress_payloads;
   options.max_payload_bytes = config.max_payload_bytes;
   if (config.rebuild_index) return Rebuild(options, file_system.get(), &clock);
-  auto store = Store::Open(options, file_system.get(), &clock);
+  // Set when the process is to end: no store is waited for any more.
+  MonotonicEvent ending;
+  const absl::StatusOr<std::unique_ptr<ObjectStore>> objects =
+      OpenObjects(config, file_system.get(), &clock, &ending);
+  if (!objects.ok()) return Fail(6, std::string(objects.status().message()));
+  const bool is_reader = config.role == "reader";
+  SealedReader sealed(objects->get());
+  auto store = is_reader ? OpenReader(config, &sealed, file_system.get())
+                         : Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) return FailToOpen(config.data_dir, store.status());
   const RecoveryReport recovery = (*store)->recovery();
   logger.Info(
@@ -159,8 +207,9 @@ int Main(int argc, char** argv) {
                  "records that were stored are gone; restore a backup if they "
                  "matter; `rankprobe verify` says what is here"}});
   }
-  auto server = Server::Start(config, *std::move(store), file_system.get(),
-                              &clock, &logger);
+  auto server =
+      Server::Start(config, *std::move(store), file_system.get(), &clock,
+                    &logger, is_reader ? nullptr : objects->get());
   if (!server.ok()) {
     // What a flag names cannot be used; the port is not to blame.
     const bool bad_file = absl::IsInvalidArgument(server.status()) ||
@@ -178,6 +227,7 @@ int Main(int argc, char** argv) {
   logger.Info("draining", {{"reason", why}});
   // A second signal ends the process at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  ending.Set();
   (*server)->Shutdown();
   return 0;
 }

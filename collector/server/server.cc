@@ -25,12 +25,14 @@
 #include "collector/rpc/agent_service.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/control_service.h"
+#include "collector/sealed/sealer.h"
 #include "collector/server/connection_gate.h"
 #include "collector/server/descriptor_limit.h"
 #include "collector/server/http_text_server.h"
 #include "collector/server/janitor.h"
 #include "collector/server/metrics.h"
 #include "collector/server/roller.h"
+#include "collector/server/uploader.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/status_macros.h"
 #include "common/config/trigger_spec.h"
@@ -106,6 +108,25 @@ class ServerImpl final : public Server {
 
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
+  absl::Status OpenUploader(ObjectStore* objects) {
+    SealerOptions options;
+    options.directory = absl::StrCat(config_.data_dir, "/sealing");
+    options.quiet_time =
+        absl::Seconds(static_cast<int64_t>(config_.seal_quiet_seconds));
+    options.free_stored = config_.free_stored;
+    options.live = [this] { return LiveIncarnations(); };
+    RP_ASSIGN_OR_RETURN(sealer_, Sealer::Open(std::move(options), store_.get(),
+                                              objects, file_system_, clock_));
+    uploader_ = std::make_unique<Uploader>(
+        Uploader::Options{
+            absl::Seconds(static_cast<int64_t>(config_.seal_seconds)),
+            absl::Seconds(static_cast<int64_t>(config_.drain_seconds))},
+        sealer_.get(), clock_, logger_);
+    logger_->Info(
+        "leaf", {{"object_store", objects->name()}, {"log", sealer_->shard()}});
+    return absl::OkStatus();
+  }
+
   absl::Status Listen() {
     RP_RETURN_IF_ERROR(OpenGate());
     grpc::EnableDefaultHealthCheckService(true);
@@ -178,6 +199,7 @@ class ServerImpl final : public Server {
     // Nobody asks a private collector over steps, and its job needs the
     // processors.
     if (config_.job_dir.empty()) roller_.Start();
+    if (uploader_ != nullptr) uploader_->Start();
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitFor(kTick)) {
         control_.Tick();
@@ -207,6 +229,8 @@ class ServerImpl final : public Server {
     DrainAudit();
     // Writes and syncs what has been received.
     commits_.reset();
+    // What has come to its end is stored with what came last.
+    if (uploader_ != nullptr) uploader_->Stop();
     server_.reset();
     gate_.reset();
     ForwardGrpcLog(nullptr);
@@ -446,6 +470,9 @@ class ServerImpl final : public Server {
   ArchiveService archive_service_;
   Janitor janitor_;
   Roller roller_;
+  // Of a leaf.
+  std::unique_ptr<Sealer> sealer_;
+  std::unique_ptr<Uploader> uploader_;
   std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<ConnectionGate> gate_;
@@ -465,7 +492,8 @@ class ServerImpl final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerConfig& config, std::unique_ptr<Store> store,
-    FileSystem* file_system, const Clock* clock, const Logger* logger) {
+    FileSystem* file_system, const Clock* clock, const Logger* logger,
+    ObjectStore* objects) {
   ServerImpl::Parts parts;
   if (!config.trigger_file.empty()) {
     RP_ASSIGN_OR_RETURN(const std::string json,
@@ -488,6 +516,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   RP_ASSIGN_OR_RETURN(parts.events, EventLog::Open(events, file_system, clock));
   auto server = std::make_unique<ServerImpl>(
       config, std::move(parts), std::move(store), file_system, clock, logger);
+  if (objects != nullptr) RP_RETURN_IF_ERROR(server->OpenUploader(objects));
   if (const absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

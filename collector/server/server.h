@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collector/object_store/object_store.h"
 #include "collector/server/server_config.h"
 #include "collector/store/store.h"
 #include "common/base/logger.h"
@@ -21,9 +22,11 @@ class Server {
   virtual ~Server() = default;
 
   // Takes the opened store. UNAVAILABLE when the address cannot be bound.
+  // `objects`: of a leaf, where what has ended is stored; outlives it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerConfig& config, std::unique_ptr<Store> store,
-      FileSystem* file_system, const Clock* clock, const Logger* logger);
+      FileSystem* file_system, const Clock* clock, const Logger* logger,
+      ObjectStore* objects = nullptr);
 
   virtual int port() const = 0;
 

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "collector/object_store/open_object_store.h"
 #include "collector/server/server_manual.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
@@ -83,6 +84,11 @@ constexpr NumberKey kNumbers[] = {
      "payload bytes above which the oldest steps are deleted; 0 keeps them"},
     {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
      "time between two looks for what is to be deleted"},
+    {"seal-seconds", &ServerConfig::seal_seconds, 1, 3600,
+     "of a leaf: time between two looks for steps that have ended"},
+    {"seal-quiet-seconds", &ServerConfig::seal_quiet_seconds, 1, 1000000,
+     "of a leaf: a step that nothing comes of for so long is stored "
+     "unfinished"},
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
      "time after which a shutdown waits for queries no longer"},
 };
@@ -122,12 +128,13 @@ class JsonConfig : public CLI::Config {
     const auto add = [&](const char* name, std::vector<std::string> inputs) {
       items.push_back({{}, name, std::move(inputs)});
     };
-    for (const char* const name :
-         {"listen", "data-dir", "port-file", "log-level"})
+    for (const char* const name : {"listen", "data-dir", "port-file",
+                                   "log-level", "role", "object-store"})
       if (const auto v = reader.String(name)) add(name, {*v});
     for (const TextKey& key : kTexts)
       if (const auto v = reader.String(key.name)) add(key.name, {*v});
-    for (const char* const name : {"insecure", "compress-payloads"})
+    for (const char* const name :
+         {"insecure", "compress-payloads", "free-stored"})
       if (const auto v = reader.Bool(name)) add(name, {*v ? "true" : "false"});
     for (const NumberKey& key : kNumbers)
       if (const auto* v = reader.Get(key.name)) add(key.name, {JsonText(*v)});
@@ -173,7 +180,33 @@ void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
+void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
+  const bool leaf = config.role == "leaf";
+  if (!leaf && config.role != "all" && config.role != "reader") {
+    faults->Add("role", config.role, "one of all, leaf, reader");
+    return;
+  }
+  if (config.object_store.empty() != (config.role == "all")) {
+    faults->Add("object-store",
+                config.object_store.empty() ? "nothing" : config.object_store,
+                "given with role leaf or reader, and with them only");
+  } else if (!config.object_store.empty()) {
+    if (const absl::Status status =
+            CheckObjectStoreUrl(config.object_store, ProcessEnvironment());
+        !status.ok())
+      faults->AddText(std::string(status.message()));
+  }
+  if (config.free_stored && !leaf)
+    faults->Add("free-stored", "true", "given with role leaf");
+  if (leaf && (config.retention_hours > 0 || config.retention_bytes > 0)) {
+    faults->Add("role", "leaf",
+                "without retention-hours and retention-bytes, which delete "
+                "what is not stored yet: use free-stored");
+  }
+}
+
 void Check(const ServerConfig& config, ConfigFaults* faults) {
+  CheckRole(config, faults);
   const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
   if (!listen.ok()) {
     faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
@@ -235,6 +268,18 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   app.add_flag("--compress-payloads", config.compress_payloads,
                "keep payload chunks that zstd makes at least a tenth smaller "
                "compressed");
+  app.add_option("--role", config.role,
+                 "all: an archive of its own (the default); leaf: that, and "
+                 "what has ended is stored in --object-store; reader: serves "
+                 "what leaves have stored")
+      ->type_name("ROLE");
+  app.add_option("--object-store", config.object_store,
+                 "where leaves store: s3://BUCKET/PREFIX or the absolute path "
+                 "of a directory (docs/scale.md)")
+      ->type_name("URL");
+  app.add_flag("--free-stored", config.free_stored,
+               "of a leaf: steps that are stored are deleted here once their "
+               "run is 64 steps further");
   app.add_option("--job-dir", config.job_dir,
                  "directory of a job (dump_path/.rankprobe/collector-*): start "
                  "only where it is, and end when nobody uses it any more")

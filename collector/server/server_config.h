@@ -53,6 +53,15 @@ struct ServerConfig {
   int64_t metrics_port = -1;
   // An IPv4 address.
   std::string metrics_host = "127.0.0.1";
+  // "all": an archive of its own. "leaf": that, and what has ended is stored in
+  // the object store. "reader": serves what leaves have stored, takes nothing.
+  std::string role = "all";
+  // See collector/object_store/open_object_store.h.
+  std::string object_store;
+  uint64_t seal_seconds = 10;
+  uint64_t seal_quiet_seconds = 600;
+  // A leaf deletes steps here once they are stored.
+  bool free_stored = false;
 };
 
 // The result of reading the command line.

@@ -28,11 +28,13 @@ Manual ServerManual() {
       {"3", "another collector holds the data directory"},
       {"4", "the data directory cannot be used"},
       {"5", "cannot listen"},
+      {"6", "the object store cannot be used"},
   };
   manual.files = {
       {"DATA_DIR/index, DATA_DIR/segments", "The archive."},
       {"DATA_DIR/events.log, DATA_DIR/events.log.1", "What happened in runs."},
       {"DATA_DIR/audit.jsonl", "Who changed what, one JSON object a line."},
+      {"DATA_DIR/sealing", "What a leaf is about to store, and what it has."},
       {"DATA_DIR/LOCK", "Held by the collector that uses the directory."},
   };
   manual.see_also = {"rankprobe(1)", "docs/operations.md of the project"};

@@ -2,17 +2,8 @@
 # Object stores: the conformance tests and the exports of golden runs over a real
 # Ceph gateway, which this stage installs and runs on loopback, and a leaf with its
 # readers over it. Not part of the default run, for what it installs (64 MB).
-RANKPROBE_SCALE_PACKAGES=(ceph-mon ceph-osd radosgw ceph-common libcurl4)
-build object_store_test sealed_test rankprobed rankprobe
-(
-  missing=$(dpkg-query -W -f '${Package} ${Status}\n' "${RANKPROBE_SCALE_PACKAGES[@]}" 2>/dev/null |
-    grep -c ' installed$' || true)
-  if [ "$missing" -ne "${#RANKPROBE_SCALE_PACKAGES[@]}" ]; then
-    apt-get update -q
-    # The unit files that come along are started by nobody.
-    RUNLEVEL=1 apt-get install -y -q --no-install-recommends "${RANKPROBE_SCALE_PACKAGES[@]}"
-  fi
-)
+install_packages "$RANKPROBE_ROOT/tests/scale/packages.txt"
+build object_store_test sealed_test rankprobed rankprobe train_transformer
 scale_dir=$(mktemp -d)
 "$RANKPROBE_ROOT/tests/scale/ceph.sh" up "$scale_dir/ceph"
 scale_rc=0
@@ -32,7 +23,7 @@ for program in object_store_test sealed_test; do count_report "$scale_dir/$progr
   export RANKPROBE_SCALE_BUCKET=1 RANKPROBE_BUILD_DIR
   PYTHONPATH=$RANKPROBE_BUILD_DIR/python:$RANKPROBE_ROOT/tests/lib \
     /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider --junitxml "$scale_dir/pytest.xml" \
-    "$RANKPROBE_ROOT/tests/scale"
+    "$RANKPROBE_ROOT/tests/integration/test_object_store.py"
 ) || scale_rc=$?
 count_report "$scale_dir/pytest.xml" "$scale_rc"
 "$RANKPROBE_ROOT/tests/scale/ceph.sh" down "$scale_dir/ceph"

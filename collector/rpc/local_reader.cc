@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/rpc/local_reader.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "collector/archive/export_metrics.h"
+#include "collector/object_store/open_object_store.h"
+#include "collector/rpc/archive_service.h"
+#include "collector/rpc/worker_pool.h"
+#include "collector/sealed/read_only_store.h"
+#include "collector/sealed/sealed_reader.h"
+#include "common/base/logger.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kReaderThreads = 4;
+constexpr size_t kReaderQueue = 1024;
+// As a client of a collector takes them.
+constexpr int kMaxReplyBytes = 64 << 20;
+
+class LocalReaderImpl : public LocalReader {
+ public:
+  LocalReaderImpl(std::unique_ptr<ObjectStore> objects, FileSystem* file_system,
+                  const Clock* clock)
+      : objects_(std::move(objects)),
+        reader_(objects_.get()),
+        store_(NewReadOnlyStore(&reader_, objects_->name())),
+        logger_(STDERR_FILENO, Logger::Severity::kError, clock),
+        pool_(kReaderThreads, kReaderQueue),
+        quick_pool_(1, kReaderQueue),
+        service_(
+            store_.get(), file_system, &pool_, &quick_pool_,
+            /*export_roots=*/{}, &logger_,
+            [] { return absl::flat_hash_set<uint64_t>(); }, &metrics_) {}
+  ~LocalReaderImpl() override {
+    if (server_ != nullptr) server_->Shutdown();
+  }
+
+  absl::Status Start() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    builder.SetMaxReceiveMessageSize(kMaxReplyBytes);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr)
+      return absl::UnavailableError("gRPC cannot start a server");
+    return absl::OkStatus();
+  }
+  std::shared_ptr<grpc::Channel> channel() override {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
+    return server_->InProcessChannel(arguments);
+  }
+
+ private:
+  const std::unique_ptr<ObjectStore> objects_;
+  SealedReader reader_;
+  const std::unique_ptr<Store> store_;
+  const Logger logger_;
+  ExportMetrics metrics_;
+  WorkerPool pool_;
+  WorkerPool quick_pool_;
+  ArchiveService service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalReader>> LocalReader::Open(
+    const std::string& url, FileSystem* file_system, const Clock* clock) {
+  ObjectStoreOptions options;
+  options.url = url;
+  RP_ASSIGN_OR_RETURN(
+      std::unique_ptr<ObjectStore> objects,
+      OpenObjectStore(options, ProcessEnvironment(), file_system, clock));
+  auto reader =
+      std::make_unique<LocalReaderImpl>(std::move(objects), file_system, clock);
+  RP_RETURN_IF_ERROR(reader->Start());
+  return reader;
+}
+
+}  // namespace rankprobe

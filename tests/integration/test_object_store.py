@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leaves that store what has ended, and readers of what they stored: over a directory always, over the bucket of
+the environment where there is one (tests/stages/scale.sh: a Ceph)."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import uuid
+
+import pytest
+
+import harness
+from polling import wait_for
+
+STORES = ["directory"] + (["s3"] if "RANKPROBE_SCALE_BUCKET" in os.environ else [])
+
+
+@pytest.fixture(params=STORES)
+def store_url(request, tmp_path: pathlib.Path) -> str:
+    if request.param == "directory":
+        return str(tmp_path / "objects")
+    return f"s3://conformance/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path):
+    running = []
+
+    def begin(name: str, *flags: str) -> harness.Collector:
+        directory = tmp_path / name
+        directory.mkdir(exist_ok=True)
+        running.append(harness.Collector(directory, *flags).start())
+        return running[-1]
+
+    yield begin
+    for collector in running:
+        if collector.process.poll() is None:
+            assert collector.stop() == 0, collector.log_text()[-2000:]
+
+
+def leaf_flags(url: str, *more: str) -> list[str]:
+    return ["--role", "leaf", "--object-store", url, "--seal-seconds", "1", *more]
+
+
+def stored(url: str, *args: str, check: bool = True) -> subprocess.CompletedProcess:
+    result = subprocess.run([harness.BIN / "rankprobe", "--object-store", url, *map(str, args)], capture_output=True,
+                            text=True, timeout=120)
+    assert not check or result.returncode == 0, result.stderr
+    return result
+
+
+def tree(root: pathlib.Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def train(start_job, leaf: harness.Collector, name: str, steps: int, task: str) -> None:
+    cfg = harness.config(task, "mix", section={"scope": [], "list": []}, dump_enable=True)
+    job = start_job(name, leaf.address, cfg, steps=steps)
+    for rank in job.ranks:
+        assert rank.process.wait(timeout=120) == 0, rank.log.read_text(errors="replace")[-2000:]
+
+
+def assert_same_exports(leaf: harness.Collector, url: str, run: str, tmp_path: pathlib.Path) -> None:
+    leaf.cli("export", "--run", run, "-o", tmp_path / "own")
+    stored(url, "export", "--run", run, "-o", tmp_path / "sealed")
+    own = tree(tmp_path / "own")
+    assert len(own) > 10
+    assert own == tree(tmp_path / "sealed")
+
+
+def test_a_stored_run_is_exported_without_a_collector(start, start_job, store_url, tmp_path):
+    leaf = start("leaf", *leaf_flags(store_url))
+    train(start_job, leaf, "training", 2, "tensor")
+    assert leaf.stop() == 0
+    # What came last was stored at the end.
+    leaf.start()
+    assert_same_exports(leaf, store_url, "training", tmp_path)
+    assert any((tmp_path / "sealed").rglob("*.pt"))
+    ledger = stored(store_url, "ledger", "--run", "training", "--json").stdout
+    assert ledger == leaf.cli("ledger", "--run", "training", "--json").stdout and ledger
+    assert stored(store_url, "runs", "--json").stdout.count('"training"') == 1
+    # The same through a collector that only reads, which takes nothing.
+    reader = start("reader", "--role", "reader", "--object-store", store_url)
+    reader.cli("export", "--run", "training", "-o", tmp_path / "read")
+    assert tree(tmp_path / "read") == tree(tmp_path / "own")
+    refused = reader.cli("delete", "--run", "training", check=False)
+    assert refused.returncode != 0 and "a reader of" in refused.stderr, refused.stderr
+
+
+def test_a_killed_leaf_goes_on_where_it_was(start, start_job, store_url, tmp_path):
+    leaf = start("leaf", *leaf_flags(store_url))
+    cfg = harness.config("statistics", "mix", section={"scope": [], "list": []}, dump_enable=True)
+    job = start_job("killed", leaf.address, cfg, steps=20)
+    for _ in range(3):
+        job.wait_steps(4)
+        leaf.kill()
+        leaf.start()
+    for rank in job.ranks:
+        assert rank.process.wait(timeout=120) == 0
+    assert leaf.stop() == 0
+    leaf.start()
+    assert_same_exports(leaf, store_url, "killed", tmp_path)
+
+
+def test_a_leaf_frees_what_is_stored(start, start_job, store_url, tmp_path):
+    leaf = start("leaf", *leaf_flags(store_url, "--free-stored"))
+    train(start_job, leaf, "freed", 80, "statistics")
+    wait_for(lambda: "freed_steps=" in leaf.log_text() and any(
+        "freed_steps=0" not in line for line in leaf.log_text().splitlines() if "freed_steps=" in line), 60,
+        lambda: f"steps to be freed: {leaf.log_text()[-2000:]}")
+    assert leaf.stop() == 0
+    stored(store_url, "export", "--run", "freed", "-o", tmp_path / "sealed")
+    assert {p.name for p in (tmp_path / "sealed").glob("step*")} == {f"step{n}" for n in range(80)}
+
+
+@pytest.mark.parametrize("flags,says", [
+    (["--role", "leaf"], "object-store"),
+    (["--object-store", "/x"], "with role leaf or reader"),
+    (["--role", "other"], "one of all, leaf, reader"),
+    (["--role", "leaf", "--object-store", "relative"], "absolute path"),
+    (["--role", "leaf", "--object-store", "s3://B"], "bucket's name"),
+    (["--role", "leaf", "--object-store", "s3://bucket?endpoint=http://elsewhere"], "plain http"),
+    (["--role", "leaf", "--object-store", "/x", "--retention-hours", "1"], "free-stored"),
+    (["--role", "reader", "--object-store", "/x", "--free-stored"], "with role leaf"),
+])
+def test_flags_that_do_not_go_together(tmp_path, flags, says):
+    ended = subprocess.run([harness.BIN / "rankprobed", "--data-dir", tmp_path, *flags], capture_output=True,
+                           text=True, timeout=30)
+    assert ended.returncode == 2 and says in ended.stderr, ended.stderr
+
+
+def test_a_store_that_cannot_be_used_is_told_in_one_line(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | {"HOME": str(tmp_path)}
+    for program in ([harness.BIN / "rankprobed", "--data-dir", tmp_path, "--role", "leaf"],
+                    [harness.BIN / "rankprobe", "runs"]):
+        ended = subprocess.run([*program, "--object-store", "s3://bucket"], capture_output=True, text=True, timeout=30,
+                               env=environment)
+        assert ended.returncode in (2, 6) and "no credentials" in ended.stderr, ended.stderr
+        assert ended.stderr.count("\n") == 1
+    ended = stored(str(tmp_path / "nothing"), "export", "--run", "x", "-o", tmp_path / "o", check=False)
+    assert ended.returncode != 0 and 'no run "x"' in ended.stderr, ended.stderr
+    ended = stored(str(tmp_path / "nothing"), "status", check=False)
+    assert ended.returncode != 0 and "asks a collector" in ended.stderr, ended.stderr
