@@ -84,9 +84,8 @@ TEST(DirectoryObjectStore, WhoLosesARaceSyncsTheWinner) {
   uint64_t links = 0;
   files.FailWhile([&](const std::string& op, const std::string& path) {
     if (op == "Link") ++links;
-    return links > 0 && op == "fsync" && path == "/d/k"
-               ? FaultKind::kIoError
-               : FaultKind::kNone;
+    return links > 0 && op == "fsync" && path == "/d/k" ? FaultKind::kIoError
+                                                        : FaultKind::kNone;
   });
   EXPECT_FALSE(store.Put("k/raced", "winner", kIfAbsent).ok());
   files.FailWhile(nullptr);
