@@ -13,6 +13,7 @@
 #include "common/io/crc32c.h"
 #include "google/protobuf/stubs/logging.h"
 #include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/sealed.pb.h"
 #include "rankprobe/v1/store.pb.h"
 #include "tests/fuzz/targets.h"
 
@@ -50,6 +51,22 @@ std::vector<std::string> Seeds() {
   segment.push_back(8);
   segment.resize(60, '\0');
   seeds.push_back(segment + segment);
+  v1::SealedPackIndex pack;
+  v1::SealedPayload* const payload = pack.add_payloads();
+  payload->set_digest(std::string(16, 'd'));
+  payload->set_length_bytes(8);
+  payload->set_offset_bytes(8);
+  payload->add_frames()->set_stored_bytes(8);
+  payload->mutable_frames(0)->set_crc32c(Crc32c("12345678"));
+  seeds.push_back(pack.SerializeAsString());
+  v1::SealedRecordsIndex records;
+  records.add_members()->set_offset_bytes(8);
+  records.mutable_members(0)->add_frames()->set_stored_bytes(4);
+  records.mutable_members(0)->mutable_frames(0)->set_raw_bytes(1 << 20);
+  seeds.push_back(records.SerializeAsString());
+  seeds.push_back(
+      "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a"
+      "</Key><Size>1</Size></Contents></ListBucketResult>");
   std::string spool = "RPQ1";
   spool.push_back(4);
   spool.resize(40, '\0');

@@ -14,6 +14,11 @@
 
 #include "agent/runtime/session/spool.h"
 #include "collector/ingest/frame_validator.h"
+#include "collector/object_store/directory_object_store.h"
+#include "collector/object_store/s3_xml.h"
+#include "collector/sealed/pack_object.h"
+#include "collector/sealed/records_object.h"
+#include "collector/sealed/sealed_keys.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
 #include "collector/store/store.h"
@@ -255,6 +260,67 @@ void SpoolFile(absl::string_view data) {
     }
     orphan->Remove().IgnoreError();
   }
+}
+
+void SealedObject(absl::string_view data) {
+  testing::FaultFileSystem fs;
+  DirectoryObjectStore store(&fs, "/o");
+  const auto read = [&](const std::string& object) {
+    Require(store.Put("k", object, ObjectStore::PutMode::kReplace).ok(),
+            "a put");
+    if (const auto index = ReadRecordsIndex(&store, "k", object.size());
+        index.ok()) {
+      for (const v1::SealedMember& member : index->members())
+        ReadSealedRecords(&store, "k", member, [](const v1::Record&) {
+          return absl::OkStatus();
+        }).IgnoreError();
+    }
+    const auto pack = ReadPackIndex(&store, "k", object.size());
+    if (!pack.ok()) return;
+    for (const v1::SealedPayload& payload : pack->payloads()) {
+      uint64_t bytes = 0;
+      const absl::Status status =
+          ReadSealedPayload(&store, "k", payload, [&](absl::string_view piece) {
+            bytes += piece.size();
+            return absl::OkStatus();
+          });
+      Require(!status.ok() || bytes == payload.length_bytes(),
+              "a payload has its length");
+    }
+  };
+  read(std::string(data));
+  // Past the checksum: whatever the index says.
+  for (const absl::string_view magic : {absl::string_view("RPSREC\0\1", 8),
+                                        absl::string_view("RPSPAK\0\1", 8)}) {
+    std::string object(magic);
+    object.append(data.data(), data.size());
+    object.append(data.data(), data.size());
+    const uint64_t index_bytes = data.size(), bytes = object.size() + 28;
+    const uint32_t checksum = Crc32c(data);
+    object.append(reinterpret_cast<const char*>(&index_bytes), 8);
+    object.append(reinterpret_cast<const char*>(&bytes), 8);
+    object.append(reinterpret_cast<const char*>(&checksum), 4);
+    object.append(magic.data(), magic.size());
+    read(object);
+  }
+  sealed::DecodeEntry(data).status().IgnoreError();
+  std::string entry("RPSLOG\1\n");
+  const uint32_t checksum = Crc32c(data);
+  entry.append(reinterpret_cast<const char*>(&checksum), 4);
+  entry.append(data.data(), data.size());
+  const auto decoded = sealed::DecodeEntry(entry);
+  Require(!decoded.ok() || !decoded->has_records() ||
+              sealed::IsHexName(decoded->records().name()),
+          "an entry names objects");
+}
+
+void S3Answer(absl::string_view data) {
+  const S3Error error = ParseS3Error(data);
+  Require(error.code.size() <= kMaxS3XmlBytes, "a code is bounded");
+  const auto list = ParseS3List(data);
+  Require(!list.ok() || list->objects.size() <= data.size(),
+          "a list is no longer than its text");
+  ParseS3UploadId(data).status().IgnoreError();
 }
 
 }  // namespace rankprobe::fuzz

@@ -22,6 +22,11 @@ void IndexValue(absl::string_view data);
 void DumpName(absl::string_view data);
 // A spool file left by another process.
 void SpoolFile(absl::string_view data);
+// What lies in an object store: an object whose index is the input, an object and
+// an entry of a log that are the input.
+void SealedObject(absl::string_view data);
+// XML from a store.
+void S3Answer(absl::string_view data);
 
 struct Target {
   const char* name;
@@ -34,6 +39,8 @@ inline constexpr Target kTargets[] = {
     {"index_value", IndexValue},
     {"dump_name", DumpName},
     {"spool", SpoolFile},
+    {"sealed_object", SealedObject},
+    {"s3_answer", S3Answer},
 };
 
 }  // namespace rankprobe::fuzz
