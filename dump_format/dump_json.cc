@@ -35,6 +35,7 @@ class DumpWriter {
     json_.String(view.begin.level());
     json_.Key("framework");
     json_.String(view.begin.framework());
+    mindspore_ = IsMindspore(view.begin);
     json_.Key("dump_data_dir");
     if (view.begin.has_payloads()) {
       json_.String(dump_data_dir);
@@ -189,8 +190,8 @@ class DumpWriter {
   void DataName(const v1::TensorSummary& tensor, const std::string& path) {
     const bool named = tensor.name_without_payload();
     if (!named && !tensor.has_payload()) return;
-    const std::string file_name = FreeFileName(
-        path, NumpyTextElementBytes(tensor).has_value() ? ".npy" : ".pt");
+    const bool npy = mindspore_ || NumpyTextElementBytes(tensor).has_value();
+    const std::string file_name = FreeFileName(path, npy ? ".npy" : ".pt");
     if (named) Text("data_name", file_name);
     if (!tensor.has_payload()) return;
     const bool there = tensor.payload().lost() == v1::LOSS_REASON_UNSPECIFIED &&
@@ -203,13 +204,15 @@ class DumpWriter {
   // and bench mode it comes before requires_grad or data_name.
   void Tensor(const v1::TensorSummary& tensor, const std::string& path) {
     json_.BeginObject();
-    Text("type", tensor.numpy()          ? "numpy.ndarray"
-                 : tensor.type().empty() ? "torch.Tensor"
-                                         : tensor.type());
+    Text("type", tensor.numpy()           ? "numpy.ndarray"
+                 : !tensor.type().empty() ? tensor.type()
+                 : mindspore_             ? "mindspore.Tensor"
+                                          : "torch.Tensor");
     Text("dtype", tensor.numpy() ? tensor.numpy_dtype()
                   : tensor.dtype() == v1::DTYPE_UNSPECIFIED
                       ? absl::string_view(tensor.dtype_name())
-                      : TorchDtypeName(tensor.dtype()));
+                  : mindspore_ ? MindsporeDtypeName(tensor.dtype())
+                               : TorchDtypeName(tensor.dtype()));
     json_.Key("shape");
     json_.BeginArray();
     for (const int64_t size : tensor.shape()) json_.Int(size);
@@ -217,7 +220,7 @@ class DumpWriter {
     const bool xor_mode = !tensor.has_stats() && tensor.has_checksum();
     if (xor_mode) Md5(tensor.checksum());
     if (!xor_mode) WriteStatistics(tensor, stats_, &json_);
-    if (!tensor.numpy()) {
+    if (!tensor.numpy() && !mindspore_) {
       json_.Key("requires_grad");
       json_.Bool(tensor.requires_grad());
     }
@@ -348,7 +351,7 @@ class DumpWriter {
         Text("format", object.text());
         break;
       case Leaf::KIND_DTYPE:
-        Text("type", "torch.dtype");
+        Text("type", mindspore_ ? "mindspore.dtype" : "torch.dtype");
         Text("value", object.text());
         break;
       case Leaf::KIND_DEVICE:
@@ -356,7 +359,8 @@ class DumpWriter {
         Text("value", object.text());
         break;
       case Leaf::KIND_PROCESS_GROUP:
-        Text("type", "torch.ProcessGroup");
+        Text("type",
+             mindspore_ ? "mindspore.ProcessGroup" : "torch.ProcessGroup");
         json_.Key("group_ranks");
         Ints(object);
         Text("group_id", object.text());
@@ -373,7 +377,8 @@ class DumpWriter {
 
   void P2p(const v1::P2pOp& op, const std::string& path) {
     json_.BeginObject();
-    Text("class_type", "torch.distributed.P2POp");
+    Text("class_type", mindspore_ ? "mindspore.mint.distributed.P2POp"
+                                  : "torch.distributed.P2POp");
     json_.Key("tensor");
     if (op.has_tensor()) {
       Tensor(op.tensor(), path);
@@ -394,6 +399,7 @@ class DumpWriter {
   std::vector<PayloadFile>* const missing_;
   JsonTextWriter json_;
   StatSet stats_;
+  bool mindspore_ = false;
   std::string entry_;
   // Of the payload files so far.
   absl::flat_hash_set<std::string> names_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A .npy file (NumPy's format 1.0) of a text array, as a stream like
-// PtWriter's: everything before the bytes, the bytes as they come, nothing
-// after.
+// A .npy file (NumPy's format 1.0) as a stream like PtWriter's: everything
+// before the bytes, the bytes as they come, nothing after. It holds a text
+// array, or a tensor of a framework whose tools write .npy in place of .pt.
 #ifndef RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_
 #define RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_
 
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
@@ -22,14 +23,25 @@ class NpyWriter {
  public:
   // `tensor`: an array that NumpyTextElementBytes knows.
   NpyWriter(const v1::TensorSummary& tensor, uint64_t data_bytes);
+  // A dense tensor of `data_bytes`. A type that NumPy has not (bfloat16, float8)
+  // is written as float32, which holds all its numbers.
+  NpyWriter(v1::DType dtype, absl::Span<const int64_t> shape,
+            uint64_t data_bytes);
 
   const std::string& prefix() const { return prefix_; }
   void AddData(absl::string_view /*data*/) {}
+  // The bytes of the file for those of the tensor; call for all in order. Valid
+  // until the next call.
+  absl::string_view Encode(absl::string_view data);
   std::string Suffix() const { return ""; }
   uint64_t FileBytes() const { return prefix_.size() + data_bytes_; }
 
  private:
-  const uint64_t data_bytes_;
+  // Unset: the bytes are written as they are.
+  v1::DType widened_ = v1::DTYPE_UNSPECIFIED;
+  // Half an element, left of the last call.
+  std::string rest_, out_;
+  uint64_t data_bytes_;
   std::string prefix_;
 };
 

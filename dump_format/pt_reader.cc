@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
+#include "dump_format/npy_reader.h"
 #include "dump_format/pickle_tensor.h"
 
 namespace rankprobe {
@@ -433,16 +434,47 @@ absl::StatusOr<Located> Locate(const RandomAccessFile& file,
   return out;
 }
 
+absl::StatusOr<Located> LocateNpy(const RandomAccessFile& file,
+                                  uint64_t file_size) {
+  RP_ASSIGN_OR_RETURN(
+      const std::string head,
+      ReadAt(file, 0, std::min<uint64_t>(file_size, kMaxNpyHeaderBytes)));
+  RP_ASSIGN_OR_RETURN(NpyHeader header, ParseNpyHeader(head));
+  Located out;
+  out.data_begin = header.data_begin;
+  out.tensor.dtype = header.dtype;
+  out.tensor.shape = std::move(header.shape);
+  const std::vector<int64_t>& shape = out.tensor.shape;
+  out.tensor.stride.assign(shape.size(), 1);
+  out.elements = 1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const size_t d = header.fortran_order ? i : shape.size() - 1 - i;
+    out.tensor.stride[d] = out.elements;
+    if (__builtin_mul_overflow(out.elements, shape[d], &out.elements))
+      return Bad("has a bad shape");
+  }
+  out.contiguous = !header.fortran_order || shape.size() < 2;
+  if (static_cast<uint64_t>(out.elements) >
+      (file_size - header.data_begin) / ElementSize(header.dtype))
+    return Bad("is shorter than it says");
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
                                 const std::string& path) {
   RP_ASSIGN_OR_RETURN(auto file, file_system->OpenForRead(path));
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
-  absl::StatusOr<Located> located = Locate(*file, size);
+  absl::StatusOr<Located> located = absl::EndsWith(path, ".npy")
+                                        ? LocateNpy(*file, size)
+                                        : Locate(*file, size);
   if (!located.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", located.status().message()));
+    const absl::StatusCode code = absl::IsUnimplemented(located.status())
+                                      ? absl::StatusCode::kUnimplemented
+                                      : absl::StatusCode::kInvalidArgument;
+    return absl::Status(code,
+                        absl::StrCat(path, ": ", located.status().message()));
   }
   PtTensor tensor;
   tensor.dtype = located->tensor.dtype;

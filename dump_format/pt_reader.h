@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a .pt file that holds one tensor. The pickle inside is read by a
+// Opens a .pt file that holds one tensor, or a .npy file of numbers. The pickle inside is read by a
 // machine that knows tensors and nothing else: any other global is refused
 // before anything is built, so a hostile file costs an error. A PtTensor is
 // immutable and thread-safe; it keeps its file open.
@@ -47,7 +47,8 @@ class PtTensor {
   std::vector<int64_t> stride_;
 };
 
-// INVALID_ARGUMENT or NOT_FOUND in one line that names the file.
+// INVALID_ARGUMENT or NOT_FOUND in one line that names the file; UNIMPLEMENTED
+// for a .npy file of texts or the like.
 absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
                                 const std::string& path);
 

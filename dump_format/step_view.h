@@ -41,6 +41,11 @@ struct StepView {
   std::map<std::pair<std::string, std::string>, std::string> facts;
 };
 
+// Its tools have words of their own for types, and write .npy in place of .pt.
+inline bool IsMindspore(const v1::StepBegin& begin) {
+  return begin.framework() == "mindspore";
+}
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_

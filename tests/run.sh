@@ -4,7 +4,7 @@
 #   ./tests/run.sh            everything
 #   ./tests/run.sh --quick    without the stages that need PyPI
 #   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, attack, docs, torch213, view, interop;
-#                             only so: tsan, package (wheels, bare systems), clone, containers, vllm (a server), scale (a Ceph), workloads
+#                             only so: tsan, package (wheels, bare systems), clone, containers, vllm (a server), mindspore, scale (a Ceph), workloads
 #                             (public programs), and see tests/stages/
 # Each stage prints its own output; the last line is 'N passed, N failed, N skipped'.
 set -euo pipefail

@@ -90,7 +90,13 @@ absl::Status AddRules(const std::string& path, const YAML::Node& root,
 
 absl::StatusOr<ApiRules> ReadApiRules(FileSystem* file_system,
                                       const std::string& path) {
-  RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, path));
+  std::string text;
+  const auto built_in = BuiltInApiRules().find(path);
+  if (built_in != BuiltInApiRules().end() && !file_system->Exists(path)) {
+    text = built_in->second;
+  } else {
+    RP_ASSIGN_OR_RETURN(text, ReadInput(file_system, path));
+  }
   ApiRules rules;
   absl::Status status;
   // yaml-cpp throws for bad text and for what as<std::string>() cannot read.

@@ -32,8 +32,11 @@ using ApiRules = std::map<std::string, ApiRule, std::less<>>;
 // YAML: lines of `Torch.mul: Tensor.mul`, or a list of msprobe's rules (ms_api,
 // pt_api, ms_args, pt_args, ms_output, pt_output ..). INVALID_ARGUMENT naming
 // file and reason.
+// `path` may be the name of a table that comes along, "mindspore".
 absl::StatusOr<ApiRules> ReadApiRules(FileSystem* file_system,
                                       const std::string& path);
+// The texts of those tables by name.
+const std::map<std::string, std::string>& BuiltInApiRules();
 
 // Of an entry such as "Torch.mul.3.forward"; null without a rule.
 const ApiRule* FindApiRule(const ApiRules& rules, absl::string_view entry);

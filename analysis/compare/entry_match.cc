@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/records/entry_names.h"
+#include "common/tensor/dtype.h"
 #include "dump_format/input_files.h"
 
 namespace rankprobe::analysis {
@@ -261,7 +262,7 @@ EntryMatch EntryMatch::Make(const DumpReader& target,
 
 bool DtypesArePartners(const DumpRow& target, const DumpRow& reference) {
   if (target.has_dtype != reference.has_dtype) return false;
-  if (target.dtype == reference.dtype) return true;
+  if (AreOneDtype(target.dtype, reference.dtype)) return true;
   const auto is_float = [](absl::string_view dtype) {
     absl::ConsumePrefix(&dtype, "torch.");
     return dtype == "float16" || dtype == "float32" || dtype == "bfloat16" ||
@@ -308,12 +309,43 @@ absl::Status EntryComparison::Load(size_t target_index,
   return absl::OkStatus();
 }
 
+namespace {
+
+// What PyTorch calls a parameter of MindSpore's layers; the name itself where
+// both have one.
+absl::string_view PytorchParameter(absl::string_view name) {
+  constexpr std::pair<absl::string_view, absl::string_view> kNames[] = {
+      {"gamma", "weight"},
+      {"beta", "bias"},
+      {"embedding_table", "weight"},
+      {"moving_mean", "running_mean"},
+      {"moving_variance", "running_var"}};
+  for (const auto& [mindspore, pytorch] : kNames) {
+    if (name == mindspore) return pytorch;
+  }
+  return name;
+}
+
+// The same of a row's place, ".parameters.gamma" or, of gradients, ".gamma".
+std::string PytorchPlace(absl::string_view entry, absl::string_view place) {
+  const size_t dot = place.rfind('.');
+  const bool parameter = absl::StartsWith(place, ".parameters.") ||
+                         absl::StrContains(entry, ".parameters_grad.");
+  if (!parameter || dot == absl::string_view::npos) return std::string(place);
+  return absl::StrCat(place.substr(0, dot + 1),
+                      PytorchParameter(place.substr(dot + 1)));
+}
+
+}  // namespace
+
 absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
   const auto suffix = [](absl::string_view name, absl::string_view entry) {
     return absl::StartsWith(name, entry) ? name.substr(entry.size()) : name;
   };
   absl::flat_hash_map<absl::string_view, const DumpRow*> by_suffix;
   const ApiRule* const rule = FindApiRule(options_->apis, entry_);
+  const bool crosses = target_->framework() == "mindspore" &&
+                       reference_->framework() == "pytorch";
   std::optional<std::string> renamed;
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const DumpRow& row = target_rows_[i];
@@ -321,6 +353,9 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
     if (rule != nullptr) {
       renamed = RenamedPlace(*rule, wanted);
       if (!renamed.has_value()) continue;
+      wanted = *renamed;
+    } else if (crosses) {
+      renamed = PytorchPlace(entry_, wanted);
       wanted = *renamed;
     }
     const DumpRow* partner = nullptr;
@@ -379,19 +414,25 @@ absl::Status EntryComparison::PairByMap() {
 
 namespace {
 
+// A .npy file may also hold an array of texts, which OpenData passes over.
+bool IsTensorFile(absl::string_view name) {
+  return absl::EndsWith(name, ".pt") || absl::EndsWith(name, ".npy");
+}
+
 absl::StatusOr<std::optional<PtTensor>> OpenData(FileSystem* file_system,
                                                  const DumpReader& dump,
                                                  absl::string_view name) {
-  if (name == "-1" || !absl::EndsWith(name, ".pt") ||
-      absl::StrContains(name, '/')) {
+  if (name == "-1" || !IsTensorFile(name) || absl::StrContains(name, '/')) {
     return std::nullopt;
   }
   const std::string path = absl::StrCat(dump.data_dir(), "/", name);
   if (dump.data_dir().empty() || !file_system->Exists(path)) {
     return std::nullopt;
   }
-  RP_ASSIGN_OR_RETURN(PtTensor tensor, OpenPt(file_system, path));
-  return std::make_optional(std::move(tensor));
+  absl::StatusOr<PtTensor> tensor = OpenPt(file_system, path);
+  if (absl::IsUnimplemented(tensor.status())) return std::nullopt;
+  RP_RETURN_IF_ERROR(tensor.status());
+  return std::make_optional(*std::move(tensor));
 }
 
 }  // namespace
@@ -408,11 +449,15 @@ absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
   RP_ASSIGN_OR_RETURN(const auto b, OpenData(file_system, reference,
                                              pair->reference->data_name));
   if (!n.has_value() || !b.has_value()) {
-    const auto named = [](const DumpRow& row) {
-      return absl::EndsWith(row.data_name, ".pt");
+    const auto named = [&](const DumpReader& dump, const DumpRow& row) {
+      // One of texts is there and holds no tensor.
+      return absl::EndsWith(row.data_name, ".pt") ||
+             (absl::EndsWith(row.data_name, ".npy") &&
+              !file_system->Exists(
+                  absl::StrCat(dump.data_dir(), "/", row.data_name)));
     };
-    pair->data_missing = (!n.has_value() && named(*pair->target)) ||
-                         (!b.has_value() && named(*pair->reference));
+    pair->data_missing = (!n.has_value() && named(target, *pair->target)) ||
+                         (!b.has_value() && named(reference, *pair->reference));
     pair->tensor =
         NoMetrics(TensorMetrics::State::kUnsupported, "No real data.");
     return absl::OkStatus();

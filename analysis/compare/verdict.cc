@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 
 namespace rankprobe::analysis {
@@ -232,7 +233,7 @@ class Judge {
   void CheckDtypes() {
     EachChecked([](RowPair* pair) {
       if (pair->target->dtype.empty() || pair->reference->dtype.empty()) return;
-      if (pair->target->dtype != pair->reference->dtype) {
+      if (!AreOneDtype(pair->target->dtype, pair->reference->dtype)) {
         Mark(Verdict::kError, "The dtype of NPU and Bench are inconsistent.",
              pair);
       }

@@ -325,7 +325,8 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
   verb->add_option("--data_mapping", flags->data_mapping,
                    "-dm: yaml of row names, target: reference");
   verb->add_option("--api_mapping", flags->mappings.apis,
-                   "-am: yaml of API names, target: reference");
+                   "-am: yaml of API names, target: reference; \"mindspore\": "
+                   "the table that comes along");
   CLI::Option* const layers =
       verb->add_option("--layer_mapping", flags->layer_mapping,
                        "-lm [FILE]: match layers of other names")

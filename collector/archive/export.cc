@@ -277,6 +277,10 @@ class StepExporter {
         return true;
       }
     }
+    if (absl::EndsWith(file.file_name, ".npy")) {
+      return WriteFile(path, tensor, content,
+                       [&] { return NpyWriter(tensor.dtype(), shape, bytes); });
+    }
     // The name inside the file is the file's own, unless it has several.
     const absl::string_view stem =
         options_.link ? "archive" : absl::StripSuffix(file.file_name, ".pt");
@@ -353,7 +357,7 @@ class StepExporter {
           const absl::string_view part = PartWithin(data, at, wanted);
           at += data.size();
           writer->AddData(part);
-          return put(part);
+          return put(writer->Encode(part));
         });
     // The archive's own fault is told apart from the sink's.
     RP_RETURN_IF_ERROR(write_status);

@@ -85,6 +85,61 @@ TEST_F(ExportTest, LostAndMissingPayloadsAreGapsAndHaveNoName) {
   EXPECT_EQ(manifest["gaps"][1]["step"].GetInt(), 3);
 }
 
+// MindSpore's tools have words of their own, and .npy files, where NumPy has no
+// bfloat16.
+TEST_F(ExportTest, AStepOfMindsporeHasItsWordsAndFiles) {
+  const std::string data("\x80\x3f\x00\xc0", 4);  // 1, -2
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload(data);
+  v1::RecordBatch* batch = frames.AddBatch(0);
+  Begin(batch, 0)->set_framework("mindspore");
+  v1::CallPhase* call =
+      Phase(batch, 1, "Mint.add.0.forward", v1::CALL_KIND_API_FORWARD);
+  v1::TensorSummary* tensor = Payload(call->mutable_input_args(), data);
+  tensor->set_dtype(v1::DTYPE_BFLOAT16);
+  tensor->set_shape(0, 2);
+  v1::ObjectLeaf* dtype =
+      call->mutable_input_args()->add_items()->mutable_object();
+  dtype->set_kind(v1::ObjectLeaf::KIND_DTYPE);
+  dtype->set_text("Float32");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  Export(store.get(), "run");
+  rapidjson::Document dump;
+  dump.Parse(ReadTextFile(root_ + "/out/step0/rank0/dump.json").c_str());
+  EXPECT_STREQ(dump["framework"].GetString(), "mindspore");
+  const auto& inputs = dump["data"]["Mint.add.0.forward"]["input_args"];
+  EXPECT_STREQ(inputs[0]["type"].GetString(), "mindspore.Tensor");
+  EXPECT_STREQ(inputs[0]["dtype"].GetString(), "BFloat16");
+  EXPECT_FALSE(inputs[0].HasMember("requires_grad"));
+  EXPECT_STREQ(inputs[1]["type"].GetString(), "mindspore.dtype");
+  EXPECT_STREQ(inputs[1]["value"].GetString(), "Float32");
+  const std::string name = "Mint.add.0.forward.input.0.npy";
+  EXPECT_EQ(inputs[0]["data_name"].GetString(), name);
+  const std::string file =
+      ReadTextFile(root_ + "/out/step0/rank0/dump_tensor_data/" + name);
+  EXPECT_THAT(file, HasSubstr("'descr': '<f4'"));
+  const float numbers[] = {1, -2};
+  EXPECT_EQ(file.substr(file.size() - 8),
+            std::string(reinterpret_cast<const char*>(numbers), 8));
+  EXPECT_EQ(Manifest()["gaps"].Size(), 0u);
+}
+
+// A peer may claim anything.
+TEST_F(ExportTest, PayloadsOfMindsporeWithoutATypeAreBytes) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  frames.AddPayload("");
+  v1::RecordBatch* batch = frames.AddBatch(0);
+  Begin(batch, 0)->set_framework("mindspore");
+  v1::CallPhase* call =
+      Phase(batch, 1, "Mint.add.0.forward", v1::CALL_KIND_API_FORWARD);
+  Payload(call->mutable_input_args(), "")->set_dtype(v1::DTYPE_UNSPECIFIED);
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  Export(store.get(), "run");
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/out/step0/rank0/dump.json"));
+}
+
 TEST_F(ExportTest, HostileNamesStayInsideTheTree) {
   Frames frames(MakeIdentity("../run/..", 0, 1));
   frames.AddPayload("bytes");

@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "common/base/limits.h"
@@ -30,6 +32,10 @@ constexpr std::array kLevels = {"L0", "L1", "mix", "debug"};
 constexpr std::array kPrecisions = {"low", "high"};
 constexpr std::array kRiskLevels = {"ALL", "CORE", "FOCUS"};
 constexpr std::array kSummaryModes = {"statistics", "md5", "xor"};
+constexpr absl::string_view kKernelWords =
+    "max, min, mean, l2norm, count, negative zero count, zero count, "
+    "positive zero count, nan count, negative inf count, positive inf count, "
+    "hash, md5";
 
 struct Refused {
   const char* value;
@@ -39,16 +45,13 @@ struct Refused {
 constexpr Refused kRefusedTasks[] = {
     {"acc_check",
      "statistics, tensor, structure or monitor for capture (acc_check is an "
-     "offline "
-     "check of dumped calls)"},
+     "offline check of dumped calls)"},
     {"overflow_check",
      "statistics, tensor, structure or monitor (overflow_check is for "
-     "MindSpore static "
-     "graphs only; "
-     "`rankprobe overflow_check` examines a dump)"},
+     "MindSpore static graphs only; `rankprobe overflow_check` reads dumps)"},
     {"exception_dump",
      "statistics, tensor, structure or monitor (exception_dump is for "
-     "MindSpore only)"},
+     "MindSpore at level L2, on an NPU)"},
     {"nan_check",
      "statistics, tensor, structure or monitor (nan_check needs an NPU)"},
     {"diff_check",
@@ -215,15 +218,14 @@ class Parser {
       CheckPatterns(&reader, "tensor_list", plan_.tensor_list);
     }
     ParseDataMode(&reader);
-    if (const auto i = reader.OneOf("summary_mode", kSummaryModes))
-      plan_.summary_mode = static_cast<SummaryMode>(*i);
+    ParseSummaryMode(&reader);
     ParseExtraStatistics(&reader);
     ParseSlices(&reader);
     ParseRequest(&reader);
     for (const char* name : {"every", "values"}) {
       if (plan_.Monitors()) reader.Has(name);
     }
-    // MindSpore-only members: checked, then without effect here.
+    // MindSpore's: checked, then without effect here.
     constexpr std::array kDevices = {"host", "device"};
     constexpr std::array kFormats = {"npy", "bin"};
     if (reader.OneOf("device", kDevices))
@@ -251,6 +253,22 @@ class Parser {
     for (const std::string& unknown : reader.UnknownNames()) {
       warnings_.push_back(absl::StrCat("unknown key ", unknown));
     }
+  }
+
+  void ParseSummaryMode(ConfigReader* reader) {
+    const rapidjson::Value* const v = reader->Get("summary_mode");
+    if (v == nullptr || !v->IsArray()) {
+      if (const auto i = reader->OneOf("summary_mode", kSummaryModes))
+        plan_.summary_mode = static_cast<SummaryMode>(*i);
+      return;
+    }
+    const std::vector<std::string> all = absl::StrSplit(kKernelWords, ", ");
+    for (const std::string& word : reader->StringList("summary_mode"))
+      if (!absl::c_linear_search(all, word))
+        reader->Fault("summary_mode", word, kKernelWords);
+    reader->Fault("summary_mode", "a list",
+                  "statistics, md5 or xor (lists are for kernels of MindSpore "
+                  "static graphs, on an NPU)");
   }
 
   void Ignored(absl::string_view section, absl::string_view key,

@@ -95,6 +95,19 @@ const std::map<std::string, std::string>& Cases() {
   return *cases;
 }
 
+// A24: a choice of statistics of kernels, which nothing here has.
+TEST(ConfigTest, ListsOfStatisticsAreCheckedAndRefused) {
+  const auto refusal = [](const char* list) {
+    return ErrorOf(absl::StrCat(R"({"dump_path": "d", "statistics": )",
+                                R"({"summary_mode": )", list, "}}"));
+  };
+  EXPECT_THAT(refusal(R"(["max", "hash", "nan count"])"),
+              AllOf(HasSubstr("MindSpore static graphs"),
+                    ::testing::Not(HasSubstr("l2norm"))));
+  EXPECT_THAT(refusal(R"(["max", "median"])"),
+              AllOf(HasSubstr("median"), HasSubstr("l2norm")));
+}
+
 TEST(ConfigTest, GoldenInvalidConfigs) {
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(

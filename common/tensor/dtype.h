@@ -20,8 +20,15 @@ absl::string_view TorchDtypeName(v1::DType dtype);
 // has none (the file then uses an untyped storage of bytes).
 absl::string_view TorchStorageClass(v1::DType dtype);
 
-// Inverse of TorchDtypeName, also without the "torch." prefix.
+// "Float32", as MindSpore prints it; empty for a type that it has not.
+absl::string_view MindsporeDtypeName(v1::DType dtype);
+
+// Inverse of TorchDtypeName, also without the "torch." prefix, and of
+// MindsporeDtypeName.
 v1::DType ParseDtype(absl::string_view name);
+
+// Whether two dumps speak of one type: "Float32" is what "torch.float32" is.
+bool AreOneDtype(absl::string_view a, absl::string_view b);
 
 }  // namespace rankprobe
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A .pt file from anywhere, and the pickle inside one: a tensor whose values
+// A .pt or .npy file from anywhere, and the pickle inside the first: a tensor whose values
 // can be read, or one line that names the file.
 #include <algorithm>
 #include <cstddef>
@@ -23,13 +23,12 @@ void CheckPickle(absl::string_view data) {
   }
 }
 
-void Run(absl::string_view data) {
-  CheckPickle(data);
+void CheckFile(const char* name, absl::string_view data) {
   MemoryFiles files;
-  files.Set("x.pt", data);
-  const auto tensor = OpenPt(&files, "x.pt");
+  files.Set(name, data);
+  const auto tensor = OpenPt(&files, name);
   if (!tensor.ok()) {
-    if (!absl::StrContains(tensor.status().message(), "x.pt") ||
+    if (!absl::StrContains(tensor.status().message(), name) ||
         absl::StrContains(tensor.status().message(), "\n")) {
       std::abort();
     }
@@ -44,6 +43,12 @@ void Run(absl::string_view data) {
       ->Read(tensor->elements - static_cast<int64_t>(values.size()),
              absl::MakeSpan(values))
       .IgnoreError();
+}
+
+void Run(absl::string_view data) {
+  CheckPickle(data);
+  CheckFile("x.pt", data);
+  CheckFile("x.npy", data);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ def test_remote_collector(dump, collector, monkeypatch, auto_export) -> None:
 
 def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, monkeypatch) -> None:
     monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
-    monkeypatch.setattr("rankprobe.pytorch._exports.find_binary", lambda name: "/bin/false")
+    monkeypatch.setattr("rankprobe._frontend.exports.find_binary", lambda name: "/bin/false")
     debugger = dump.debugger(auto_export=True)
     with pytest.warns(RuntimeWarning, match="step 0 was not exported"):
         _steps(1)
@@ -182,7 +182,7 @@ def test_the_training_ends_well_whatever_dump_path_holds(dump, monkeypatch) -> N
     debugger.close()
     assert _paths(dump.path) == _there(dump.path)
     # Whatever else may be wrong there.
-    monkeypatch.setattr("rankprobe.pytorch._exports.merge_manifests", lambda *_: 1 / 0)
+    monkeypatch.setattr("rankprobe._frontend.exports.merge_manifests", lambda *_: 1 / 0)
     debugger = dump.debugger()
     _steps(1)
     with pytest.warns(RuntimeWarning, match="is not complete: division"):

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "agent/python/native/session/plan_dict.h"
@@ -115,6 +116,8 @@ class PySession {
     };
     RecorderOptions recorder_options;
     recorder_options.config_json = config_json;
+    if (absl::StartsWith(framework, "mindspore"))
+      recorder_options.framework = "mindspore";
     if (options->identity.has_rank())
       recorder_options.rank = options->identity.rank();
     // A bad config is told before anything connects.

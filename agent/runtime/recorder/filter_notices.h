@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a user should be told once: filters that leave nothing to record. The
-// lines of the Python package (agent/python/rankprobe/pytorch/_notices.py).
+// lines of the Python package (agent/python/rankprobe/_frontend/notices.py).
 //
 // Ownership: one per debugger. Not thread-safe: the training's thread. Never
 // fails; says nothing or one line, which the caller prints.

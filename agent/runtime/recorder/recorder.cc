@@ -87,6 +87,7 @@ Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
   absl::MutexLock lock(&mutex_);
   plan_ = std::move(local_plan);
   rank_ = options_.rank;
+  tensors_.SetWideAsFloat(options_.framework == "mindspore");
   if (watcher_ != nullptr) {
     tensors_.SetFits(
         [watcher = watcher_](uint64_t bytes) { return watcher->Fits(bytes); });
@@ -228,7 +229,7 @@ void Recorder::BeginStepRecords(v1::StepRequests requests) {
   v1::StepBegin* begin = AddRecord()->mutable_step_begin();
   begin->set_task(std::string(TaskName(plan_->task)));
   begin->set_level(std::string(LevelName(plan_->level)));
-  begin->set_framework("pytorch");
+  begin->set_framework(options_.framework);
   begin->set_dump_path(plan_->dump_path);
   begin->set_has_payloads(plan_->HasPayloads());
   begin->set_extra_info(plan_->extra_info);

@@ -104,6 +104,8 @@ struct RecorderOptions {
   // config.json text after constructor arguments; empty: the default config.
   std::string config_json;
   ConfigOverrides overrides;
+  // Of dump.json; "mindspore" has rules of its own for statistics.
+  std::string framework = "pytorch";
   // The global rank, when it is known already.
   std::optional<int64_t> rank;
   // How long Stop() waits for the collector; after it has waited in vain it

@@ -45,6 +45,14 @@ class Slicer {
   std::vector<int64_t> sizes_, begins_;
 };
 
+// float16, bfloat16 and float32 are reduced as they are.
+Precision PrecisionAsFloat(v1::DType dtype, Precision precision) {
+  return dtype == v1::DTYPE_FLOAT16 || dtype == v1::DTYPE_BFLOAT16 ||
+                 dtype == v1::DTYPE_FLOAT32
+             ? precision
+             : Precision::kHigh;
+}
+
 }  // namespace
 
 void SetNoData(const Plan& plan, v1::TensorSummary* out) {
@@ -69,7 +77,9 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   }
   const TensorView& view = resolved.view;
   SummaryRequest request;
-  request.precision = plan.precision;
+  request.precision = wide_as_float_
+                          ? PrecisionAsFloat(view.dtype, plan.precision)
+                          : plan.precision;
   request.statistics = plan.summary_mode != SummaryMode::kXor;
   if (plan.summary_mode == SummaryMode::kMd5)
     request.checksum = ChecksumMode::kCrc32;

@@ -67,6 +67,8 @@ class TensorRecorder {
   explicit TensorRecorder(Session* session) : session_(session) {}
 
   void BeginStep() { cache_.clear(); }
+  // MindSpore's tools reduce integers and float64 as float32: with Mean and Norm.
+  void SetWideAsFloat(bool wide_as_float) { wide_as_float_ = wide_as_float; }
   // Beside the plan's slices: the rows to take of tensors that have as many as
   // the batch, until the next call. Null: all.
   void SetRows(std::optional<SliceSpec> rows) { rows_ = rows; }
@@ -167,6 +169,7 @@ class TensorRecorder {
 
   Session* const session_;
   std::optional<SliceSpec> rows_;
+  bool wide_as_float_ = false;
   bool reference_ = false;
   HeldPayloads* held_ = nullptr;
   uint64_t held_bytes_ = 0;

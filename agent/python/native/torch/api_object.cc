@@ -3,8 +3,11 @@
 
 #include <structmember.h>
 
+#include <memory>
 #include <new>
 #include <utility>
+
+#include "agent/python/native/torch/module_gradients.h"
 
 namespace rankprobe {
 namespace {
@@ -38,13 +41,16 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
   const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
   const QuietScope quiet(capture);
   const RecordedCall call = capture.BeginApi(*api->spec, args, count, keywords);
+  const std::unique_ptr<ModuleGradients> gradients =
+      capture.BeginGradients(call, args, count);
   PyObject* result =
       PyObject_Vectorcall(api->function, args, flagged_count, keywords);
   if (result == nullptr) {
     capture.AbandonApi(call);
     return nullptr;
   }
-  capture.EndApi(*api->spec, call, args, count, keywords, result);
+  capture.EndApi(*api->spec, call, args, count, keywords, result,
+                 gradients.get());
   return result;
 }
 

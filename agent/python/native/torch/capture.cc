@@ -179,7 +179,8 @@ PyValue Capture::ReadDistributedOutputs(const RecordedCall& call,
 
 void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
                      PyObject* const* args, Py_ssize_t count,
-                     PyObject* keywords, PyObject* result) noexcept {
+                     PyObject* keywords, PyObject* result,
+                     ModuleGradients* gradients) noexcept {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   Guarded("api outputs", [&] {
@@ -242,8 +243,41 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
         PyErr_Clear();
       }
     }
-    HookBackward(call, result);
+    if (!torch_.calls_like_modules) {
+      HookBackward(call, result);
+    } else if (gradients != nullptr) {
+      gradients->Outputs(TensorsOf(
+          PyTuple_Check(result) ? PySequence_Fast_ITEMS(result) : &result,
+          PyTuple_Check(result) ? PyTuple_GET_SIZE(result) : 1));
+    }
   });
+}
+
+py::tuple Capture::TensorsOf(PyObject* const* values, Py_ssize_t count) const {
+  py::list tensors;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (torch_.IsTensor(values[i])) tensors.append(py::handle(values[i]));
+  }
+  return py::tuple(tensors);
+}
+
+std::unique_ptr<ModuleGradients> Capture::BeginGradients(
+    const RecordedCall& call, PyObject* const* args,
+    Py_ssize_t count) noexcept {
+  const std::shared_ptr<Recorder> recorder = recorder_;
+  std::unique_ptr<ModuleGradients> gradients;
+  if (!torch_.calls_like_modules || recorder == nullptr ||
+      !recorder->WantsBackward(call)) {
+    return gradients;
+  }
+  Guarded("api gradients", [&] {
+    if (!torch_.GradEnabled()) return;
+    ModuleCall module;
+    module.call = call;
+    gradients = std::make_unique<ModuleGradients>(shared_from_this(), module,
+                                                  TensorsOf(args, count));
+  });
+  return gradients;
 }
 
 void Capture::AbandonApi(const RecordedCall& call) noexcept {

@@ -60,6 +60,7 @@ struct ModuleCall {
 
 class QuietScope;
 class BegunBackwards;
+class ModuleGradients;
 
 class Capture : public std::enable_shared_from_this<Capture> {
  public:
@@ -87,9 +88,14 @@ class Capture : public std::enable_shared_from_this<Capture> {
                         Py_ssize_t count, PyObject* keywords) noexcept;
   void EndApi(const ApiSpec& spec, const RecordedCall& call,
               PyObject* const* args, Py_ssize_t count, PyObject* keywords,
-              PyObject* result) noexcept;
+              PyObject* result, ModuleGradients* gradients) noexcept;
   // The error is still set: the end of a recomputation is told from the rest.
   void AbandonApi(const RecordedCall& call) noexcept;
+  // Where the gradients of a call are taken as a module's are: before it runs,
+  // null where it has none; then handed to EndApi.
+  std::unique_ptr<ModuleGradients> BeginGradients(const RecordedCall& call,
+                                                  PyObject* const* args,
+                                                  Py_ssize_t count) noexcept;
   // order: when the call was made.
   void Backward(const RecordedCall& call, uint64_t order, PyObject* grad_inputs,
                 PyObject* grad_outputs) noexcept;
@@ -200,6 +206,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
                                  PyObject* const* args, Py_ssize_t count,
                                  PyObject* keywords) const;
   void HookBackward(const RecordedCall& call, PyObject* result);
+  pybind11::tuple TensorsOf(PyObject* const* values, Py_ssize_t count) const;
   void Count(const RecordedCall& call) {
     ++seen_;
     if (call.stack_wanted || call.kept) ++matched_;

@@ -139,7 +139,7 @@ void Capture::BeginModuleBackward(const ModuleCall& module) {
     return;
   }
   const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr) return;
+  if (recorder == nullptr || !module.call.is_module) return;
   recorder->BeginModuleBackward(module.call);
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/graph_index.h"
 
+#include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -22,6 +24,17 @@ PyObject* Interned(const char* text) {
   return name;
 }
 
+uint64_t NumberOf(PyObject* node) {
+  static PyObject* const name = Interned("_sequence_nr");
+  const PyRef value = PyRef::Steal(PyObject_CallMethodNoArgs(node, name));
+  uint64_t number = value ? PyLong_AsUnsignedLongLong(value.get()) : 0;
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();  // a node that cannot say it: somebody else's
+    number = 0;
+  }
+  return number;
+}
+
 }  // namespace
 
 std::shared_ptr<GraphIndex> GraphIndex::OfThread(const TorchBindings* torch) {
@@ -34,7 +47,16 @@ std::shared_ptr<GraphIndex> GraphIndex::OfThread(const TorchBindings* torch) {
   return index;
 }
 
-uint64_t GraphIndex::Now() const {
+uint64_t GraphIndex::Now(const std::vector<GraphEdge>& inputs) const {
+  if (torch_->node_id) {
+    // Whatever is made from now on comes after those, and after what was seen.
+    uint64_t next = next_;
+    for (const GraphEdge& input : inputs) {
+      if (input.node && !torch_->IsLeaf(input.node.get()))
+        next = std::max(next, NumberOf(input.node.get()) + 1);
+    }
+    return next;
+  }
   if (!torch_->sequence_number) return looked_ + 1;
   const PyRef number =
       Checked(PyObject_CallNoArgs(torch_->sequence_number.get()));
@@ -43,18 +65,23 @@ uint64_t GraphIndex::Now() const {
   return now;
 }
 
+PyRef GraphIndex::TheNode(PyRef node) {
+  if (!torch_->node_id || !node || node.get() == Py_None) return node;
+  const PyRef id =
+      Checked(PyObject_CallOneArg(torch_->node_id.get(), node.get()));
+  const uint64_t number = PyLong_AsUnsignedLongLong(id.get());
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return objects_.try_emplace(number, std::move(node)).first->second;
+}
+
 bool GraphIndex::LiesWithin(PyObject* node, const GraphBound& bound,
                             uint64_t* number) {
   *number = 0;
-  if (!torch_->sequence_number) return !bound.inputs.contains(node);
-  static PyObject* const name = Interned("_sequence_nr");
-  const PyRef value = PyRef::Steal(PyObject_CallMethodNoArgs(node, name));
-  if (value) *number = PyLong_AsUnsignedLongLong(value.get());
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();  // a node that cannot say it: somebody else's
-    *number = 0;
-  }
-  return *number >= bound.first;
+  if (!torch_->sequence_number && !torch_->node_id)
+    return !bound.inputs.contains(node);
+  *number = NumberOf(node);
+  return *number >= bound.first &&
+         (!torch_->node_id || !bound.inputs.contains(node));
 }
 
 void GraphIndex::LookAt(PyObject* node, std::vector<PyObject*>* next) {
@@ -65,8 +92,9 @@ void GraphIndex::LookAt(PyObject* node, std::vector<PyObject*>* next) {
   for (Py_ssize_t slot = 0; slot < PyTuple_GET_SIZE(edges.get()); ++slot) {
     PyObject* pair = PyTuple_GET_ITEM(edges.get(), slot);
     if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) continue;
-    PyObject* target = PyTuple_GET_ITEM(pair, 0);
-    if (target == Py_None) continue;
+    if (PyTuple_GET_ITEM(pair, 0) == Py_None) continue;
+    const PyRef kept = TheNode(PyRef::Share(PyTuple_GET_ITEM(pair, 0)));
+    PyObject* const target = kept.get();
     const int64_t number = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 1));
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     consumers_[{target, number}].push_back({node, slot, stamp});
@@ -84,7 +112,8 @@ void GraphIndex::Walk(const std::vector<GraphEdge>& roots,
     if (!known.keep) known.keep = root.node;
     next.push_back(root.node.get());
   }
-  for (auto at = left_.lower_bound(torch_->sequence_number ? bound.first : 0);
+  const bool numbered = torch_->sequence_number || torch_->node_id;
+  for (auto at = left_.lower_bound(numbered ? bound.first : 0);
        at != left_.end();) {
     if (bound.inputs.contains(at->second)) {
       ++at;
@@ -99,7 +128,7 @@ void GraphIndex::Walk(const std::vector<GraphEdge>& roots,
     next.pop_back();
     if (nodes_[node].looked_at || nodes_[node].left) continue;
     // The end of every path: the accumulator of a leaf.
-    if (Py_TYPE(node) == torch_->accumulator_type) continue;
+    if (torch_->IsLeaf(node)) continue;
     uint64_t number = 0;
     if (!LiesWithin(node, bound, &number)) {
       nodes_[node].left = true;
@@ -110,7 +139,8 @@ void GraphIndex::Walk(const std::vector<GraphEdge>& roots,
       throw std::length_error("the graph of a module is too large");
     Node& known = nodes_[node];
     known.looked_at = true;
-    known.stamp = torch_->sequence_number ? number : looked_;
+    known.stamp = numbered ? number : looked_;
+    if (torch_->node_id) next_ = std::max(next_, number + 1);
     LookAt(node, &next);
   }
 }
@@ -127,10 +157,11 @@ const GraphIndex::Consumers* GraphIndex::ConsumersOf(
   return at == consumers_.end() ? nullptr : &at->second;
 }
 
-GraphEdge GraphIndex::EdgeOf(const TorchBindings& torch, PyObject* tensor) {
+GraphEdge GraphIndex::EdgeOf(PyObject* tensor) {
+  const TorchBindings& torch = *torch_;
   GraphEdge edge;
   edge.node = TorchBindings::Get(torch.grad_fn, tensor);
-  if (edge.node && edge.node.get() == Py_None) {
+  if (edge.node && edge.node.get() == Py_None && torch.accumulator) {
     edge.node =
         PyRef::Steal(PyObject_CallOneArg(torch.accumulator.get(), tensor));
   } else if (edge.node &&
@@ -141,6 +172,7 @@ GraphEdge GraphIndex::EdgeOf(const TorchBindings& torch, PyObject* tensor) {
     PyErr_Clear();
     return {};
   }
+  edge.node = TheNode(std::move(edge.node));
   return edge;
 }
 

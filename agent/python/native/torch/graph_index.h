@@ -33,7 +33,8 @@ struct GraphEdge {
 };
 
 // What lies before a module call. PyTorch numbers the nodes of a thread; where
-// it does not tell the numbers (below 2.1), a walk ends at the call's inputs.
+// it does not tell the numbers (below 2.1), a walk ends at the call's inputs. So
+// it does in a framework that numbers nodes and does not tell the next number.
 struct GraphBound {
   uint64_t first = 0;
   absl::flat_hash_set<PyObject*> inputs;
@@ -54,8 +55,8 @@ class GraphIndex {
   // That of the calls that are open on this thread, else a new one.
   static std::shared_ptr<GraphIndex> OfThread(const TorchBindings* torch);
 
-  // GraphBound::first of a call that begins now.
-  uint64_t Now() const;
+  // GraphBound::first of a call that begins now with these inputs.
+  uint64_t Now(const std::vector<GraphEdge>& inputs) const;
   // Looks at every node within `bound` that `roots` lead to, or that an earlier
   // walk met and left.
   void Walk(const std::vector<GraphEdge>& roots, const GraphBound& bound);
@@ -65,7 +66,7 @@ class GraphIndex {
   const Consumers* ConsumersOf(const GraphEdge& edge) const;
 
   // Where a tensor comes from; no node: from nowhere that is known.
-  static GraphEdge EdgeOf(const TorchBindings& torch, PyObject* tensor);
+  GraphEdge EdgeOf(PyObject* tensor);
 
  private:
   struct Node {
@@ -76,6 +77,8 @@ class GraphIndex {
   // Left for an outer call, by number.
   using Left = std::multimap<uint64_t, PyObject*>;
 
+  // The one object that stands for a node here.
+  PyRef TheNode(PyRef node);
   bool LiesWithin(PyObject* node, const GraphBound& bound, uint64_t* number);
   void LookAt(PyObject* node, std::vector<PyObject*>* next);
 
@@ -83,6 +86,10 @@ class GraphIndex {
   absl::flat_hash_map<PyObject*, Node> nodes_;
   absl::flat_hash_map<std::pair<PyObject*, int64_t>, Consumers> consumers_;
   Left left_;
+  // By number of the node, where a node has many objects.
+  absl::flat_hash_map<uint64_t, PyRef> objects_;
+  // Above the numbers of all that were looked at.
+  uint64_t next_ = 0;
   // Nodes looked at: their stamps where PyTorch has no numbers.
   uint64_t looked_ = 0;
 };

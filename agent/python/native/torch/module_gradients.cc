@@ -145,8 +145,9 @@ ModuleGradients::ModuleGradients(std::shared_ptr<Capture> capture,
   for (const py::handle tensor : inputs) {
     Input& input = inputs_.emplace_back();
     input.tensor = PyRef::Share(tensor.ptr());
-    input.edge = GraphIndex::EdgeOf(torch, tensor.ptr());
-    if (!TorchBindings::GetInt(torch.version, tensor.ptr(), &input.version))
+    input.edge = graph_->EdgeOf(tensor.ptr());
+    if (!torch.version ||
+        !TorchBindings::GetInt(torch.version, tensor.ptr(), &input.version))
       input.version = 0;
     if (input.edge.node) bound_.inputs.insert(input.edge.node.get());
   }
@@ -154,7 +155,9 @@ ModuleGradients::ModuleGradients(std::shared_ptr<Capture> capture,
   gradients_->outputs_only = inputs_.empty();
   gradients_->entered = gradients_->capture->NextOrder();
   // Last: what was asked of the inputs may have made nodes.
-  bound_.first = graph_->Now();
+  std::vector<GraphEdge> edges;
+  for (const Input& input : inputs_) edges.push_back(input.edge);
+  bound_.first = graph_->Now(edges);
 }
 
 bool ModuleGradients::AddConsumers(const GraphEdge& edge, bool is_input,
@@ -182,8 +185,7 @@ void ModuleGradients::MatchOutputs(const std::vector<GraphEdge>& edges,
     const GraphEdge& edge = edges[i];
     const int index = static_cast<int>(i);
     if (!edge.node) continue;
-    if (Py_TYPE(edge.node.get()) ==
-        gradients_->capture->torch().accumulator_type)
+    if (gradients_->capture->torch().IsLeaf(edge.node.get()))
       gradients_->capture->KeepForStep(edge.node);
     if (any && !made(edge)) {
       // When its whole gradient is known this module has long ended.
@@ -196,6 +198,29 @@ void ModuleGradients::MatchOutputs(const std::vector<GraphEdge>& edges,
   }
 }
 
+// An API call that takes one tensor several times, x * x, sends a gradient for
+// each, in their order.
+bool ModuleGradients::MatchTwins(size_t input, Hooks* hooks) {
+  if (gradients_->call.call.is_module) return false;
+  const GraphEdge& edge = inputs_[input].edge;
+  size_t twins = 0, before = 0;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (!(inputs_[i].edge == edge)) continue;
+    ++twins;
+    before += i < input ? 1 : 0;
+  }
+  const GraphIndex::Consumers* all = graph_->ConsumersOf(edge);
+  if (twins < 2 || all == nullptr) return false;
+  GraphIndex::Consumers consumers;
+  for (const GraphIndex::Consumer& consumer : *all) {
+    if (consumer.stamp >= bound_.first) consumers.push_back(consumer);
+  }
+  if (consumers.size() != twins) return false;
+  hooks->Of(&hooks->after, consumers[before].node)
+      ->push_back({consumers[before].slot, static_cast<int>(input), true});
+  return true;
+}
+
 bool ModuleGradients::MatchInputs(const std::vector<GraphEdge>& outputs,
                                   Hooks* hooks) {
   const TorchBindings& torch = gradients_->capture->torch();
@@ -203,7 +228,7 @@ bool ModuleGradients::MatchInputs(const std::vector<GraphEdge>& outputs,
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Input& input = inputs_[i];
     CallGradients::Tensor& found = gradients_->inputs[i];
-    if (!input.edge.node) continue;
+    if (!input.edge.node || MatchTwins(i, hooks)) continue;
     const auto same = std::find_if(
         inputs_.begin(), inputs_.begin() + static_cast<int64_t>(i),
         [&](const Input& other) { return other.edge == input.edge; });
@@ -222,7 +247,8 @@ bool ModuleGradients::MatchInputs(const std::vector<GraphEdge>& outputs,
     }
     if (AddConsumers(input.edge, true, static_cast<int>(i), hooks)) continue;
     int64_t version = 0;
-    if (TorchBindings::GetInt(torch.version, input.tensor.get(), &version) &&
+    if (torch.version &&
+        TorchBindings::GetInt(torch.version, input.tensor.get(), &version) &&
         version != input.version) {
       found.mark = kInPlace;
       in_place = true;
@@ -232,10 +258,9 @@ bool ModuleGradients::MatchInputs(const std::vector<GraphEdge>& outputs,
 }
 
 bool ModuleGradients::Outputs(const py::tuple& outputs) {
-  const TorchBindings& torch = gradients_->capture->torch();
   std::vector<GraphEdge> edges;
   for (const py::handle tensor : outputs)
-    edges.push_back(GraphIndex::EdgeOf(torch, tensor.ptr()));
+    edges.push_back(graph_->EdgeOf(tensor.ptr()));
   std::vector<GraphEdge> roots;
   for (const GraphEdge& edge : edges) {
     if (edge.node) roots.push_back(edge);

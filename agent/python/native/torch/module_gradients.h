@@ -113,6 +113,7 @@ class ModuleGradients {
 
   void MatchOutputs(const std::vector<GraphEdge>& edges, Hooks* hooks);
   bool MatchInputs(const std::vector<GraphEdge>& outputs, Hooks* hooks);
+  bool MatchTwins(size_t input, Hooks* hooks);
   // Nodes inside the forward that send gradients to `edge`; whether any.
   bool AddConsumers(const GraphEdge& edge, bool is_input, int index,
                     Hooks* hooks);

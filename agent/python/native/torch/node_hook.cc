@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "agent/python/native/torch/module_gradients.h"
 
 namespace py = pybind11;
@@ -22,7 +23,15 @@ struct NodeEntry {
 struct NodeHook {
   PyObject_HEAD std::vector<NodeEntry>* before;
   std::vector<NodeEntry>* after;
+  // Of its node, where that has no metadata; 0: it has.
+  uint64_t node_id;
 };
+
+// Hooks by node_id, for as long as their nodes hold them. Guarded by the GIL.
+absl::flat_hash_map<uint64_t, PyObject*>& HooksById() {
+  static auto* const hooks = new absl::flat_hash_map<uint64_t, PyObject*>;
+  return *hooks;
+}
 
 PyTypeObject* node_hook_type = nullptr;
 
@@ -34,6 +43,7 @@ PyObject* HookName(const char* text) {
 
 void NodeHookDealloc(PyObject* self) {
   auto* hook = reinterpret_cast<NodeHook*>(self);
+  if (hook->node_id != 0) HooksById().erase(hook->node_id);
   delete hook->before;
   delete hook->after;
   PyTypeObject* type = Py_TYPE(self);
@@ -90,6 +100,10 @@ void SendOn(const NodeEntry& entry, PyObject* gradients) {
                                   : call.outputs[index].inside;
     AddTo(&sum, GradientOf(gradients, arrival.number), call.capture->torch());
   }
+  // A module ends where what was made before it begins; nothing is inside of an
+  // API call.
+  if (call.waiting == 0 && !call.call.call.is_module)
+    call.capture->begun().Ended(&call);
 }
 
 // With one argument before the node runs, with two after it.
@@ -115,8 +129,30 @@ PyObject* CallNodeHook(PyObject* self, PyObject* args, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyRef NewHook() {
+  PyRef made = PyRef::Steal(node_hook_type->tp_alloc(node_hook_type, 0));
+  if (!made) throw py::error_already_set();
+  auto* hook = reinterpret_cast<NodeHook*>(made.get());
+  hook->before = new std::vector<NodeEntry>;
+  hook->after = new std::vector<NodeEntry>;
+  hook->node_id = 0;
+  return made;
+}
+
 // The hook that this node has, or a new one.
-PyRef HookOf(PyObject* node) {
+PyRef HookOf(PyObject* node, const TorchBindings& torch) {
+  if (torch.node_id) {
+    const PyRef id =
+        PyRef::Steal(PyObject_CallOneArg(torch.node_id.get(), node));
+    const uint64_t number = id ? PyLong_AsUnsignedLongLong(id.get()) : 0;
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    const auto [it, is_new] = HooksById().try_emplace(number, nullptr);
+    if (!is_new) return PyRef::Share(it->second);
+    PyRef made = NewHook();
+    reinterpret_cast<NodeHook*>(made.get())->node_id = number;
+    it->second = made.get();
+    return made;
+  }
   static PyObject* const name = HookName("metadata");
   static PyObject* const key = HookName("rankprobe");
   const PyRef metadata = PyRef::Steal(PyObject_GetAttr(node, name));
@@ -124,11 +160,7 @@ PyRef HookOf(PyObject* node) {
   PyObject* known = PyDict_GetItemWithError(metadata.get(), key);
   if (known != nullptr && Py_TYPE(known) == node_hook_type)
     return PyRef::Share(known);
-  PyRef made = PyRef::Steal(node_hook_type->tp_alloc(node_hook_type, 0));
-  if (!made) throw py::error_already_set();
-  auto* hook = reinterpret_cast<NodeHook*>(made.get());
-  hook->before = new std::vector<NodeEntry>;
-  hook->after = new std::vector<NodeEntry>;
+  PyRef made = NewHook();
   if (PyDict_SetItem(metadata.get(), key, made.get()) != 0)
     throw py::error_already_set();
   return made;
@@ -140,7 +172,7 @@ void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
               NodeArrivals arrivals, bool before) {
   static PyObject* const pre = HookName("register_prehook");
   static PyObject* const post = HookName("register_hook");
-  const PyRef object = HookOf(node);
+  const PyRef object = HookOf(node, gradients->capture->torch());
   auto* hook = reinterpret_cast<NodeHook*>(object.get());
   std::vector<NodeEntry>& entries = before ? *hook->before : *hook->after;
   const bool known = !entries.empty();

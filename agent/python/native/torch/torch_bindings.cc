@@ -17,33 +17,34 @@ TorchBindings::TorchBindings(const py::dict& names)
     return PyRef::Share(py::object(names[name]).ptr());
   };
   tensor_type = reinterpret_cast<PyTypeObject*>(take("Tensor").get());
-  parameter_type = reinterpret_cast<PyTypeObject*>(take("Parameter").get());
+  parameter_type =
+      reinterpret_cast<PyTypeObject*>(take("Parameter", true).get());
   shape = take("shape");
   dtype = take("dtype");
   requires_grad = take("requires_grad");
-  version = take("version");
-  is_cpu = take("is_cpu");
-  layout = take("layout");
+  version = take("version", true);
+  is_cpu = take("is_cpu", true);
+  layout = take("layout", true);
   accumulator_type =
-      reinterpret_cast<PyTypeObject*>(take("accumulator_type").get());
+      reinterpret_cast<PyTypeObject*>(take("accumulator_type", true).get());
   grad_fn = take("grad_fn");
   output_nr = take("output_nr");
   sequence_number = take("sequence_number", true);
   graph_task = take("graph_task", true);
-  accumulator = take("accumulator");
+  accumulator = take("accumulator", true);
   queue_callback = take("queue_callback");
   gradient_sum = take("gradient_sum");
   gradient_outside = take("gradient_outside");
-  data_ptr = take("data_ptr");
-  stride = take("stride");
-  storage_offset = take("storage_offset");
-  is_neg = take("is_neg");
-  is_conj = take("is_conj");
-  strided = take("strided");
-  size_type = take("Size");
+  data_ptr = take("data_ptr", true);
+  stride = take("stride", true);
+  storage_offset = take("storage_offset", true);
+  is_neg = take("is_neg", true);
+  is_conj = take("is_conj", true);
+  strided = take("strided", true);
+  size_type = take("Size", true);
   dtype_type = take("dtype_type");
-  device_type = take("device_type");
-  memory_format_type = take("memory_format_type");
+  device_type = take("device_type", true);
+  memory_format_type = take("memory_format_type", true);
   ndarray_type = take("ndarray", true);
   number_type = take("numpy_number", true);
   process_group_type = take("ProcessGroup", true);
@@ -51,9 +52,11 @@ TorchBindings::TorchBindings(const py::dict& names)
   p2p_type = take("P2POp", true);
   work_type = take("Work", true);
   is_grad_enabled = take("is_grad_enabled");
-  mode_stack_size = take("mode_stack_size");
-  mode_pop = take("mode_pop");
-  mode_push = take("mode_push");
+  mode_stack_size = take("mode_stack_size", true);
+  mode_pop = take("mode_pop", true);
+  mode_push = take("mode_push", true);
+  node_id = take("node_id", true);
+  calls_like_modules = static_cast<bool>(take("calls_like_modules", true));
   describe = take("describe");
   finish_devices = take("finish_devices");
   convert = take("convert");
@@ -97,6 +100,14 @@ bool TorchBindings::IsTrue(const PyRef& property, PyObject* object) {
   const PyRef value = Get(property, object);
   if (!value) PyErr_Clear();
   return value && value.get() == Py_True;
+}
+
+bool TorchBindings::IsLeaf(PyObject* node) const {
+  if (accumulator_type != nullptr) return Py_TYPE(node) == accumulator_type;
+  const PyRef leaf =
+      PyRef::Steal(PyObject_CallMethod(node, "is_leaf", nullptr));
+  if (!leaf) PyErr_Clear();
+  return leaf && leaf.get() == Py_True;
 }
 
 bool TorchBindings::GradEnabled() const {

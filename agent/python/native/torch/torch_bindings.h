@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the native code must know of the PyTorch in this process: type objects
-// and attribute descriptors, handed over once by rankprobe.pytorch. Reading a
+// What the native code must know of the framework in this process: type objects
+// and attribute descriptors, handed over once by rankprobe.pytorch. A framework
+// whose tensors are not read by descriptors (rankprobe.mindspore) leaves those
+// out: its tensors are described. Reading a
 // tensor through descriptors costs no ABI: one build serves every PyTorch.
 // Threads: used with the GIL held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_TORCH_BINDINGS_H_
@@ -21,7 +23,8 @@ namespace rankprobe {
 
 class TorchBindings {
  public:
-  // `names`: see rankprobe/pytorch/_bindings.py. Throws for a missing one.
+  // `names`: see _bindings.py of rankprobe.pytorch and rankprobe.mindspore.
+  // Throws for one that is missing and must be there.
   explicit TorchBindings(const pybind11::dict& names);
 
   bool IsTensor(PyObject* object) const {
@@ -40,6 +43,11 @@ class TorchBindings {
     return it == dtypes.end() ? v1::DTYPE_UNSPECIFIED : it->second;
   }
   bool GradEnabled() const;
+  // The node that ends a path of the graph.
+  bool IsLeaf(PyObject* node) const;
+  // The gradients of a call are those of its own arguments and outputs, as of a
+  // module, whatever the graph's nodes.
+  bool calls_like_modules = false;
 
   // Value of a property, of a method without arguments; null with an error set.
   static PyRef Get(const PyRef& property, PyObject* object);
@@ -64,6 +72,9 @@ class TorchBindings {
       number_type, process_group_type, reduce_op_type, p2p_type, work_type;
   // Functions.
   PyRef is_grad_enabled, mode_stack_size, mode_pop, mode_push;
+  // node_id(node): of a framework that makes a new object each time a node is
+  // asked for.
+  PyRef node_id;
   // describe(tensor, needs, generation) -> dict, for what cannot be read by
   // descriptors; see ValueReader::ReadDescribed.
   PyRef describe;

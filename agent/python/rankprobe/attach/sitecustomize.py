@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First thing in a process under `rankprobe run`: waits for PyTorch's import, or vLLM's.
+"""First thing in a process under `rankprobe run`: waits for PyTorch's import, MindSpore's, or vLLM's.
 
 Runs the sitecustomize that this one hides, then puts a finder in front that
 attaches once torch.optim, or what makes vLLM's workers, has been imported. A fault here is one line on
@@ -30,6 +30,12 @@ def _watch_optimizers(module):
     _attach_hook.install(module.Optimizer)
 
 
+def _watch_mindspore(module):
+    from rankprobe.mindspore import _attach_hook
+
+    _attach_hook.install(module)
+
+
 def _watch_workers(_):
     # Also where rankprobe is not installed and vLLM finds no entry point.
     from rankprobe import vllm
@@ -40,7 +46,7 @@ def _watch_workers(_):
 class _Finder(importlib.abc.MetaPathFinder):
     """Acts when one of these modules has been imported."""
 
-    watched = {"torch.optim.optimizer": _watch_optimizers, "vllm.v1.worker.worker_base": _watch_workers}
+    watched = {"torch.optim.optimizer": _watch_optimizers, "mindspore": _watch_mindspore, "vllm.v1.worker.worker_base": _watch_workers}
     busy = False
 
     def find_spec(self, name, path=None, target=None):

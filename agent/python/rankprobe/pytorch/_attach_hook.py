@@ -13,24 +13,16 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
-import json
 import os
 import sys
-import tempfile
 import threading
 from typing import Any, Callable, Iterable, Optional
 
 import torch
 
+from rankprobe._frontend.attach import config_file, say
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch.debugger import PrecisionDebugger
-
-_DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}
-
-
-def _say(text: str) -> None:
-    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
-
 
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
     """The outermost modules of this process that own any of `parameters`."""
@@ -40,23 +32,6 @@ def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
     inner = {id(child) for m in modules for child in m.children()}
     roots = [m for m in modules if id(m) not in inner and any(id(p) in wanted for p in m.parameters())]
     return sorted(roots, key=lambda m: -sum(1 for p in m.parameters() if id(p) in wanted))
-
-
-def config_file(mode: str) -> str:
-    """A config.json for this process: RANKPROBE_CONFIG, the monitor's (each
-    RANKPROBE_MONITOR steps) or the default, idle (dump_enable false) unless `mode` is "on"."""
-    data: dict[str, Any] = dict(_DEFAULT)
-    every = os.environ.get("RANKPROBE_MONITOR")
-    if every:
-        data.update(task="monitor", level="L0", monitor={"every": int(every)})
-    if os.environ.get("RANKPROBE_CONFIG"):
-        with open(os.environ["RANKPROBE_CONFIG"], encoding="utf-8") as file:
-            data = json.load(file)
-    data["dump_enable"] = mode == "on"
-    handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(data, file)
-    return path
 
 
 class _Forwards:
@@ -140,7 +115,7 @@ class _Attachment:
             self._forwards.stop()
             self._forwards = None
             self._models = models
-            _say("an optimizer was made: a step now ends with its step()")
+            say("an optimizer was made: a step now ends with its step()")
         else:
             self._attach(models)
             self._tell()
@@ -214,7 +189,7 @@ class _Attachment:
         # torchrun, and workers of the compiler.
         tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
         if not tool:
-            _say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called")
+            say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called")
 
     def _tell(self, how: str = "") -> None:
         """How to switch recording on; one rank says it."""
@@ -222,7 +197,7 @@ class _Attachment:
             return
         session, switch = PrecisionDebugger._instance._session, PrecisionDebugger._instance._switch
         state = "recording" if switch.enabled else "idle"
-        _say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}{how}; switch with: "
+        say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}{how}; switch with: "
              f"rankprobe enable|disable --collector {session.address} --run {session.run}")
 
     def _begin(self) -> None:
@@ -242,7 +217,7 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001
-        _say(f"not attached: {error!r}")
+        say(f"not attached: {error!r}")
 
 
 _attachment: Optional[_Attachment] = None

@@ -1,19 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the Python front end."""
+"""The errors of rankprobe.pytorch: those of every front end."""
 
+from rankprobe._frontend.errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError, RankprobeError
 
-class RankprobeError(Exception):
-    """Base of every error that rankprobe raises into user code."""
-
-
-class InvalidParameterError(RankprobeError, ValueError):
-    """A parameter has the wrong type or value; the message says which."""
-
-
-class CollectorMissingError(RankprobeError, TimeoutError):
-    """The collector, given or private, does not answer, or not in favour. Of one
-    that is given only where on_collector_missing is "fail"."""
-
-
-class InterfaceUsageError(RankprobeError, RuntimeError):
-    """A call out of order, such as start() before the debugger exists."""
+__all__ = ["CollectorMissingError", "InterfaceUsageError", "InvalidParameterError", "RankprobeError"]

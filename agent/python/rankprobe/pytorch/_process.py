@@ -1,46 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about this process: its run, its rank, whether it compiles."""
+"""PyTorch in this process: what it is, its rank, whether it compiles."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import time
-import warnings
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 
-from rankprobe.pytorch._errors import InterfaceUsageError
+from rankprobe._frontend import process
+from rankprobe._frontend.errors import InterfaceUsageError
+from rankprobe._frontend.framework import Framework
+from rankprobe._frontend.process import InstanceOfProcess, warn
 
 
-def warn(text: str) -> None:
-    """To the caller of the function that calls this."""
-    warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
+def _rank() -> Optional[tuple[int, int]]:
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
 
 
-class InstanceOfProcess:
-    """A class attribute: the one instance of the class, None while there is none."""
-
-    def __get__(self, _: Any, owner: Any) -> Any:
-        return owner._instance
-
-
-def run_name() -> str:
-    """RANKPROBE_RUN, torchrun's id, else a name that all ranks of a launcher share."""
-    run = os.environ.get("RANKPROBE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if run and run != "none":
-        return run
-    launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
-    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
-        warn("several machines and no name for the run: set RANKPROBE_RUN alike on all, or torchrun's --rdzv-id")
-    try:
-        with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:
-            started = file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        started = str(int(time.time()))
-    return f"{socket.gethostname()}-{launcher}-{started}"
+FRAMEWORK = Framework("pytorch", torch.__version__, torch.nn.Module, "torch.nn.Module", _rank)
 
 
 def check_torch_compile() -> None:
@@ -55,8 +37,7 @@ def check_torch_compile() -> None:
 
 def environment_rank() -> Optional[int]:
     """The rank of torch.distributed, or of the launcher; None: not known yet."""
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdecimal() else None
+    return process.environment_rank(FRAMEWORK)
+
+
+__all__ = ["FRAMEWORK", "InstanceOfProcess", "check_torch_compile", "environment_rank", "warn"]

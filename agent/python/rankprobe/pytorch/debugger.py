@@ -17,21 +17,21 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 
-from rankprobe.pytorch import _config
+from rankprobe._frontend import config as _config
+from rankprobe._frontend.notices import Notices
+from rankprobe._frontend.requests import Requests, read_requests
+from rankprobe._frontend.session import CannotRecordError, RankSession
+from rankprobe._frontend.saving import check_saved, save_variable
+from rankprobe._frontend.steps import StepState
+from rankprobe._frontend.switch import Switch
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._monitor import Monitor
 from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
-from rankprobe.pytorch._notices import Notices
-from rankprobe.pytorch._process import InstanceOfProcess, check_torch_compile, warn
-from rankprobe.pytorch._requests import Requests, read_requests
+from rankprobe.pytorch._process import FRAMEWORK, InstanceOfProcess, check_torch_compile, warn
 from rankprobe.pytorch._run_card import RunCard
-from rankprobe.pytorch._saving import check_saved, save_variable
-from rankprobe.pytorch._session import CannotRecordError, RankSession
-from rankprobe.pytorch._steps import StepState
-from rankprobe.pytorch._switch import Switch
 from rankprobe.pytorch._wrap_ops import WrapOps, wanted
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
@@ -77,7 +77,7 @@ class PrecisionDebugger:
             _config.check_arguments(config_path, task, dump_path, level, step, auto_export, on_collector_missing)
             try:
                 self._switch = Switch(_config.ConfigFile(config_path, {
-                    "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export}))
+                    "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export}), FRAMEWORK.name)
                 functions = wanted()
             except InvalidParameterError:
                 raise
@@ -88,10 +88,10 @@ class PrecisionDebugger:
             self._pid = os.getpid()
             self._closed = self._inert = False
             self._steps = StepState()
-            self._notices = Notices()
+            self._notices = Notices(FRAMEWORK)
             missing = on_collector_missing or os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING", "")
             try:
-                self._session = RankSession(self._switch.plan, self._switch.config_json, self._switch.config_path,
+                self._session = RankSession(FRAMEWORK, self._switch.plan, self._switch.config_json, self._switch.config_path,
                                             on_collector_missing or "")
             except CannotRecordError as error:
                 if missing == "fail":
@@ -274,7 +274,7 @@ class PrecisionDebugger:
                scheduled_tokens: Any = None, first_positions: Any = None) -> None:
         check_torch_compile()
         self._follow_file()
-        _config.check_start(model, token_range, rank_id, self._switch.checked_plan)
+        _config.check_start(FRAMEWORK, model, token_range, rank_id, self._switch.checked_plan)
         if self._over():
             return
         # Also what is off here may be switched on by the collector.
@@ -348,13 +348,13 @@ class PrecisionDebugger:
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
         if self._over() or not self._switch.plan["records_saved"]:
             return
-        fault = check_saved(variable, name, save_backward)
+        fault = check_saved(variable, name, save_backward, torch.Tensor)
         if fault is not None:
             warn(f"save(): {fault}; skipped")
             return
         if self._finished():
             return
-        if save_variable(self._capture, variable, name, save_backward):
+        if save_variable(self._capture, variable, name, save_backward, torch.Tensor, lambda tensor: tensor.requires_grad):
             self._steps.mark_dirty()
 
     def _follow_file(self) -> None:

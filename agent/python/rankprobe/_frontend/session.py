@@ -7,14 +7,13 @@ import contextlib
 import os
 from typing import Any, Iterator, Optional
 
-import torch
-
 from rankprobe import _native
+from rankprobe._frontend.errors import CollectorMissingError
+from rankprobe._frontend.exports import Exports, tell_place
+from rankprobe._frontend.framework import Framework
+from rankprobe._frontend.process import environment_rank, run_name, warn
+from rankprobe._frontend.requests import Requests
 from rankprobe.embedded import EmbeddedCollector
-from rankprobe.pytorch._errors import CollectorMissingError
-from rankprobe.pytorch._exports import Exports, tell_place
-from rankprobe.pytorch._process import environment_rank, run_name, warn
-from rankprobe.pytorch._requests import Requests
 
 
 class CannotRecordError(Exception):
@@ -51,7 +50,8 @@ class RankSession:
     nothing is held then.
     """
 
-    def __init__(self, plan: dict, config_json: str, config_path: str, on_missing: str) -> None:
+    def __init__(self, framework: Framework, plan: dict, config_json: str, config_path: str, on_missing: str) -> None:
+        self._framework = framework
         self._dump_path = plan["dump_path"]
         self.embedded: Optional[EmbeddedCollector] = None
         self._given, self.run = os.environ.get("RANKPROBE_COLLECTOR", ""), _checked_run(run_name())
@@ -64,13 +64,13 @@ class RankSession:
                         raise
                     raise CannotRecordError(f"no private collector for {self._dump_path}: {error}") from None
             self.run = self.embedded.run
-        self._rank = environment_rank()
+        self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
         self._place_told = False
         try:
             with _telling_of_the_collector():
                 self.native = _native.Session(self.address, run=self.run, rank=self._rank, config_json=config_json,
-                                              framework=f"pytorch {torch.__version__}", config_path=config_path,
+                                              framework=f"{framework.name} {framework.version}", config_path=config_path,
                                               on_collector_missing=on_missing)
                 if self.embedded is not None:
                     self.embedded.connect(self.native)
@@ -96,7 +96,7 @@ class RankSession:
     def start(self, rank_id: Optional[int], requests: Optional[Requests] = None) -> Optional[int]:
         """Tells the collector step and rank, and takes the plan it has for them.
 
-        rank_id: None: that of torch.distributed. requests: whose rows the step has,
+        rank_id: None: that of the framework. requests: whose rows the step has,
         None: not said. Returns the rank, None: not known.
         """
         rank = rank_id if rank_id is not None else self._known_rank()
@@ -106,14 +106,13 @@ class RankSession:
         return rank
 
     def _known_rank(self) -> Optional[int]:
-        dist = torch.distributed
-        if dist.is_available() and dist.is_initialized():
-            rank = dist.get_rank()
-            if self._rank_sent != rank:
-                self._rank_sent = rank
-                self.native.set_rank(rank, dist.get_world_size())
-            return rank
-        return None
+        known = self._framework.rank()
+        if known is None:
+            return None
+        if self._rank_sent != known[0]:
+            self._rank_sent = known[0]
+            self.native.set_rank(*known)
+        return known[0]
 
     def stop(self) -> None:
         """Recording off; what was recorded is on its way."""

@@ -7,11 +7,10 @@ import json
 import os
 from typing import Any, NamedTuple, Optional
 
-import torch
-
 from rankprobe import _native
-from rankprobe.pytorch._errors import InvalidParameterError
-from rankprobe.pytorch._process import warn
+from rankprobe._frontend.errors import InvalidParameterError
+from rankprobe._frontend.framework import Framework
+from rankprobe._frontend.process import warn
 
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "L1"}
 
@@ -34,14 +33,14 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_start(model: Any, token_range: Any, rank_id: Any, plan: Optional[dict]) -> None:
+def check_start(framework: Framework, model: Any, token_range: Any, rank_id: Any, plan: Optional[dict]) -> None:
     """Arguments of start(). plan: that in force, None for none."""
-    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    models = framework.models(model)
     if model is not None:
         for one in models:
-            if not isinstance(one, torch.nn.Module):
+            if not isinstance(one, framework.model_type):
                 raise InvalidParameterError(
-                    f"model must be a torch.nn.Module or a list or tuple of them, not {type(one).__name__}")
+                    f"model must be a {framework.model_word} or a list or tuple of them, not {type(one).__name__}")
         if not models:
             raise InvalidParameterError("model must not be an empty list")
     elif plan is not None and plan["records_modules"]:
@@ -160,12 +159,12 @@ class ConfigView:
 
     __slots__ = ("_fields",)
 
-    def __init__(self, plan: dict, enabled: bool) -> None:
+    def __init__(self, plan: dict, enabled: bool, framework: str) -> None:
         fields = {key: list(value) if isinstance(value, list) else value for key, value in plan.items()}
         for name in ("rank", "step"):  # as in config.json
             fields[name] = [first if first == last else f"{first}-{last}" for first, last in fields.pop(name + "s")]
         fields["dump_enable"] = enabled if "dump_enable" in plan else None
-        fields["framework"] = "pytorch"
+        fields["framework"] = framework
         object.__setattr__(self, "_fields", fields)
 
     def __getattr__(self, name: str) -> Any:

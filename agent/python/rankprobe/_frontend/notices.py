@@ -6,22 +6,22 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
-import torch
+from rankprobe._frontend.framework import Framework
+from rankprobe._frontend.process import warn
 
-from rankprobe.pytorch._process import warn
 
-
-def _single_process() -> bool:
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size() == 1
+def _single_process(framework: Framework) -> bool:
+    known = framework.rank()
+    if known is not None:
+        return known[1] == 1
     return os.environ.get("WORLD_SIZE", "1") in ("", "1")
 
 
 class Notices:
     """Each notice is given once for each plan."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: Framework) -> None:
+        self._framework = framework
         self._told: set[str] = set()
         self._plan: Optional[dict] = None
 
@@ -40,7 +40,7 @@ class Notices:
                               "such steps are not recorded")
         ranks = plan["ranks"]
         wanted = rank is not None and any(first <= rank <= last for first, last in ranks)
-        if ranks and not wanted and _single_process():
+        if ranks and not wanted and _single_process(self._framework):
             asked = [first if first == last else f"{first}-{last}" for first, last in ranks]
             self._once(plan, "rank", f"config.json asks for rank {asked} and this is a single process "
                        f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")

@@ -8,9 +8,9 @@ import sys
 from typing import Optional
 
 from rankprobe import _native
-from rankprobe.pytorch import _config
-from rankprobe.pytorch._process import warn
-from rankprobe.pytorch._session import RankSession
+from rankprobe._frontend import config as _config
+from rankprobe._frontend.process import warn
+from rankprobe._frontend.session import RankSession
 
 
 class Switch:
@@ -21,7 +21,8 @@ class Switch:
     notes: what the parser warned about.
     """
 
-    def __init__(self, file: _config.ConfigFile) -> None:
+    def __init__(self, file: _config.ConfigFile, framework: str) -> None:
+        self._framework = framework
         self._file = file
         self.plan, self.notes = _config.parse(file.text, file.path)
         self.enabled: bool = self.plan.get("dump_enable", True)
@@ -41,7 +42,7 @@ class Switch:
 
     @property
     def view(self) -> _config.ConfigView:
-        return _config.ConfigView(self.plan, self.enabled)
+        return _config.ConfigView(self.plan, self.enabled, self._framework)
 
     @property
     def checked_plan(self) -> Optional[dict]:

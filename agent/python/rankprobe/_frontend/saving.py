@@ -5,24 +5,22 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator, Optional
 
-import torch
-
 _MAX_DEPTH = 350
 
 
-def check_saved(variable: Any, name: Any, save_backward: Any) -> Optional[str]:
+def check_saved(variable: Any, name: Any, save_backward: Any, tensor_type: type) -> Optional[str]:
     """What is wrong with the arguments of save(), or None."""
     if not isinstance(name, str) or not name:
         return f"name must be a non-empty str, not {name!r}"
     if not isinstance(save_backward, bool):
         return f"save_backward must be a bool, not {type(save_backward).__name__}"
-    return _check(variable, 0)
+    return _check(variable, tensor_type, 0)
 
 
-def _check(value: Any, depth: int) -> Optional[str]:
+def _check(value: Any, tensor_type: type, depth: int) -> Optional[str]:
     if depth > _MAX_DEPTH:
         return f"variable is nested deeper than {_MAX_DEPTH}"
-    if isinstance(value, (torch.Tensor, int, float, str)):
+    if isinstance(value, (tensor_type, int, float, str)):
         return None
     if isinstance(value, (list, tuple)):
         items = list(value)
@@ -33,13 +31,13 @@ def _check(value: Any, depth: int) -> Optional[str]:
         items = list(value.values())
     else:
         return f"variable must be a Tensor, int, float, str or a list, tuple or dict of them, not {type(value).__name__}"
-    return next((fault for fault in (_check(item, depth + 1) for item in items) if fault), None)
+    return next((fault for fault in (_check(item, tensor_type, depth + 1) for item in items) if fault), None)
 
 
-def gradient_leaves(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def gradient_leaves(value: Any, tensor_type: type, wants: Callable[[Any], bool], path: str = "") -> Iterator[tuple[str, Any]]:
     """(positions joined by '.', tensor) of every tensor that will get a gradient."""
-    if isinstance(value, torch.Tensor):
-        if value.requires_grad:
+    if isinstance(value, tensor_type):
+        if wants(value):
             yield path, value
         return
     if isinstance(value, dict):
@@ -49,7 +47,7 @@ def gradient_leaves(value: Any, path: str = "") -> Iterator[tuple[str, torch.Ten
     else:
         return
     for position, item in enumerate(items):
-        yield from gradient_leaves(item, f"{path}.{position}" if path else str(position))
+        yield from gradient_leaves(item, tensor_type, wants, f"{path}.{position}" if path else str(position))
 
 
 def skeleton(value: Any) -> Any:
@@ -61,9 +59,11 @@ def skeleton(value: Any) -> Any:
     return None
 
 
-def save_variable(capture: Any, variable: Any, name: str, save_backward: bool) -> bool:
-    """Records a checked variable, and its gradients when they come. Whether the plan wanted it."""
-    leaves = list(gradient_leaves(variable)) if save_backward else []
+def save_variable(capture: Any, variable: Any, name: str, save_backward: bool, tensor_type: type,
+                  wants: Callable[[Any], bool]) -> bool:
+    """Records a checked variable, and its gradients when they come. Whether the plan wanted it.
+    wants: whether a tensor gets a gradient."""
+    leaves = list(gradient_leaves(variable, tensor_type, wants)) if save_backward else []
     saved = capture.save(name, variable, skeleton(variable) if save_backward else ...)
     if saved is None:
         return False
@@ -72,8 +72,8 @@ def save_variable(capture: Any, variable: Any, name: str, save_backward: bool) -
     return True
 
 
-def _gradient_saver(capture: Any, saved: Any, path: str) -> Callable[[torch.Tensor], None]:
-    def rankprobe_saver(gradient: torch.Tensor) -> None:
+def _gradient_saver(capture: Any, saved: Any, path: str) -> Callable[[Any], None]:
+    def rankprobe_saver(gradient: Any) -> None:
         capture.save_gradient(saved, path, gradient)
 
     return rankprobe_saver

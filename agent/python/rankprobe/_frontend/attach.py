@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `rankprobe run` does alike in every framework."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from typing import Any
+
+_DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}
+
+
+def say(text: str) -> None:
+    """One line to whoever runs the program."""
+    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+
+
+def config_file(mode: str) -> str:
+    """A config.json for this process: RANKPROBE_CONFIG, the monitor's (each
+    RANKPROBE_MONITOR steps) or the default, idle (dump_enable false) unless `mode` is "on"."""
+    data: dict[str, Any] = dict(_DEFAULT)
+    every = os.environ.get("RANKPROBE_MONITOR")
+    if every:
+        data.update(task="monitor", level="L0", monitor={"every": int(every)})
+    if os.environ.get("RANKPROBE_CONFIG"):
+        with open(os.environ["RANKPROBE_CONFIG"], encoding="utf-8") as file:
+            data = json.load(file)
+    data["dump_enable"] = mode == "on"
+    handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(data, file)
+    return path

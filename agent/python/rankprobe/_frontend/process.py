@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about this process: its run, its rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import warnings
+from typing import Any, Optional
+
+from rankprobe._frontend.framework import Framework
+
+
+def warn(text: str) -> None:
+    """To the caller of the function that calls this."""
+    warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
+
+
+class InstanceOfProcess:
+    """A class attribute: the one instance of the class, None while there is none."""
+
+    def __get__(self, _: Any, owner: Any) -> Any:
+        return owner._instance
+
+
+def run_name() -> str:
+    """RANKPROBE_RUN, torchrun's id, else a name that all ranks of a launcher share."""
+    run = os.environ.get("RANKPROBE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        return run
+    launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
+        warn("several machines and no name for the run: set RANKPROBE_RUN alike on all, or torchrun's --rdzv-id")
+    try:
+        with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = str(int(time.time()))
+    return f"{socket.gethostname()}-{launcher}-{started}"
+
+
+def environment_rank(framework: Framework) -> Optional[int]:
+    """The rank of the framework, or of the launcher; None: not known yet."""
+    known = framework.rank()
+    if known is not None:
+        return known[0]
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None

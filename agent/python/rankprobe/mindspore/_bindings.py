@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native code must know of this MindSpore: types, and how tensors and the graph are read.
+
+A tensor is read where asnumpy() says that it is: in place where its elements lie
+in order, and that call waits for whatever still computes it. The graph of a
+PyNative forward is MindSpore's own, looked at and not added to.
+"""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any, Optional
+
+import mindspore
+import numpy
+from mindspore import Tensor, ops
+from mindspore._c_expression import TensorPy, typing
+from mindspore.common.api import _no_grad, _pynative_executor
+
+# Taken before any stand-in.
+_ADD, _SUB = ops.add, ops.sub
+_STATISTICS_OF_NUMPY = "c"
+
+
+def grad_enabled() -> bool:
+    """Whether what is called now becomes part of a graph."""
+    return bool(_pynative_executor.requires_grad() and _pynative_executor.enable_grad())
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorPy)
+
+
+def describe(tensor: Any, needs: int, generation: int) -> dict:
+    """The fields that ValueReader::ReadDescribed takes; without `address` the statistics are null."""
+    if isinstance(tensor, numpy.ndarray):
+        return _of_array(tensor, {"type": "numpy.ndarray", "numpy": True, "dtype": str(tensor.dtype),
+                                  "stats": _numpy_statistics(tensor)}, tensor.shape)
+    fields = {"dtype": str(tensor.dtype), "requires_grad": bool(getattr(tensor, "_requires_grad", False))}
+    try:
+        array = tensor.asnumpy()
+    except (RuntimeError, TypeError, ValueError):  # a type that NumPy has not
+        return {**fields, "shape": tuple(tensor.shape)}
+    if array.dtype.kind == "c":
+        fields["stats"] = _numpy_statistics(array)
+    return _of_array(array, fields, array.shape)
+
+
+def _of_array(array: Any, fields: dict, shape: tuple) -> dict:
+    size = array.itemsize
+    if array.dtype.kind in "OUSMm" or not array.dtype.isnative or any(stride % size for stride in array.strides):
+        return {**fields, "shape": shape}
+    return {**fields, "shape": shape, "address": array.__array_interface__["data"][0], "keep": array,
+            "strides": tuple(stride // size for stride in array.strides)}
+
+
+def _numpy_statistics(array: Any) -> Optional[tuple]:
+    """Max, Min, Mean and Norm; of complex numbers those of magnitudes."""
+    if array.size == 0 or array.dtype.kind not in "biufc":
+        return None
+    with numpy.errstate(all="ignore"):
+        values = numpy.abs(array) if array.dtype.kind == "c" else array
+        return (values.max().item(), values.min().item(), values.mean().item(), numpy.linalg.norm(values).item())
+
+
+def convert(value: Any) -> Optional[tuple]:
+    """What is no tensor and no plain value, as a tagged tuple; None: null."""
+    if isinstance(value, numpy.generic):
+        return ("scalar", type(value).__name__, value.item())
+    if isinstance(value, (int, float, str)):  # subclasses
+        base = next(t for t in (int, float, str) if isinstance(value, t))
+        return ("scalar", type(value).__name__, base(value))
+    if isinstance(value, numpy.ndarray):
+        return ("tensor", value)
+    if isinstance(value, tuple):
+        if hasattr(value, "_fields"):
+            return ("value", {name: getattr(value, name) for name in value._fields})
+        return ("value", list(value))
+    if isinstance(value, list):
+        return ("value", list.copy(value))
+    return None
+
+
+def source_line(path: str, number: int) -> Optional[str]:
+    """The stripped source line, or None when there is no source."""
+    line = linecache.getline(path, number)
+    return line.strip() if line else None
+
+
+def _gradient_sum(one: Any, other: Any) -> Any:
+    """A new tensor, outside of any graph."""
+    with _no_grad():
+        return _ADD(one, other)
+
+
+def _gradient_outside(whole: Any, inside: Any) -> Any:
+    """What came from elsewhere; None for nothing."""
+    if whole is inside or numpy.array_equal(whole.asnumpy(), inside.asnumpy()):
+        return None
+    with _no_grad():
+        return _SUB(whole, inside)
+
+
+def make_capture(session: Any, package: str) -> Any:
+    """The Capture of a native Session. package: the directory whose frames are left out of stacks."""
+    return session.capture({
+        "Tensor": TensorPy, "shape": TensorPy.shape, "dtype": TensorPy.dtype,
+        "requires_grad": property(lambda tensor: bool(getattr(tensor, "_requires_grad", False))),
+        "grad_fn": TensorPy._grad_node, "output_nr": property(_output_number),
+        "node_id": lambda node: node._unique_id(), "calls_like_modules": True,
+        "gradient_sum": _gradient_sum, "gradient_outside": _gradient_outside,
+        "queue_callback": _pynative_executor.queue_backward_final_callback,
+        "dtype_type": typing.Number, "ndarray": numpy.ndarray, "is_grad_enabled": grad_enabled,
+        "describe": describe, "finish_devices": lambda: (0, 0, 0, None), "convert": convert, "source_line": source_line,
+        "dtypes": {},
+    }, package)
+
+
+def _output_number(tensor: Any) -> int:
+    number = tensor._output_index
+    return number() if callable(number) else number
+
+
+def saved_types() -> tuple[type, ...]:
+    """What save() takes beside containers."""
+    return (Tensor, mindspore.Parameter, int, float, str)

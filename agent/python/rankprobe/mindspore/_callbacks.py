@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks of mindspore.train.Model: each of its steps is one of the debugger's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore
+
+
+class MsprobeStep(mindspore.train.Callback):
+    """start, stop and step around each step of Model.train."""
+
+    def __init__(self, debugger: Any) -> None:
+        super().__init__()
+        self._debugger = debugger
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        # What is called there is the network with the loss and the optimizer around it.
+        self._debugger.start(getattr(run_context.original_args(), "network", None))
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        self._debugger.stop()
+        self._debugger.step()
+
+
+class MsprobeInitStep(mindspore.train.Callback):
+    """The first step has the number that the training goes on from."""
+
+    def on_train_begin(self, run_context: Any) -> None:
+        from rankprobe.mindspore.debugger import PrecisionDebugger
+
+        if PrecisionDebugger.instance is not None:
+            PrecisionDebugger.set_init_step(int(run_context.original_args().cur_step_num))

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rankprobe.mindspore beside the real msprobe.mindspore, entry by entry, and beside no tool at all, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from conftest import result
+from scenario import SCENARIOS
+from tree_diff import differences
+
+_INTENDED = json.loads((pathlib.Path(__file__).parent / "intended_differences.json").read_text())
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_entry_by_entry(scenario, name: str) -> None:
+    """Names, order, values, statistics, checksums, payload bytes, construct and stack; what differs is listed with its reason."""
+    intended = _INTENDED.get(name, {})
+    everywhere = [text for texts in _INTENDED["*"].values() for text in texts]
+    ours, theirs = scenario(name, "rankprobe") / "dump", scenario(name, "msprobe") / "dump"
+    found = differences(ours, theirs, ordered="order" not in intended)
+    patterns = [text for texts in intended.values() for text in texts]
+    unexpected = [text for text in found if not any(pattern in text for pattern in patterns + everywhere)]
+    assert not unexpected, "\n".join(unexpected[:40])
+    unused = [pattern for pattern in patterns if not any(pattern in text for text in found)]
+    assert not unused, f"listed as different and is not: {unused}"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_training_is_not_changed(scenario, name: str) -> None:
+    """Losses and every parameter are those of the run without a tool, bit for bit."""
+    assert result(scenario(name, "rankprobe")) == result(scenario(name, "none"))
+
+
+def test_a_difference_is_found(scenario) -> None:
+    """The comparison itself: trees of two scenarios are not alike."""
+    assert differences(scenario("cnn_mix", "rankprobe") / "dump", scenario("shared_mix", "msprobe") / "dump")

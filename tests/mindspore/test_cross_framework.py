@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""D14: one network with the same weights in PyTorch and in MindSpore, laid beside each other."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import pathlib
+import sqlite3
+
+import pytest
+from conftest import cli, program
+from cross import LAYERS
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory):
+    """tree(framework, network, task, level, planted): the rank directory of step 0."""
+    @functools.lru_cache(maxsize=None)
+    def run(framework: str, network: str, task: str = "statistics", level: str = "L0", planted: str = "") -> pathlib.Path:
+        directory = tmp_path_factory.mktemp(f"{framework}-{network}-{task}")
+        program("cross.py", framework, network, directory, task, level, *([planted] if planted else []))
+        tree.loss[framework, network, planted] = json.loads((directory / "loss.json").read_text())
+        return next((directory / "dump" / "step0").iterdir())
+
+    tree = run
+    tree.loss = {}
+    return run
+
+
+@pytest.fixture()
+def layers(tmp_path: pathlib.Path) -> list:
+    path = tmp_path / "layers.yaml"
+    path.write_text(LAYERS)
+    return {"lenet": ["-lm"], "transformer": ["-lm", path]}
+
+
+def table(out: pathlib.Path) -> list[dict[str, str]]:
+    with open(next(out.glob("*.csv")), encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def compared(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of cells that have a partner."""
+    return [row for row in rows if row["Bench Name"] != "N/A"]
+
+
+@pytest.mark.parametrize("network", ["lenet", "transformer"])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_equal_networks_are_equal(tree, layers, tmp_path: pathlib.Path, network: str, task: str) -> None:
+    new, old = tree("mindspore", network, task), tree("pytorch", network, task)
+    assert tree.loss["mindspore", network, ""] == pytest.approx(tree.loss["pytorch", network, ""], rel=1e-5)
+    cli("compare", "-tp", new, "-gp", old, "-o", tmp_path / "out", *layers[network])
+    rows = compared(table(tmp_path / "out"))
+    outputs = [row for row in rows if ".forward." in row["NPU Name"] and ".output." in row["NPU Name"]]
+    cells = {row["NPU Name"].partition(".forward.")[0] for row in outputs}
+    assert len(cells) == {"lenet": 7, "transformer": 24}[network], sorted(cells)
+    assert all(row["NPU Name"].startswith("Cell.") and row["Bench Name"].startswith("Module.") for row in rows)
+    for row in outputs:
+        if task == "tensor":
+            assert float(row["Cosine"]) > 0.99999, row
+        else:
+            assert float(row["NPU l2norm"]) == pytest.approx(float(row["Bench l2norm"]), rel=1e-4), row
+    backward = [row for row in rows if ".backward." in row["NPU Name"]]
+    assert backward
+
+
+def test_parameters_pair_by_what_they_are(tree, layers, tmp_path: pathlib.Path) -> None:
+    """gamma with weight, embedding_table with weight; the one row without a partner has no value in MindSpore."""
+    new, old = tree("mindspore", "transformer"), tree("pytorch", "transformer")
+    cli("compare", "-tp", new, "-gp", old, "-o", tmp_path / "out", *layers["transformer"])
+    rows = {row["NPU Name"]: row for row in table(tmp_path / "out")}
+    for name, partner in (("norm.LayerNorm.forward.0.parameters.gamma", "norm.LayerNorm.forward.0.parameters.weight"),
+                          ("norm.LayerNorm.parameters_grad.0.beta", "norm.LayerNorm.parameters_grad.0.bias"),
+                          ("embedding.Embedding.forward.0.parameters.embedding_table", "embed.Embedding.forward.0.parameters.weight")):
+        assert rows[f"Cell.{name}"]["Bench Name"] == f"Module.{partner}"
+        assert float(rows[f"Cell.{name}"]["NPU l2norm"]) == pytest.approx(float(rows[f"Cell.{name}"]["Bench l2norm"]), rel=1e-3)
+    assert [name for name, row in rows.items() if row["Bench Name"] == "N/A"] == ["Cell.embedding.Embedding.backward.0.output.0"]
+    assert not any("dtype" in row["Err_message"] for row in rows.values() if row["NPU Dtype"] == "Float32")
+
+
+@pytest.mark.parametrize("network,planted,named", [("lenet", "fc2", "Cell.fc2.Dense.forward.0"),
+                                                   ("transformer", "blocks.1.mlp.up", "Cell.blocks.1.mlp.up.Dense.forward.0")])
+def test_a_planted_weight_is_named_at_its_layer(tree, layers, network: str, planted: str, named: str) -> None:
+    old = tree("pytorch", network)
+    said = cli("first-divergence", tree("mindspore", network, "statistics", "L0", planted), old, *layers[network], code=1).stdout
+    assert named in said.splitlines()[0], said
+
+
+@pytest.mark.parametrize("network", ["lenet", "transformer"])
+def test_a_graph_pairs_cells_with_modules(tree, layers, tmp_path: pathlib.Path, network: str) -> None:
+    cli("graph_visualize", "-tp", tree("mindspore", network), "-gp", tree("pytorch", network), "-o", tmp_path / "out", *layers[network])
+    with sqlite3.connect(next((tmp_path / "out").glob("*.db"))) as db:
+        links = {name: json.loads(link)[-1:] for name, link in db.execute(
+            "select node_name, matched_node_link from tb_nodes where data_source = 'NPU'")}
+    cells = [name for name in links if name.startswith("Cell.") and ".forward." in name]
+    assert len(cells) >= {"lenet": 7, "transformer": 24}[network]
+    assert all(links[name] and links[name][0].startswith("Module.") for name in cells), links
+
+
+def test_functions_pair_by_the_table_that_comes_along(tree, tmp_path: pathlib.Path) -> None:
+    new, old = tree("mindspore", "transformer", "statistics", "L1"), tree("pytorch", "transformer", "statistics", "L1")
+    cli("compare", "-tp", new, "-gp", old, "-o", tmp_path / "out", "-am", "mindspore")
+    pairs = {row["NPU Name"]: row["Bench Name"] for row in table(tmp_path / "out")}
+    assert pairs["Functional.matmul.0.forward.output.0"] == "Torch.matmul.0.forward.output.0"
+    assert pairs["Functional.relu.1.forward.output.0"] == "Functional.relu.1.forward.output.0"
