@@ -7,14 +7,11 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "analysis/compare/mapping_files.h"
 #include "analysis/root_cause/report_messages.h"
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
@@ -39,8 +36,6 @@ struct DivergenceFlags {
   std::string tolerance = "auto";
   std::string noise;
   bool fuzzy = false;
-  std::string layer_mapping;
-  bool maps_layers = false;
   bool live = false;
   bool force = false;
   double wait_seconds = 60;
@@ -123,14 +118,8 @@ absl::StatusOr<analysis::DivergenceReport> Report(
     FileSystem* file_system, const Globals& globals, const std::string& target,
     const std::string& reference, const DivergenceFlags& flags,
     const analysis::Tolerance& tolerance) {
-  analysis::MappingFiles mappings;
-  mappings.fuzzy = flags.fuzzy;
-  if (flags.maps_layers) mappings.layers = flags.layer_mapping;
-  std::vector<std::string> warnings;
-  RP_ASSIGN_OR_RETURN(const analysis::MatchOptions match,
-                      analysis::ReadMappings(file_system, mappings, &warnings));
-  for (const std::string& warning : warnings)
-    Print(stderr, "rankprobe: warning: %s\n", warning);
+  analysis::MatchOptions match;
+  match.fuzzy = flags.fuzzy;
   RP_ASSIGN_OR_RETURN(const DumpInput n,
                       DumpInput::Open(file_system, globals, target));
   RP_ASSIGN_OR_RETURN(const DumpInput b,
@@ -305,12 +294,6 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       "the noise floor");
   divergence->add_flag("--fuzzy_match", flags->fuzzy,
                        "-fm: match calls in order, whatever their numbers");
-  CLI::Option* const layers =
-      divergence
-          ->add_option("--layer_mapping", flags->layer_mapping,
-                       "-lm [FILE]: match layers of other names, as of "
-                       "another framework")
-          ->expected(0, 1);
   AddForce(divergence, &flags->force);
   AddAlignFlags(divergence, &flags->align);
   AddLayoutFlags(divergence, &flags->layout);
@@ -321,8 +304,7 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       ->add_option("--wait", flags->wait_seconds,
                    "seconds to wait for that step")
       ->check(NumberWithin(0.1, 3600.0));
-  divergence->callback([command, flags, layers] {
-    flags->maps_layers = layers->count() > 0;
+  divergence->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return FirstDivergence(g, *flags, code);
     };
