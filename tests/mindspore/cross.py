@@ -3,7 +3,7 @@
 cross.py FRAMEWORK NETWORK DIRECTORY TASK LEVEL [LAYER]
 
 FRAMEWORK: pytorch or mindspore. Weights and inputs are drawn by NumPy alone, in
-the order of WEIGHTS. LAYER: a weight of this layer is wrong by a thousandth.
+the order of WEIGHTS. LAYER: every other weight of this layer is wrong by a hundredth.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def weights(network: str, framework: str, planted: str) -> dict[str, np.ndarray]
         value = (random.randn(*shape) * 0.2 + ("norm" in pytorch and pytorch.endswith("weight"))).astype(np.float32)
         name = pytorch if framework == "pytorch" else mindspore
         if planted and name.startswith(planted + "."):
-            value.reshape(-1)[0] += np.float32(0.001) * np.abs(value).max() * 100
+            value.reshape(-1)[::2] *= np.float32(1.01)
             planted = ""
         out[name] = value
     return out
