@@ -246,6 +246,8 @@ class DumpWriter {
     json_.Key("placements");
     json_.BeginArray();
     for (const v1::Placement& placement : tensor.placements()) {
+      // As with msprobe, which knows it for no shard: tensor_notes.json has it.
+      if (placement.kind() == v1::Placement::KIND_STRIDED_SHARD) continue;
       json_.BeginObject();
       switch (placement.kind()) {
         case v1::Placement::KIND_SHARD:

@@ -75,6 +75,9 @@ absl::Status DumpReader::Load(Options options) {
     RP_RETURN_IF_ERROR(
         InFile(absl::StrCat(directory_, "/construct.json"), LoadConstruct()));
   }
+  if (options.notes) {
+    RP_ASSIGN_OR_RETURN(notes_, TensorNotes::Read(file_system_, directory_));
+  }
   return absl::OkStatus();
 }
 

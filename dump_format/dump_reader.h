@@ -20,6 +20,7 @@
 #include "common/io/file_system.h"
 #include "dump_format/json_value.h"
 #include "dump_format/statistics.h"
+#include "dump_format/tensor_notes.h"
 
 namespace rankprobe {
 
@@ -42,6 +43,7 @@ class DumpReader {
     // A file of up to 32 MiB stays in memory; records read from it point into
     // the reader. For those who read every record.
     bool keep_text = false;
+    bool notes = false;  // tensor_notes.json, where there is one
   };
   // `directory` holds the files. stack.json may be absent.
   static absl::StatusOr<std::unique_ptr<DumpReader>> Open(
@@ -80,6 +82,8 @@ class DumpReader {
   const std::vector<ConstructEdge>& construct() const { return construct_; }
   // Megatron: micro steps of this step; 0 when not said.
   int64_t micro_step_count() const { return micro_step_count_; }
+  // None where they were not asked for.
+  const TensorNotes& notes() const { return notes_; }
 
  private:
   struct Entry {
@@ -127,6 +131,7 @@ class DumpReader {
   absl::flat_hash_map<std::string, uint32_t> stack_of_;
   std::vector<ConstructEdge> construct_;
   int64_t micro_step_count_ = 0;
+  TensorNotes notes_;
 };
 
 }  // namespace rankprobe

@@ -387,6 +387,38 @@ void AppendRepr(const JsonValue& value, std::string* out) {
 
 }  // namespace
 
+void WriteJson(const JsonValue& value, JsonTextWriter* json) {
+  switch (value.kind) {
+    case JsonValue::Kind::kNull:
+      json->Null();
+      return;
+    case JsonValue::Kind::kFalse:
+    case JsonValue::Kind::kTrue:
+      json->Bool(value.kind == JsonValue::Kind::kTrue);
+      return;
+    case JsonValue::Kind::kInt:
+    case JsonValue::Kind::kFloat:
+      json->Raw(value.text);
+      return;
+    case JsonValue::Kind::kString:
+      json->String(value.text);
+      return;
+    case JsonValue::Kind::kArray:
+      json->BeginArray();
+      for (const JsonValue& item : value.items()) WriteJson(item, json);
+      json->EndArray();
+      return;
+    case JsonValue::Kind::kObject:
+      json->BeginObject();
+      for (const JsonMember& member : value.fields()) {
+        json->Key(member.key);
+        WriteJson(member.value, json);
+      }
+      json->EndObject();
+      return;
+  }
+}
+
 void AppendPythonText(const JsonValue& value, std::string* out) {
   switch (value.kind) {
     case JsonValue::Kind::kNull:

@@ -18,6 +18,8 @@
 
 namespace rankprobe {
 
+class JsonTextWriter;
+
 // Deeper texts are refused.
 inline constexpr size_t kMaxJsonDepth = 512;
 
@@ -94,6 +96,9 @@ class JsonDocument {
   std::vector<JsonValue> value_stack_;
   std::vector<JsonMember> member_stack_;
 };
+
+// As it stands in a file: numbers keep their text.
+void WriteJson(const JsonValue& value, JsonTextWriter* json);
 
 // str(value) of Python.
 void AppendPythonText(const JsonValue& value, std::string* out);

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/records/unwritten.h"
+#include "analysis/calls/unwritten_tensors.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
@@ -98,9 +98,10 @@ bool IsNanOrInf(const JsonValue& value) {
 }
 
 absl::string_view OverflowLevel(absl::string_view entry,
-                                const JsonValue& record) {
+                                const JsonValue& record,
+                                const TensorNotes& notes) {
   if (!record.is_object()) return "";
-  const UnwrittenPlaces unwritten = UnwrittenPlacesOf(entry);
+  const UnwrittenTensors unwritten(entry, &notes);
   const Side in = ReadSide(
       record, {"input_args", "input", "input_kwargs"},
       [&](absl::string_view place) { return unwritten.HasInput(place); });

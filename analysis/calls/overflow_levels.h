@@ -6,12 +6,15 @@
 
 #include "absl/strings/string_view.h"
 #include "dump_format/json_value.h"
+#include "dump_format/tensor_notes.h"
 
 namespace rankprobe::analysis {
 
-// "medium", "high", "critical"; empty for a normal call.
+// "medium", "high", "critical"; empty for a normal call. `notes`: those of its
+// dump.
 absl::string_view OverflowLevel(absl::string_view entry,
-                                const JsonValue& record);
+                                const JsonValue& record,
+                                const TensorNotes& notes);
 
 // NaN or an infinity, as a number or as text.
 bool IsNanOrInf(const JsonValue& value);

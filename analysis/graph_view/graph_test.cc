@@ -330,7 +330,7 @@ TEST_F(GraphTest, LayerMapping) {
 std::string Level(const std::string& entry, const std::string& record) {
   JsonDocument document;
   EXPECT_TRUE(document.Parse(record).ok());
-  return std::string(OverflowLevel(entry, document.root()));
+  return std::string(OverflowLevel(entry, document.root(), {}));
 }
 
 TEST(OverflowLevelTest, Rules) {

@@ -33,6 +33,7 @@ absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
                                    absl::string_view source) {
   DumpReader::Options open;
   open.construct = true;
+  open.notes = true;
   open.keep_text = true;
   GraphSide side;
   side.place = place;
@@ -69,6 +70,7 @@ absl::StatusOr<std::vector<GraphSide>> OpenMerged(
     int64_t* micro_steps) {
   DumpReader::Options open;
   open.construct = true;
+  open.notes = true;
   std::vector<std::pair<int64_t, std::unique_ptr<DumpReader>>> ranks;
   for (const DumpPlace& place : step) {
     RP_ASSIGN_OR_RETURN(auto dump,

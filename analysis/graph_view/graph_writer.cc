@@ -201,7 +201,8 @@ class Writer final : public GraphWriter {
         record = &record_;
       }
       levels_[static_cast<size_t>(index)] =
-          OverflowLevel(node.id, record->root());
+          OverflowLevel(node.id, record->root(),
+                        (*side.dumps)[static_cast<size_t>(node.dump)]->notes());
       out->overflow_level = std::string(levels_[static_cast<size_t>(index)]);
     }
     pairs_.clear();

@@ -49,29 +49,6 @@ const JsonValue* FindLeaf(const Leaves& leaves, const std::string& place) {
   return it == leaves.end() ? nullptr : it->second;
 }
 
-void WriteJson(const JsonValue& value, JsonTextWriter* json) {
-  if (value.is_object()) {
-    json->BeginObject();
-    for (const JsonMember& member : value.fields()) {
-      json->Key(member.key);
-      WriteJson(member.value, json);
-    }
-    json->EndObject();
-  } else if (value.is_array()) {
-    json->BeginArray();
-    for (const JsonValue& item : value.items()) WriteJson(item, json);
-    json->EndArray();
-  } else if (value.is_string()) {
-    json->String(value.text);
-  } else if (value.is_number()) {
-    json->Raw(value.text);
-  } else if (value.is_bool()) {
-    json->Bool(value.kind == JsonValue::Kind::kTrue);
-  } else {
-    json->Null();
-  }
-}
-
 class StepJoiner {
  public:
   StepJoiner(FileSystem* file_system, const StepRanks* ranks,
@@ -119,6 +96,10 @@ class StepJoiner {
     json_.EndObject();
     json_.EndObject();
     RP_RETURN_IF_ERROR(WriteFile("dump.json", {text_}));
+    if (!written_.empty()) {
+      RP_RETURN_IF_ERROR(
+          WriteFile("tensor_notes.json", {WrittenNotesJson(written_)}));
+    }
     const std::string construct = JoinedConstruct(ranks_);
     if (!construct.empty()) {
       RP_RETURN_IF_ERROR(WriteFile("construct.json", {construct}));
@@ -136,6 +117,7 @@ class StepJoiner {
 
   absl::Status WriteCall(const StepRanks::Call& call) {
     name_ = call.name;
+    sources_ = &call.sources;
     if (given_ != nullptr) parent_ = ranks_.ParentOf(call);
     ranks_.Describe(call, &facts_);
     recorded_name_ = std::string(
@@ -201,6 +183,10 @@ class StepJoiner {
       return absl::OkStatus();
     }
     if (!alone_) ++counts_.tensors;
+    if (const TensorNote* const note = ranks_.NoteOf((*sources_)[0], place);
+        note != nullptr && note->written) {
+      written_.push_back(absl::StrCat(name_, RowOf(place)));
+    }
     std::vector<TensorPart> parts;
     std::vector<const JsonValue*> records;
     const PlacementRule* rule = nullptr;
@@ -234,6 +220,8 @@ class StepJoiner {
       return WriteRefused(place, record, planned.status().message());
     }
     JoinPlan& plan = planned->plan;
+    if (const std::string why = NotTheWhole(place, parts, plan); !why.empty())
+      return WriteRefused(place, record, why);
     if (rule != nullptr && whole.has_value() && whole->shape != plan.shape) {
       return WriteRefused(
           place, record,
@@ -249,6 +237,23 @@ class StepJoiner {
     }
     Count(*planned);
     return WriteTensor(place, record, parts, records, plan, differ);
+  }
+
+  // A recorded size of the whole that is not what the parts of it make.
+  std::string NotTheWhole(const std::string& place,
+                          const std::vector<TensorPart>& parts,
+                          const JoinPlan& plan) const {
+    if (parts.empty() || !parts[0].mesh.has_value()) return "";
+    for (const StepRanks::Source& source : *sources_) {
+      const TensorNote* const note = ranks_.NoteOf(source, place);
+      if (note == nullptr || note->global_shape.empty() ||
+          note->global_shape == plan.shape) {
+        continue;
+      }
+      return absl::StrCat("its parts make ", SizesText(plan.shape),
+                          ", the whole is ", SizesText(note->global_shape));
+    }
+    return "";
   }
 
   void Count(const PlannedTensor& planned) {
@@ -474,8 +479,10 @@ class StepJoiner {
   JsonTextWriter json_;
   // Of the call that is written.
   std::string name_;
-  std::string parent_;         // for rules
-  std::string recorded_name_;  // by its first rank
+  const std::vector<StepRanks::Source>* sources_ = nullptr;  // of the call
+  std::vector<std::string> written_;  // rows that their operators write
+  std::string parent_;                // for rules
+  std::string recorded_name_;         // by its first rank
   bool alone_ = false;
   std::vector<Opened> opened_;
   JsonDocument whole_record_;

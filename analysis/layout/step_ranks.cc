@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "analysis/layout/joined_step.h"
 #include "common/base/status_macros.h"
 
@@ -122,10 +123,25 @@ absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
     FileSystem* file_system, const std::string& directory) {
   DumpReader::Options options;
   options.keep_text = true;
+  options.notes = true;
   // "{}" is the module tree of a dump of calls alone.
   const auto construct = file_system->FileSize(directory + "/construct.json");
   options.construct = construct.ok() && *construct > 4;
   return DumpReader::Open(file_system, directory, options);
+}
+
+std::string RowOf(absl::string_view place) {
+  for (const absl::string_view section : {".input_args", ".input_kwargs"}) {
+    if (absl::ConsumePrefix(&place, section))
+      return absl::StrCat(".input", place);
+  }
+  return std::string(place);
+}
+
+const TensorNote* StepRanks::NoteOf(const Source& source,
+                                    absl::string_view place) const {
+  const DumpReader& dump = *dumps_[source.rank];
+  return dump.notes().Find(absl::StrCat(dump.name(source.entry), RowOf(place)));
 }
 
 std::string StepRanks::NameOf(size_t rank, absl::string_view name) const {

@@ -52,6 +52,8 @@ class StepRanks {
   void Describe(const Call& call, LayoutFacts* facts) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
+  // What a rank noted of the tensor at a place of a call; null: nothing.
+  const TensorNote* NoteOf(const Source& source, absl::string_view place) const;
   // LayoutFacts::model_groups
   const std::map<int64_t, int64_t>& model_groups() const { return groups_; }
 
@@ -81,6 +83,8 @@ void EachLeaf(
     absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
         leaf);
 bool IsLeaf(const JsonValue& value);
+// The place as the rows of a table have it: ".input_args.0" is ".input.0".
+std::string RowOf(absl::string_view place);
 
 }  // namespace rankprobe::analysis
 

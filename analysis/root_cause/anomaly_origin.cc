@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/calls/overflow_levels.h"
+#include "analysis/calls/unwritten_tensors.h"
 #include "common/base/status_macros.h"
 #include "common/text/json_text.h"
 #include "dump_format/statistics.h"
@@ -165,38 +167,6 @@ class Search {
   std::vector<size_t> group_;
 };
 
-void WriteValue(const JsonValue& value, JsonTextWriter* out) {
-  switch (value.kind) {
-    case JsonValue::Kind::kNull:
-      out->Null();
-      return;
-    case JsonValue::Kind::kFalse:
-    case JsonValue::Kind::kTrue:
-      out->Bool(value.kind == JsonValue::Kind::kTrue);
-      return;
-    case JsonValue::Kind::kInt:
-    case JsonValue::Kind::kFloat:
-      out->Raw(value.text);
-      return;
-    case JsonValue::Kind::kString:
-      out->String(value.text);
-      return;
-    case JsonValue::Kind::kArray:
-      out->BeginArray();
-      for (const JsonValue& item : value.items()) WriteValue(item, out);
-      out->EndArray();
-      return;
-    case JsonValue::Kind::kObject:
-      out->BeginObject();
-      for (const JsonMember& member : value.fields()) {
-        out->Key(member.key);
-        WriteValue(member.value, out);
-      }
-      out->EndObject();
-      return;
-  }
-}
-
 }  // namespace
 
 std::vector<FoundNode> FindFirstNodes(const std::vector<RankStates>& ranks,
@@ -222,6 +192,25 @@ bool HasOverflow(const JsonValue& value) {
   return false;
 }
 
+namespace {
+
+// In what is not left out of the values of a section.
+bool HasOverflowBut(const JsonValue& section,
+                    absl::FunctionRef<bool(absl::string_view)> leave_out) {
+  size_t index = 0;
+  for (const JsonValue& item : section.items()) {
+    if (HasOverflow(item) && !leave_out(absl::StrCat(index))) return true;
+    ++index;
+  }
+  return std::any_of(section.fields().begin(), section.fields().end(),
+                     [&](const JsonMember& member) {
+                       return HasOverflow(member.value) &&
+                              !leave_out(member.key);
+                     });
+}
+
+}  // namespace
+
 absl::StatusOr<RankStates> ReadOverflowStates(int64_t rank,
                                               const DumpReader& dump,
                                               CommLinks* links) {
@@ -241,14 +230,21 @@ absl::StatusOr<RankStates> ReadOverflowStates(int64_t rank,
     state.entry = i;
     state.communication = IsCommunication(name);
     if (state.communication) links->Add(rank, name, record.root());
+    const UnwrittenTensors unwritten(name, &dump.notes());
     for (const absl::string_view key :
          {"input_args", "input_kwargs", "input"}) {
       const JsonValue* const value = record.root().Find(key);
-      state.bad_input =
-          state.bad_input || (value != nullptr && HasOverflow(*value));
+      state.bad_input = state.bad_input ||
+                        (value != nullptr &&
+                         HasOverflowBut(*value, [&](absl::string_view place) {
+                           return unwritten.HasInput(place);
+                         }));
     }
     const JsonValue* const output = record.root().Find("output");
-    state.bad_output = output != nullptr && HasOverflow(*output);
+    state.bad_output = output != nullptr &&
+                       HasOverflowBut(*output, [&](absl::string_view place) {
+                         return unwritten.HasOutput(place);
+                       });
     states.nodes.push_back(state);
   }
   return states;
@@ -265,7 +261,7 @@ absl::StatusOr<std::string> DescribeNode(const DumpReader& dump, size_t entry,
   out.Key("op_name");
   out.String(name);
   out.Key("data_info");
-  WriteValue(record.root(), &out);
+  WriteJson(record.root(), &out);
   out.Key("construct_info");
   absl::flat_hash_map<absl::string_view, absl::string_view> parents;
   for (const ConstructEdge& edge : dump.construct()) {

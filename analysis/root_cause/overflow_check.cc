@@ -17,10 +17,12 @@ absl::StatusOr<std::unique_ptr<DumpReader>> OpenRank(FileSystem* file_system,
                                                      const DumpPlace& place) {
   DumpReader::Options options;
   options.construct = file_system->Exists(place.directory + "/construct.json");
+  options.notes = true;
   auto dump = DumpReader::Open(file_system, place.directory, options);
   if (dump.ok() || !options.construct) return dump;
   // An empty construct.json only costs the path in the report.
-  return DumpReader::Open(file_system, place.directory, {});
+  options.construct = false;
+  return DumpReader::Open(file_system, place.directory, options);
 }
 
 }  // namespace

@@ -176,7 +176,10 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
     PrintJson(ToJson(response));
   } else {
     const std::string steps =
-        response.for_steps() == 0
+        response.from_first_step()
+            ? absl::StrCat("for ", response.for_steps(),
+                           " steps from the first that a rank begins")
+        : response.for_steps() == 0
             ? absl::StrCat("from step ", response.effective_at_step())
             : absl::StrCat(
                   "in steps ", response.effective_at_step(), " to ",

@@ -33,6 +33,7 @@
 #include "dump_format/manifest.h"
 #include "dump_format/npy_writer.h"
 #include "dump_format/pt_writer.h"
+#include "dump_format/tensor_notes.h"
 
 namespace rankprobe {
 namespace {
@@ -205,6 +206,9 @@ class StepExporter {
     if (!view.requests.empty()) {
       RP_RETURN_IF_ERROR(
           WriteText(directory + "/requests.json", RequestsJson(view)));
+    }
+    if (const std::string notes = TensorNotesJson(view); !notes.empty()) {
+      RP_RETURN_IF_ERROR(WriteText(directory + "/tensor_notes.json", notes));
     }
     if (!view.facts.empty()) {
       RP_RETURN_IF_ERROR(

@@ -360,6 +360,10 @@ class ControlPlane {
   void OnApplied(const std::string& session, Agent* agent, Run* run,
                  const v1::PlanApplied& applied)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // PlanSpec::from_first_step: now it is known.
+  void FixFirstStep(const std::string& run_name, Run* run,
+                    const v1::PlanApplied& applied)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Agree(const std::string& run, const std::vector<int64_t>& ranks,
              const std::vector<std::string>& sessions,
              const std::shared_ptr<const CompiledPlan>& plan)

@@ -236,7 +236,22 @@ void ControlPlane::OnApplied(const std::string& session, Agent* agent, Run* run,
                                   ReportedStep(applied.step()), " on"));
     EmitEvent(std::move(told));
   }
+  FixFirstStep(agent->identity.run(), run, applied);
   for (auto& op : run->switches) op->OnApplied(session, applied);
+}
+
+void ControlPlane::FixFirstStep(const std::string& run_name, Run* run,
+                                const v1::PlanApplied& applied) {
+  const auto plan = run->plans.ByEpoch(applied.epoch());
+  if (plan == nullptr || !plan->spec.from_first_step() ||
+      applied.step() < plan->spec.effective_at_step())
+    return;
+  v1::PlanSpec spec = plan->spec;
+  spec.set_effective_at_step(applied.step());
+  spec.set_from_first_step(false);
+  // A step that cannot be leaves it open.
+  const auto fixed = RunPlans::Compile(spec, plan->config);
+  if (fixed.ok()) TakeBack(run_name, run->plans.Replace(*fixed));
 }
 
 SwitchOperation::Actions ControlPlane::ActionsFor(
@@ -448,6 +463,7 @@ absl::StatusOr<v1::GetConfigResponse> ControlPlane::GetConfig(
   response.set_config_json(OperatorConfig(*run));
   response.set_effective_at_step(run->plans.ForAll()->spec.effective_at_step());
   response.set_for_steps(run->plans.ForAll()->spec.for_steps());
+  response.set_from_first_step(run->plans.ForAll()->spec.from_first_step());
   response.set_source(run->plans.ForAll()->spec.source());
   response.set_source_detail(run->plans.ForAll()->spec.source_detail());
   response.set_config_fault(run->edits.fault());

@@ -90,6 +90,10 @@ class Explainer {
                          " (rankprobe enable)"));
     } else if (target < first) {
       Stage("enabled", false, absl::StrCat("dumping begins at step ", first));
+    } else if (spec.from_first_step()) {
+      Stage("enabled", true,
+            absl::StrCat("dumping is on for ", spec.for_steps(),
+                         " steps, from the first that a rank begins"));
     } else if (spec.for_steps() > 0 && target >= first + spec.for_steps()) {
       Stage(
           "enabled", false,

@@ -19,7 +19,8 @@ constexpr size_t kMaxUndecided = 1024;
 
 bool CompiledPlan::Admits(std::optional<int64_t> rank, int64_t step) const {
   if (!spec.enabled() || step < spec.effective_at_step()) return false;
-  if (spec.for_steps() > 0 &&
+  // Of one whose first step nobody has said yet the number is not known.
+  if (spec.for_steps() > 0 && !spec.from_first_step() &&
       step >= spec.effective_at_step() + spec.for_steps())
     return false;
   return plan.WantsRank(rank) && plan.WantsStep(step);
@@ -66,6 +67,20 @@ void RunPlans::Set(std::shared_ptr<const CompiledPlan> plan,
     return;
   }
   for (const int64_t rank : ranks) of_rank_[rank] = plan;
+}
+
+std::vector<int64_t> RunPlans::Replace(
+    const std::shared_ptr<const CompiledPlan>& plan) {
+  const uint64_t epoch = plan->spec.epoch();
+  history_[epoch] = plan;
+  if (base_ != nullptr && base_->spec.epoch() == epoch) base_ = plan;
+  std::vector<int64_t> ranks;
+  for (auto& [rank, of] : of_rank_) {
+    if (of->spec.epoch() != epoch) continue;
+    of = plan;
+    ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::shared_ptr<const CompiledPlan> RunPlans::ForRank(

@@ -56,6 +56,10 @@ class RunPlans {
   void Set(std::shared_ptr<const CompiledPlan> plan,
            const std::vector<int64_t>& ranks);
 
+  // In place of the plan of its epoch, wherever that is in force: the same plan,
+  // of which more is known by now. The ranks it is of; empty: all.
+  std::vector<int64_t> Replace(const std::shared_ptr<const CompiledPlan>& plan);
+
   // Null when the run has no plan.
   std::shared_ptr<const CompiledPlan> ForRank(
       std::optional<int64_t> rank) const;

@@ -117,12 +117,57 @@ TEST_F(SwitchBeforeTheFirstStepTest, TheFirstIsThatOfIdleRanks) {
   Wait(absl::Milliseconds(600));
   ASSERT_TRUE(result_.has_value() && result_->ok());
   EXPECT_EQ((*result_)->summary(),
-            "2/2 ranks will switch at step 0: waits for the next step (ranks "
+            "2/2 ranks will switch at their first step: waits for it (ranks "
             "are idle)");
   for (FakeRank& rank : ranks_) {
     BeginStep(&rank, 0);
     EXPECT_EQ(rank.applied_at, 0);
   }
+}
+
+// A training that goes on from a checkpoint.
+TEST_F(SwitchBeforeTheFirstStepTest, WhateverTheNumberOfTheFirstItCounts) {
+  Wait(absl::Seconds(5));
+  v1::SwitchOptions options;
+  options.set_for_steps(3);
+  Enable(options);
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  const uint64_t epoch = (*result_)->epoch();
+  const v1::Identity one = testing::HelloOf("run", 1, 101).identity();
+  const auto admits = [&](int64_t step) {
+    return control_->Admits(one, step, epoch);
+  };
+  // The records of a step may be here before the word that it is the first.
+  EXPECT_TRUE(admits(1000));
+  EXPECT_TRUE(control_->GetConfig("run")->from_first_step());
+  for (FakeRank& rank : ranks_) {
+    BeginStep(&rank, 1000);
+    EXPECT_EQ(rank.applied_at, 1000);
+  }
+  EXPECT_FALSE(admits(999));
+  EXPECT_TRUE(admits(1000) && admits(1002));
+  EXPECT_FALSE(admits(1003));
+  const auto plan = control_->GetConfig("run");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->effective_at_step(), 1000);
+  EXPECT_FALSE(plan->from_first_step());
+  // A rank that comes back later gets no steps of its own.
+  FakeRank late;
+  late.step = -1;
+  const v1::Welcome welcome = Join(2, &late);
+  EXPECT_EQ(welcome.plan().effective_at_step(), 1000);
+  EXPECT_FALSE(welcome.plan().from_first_step());
+}
+
+TEST_F(SwitchBeforeTheFirstStepTest, AStepThatIsNamedIsThatStep) {
+  Wait(absl::Seconds(5));
+  v1::SwitchOptions options;
+  options.set_at_step(5);
+  options.set_for_steps(3);
+  Enable(options);
+  DeliverAll();
+  EXPECT_FALSE(ranks_[0].prepared->from_first_step());
 }
 
 TEST_F(SwitchBeforeTheFirstStepTest, OfThoseThatHaveJustComeALaterOneIs) {

@@ -78,6 +78,10 @@ void SwitchOperation::Prepare() {
     spec.set_enabled(left > 0);
     spec.set_for_steps(std::max<int64_t>(left, 0));
   }
+  first_step_.reset();
+  spec.set_from_first_step(spec.enabled() && spec.for_steps() > 0 &&
+                           !request_.options.has_at_step() &&
+                           FurthestStep() < 0);
   // Before the first step nothing has gone by.
   prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
   prepared_at_ = actions_.now();
@@ -246,6 +250,8 @@ void SwitchOperation::OnApplied(const std::string& session,
   Rank& rank = it->second;
   rank.state = v1::RankSwitch::STATE_APPLIED;
   rank.applied_step = applied.step();
+  if (plan_->spec.from_first_step() && !first_step_.has_value())
+    first_step_ = applied.step();
   if (rank.late.has_value()) {
     rank.reason =
         absl::StrCat(*rank.late, "; it follows from step ", applied.step());
@@ -352,8 +358,9 @@ void SwitchOperation::Tick(absl::Time now) {
 
 v1::SwitchResult SwitchOperation::Result() const {
   v1::SwitchResult result;
+  const int64_t step = first_step_.value_or(plan_->spec.effective_at_step());
   result.set_epoch(plan_->spec.epoch());
-  result.set_effective_at_step(plan_->spec.effective_at_step());
+  result.set_effective_at_step(step);
   result.set_attempts(earlier_attempts_ + attempts_);
   size_t applied = 0, prepared = 0;
   std::vector<std::string> late;
@@ -366,7 +373,7 @@ v1::SwitchResult SwitchOperation::Result() const {
     out.set_applied_step(rank.applied_step);
     out.set_reason(rank.reason);
     if (rank.state == v1::RankSwitch::STATE_APPLIED &&
-        rank.applied_step == plan_->spec.effective_at_step())
+        rank.applied_step == step)
       ++applied;
     if (rank.state == v1::RankSwitch::STATE_PREPARED) ++prepared;
     const std::string who = NameOf(rank.who.identity);
@@ -386,17 +393,17 @@ v1::SwitchResult SwitchOperation::Result() const {
   } else if (WaitsForIdleRanks() && !request_.options.no_wait()) {
     result.set_waits(true);
     result.set_summary(absl::StrCat(
-        prepared, "/", ranks_.size(), " ranks will switch at step ",
-        plan_->spec.effective_at_step(),
-        ": waits for the next step (ranks are idle)"));
+        prepared, "/", ranks_.size(), " ranks will switch at ",
+        plan_->spec.from_first_step()
+            ? "their first step: waits for it (ranks are idle)"
+            : absl::StrCat("step ", step,
+                           ": waits for the next step (ranks are idle)")));
   } else if (request_.options.no_wait()) {
     result.set_summary(absl::StrCat(applied + prepared, "/", ranks_.size(),
-                                    " ranks will switch at step ",
-                                    plan_->spec.effective_at_step()));
+                                    " ranks will switch at step ", step));
   } else {
-    result.set_summary(absl::StrCat(applied, "/", ranks_.size(),
-                                    " ranks at step ",
-                                    plan_->spec.effective_at_step()));
+    result.set_summary(
+        absl::StrCat(applied, "/", ranks_.size(), " ranks at step ", step));
   }
   if (!late.empty()) {
     const size_t others = late.size() - std::min(late.size(), kMaxNamed);

@@ -189,6 +189,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // The furthest rank's step when the last prepare was sent, and how many steps
   // later all had answered.
   int64_t prepared_at_step_ = 0;
+  // Of a plan that counts from the first step: the one that a rank has said.
+  std::optional<int64_t> first_step_;
   int64_t prepare_steps_ = 0;
   // How far after the furthest rank's the step was chosen.
   int64_t margin_ = 0;

@@ -22,7 +22,9 @@ uint64_t TensorCost(const v1::TensorSummary& tensor) {
   cost += StringCost(tensor.type()) + StringCost(tensor.dtype_name()) +
           StringCost(tensor.numpy_dtype()) +
           StringCost(tensor.device_mesh_json());
-  cost += static_cast<uint64_t>(tensor.shape_size()) * sizeof(int64_t);
+  cost +=
+      static_cast<uint64_t>(tensor.shape_size() + tensor.global_shape_size()) *
+      sizeof(int64_t);
   if (tensor.has_stats()) cost += kMessage<v1::TensorStats>;
   cost +=
       static_cast<uint64_t>(tensor.extra_size()) * kMessage<v1::ExtraStatistic>;

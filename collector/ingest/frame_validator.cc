@@ -48,11 +48,13 @@ absl::Status CheckCall(const v1::CallPhase& call) {
     if (!mesh.empty() &&
         (mesh.size() > kMaxMeshBytes || !IsJsonText(mesh, kMaxMeshDepth)))
       status = absl::InvalidArgumentError("a device mesh is no JSON");
-    if (tensor.shape_size() > kMaxDimensions)
-      status = absl::InvalidArgumentError("a tensor has over 64 dimensions");
-    for (const int64_t size : tensor.shape()) {
-      if (size < 0)
-        status = absl::InvalidArgumentError("a tensor has a negative size");
+    for (const auto* sizes : {&tensor.shape(), &tensor.global_shape()}) {
+      if (sizes->size() > kMaxDimensions)
+        status = absl::InvalidArgumentError("a tensor has over 64 dimensions");
+      for (const int64_t size : *sizes) {
+        if (size < 0)
+          status = absl::InvalidArgumentError("a tensor has a negative size");
+      }
     }
     if (tensor.extra_size() > kMaxExtraStatistics)
       status = absl::InvalidArgumentError("a tensor has over 32 statistics");

@@ -32,9 +32,10 @@ UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry);
 // bad before, and may be memory that nobody has written yet.
 bool MovesValuesOnly(absl::string_view entry);
 
-// Whether the tensor at `place` of the phase is one of UnwrittenPlacesOf.
+// Whether `tensor`, at `place` of the phase, is one of UnwrittenPlacesOf, or an
+// argument that its operator's schema says is written.
 bool IsUnwritten(const UnwrittenPlaces& places, const v1::CallPhase& phase,
-                 TensorPlace place);
+                 TensorPlace place, const v1::TensorSummary& tensor);
 
 }  // namespace rankprobe
 

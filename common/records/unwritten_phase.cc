@@ -8,12 +8,13 @@
 namespace rankprobe {
 
 bool IsUnwritten(const UnwrittenPlaces& places, const v1::CallPhase& phase,
-                 TensorPlace place) {
+                 TensorPlace place, const v1::TensorSummary& tensor) {
   switch (place.section) {
     case CallSection::kInputArgs:
-      return places.HasInput(absl::StrCat(place.index));
+      return tensor.written() || places.HasInput(absl::StrCat(place.index));
     case CallSection::kInputKwargs:
-      return places.HasInput(phase.input_kwargs().items(place.index).name());
+      return tensor.written() ||
+             places.HasInput(phase.input_kwargs().items(place.index).name());
     case CallSection::kOutput:
       return places.HasOutput(absl::StrCat(place.index));
     case CallSection::kParameters:

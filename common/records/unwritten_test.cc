@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/records/unwritten.h"
 
+#include <utility>
+
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -65,11 +67,31 @@ TEST(UnwrittenTest, KeywordsAreFoundByTheirName) {
   phase.mutable_input_kwargs()->add_items()->set_name("alpha");
   phase.mutable_input_kwargs()->add_items()->set_name("out");
   const UnwrittenPlaces places = UnwrittenPlacesOf(phase.entry());
-  EXPECT_FALSE(IsUnwritten(places, phase, {CallSection::kInputKwargs, 0}));
-  EXPECT_TRUE(IsUnwritten(places, phase, {CallSection::kInputKwargs, 1}));
-  EXPECT_FALSE(IsUnwritten(places, phase, {CallSection::kInputArgs, 0}));
-  EXPECT_FALSE(IsUnwritten(places, phase, {CallSection::kOutput, 0}));
-  EXPECT_FALSE(IsUnwritten(places, phase, {CallSection::kParameters, 0}));
+  const v1::TensorSummary tensor;
+  const auto unwritten = [&](CallSection section, int index) {
+    return IsUnwritten(places, phase, {section, index}, tensor);
+  };
+  EXPECT_FALSE(unwritten(CallSection::kInputKwargs, 0));
+  EXPECT_TRUE(unwritten(CallSection::kInputKwargs, 1));
+  EXPECT_FALSE(unwritten(CallSection::kInputArgs, 0));
+  EXPECT_FALSE(unwritten(CallSection::kOutput, 0));
+  EXPECT_FALSE(unwritten(CallSection::kParameters, 0));
+}
+
+TEST(UnwrittenTest, AnArgumentThatTheSchemaSaysIsWrittenIsNone) {
+  v1::CallPhase phase;
+  phase.set_entry("_C.silu_and_mul.0.forward");
+  phase.mutable_input_kwargs()->add_items()->set_name("result");
+  v1::TensorSummary written;
+  written.set_written(true);
+  const UnwrittenPlaces places = UnwrittenPlacesOf(phase.entry());
+  for (const auto& [section, expected] :
+       {std::pair{CallSection::kInputArgs, true},
+        {CallSection::kInputKwargs, true},
+        {CallSection::kOutput, false}}) {
+    EXPECT_EQ(IsUnwritten(places, phase, {section, 0}, written), expected);
+    EXPECT_FALSE(IsUnwritten(places, phase, {section, 0}, {}));
+  }
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void Run(absl::string_view data) {
       if (!read.ok()) continue;
       const absl::string_view name = (*dump)->name(i);
       ReadRows(name, (*dump)->stats(), &record, &rows).IgnoreError();
-      OverflowLevel(name, record.root());
+      OverflowLevel(name, record.root(), dump->get()->notes());
       if (IsCommunication(name)) links.Add(0, name, record.root());
     }
     links.Match();

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import subprocess
 
 import harness
@@ -119,12 +120,43 @@ def test_elements_of_what_fsdp_and_tensor_parallel_sharded_on_one_dimension(reco
     target, reference = (record(*run, level="mix", task="tensor") / "step0" for run in (("tp_fsdp", 4), ("single",)))
     placed = [json.loads(path.read_text())["data"]["Torch.abs.0.forward"]["input_args"][0] for path in target.glob("*/dump.json")]
     assert len(placed) == 4 and all(p["device_mesh"] == [[0, 1], [2, 3]] and p["shape"] == [4, 16] for p in placed)
+    assert all(p["placements"] == [{"Shard": {"dim": 0}}] for p in placed)
+    for path in target.glob("rank*"):
+        note = json.loads((path / "tensor_notes.json").read_text())["Torch.abs.0.forward.input.0"]
+        assert note == {"global_shape": [16, 16], "placements": [{"_StridedShard": {"dim": 0, "split_factor": 2}}, {"Shard": {"dim": 0}}]}
     cli("compare", "--layout", "auto", "-tp", target, "-gp", reference, "-o", tmp_path)
     (table,) = tmp_path.glob("*.csv")
     rows = {row["NPU Name"]: row for row in csv.DictReader(table.open())}
     for call in range(3):
         row = rows[f"Torch.abs.{call}.forward.input.0"]
         assert float(row["Cosine"]) > 0.999999 and float(row["MaxAbsErr"]) < 1e-6, row
+
+
+def test_parts_that_do_not_make_the_whole_are_refused(record: Record, tmp_path: pathlib.Path) -> None:
+    """The size of the whole is recorded: a rank that says another is not put together to what is none."""
+    reference = record("single") / "step0"
+    shutil.copytree(record("tp", 2) / "step0", tmp_path / "step0")
+    path = tmp_path / "step0" / "rank0" / "tensor_notes.json"
+    notes = json.loads(path.read_text())
+    row = next(name for name, note in notes.items() if name.endswith("parameters.weight") and {"Shard": {"dim": 0}} in note["placements"])
+    notes[row]["global_shape"][0] += 1
+    path.write_text(json.dumps(notes))
+    said = cli("first-divergence", tmp_path / "step0", reference, "--layout", "auto", code=1)
+    whole = notes[row]["global_shape"]
+    assert f"its parts make {[whole[0] - 1, *whole[1:]]}, the whole is {whole}" in said, said
+    path.write_text("{")
+    assert f"{path}: " in cli("first-divergence", tmp_path / "step0", reference, "--layout", "auto", code=2)
+
+
+@pytest.mark.parametrize("verb, flags, named", [
+    ("first-divergence", ("--noise", "DUMP"), "--noise"), ("first-divergence", ("--live",), "--live"),
+    ("first-divergence", ("--rules", "vllm-llama"), "--rules"), ("compare", ("--rules", "vllm-llama"), "--rules"),
+    ("compare", ("--layer_mapping",), "--layer_mapping")])
+def test_what_does_not_go_with_a_layout_is_refused_in_one_line(tmp_path: pathlib.Path, verb: str, flags: tuple, named: str) -> None:
+    (tmp_path / "DUMP").mkdir()
+    words = ["-tp", tmp_path, "-gp", tmp_path, "-o", tmp_path] if verb == "compare" else [tmp_path, tmp_path]
+    said = cli(verb, *words, "--layout", "auto", *(tmp_path / flag if flag == "DUMP" else flag for flag in flags), code=2)
+    assert f"{named} does not go with --layout auto" in said and len(said.strip().splitlines()) == 1
 
 
 def test_runs_of_other_numbers_of_ranks_are_hinted_at(record: Record, tmp_path: pathlib.Path) -> None:

@@ -101,11 +101,29 @@ def test_the_command_line_of_document_000(models, serve, plain, tmp_path) -> Non
         # What chooses the token belongs to the step.
         assert list(data).index("Tensor.log_softmax.0.forward") > list(data).index("Module.model.norm.RMSNorm.forward.0")
         parents = read(tree / "construct.json")
-        # Nobody named the operators of vLLM's own libraries.
-        assert not {name.split(".")[0] for name in data} & {"_C", "vllm"}
+        # Operators of vLLM's own libraries, without a word in the config; what they write comes back.
+        assert {name.split(".")[0] for name in data} & {"_C", "vllm"} == {"_C", "vllm"}
+        assert data["_C.onednn_mm.0.forward"]["input_args"][3] == {"type": "str", "value": "not recorded: an address"}
+        assert data["_C.onednn_mm.0.forward"]["output"][0]["shape"] == data["_C.onednn_mm.0.forward"]["input_args"][0]["shape"]
         assert parents["Functional.silu.1.forward"] == "Module.model.layers.1.mlp.act_fn.SiluAndMul.forward.0"
     manifest = read(dump / "manifest.json")
     assert manifest["gaps"] == [] and manifest["incomplete"] == []
+
+
+def test_two_equal_runs_part_nowhere(models, environment, tmp_path) -> None:
+    """With buffers that nothing has written, addresses and caches among the arguments of vLLM's operators."""
+    dumps = [tmp_path / name for name in ("one", "other")]
+    for dump in dumps:
+        _offline(environment, tmp_path, models["llama"], {"enforce_eager": True, "max_num_seqs": 4, "additional_config": {"dump_config": {
+            **BASE, "task": "statistics", "level": "mix", "dump_path": str(dump), "step": ["0-2"]}}}, "Hello there", "A")
+    said = subprocess.run([str(harness.BIN / "rankprobe"), "first-divergence", *(str(dump) for dump in dumps)], capture_output=True, text=True,
+                          timeout=120)
+    assert said.returncode == 0, said.stdout + said.stderr
+    step = dumps[0] / "step0"
+    assert any(note == {"written": True} for note in read(step / "rank0" / "tensor_notes.json").values())
+    found = subprocess.run([str(harness.BIN / "rankprobe"), "overflow_check", "-i", str(step), "-o", str(tmp_path / "report")],
+                           capture_output=True, text=True, timeout=120)
+    assert "rank 0:" not in found.stdout, found.stdout
 
 
 def test_inline_in_one_process_a_mixture_of_experts(models, environment, tmp_path) -> None:

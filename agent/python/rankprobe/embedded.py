@@ -34,6 +34,7 @@ from typing import Any, Iterator, Optional
 from ._inputs import show
 from ._job_directory import MIN_FREE_BYTES, Failed, lost_name, open_own
 from ._manifests import read_runs
+from ._say import say
 
 _START_SECONDS = 60.0
 # An earlier job of the same dump_path whose processes were killed is exported first.
@@ -90,6 +91,14 @@ def root_lock(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
     return _locked(_root_lock_path(root))
 
 
+def _warn(text: str, level: int) -> None:
+    """Of a program for which warnings are errors: to stderr."""
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=level)
+    except RuntimeWarning:
+        say(text)
+
+
 class EmbeddedCollector:
     """This process' use of the collector of a dump_path.
 
@@ -120,8 +129,7 @@ class EmbeddedCollector:
                 raise RuntimeError(f"the private collector below {self._base} neither ends nor answers")
             if waited > _TELL_SECONDS and not told:
                 told = True
-                warnings.warn(f"rankprobe: waiting until the job before this one is exported to {self.root}",
-                              RuntimeWarning, stacklevel=2)
+                _warn(f"rankprobe: waiting until the job before this one is exported to {self.root}", level=3)
             time.sleep(0.02)
         _in_use.add(self)
 
@@ -193,8 +201,8 @@ class EmbeddedCollector:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
         for left in self._base.glob("left-*"):
-            warnings.warn(f"rankprobe: the archive of an earlier job is still in {left}; {self.root}/rankprobe-{left.name}"
-                          ".txt says why, and what exports it", RuntimeWarning, stacklevel=4)
+            _warn(f"rankprobe: the archive of an earlier job is still in {left}; {self.root}/rankprobe-{left.name}"
+                  ".txt says why, and what exports it", level=5)
         return users
 
     def _enter(self, users: int, first: bool) -> bool:
@@ -205,8 +213,7 @@ class EmbeddedCollector:
             if not self._told_of_left:
                 self._told_of_left = True
                 left = json.loads((self.directory / "job.json").read_text(encoding="utf-8"))["run"]
-                print(f"rankprobe: run {left} was killed with its collector; what it left is exported to {self.root} first",
-                      file=sys.stderr, flush=True)
+                say(f"rankprobe: run {left} was killed with its collector; what it left is exported to {self.root} first")
             self._supervise(soon=True)
             return False
         if not _try_lock(users, fcntl.LOCK_SH):
@@ -388,12 +395,12 @@ def _tell_nothing_left(root: str) -> int:
     """1: and something is missing, which no command brings back."""
     gaps = [(one["run"], gap) for one in read_runs(pathlib.Path(root)) for gap in one.get("gaps", [])]
     if not gaps:
-        print(f"rankprobe: nothing is left in {root}", file=sys.stderr)
+        say(f"rankprobe: nothing is left in {root}")
         return 0
     runs = ", ".join(show(run) for run in dict.fromkeys(run for run, _ in gaps))
     lost = sum(gap.get("records") or 0 for _, gap in gaps if isinstance(gap.get("records"), int))
-    print(f"rankprobe: no archive is left in {root}; {len(gaps)} gaps of run {runs} ({lost} records) are lost for good: "
-          "manifest.json there lists them", file=sys.stderr)
+    say(f"rankprobe: no archive is left in {root}; {len(gaps)} gaps of run {runs} ({lost} records) are lost for good: "
+          "manifest.json there lists them")
     return 1
 
 

@@ -52,6 +52,7 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
   if (due != agreed_.rend()) {
     current_ = std::move(*due);
     agreed_.erase(agreed_.begin(), due.base());
+    if (current_.from_first_step) current_.effective_at_step = step;
     if (edit_.has_value() && !current_.from_file &&
         current_.epoch > edit_->heard_epoch)
       edit_.reset();
@@ -115,6 +116,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
                      spec.source() == v1::PlanSpec::SOURCE_FILE,
                      spec.effective_at_step(),
                      spec.for_steps(),
+                     spec.from_first_step(),
                      *std::move(plan)};
   }
   return answer;
@@ -172,7 +174,8 @@ void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
     prepared_.reset();
   Agree(Held{spec.epoch(), spec.enabled(),
              spec.source() == v1::PlanSpec::SOURCE_FILE,
-             spec.effective_at_step(), spec.for_steps(), *std::move(plan)});
+             spec.effective_at_step(), spec.for_steps(), spec.from_first_step(),
+             *std::move(plan)});
 }
 
 int64_t PlanSwitcher::step() const {

@@ -64,6 +64,8 @@ class PlanSwitcher {
     bool from_file = false;
     int64_t effective_at_step = 0;
     int64_t for_steps = 0;
+    // for_steps are counted from where it takes effect.
+    bool from_first_step = false;
     std::shared_ptr<const Plan> plan;
   };
 

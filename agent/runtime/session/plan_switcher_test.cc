@@ -131,6 +131,26 @@ TEST_F(PlanSwitcherTest, ForStepsEndsByItself) {
   EXPECT_EQ(seen, "0111000");
 }
 
+TEST_F(PlanSwitcherTest, FromTheFirstStepWhateverItsNumber) {
+  for (const bool welcome : {true, false}) {
+    PlanSwitcher gate;
+    v1::PlanSpec spec = Spec(1, 0, true, 3);
+    spec.set_from_first_step(true);
+    if (welcome) {
+      gate.Adopt(spec);
+    } else {
+      ASSERT_TRUE(gate.Prepare(spec).accepted());
+      gate.Commit(1);
+    }
+    std::string seen;
+    std::optional<v1::PlanApplied> applied;
+    for (int64_t step = 1000; step < 1005; ++step)
+      seen += gate.BeginStep(step, &applied).enabled ? '1' : '0';
+    EXPECT_EQ(seen, "11100");
+    EXPECT_EQ(applied->step(), 1000);
+  }
+}
+
 TEST_F(PlanSwitcherTest, OldEpochsAndBadConfigsAreRefused) {
   Enabled(0);
   gate_.Adopt(Spec(5, 0));

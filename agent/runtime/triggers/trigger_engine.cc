@@ -112,7 +112,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
     const v1::TensorStats& stats = tensor.stats();
     const char* const section = SectionName(at.section);
     ++place;
-    if (IsUnwritten(unwritten, phase, at)) return;
+    if (IsUnwritten(unwritten, phase, at, tensor)) return;
     History* history = nullptr;
     double norm = 0;
     if (watches_norms_ && stats.has_norm_f() && std::isfinite(stats.norm_f())) {

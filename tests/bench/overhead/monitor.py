@@ -79,9 +79,9 @@ def worker(tool: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def launch(tools: list[str], turns: int, steps: int, times: dict[str, list]) -> None:
-    """Starts a process for each tool and adds the turns of each to `times`."""
-    running = {tool: subprocess.Popen([sys.executable, __file__, "--worker", tool], env=dict(os.environ, **STEADY_MALLOC),
+def launch(tools: list[str], turns: int, steps: int, times: dict[str, list], script: str = __file__) -> None:
+    """Starts a process of `script` for each tool and adds the turns of each to `times`."""
+    running = {tool: subprocess.Popen([sys.executable, script, "--worker", tool], env=dict(os.environ, **STEADY_MALLOC),
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                for tool in tools}
 

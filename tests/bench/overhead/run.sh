@@ -5,11 +5,18 @@
 # from a bare clone; arguments go to overhead.py:
 #   ./tests/bench/overhead/run.sh
 #   ./tests/bench/overhead/run.sh --models cnn --cases L1,mix --rounds 10
+# What it adds, attached and off, to the step of a compiled model; arguments go to compiled.py:
+#   ./tests/bench/overhead/run.sh --compiled
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 install_packages
 make_venv "$RANKPROBE_ROOT/build/venv-interop" "${INTEROP_REQUIREMENTS[@]}"
 build rankprobed rankprobe rankprobe_native
+script=overhead.py
+if [ "${1:-}" = --compiled ]; then
+  script=compiled.py
+  shift
+fi
 PYTHONPATH=$RANKPROBE_BUILD_DIR/python exec "$RANKPROBE_ROOT/build/venv-interop/bin/python" \
-  "$RANKPROBE_ROOT/tests/bench/overhead/overhead.py" "$@"
+  "$RANKPROBE_ROOT/tests/bench/overhead/$script" "$@"

@@ -28,11 +28,6 @@ const char* KeywordName(PyObject* keywords, Py_ssize_t i) {
   return name == nullptr ? "" : name;
 }
 
-template <typename T, typename V>
-bool Has(const std::vector<T>& list, const V& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
 }  // namespace
 
 QuietScope::QuietScope(const Capture& capture) : capture_(capture) {
@@ -143,21 +138,29 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
       PyValue named;
       std::vector<PyValue> inputs(static_cast<size_t>(count));
       for (Py_ssize_t i = 0; i < count; ++i) {
-        if (!Has(spec.ignored_inputs, i)) {
-          inputs[static_cast<size_t>(i)] = reader_.Read(args[i], mode);
-        }
+        const int place = static_cast<int>(i);
+        if (spec.ignored.Has(place)) continue;
+        const char* const why = NotRecorded(spec, place);
+        inputs[static_cast<size_t>(i)] = why != nullptr && args[i] != Py_None
+                                             ? NotRecordedValue(why)
+                                             : reader_.Read(args[i], mode);
       }
       for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
         const char* name = KeywordName(keywords, i);
         named.names.emplace_back(name);
-        named.items.push_back(Has(spec.ignored_keywords, name)
+        PyObject* const value = args[count + i];
+        const char* const why = NotRecorded(spec, std::string_view(name));
+        named.items.push_back(spec.ignored.Has(std::string_view(name))
                                   ? PyValue()
-                                  : reader_.Read(args[count + i], mode, name));
+                              : why != nullptr && value != Py_None
+                                  ? NotRecordedValue(why)
+                                  : reader_.Read(value, mode, name));
       }
       const py::gil_scoped_release release;
       recorder->Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
         FillList(builder, inputs, phase->mutable_input_args());
         FillMap(builder, named, phase->mutable_input_kwargs());
+        if (!spec.written.empty()) MarkWritten(spec, phase);
       });
     }
     if (call.stack_wanted && recorder->WantsStacks())
@@ -166,12 +169,17 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
   return call;
 }
 
-PyValue Capture::ReadDistributedOutputs(const RecordedCall& call,
-                                        PyObject* const* args, Py_ssize_t count,
-                                        PyObject* keywords) const {
+PyValue Capture::ReadArguments(const RecordedCall& call, PyObject* const* args,
+                               Py_ssize_t count, PyObject* keywords,
+                               const ArgumentSet* only) const {
   PyValue out;
   for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
     const char* name = i < count ? nullptr : KeywordName(keywords, i - count);
+    if (only != nullptr &&
+        !(name == nullptr ? only->Has(static_cast<int>(i))
+                          : only->Has(std::string_view(name)))) {
+      continue;
+    }
     out.items.push_back(reader_.Read(args[i], {false, call.needs}, name));
   }
   return out;
@@ -199,7 +207,11 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
     PyValue outputs;
     if (call.kept) {
       if (spec.distributed) {
-        outputs = ReadDistributedOutputs(call, args, count, keywords);
+        outputs = ReadArguments(call, args, count, keywords, nullptr);
+      } else if (spec.gives_written && result == Py_None) {
+        outputs = ReadArguments(call, args, count, keywords, &spec.written);
+      } else if (spec.returns_address) {
+        outputs.items.push_back(NotRecordedValue(kAnAddress));
       } else if (PyTuple_Check(result)) {
         outputs = reader_.ReadItems(result, {true, call.needs});
       } else {

@@ -22,30 +22,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/python/native/torch/api_spec.h"
 #include "agent/python/native/torch/py_value.h"
 #include "agent/python/native/torch/stack_reader.h"
 #include "agent/python/native/torch/torch_bindings.h"
 #include "agent/runtime/recorder/recorder.h"
 
 namespace rankprobe {
-
-// What is special about one API.
-struct ApiSpec {
-  std::string prefix, op;
-  // Its outputs are its arguments after the call.
-  bool distributed = false;
-  // It writes into its arguments.
-  bool in_place = false;
-  // It may write into any argument without telling the version counter.
-  bool writes_arguments = false;
-  // Its backward is not recorded when the argument `p` is 0.
-  bool dropout = false;
-  // Input positions and keywords that are mere receive buffers.
-  std::vector<int> ignored_inputs;
-  std::vector<std::string> ignored_keywords;
-  // Output positions that are not recorded.
-  std::vector<int> ignored_outputs;
-};
 
 // One module call, between its hooks.
 struct ModuleCall {
@@ -202,9 +185,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
                                         const pybind11::tuple& args,
                                         const pybind11::object& kwargs,
                                         const std::vector<std::string>* frames);
-  PyValue ReadDistributedOutputs(const RecordedCall& call,
-                                 PyObject* const* args, Py_ssize_t count,
-                                 PyObject* keywords) const;
+  // The arguments after the call, all or those that it writes.
+  PyValue ReadArguments(const RecordedCall& call, PyObject* const* args,
+                        Py_ssize_t count, PyObject* keywords,
+                        const ArgumentSet* only) const;
   void HookBackward(const RecordedCall& call, PyObject* result);
   pybind11::tuple TensorsOf(PyObject* const* values, Py_ssize_t count) const;
   void Count(const RecordedCall& call) {

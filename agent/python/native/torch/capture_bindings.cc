@@ -30,10 +30,17 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
     if (name == "in_place") spec.in_place = value.cast<bool>();
     if (name == "writes_arguments") spec.writes_arguments = value.cast<bool>();
     if (name == "dropout") spec.dropout = value.cast<bool>();
-    if (name == "ignored_inputs")
-      spec.ignored_inputs = value.cast<std::vector<int>>();
-    if (name == "ignored_keywords")
-      spec.ignored_keywords = value.cast<std::vector<std::string>>();
+    if (name == "gives_written") spec.gives_written = value.cast<bool>();
+    if (name == "returns_address") spec.returns_address = value.cast<bool>();
+    for (auto [set, of] : {std::pair{&spec.ignored, "ignored"},
+                           {&spec.written, "written"},
+                           {&spec.addresses, "addresses"},
+                           {&spec.caches, "caches"}}) {
+      if (name != of) continue;
+      const auto [positions, names] =
+          value.cast<std::pair<std::vector<int>, std::vector<std::string>>>();
+      *set = {positions, names};
+    }
     if (name == "ignored_outputs")
       spec.ignored_outputs = value.cast<std::vector<int>>();
   }

@@ -128,7 +128,7 @@ uintptr_t ValueReader::Storage(PyObject* tensor) const {
 // describe() gives a dict: type, dtype, shape, requires_grad; address, strides
 // and keep when there is memory to read; slot when the numbers, or with an
 // address the bytes, come later; stats, which beat what the memory gives;
-// numpy; mesh, placements.
+// numpy; mesh, placements, global_shape.
 // text_bytes: the memory is that of a NumPy text array and that long.
 bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
                                 PyTensorView* out) const {
@@ -173,14 +173,22 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
          ++i) {
       PyObject* one = PySequence_Fast_GET_ITEM(fast.get(), i);
       int kind = 0;
-      unsigned dim = 0;
+      unsigned dim = 0, split_factor = 0;
       const char* reduce = "";
-      if (!PyArg_ParseTuple(one, "iIs", &kind, &dim, &reduce)) break;
+      if (!PyArg_ParseTuple(one, "iIsI", &kind, &dim, &reduce, &split_factor))
+        break;
       v1::Placement* placement = out->summary->add_placements();
       placement->set_kind(static_cast<v1::Placement::Kind>(kind));
       placement->set_dim(dim);
       placement->set_reduce_op(reduce);
+      placement->set_split_factor(split_factor);
     }
+    PyErr_Clear();
+  }
+  if (PyObject* whole = get("global_shape"); whole != nullptr) {
+    absl::InlinedVector<int64_t, 6> sizes;
+    if (ReadInts(whole, &sizes))
+      out->summary->mutable_global_shape()->Assign(sizes.begin(), sizes.end());
     PyErr_Clear();
   }
   PyObject* address = get("address");

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from typing import Any
+
+from rankprobe._say import say as _say
 
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}
 
 
 def say(text: str) -> None:
     """One line to whoever runs the program."""
-    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+    _say(f"rankprobe: {text}")
 
 
 def config_file(mode: str) -> str:

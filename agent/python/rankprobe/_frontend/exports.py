@@ -18,12 +18,12 @@ import pathlib
 import shlex
 import shutil
 import subprocess
-import sys
 import zlib
 from typing import Any, Callable, Optional
 
 from rankprobe._inputs import show
 from rankprobe._manifests import merge_manifests, read_manifest, read_parts, write_manifest
+from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector, find_binary, root_lock
 
 _EXPORT_SECONDS = 3600
@@ -54,9 +54,8 @@ class Exports:
         that what stop() returned for is safe."""
         if self.embedded is not None and not self.embedded.commit(self._session):
             # The disk is not this line of the script's affair: no warning, which shows one and may be off.
-            print("rankprobe: the private collector does not take what is recorded: "
-                  f"{self.embedded.why_stuck()}; it waits in this process, and the training goes on",
-                  file=sys.stderr, flush=True)
+            say("rankprobe: the private collector does not take what is recorded: "
+                  f"{self.embedded.why_stuck()}; it waits in this process, and the training goes on")
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
@@ -116,7 +115,7 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
     text = (f"dump.json is at {exports.root}/step*/ (run {run})" if exports is not None else
             f"records go to run {run} at {os.environ.get('RANKPROBE_COLLECTOR', '')}; "
             f"rankprobe export --run{'=' if run.startswith('-') else ' '}{shlex.quote(run)} -o {shlex.quote(str(root))} writes dump.json")
-    print(f"rankprobe: {show(text)}", file=sys.stderr, flush=True)
+    say(f"rankprobe: {show(text)}")
 
 
 def _here() -> str:

@@ -10,11 +10,32 @@ import warnings
 from typing import Any, Optional
 
 from rankprobe._frontend.framework import Framework
+from rankprobe._say import say
+
+
+# A name or path in it may be as long as somebody likes.
+_MAX_WARNING = 4000
+
+
+def report_fault(capture: Any, where: str, error: BaseException) -> None:
+    """To the dump; whatever the error or a name in `where` holds, nothing comes of it for the training."""
+    try:
+        said = repr(error)
+    except Exception:  # noqa: BLE001 - an exception of the program's that cannot be shown
+        said = type(error).__name__
+    try:
+        capture.report_fault(f"{where}: {said}".encode("utf-8", "backslashreplace").decode())
+    except Exception as fault:  # noqa: BLE001
+        say(f"rankprobe: a fault could not be told: {type(fault).__name__}")
 
 
 def warn(text: str) -> None:
-    """To the caller of the function that calls this."""
-    warnings.warn(f"rankprobe: {text}", RuntimeWarning, stacklevel=3)
+    """To the caller of the function that calls this; of a program for which warnings are errors, to stderr."""
+    text = f"rankprobe: {text}" if len(text) <= _MAX_WARNING else f"rankprobe: {text[:_MAX_WARNING]} .."
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        say(text)
 
 
 class InstanceOfProcess:

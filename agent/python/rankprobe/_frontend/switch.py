@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Optional
 
 from rankprobe import _native
 from rankprobe._frontend import config as _config
 from rankprobe._frontend.process import warn
 from rankprobe._frontend.session import RankSession
+from rankprobe._say import say
 
 
 class Switch:
@@ -84,4 +84,4 @@ class Switch:
                 fault = str(error)
         fault, _ = session.native.edit_config(self.config_path, edit.text, fault, session.embedded is not None)
         if fault:
-            print(_native.fault_line(self.config_path, fault), end="", file=sys.stderr, flush=True)
+            say(_native.fault_line(self.config_path, fault), end="")

@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, Optional
 from mindspore import nn
 from mindspore.common.jit_config import JitConfig
 
+from rankprobe._frontend.process import report_fault
 from rankprobe.mindspore._bindings import grad_enabled, is_tensor
 
 
@@ -132,7 +133,7 @@ class CellHooks:
                     if self.backward and grad_enabled():
                         gradients = capture.module_gradients(call, _tensors(args))
             except Exception as error:  # noqa: BLE001 - the network must not notice
-                capture.report_fault(f"{name} before its forward: {error!r}")
+                report_fault(capture, f"{name} before its forward", error)
             finally:
                 capture.leave_quiet()
             stack.append((cell, call, gradients))
@@ -155,7 +156,7 @@ class CellHooks:
                 if gradients is not None and grad_enabled():
                     gradients.outputs(_tensors(output))
             except Exception as error:  # noqa: BLE001 - the network must not notice
-                capture.report_fault(f"{call.name} after its forward: {error!r}")
+                report_fault(capture, f"{call.name} after its forward", error)
             finally:
                 capture.leave_quiet()
 
@@ -185,6 +186,6 @@ class CellHooks:
                 try:
                     capture.parameter_gradient(cell_name, name, gradient)
                 except Exception as error:  # noqa: BLE001 - the network must not notice
-                    capture.report_fault(f"gradient of {cell_name}.{name}: {error!r}")
+                    report_fault(capture, f"gradient of {cell_name}.{name}", error)
 
         return rankprobe_gradient

@@ -23,6 +23,7 @@ from rankprobe._frontend.process import InstanceOfProcess, warn
 from rankprobe._frontend.session import CannotRecordError, RankSession
 from rankprobe._frontend.steps import StepState
 from rankprobe._frontend.switch import Switch
+from rankprobe._say import say
 from rankprobe.mindspore._apis import Apis
 from rankprobe.mindspore._bindings import make_capture
 from rankprobe.mindspore._cells import CellHooks, named_cells
@@ -93,7 +94,7 @@ class PrecisionDebugger:
             except CannotRecordError as error:
                 if missing == "fail":
                     raise CollectorMissingError(str(error)) from None
-                print(f"rankprobe: {error}; nothing is recorded, and the training goes on", file=sys.stderr)
+                say(f"rankprobe: {error}; nothing is recorded, and the training goes on")
                 self._inert = self._closed = True
                 PrecisionDebugger._instance = self
                 return

@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from rankprobe import _native
+from rankprobe._say import say
 from rankprobe.pytorch._api_list import load_list, parse_list
 from rankprobe.pytorch._bindings import pop_mode, push_mode
 from rankprobe.pytorch._process import warn
@@ -67,8 +68,7 @@ def _traits(prefix: str, op: str) -> dict[str, Any]:
     traits: dict[str, Any] = {}
     if prefix == "Distributed":
         traits["distributed"] = True
-        positions, keywords = _IGNORED_INPUTS.get(op, ([], []))
-        traits["ignored_inputs"], traits["ignored_keywords"] = positions, keywords
+        traits["ignored"] = _IGNORED_INPUTS.get(op, ([], []))
     traits["ignored_outputs"] = _IGNORED_OUTPUTS.get(f"{prefix}.{op}", [])
     dunder = op.startswith("__") and op.endswith("__")
     if (op.endswith("_") and not dunder) or op == "__setitem__" or (dunder and op.startswith("__i") and op not in (
@@ -142,9 +142,9 @@ class Apis:
                 for name in names:
                     self._add(prefix, host, name)
         if not self._places and self._only is None:
-            print("rankprobe: no function of the list of APIs "
+            say("rankprobe: no function of the list of APIs "
                   f"{'that an operator gave' if self._text else 'of this process'} is here to be recorded "
-                  f"({_some(chosen)}): none of its functions is recorded", file=sys.stderr, flush=True)
+                  f"({_some(chosen)}): none of its functions is recorded")
 
     def _add(self, prefix: str, host: Any, dotted: str) -> None:
         *path, name = dotted.split(".")
@@ -222,6 +222,18 @@ class Apis:
         for host, name in ((torch.jit, "script"), (torch, "compile")):
             if hasattr(host, name):
                 self._replace(host, name, self._with_originals(getattr(host, name)))
+
+        export = sys.modules.get("torch.export")
+        if hasattr(export, "export"):
+            self._replace(export, "export", self._unwatched(export.export))
+
+    def _unwatched(self, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def rankprobe_export(*args: Any, **kwargs: Any) -> Any:
+            with self.unseen():
+                return function(*args, **kwargs)
+
+        return rankprobe_export
 
     def _with_originals(self, function: Callable) -> Callable:
         @functools.wraps(function)

@@ -21,7 +21,9 @@ from typing import Any, Callable, Iterable, Optional
 import torch
 
 from rankprobe._frontend.attach import config_file, say
+from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
+from rankprobe.pytorch._hidden_hooks import marked
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
@@ -45,8 +47,9 @@ class _Forwards:
         # Without it nobody tells of a forward that ended with an exception.
         self._always = hasattr(model, "_forward_hooks_always_called")
         always = {"always_call": True} if self._always else {}
-        self._handles = [model.register_forward_pre_hook(lambda *_: _guarded(self.enter)),
-                         model.register_forward_hook(lambda *_: _guarded(self.leave), **always)]
+        _hidden_hooks.hold()
+        self._handles = [model.register_forward_pre_hook(marked(lambda *_: _guarded(self.enter))),
+                         model.register_forward_hook(marked(lambda *_: _guarded(self.leave)), **always)]
 
     def enter(self) -> None:
         if self._is_anothers():
@@ -69,6 +72,7 @@ class _Forwards:
     def stop(self) -> None:
         for handle in self._handles:
             handle.remove()
+        _hidden_hooks.release()
         if self._depth > 0:
             self._end()
 

@@ -37,7 +37,7 @@ else:
     pop_mode, push_mode = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
 
 # Placement kinds of types.proto.
-_SHARD, _REPLICATE, _PARTIAL = 1, 2, 3
+_SHARD, _REPLICATE, _PARTIAL, _STRIDED_SHARD = 1, 2, 3, 4
 _NO_STATISTICS = ("float8", "float4", "bits", "int1", "int2", "int3", "int4", "int5", "int6", "int7")
 
 
@@ -57,20 +57,20 @@ def _described(tensor: Any, **fields: Any) -> dict:
             "requires_grad": bool(tensor.requires_grad), **fields}
 
 
-def _placements(tensor: Any) -> list[tuple[int, int, str]]:
-    """One for each mesh dimension; as with msprobe none for what is no plain shard, copy or partial result
-    (_StridedShard, of two shardings of one dimension)."""
+def _placements(tensor: Any) -> list[tuple[int, int, str, int]]:
+    """One for each mesh dimension: kind, dimension of the tensor, reduction, split factor."""
     out = []
     for placement in tensor.placements:
-        if placement.is_shard():
-            if type(placement).__name__ != "_StridedShard":  # below 2.10 it is a Shard as well
-                out.append((_SHARD, placement.dim, ""))
+        if type(placement).__name__ == "_StridedShard":  # below 2.10 it is a Shard as well
+            out.append((_STRIDED_SHARD, placement.dim, "", int(getattr(placement, "split_factor", 0))))
+        elif placement.is_shard():
+            out.append((_SHARD, placement.dim, "", 0))
         elif placement.is_replicate():
-            out.append((_REPLICATE, 0, ""))
+            out.append((_REPLICATE, 0, "", 0))
         elif placement.is_partial():
             # What a rank holds of an embedding whose rows it has not is no term of the sum before it is masked.
             masked = "masked_" if "Mask" in type(placement).__name__ else ""
-            out.append((_PARTIAL, 0, masked + str(getattr(placement, "reduce_op", "sum"))))
+            out.append((_PARTIAL, 0, masked + str(getattr(placement, "reduce_op", "sum")), 0))
     return out
 
 
@@ -115,7 +115,8 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
             local = tensor.to_local()
         fields = described_special(local) if type(local).__name__ in _SPECIAL else describe_plain(local)
         return {**fields, "type": "torch.distributed.tensor.DTensor", "requires_grad": bool(tensor.requires_grad),
-                "mesh": json.dumps(tensor.device_mesh.mesh.tolist()), "placements": _placements(tensor)}
+                "mesh": json.dumps(tensor.device_mesh.mesh.tolist()), "placements": _placements(tensor),
+                "global_shape": tuple(int(size) for size in tensor.shape)}
     if getattr(tensor, "is_nested", False):
         return {**describe_plain(tensor.values()), "requires_grad": bool(tensor.requires_grad)}
     return describe_plain(tensor)

@@ -16,6 +16,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import torch
 
+from rankprobe._say import say
 from rankprobe.pytorch._process import warn
 
 _DYNAMO = "torch._dynamo"
@@ -145,5 +146,5 @@ class EagerStance:
         """One line, once there is something compiled."""
         if not self._told and compiles():
             self._told = True
-            print("rankprobe: torch.compile: recorded steps run as plain Python, not compiled; the others run what was "
-                  "compiled", file=sys.stderr, flush=True)
+            say("rankprobe: torch.compile: recorded steps run as plain Python, not compiled; the others run what was "
+                  "compiled")

@@ -21,10 +21,13 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from rankprobe.pytorch import _graph_ops
+from rankprobe.pytorch import _graph_ops, _hidden_hooks
+from rankprobe.pytorch._process import report_fault
 
 # This PyTorch has what it takes; asked without an import of the compiler, which takes seconds.
 SUPPORTED = hasattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame_isolate_recompiles_id")
+# PyTorch 2.7 and later say it.
+_is_exporting: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_exporting", lambda: False)
 # Hooks are traced into the graph that is compiled now; a guard of each graph.
 TRACED = False
 # On a module while it may be compiled: its number, a tensor.
@@ -63,23 +66,26 @@ def received(value: Any) -> Any:
     return value
 
 
+_hidden_hooks.ATTRIBUTES.add(NUMBER)
+
+
 # --- first lines of hooks, traced by Dynamo
 
 
 def in_compiler() -> bool:
-    """A compiler traces, Dynamo or one below it."""
-    return SUPPORTED and (torch.compiler.is_dynamo_compiling() or TRACED and _graph_ops.in_trace())
+    """A compiler traces, Dynamo or one below it, or torch.export, whose graphs have nothing of ours."""
+    return (SUPPORTED and (torch.compiler.is_dynamo_compiling() or TRACED and _graph_ops.in_trace())) or _is_exporting()
 
 
 def begin_in_compiler(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
-    if TRACED and torch.compiler.is_dynamo_compiling():
+    if TRACED and torch.compiler.is_dynamo_compiling() and not _is_exporting():
         number = getattr(module, NUMBER, None)
         if number is not None:
             traced_begin(number, handed(args), handed(kwargs or {}))
 
 
 def end_in_compiler(module: torch.nn.Module, output: Any) -> None:
-    if TRACED and torch.compiler.is_dynamo_compiling():
+    if TRACED and torch.compiler.is_dynamo_compiling() and not _is_exporting():
         number = getattr(module, NUMBER, None)
         if number is not None:
             traced_end(number, handed(output))
@@ -201,13 +207,13 @@ class GraphCalls:
         try:
             return function(*args)
         except Exception as error:  # noqa: BLE001 - the model must not notice
-            self._capture.report_fault(f"{where} in compiled code: {error!r}")
+            report_fault(self._capture, f"{where} in compiled code", error)
             return None
         finally:
             self._capture.leave_quiet()
 
     def failed(self, error: Exception) -> None:
-        self._capture.report_fault(f"a recorder in compiled code: {error!r}")
+        report_fault(self._capture, "a recorder in compiled code", error)
 
     # --- a graph is traced
 

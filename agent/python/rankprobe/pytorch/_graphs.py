@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import torch
 
+from rankprobe._say import say
 from rankprobe.pytorch import _graph_calls, _graph_ops
 
 _DYNAMO = "torch._dynamo"
@@ -220,7 +221,7 @@ class RecordedGraphs:
     def _tell(self, what: str, text: str) -> None:
         if what not in self._told:
             self._told.add(what)
-            print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+            say(f"rankprobe: {text}")
 
     def leave(self) -> None:
         """No forward is recorded from here on: what was compiled is used again."""

@@ -11,7 +11,9 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 import torch
 
 from rankprobe import _native
-from rankprobe.pytorch import _graph_calls, _graph_ops
+from rankprobe.pytorch import _graph_calls, _graph_ops, _hidden_hooks
+from rankprobe.pytorch._hidden_hooks import marked
+from rankprobe.pytorch._process import report_fault
 from rankprobe.pytorch._recompute import stopped as recomputation_stopped
 
 _MAX_DEPTH = 350
@@ -91,12 +93,17 @@ def _parameters(module: torch.nn.Module) -> dict:
     return found
 
 
+def _text(name: str) -> str:
+    """As UTF-8 can hold it; a lone surrogate by its number."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
     """function(*args); a fault of ours becomes None and a report."""
     try:
         return function(*args)
     except Exception as error:  # noqa: BLE001 - the model must not notice
-        capture.report_fault(f"{where}: {error!r}")
+        report_fault(capture, where, error)
         return None
 
 
@@ -135,12 +142,15 @@ class ModuleHooks:
         self._warn = warn
         self._handles: list[Any] = []
         self._open = threading.local()
-        self._hooked: set[int] = set()
+        # By id; another module may have that of one that is gone.
+        self._hooked: dict[int, weakref.ref] = {}
+        # Of _hidden_hooks.
+        self._holds = False
         # Names of modules that were warned about.
         self._told: set[str] = set()
-        # By id of the module and name: what is watched (the parameter, or its
+        # By module and name: what is watched (a reference to the parameter, or its
         # accumulator), and the handle.
-        self._parameters: dict[int, dict[str, tuple[Any, Any]]] = {}
+        self._parameters: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
         # By module, and by number.
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
         self._numbers: dict[int, _Hooked] = {}
@@ -157,7 +167,8 @@ class ModuleHooks:
         self.on_first: Optional[Callable[[], None]] = None
 
     def is_hooked(self, module: torch.nn.Module) -> bool:
-        return id(module) in self._hooked
+        known = self._hooked.get(id(module))
+        return known is not None and known() is module
 
     def hook_model(self, model: Any) -> None:
         """Hooks everything below the root(s); a second time is a no-op."""
@@ -169,20 +180,22 @@ class ModuleHooks:
     def hook_roots(self, model: Any) -> None:
         """Watches forwards of the first root (token_range), records nothing."""
         for root in list(model)[:1] if isinstance(model, (list, tuple)) else [model]:
-            if id(root) not in self._hooked:
-                self._hooked.add(id(root))
-                self._handles.append(root.register_forward_pre_hook(lambda *_: self.on_root_begin()))
-                self._handles.append(root.register_forward_hook(lambda *_: self.on_root_end()))
+            if not self.is_hooked(root):
+                self._hooked[id(root)] = weakref.ref(root)
+                self._hold()
+                self._handles.append(root.register_forward_pre_hook(marked(lambda *_: self.on_root_begin())))
+                self._handles.append(root.register_forward_hook(marked(lambda *_: self.on_root_end())))
 
     def hook_module(self, path: str, module: torch.nn.Module) -> list[Any]:
         """Hooks one module under the name Module.{path}.{Class}."""
-        if id(module) in self._hooked:
+        if self.is_hooked(module):
             return []
         if isinstance(module, torch.jit.ScriptModule):
             self._warn(f"{path} is a ScriptModule: not recorded")
             return []
-        self._hooked.add(id(module))
-        name = f"Module.{path}.{type(module).__name__}"
+        self._hooked[id(module)] = weakref.ref(module)
+        self._hold()
+        name = _text(f"Module.{path}.{type(module).__name__}")
         full = True
         if module._backward_hooks and getattr(module, "_is_full_backward_hook", None) is False:
             self._warn(f"{path} has a non-full backward hook: only its forward is recorded")
@@ -196,8 +209,8 @@ class ModuleHooks:
         else:
             pre, post = self._pre(name, full), self._post()
             handles.append(module.register_forward_pre_hook(
-                lambda m, args: pre(m, args, None)))
-            handles.append(module.register_forward_hook(lambda m, args, output: post(m, args, None, output)))
+                marked(lambda m, args: pre(m, args, None))))
+            handles.append(module.register_forward_hook(marked(lambda m, args, output: post(m, args, None, output))))
         # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
         # or free the parameters (fully_shard). A forward pre-hook is the last for the same reason.
         module._forward_hooks.move_to_end(handles[1].id, last=False)
@@ -235,9 +248,17 @@ class ModuleHooks:
             self._handles.clear()
             self._hooked.clear()
             self._parameters.clear()
+            if self._holds:
+                self._holds = False
+                _hidden_hooks.release()
+
+    def _hold(self) -> None:
+        if not self._holds:
+            self._holds = True
+            _hidden_hooks.hold()
 
     def forget(self, module: torch.nn.Module) -> None:
-        self._hooked.discard(id(module))
+        self._hooked.pop(id(module), None)
 
     def _stack(self) -> list[Any]:
         stack = getattr(self._open, "stack", None)
@@ -271,12 +292,12 @@ class ModuleHooks:
                     if full and self.backward and torch.is_grad_enabled():
                         gradients = capture.module_gradients(call, _wanting(args))
             except Exception as error:  # noqa: BLE001 - the model must not notice
-                capture.report_fault(f"{name} before its forward: {error!r}")
+                report_fault(capture, f"{name} before its forward", error)
             finally:
                 capture.leave_quiet()
             stack.append((module, call, gradients))
 
-        return rankprobe_pre
+        return marked(rankprobe_pre)
 
     def _post(self) -> Callable:
         capture = self._capture
@@ -297,11 +318,11 @@ class ModuleHooks:
                 if gradients is not None and torch.is_grad_enabled() and gradients.outputs(_wanting(output)):
                     self._tell_in_place(call.name.rpartition(".forward.")[0])
             except Exception as error:  # noqa: BLE001 - the model must not notice
-                capture.report_fault(f"{call.name} after its forward: {error!r}")
+                report_fault(capture, f"{call.name} after its forward", error)
             finally:
                 capture.leave_quiet()
 
-        return rankprobe_post
+        return marked(rankprobe_post)
 
     def _begun(self, module: torch.nn.Module) -> tuple[Any, Any]:
         """The call and the gradients of the forward of `module` that ends."""
@@ -319,7 +340,7 @@ class ModuleHooks:
         """What is hooked can be recorded from within a graph. torch.compile's guards are on the attribute."""
         for known in self._known.values():
             module = known.module()
-            if module is not None and id(module) in self._hooked and _graph_calls.NUMBER not in module.__dict__:
+            if module is not None and self.is_hooked(module) and _graph_calls.NUMBER not in module.__dict__:
                 module.__dict__[_graph_calls.NUMBER] = torch.tensor(known.number)
                 self._numbered.append(known.module)
 
@@ -374,10 +395,10 @@ class ModuleHooks:
                        "backward of the module that made it")
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
-        watched = self._parameters.setdefault(id(module), {})
+        watched = self._parameters.setdefault(module, {})
         for name, parameter in module._parameters.items():
             known = watched.get(name)
-            if known is not None and known[0] is parameter:
+            if _HAS_POST_ACCUMULATE and known is not None and known[0]() is parameter:
                 continue
             # torch.func puts computed tensors in place of parameters.
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
@@ -387,7 +408,7 @@ class ModuleHooks:
                     known[1].remove()
                 handle = parameter.register_post_accumulate_grad_hook(
                     self._on_gradient(module_name, name, parameter))
-                watched[name] = (parameter, handle)
+                watched[name] = (weakref.ref(parameter), handle)
                 self._handles.append(handle)
                 continue
             with torch.enable_grad():
@@ -399,12 +420,15 @@ class ModuleHooks:
                 self._handles.append(handle)
 
     def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
-        capture = self._capture
+        capture, reference = self._capture, weakref.ref(parameter)
 
         def record() -> None:
-            gradient = getattr(parameter, "main_grad", None)
+            watched = reference()
+            if watched is None:
+                return
+            gradient = getattr(watched, "main_grad", None)
             if gradient is None:
-                gradient = parameter.grad
+                gradient = watched.grad
             if gradient is not None:
                 capture.parameter_gradient(module_name, name, gradient)
 

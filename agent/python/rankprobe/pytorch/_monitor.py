@@ -26,6 +26,7 @@ import torch
 
 from rankprobe.pytorch._apis import around_optimizer_steps
 from rankprobe.pytorch._modules import named_targets
+from rankprobe.pytorch._process import report_fault
 
 _MAX_LOSSES = 64
 
@@ -128,7 +129,7 @@ class Monitor:
             self._names = parameter_names(model, plan["list"]) if model is not None else {}
             self._install(spec)
         except Exception as error:  # noqa: BLE001 - the training must not notice
-            self._capture.report_fault(f"monitor: {error!r}")
+            report_fault(self._capture, "monitor", error)
 
     def _install(self, spec: dict) -> None:
         if any(spec[word] for word in ("weight_gradients", "parameters", "optimizer", "updates", "training")):
@@ -234,7 +235,7 @@ class Monitor:
             with torch.no_grad():
                 function(optimizer, self._spec)
         except Exception as error:  # noqa: BLE001 - the training must not notice
-            self._capture.report_fault(f"monitor: {error!r}")
+            report_fault(self._capture, "monitor", error)
         finally:
             self._capture.leave_quiet()
 

@@ -9,16 +9,19 @@ from typing import Any
 import torch
 
 from rankprobe.pytorch._apis import Apis
+from rankprobe.pytorch._operator_traits import traits_of
 from rankprobe.pytorch._process import warn
+
+# vLLM's own. What they call of one another is inside of the outermost.
+_VLLM = ("_C", "_C_cache_ops", "_moe_C", "vllm", "vllm_ir")
 
 
 def namespaces_of(plan: dict) -> list[str]:
-    """Those of the plan in force; where it names none msprobe's.
-
-    Not vLLM's by themselves: they are given buffers that nothing has written yet
-    and addresses as tensors, which first-divergence would name as the origin.
-    """
-    return plan.get("custom_op_namespaces", ["_C_ascend"])
+    """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM vLLM's own."""
+    named = plan.get("custom_op_namespaces")
+    if named is not None:
+        return named
+    return ["_C_ascend", *(_VLLM if "vllm" in sys.modules else ())]
 
 
 class Namespaces:
@@ -54,17 +57,18 @@ class Namespaces:
             warn(f"operators of {sorted(self._names)} are not recorded: {error!r}")
 
     def _register(self) -> None:
-        found: dict[tuple[str, str], bool] = {}
+        found: dict[tuple[str, str], list[Any]] = {}
         for schema in torch._C._jit_get_all_schemas():
             space, _, name = schema.name.partition("::")
             if space in self._names:
-                found[space, name] = found.get((space, name), False) or "!" in str(schema)
+                found.setdefault((space, name), []).append(schema)
         known = {(host.name, name) for host, name in self._registered}
-        for (space, name), writes in sorted(found.items()):
+        for (space, name), schemas in sorted(found.items()):
             host = getattr(torch.ops, space)
             if (space, name) in known or not hasattr(host, name):
                 continue
-            self._apis.register_custom(host, name, space, {"writes_arguments": True} if writes else {})
+            of_vllm = space in _VLLM and "vllm" in sys.modules
+            self._apis.register_custom(host, name, space, traits_of(schemas, of_vllm))
             self._registered.append((host, name))
 
     def remove(self) -> None:

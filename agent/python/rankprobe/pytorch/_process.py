@@ -12,7 +12,7 @@ import torch
 from rankprobe._frontend import process
 from rankprobe._frontend.errors import InterfaceUsageError
 from rankprobe._frontend.framework import Framework
-from rankprobe._frontend.process import InstanceOfProcess, warn
+from rankprobe._frontend.process import InstanceOfProcess, report_fault, warn
 
 
 def _rank() -> Optional[tuple[int, int]]:
@@ -40,4 +40,4 @@ def environment_rank() -> Optional[int]:
     return process.environment_rank(FRAMEWORK)
 
 
-__all__ = ["FRAMEWORK", "InstanceOfProcess", "check_torch_compile", "environment_rank", "warn"]
+__all__ = ["FRAMEWORK", "InstanceOfProcess", "check_torch_compile", "environment_rank", "report_fault", "warn"]

@@ -220,6 +220,11 @@ def _living(base: type) -> list[Any]:
     return [found for found in gc.get_objects() if issubclass(type(found), base)]
 
 
+def _said(value: Any) -> str:
+    """repr, without addresses, which are no setting: "<function f at 0x7efc2a6eb7e0>"."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
 def optimizer_facts(optimizers: Iterable[Any], schedulers: Iterable[Any]) -> Iterator[Fact]:
     for number, optimizer in enumerate(optimizers):
         name = f"{number} {type(optimizer).__name__}"
@@ -229,14 +234,14 @@ def optimizer_facts(optimizers: Iterable[Any], schedulers: Iterable[Any]) -> Ite
                 if key == "params":
                     yield "optimizer", f"{name}.group {index}.parameters", str(len(value))
                 elif isinstance(value, _HYPERPARAMETER) or isinstance(value, (tuple, list)):
-                    yield "optimizer", f"{name}.group {index}.{key}", repr(value)
+                    yield "optimizer", f"{name}.group {index}.{key}", _said(value)
     for number, scheduler in enumerate(schedulers):
         name = f"{number} {type(scheduler).__name__}"
         yield "scheduler", name, "in use"
         for key, value in vars(scheduler).items():
             if not key.startswith("_") and key not in ("last_epoch", "verbose") and isinstance(
                     value, _HYPERPARAMETER + (tuple, list)):
-                yield "scheduler", f"{name}.{key}", repr(value)
+                yield "scheduler", f"{name}.{key}", _said(value)
 
 
 def _tensors(value: Any, out: list[torch.Tensor], depth: int = 0) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
-import sys
 import threading
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -24,6 +23,7 @@ from rankprobe._frontend.session import CannotRecordError, RankSession
 from rankprobe._frontend.saving import check_saved, save_variable
 from rankprobe._frontend.steps import StepState
 from rankprobe._frontend.switch import Switch
+from rankprobe._say import say
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
@@ -96,7 +96,7 @@ class PrecisionDebugger:
             except CannotRecordError as error:
                 if missing == "fail":
                     raise CollectorMissingError(str(error)) from None
-                print(f"rankprobe: {error}; nothing is recorded, and the training goes on", file=sys.stderr)
+                say(f"rankprobe: {error}; nothing is recorded, and the training goes on")
                 self._inert = self._closed = True
                 PrecisionDebugger._instance = self
                 return

@@ -12,8 +12,6 @@ the server: what goes wrong is one line on stderr, and serving goes on.
 
 from __future__ import annotations
 
-import sys
-
 __all__ = ["register"]
 
 _registered = False
@@ -32,4 +30,6 @@ def register() -> None:
 
         _worker.watch(WorkerWrapperBase)
     except Exception as error:  # noqa: BLE001 - the server goes on
-        print(f"rankprobe: not attached to vLLM: {error!r}", file=sys.stderr, flush=True)
+        from rankprobe._say import say
+
+        say(f"rankprobe: not attached to vLLM: {error!r}")

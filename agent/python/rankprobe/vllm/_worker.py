@@ -6,16 +6,16 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import sys
 from typing import Any
 
 import torch
 
+from rankprobe import _say
 from rankprobe.vllm._settings import GRAPH_MODE, Settings, graph_mode, settings
 
 
 def say(text: str) -> None:
-    print(f"rankprobe: {text}", file=sys.stderr, flush=True)
+    _say.say(f"rankprobe: {text}")
 
 
 def watch(wrapper_class: Any) -> None:

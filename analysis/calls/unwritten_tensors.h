@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensors of a call in a dump need not hold anything, by the name of the
+// call (common/records/unwritten.h) and by what its operator's schema said when
+// it was recorded (tensor_notes.json). What stands in them is what lay there
+// before: neither a NaN nor a difference in it says anything. Plain values.
+#ifndef RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
+#define RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
+
+#include "absl/strings/string_view.h"
+#include "common/records/unwritten.h"
+#include "dump_format/dump_rows.h"
+#include "dump_format/tensor_notes.h"
+
+namespace rankprobe::analysis {
+
+class UnwrittenTensors {
+ public:
+  // Both outlive it.
+  UnwrittenTensors(absl::string_view entry, const TensorNotes* notes);
+
+  // By place: "0" the first positional one, "out" the keyword of that name.
+  bool HasInput(absl::string_view place) const;
+  bool HasOutput(absl::string_view place) const;
+  // The tensors that a row is, or lies in.
+  bool Has(const DumpRow& row) const;
+
+ private:
+  const absl::string_view entry_;
+  const TensorNotes* const notes_;
+  const UnwrittenPlaces places_;
+};
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
