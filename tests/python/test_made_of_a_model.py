@@ -225,3 +225,29 @@ def test_a_stderr_that_takes_nothing_ends_no_training(tmp_path: pathlib.Path, ho
     done = subprocess.run(["bash", "-c", f'"$@" {how}', "bash", sys.executable, *flags, str(program), str(tmp_path / "dump")], timeout=120,
                           stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0 and done.stdout == "trained\n", done
+
+
+class Counted(torch.Tensor):
+    seen: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.seen.append(getattr(function, "__name__", str(function)))
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_what_we_ask_of_a_tensor_is_no_call_of_its_class(dump) -> None:
+    model = _model()
+
+    def run() -> list[str]:
+        Counted.seen.clear()
+        model(torch.ones(2, 4).as_subclass(Counted)).square().mean().backward()
+        return [name for name in Counted.seen if name != "__get__"]
+
+    plain = run()
+    dump.debugger(level="mix")
+    PrecisionDebugger.start(model)
+    assert run() == plain and "square" in plain
+    PrecisionDebugger.stop()
+    PrecisionDebugger.step()
+    assert dump.data(0)["Tensor.square.0.forward"]["input_args"][0]["Max"] is not None

@@ -242,3 +242,23 @@ def test_a_batch_is_many_tensors() -> None:
     assert one.startswith("2 tensors ")
     assert one != _run_card.batch_digest((), {"ids": ids.flip(0), "mask": [mask]})
     assert one == _run_card.batch_digest((), {"ids": ids.clone(), "mask": [mask.clone()]})
+
+
+def test_addresses_are_no_settings() -> None:
+    """Of transformers' schedules: functools.partial shows the function with its address."""
+    import functools
+
+    import torch
+
+    from rankprobe.pytorch._run_card import optimizer_facts
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+    def facts() -> list:
+        def schedule(step: int, *, warmup: int) -> float:
+            return 1.0
+
+        return list(optimizer_facts([optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, functools.partial(schedule, warmup=3))]))
+
+    one, other = facts(), facts()
+    assert one == other and any("warmup=3" in value and "schedule>" in value for _, _, value in one), one

@@ -222,7 +222,6 @@ class Apis:
         for host, name in ((torch.jit, "script"), (torch, "compile")):
             if hasattr(host, name):
                 self._replace(host, name, self._with_originals(getattr(host, name)))
-
         export = sys.modules.get("torch.export")
         if hasattr(export, "export"):
             self._replace(export, "export", self._unwatched(export.export))

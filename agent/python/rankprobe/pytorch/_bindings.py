@@ -85,7 +85,13 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
 
     Returns the fields that ValueReader::ReadDescribed takes; without `address`
     and `slot` the statistics are null. needs, generation: see DeviceReader.read.
+    What is asked of the tensor is no call of a __torch_function__ of the program's, of its class or of a mode.
     """
+    with torch._C.DisableTorchFunction():
+        return _describe(devices, tensor, needs, generation)
+
+
+def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict:
     def describe_plain(plain: torch.Tensor) -> dict:
         return _describe_plain(plain, lambda memory: devices.read(memory, plain, needs, generation)
                                if devices.holds(memory) else memory_of(memory))

@@ -59,7 +59,12 @@ def is_wanted() -> bool:
 
 def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     """ "float32[2, 3] 91c0..": of the first `limit_bytes` of its elements; without digits
-    where they cannot be read."""
+    where they cannot be read. No call of a __torch_function__ of the program's."""
+    with torch._C.DisableTorchFunction():
+        return _digest(tensor, limit_bytes)
+
+
+def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     local = getattr(tensor, "_local_tensor", tensor).detach()  # of a DTensor
     head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
     if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not local.numel():
@@ -264,7 +269,9 @@ def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]]) -> str
     _tensors(keywords or {}, tensors)
     if not tensors:
         return ""
-    if any(t.device.type != "cpu" for t in tensors):
+    with torch._C.DisableTorchFunction():
+        on_device = any(t.device.type != "cpu" for t in tensors)
+    if on_device:
         return "on a device: not read"
     told = [digest(t, _BATCH_BYTES // len(tensors)) for t in tensors]
     return told[0] if len(told) == 1 else f"{len(told)} tensors {_short(repr(told).encode())}"

@@ -81,6 +81,8 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
     os.environ.setdefault("RANKPROBE_RUN", f"vllm-{socket.gethostname()}-{vllm_config.instance_id}")
     with wanted.config_file() as path:
         debugger = PrecisionDebugger(config_path=path)
+    if debugger._inert:  # it has said why nothing is recorded
+        return
     model = worker.get_model()
     Steps(worker.model_runner, model, debugger, say).install()
     if worker.rank == 0:
