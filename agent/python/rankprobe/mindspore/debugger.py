@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import pathlib
-import sys
 import threading
 from typing import Any, Optional, Sequence, Union
 
