@@ -13,11 +13,12 @@
 namespace rankprobe {
 
 absl::StatusOr<std::unique_ptr<ViewServer>> ViewServer::Start(
-    uint16_t port, GatewayOptions options, GraphOptions graphs) {
+    uint16_t port, GatewayOptions options, GraphOptions graphs,
+    JobRunnerOptions jobs) {
   RP_ASSIGN_OR_RETURN(std::unique_ptr<GraphService> service,
                       GraphService::Make(std::move(graphs)));
   auto view = std::unique_ptr<ViewServer>(
-      new ViewServer(std::move(options), std::move(service)));
+      new ViewServer(std::move(options), std::move(service), std::move(jobs)));
   HttpServerOptions http;
   http.port = port;
   http.token = absl::BytesToHexString(RandomBytes(16));
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<ViewServer>> ViewServer::Start(
   return view;
 }
 
-void ViewServer::Answer(const HttpRequest& request, HttpReply* reply) const {
+void ViewServer::Answer(const HttpRequest& request, HttpReply* reply) {
   absl::string_view path = request.path;
   if (request.method == "GET" && path == "/api/v1/about") {
     reply->Send(200, kJsonType, gateway_.AboutJson(graphs_->root()));
@@ -43,7 +44,8 @@ void ViewServer::Answer(const HttpRequest& request, HttpReply* reply) const {
   if (request.method == "POST" && absl::ConsumePrefix(&path, "/api/v1/")) {
     if (absl::ConsumePrefix(&path, "Graph/")) {
       graphs_->Answer(path, request.body, reply);
-    } else {
+    } else if (!jobs_.Answer(path, request.body, reply) &&
+               !tensors_.Answer(path, request.body, reply)) {
       gateway_.Answer(path, request.body, reply);
     }
     return;

@@ -9,9 +9,13 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
 #include "web/gateway/gateway.h"
 #include "web/graph/graph_service.h"
 #include "web/http/http_server.h"
+#include "web/jobs/jobs_api.h"
+#include "web/tensor/tensor_api.h"
 
 namespace rankprobe {
 
@@ -21,10 +25,11 @@ class ViewServer {
   // is free. FAILED_PRECONDITION: the port is taken or may not be used;
   // NOT_FOUND: the directory of `graphs` is not there.
   static absl::StatusOr<std::unique_ptr<ViewServer>> Start(
-      uint16_t port, GatewayOptions options, GraphOptions graphs = {});
+      uint16_t port, GatewayOptions options, GraphOptions graphs = {},
+      JobRunnerOptions jobs = {});
   ViewServer(const ViewServer&) = delete;
   ViewServer& operator=(const ViewServer&) = delete;
-  // Ends what is being answered within a second or two.
+  // Ends what is being answered within a second or two, and jobs within some.
   ~ViewServer() = default;
 
   // "http://127.0.0.1:8080/#token=..": a browser keeps what is behind the # to
@@ -32,13 +37,22 @@ class ViewServer {
   const std::string& address() const { return address_; }
 
  private:
-  ViewServer(GatewayOptions options, std::unique_ptr<GraphService> graphs)
-      : gateway_(std::move(options)), graphs_(std::move(graphs)) {}
+  ViewServer(GatewayOptions options, std::unique_ptr<GraphService> graphs,
+             JobRunnerOptions jobs)
+      : file_system_(NewPosixFileSystem()),
+        gateway_(std::move(options)),
+        graphs_(std::move(graphs)),
+        tensors_(&gateway_),
+        jobs_(std::move(jobs), file_system_.get(), &clock_) {}
 
-  void Answer(const HttpRequest& request, HttpReply* reply) const;
+  void Answer(const HttpRequest& request, HttpReply* reply);
 
+  const std::unique_ptr<FileSystem> file_system_;
+  SystemClock clock_;
   const Gateway gateway_;
   const std::unique_ptr<GraphService> graphs_;
+  TensorApi tensors_;
+  JobsApi jobs_;
   std::string address_;
   // Uses what is above.
   std::unique_ptr<HttpServer> server_;

@@ -79,6 +79,17 @@ TEST_F(AnomalyOriginTest, OverflowInTheCommunicationItself) {
                                        "1:Distributed.all_reduce.0.forward"));
 }
 
+TEST_F(AnomalyOriginTest, WhatWasNeverWrittenIsNoOrigin) {
+  dir_.Write("rank0", {Call("Tensor.new_empty.0.forward", "1", "NaN"),
+                       Call("Tensor.normal_.0.forward", "NaN", "1"),
+                       Call("Torch.b.0.forward", "1", "Infinity")});
+  EXPECT_THAT(Overflow(1), ElementsAre("0:Torch.b.0.forward"));
+  // It is written, and with what is bad.
+  dir_.Write("rank0", {Call("Tensor.new_empty.0.forward", "1", "NaN"),
+                       Call("Tensor.fill_.0.forward", "NaN", "NaN")});
+  EXPECT_THAT(Overflow(1), ElementsAre("0:Tensor.fill_.0.forward"));
+}
+
 TEST_F(AnomalyOriginTest, OverflowAfterCommunicationAndNone) {
   dir_.Write("rank0", {Call("Distributed.all_reduce.0.forward", "1", "1"),
                        Call("Torch.empty.0.forward", "1", "NaN"),

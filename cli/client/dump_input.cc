@@ -11,12 +11,14 @@
 #include "absl/strings/strip.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
+#include "cli/output/output.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
 absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
                                           const Globals& globals,
-                                          const std::string& name) {
+                                          const std::string& name,
+                                          Content content) {
   absl::string_view rest = name;
   DumpInput input(file_system, name);
   if (!absl::ConsumePrefix(&rest, "run:")) return input;
@@ -29,13 +31,13 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": expected run:NAME or run:NAME@STEP"));
   }
-  const absl::Status status = input.Download(globals, run, step);
+  const absl::Status status = input.Download(globals, run, step, content);
   // Else the @ is of the run's name.
   if (at != absl::string_view::npos &&
       (absl::IsNotFound(status) || absl::IsInvalidArgument(status))) {
     input.DeleteTemporary();
     const absl::Status whole =
-        input.Download(globals, std::string(rest), /*step=*/"");
+        input.Download(globals, std::string(rest), /*place=*/"", content);
     if (absl::IsNotFound(whole)) return status;
     RP_RETURN_IF_ERROR(whole);
     return input;
@@ -57,7 +59,7 @@ void DumpInput::DeleteTemporary() {
 }
 
 absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
-                                 const std::string& step) {
+                                 const std::string& place, Content content) {
   const char* const base = std::getenv("TMPDIR");
   std::string pattern = absl::StrCat(
       base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
@@ -70,6 +72,17 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   v1::ExportRequest request;
   request.set_takes_files(true);
   request.set_run(run);
+  request.set_without_payloads(content == Content::kStatistics);
+  // "3", "0-4", "3/rank1".
+  const size_t slash = place.find("/rank");
+  const std::string step = place.substr(0, slash);
+  const std::string rank =
+      slash == std::string::npos ? "" : place.substr(slash + 5);
+  if (slash != std::string::npos) {
+    RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+                        ParseRanges(absl::StrCat("run:", run, "@"), rank));
+    request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  }
   if (!step.empty()) {
     RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                         ParseRanges(absl::StrCat("run:", run, "@"), step));
@@ -85,7 +98,13 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   v1::ExportEvent event;
   absl::Status written;
   bool done_came = false;
+  Progress progress(Progress::StyleFor(globals.json, Progress::Style::kNone),
+                    absl::StrCat("run:", run));
   while (written.ok() && reader->Read(&event)) {
+    if (event.has_progress()) {
+      progress.Show(event.progress().files_done(),
+                    event.progress().files_total());
+    }
     done_came = done_came || event.has_done();
     written = files->OnEvent(event);
   }
@@ -100,8 +119,10 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   // run:NAME@STEP stands where a step directory may stand. A range of steps has
   // no directory of that name and stays the whole tree.
   const std::string one_step = absl::StrCat(directory, "/step", step);
-  path_ =
-      !step.empty() && file_system_->Exists(one_step) ? one_step : directory;
+  const std::string one_rank = absl::StrCat(one_step, "/rank", rank);
+  path_ = !rank.empty() && file_system_->Exists(one_rank)   ? one_rank
+          : !step.empty() && file_system_->Exists(one_step) ? one_step
+                                                            : directory;
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a verb's dump comes from: a path, or `run:NAME` (`run:NAME@STEP`), a
-// run in the archive, which is streamed into a temporary directory. The
+// Where a verb's dump comes from: a path, or `run:NAME` (`run:NAME@STEP`,
+// `run:NAME@STEP/rankR`), a run in the archive, which is streamed into a temporary directory. The
 // directory goes with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
@@ -16,9 +16,12 @@ namespace rankprobe {
 
 class DumpInput {
  public:
+  // kStatistics: of a run without its tensors' bytes.
+  enum class Content { kAll, kStatistics };
   static absl::StatusOr<DumpInput> Open(FileSystem* file_system,
                                         const Globals& globals,
-                                        const std::string& name);
+                                        const std::string& name,
+                                        Content content = Content::kAll);
   DumpInput(DumpInput&& other) noexcept;
   DumpInput& operator=(DumpInput&&) = delete;
   ~DumpInput();
@@ -30,7 +33,7 @@ class DumpInput {
   DumpInput(FileSystem* file_system, std::string path)
       : file_system_(file_system), path_(std::move(path)) {}
   absl::Status Download(const Globals& globals, const std::string& run,
-                        const std::string& step);
+                        const std::string& place, Content content);
 
   FileSystem* const file_system_;
   std::string path_;

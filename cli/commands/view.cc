@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -130,6 +132,28 @@ class Opener {
   pid_t child_ = 0;
 };
 
+// Jobs are commands of this program, asked for by the same user.
+JobRunnerOptions JobsAs(const Globals& globals) {
+  JobRunnerOptions jobs;
+  std::error_code unknown;
+  jobs.program =
+      std::filesystem::read_symlink("/proc/self/exe", unknown).string();
+  jobs.globals = {
+      absl::StrCat("--collector=", globals.collector),
+      absl::StrCat("--timeout=", globals.timeout_seconds),
+  };
+  const ChannelSecurityFiles& files = globals.files;
+  for (const auto& [name, value] :
+       {std::pair<const char*, const std::string&>{"--tls-ca=", files.tls_ca},
+        {"--tls-cert=", files.tls_cert},
+        {"--tls-key=", files.tls_key},
+        {"--tls-server-name=", files.tls_server_name},
+        {"--token-file=", files.token_file}}) {
+    if (!value.empty()) jobs.globals.push_back(absl::StrCat(name, value));
+  }
+  return jobs;
+}
+
 absl::Status View(const Globals& globals, const ViewFlags& flags) {
   // Waited for below; blocked before any thread starts.
   sigset_t ends;
@@ -153,9 +177,9 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
       return FetchedRun::Fetch(globals, name);
     };
   }
-  RP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ViewServer> view,
-      ViewServer::Start(flags.port, std::move(options), std::move(graphs)));
+  RP_ASSIGN_OR_RETURN(const std::unique_ptr<ViewServer> view,
+                      ViewServer::Start(flags.port, std::move(options),
+                                        std::move(graphs), JobsAs(globals)));
   if (globals.json) {
     PrintJson(absl::StrCat("{\"address\":", JsonString(view->address()), "}"));
   } else {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -213,6 +214,11 @@ std::string ToJson(const google::protobuf::Message& message) {
 }
 
 Progress::Style Progress::StyleFor(bool json, Style otherwise) {
+  // A program that reads JSON may ask for lines beside it.
+  if (const char* const wanted = std::getenv("RANKPROBE_PROGRESS");
+      wanted != nullptr && absl::string_view(wanted) == "lines") {
+    return Style::kLines;
+  }
   if (json) return Style::kNone;
   return ::isatty(STDERR_FILENO) != 0 ? Style::kBar : otherwise;
 }

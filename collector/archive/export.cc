@@ -160,7 +160,7 @@ class StepExporter {
         absl::StrCat("step", info.step(), "/", rank_directory);
     RP_RETURN_IF_ERROR(sink_->MakeDirectory(directory));
     const std::string data_directory = directory + "/dump_tensor_data";
-    if (view.begin.has_payloads())
+    if (view.begin.has_payloads() && !options_.without_payloads)
       RP_RETURN_IF_ERROR(sink_->MakeDirectory(data_directory));
 
     const std::string& root = view.begin.dump_path();
@@ -176,6 +176,7 @@ class StepExporter {
     std::vector<PayloadFile> files, missing;
     std::string dump =
         DumpJson(view, dump_data_dir, has_payload, &files, &missing);
+    if (options_.without_payloads) files.clear();
     for (const PayloadFile& file : files) {
       RP_ASSIGN_OR_RETURN(
           const bool written,
@@ -418,7 +419,9 @@ absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
                       RefusedPayloadsOf(store, options.run));
   ProgressMeter progress(&options);
   LinkTable links;
-  for (const v1::StepInfo& step : steps) progress.Expect(3 + step.payloads());
+  for (const v1::StepInfo& step : steps) {
+    progress.Expect(3 + (options.without_payloads ? 0 : step.payloads()));
+  }
   // In the order of the steps, whichever thread wrote them.
   std::vector<Manifest> written(steps.size(), Manifest(options.run));
   std::vector<std::unique_ptr<StepExporter>> exporters;

@@ -54,6 +54,8 @@ struct ExportOptions {
   std::string request;
   // Ranks and steps written at once into a directory.
   int threads = 1;
+  // As ExportRequest says.
+  bool without_payloads = false;
   // Payloads of equal bytes, dtype and shape become names of one file.
   bool link = false;
   // ExportRunToDirectory: take up what an interrupted export left there.

@@ -178,6 +178,23 @@ TEST_F(ExportTest, EqualTensorsShareAFileWhenAsked) {
   EXPECT_EQ(Manifest()["files"].Size(), done->files() - 1);
 }
 
+TEST_F(ExportTest, WithoutPayloadsThereAreStatisticsAndNothingIsMissing) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  AddSharedTensor(&frames, "same bytes");
+  std::unique_ptr<Store> store = OpenStore();
+  ASSERT_TRUE(store->Commit(frames.All()).ok());
+  ExportOptions options;
+  options.run = "run";
+  options.without_payloads = true;
+  const auto done = ExportRunToDirectory(store.get(), options,
+                                         file_system_.get(), root_ + "/out");
+  ASSERT_TRUE(done.ok()) << done.status();
+  const std::string rank = root_ + "/out/step0/rank0";
+  EXPECT_TRUE(std::filesystem::exists(rank + "/dump.json"));
+  EXPECT_FALSE(std::filesystem::exists(rank + "/dump_tensor_data"));
+  EXPECT_EQ(Manifest()["gaps"].Size(), 0u);
+}
+
 TEST_F(ExportTest, AnInterruptedExportIsTakenUpAndChecked) {
   Frames frames(MakeIdentity("run", 0, 1));
   v1::RecordBatch* batch = nullptr;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/query_grid.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -51,7 +53,12 @@ class Query : public StatisticsVisitor {
       head_.set_tensors_without(head_.tensors_without() + 1);
       return absl::OkStatus();
     }
-    return grid_.Add(RowOf(value), rank_, *value.numbers[0]);
+    const bool finite =
+        std::all_of(value.numbers.begin(), value.numbers.end(),
+                    [](const std::optional<double>& number) {
+                      return !number.has_value() || std::isfinite(*number);
+                    });
+    return grid_.Add(RowOf(value), rank_, *value.numbers[0], finite);
   }
 
   absl::Status Write(const WalkReport& report,
@@ -102,10 +109,14 @@ absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
                                        CellsOf(request), cancelled, write));
     if (answered) return absl::OkStatus();
   }
+  // Whether all of a tensor is finite, both extremes say together.
+  std::vector<Stat> stats = {stat};
+  if (stat == kMax) stats.push_back(kMin);
+  if (stat == kMin) stats.push_back(kMax);
   Query query(request);
   RP_ASSIGN_OR_RETURN(
       const WalkReport report,
-      WalkStatistics(store, SelectionOf(request), {stat}, cancelled, &query));
+      WalkStatistics(store, SelectionOf(request), stats, cancelled, &query));
   return query.Write(report, write);
 }
 

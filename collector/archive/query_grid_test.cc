@@ -2,8 +2,10 @@
 #include "collector/archive/query_grid.h"
 
 #include <cmath>
+#include <limits>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collector/testing/statistics_fixture.h"
@@ -82,6 +84,43 @@ TEST_F(QueryGridTest, RowsOfModulesCallsAndRanks) {
   EXPECT_EQ(answer.rows[0].name(), "rank0");
   EXPECT_EQ(answer.rows[0].cells(3), 4);
   EXPECT_TRUE(std::isnan(answer.rows[1].cells(2)));
+}
+
+TEST_F(QueryGridTest, EitherExtremeTellsThatATensorIsNotFinite) {
+  Frames frames(MakeIdentity("bad", 0, 5));
+  v1::RecordBatch* const batch = frames.AddBatch(0);
+  batch->add_records()->mutable_step_begin();
+  v1::Record* const record = batch->add_records();
+  record->set_order(1);
+  record->mutable_call()->set_entry("Torch.log.0.forward");
+  record->mutable_call()->set_kind(v1::CALL_KIND_API_FORWARD);
+  const double kInf = std::numeric_limits<double>::infinity();
+  for (const auto& [max, min] : {std::pair<double, double>{1, -kInf},
+                                 {kNaN, kNaN},
+                                 {kInf, 0},
+                                 {2, -2}}) {
+    v1::TensorStats* const stats = record->mutable_call()
+                                       ->mutable_output()
+                                       ->add_items()
+                                       ->mutable_tensor()
+                                       ->mutable_stats();
+    stats->set_max_f(max);
+    stats->set_min_f(min);
+    stats->set_norm_f(1);
+  }
+  ASSERT_TRUE(store_->Commit(frames.All()).ok());
+  v1::QueryGridRequest request = Request();
+  request.set_run("bad");
+  request.set_rows(v1::GRID_ROWS_RANK);
+  for (const char* const statistic : {"Max", "Min"}) {
+    request.set_statistic(statistic);
+    const Answer answer = Ask(request);
+    ASSERT_EQ(answer.rows.size(), 1u) << answer.status;
+    EXPECT_EQ(answer.rows[0].counts(0), 4u);
+    EXPECT_EQ(answer.rows[0].non_finite(0), 3u) << statistic;
+  }
+  request.set_statistic("Norm");
+  EXPECT_EQ(Ask(request).rows[0].non_finite(0), 0u);
 }
 
 TEST_F(QueryGridTest, ARankThatCameLateIsInItsPlace) {

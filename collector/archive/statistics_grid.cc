@@ -109,14 +109,14 @@ absl::Status StatisticsGrid::AddRow(absl::string_view row) {
 }
 
 absl::Status StatisticsGrid::Add(absl::string_view row, int64_t rank,
-                                 double value) {
+                                 double value, bool finite) {
   RP_ASSIGN_OR_RETURN(const size_t index, FindRow(row));
   std::vector<Cell>& cells = rows_[index].cells;
   if (cells.size() < columns()) cells.resize(columns());
   Cell one;
   one.value = value;
   one.count = 1;
-  one.non_finite = std::isfinite(value) ? 0 : 1;
+  one.non_finite = finite ? 0 : 1;
   one.rank = reducer_ == v1::GRID_REDUCER_MEAN ? -1 : rank;
   Join(one, &cells.back());
   return absl::OkStatus();

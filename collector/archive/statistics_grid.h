@@ -6,6 +6,7 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,8 +37,13 @@ class StatisticsGrid {
   absl::Status BeginStep(int64_t step);
   // A row that is there even if nothing is added to it.
   absl::Status AddRow(absl::string_view row);
-  // `rank` -1: not known. RESOURCE_EXHAUSTED: more rows than fit.
-  absl::Status Add(absl::string_view row, int64_t rank, double value);
+  // `rank` -1: not known; `finite`: all of what the value is of.
+  // RESOURCE_EXHAUSTED: more rows than fit.
+  absl::Status Add(absl::string_view row, int64_t rank, double value,
+                   bool finite);
+  absl::Status Add(absl::string_view row, int64_t rank, double value) {
+    return Add(row, rank, value, std::isfinite(value));
+  }
 
   // Columns and rows of the head; the rest is the caller's.
   void FillHead(v1::GridHead* head) const;

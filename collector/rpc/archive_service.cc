@@ -347,6 +347,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           options.link = request.link();
           options.resume = request.resume();
           options.manifest_in_reply = request.manifest_in_reply();
+          options.without_payloads = request.without_payloads();
           v1::ExportEvent event;
           if (request.server_directory().empty()) {
             StreamSink sink(request, [out](v1::ExportEvent file) {

@@ -9,7 +9,7 @@ export class ApiError extends Error {
   }
 }
 
-async function post(method: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+export async function post(method: string, body: unknown, signal?: AbortSignal): Promise<Response> {
   let answer: Response;
   try {
     answer = await fetch(`/api/v1/${method}`, {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a call in the order of dump.json, and the first bad one of a step.
+// The values of a call in the order of dump.json. Which call of a step was the first
+// bad one is not decided here: overflow_check does that (first_bad.ts).
 import { double, int } from "./format";
 import type { CallEntry, TensorSummary, Value } from "./messages";
 
@@ -75,30 +76,9 @@ export function isBad(tensor: TensorSummary | undefined): boolean {
   return (max !== undefined && !Number.isFinite(max)) || (min !== undefined && !Number.isFinite(min));
 }
 
-export interface BadCall {
-  entry: CallEntry;
-  leaf: Leaf;
-  // Everything it was given was finite: the fault is its own.
-  cleanInputs: boolean;
-}
-
-// What they give was never written: whatever lay there is no fault.
-const UNWRITTEN = /\.(empty|empty_like|empty_strided|empty_permuted|new_empty|new_empty_strided|resize_)\.\d+\.forward$/;
-
-// The first call, in the order in which they were executed, that made a NaN or an
-// infinity. Outputs of calls that overwrite are looked at, their inputs are not
-// asked of twice: a call with bad inputs only counts where no clean one is bad.
-export function firstBad(entries: CallEntry[]): BadCall | undefined {
-  let passedOn: BadCall | undefined;
-  for (const entry of entries) {
-    if (UNWRITTEN.test(entry.entry)) continue;
-    const all = leavesOf(entry);
-    const leaf = all.find((one) => !one.given && isBad(one.tensor));
-    if (leaf === undefined) continue;
-    if (!all.some((one) => one.given && isBad(one.tensor))) return { entry, leaf, cleanInputs: true };
-    passedOn ??= { entry, leaf, cleanInputs: false };
-  }
-  return passedOn;
+// Its bytes are in the archive.
+export function kept(tensor: TensorSummary): boolean {
+  return tensor.payload !== undefined && tensor.payload.lost === "LOSS_REASON_UNSPECIFIED";
 }
 
 export function dtypeName(tensor: TensorSummary): string {

@@ -6,9 +6,10 @@ export function int(value: Int64 | undefined): number {
   return value === undefined ? 0 : Number(value);
 }
 
-// "NaN" and "Infinity" are texts in JSON.
+// What is not finite is a text in JSON: "Infinity" of the services, "inf" of reports.
 export function double(value: Double): number {
-  return typeof value === "number" ? value : Number(value);
+  if (typeof value === "number") return value;
+  return /^[-+]?inf$/i.test(value) ? (value.startsWith("-") ? -Infinity : Infinity) : Number(value);
 }
 
 export function number(value: number): string {

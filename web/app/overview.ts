@@ -14,22 +14,9 @@ const MAX_CELLS = 200_000;
 const PORTION = 40_000;
 const COLUMNS = 2000;
 
-// Largest values; what is not finite is also looked for among the smallest, where
-// alone a negative infinity shows.
-export async function extremes(run: string, signal: AbortSignal, firstStep?: number, lastStep?: number, maxCells = MAX_CELLS): Promise<Grid> {
-  const ask = (statistic: string) => queryGrid(
-    { run, rows: "GRID_ROWS_RANK", statistic, values: "GRID_VALUES_ALL", maxCells, firstStep, lastStep }, signal);
-  const [grid, smallest] = await Promise.all([ask("Max"), ask("Min")]);
-  const of = new Map(smallest.rows.map((row) => [row.name, row]));
-  const column = new Map(smallest.first.map((step, i) => [step, i]));
-  for (const row of grid.rows) {
-    const other = of.get(row.name);
-    grid.first.forEach((step, i) => {
-      const at = column.get(step);
-      if (other !== undefined && at !== undefined) row.nonFinite[i] += other.nonFinite[at];
-    });
-  }
-  return grid;
+// Largest values; what is not finite is counted of the largest and the smallest.
+export function extremes(run: string, signal: AbortSignal, firstStep?: number, lastStep?: number, maxCells = MAX_CELLS): Promise<Grid> {
+  return queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Max", values: "GRID_VALUES_ALL", maxCells, firstStep, lastStep }, signal);
 }
 
 const NOTHING: GridHead = {

@@ -5,21 +5,25 @@ import { signal } from "@preact/signals";
 import { about } from "./api";
 import { useLoaded } from "./load";
 import { Failure } from "./parts/basics";
+import { Compare } from "./pages/compare";
+import { DivergencePage } from "./pages/divergence";
 import { Events } from "./pages/events";
 import { Graph } from "./pages/graph";
 import { GraphFile } from "./pages/graph_file";
 import { Heat } from "./pages/heat";
+import { Jobs } from "./pages/jobs";
 import { Ledger } from "./pages/ledger";
 import { Live } from "./pages/live";
 import { Run } from "./pages/run";
 import { Runs } from "./pages/runs";
 import { Step } from "./pages/step";
+import { Tensor } from "./pages/tensor";
 import { Trend } from "./pages/trend";
 import { href, route, startRouting } from "./route";
 import { language, setLanguage, t } from "./text";
 
 const THEME_KEY = "rankprobe.theme";
-const PAGES: [string, string][] = [["run", "Overview"], ["live", "Live"], ["heat", "Heat"], ["trend", "Trend"], ["step", "Step"], ["graph", "Graph"], ["ledger", "Ledger"], ["events", "Events"]];
+const PAGES: [string, string][] = [["run", "Overview"], ["live", "Live"], ["heat", "Heat"], ["trend", "Trend"], ["step", "Step"], ["graph", "Graph"], ["compare", "Compare"], ["divergence", "Divergence"], ["tensor", "Tensor"], ["ledger", "Ledger"], ["events", "Events"]];
 const theme = signal(localStorage.getItem(THEME_KEY) ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 
 function setTheme(value: string): void {
@@ -31,6 +35,7 @@ function setTheme(value: string): void {
 function Page() {
   const { page, run } = route.value;
   if (run === "" && page === "graph") return <GraphFile />;
+  if (run === "" && page === "jobs") return <Jobs />;
   if (run === "") return page === "runs" ? <Runs /> : <p>{t("There is no page of this name.")} <a href={href("runs")}>{t("Runs")}</a></p>;
   switch (page) {
     case "run": return <Run key={run} run={run} />;
@@ -39,6 +44,9 @@ function Page() {
     case "trend": return <Trend key={run} run={run} />;
     case "step": return <Step key={run} run={run} />;
     case "graph": return <Graph key={run} run={run} />;
+    case "compare": return <Compare key={run} run={run} />;
+    case "divergence": return <DivergencePage key={run} run={run} />;
+    case "tensor": return <Tensor key={run} run={run} />;
     case "ledger": return <Ledger key={run} run={run} />;
     case "events": return <Events key={run} run={run} />;
   }
@@ -56,6 +64,7 @@ function Shell() {
         <a class="brand" href={href("runs")}>rankprobe</a>
         {run !== "" && <h1 class="run-name">{run}</h1>}
         <span class="grow" />
+        <a href={href("jobs", "", { run })} aria-current={run === "" && page === "jobs" ? "page" : undefined}>{t("Jobs")}</a>
         {server.value && <span class="server">{[server.value.collector, server.value.root, server.value.version].filter((part) => part !== "").join(" · ")}</span>}
         <button onClick={() => setTheme(theme.value === "dark" ? "light" : "dark")}>{theme.value === "dark" ? t("Light") : t("Dark")}</button>
         <button onClick={() => setLanguage(language.value === "en" ? "zh" : "en")} lang={language.value === "en" ? "zh" : "en"}>{language.value === "en" ? "中文" : "English"}</button>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/gateway/gateway.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <grpc/grpc.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "common/base/version.h"
 #include "common/rpc/grpc_channel.h"
 #include "common/text/json_text.h"
+#include "web/gateway/json_reply.h"
 
 namespace rankprobe {
 namespace {
@@ -48,25 +48,6 @@ double ExtraSeconds(const v1::QueryGridRequest&) { return kLongSeconds; }
 double ExtraSeconds(const v1::GetLedgerRequest&) { return kLongSeconds; }
 double ExtraSeconds(const v1::VerifyRequest&) { return kLongSeconds; }
 
-absl::Status ToJson(const google::protobuf::Message& message,
-                    std::string* json) {
-  google::protobuf::util::JsonPrintOptions options;
-  // A number that is 0 and a text that is empty are there like any other.
-  options.always_print_primitive_fields = true;
-  const auto status =
-      google::protobuf::util::MessageToJsonString(message, json, options);
-  if (status.ok()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(
-      "the collector's answer cannot be written as JSON: ",
-      absl::string_view(status.message().data(), status.message().size())));
-}
-
-void SendError(const absl::Status& status, HttpReply* reply) {
-  reply->Send(
-      HttpStatusOf(status.code()), kJsonType,
-      ErrorJson(absl::StatusCodeToString(status.code()), status.message()));
-}
-
 }  // namespace
 
 // One request on its way.
@@ -98,6 +79,27 @@ class Gateway::Call {
     } else {
       SendError(status, reply_);
     }
+  }
+
+  absl::Status ReadTensor(const v1::GetTensorRequest& request,
+                          std::string* bytes) {
+    grpc::ClientContext context;
+    const Cancel cancel(reply_, &context);
+    SetLimits(options().timeout_seconds + kLongSeconds, &context);
+    const auto reader = gateway_.archive_->GetTensor(&context, request);
+    v1::TensorBytes piece;
+    bool whole = true;
+    while (whole && reader->Read(&piece)) {
+      whole = piece.offset_bytes() == bytes->size() &&
+              piece.data().size() <= request.length_bytes() - bytes->size();
+      if (whole) bytes->append(piece.data());
+    }
+    if (!whole) context.TryCancel();
+    const absl::Status status = StatusOf(reader->Finish());
+    if (whole && !status.ok()) return status;
+    if (!whole || bytes->size() != request.length_bytes())
+      return absl::DataLossError("the tensor's bytes are not those asked for");
+    return absl::OkStatus();
   }
 
   template <typename Request, typename Response, typename Stub>
@@ -159,14 +161,9 @@ class Gateway::Call {
   const GatewayOptions& options() const { return gateway_.options_; }
 
   bool Read(google::protobuf::Message* request) {
-    const auto status =
-        google::protobuf::util::JsonStringToMessage(body_, request);
+    const absl::Status status = FromJson(body_, request);
     if (status.ok()) return true;
-    SendError(absl::InvalidArgumentError(absl::StrCat(
-                  "the request is no ", request->GetDescriptor()->name(), ": ",
-                  absl::string_view(status.message().data(),
-                                    status.message().size()))),
-              reply_);
+    SendError(status, reply_);
     return false;
   }
 
@@ -289,6 +286,12 @@ void Gateway::Answer(absl::string_view method, const std::string& body,
     return;
   }
   SendError(absl::NotFoundError("there is no such method"), reply);
+}
+
+absl::Status Gateway::ReadTensor(const v1::GetTensorRequest& request,
+                                 HttpReply* reply, std::string* bytes) const {
+  const std::string no_body;
+  return Call(*this, no_body, reply).ReadTensor(request, bytes);
 }
 
 std::string Gateway::AboutJson(absl::string_view root) const {

@@ -45,6 +45,10 @@ class Gateway {
   // whole or the client has gone; its call is cancelled then.
   void Answer(absl::string_view method, const std::string& body,
               HttpReply* reply) const;
+  // The bytes of one payload, for whoever answers with something made of them.
+  // Ends early when the client of `reply` goes.
+  absl::Status ReadTensor(const v1::GetTensorRequest& request, HttpReply* reply,
+                          std::string* bytes) const;
   // {"version":"0.1.0","collector":"127.0.0.1:7411","root":"dumps"}
   std::string AboutJson(absl::string_view root) const;
 

@@ -2,31 +2,19 @@
 // The first minute with a run: is it whole, is it alive, where did it first go
 // wrong, on which ranks, and the call that made it.
 import { useMemo, useState } from "preact/hooks";
-import { call, stream } from "../api";
-import { callName, dtypeName, firstBad, numbersOf, shapeText, type BadCall } from "../calls";
+import { call } from "../api";
+import { callName, dtypeName, numbersOf, shapeText } from "../calls";
+import { findFirstBad, type Bad } from "../first_bad";
 import { bytes, count, int, number, quoted, time } from "../format";
 import type { Grid } from "../grid";
 import { asApiError, useLoaded } from "../load";
-import type { AgentInfo, CallEntry, GetConfigResponse, RunInfo, SwitchResult } from "../messages";
-import { extremes, Overview } from "../overview";
+import type { AgentInfo, GetConfigResponse, RunInfo, SwitchResult } from "../messages";
+import { Overview } from "../overview";
 import { endOf, isOn } from "../plan";
 import { Card, Command, Empty, Failure, Show, Stack } from "../parts/basics";
 import { Heatmap } from "../parts/heatmap";
 import { go, href } from "../route";
 import { t } from "../text";
-
-interface Bad {
-  step: number;
-  // Of those where something is not finite at this step; -1: a process without one.
-  ranks: number[];
-  rank: number;
-  call?: BadCall;
-  // Rows of dump.json that were looked at on that rank.
-  entries: number;
-}
-
-// Ranks that are asked for the call, at most: the first bad one of each.
-const ASKED_RANKS = 4;
 
 async function findRun(run: string, signal: AbortSignal): Promise<RunInfo | undefined> {
   for (let afterRun = ""; ;) {
@@ -35,35 +23,6 @@ async function findRun(run: string, signal: AbortSignal): Promise<RunInfo | unde
     if (found !== undefined || !truncated || runs.length === 0) return found;
     afterRun = runs[runs.length - 1].run;
   }
-}
-
-async function findFirstBad(run: string, overview: Grid, signal: AbortSignal): Promise<Bad | undefined> {
-  let grid = overview;
-  let column = 0;
-  for (;;) {
-    const bad = (i: number) => grid.rows.some((row) => row.nonFinite[i] > 0);
-    column = grid.first.findIndex((_, i) => bad(i));
-    if (column < 0) return undefined;
-    if (grid.first[column] === grid.last[column]) break;
-    grid = await extremes(run, signal, grid.first[column], grid.last[column]);
-  }
-  const step = grid.first[column];
-  const ranks = grid.rows.filter((row) => row.nonFinite[column] > 0)
-    .map((row) => (row.name.startsWith("rank") ? Number(row.name.slice(4)) : -1)).filter((rank) => rank >= 0).sort((a, b) => a - b);
-  let best: Bad = { step, ranks, rank: ranks[0] ?? -1, entries: 0 };
-  let place = Infinity;
-  for (const rank of ranks.slice(0, ASKED_RANKS)) {
-    const entries: CallEntry[] = [];
-    for await (const entry of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(step), rank: String(rank), context: true }, signal))
-      entries.push(entry);
-    const found = firstBad(entries);
-    const at = found === undefined ? Infinity : entries.indexOf(found.entry) + (found.cleanInputs ? 0 : 1e9);
-    if (at < place) {
-      place = at;
-      best = { step, ranks, rank, call: found, entries: entries.length };
-    }
-  }
-  return best;
 }
 
 function ranksText(ranks: number[], all: number): string {
@@ -121,7 +80,7 @@ function RecordInFull({ run, entry, live }: { run: string; entry: string; live: 
 
 function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: number; live: boolean }) {
   const { call: found } = bad;
-  const tensor = found?.leaf.tensor;
+  const tensor = found?.leaf?.tensor;
   const values = tensor && numbersOf(tensor);
   return (
     <Card title={t("First bad call")} kind="bad">
@@ -133,12 +92,13 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
         <>
           <p class="call-name">{found.entry.entry}</p>
           <p>
-            {t("{0} of rank {1}", found.leaf.name, bad.rank)}
+            {found.leaf && t("{0} of rank {1}", found.leaf.name, bad.rank)}
             {tensor && ` ${dtypeName(tensor)} ${shapeText(tensor)}`}
             {values && `: Max ${number(values.max ?? NaN)}, Min ${number(values.min ?? NaN)}, Norm ${number(values.norm ?? NaN)}`}
             {". "}
             {found.cleanInputs ? t("Everything it was given is finite: the fault is its own.") : t("Something it was given is bad already.")}
           </p>
+          {bad.others.length > 0 && <p class="note">{t("As early, on other ranks:")} {bad.others.slice(0, 8).map((one) => `rank ${one.rank} ${one.call}`).join(", ")}</p>}
           {found.entry.stack && found.entry.stack.length > 0 && (
             <details open>
               <summary>{t("Stack")}</summary>
@@ -148,7 +108,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
           <RecordInFull run={run} entry={found.entry.entry} live={live} />
         </>
       )}
-      <Command text={`rankprobe scan --run ${quoted(run)} --to-step ${bad.step}`} />
+      <Command text={`rankprobe overflow_check -i ${quoted(`run:${run}@${bad.step}`)}`} />
     </Card>
   );
 }

@@ -53,21 +53,29 @@ export function Trend({ run }: { run: string }) {
     if (loaded.value === undefined) return undefined;
     const { grid, beside } = loaded.value;
     const out: Line[] = [];
+    const bands: [number, number, string][] = [];
     const chosen = parseRanges(lines) ?? [];
     const wanted = by === "rank" && grid.rows.length > 1
       ? grid.rows.filter((row) => chosen.includes(Number(row.name.replace(/^rank/, "")))) : grid.rows;
     if (by === "rank" && grid.rows.length > 1) {
       const [low, middle, high] = band(grid);
+      bands.push([0, 1, "rgba(31,119,180,.15)"]);
       out.push({ name: t("largest"), values: high, colour: "#1f77b488" }, { name: t("smallest"), values: low, colour: "#1f77b488" },
         { name: t("middle of {0} ranks", grid.rows.length), values: middle, colour: "#1f77b4" });
     }
     wanted.slice(0, MOST_LINES).forEach((row, i) => out.push({ name: row.name, values: row.cells, colour: LINE_COLOURS[(i + out.length) % LINE_COLOURS.length] }));
     if (beside !== undefined) {
-      const values = beside.rows.length > 1 && by === "rank" ? band(beside)[1] : beside.rows[0]?.cells;
-      if (values !== undefined) out.push({ name: other, values: at(grid.first, beside, values), colour: "#d62728", dashed: true });
+      if (beside.rows.length > 1 && by === "rank") {
+        const [low, middle, high] = band(beside).map((values) => at(grid.first, beside, values));
+        bands.push([out.length, out.length + 1, "rgba(214,39,40,.12)"]);
+        out.push({ name: `${other}: ${t("largest")}`, values: high, colour: "#d6272888", dashed: true }, { name: `${other}: ${t("smallest")}`, values: low, colour: "#d6272888", dashed: true },
+          { name: `${other}: ${t("middle of {0} ranks", beside.rows.length)}`, values: middle, colour: "#d62728", dashed: true });
+      } else if (beside.rows.length > 0) {
+        out.push({ name: other, values: at(grid.first, beside, beside.rows[0].cells), colour: "#d62728", dashed: true });
+      }
     }
     const bad = grid.first.map((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
-    return { lines: out, bad, banded: by === "rank" && grid.rows.length > 1 };
+    return { lines: out, bad, bands };
   }, [loaded.value, lines, by, other]);
   const open = (step: number) => go(href("step", run, { step, find: name }));
   return (
@@ -89,7 +97,7 @@ export function Trend({ run }: { run: string }) {
           ) : (
             <>
               {value.grid.rows.length > MOST_LINES && by === "value" && <p class="note">{t("The first 16 of {0}.", value.grid.rows.length)}</p>}
-              <Chart steps={value.grid.first} lines={drawn.lines} band={drawn.banded ? [0, 1] : undefined} bad={drawn.bad} log={scale === "log"}
+              <Chart steps={value.grid.first} lines={drawn.lines} bands={drawn.bands} bad={drawn.bad} log={scale === "log"}
                 label={t("{0} of {1} over the steps", stat, name)} onStep={open} />
               {drawn.bad.some(Boolean) && <p class="note">{t("Red marks: NaN or infinite values at that step.")}</p>}
               {value.grid.first.length > MOST_COLUMNS && <p class="note">{t("{0} steps", count(value.grid.first.length))}</p>}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call: its values, where it is among the modules, its stack.
-import { dtypeName, isBad, leavesOf, numbersOf, shapeText } from "../calls";
+import { dtypeName, isBad, kept, leavesOf, numbersOf, shapeText } from "../calls";
 import { number } from "../format";
 import type { CallEntry } from "../messages";
 import { href, route } from "../route";
@@ -24,6 +24,7 @@ export function CallCard({ run, entry }: { run: string; entry: CallEntry }) {
             <a href={href("trend", run, { name: `${entry.entry}.${leaf.name}` })}>{leaf.name}</a>{" "}
             {leaf.tensor ? `${dtypeName(leaf.tensor)} ${shapeText(leaf.tensor)} Max ${shown(numbersOf(leaf.tensor).max)} Min ${shown(numbersOf(leaf.tensor).min)} ` +
               `Mean ${shown(numbersOf(leaf.tensor).mean)} Norm ${shown(numbersOf(leaf.tensor).norm)}` : leaf.text}
+            {leaf.tensor && kept(leaf.tensor) && <>{" "}<a href={href("tensor", run, { step: route.value.query.step, rank: route.value.query.rank, call: entry.entry, value: leaf.name })}>{t("Tensor")}</a></>}
           </li>
         ))}
       </ul>

@@ -16,8 +16,8 @@ export interface Line {
 interface Props {
   steps: number[];
   lines: Line[];
-  // Between two of the lines, by their places.
-  band?: [number, number];
+  // Between two of the lines, by their places; as many colours.
+  bands?: [number, number, string][];
   bad?: boolean[];
   log: boolean;
   label: string;
@@ -27,7 +27,7 @@ interface Props {
 export const LINE_COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22",
   "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9c755f", "#ff9da7", "#76b7b2", "#edc948"];
 
-export function Chart({ steps, lines, band, bad, log, label, onStep }: Props) {
+export function Chart({ steps, lines, bands, bad, log, label, onStep }: Props) {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const target = place.current!;
@@ -56,7 +56,7 @@ export function Chart({ steps, lines, band, bad, log, label, onStep }: Props) {
           points: { show: steps.length < 60 }, value: (_: unknown, value: number | null) => (value === null ? "–" : number(value)),
         })),
       ],
-      bands: band ? [{ series: [band[0] + 1, band[1] + 1], fill: "rgba(31,119,180,.15)" }] : [],
+      bands: (bands ?? []).map(([high, low, fill]) => ({ series: [high + 1, low + 1], fill })),
       hooks: { draw: [marks] },
     }, data as uPlot.AlignedData, target);
     const onClick = () => {

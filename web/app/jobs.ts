@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Long work that the server of this page does beside it: commands of rankprobe.
+import { useEffect, useState } from "preact/hooks";
+import { ApiError, call, post } from "./api";
+import { asApiError } from "./load";
+import type { Int64 } from "./messages";
+
+export interface JobSpec {
+  command: string;
+  options: Record<string, string>;
+  files?: Record<string, string>;
+  reuse?: boolean;
+}
+
+export interface JobInfo {
+  id: string;
+  spec: JobSpec;
+  state: string;
+  commandLine: string;
+  createdUnixNs: Int64;
+  startedUnixNs: Int64;
+  endedUnixNs: Int64;
+  stage: string;
+  percent: number;
+  exitCode: number;
+  messages: string;
+  reportJson: string;
+  files: { name: string; lengthBytes: Int64 }[];
+}
+
+export interface JobRows {
+  columns: string[];
+  rows: { row: Int64; cells: string[] }[];
+  total: Int64;
+  matching: Int64;
+  results: Record<string, Int64>;
+}
+
+const ASK_MS = 400;
+
+export function isOver(job: JobInfo): boolean {
+  return job.state === "JOB_STATE_DONE" || job.state === "JOB_STATE_FAILED" || job.state === "JOB_STATE_CANCELLED";
+}
+
+export function startJob(spec: JobSpec, signal?: AbortSignal): Promise<JobInfo> {
+  return call<JobInfo>("JobStart", spec, signal);
+}
+
+function later(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(new DOMException("aborted", "AbortError"));
+    }, { once: true });
+  });
+}
+
+// Its end. `seen` is told of it on the way.
+export async function waitForJob(id: string, signal: AbortSignal, seen?: (job: JobInfo) => void): Promise<JobInfo> {
+  for (let ms = 50; ; ms = Math.min(ASK_MS, 2 * ms)) {
+    const job = await call<JobInfo>("JobGet", { id }, signal);
+    seen?.(job);
+    if (isOver(job)) return job;
+    await later(ms, signal);
+  }
+}
+
+// Has it done, and reads what it answers.
+export async function runJob<Report>(spec: JobSpec, signal: AbortSignal): Promise<Report> {
+  const { id } = await startJob({ ...spec, reuse: true }, signal);
+  const job = await waitForJob(id, signal);
+  if (job.state !== "JOB_STATE_DONE") throw new ApiError("JOB", job.messages || job.state);
+  return JSON.parse(job.reportJson) as Report;
+}
+
+// The job of this id, looked at until it is over.
+export function useJob(id: string): { job?: JobInfo; error?: ApiError } {
+  const [state, setState] = useState<{ id: string; job?: JobInfo; error?: ApiError }>({ id });
+  useEffect(() => {
+    setState({ id });
+    if (id === "") return;
+    const abort = new AbortController();
+    waitForJob(id, abort.signal, (job) => setState({ id, job })).catch((error) => {
+      if (!abort.signal.aborted) setState((before) => ({ id, job: before.job, error: asApiError(error) }));
+    });
+    return () => abort.abort();
+  }, [id]);
+  return state.id === id ? state : {};
+}
+
+// A file of a job, to the disk of whoever looks at the page.
+export async function saveJobFile(id: string, name: string): Promise<void> {
+  const answer = await post("JobFile", { id, name });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = name.split("/").pop()!;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

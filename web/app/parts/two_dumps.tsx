@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which run, step and rank lies beside which, as the address has it, and what a
+// comparison of the two is told. Shared by the pages that compare.
+import { useState } from "preact/hooks";
+import { call } from "../api";
+import { stepOf } from "../format";
+import { startJob, useJob, type JobSpec } from "../jobs";
+import { asApiError, useLoaded } from "../load";
+import type { ApiError } from "../api";
+import type { RunInfo } from "../messages";
+import { route, setQuery } from "../route";
+import { t } from "../text";
+import { Failure, TextField } from "./basics";
+
+// "run:NAME", "run:NAME@3", "run:NAME@3/rank1".
+export function dumpName(run: string, step: string, rank: string): string {
+  if (step === "") return `run:${run}`;
+  return `run:${run}@${step}${rank === "" ? "" : `/rank${rank}`}`;
+}
+
+export interface Pair {
+  target: string;
+  reference: string;
+  step: string;
+  otherStep: string;
+  otherRun: string;
+}
+
+// The two sides of the address; the other side's step is this one's unless it says.
+export function pairOf(run: string): Pair {
+  const { step = "", rank = "", other = "", ostep = "", orank = "" } = route.value.query;
+  const otherStep = ostep === "" ? step : ostep;
+  return {
+    target: dumpName(run, step, rank), otherRun: other, step, otherStep,
+    reference: dumpName(other, otherStep, orank === "" ? rank : orank),
+  };
+}
+
+// What "run:NAME@3/rank1" says; a dump of one step, or of one rank, does not say which
+// in its report.
+export function sideOf(text: string): { run: string; step: string; rank: string } {
+  const match = /^run:(.*?)(?:@(\d+)(?:\/rank(\d+))?)?$/.exec(text);
+  return { run: match?.[1] ?? "", step: match?.[2] ?? "", rank: match?.[3] ?? "" };
+}
+
+const OPTIONS = ["fuzzy_match", "layout", "layer_mapping"];
+
+// Those of the address that a command has, and files that were typed here.
+export function optionsOf(query: Record<string, string>, names: string[]): Record<string, string> {
+  const out: Record<string, string> = {};
+  for (const name of names) if (query[name] !== undefined && query[name] !== "") out[name] = query[name];
+  return out;
+}
+
+interface Props {
+  run: string;
+  action: string;
+  // Of the two sides; undefined: something is not said yet.
+  spec: (pair: Pair, options: Record<string, string>, files: Record<string, string>) => JobSpec;
+  more?: preact.ComponentChildren;
+}
+
+export function useComparison(run: string): { id: string; error?: ApiError; job?: ReturnType<typeof useJob>["job"] } {
+  const { job: id = "" } = route.value.query;
+  return { id, ...useJob(id) };
+}
+
+// The form above a comparison. What it is asked for stands in the address, and
+// so does the job that answers.
+export function TwoDumps({ run, action, spec, more }: Props) {
+  const { query } = route.value;
+  const [error, setError] = useState<unknown>();
+  const [busy, setBusy] = useState(false);
+  const [mapping, setMapping] = useState("");
+  const runs = useLoaded("runs of a comparison", (signal) => call<{ runs: RunInfo[] }>("ArchiveService/ListRuns", {}, signal));
+  const field = (name: string) => query[name] ?? "";
+  const bad = ["step", "ostep", "rank", "orank"].some((name) => field(name) !== "" && stepOf(field(name)) === undefined) ||
+    (field("rank") !== "" && field("step") === "") || (field("orank") !== "" && field("ostep") === "" && field("step") === "");
+  const begin = async () => {
+    setBusy(true);
+    setError(undefined);
+    try {
+      const options = optionsOf(query, OPTIONS);
+      const files: Record<string, string> = {};
+      if (mapping.trim() !== "") {
+        files.layer_mapping = mapping;
+        delete options.layer_mapping;
+      }
+      const job = await startJob({ ...spec(pairOf(run), options, files), reuse: true });
+      setQuery({ job: job.id, file: undefined, at: undefined, find: undefined, results: undefined, sort: undefined });
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy(false);
+  };
+  return (
+    <form class="pair" onSubmit={(event) => event.preventDefault()}>
+      <fieldset>
+        <legend>{t("This run")}</legend>
+        <div class="form">
+          <TextField label={t("Step (all if empty)")} value={field("step")} onChange={(step) => setQuery({ step })} />
+          <TextField label={t("Rank (all if empty)")} value={field("rank")} onChange={(rank) => setQuery({ rank })} />
+        </div>
+      </fieldset>
+      <fieldset>
+        <legend>{t("Against")}</legend>
+        <div class="form">
+          <label class="field">
+            <span>{t("Run")}</span>
+            <select value={field("other")} onChange={(event) => setQuery({ other: event.currentTarget.value })}>
+              <option value="">–</option>
+              {(runs.value?.runs ?? []).map((one) => <option key={one.run} value={one.run}>{one.run}</option>)}
+              {field("other") !== "" && !runs.value?.runs.some((one) => one.run === field("other")) && <option value={field("other")}>{field("other")}</option>}
+            </select>
+          </label>
+          <TextField label={t("Step (the same if empty)")} value={field("ostep")} onChange={(ostep) => setQuery({ ostep })} />
+          <TextField label={t("Rank (the same if empty)")} value={field("orank")} onChange={(orank) => setQuery({ orank })} />
+        </div>
+      </fieldset>
+      <div class="form">
+        <label class="check"><input type="checkbox" checked={field("fuzzy_match") === "true"} onChange={(event) => setQuery({ fuzzy_match: event.currentTarget.checked ? "true" : undefined })} /> {t("Match calls in order, whatever their numbers")}</label>
+        <label class="check"><input type="checkbox" checked={field("layout") === "auto"} onChange={(event) => setQuery({ layout: event.currentTarget.checked ? "auto" : undefined })} /> {t("Put the ranks of each run together first (other layout)")}</label>
+        {more}
+        <details class="mapping">
+          <summary>{t("Layers of other names")}</summary>
+          <label class="check"><input type="checkbox" checked={field("layer_mapping") === "true"} onChange={(event) => setQuery({ layer_mapping: event.currentTarget.checked ? "true" : undefined })} /> {t("Match layers of other names")}</label>
+          <label class="field"><span>{t("or by this mapping (yaml)")}</span><textarea rows={4} spellcheck={false} value={mapping} onInput={(event) => setMapping(event.currentTarget.value)} /></label>
+        </details>
+        <button class="primary" type="button" onClick={() => void begin()} disabled={busy || bad || field("other") === ""}>{action}</button>
+        {bad && <span class="note">{t("Steps and ranks are numbers; a rank needs its step.")}</span>}
+      </div>
+      {error !== undefined && <Failure error={asApiError(error)} />}
+    </form>
+  );
+}

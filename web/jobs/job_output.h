@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a command wrote while it ran: its answer, what it said for people, and
+// how far it says to be. Not thread-safe.
+#ifndef RANKPROBE_WEB_JOBS_JOB_OUTPUT_H_
+#define RANKPROBE_WEB_JOBS_JOB_OUTPUT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+class JobOutput {
+ public:
+  static constexpr size_t kMaxAnswerBytes = 16 << 20;
+  static constexpr size_t kMaxMessageBytes = 16 << 10;
+
+  // Pieces of standard output, in their order; beyond the limit they are
+  // dropped, and cut() says so.
+  void AddAnswer(absl::string_view piece);
+  // Of standard error: lines "STAGE 40%" are progress, others are messages, of
+  // which the last are kept.
+  void AddError(absl::string_view piece);
+  // The rest of a line.
+  void Finish();
+
+  const std::string& answer() const { return answer_; }
+  const std::string& messages() const { return messages_; }
+  const std::string& stage() const { return stage_; }
+  int32_t percent() const { return percent_; }
+  bool cut() const { return cut_; }
+
+ private:
+  void AddLine(absl::string_view line);
+
+  std::string answer_;
+  std::string messages_;
+  std::string line_;
+  std::string stage_;
+  int32_t percent_ = -1;
+  bool cut_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_JOBS_JOB_OUTPUT_H_

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "web/jobs/job_runner.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/monotonic_time.h"
+#include "common/base/random_bytes.h"
+#include "common/base/status_macros.h"
+#include "web/jobs/job_output.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr absl::Duration kLookAtDisk = absl::Seconds(2);
+constexpr int kPartialExit = 1;
+constexpr size_t kMaxListedFiles = 256;
+
+int64_t NowNanos(const Clock& clock) { return absl::ToUnixNanos(clock.Now()); }
+
+// What lies below it; gone files count nothing.
+uint64_t BytesBelow(const std::string& directory) {
+  namespace fs = std::filesystem;
+  uint64_t bytes = 0;
+  std::error_code ignored;
+  fs::recursive_directory_iterator at(directory, ignored);
+  for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
+    std::error_code gone;
+    if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
+    const uintmax_t size = at->file_size(gone);
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+// Regular files below `directory`, by their names from there.
+std::vector<v1::JobFile> FilesBelow(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::vector<v1::JobFile> files;
+  std::error_code ignored;
+  fs::recursive_directory_iterator at(directory, ignored);
+  for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
+    std::error_code gone;
+    if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
+    const uintmax_t size = at->file_size(gone);
+    if (gone || files.size() >= kMaxListedFiles) continue;
+    v1::JobFile file;
+    file.set_name(at->path().string().substr(directory.size() + 1));
+    file.set_length_bytes(size);
+    files.push_back(std::move(file));
+  }
+  std::sort(files.begin(), files.end(),
+            [](const auto& a, const auto& b) { return a.name() < b.name(); });
+  return files;
+}
+
+// Names of the job's own places are no one's: of a fetched dump the part behind
+// its temporary directory is shown, of a result its name.
+std::string Shown(absl::string_view text, const std::string& directory) {
+  std::string out;
+  for (;;) {
+    const size_t at = text.find(directory);
+    absl::StrAppend(&out, text.substr(0, at));
+    if (at == absl::string_view::npos) return out;
+    text.remove_prefix(at + directory.size());
+    if (absl::ConsumePrefix(&text, "/out/") || !absl::StartsWith(text, "/tmp/"))
+      continue;
+    // "/tmp/rankprobe_4slhDU/dump/step1/..".
+    constexpr absl::string_view kDump = "/dump/";
+    const size_t dump = text.substr(0, 64).find(kDump);
+    if (dump != absl::string_view::npos)
+      text.remove_prefix(dump + kDump.size());
+  }
+}
+
+bool IsOver(v1::JobState state) {
+  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+// Goes with the last who needs what lies in it.
+struct JobDirectory {
+  explicit JobDirectory(FileSystem* files) : file_system(files) {}
+  JobDirectory(const JobDirectory&) = delete;
+  JobDirectory& operator=(const JobDirectory&) = delete;
+  ~JobDirectory() {
+    if (!path.empty()) (void)file_system->DeleteTree(path);
+  }
+
+  FileSystem* const file_system;
+  std::string path;
+};
+
+}  // namespace
+
+// Guarded by the runner's mutex, but what is const.
+struct JobRunner::Job {
+  explicit Job(FileSystem* file_system)
+      : directory(std::make_shared<JobDirectory>(file_system)) {}
+
+  v1::JobInfo info;
+  JobOutput output;
+  JobCommand command;
+  bool cancelled = false;
+  std::string why;
+  int64_t ended_ns = 0;  // monotonic
+  std::shared_ptr<ChildProcess> child;
+  const std::shared_ptr<JobDirectory> directory;
+};
+
+JobRunner::JobRunner(JobRunnerOptions options, FileSystem* file_system,
+                     Clock* clock)
+    : options_(std::move(options)), file_system_(file_system), clock_(clock) {
+  if (options_.program.empty()) return;
+  for (size_t i = 0; i < options_.most_running; ++i)
+    workers_.emplace_back([this] { Work(); });
+}
+
+JobRunner::~JobRunner() {
+  std::vector<std::shared_ptr<ChildProcess>> children;
+  {
+    const absl::MutexLock lock(&mutex_);
+    ending_ = true;
+    for (const JobPointer& job : jobs_) {
+      job->cancelled = true;
+      if (job->child != nullptr) children.push_back(job->child);
+    }
+  }
+  for (const auto& child : children) child->Stop();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
+  if (options_.program.empty())
+    return absl::UnimplementedError("this server does no jobs");
+  auto job = std::make_shared<Job>(file_system_);
+  const char* const base = std::getenv("TMPDIR");
+  std::string pattern =
+      absl::StrCat(!options_.directory.empty() ? options_.directory.c_str()
+                   : base == nullptr || *base == '\0' ? "/tmp"
+                                                      : base,
+                   "/rankprobe_job_XXXXXX");
+  // A page asks much that is wrong; it costs no directory.
+  RP_RETURN_IF_ERROR(ToCommand(spec, pattern).status());
+  const absl::MutexLock lock(&mutex_);
+  v1::JobSpec same = spec;
+  same.clear_reuse();
+  if (spec.reuse()) {
+    for (const JobPointer& other : jobs_) {
+      const bool fresh = !IsOver(other->info.state()) ||
+                         (other->info.state() == v1::JOB_STATE_DONE &&
+                          absl::Nanoseconds(clock_->MonotonicNanos() -
+                                            other->ended_ns) < options_.fresh);
+      if (fresh && !other->cancelled &&
+          google::protobuf::util::MessageDifferencer::Equals(other->info.spec(),
+                                                             same)) {
+        return InfoOf(*other);
+      }
+    }
+  }
+  const auto waiting =
+      std::count_if(jobs_.begin(), jobs_.end(), [](const JobPointer& one) {
+        return one->info.state() == v1::JOB_STATE_WAITING;
+      });
+  if (static_cast<size_t>(waiting) >= options_.most_waiting) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        waiting, " jobs wait already: wait for them, or cancel some"));
+  }
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(pattern, ": ", std::strerror(errno)));
+  }
+  job->directory->path = pattern;
+  RP_ASSIGN_OR_RETURN(job->command, ToCommand(spec, pattern));
+  job->info.set_id(
+      absl::StrCat(++begun_, "-", absl::BytesToHexString(RandomBytes(4))));
+  *job->info.mutable_spec() = same;
+  job->info.set_state(v1::JOB_STATE_WAITING);
+  job->info.set_command_line(job->command.text);
+  job->info.set_created_unix_ns(NowNanos(*clock_));
+  jobs_.push_back(job);
+  return InfoOf(*job);
+}
+
+v1::JobList JobRunner::List() const {
+  const absl::MutexLock lock(&mutex_);
+  v1::JobList list;
+  for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
+    v1::JobInfo* const info = list.add_jobs();
+    *info = InfoOf(**job);
+    info->clear_report_json();
+  }
+  list.set_most_running(static_cast<uint32_t>(options_.most_running));
+  list.set_most_kept(static_cast<uint32_t>(options_.most_kept));
+  return list;
+}
+
+absl::StatusOr<v1::JobInfo> JobRunner::Get(const std::string& id) const {
+  const absl::MutexLock lock(&mutex_);
+  const JobPointer job = Find(id);
+  if (job == nullptr) return absl::NotFoundError("there is no such job");
+  return InfoOf(*job);
+}
+
+absl::StatusOr<v1::JobInfo> JobRunner::Cancel(const std::string& id) {
+  std::shared_ptr<ChildProcess> child;
+  v1::JobInfo info;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const JobPointer job = Find(id);
+    if (job == nullptr) return absl::NotFoundError("there is no such job");
+    if (!IsOver(job->info.state())) {
+      job->cancelled = true;
+      if (job->info.state() == v1::JOB_STATE_WAITING) {
+        job->info.set_state(v1::JOB_STATE_CANCELLED);
+        job->info.set_ended_unix_ns(NowNanos(*clock_));
+      }
+      child = job->child;
+    }
+    info = InfoOf(*job);
+  }
+  if (child != nullptr) child->Stop();
+  return info;
+}
+
+absl::Status JobRunner::Delete(const std::string& id) {
+  RP_RETURN_IF_ERROR(Cancel(id).status());
+  const absl::MutexLock lock(&mutex_);
+  jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(),
+                             [&id](const JobPointer& job) {
+                               return job->info.id() == id;
+                             }),
+              jobs_.end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JobRunner::File> JobRunner::FindFile(
+    const std::string& id, const std::string& name) const {
+  const absl::MutexLock lock(&mutex_);
+  const JobPointer job = Find(id);
+  if (job == nullptr) return absl::NotFoundError("there is no such job");
+  if (!IsOver(job->info.state()))
+    return absl::FailedPreconditionError("the job is at work");
+  for (const v1::JobFile& file : job->info.files()) {
+    if (file.name() != name) continue;
+    File out;
+    out.path_ = absl::StrCat(job->directory->path, "/out/", name);
+    out.keeps_ = job->directory;
+    return out;
+  }
+  return absl::NotFoundError("the job has no such file");
+}
+
+JobRunner::JobPointer JobRunner::Find(const std::string& id) const {
+  for (const JobPointer& job : jobs_) {
+    if (job->info.id() == id) return job;
+  }
+  return nullptr;
+}
+
+void JobRunner::Forget() {
+  auto over = std::count_if(
+      jobs_.begin(), jobs_.end(),
+      [](const JobPointer& job) { return IsOver(job->info.state()); });
+  for (auto job = jobs_.begin();
+       job != jobs_.end() && static_cast<size_t>(over) > options_.most_kept;) {
+    if (!IsOver((*job)->info.state())) {
+      ++job;
+      continue;
+    }
+    job = jobs_.erase(job);
+    --over;
+  }
+}
+
+v1::JobInfo JobRunner::InfoOf(const Job& job) const {
+  v1::JobInfo info = job.info;
+  info.set_stage(job.output.stage());
+  info.set_percent(job.output.percent());
+  info.set_messages(
+      Shown(absl::StrCat(job.output.messages(), job.why), job.directory->path));
+  if (IsOver(info.state()))
+    info.set_report_json(Shown(job.output.answer(), job.directory->path));
+  return info;
+}
+
+void JobRunner::Work() {
+  for (;;) {
+    JobPointer job;
+    {
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return ending_ ||
+               std::any_of(jobs_.begin(), jobs_.end(),
+                           [](const JobPointer& one) {
+                             return one->info.state() == v1::JOB_STATE_WAITING;
+                           });
+      };
+      const absl::MutexLock lock(&mutex_, absl::Condition(&ready));
+      if (ending_) return;
+      job =
+          *std::find_if(jobs_.begin(), jobs_.end(), [](const JobPointer& one) {
+            return one->info.state() == v1::JOB_STATE_WAITING;
+          });
+      job->info.set_state(v1::JOB_STATE_RUNNING);
+      job->info.set_started_unix_ns(NowNanos(*clock_));
+    }
+    Run(job);
+    const absl::MutexLock lock(&mutex_);
+    Forget();
+  }
+}
+
+absl::Status JobRunner::Prepare(Job* job, const JobCommand& command) {
+  const std::string& directory = job->directory->path;
+  for (const char* const part : {"/out", "/in", "/tmp"}) {
+    RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory + part));
+  }
+  for (const JobInputFile& input : command.inputs) {
+    RP_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file,
+                        file_system_->OpenForWrite(
+                            input.path, FileSystem::OpenMode::kCreateNew));
+    const absl::string_view content = input.content;
+    RP_RETURN_IF_ERROR(file->Append({&content, 1}));
+    RP_RETURN_IF_ERROR(file->Close());
+  }
+  return absl::OkStatus();
+}
+
+bool JobRunner::Overspends(const Job& job) const {
+  if (BytesBelow(job.directory->path) > options_.max_job_bytes) return true;
+  const auto free = file_system_->FreeBytes(job.directory->path);
+  return free.ok() && *free < options_.min_free_bytes;
+}
+
+void JobRunner::Run(const JobPointer& job) {
+  const std::string& directory = job->directory->path;
+  JobCommand command;
+  {
+    const absl::MutexLock lock(&mutex_);
+    command = job->command;
+  }
+  absl::Status status = Prepare(job.get(), command);
+  int exit_code = 0;
+  bool overspent = false;
+  std::shared_ptr<ChildProcess> child;
+  if (status.ok()) {
+    std::vector<std::string> arguments = options_.globals;
+    arguments.insert(arguments.end(), command.arguments.begin(),
+                     command.arguments.end());
+    auto started =
+        ChildProcess::Start(options_.program, arguments,
+                            {absl::StrCat("TMPDIR=", directory, "/tmp"),
+                             "RANKPROBE_PROGRESS=lines"});
+    status = started.status();
+    if (started.ok()) child = *std::move(started);
+  }
+  if (child != nullptr) {
+    bool stop = false;
+    {
+      const absl::MutexLock lock(&mutex_);
+      job->child = child;
+      stop = job->cancelled;
+    }
+    if (stop) child->Stop();
+    MonotonicTime look_at = MonotonicAfter(kLookAtDisk);
+    exit_code = child->Wait(
+        [&](bool error, absl::string_view piece) {
+          const absl::MutexLock lock(&mutex_);
+          if (error) {
+            job->output.AddError(piece);
+          } else {
+            job->output.AddAnswer(piece);
+          }
+        },
+        [&] {
+          if (overspent || Until(look_at) > absl::ZeroDuration()) return;
+          look_at = MonotonicAfter(kLookAtDisk);
+          overspent = Overspends(*job);
+          if (overspent) child->Stop();
+        });
+  }
+  // What it needed while it ran; a killed one left it.
+  for (const char* const part : {"/tmp", "/in"})
+    (void)file_system_->DeleteTree(directory + part);
+  const std::vector<v1::JobFile> files = FilesBelow(directory + "/out");
+  const absl::MutexLock lock(&mutex_);
+  job->output.Finish();
+  job->child.reset();
+  job->info.set_exit_code(exit_code);
+  job->info.set_ended_unix_ns(NowNanos(*clock_));
+  job->ended_ns = clock_->MonotonicNanos();
+  const bool good = status.ok() && exit_code <= kPartialExit && !overspent &&
+                    !job->output.cut();
+  if (good) {
+    job->info.set_state(v1::JOB_STATE_DONE);
+    job->info.mutable_files()->Assign(files.begin(), files.end());
+  } else if (job->cancelled && !overspent) {
+    job->info.set_state(v1::JOB_STATE_CANCELLED);
+  } else {
+    job->info.set_state(v1::JOB_STATE_FAILED);
+    if (!status.ok()) job->why = std::string(status.message());
+    if (overspent)
+      job->why = "ended: it needed more room on disk than a job has";
+    if (job->output.cut()) job->why = "its answer is too large";
+    if (exit_code > 128) {
+      absl::StrAppend(&job->why, job->why.empty() ? "" : "; ",
+                      "ended by signal ", exit_code - 128);
+    }
+  }
+}
+
+}  // namespace rankprobe

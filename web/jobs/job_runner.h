@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Long work beside the page: commands of `rankprobe`, each a process of its own,
+// so that what it costs and where it fails is its own affair. Some at a time, the
+// rest waits; what they made is kept in a directory of each until the runner
+// ends, or the number kept is reached and the oldest goes.
+//
+// A job reads the archive as the user who started this process; the collector
+// decides what that user may. It writes below its directory and nowhere else.
+// Thread-safe. Failures of a job are in its JobInfo.
+#ifndef RANKPROBE_WEB_JOBS_JOB_RUNNER_H_
+#define RANKPROBE_WEB_JOBS_JOB_RUNNER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
+#include "rankprobe/v1/jobs.pb.h"
+#include "web/jobs/child_process.h"
+#include "web/jobs/job_commands.h"
+
+namespace rankprobe {
+
+struct JobRunnerOptions {
+  // The program `rankprobe`. Empty: there are no jobs.
+  std::string program;
+  // In front of the command: which collector, with which certificates.
+  std::vector<std::string> globals;
+  // Where the jobs' directories are made. Empty: TMPDIR, or /tmp.
+  std::string directory;
+  size_t most_running = 2;
+  size_t most_waiting = 16;
+  // Ended ones.
+  size_t most_kept = 32;
+  // What a job may have on disk, and how much room it leaves there.
+  uint64_t max_job_bytes = uint64_t{16} << 30;
+  uint64_t min_free_bytes = uint64_t{1} << 30;
+  // An answer of this age is as good as a new one (JobSpec.reuse).
+  absl::Duration fresh = absl::Seconds(30);
+};
+
+class JobRunner {
+ public:
+  // Both outlive it.
+  JobRunner(JobRunnerOptions options, FileSystem* file_system, Clock* clock);
+  JobRunner(const JobRunner&) = delete;
+  JobRunner& operator=(const JobRunner&) = delete;
+  // Ends what runs, and deletes what the jobs made.
+  ~JobRunner();
+
+  // INVALID_ARGUMENT: such a job there cannot be; RESOURCE_EXHAUSTED: too many
+  // wait; UNIMPLEMENTED: this server does no jobs.
+  absl::StatusOr<v1::JobInfo> Start(const v1::JobSpec& spec);
+  v1::JobList List() const;
+  // With its report. NOT_FOUND.
+  absl::StatusOr<v1::JobInfo> Get(const std::string& id) const;
+  // Of one that has ended nothing changes. NOT_FOUND.
+  absl::StatusOr<v1::JobInfo> Cancel(const std::string& id);
+  // Ends it, and deletes what it made. NOT_FOUND.
+  absl::Status Delete(const std::string& id);
+
+  // A file of a job, where it lies; it stays as long as the handle.
+  class File {
+   public:
+    const std::string& path() const { return path_; }
+
+   private:
+    friend class JobRunner;
+    std::string path_;
+    std::shared_ptr<const void> keeps_;
+  };
+  // Of an ended one. NOT_FOUND; FAILED_PRECONDITION while it is at work.
+  absl::StatusOr<File> FindFile(const std::string& id,
+                                const std::string& name) const;
+
+ private:
+  struct Job;
+  using JobPointer = std::shared_ptr<Job>;
+
+  JobPointer Find(const std::string& id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Work();
+  void Run(const JobPointer& job);
+  absl::Status Prepare(Job* job, const JobCommand& command);
+  bool Overspends(const Job& job) const;
+  v1::JobInfo InfoOf(const Job& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const JobRunnerOptions options_;
+  FileSystem* const file_system_;
+  Clock* const clock_;
+  mutable absl::Mutex mutex_;
+  // The oldest first.
+  std::vector<JobPointer> jobs_ ABSL_GUARDED_BY(mutex_);
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_JOBS_JOB_RUNNER_H_

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "web/jobs/jobs_api.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "web/gateway/json_reply.h"
+
+namespace rankprobe {
+namespace {
+
+// Of tables in memory: in all, unless one alone is larger.
+constexpr uint64_t kTableBytes = 512 << 20;
+constexpr size_t kPieceBytes = 256 << 10;
+constexpr absl::string_view kBytesType = "application/octet-stream";
+
+template <typename Message>
+void SendResult(const absl::StatusOr<Message>& result, HttpReply* reply) {
+  if (result.ok()) {
+    SendMessage(*result, reply);
+  } else {
+    SendError(result.status(), reply);
+  }
+}
+
+}  // namespace
+
+bool JobsApi::Answer(absl::string_view method, const std::string& body,
+                     HttpReply* reply) {
+  v1::JobRef ref;
+  if (method == "JobList") {
+    SendMessage(runner_.List(), reply);
+  } else if (method == "JobStart") {
+    v1::JobSpec spec;
+    const absl::Status status = FromJson(body, &spec);
+    SendResult(status.ok() ? runner_.Start(spec) : status, reply);
+  } else if (method == "JobGet") {
+    const absl::Status status = FromJson(body, &ref);
+    SendResult(status.ok() ? runner_.Get(ref.id()) : status, reply);
+  } else if (method == "JobCancel") {
+    const absl::Status status = FromJson(body, &ref);
+    SendResult(status.ok() ? runner_.Cancel(ref.id()) : status, reply);
+  } else if (method == "JobDelete") {
+    absl::Status status = FromJson(body, &ref);
+    if (status.ok()) status = runner_.Delete(ref.id());
+    if (status.ok()) {
+      SendMessage(ref, reply);
+    } else {
+      SendError(status, reply);
+    }
+  } else if (method == "JobRows") {
+    v1::JobRowsRequest request;
+    const absl::Status status = FromJson(body, &request);
+    SendResult(status.ok() ? Rows(request) : status, reply);
+  } else if (method == "JobFile") {
+    v1::JobFileRequest request;
+    const absl::Status status = FromJson(body, &request);
+    if (status.ok()) {
+      SendFile(request, reply);
+    } else {
+      SendError(status, reply);
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::StatusOr<v1::JobRows> JobsApi::Rows(const v1::JobRowsRequest& request) {
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<ResultTable> table,
+                      Table(request.id(), request.file()));
+  return table->Rows(request);
+}
+
+absl::StatusOr<std::shared_ptr<ResultTable>> JobsApi::Table(
+    const std::string& id, const std::string& file) {
+  RP_ASSIGN_OR_RETURN(const JobRunner::File found, runner_.FindFile(id, file));
+  // Reading is done by one at a time: it is what costs memory.
+  const absl::MutexLock lock(&mutex_);
+  const auto at = std::find_if(
+      tables_.begin(), tables_.end(),
+      [&found](const auto& one) { return one.first == found.path(); });
+  if (at != tables_.end()) {
+    tables_.splice(tables_.begin(), tables_, at);
+    return tables_.front().second;
+  }
+  RP_ASSIGN_OR_RETURN(std::shared_ptr<ResultTable> table,
+                      ResultTable::Read(file_system_, found.path()));
+  tables_.emplace_front(found.path(), table);
+  uint64_t bytes = 0;
+  for (auto it = tables_.begin(); it != tables_.end();) {
+    bytes += it->second->bytes();
+    it = it != tables_.begin() && bytes > kTableBytes ? tables_.erase(it)
+                                                      : std::next(it);
+  }
+  return table;
+}
+
+void JobsApi::SendFile(const v1::JobFileRequest& request,
+                       HttpReply* reply) const {
+  const auto send = [&]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(const JobRunner::File found,
+                        runner_.FindFile(request.id(), request.name()));
+    RP_ASSIGN_OR_RETURN(const uint64_t size,
+                        file_system_->FileSize(found.path()));
+    RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                        file_system_->OpenForRead(found.path()));
+    std::string piece;
+    bool begun = false;
+    for (uint64_t offset = 0; offset < size; offset += piece.size()) {
+      piece.resize(std::min<uint64_t>(kPieceBytes, size - offset));
+      const absl::Status read = file->Read(offset, absl::MakeSpan(piece));
+      // Behind the first piece a failure can only end the answer early; its
+      // length was not said, so what is there is told from a whole by its size
+      // in JobInfo.
+      if (!read.ok() && begun) return absl::OkStatus();
+      RP_RETURN_IF_ERROR(read);
+      if (!begun) reply->Begin(200, kBytesType);
+      begun = true;
+      if (!reply->Write(piece)) return absl::OkStatus();
+    }
+    if (!begun) reply->Send(200, kBytesType, "");
+    return absl::OkStatus();
+  };
+  if (const absl::Status status = send(); !status.ok())
+    SendError(status, reply);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs over HTTP, for the page:
+//
+//   POST /api/v1/JobStart, JobList, JobGet, JobCancel, JobDelete, JobRows
+//   POST /api/v1/JobFile    answers with the bytes of the file
+//
+// with the messages of proto/rankprobe/v1/jobs.proto as JSON. Thread-safe; a
+// failure is {"error":{..}} with its status, as in web/gateway/gateway.h.
+#ifndef RANKPROBE_WEB_JOBS_JOBS_API_H_
+#define RANKPROBE_WEB_JOBS_JOBS_API_H_
+
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
+#include "web/http/http_message.h"
+#include "web/jobs/job_runner.h"
+#include "web/jobs/result_table.h"
+
+namespace rankprobe {
+
+class JobsApi {
+ public:
+  // Both outlive it.
+  JobsApi(JobRunnerOptions options, FileSystem* file_system, Clock* clock)
+      : file_system_(file_system),
+        runner_(std::move(options), file_system, clock) {}
+
+  // False: `method` is none of its own, and nothing is answered.
+  bool Answer(absl::string_view method, const std::string& body,
+              HttpReply* reply);
+
+ private:
+  absl::StatusOr<std::shared_ptr<ResultTable>> Table(const std::string& id,
+                                                     const std::string& file);
+  absl::StatusOr<v1::JobRows> Rows(const v1::JobRowsRequest& request);
+  void SendFile(const v1::JobFileRequest& request, HttpReply* reply) const;
+
+  FileSystem* const file_system_;
+  JobRunner runner_;
+  absl::Mutex mutex_;
+  // Paths and tables, the one that was looked at last in front.
+  std::list<std::pair<std::string, std::shared_ptr<ResultTable>>> tables_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_JOBS_JOBS_API_H_

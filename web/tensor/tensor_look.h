@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks at the numbers of a tensor, or of the difference of two, in pieces: its
+// memory is that of the bytes and of a piece. Pure; nothing of the request is
+// trusted.
+#ifndef RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
+#define RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/tensor_look.pb.h"
+
+namespace rankprobe {
+
+// `minus` is empty unless the request has one. INVALID_ARGUMENT in one line:
+// bytes that are not those of the shape, a type without numbers, a slice or a
+// window that is none.
+absl::StatusOr<v1::TensorLook> LookAtTensor(
+    const v1::TensorLookRequest& request, absl::string_view tensor,
+    absl::string_view minus);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
