@@ -19,6 +19,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterScanCommand(app, globals, command);
   RegisterViewCommand(app, globals, command);
   RegisterArchiveCommands(app, globals, command);
+  RegisterDeliverCommand(app, globals, command);
   RegisterCompareCommand(app, globals, command);
   RegisterFirstDivergenceCommand(app, globals, command);
   RegisterOverflowCheckCommand(app, globals, command);

@@ -38,6 +38,8 @@ void RegisterViewCommand(CLI::App* app, Globals* globals,
                          ParsedCommand* command);
 void RegisterArchiveCommands(CLI::App* app, Globals* globals,
                              ParsedCommand* command);
+void RegisterDeliverCommand(CLI::App* app, Globals* globals,
+                            ParsedCommand* command);
 void RegisterCompareCommand(CLI::App* app, Globals* globals,
                             ParsedCommand* command);
 void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,

@@ -34,7 +34,8 @@ Manual CliManual() {
       {"Find what is wrong",
        {"scan", "overflow_check", "first-divergence", "config_check", "compare",
         "merge_result", "graph_visualize", "replicas", "align", "acc_check"}},
-      {"Keep the archive", {"verify", "delete", "backup", "reindex"}},
+      {"Keep the archive",
+       {"verify", "delete", "backup", "reindex", "deliver"}},
   };
   manual.examples = {
       {"run", {"rankprobe run -- torchrun --nproc-per-node 2 train.py"}},
@@ -84,6 +85,7 @@ Manual CliManual() {
        {"rankprobe acc_check -api_info dump/step5/rank0/dump.json -o check"}},
       {"verify", {"rankprobe verify --read-data --subset 10%"}},
       {"delete", {"rankprobe delete --run train --steps 0-99"}},
+      {"deliver", {"rankprobe deliver /var/spool/rankprobe"}},
   };
   manual.values = {
       {"--run", "NAME"},

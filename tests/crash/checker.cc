@@ -35,8 +35,9 @@ grpc::Status Retried(const Call& call) {
 
 }  // namespace
 
-Checker::Checker(const std::string& collector, uint64_t seed)
+Checker::Checker(const std::string& collector, uint64_t seed, bool kept)
     : seed_(seed),
+      kept_(kept),
       archive_(v1::ArchiveService::NewStub(grpc::CreateChannel(
           collector, grpc::InsecureChannelCredentials()))) {}
 
@@ -72,7 +73,7 @@ bool Checker::CheckPayload(const std::string& place,
 
 void Checker::CheckStep(int64_t rank, int64_t step) {
   const std::string place = absl::StrCat("rank ", rank, " step ", step);
-  const std::vector<Payload> payloads = PayloadsOf(seed_, rank, step);
+  const std::vector<Payload> payloads = PayloadsOf(seed_, rank, step, kept_);
   v1::ListCallsRequest request;
   request.set_run(kRun);
   request.set_step(step);

@@ -47,7 +47,7 @@ struct Flags {
   int agents = 3;
   uint64_t seed = 0;
   // The agent's side.
-  bool agent = false, spool = false;
+  bool agent = false, spool = false, kept = false;
   std::string collector, state, spool_directory;
   int64_t rank = 0, life = 0;
 };
@@ -138,7 +138,7 @@ class Oracle {
     if (!StartCollector()) return Give("the collector does not start");
     proxy_ = std::make_unique<Proxy>(port_);
     checker_ = std::make_unique<Checker>(absl::StrCat("127.0.0.1:", port_),
-                                         flags_.seed);
+                                         flags_.seed, flags_.kept);
     agents_.resize(static_cast<size_t>(flags_.agents));
     lives_.resize(agents_.size(), 0);
     for (size_t rank = 0; rank < agents_.size(); ++rank) StartAgent(rank);
@@ -236,9 +236,10 @@ class Oracle {
         "--life",      absl::StrCat(lives_[rank]++),
         "--state",     Path(absl::StrCat("state", rank)),
         "--seed",      absl::StrCat(flags_.seed)};
-    if (flags_.spool) {
+    if (flags_.spool || flags_.kept) {
       command.push_back("--spool-directory");
       command.push_back(Path(absl::StrCat("spool", rank)));
+      if (flags_.kept) command.push_back("--kept");
     }
     agents_[rank].Start(command, Path("agents.log"), /*hold_sigterm=*/true);
   }
@@ -307,6 +308,8 @@ int Main(int argc, char** argv) {
   app.add_option("--agents", flags.agents, "ranks (3)");
   app.add_option("--seed", flags.seed, "0: a new one");
   app.add_flag("--spool", flags.spool, "agents keep a spool");
+  app.add_flag("--kept", flags.kept,
+               "the end of a step waits for the spool, not for the collector");
   app.add_flag("--agent", flags.agent, "(internal) be an agent");
   app.add_option("--collector", flags.collector, "(internal)");
   app.add_option("--state", flags.state, "(internal)");
@@ -316,7 +319,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (flags.agent) {
     return RunAgent(flags.collector, flags.seed, flags.rank, flags.life,
-                    flags.state, flags.spool_directory);
+                    flags.state, flags.spool_directory, flags.kept);
   }
   if (flags.seed == 0) flags.seed = std::random_device()() | 1u;
   std::printf("seed %llu\n", static_cast<unsigned long long>(flags.seed));

@@ -107,10 +107,12 @@ Payload MakePayload(std::string data) {
   return payload;
 }
 
-std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step) {
+std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
+                                bool kept) {
   const auto r = static_cast<uint64_t>(rank), s = static_cast<uint64_t>(step);
   std::vector<Payload> payloads;
   payloads.push_back(Make(seed ^ (s / 7 * 1000003), 300000));
+  if (kept && step % 4 != 0) return payloads;
   const uint64_t own = seed ^ (r * 7919 + s * 104729 + 1);
   // One in eight takes several chunks.
   const uint64_t size = own % 8 == 0 ? (1 << 20) + own % (1 << 20) * 2
@@ -122,7 +124,7 @@ std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step) {
 
 int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
-             const std::string& spool_directory) {
+             const std::string& spool_directory, bool kept) {
   std::signal(SIGTERM, [](int) { stop_requested = 1; });
   sigset_t held;
   sigemptyset(&held);
@@ -140,6 +142,7 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
   options.reconnect_max = absl::Milliseconds(300);
   options.drain_deadline = absl::Seconds(60);
   options.spool_directory = spool_directory;
+  if (kept) options.stop_barrier = StopBarrier::kKept;
   const auto session = Session::Create(options, &clock);
   if (!session.ok()) {
     std::fprintf(stderr, "agent %lld: %s\n", static_cast<long long>(rank),
@@ -150,8 +153,14 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
   for (int64_t step = life * kStepsPerLife; stop_requested == 0; ++step) {
     (*session)->BeginStep(step);
     if (!state.Line('P', step)) return 1;
-    if (!SubmitStep(session->get(), step, PayloadsOf(seed, rank, step)))
+    if (!SubmitStep(session->get(), step, PayloadsOf(seed, rank, step, kept)))
       return 2;
+    // Safe at once, and all before it.
+    if (kept && (*session)->Keep()) {
+      if (!state.Line('A', step)) return 1;
+      absl::SleepFor(absl::Milliseconds(5));
+      continue;
+    }
     // Every other step waits for its ack; the one before it is covered too.
     if (step % 2 == 0) {
       // A step takes its time: hours of this must fit on a disk.

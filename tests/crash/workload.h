@@ -24,15 +24,18 @@ struct Payload {
 Payload MakePayload(std::string data);
 
 // One that all ranks and steps share for a while, one of several chunks, one
-// small one.
-std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step);
+// small one. `kept`: of three steps in four only the first, so that most of
+// them have nothing to send but records.
+std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
+                                bool kept);
 
 // Runs as one rank until SIGTERM: exit code 0 when all that was recorded is
 // committed. `state_path` gets a line "P <step>" before a step is submitted and
-// "A <step>" once its flush has returned.
+// "A <step>" once its flush has returned; `kept`: or once it is in the spool,
+// without a wait (StopBarrier::kKept).
 int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
-             const std::string& spool_directory);
+             const std::string& spool_directory, bool kept);
 
 }  // namespace rankprobe::crash
 

@@ -114,6 +114,40 @@ def test_a_spool_has_what_stop_returned_for(dump, collector, tmp_path) -> None:
     assert {(child, step) for child, _ in children for step in range(3)} - stored == set()
 
 
+def test_what_a_killed_process_kept_is_delivered(dump, collector, tmp_path) -> None:
+    """Its collector was never there; nobody with that directory comes after it. Twice delivers nothing twice."""
+    spool = tmp_path / "spool"
+    killed = subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), "2"], text=True, timeout=120,
+                            capture_output=True, env={**{key: value for key, value in os.environ.items() if key != "RANK"},
+                                                      "RANKPROBE_STOP": "kept", "RANKPROBE_SPOOL": str(spool),
+                                                      "RANKPROBE_COLLECTOR": "127.0.0.1:1", "RANKPROBE_RUN": "kept"})
+    children = [line.split()[0] for line in killed.stdout.splitlines()]
+    assert len(children) == 2 and len(list(spool.glob("*.spool"))) == 2, killed.stderr
+    nobody = collector.cli("deliver", str(tmp_path / "nowhere"), check=False)
+    assert nobody.returncode == 4 and "no directory" in nobody.stderr
+    (spool / "ffffffffffffffff.00000000.spool").write_bytes(b"RPQ2" + bytes(100))
+    (spool / "ffffffffffffffff.lock").touch()
+    done = collector.cli("deliver", str(spool))
+    assert sorted(line.split("pid ")[1].split()[0] for line in done.stdout.splitlines()) == sorted(children), done.stdout
+    stored = [json.loads(line) for line in
+              collector.cli("ledger", "--run", "kept", "--json", check=False).stdout.splitlines()]
+    assert {(str(step["pid"]), int(step["step"])) for step in stored if int(step["stored_records"]) > 0} == {
+        (child, step) for child in children for step in range(3)}
+    assert collector.json("deliver", str(spool)) == {"delivered": 0, "left": 0, "passed_over": 0}
+    assert not list(spool.glob("*.spool"))
+
+
+def test_what_stays_of_a_delivery_is_said(dump, collector, tmp_path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    assert "nothing to deliver" in collector.cli("deliver", str(spool)).stdout
+    (spool / "1.lock").touch()
+    (spool / "1.00000000.spool").write_bytes(b"RPQ2")
+    (spool / "1.00000000.spool").chmod(0o666)
+    done = collector.cli("deliver", str(spool), check=False)
+    assert done.returncode == 1 and "1 not opened: others made them or can change them" in done.stdout
+
+
 @pytest.mark.parametrize("policy, word", [("spool", "RANKPROBE_SPOOL"), ("explode", "ignore, spool, fail")])
 def test_bad_settings_are_named(dump, policy, word) -> None:
     result = run(dump, 0, RANKPROBE_ON_COLLECTOR_MISSING=policy)

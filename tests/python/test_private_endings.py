@@ -80,6 +80,32 @@ def test_what_stop_returned_for_is_there(tmp_path: pathlib.Path, environment, en
     assert {entry["path"].partition("/")[0] for entry in manifest["files"]} == {"step0", "step1", "step2"}
 
 
+def test_stop_waits_for_no_collector_and_what_it_returned_for_is_there(tmp_path: pathlib.Path, environment) -> None:
+    """The collector stands still; the rank is killed the moment its last stop() has returned."""
+    dump = tmp_path / "dump"
+    job = subprocess.Popen([sys.executable, "-c", RECORDS + f"sys.path.insert(0, {str(HERE.parent / 'crash')!r})\n"
+                            "import pathlib, private_rounds\n"
+                            "collector = private_rounds.guard(pathlib.Path(sys.argv[1]), 'collector')\n"
+                            "os.kill(collector, signal.SIGSTOP)\n"
+                            "longest = 0.0\n"
+                            "for _ in range(20):\n"
+                            "    debugger.start()\n"
+                            "    torch.relu(torch.ones(3))\n"
+                            "    begun = time.monotonic()\n"
+                            "    debugger.stop()\n"
+                            "    longest = max(longest, time.monotonic() - begun)\n"
+                            "print(collector, longest, flush=True)\n"
+                            "os.kill(os.getpid(), signal.SIGKILL)\n", str(dump)],
+                           env=environment, stdout=subprocess.PIPE, text=True)
+    collector, longest = job.communicate(timeout=120)[0].split()
+    os.kill(int(collector), signal.SIGCONT)
+    assert float(longest) < 5, "a collector that is waited for is given ten seconds"
+    _ended(dump)
+    assert _calls(dump) == {"step0": [f"Torch.relu.{number}.forward" for number in range(20)]}
+    (place,) = json.loads((dump / "manifest.json").read_text())["incomplete"]
+    assert place["step"] == 0
+
+
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_manifest_keeps_what_earlier_jobs_left(tmp_path: pathlib.Path, environment, end: str) -> None:
     dump = tmp_path / "dump"

@@ -101,9 +101,11 @@ class PySession {
             std::optional<int64_t> rank, std::optional<int64_t> world_size,
             const std::string& config_json, const std::string& framework,
             const std::string& config_path,
-            const std::string& on_collector_missing) {
+            const std::string& on_collector_missing,
+            const std::string& kept_directory) {
     AgentSettings settings{collector, run, rank, world_size};
     settings.on_collector_missing = on_collector_missing;
+    settings.kept_directory = kept_directory;
     auto options = MakeSessionOptions(
         settings, [](const char* name) { return std::getenv(name); }, Clock());
     if (!options.ok()) Raise(options.status());
@@ -227,13 +229,13 @@ class PySession {
       AddRequest(std::move(id), tokens, position, &step);
     Get().Start(rank, &step);
   }
-  void Stop() {
+  bool Stop() {
     if (capture_ != nullptr) {
       capture_->EndBackwards();
       capture_->FinishDevices();
     }
     const py::gil_scoped_release release;
-    Get().Stop();
+    return Get().Stop();
   }
   void Step() {
     if (capture_ != nullptr) {
@@ -422,11 +424,12 @@ PYBIND11_MODULE(_native, m) {
       .def(py::init<const std::string&, const std::string&,
                     std::optional<int64_t>, std::optional<int64_t>,
                     const std::string&, const std::string&, const std::string&,
-                    const std::string&>(),
+                    const std::string&, const std::string&>(),
            py::arg("collector") = "", py::arg("run") = "",
            py::arg("rank") = py::none(), py::arg("world_size") = py::none(),
            py::arg("config_json") = "", py::arg("framework") = "python",
-           py::arg("config_path") = "", py::arg("on_collector_missing") = "")
+           py::arg("config_path") = "", py::arg("on_collector_missing") = "",
+           py::arg("kept_directory") = "")
       .def("wait_connected", &PySession::WaitConnected,
            py::arg("seconds") = 10.0)
       .def("start", &PySession::Start, py::arg("rank") = py::none(),

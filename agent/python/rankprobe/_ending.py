@@ -35,12 +35,13 @@ class Ending:
         self._run, self._root, self._program = job.run, job.root, job.rankprobe
 
     def needed(self) -> bool:
-        return any(any(pathlib.Path().glob(f"{kind}/*")) for kind in ("unfinished", "manifests"))
+        return any(any(pathlib.Path().glob(files)) for files in ("unfinished/*", "manifests/*", "kept/*.spool"))
 
     def export(self) -> int:
         """Failed names the steps that are not there afterwards. How many processes ended with something that never
         came: manifest.json says so."""
         self._await_disconnects()
+        self._deliver_kept()
         staging = self._own_staging()
         try:
             return self._export()
@@ -75,6 +76,11 @@ class Ending:
             if not any(agent["connected"] for agent in agents):
                 return
             time.sleep(0.02)
+
+    def _deliver_kept(self) -> None:
+        """What users who were killed had kept and not delivered."""
+        if any(pathlib.Path().glob("kept/*.spool")):
+            self._call("deliver", "kept")
 
     def _own_staging(self) -> int:
         """So that no export of a process that was killed goes on beside us."""

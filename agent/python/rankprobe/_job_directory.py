@@ -13,6 +13,8 @@
                      is in dump_path; its name says what was lost with the user
                      (lost_name)
     manifests/*      of its exports so far
+    kept/*           records of users until they are committed
+                     (agent/runtime/session/spool.h)
 
 EmbeddedCollector (embedded.py) makes it, whole, and nobody else does. Its
 processes, supervisors and collector, have it as their working directory, and

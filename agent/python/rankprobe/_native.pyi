@@ -32,9 +32,11 @@ class Session:
 
     def __init__(self, collector: str = ..., run: str = ..., rank: int | None = ..., world_size: int | None = ...,
                  config_json: str = ..., framework: str = ..., config_path: str = ...,
-                 on_collector_missing: str = ...) -> None:
+                 on_collector_missing: str = ..., kept_directory: str = ...) -> None:
         """Raises ValueError for a bad argument or config, RuntimeError or TimeoutError
-        when no collector answers and that is to fail. Empty text, None: from the environment."""
+        when no collector answers and that is to fail. Empty text, None: from the environment.
+        kept_directory: stop() writes the records there instead of waiting for the collector, unless
+        RANKPROBE_STOP or RANKPROBE_SPOOL say otherwise."""
 
     @property
     def recording(self) -> bool:
@@ -64,8 +66,9 @@ class Session:
         """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known.
         requests: of a server's step, in the order of its rows: id, tokens (> 0), position of the first one."""
 
-    def stop(self) -> None:
-        """Recording off; waits until what was recorded is safe with the collector or queued."""
+    def stop(self) -> bool:
+        """Recording off. True: what was recorded is safe in kept_directory, or there is nothing. False: the collector
+        was waited for; what it has not by then is queued."""
 
     def step(self) -> None:
         """The step is over, its tree is complete."""

@@ -180,7 +180,7 @@ class EmbeddedCollector:
         fresh = self._base / f"new-{os.getpid()}-{time.time_ns():x}"
         fresh.mkdir(mode=0o700)
         try:
-            for name in ("unfinished", "manifests"):
+            for name in ("unfinished", "manifests", "kept"):
                 (fresh / name).mkdir(mode=0o700)
             (fresh / "job.json").write_text(json.dumps(job), encoding="utf-8")
             users = _open(fresh / "users.lock", os.O_RDWR | os.O_CREAT)
@@ -293,10 +293,17 @@ class EmbeddedCollector:
             self.leave()
             raise
 
-    def commit(self, session: Any) -> bool:
-        """After session.stop(): waits for what it did not wait for, because the
+    @property
+    def kept(self) -> pathlib.Path:
+        """Where users keep records until they are committed."""
+        return self.directory / "kept"
+
+    def commit(self, session: Any, kept: bool) -> bool:
+        """After session.stop(), which said `kept`: if not, waits for what it did not wait for, because the
         collector was being started again. False: not committed, for the first time."""
         self.ensure_supervised()
+        if kept:
+            return True
         try:
             session.flush(0.25 if self._commits else 0.0)
             self._commits = True

@@ -332,6 +332,7 @@ void FrameQueue::MakeFrames() {
 bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
   Frame frame;
   {
+    absl::MutexLock framing(&framing_);
     absl::MutexLock lock(&mutex_);
     MakeFrames();
     if (next_frame_ >= frames_.size()) return false;
@@ -351,13 +352,25 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
 bool FrameQueue::NextUnspooled(EncodedFrame* out) {
   Frame frame;
   {
+    absl::MutexLock framing(&framing_);
     absl::MutexLock lock(&mutex_);
     MakeFrames();
     if (next_spooled_ >= frames_.size()) return false;
     frame = frames_[next_spooled_++];
   }
+  if (options_.spools_records_only && frame.records == nullptr) {
+    *out = EncodedFrame();
+    out->sequence = frame.sequence;
+    return true;
+  }
   Encode(std::move(frame), out);
   return true;
+}
+
+bool FrameQueue::AllKept() const {
+  absl::MutexLock lock(&mutex_);
+  return items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
+         Reached(Level::kSpooled) >= last_sequence_;
 }
 
 void FrameQueue::Encode(Frame frame, EncodedFrame* out) {

@@ -2,8 +2,8 @@
 // The agent's memory of what is not yet safe: submissions become numbered
 // frames that stay until they are committed, inside one byte budget.
 //
-// Threads: Submit*, Reserve*, Flush and the counters from any thread; the
-// frame side (NextFrame, Resume) from the session's worker only, Ack from one
+// Threads: Submit*, Reserve*, Flush, NextUnspooled and the counters from any
+// thread; NextFrame and Resume from the session's worker only, Ack from one
 // thread at a time, and not beside Resume.
 // Failure: a full budget sheds by policy and counts; nothing else fails.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_
@@ -45,6 +45,8 @@ class FrameQueue {
     absl::Duration block_deadline;
     // NextUnspooled is used: frames are made as soon as there is something.
     bool spooled = false;
+    // The spool has no payloads: NextUnspooled gives their frames empty.
+    bool spools_records_only = false;
     // Whether equal payloads are sent once.
     bool remember = true;
   };
@@ -80,11 +82,13 @@ class FrameQueue {
   // when there is none.
   bool NextFrame(uint64_t credit_bytes, EncodedFrame* frame);
   // The next frame that was not given out here before, whatever the credit:
-  // for the spool.
+  // for the spool. One that the spool is not to have has no bytes.
   bool NextUnspooled(EncodedFrame* frame);
   // The spool has frames up to this one, or will not have them. UINT64_MAX:
   // there is none.
   void NoteSpooled(uint64_t sequence);
+  // Everything submitted so far is in the spool or committed.
+  bool AllKept() const;
   // The collector holds everything up to `sequence`; what follows is sent
   // again. What it holds stays until its first ack, which names those it has
   // refused: an ack that did may have been lost.
@@ -107,8 +111,9 @@ class FrameQueue {
   void Trim() { memory_->Trim(); }
 
   // What is here and not committed, and what was shed and not told; `reason` is
-  // not set. Reads all frames: for the end.
-  v1::Undelivered Undelivered() const;
+  // not set. Reads all frames: for the end. `spool_delivers`: without what the
+  // spool has.
+  v1::Undelivered Undelivered(bool spool_delivers = false) const;
 
   void FillStats(SessionStats* stats) const;
   // Gives back the room of a reservation.
@@ -178,7 +183,7 @@ class FrameQueue {
   bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
                bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
-  void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(framing_, mutex_);
   static void Encode(Frame frame, EncodedFrame* out);
   void AddRecordsFrame(std::string batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPayloadFrames(const PayloadItem& item)
@@ -217,6 +222,9 @@ class FrameQueue {
   const std::function<void()> wake_;
   const std::shared_ptr<PayloadMemory> memory_;
 
+  // Held over MakeFrames: one thread at a time makes frames, so that their
+  // order is that of the submissions.
+  absl::Mutex framing_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;
   int waiting_for_room_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -143,7 +143,7 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
   }
 }
 
-v1::Undelivered FrameQueue::Undelivered() const {
+v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
   v1::Undelivered left;
   const auto add_records = [&left](int64_t step, uint64_t records) {
     if (records == 0) return;
@@ -160,8 +160,9 @@ v1::Undelivered FrameQueue::Undelivered() const {
     left.set_payload_bytes(left.payload_bytes() + bytes);
   };
   absl::MutexLock lock(&mutex_);
+  const uint64_t safe = spool_delivers ? Reached(Level::kSpooled) : committed_;
   for (const Frame& frame : frames_) {
-    if (frame.sequence <= committed_) continue;
+    if (frame.sequence <= safe) continue;
     if (frame.records != nullptr) {
       const BatchContent held = CountBatch(*frame.records);
       add_records(held.step, held.records);

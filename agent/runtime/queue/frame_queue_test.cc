@@ -97,6 +97,70 @@ TEST_F(FrameQueueTest, ABarrierAtTheSpool) {
   EXPECT_TRUE(queue_->FlushToSpool(absl::ZeroDuration()).ok());
 }
 
+// What stop() asks for where it need not wait for the collector.
+TEST_F(FrameQueueTest, RecordsAreKeptAndPayloadsAreCommitted) {
+  FrameQueue::Options options{64 << 20, 64 << 20, OverflowPolicy::kDropNewest};
+  options.spooled = options.spools_records_only = true;
+  queue_ = std::make_unique<FrameQueue>(options, &clock_, [] {});
+  EXPECT_TRUE(queue_->AllKept()) << "nothing yet";
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
+  EXPECT_FALSE(queue_->AllKept());
+  EncodedFrame frame;
+  ASSERT_TRUE(queue_->NextUnspooled(&frame));
+  EXPECT_FALSE(frame.head.empty());
+  EXPECT_FALSE(queue_->AllKept()) << "it is not written yet";
+  queue_->NoteSpooled(frame.sequence);
+  EXPECT_TRUE(queue_->AllKept());
+  EXPECT_EQ(queue_->Undelivered().records(), 5u);
+  EXPECT_EQ(queue_->Undelivered(/*spool_delivers=*/true).records(), 0u);
+  ASSERT_TRUE(Payload('a', 100));
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 2)));
+  ASSERT_TRUE(queue_->NextUnspooled(&frame));
+  EXPECT_EQ(frame.sequence, 2u);
+  EXPECT_TRUE(frame.head.empty()) << "a payload";
+  ASSERT_TRUE(queue_->NextUnspooled(&frame));
+  EXPECT_EQ(frame.sequence, 3u);
+  EXPECT_FALSE(queue_->AllKept());
+  EXPECT_EQ(queue_->Undelivered(/*spool_delivers=*/true).payloads(), 1u);
+  ASSERT_EQ(Drain().size(), 3u);
+  Commit(2);
+  EXPECT_FALSE(queue_->AllKept());
+  Commit(3);
+  EXPECT_TRUE(queue_->AllKept());
+}
+
+// The worker and stop() make frames at the same time.
+TEST_F(FrameQueueTest, FramesMadeByTwoThreadsAreInTheOrderOfTheRecords) {
+  FrameQueue::Options options{64 << 20, 64 << 20, OverflowPolicy::kDropNewest};
+  options.spooled = options.spools_records_only = true;
+  queue_ = std::make_unique<FrameQueue>(options, &clock_, [] {});
+  constexpr int kSteps = 400;
+  std::atomic<bool> done{false};
+  std::vector<v1::UploadFrame> sent;
+  std::thread worker([&] {
+    v1::UploadFrame frame;
+    while (!done || queue_->HasWork()) {
+      if (Next(testing::kUnboundedCredit, &frame)) sent.push_back(frame);
+    }
+  });
+  EncodedFrame kept;
+  for (int step = 0; step < kSteps; ++step) {
+    ASSERT_TRUE(queue_->SubmitRecords(Records(step, 20)));
+    while (queue_->NextUnspooled(&kept)) queue_->NoteSpooled(kept.sequence);
+  }
+  done = true;
+  worker.join();
+  int64_t last = -1;
+  size_t records = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    EXPECT_EQ(sent[i].sequence(), i + 1);
+    EXPECT_GE(sent[i].batch().step(), last);
+    last = sent[i].batch().step();
+    records += static_cast<size_t>(sent[i].batch().records_size());
+  }
+  EXPECT_EQ(records, 20u * kSteps);
+}
+
 TEST_F(FrameQueueTest, CreditBoundsWhatIsInFlight) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   ASSERT_TRUE(Payload('a', 4 << 20));

@@ -27,7 +27,9 @@ constexpr int64_t kComingPatienceNs = 2'000'000'000;
 
 void FrameQueue::UseOffers(bool use) {
   absl::MutexLock lock(&mutex_);
-  use_offers_ = use && options_.remember && !options_.spooled;
+  // A spool that has payloads must have all of them.
+  use_offers_ = use && options_.remember &&
+                (!options_.spooled || options_.spools_records_only);
 }
 
 FrameQueue::Item FrameQueue::PopItem() {

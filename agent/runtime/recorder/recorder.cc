@@ -241,15 +241,15 @@ void Recorder::BeginStepRecords(v1::StepRequests requests) {
   told_requests_ = std::move(told);
 }
 
-void Recorder::Stop() {
-  if (Forked() || session_ == nullptr) return;
+bool Recorder::Stop() {
+  if (Forked() || session_ == nullptr) return true;
   recording_.store(false, std::memory_order_relaxed);
   absl::Duration patience = options_.stop_deadline;
   {
     absl::MutexLock lock(&mutex_);
-    if (!step_begun_) return;
+    if (!step_begun_) return true;
     Submit();
-    if (flight_) return;
+    if (flight_) return true;
     if (stuck_at_.has_value()) {
       // Its disk may be full. It is waited for when it takes something again.
       patience = session_->GetStats().committed_sequence == *stuck_at_
@@ -257,6 +257,7 @@ void Recorder::Stop() {
                      : std::min(patience, kPatienceWithStuck);
     }
   }
+  if (session_->Keep()) return true;
   // A barrier, as long as there is somebody to wait for.
   const int64_t deadline_ns =
       clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(patience);
@@ -267,15 +268,16 @@ void Recorder::Stop() {
     if (status.ok()) {
       absl::MutexLock lock(&mutex_);
       stuck_at_.reset();
-      return;
+      return false;
     }
     stats = session_->GetStats();
   }
   // What nobody takes is kept for the next process, where there is a spool.
   session_->FlushToSpool(options_.stop_deadline).IgnoreError();
-  if (!stats.connected) return;
+  if (!stats.connected) return false;
   absl::MutexLock lock(&mutex_);
   stuck_at_ = stats.committed_sequence;
+  return false;
 }
 
 void Recorder::Step() {

@@ -11,7 +11,7 @@
 //     ... the op runs ...
 //     recorder->Outputs(call, [&](CallBuilder& b) { .. });
 //   }
-//   recorder->Stop();                 // barrier at COMMITTED, with a deadline
+//   recorder->Stop();                 // the step is safe, or a deadline is over
 //   recorder->Step();
 //
 // Ownership: owns its Session. Threads: all methods may be called from any
@@ -133,7 +133,9 @@ class Recorder {
   // server's step: the plan's request_id picks a step and its rows by them.
   void Start(std::optional<int64_t> rank = std::nullopt,
              const v1::StepRequests* requests = nullptr);
-  void Stop();
+  // True: what was recorded is safe in a file of its own (Session::Keep), or
+  // nothing was; false: the collector was waited for, at most for the deadline.
+  bool Stop();
   void Step();
   // A step has begun, no call was made in it, and nothing of it is sent yet.
   bool StepIsEmpty() const;

@@ -96,6 +96,42 @@ class StuckSession : public FakeSession {
   const SessionStats* const stats_;
 };
 
+TEST_F(RecorderTest, StopWaitsForNobodyWhenWhatItRecordedIsKept) {
+  class KeepingSession : public StuckSession {
+   public:
+    KeepingSession(Received* received, ManualClock* clock, SessionStats* stats,
+                   bool* keeps)
+        : StuckSession(received, clock, stats), keeps_(keeps) {}
+    bool Keep() override { return *keeps_; }
+
+   private:
+    const bool* const keeps_;
+  };
+  SessionStats stats;
+  stats.connected = true;
+  stats.queue_bytes = 1;
+  bool keeps = true;
+  RecorderOptions options;
+  options.config_json = R"({"dump_path": "d", "level": "L1"})";
+  options.stop_deadline = absl::Seconds(10);
+  auto recorder = *Recorder::Create(
+      options,
+      std::make_unique<KeepingSession>(&received_, &clock_, &stats, &keeps),
+      &clock_);
+  const auto step = [&](bool kept) {
+    recorder->Start();
+    Api(recorder.get(), "relu");
+    const int64_t began = clock_.MonotonicNanos();
+    EXPECT_EQ(recorder->Stop(), kept);
+    recorder->Step();
+    return absl::Nanoseconds(clock_.MonotonicNanos() - began);
+  };
+  EXPECT_EQ(step(true), absl::ZeroDuration());
+  EXPECT_EQ(received_.Calls(0).size(), 2u) << "and it is on its way";
+  keeps = false;
+  EXPECT_EQ(step(false), absl::Seconds(10));
+}
+
 TEST_F(RecorderTest, StopWaitsOnceForACollectorThatIsStuck) {
   SessionStats stats;
   stats.connected = true;

@@ -315,8 +315,9 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
       [this] { outbox_->Wake(); },
       [this](const v1::UploadAck& ack) {
         if (ack.credit_bytes() > 0) credit_ = ack.credit_bytes();
+        // Of a spool that has all there is, files go soon.
         return queue_->Ack(ack) || ack.retry_after_ms() > 0 || ships_ ||
-               !options_.spool_directory.empty();
+               (!options_.spool_directory.empty() && !Keeps());
       });
   AddToken(options_.security, upload->context());
   upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},

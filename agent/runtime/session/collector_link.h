@@ -61,10 +61,13 @@ class CollectorLink {
   void FillStats(SessionStats* stats) const;
   // A collector has answered, if only to what a dead process left.
   bool EverHeard() const;
+  bool Keeps() const { return options_.stop_barrier == StopBarrier::kKept; }
   // Frames are kept on disk.
   bool HasSpool() const {
     return !options_.spool_directory.empty() && !no_spool_;
   }
+  // See Session.
+  bool Keep();
   // At the end: says what is lost, and has the farewell tell the collector.
   void TellUndelivered(v1::Undelivered left);
   // At the end: says what the next process there will send.
@@ -97,8 +100,10 @@ class CollectorLink {
   void ShipFlight();
   void OpenSpool();
   void SpoolFrames();
+  void SpoolNewFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spool_mutex_);
   // The spool takes no (more) frames: once.
-  void TellSpool(const absl::Status& status);
+  void TellSpool(const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(spool_mutex_);
   void NoteError(const absl::Status& status);
   void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same while a connection is still being made.
@@ -150,9 +155,11 @@ class CollectorLink {
   std::atomic<bool> no_spool_{false};
 
   const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
-  // Worker only, with what the flight recorder held and is being sent.
-  std::unique_ptr<Spool> spool_;
-  bool told_spool_ = false;
+  // Not beside mutex_. From a frame's number to its place in the file.
+  absl::Mutex spool_mutex_;
+  std::unique_ptr<Spool> spool_ ABSL_GUARDED_BY(spool_mutex_);
+  bool told_spool_ ABSL_GUARDED_BY(spool_mutex_) = false;
+  // Worker only: what the flight recorder held and is being sent.
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;
   // It waits for room, which acks give.

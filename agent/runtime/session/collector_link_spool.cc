@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection's spool: frames on disk, and what earlier lives left there.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -12,6 +13,15 @@
 #include "agent/runtime/session/spool_drain.h"
 
 namespace rankprobe {
+namespace {
+
+// Records that wait for the collector, where stop() does not.
+constexpr uint64_t kMaxKeptBytes = 64 << 20;
+constexpr uint64_t kKeptFileBytes = 8 << 20;
+// What a private collector leaves free, too.
+constexpr uint64_t kKeptFreeBytes = 64 << 20;
+
+}  // namespace
 
 void CollectorLink::OpenSpool() {
   if (options_.spool_directory.empty()) return;
@@ -23,29 +33,53 @@ void CollectorLink::OpenSpool() {
   Spool::Options spool_options;
   spool_options.directory = options_.spool_directory;
   spool_options.max_bytes = options_.spool_bytes;
+  if (Keeps()) {
+    spool_options.max_bytes = std::min(options_.spool_bytes, kMaxKeptBytes);
+    spool_options.file_bytes = kKeptFileBytes;
+    spool_options.min_free_bytes = kKeptFreeBytes;
+  }
   spool_options.secret = options_.incarnation_secret;
   absl::StatusOr<std::unique_ptr<Spool>> spool =
       Spool::Open(spool_options, identity, file_system_.get());
+  absl::MutexLock lock(&spool_mutex_);
   if (spool.ok()) {
     spool_ = *std::move(spool);
     return;
   }
   no_spool_ = true;
-  queue_->NoteSpooled(UINT64_MAX);
+  if (!Keeps()) queue_->NoteSpooled(UINT64_MAX);
   TellSpool(spool.status());
+}
+
+void CollectorLink::SpoolNewFrames() {
+  EncodedFrame frame;
+  while (queue_->NextUnspooled(&frame)) {
+    absl::Status status;
+    if (frame.head.empty()) {
+      spool_->Skip(frame.sequence);
+    } else {
+      status = spool_->Append(frame.sequence, frame.head, frame.tail);
+      if (!status.ok()) TellSpool(status);
+      if (status.ok() || !Keeps()) queue_->NoteSpooled(frame.sequence);
+    }
+  }
+}
+
+bool CollectorLink::Keep() {
+  if (!Keeps()) return false;
+  {
+    absl::MutexLock lock(&spool_mutex_);
+    if (spool_ == nullptr) return false;
+    SpoolNewFrames();
+  }
+  return queue_->AllKept();
 }
 
 // Puts new frames on disk.
 void CollectorLink::SpoolFrames() {
+  absl::MutexLock spool_lock(&spool_mutex_);
   if (spool_ == nullptr) return;
-  EncodedFrame frame;
-  while (queue_->NextUnspooled(&frame)) {
-    if (const absl::Status status =
-            spool_->Append(frame.sequence, frame.head, frame.tail);
-        !status.ok())
-      TellSpool(status);
-    queue_->NoteSpooled(frame.sequence);
-  }
+  SpoolNewFrames();
   SessionStats stats;
   queue_->FillStats(&stats);
   spool_->Committed(stats.committed_sequence);
@@ -96,7 +130,8 @@ bool CollectorLink::DrainOrphans() {
 
 void CollectorLink::TellSpool(const absl::Status& status) {
   NoteError(status);
-  if (std::exchange(told_spool_, true)) return;
+  // stop() waits for the collector instead.
+  if (Keeps() || std::exchange(told_spool_, true)) return;
   const std::string line = absl::StrCat(
       "rankprobe: what is recorded from now on is not kept in ",
       options_.spool_directory,

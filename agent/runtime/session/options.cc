@@ -93,6 +93,17 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
         "=", missing, " is not one of ignore, spool, fail"));
   }
   options.spool_directory = text("RANKPROBE_SPOOL");
+  const std::string stop = text("RANKPROBE_STOP");
+  if (stop == "kept") {
+    options.stop_barrier = StopBarrier::kKept;
+  } else if (!stop.empty() && stop != "committed") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "RANKPROBE_STOP=", stop, " is not one of committed, kept"));
+  } else if (stop.empty() && options.spool_directory.empty() &&
+             !settings.kept_directory.empty()) {
+    options.stop_barrier = StopBarrier::kKept;
+    options.spool_directory = settings.kept_directory;
+  }
   options.remember_payloads = text("RANKPROBE_RESEND").empty();
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> spool_mb,
                       Number(environment, "RANKPROBE_SPOOL_MB", 1));

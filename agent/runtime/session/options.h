@@ -9,6 +9,7 @@
 //   RANKPROBE_ON_COLLECTOR_MISSING
 //                        ignore, spool or fail (session.h)
 //   RANKPROBE_SPOOL      directory that keeps frames until they are committed
+//   RANKPROBE_STOP       committed or kept: what the end of a step waits for
 //   RANKPROBE_RESEND     set: equal payloads are sent again, for measurements
 //   RANKPROBE_TLS_*, RANKPROBE_TOKEN_FILE: common/rpc/channel_security.h
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_OPTIONS_H_
@@ -31,6 +32,8 @@ struct AgentSettings {
   ChannelSecurityFiles security;
   // "ignore", "spool" or "fail".
   std::string on_collector_missing;
+  // Set: StopBarrier::kKept, with the files there.
+  std::string kept_directory;
 };
 
 // Reads one variable; null when it is not set.

@@ -41,7 +41,9 @@ class SessionImpl final : public Session {
         clock_(clock),
         queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
                 options_.policy, options_.block_deadline,
-                !options_.spool_directory.empty(), options_.remember_payloads},
+                !options_.spool_directory.empty(),
+                options_.stop_barrier == StopBarrier::kKept,
+                options_.remember_payloads},
                clock, [this] { outbox_.Wake(); }),
         watcher_(
             clock,
@@ -66,7 +68,11 @@ class SessionImpl final : public Session {
              : std::min(options_.drain_deadline, absl::Seconds(1)));
     // That nothing of a refused rank is taken was said.
     if (absl::IsDeadlineExceeded(drained)) {
-      if (link_.HasSpool()) {
+      // What is kept is somebody else's to deliver, who says so.
+      if (options_.stop_barrier == StopBarrier::kKept) {
+        if (!link_.Keep())
+          link_.TellUndelivered(queue_.Undelivered(/*spool_delivers=*/true));
+      } else if (link_.HasSpool()) {
         link_.TellSpooled(queue_.Undelivered());
       } else {
         link_.TellUndelivered(queue_.Undelivered());
@@ -155,6 +161,8 @@ class SessionImpl final : public Session {
     return queue_.FlushToSpool(deadline);
   }
 
+  bool Keep() override { return !Forked() && link_.Keep(); }
+
   void SendEvent(v1::AgentEvent event) override {
     if (!Forked()) outbox_.Emit(std::move(event));
   }
@@ -227,6 +235,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
       options.spool_directory.empty()) {
     return absl::InvalidArgumentError(
         "on_collector_missing=spool needs a directory: RANKPROBE_SPOOL");
+  }
+  if (options.stop_barrier == StopBarrier::kKept &&
+      options.spool_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "RANKPROBE_STOP=kept needs a directory: RANKPROBE_SPOOL");
   }
   const bool fail = options.on_missing == MissingCollector::kFail;
   const absl::Duration deadline = options.missing_deadline;

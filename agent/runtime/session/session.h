@@ -39,6 +39,13 @@ namespace rankprobe {
 // waits a while longer, then it is an error.
 enum class MissingCollector { kIgnore, kSpool, kFail };
 
+// When a step that was recorded is safe. kCommitted: the collector has written
+// it. kKept: its records are in a file of spool_directory, written by the
+// training thread itself, from which the next process there or `rankprobe
+// deliver` brings them to the collector should this one be killed. Payloads
+// are not in that file: a step that has any is safe once it is committed.
+enum class StopBarrier { kCommitted, kKept };
+
 struct SessionOptions {
   // "host:port". Empty: FAILED to create.
   std::string collector;
@@ -65,6 +72,8 @@ struct SessionOptions {
   // process: the next session with this directory delivers them. Empty: no
   // spool.
   std::string spool_directory;
+  // kKept needs spool_directory.
+  StopBarrier stop_barrier = StopBarrier::kCommitted;
   MissingCollector on_missing = MissingCollector::kIgnore;
   // How long Create waits under kFail.
   absl::Duration missing_deadline = absl::Seconds(10);
@@ -154,6 +163,11 @@ class Session {
   virtual absl::Status FlushToSpool(absl::Duration deadline) {
     return absl::OkStatus();
   }
+
+  // [training] Under StopBarrier::kKept: makes what was submitted before safe, in
+  // this thread, without waiting for anybody. False: it is not, Flush waits for
+  // it.
+  virtual bool Keep() { return false; }
 
   virtual SessionStats GetStats() const = 0;
 

@@ -68,6 +68,14 @@ absl::StatusOr<std::unique_ptr<Spool>> Spool::Open(const Options& options,
 
 absl::Status Spool::NextFile() {
   file_.reset();
+  if (options_.min_free_bytes > 0) {
+    const absl::StatusOr<uint64_t> free =
+        file_system_->FreeBytes(options_.directory);
+    if (free.ok() && *free < options_.min_free_bytes + options_.file_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the disk of ", options_.directory, " is full"));
+    }
+  }
   Part part;
   part.path = absl::StrCat(
       options_.directory, "/",
@@ -92,10 +100,9 @@ absl::Status Spool::NextFile() {
 absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
                            absl::string_view tail) {
   const uint64_t size = kHeadBytes + head.size() + tail.size();
-  if (refusing_ && parts_.empty()) refusing_ = false;
+  if (refusing_ && parts_.empty() && committed_ >= skipped_) refusing_ = false;
   if (refusing_ || bytes_ + size > options_.max_bytes) {
-    // A hole would make the collector refuse what follows it.
-    refusing_ = true;
+    Skip(sequence);
     return absl::ResourceExhaustedError(
         absl::StrCat("the spool ", options_.directory, " is full"));
   }
@@ -104,7 +111,7 @@ absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
     status = NextFile();
   if (status.ok()) status = AppendFrame(file_.get(), head, tail);
   if (!status.ok()) {
-    refusing_ = true;
+    Skip(sequence);
     file_.reset();
     return status;
   }
@@ -113,6 +120,12 @@ absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
   last_sequence_ = sequence;
   bytes_ += size;
   return absl::OkStatus();
+}
+
+void Spool::Skip(uint64_t sequence) {
+  // A hole would make the collector refuse what follows it.
+  refusing_ = true;
+  skipped_ = sequence;
 }
 
 void Spool::Committed(uint64_t sequence) {

@@ -38,6 +38,8 @@ class Spool {
     std::string directory;
     uint64_t max_bytes = uint64_t{4} << 30;
     uint64_t file_bytes = 64 << 20;
+    // No new file where less than this would stay free.
+    uint64_t min_free_bytes = 0;
     // Hello.incarnation_secret.
     std::string secret;
   };
@@ -51,9 +53,12 @@ class Spool {
 
   // An encoded UploadFrame in two pieces. Sequence numbers rise.
   // RESOURCE_EXHAUSTED beyond max_bytes; after that frames are refused until
-  // the spool is empty, so that it has no holes.
+  // all so far are committed, so that it has no holes.
   absl::Status Append(uint64_t sequence, absl::string_view head,
                       absl::string_view tail);
+  // A frame that is not to be here. Those behind it are refused until it is
+  // committed.
+  void Skip(uint64_t sequence);
   // Deletes files of which everything is committed.
   void Committed(uint64_t sequence);
 
@@ -83,6 +88,8 @@ class Spool {
   uint64_t next_number_ = 0;
   uint64_t last_sequence_ = 0;
   uint64_t committed_ = 0;
+  // The newest frame that is not here.
+  uint64_t skipped_ = 0;
   bool refusing_ = false;
 };
 

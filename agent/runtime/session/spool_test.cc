@@ -106,6 +106,23 @@ TEST(IsOwnFileTest, LinksAndWhatOthersCanChangeAreNot) {
   ::unlink(path.c_str());
 }
 
+TEST_F(SpoolTest, BehindWhatIsNotHereNothingIsUntilThatIsCommitted) {
+  std::unique_ptr<Spool> spool = Open();
+  ASSERT_TRUE(Append(spool.get(), 1).ok());
+  spool->Skip(2);
+  EXPECT_FALSE(Append(spool.get(), 3).ok());
+  spool->Committed(1);
+  EXPECT_FALSE(Append(spool.get(), 4).ok()) << "2 may be lost with us";
+  spool->Committed(3);
+  EXPECT_FALSE(Append(spool.get(), 5).ok()) << "nor was 4 here";
+  spool->Committed(5);
+  ASSERT_TRUE(Append(spool.get(), 6).ok());
+  spool.reset();
+  auto orphans = Find();
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(Sequences(orphans[0].get()), std::vector<uint64_t>{6});
+}
+
 TEST_F(SpoolTest, WhatADeadProcessLeftIsFoundAndRemoved) {
   std::unique_ptr<Spool> spool = Open();
   for (uint64_t i = 1; i <= 30; ++i) ASSERT_TRUE(Append(spool.get(), i).ok());

@@ -67,11 +67,13 @@ class RankSession:
         self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
         self._place_told = False
+        self._kept = False
         try:
             with _telling_of_the_collector():
                 self.native = _native.Session(self.address, run=self.run, rank=self._rank, config_json=config_json,
                                               framework=f"{framework.name} {framework.version}", config_path=config_path,
-                                              on_collector_missing=on_missing)
+                                              on_collector_missing=on_missing,
+                                              kept_directory="" if self.embedded is None else str(self.embedded.kept))
                 if self.embedded is not None:
                     self.embedded.connect(self.native)
         except BaseException:
@@ -116,12 +118,12 @@ class RankSession:
 
     def stop(self) -> None:
         """Recording off; what was recorded is on its way."""
-        self.native.stop()
+        self._kept = self.native.stop()
 
     def commit(self) -> None:
         """After stop(): what was recorded is safe with a private collector."""
         if self._exports is not None:
-            self._exports.commit()
+            self._exports.commit(self._kept)
 
     def fixed_path(self, plan: dict) -> Optional[str]:
         """Where trees go on to, where `plan` has another dump_path; None: it has no other."""

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/runtime/session/spool_delivery.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session/event_outbox.h"
+#include "agent/runtime/session/spool.h"
+#include "agent/runtime/session/spool_drain.h"
+#include "common/base/monotonic_time.h"
+#include "common/base/version.h"
+#include "common/io/file_system.h"
+#include "common/rpc/grpc_channel.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
+constexpr int kMaxDeliveryMessageBytes = 4 << 20;
+
+// The end of the deadline, and who has to be woken for it.
+class DeliveryClock {
+ public:
+  explicit DeliveryClock(absl::Duration deadline)
+      : end_(MonotonicAfter(deadline)) {}
+  void Wake() { outbox_.Wake(); }
+  // False: the time is over.
+  bool Wait(absl::Duration timeout) {
+    const absl::Duration left = Until(end_);
+    if (left <= absl::ZeroDuration()) return false;
+    outbox_.Wait(std::min(timeout, left));
+    return true;
+  }
+
+ private:
+  const MonotonicTime end_;
+  EventOutbox outbox_;
+};
+
+}  // namespace
+
+absl::StatusOr<SpoolDelivery> DeliverSpools(
+    const SpoolDeliveryOptions& options) {
+  const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  if (!file_system->List(options.directory).ok()) {
+    return absl::NotFoundError(
+        absl::StrCat("no directory ", options.directory, " that can be read"));
+  }
+  SpoolDelivery result;
+  const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
+      options.directory, file_system.get(), IsOwnFile, &result.passed_over);
+  if (orphans.empty()) return result;
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxDeliveryMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxDeliveryMessageBytes);
+  const std::shared_ptr<grpc::Channel> channel =
+      MakeChannel(options.collector, options.security, arguments);
+  const auto stub = v1::AgentService::NewStub(channel);
+  SpoolDrain::UploadStub upload_stub(channel);
+  DeliveryClock clock(options.deadline);
+  bool answered = false;
+  SpoolDrain drain(
+      stub.get(), &upload_stub, options.security, std::string(Version()),
+      [&clock] { clock.Wake(); },
+      [&clock](absl::Duration timeout) { return clock.Wait(timeout); },
+      [&answered] { answered = true; });
+  for (const auto& orphan : orphans) {
+    const MonotonicTime give_up = MonotonicAfter(options.patience);
+    absl::Status status = drain.Run(orphan.get());
+    while (absl::IsUnavailable(status) && MonotonicNow() < give_up &&
+           clock.Wait(kRetryInterval))
+      status = drain.Run(orphan.get());
+    if (status.ok()) {
+      result.delivered.push_back(orphan->identity());
+      continue;
+    }
+    if (absl::IsUnavailable(status) && !answered) return status;
+    result.left.push_back(
+        {orphan->identity(), absl::IsCancelled(status)
+                                 ? "the time is over"
+                                 : std::string(status.message())});
+  }
+  return result;
+}
+
+}  // namespace rankprobe

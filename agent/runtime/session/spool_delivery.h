@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings what dead processes left in a spool directory to a collector, without
+// a session of one's own: for `rankprobe deliver`, and with it for a private
+// collector whose user was killed.
+// Threads: the caller's, which waits for the network until the deadline.
+// Failure: what cannot be delivered stays where it is, and is said.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/channel_security.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+struct SpoolDeliveryOptions {
+  std::string directory;
+  // host:port
+  std::string collector;
+  ChannelSecurity security;
+  // For all of it.
+  absl::Duration deadline = absl::InfiniteDuration();
+  // How long a collector is looked for that does not answer.
+  absl::Duration patience = absl::Seconds(30);
+};
+
+struct SpoolDelivery {
+  std::vector<v1::Identity> delivered;
+  struct Left {
+    v1::Identity identity;
+    std::string reason;
+  };
+  std::vector<Left> left;
+  // Spools that others made or can change; they are not opened.
+  int passed_over = 0;
+};
+
+// NOT_FOUND: no such directory. UNAVAILABLE: no collector answers.
+absl::StatusOr<SpoolDelivery> DeliverSpools(
+    const SpoolDeliveryOptions& options);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_

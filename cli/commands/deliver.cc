@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// deliver: what processes that died left in a spool directory.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session/spool_delivery.h"
+#include "cli/app.h"
+#include "cli/exit_codes.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+std::string WhoseSpool(const v1::Identity& identity) {
+  const std::string rank =
+      identity.has_rank() ? absl::StrCat("rank ", identity.rank(), ", ") : "";
+  return VisibleText(absl::StrCat("run ", identity.run(), " ", rank, "pid ",
+                                  identity.pid(), " on ", identity.host()));
+}
+
+absl::Status Deliver(const Globals& globals, const std::string& directory,
+                     int* exit_code) {
+  SpoolDeliveryOptions options;
+  options.directory = directory;
+  options.collector = globals.collector;
+  options.security = globals.security;
+  options.patience = absl::Seconds(globals.timeout_seconds);
+  RP_ASSIGN_OR_RETURN(const SpoolDelivery done, DeliverSpools(options));
+  if (!done.left.empty() || done.passed_over > 0) *exit_code = kPartial;
+  if (globals.json) {
+    Print(stdout, "{\"delivered\": %d, \"left\": %d, \"passed_over\": %d}\n",
+          done.delivered.size(), done.left.size(), done.passed_over);
+    return absl::OkStatus();
+  }
+  for (const v1::Identity& identity : done.delivered)
+    Print(stdout, "delivered: %s\n", WhoseSpool(identity).c_str());
+  for (const SpoolDelivery::Left& left : done.left) {
+    Print(stdout, "left: %s: %s\n", WhoseSpool(left.identity).c_str(),
+          VisibleText(left.reason).c_str());
+  }
+  if (done.passed_over > 0) {
+    Print(stdout, "%d not opened: others made them or can change them\n",
+          done.passed_over);
+  }
+  if (done.delivered.empty() && done.left.empty() && done.passed_over == 0)
+    Print(stdout, "nothing to deliver in %s\n", directory.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterDeliverCommand(CLI::App* app, Globals* globals,
+                            ParsedCommand* command) {
+  CLI::App* const deliver = app->add_subcommand(
+      "deliver",
+      "send the collector what processes that were killed had kept in a spool "
+      "directory");
+  AddGlobals(deliver, globals);
+  auto directory = std::make_shared<std::string>();
+  deliver
+      ->add_option("directory", *directory,
+                   "their RANKPROBE_SPOOL; spools of processes that live are "
+                   "left alone")
+      ->required();
+  deliver->callback([command, directory] {
+    command->run = [directory](const Globals& g, int* code) {
+      return Deliver(g, *directory, code);
+    };
+  });
+}
+
+}  // namespace rankprobe
