@@ -125,7 +125,7 @@ def test_what_a_killed_process_kept_is_delivered(dump, collector, tmp_path) -> N
     assert len(children) == 2 and len(list(spool.glob("*.spool"))) == 2, killed.stderr
     nobody = collector.cli("deliver", str(tmp_path / "nowhere"), check=False)
     assert nobody.returncode == 4 and "no directory" in nobody.stderr
-    (spool / "ffffffffffffffff.00000000.spool").write_bytes(b"RPQ2" + bytes(100))
+    (spool / "ffffffffffffffff.00000000.spool").write_bytes(b"RPQ2" + b"\xff" * 100)
     (spool / "ffffffffffffffff.lock").touch()
     done = collector.cli("deliver", str(spool))
     assert sorted(line.split("pid ")[1].split()[0] for line in done.stdout.splitlines()) == sorted(children), done.stdout
@@ -196,7 +196,7 @@ def test_a_session_that_cannot_be_made_leaves_the_private_collector(dump, monkey
         raise RuntimeError("cannot be made")
 
     monkeypatch.delenv("RANKPROBE_COLLECTOR", raising=False)
-    monkeypatch.setattr("rankprobe._frontend.session._native.Session", raises)
+    monkeypatch.setattr("rankprobe.pytorch._session._native.Session", raises)
     with pytest.raises(TimeoutError, match="cannot be made") as caught:
         dump.debugger()
     assert type(caught.value).__name__ == "CollectorMissingError"

@@ -42,6 +42,16 @@ absl::Status AppendFrame(WritableFile* file, absl::string_view head,
   return file->Append(pieces);
 }
 
+absl::Status CheckRoom(const Spool::Options& options, FileSystem* file_system) {
+  if (options.min_free_bytes == 0) return absl::OkStatus();
+  const absl::StatusOr<uint64_t> free =
+      file_system->FreeBytes(options.directory);
+  if (!free.ok() || *free >= options.min_free_bytes + options.file_bytes)
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the disk of ", options.directory, " is full"));
+}
+
 }  // namespace
 
 Spool::Spool(const Options& options, const v1::Identity& identity,
@@ -57,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Spool>> Spool::Open(const Options& options,
                                                    const v1::Identity& identity,
                                                    FileSystem* file_system) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(options.directory));
+  RP_RETURN_IF_ERROR(CheckRoom(options, file_system));
   std::string lock_path = absl::StrCat(
       options.directory, "/", absl::StrFormat("%016x", identity.incarnation()),
       kLockSuffix);
@@ -68,14 +79,7 @@ absl::StatusOr<std::unique_ptr<Spool>> Spool::Open(const Options& options,
 
 absl::Status Spool::NextFile() {
   file_.reset();
-  if (options_.min_free_bytes > 0) {
-    const absl::StatusOr<uint64_t> free =
-        file_system_->FreeBytes(options_.directory);
-    if (free.ok() && *free < options_.min_free_bytes + options_.file_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the disk of ", options_.directory, " is full"));
-    }
-  }
+  RP_RETURN_IF_ERROR(CheckRoom(options_, file_system_));
   Part part;
   part.path = absl::StrCat(
       options_.directory, "/",

@@ -38,7 +38,8 @@ class Spool {
     std::string directory;
     uint64_t max_bytes = uint64_t{4} << 30;
     uint64_t file_bytes = 64 << 20;
-    // No new file where less than this would stay free.
+    // No file where less than this would stay free: RESOURCE_EXHAUSTED, of Open
+    // too.
     uint64_t min_free_bytes = 0;
     // Hello.incarnation_secret.
     std::string secret;
