@@ -13,7 +13,7 @@ RequestPacer::RequestPacer(Options options, const Clock* clock)
 
 bool RequestPacer::Enter(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const auto has_room = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return inside_ < static_cast<int>(limit_);
   };
   if (!left_.WaitFor(&mutex_, timeout, has_room)) return false;

@@ -58,7 +58,7 @@ void Output(const std::string& text) {
   Require(output.percent() >= -1 && output.percent() <= 100);
 }
 
-void Look(const std::string& bytes, const std::string& json) {
+void TensorLook(const std::string& bytes, const std::string& json) {
   v1::TensorLookRequest request;
   if (!Read(json, &request)) return;
   const auto look = LookAtTensor(request, bytes, bytes);
@@ -85,8 +85,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       rankprobe::Output(rest);
       break;
     default:
-      rankprobe::Look(rest.substr(0, kBytes),
-                      rest.substr(std::min(kBytes, rest.size())));
+      rankprobe::TensorLook(rest.substr(0, kBytes),
+                            rest.substr(std::min(kBytes, rest.size())));
   }
   return 0;
 }

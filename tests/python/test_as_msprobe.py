@@ -34,7 +34,7 @@ def serve():
         model(torch.ones(3, 4))
         debugger.stop()
         debugger.step()
-    print("module", PrecisionDebugger.__module__)
+    print("module", PrecisionDebugger.__module__, msprobe.__file__)
 
 if __name__ == "__main__":
     if sys.argv[2:] == ["child"]:

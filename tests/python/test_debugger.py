@@ -61,7 +61,7 @@ def test_bad_rank_id(dump, rank_id) -> None:
         dump.debugger().start(rank_id=rank_id)
 
 
-@pytest.mark.parametrize("step", [-1, 1.0, "0", True])
+@pytest.mark.parametrize("step", [-1, 1.0, "0", True, 2**63 - 2, 2**64])
 def test_bad_init_step(dump, step) -> None:
     with pytest.raises(InvalidParameterError, match="init step"):
         dump.debugger().set_init_step(step)

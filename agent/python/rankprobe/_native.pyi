@@ -211,6 +211,10 @@ def traced_module_call(callback: Any) -> ModuleCall:
 def mode_function(stand_ins: dict[Any, Any]) -> Callable[..., Any]:
     """__torch_function__ of a mode that calls stand_ins[func] for func."""
 
+def raise_later_if_programs(error: BaseException) -> bool:
+    """Whether `error`, which was caught, was raised by a signal handler of the program, or is no Exception: it is raised
+    again in the main thread, soon."""
+
 def parse_config(config_json: str) -> _ParsedConfig:
     """Raises ValueError naming every fault."""
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/program_error.h"
 
 namespace rankprobe {
 namespace {
@@ -93,7 +94,7 @@ PyObject* ApiGetAttribute(PyObject* self, PyObject* name) {
   PyObject* value = PyObject_GenericGetAttr(self, name);
   if (value != nullptr || PyErr_ExceptionMatches(PyExc_AttributeError) == 0)
     return value;
-  PyErr_Clear();
+  ClearOwnError();
   return PyObject_GetAttr(AsApi(self)->function, name);
 }
 
@@ -202,7 +203,7 @@ PyObject* CallMode(PyObject* stand_ins, PyObject* const* args,
   } else {
     PyObject* found = PyDict_GetItemWithError(stand_ins, function);
     if (found != nullptr) function = found;
-    PyErr_Clear();
+    ClearOwnError();
   }
   PyObject* keywords = count > 3 && args[3] != Py_None ? args[3] : nullptr;
   if (count > 2 && PyTuple_CheckExact(args[2]))

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/program_error.h"
 
 namespace py = pybind11;
 
@@ -24,7 +25,7 @@ Py_ssize_t KeywordCount(PyObject* keywords) {
 
 const char* KeywordName(PyObject* keywords, Py_ssize_t i) {
   const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(keywords, i));
-  if (name == nullptr) PyErr_Clear();
+  if (name == nullptr) ClearOwnError();
   return name == nullptr ? "" : name;
 }
 
@@ -45,7 +46,7 @@ QuietScope::QuietScope(const Capture& capture) : capture_(capture) {
       popped_ = PyRef();
     }
   }
-  PyErr_Clear();
+  ClearOwnError();
 }
 
 QuietScope::~QuietScope() {
@@ -54,7 +55,7 @@ QuietScope::~QuietScope() {
   const SavedError saved;
   const PyRef done = PyRef::Steal(
       PyObject_CallOneArg(capture_.torch().mode_push.get(), popped_.get()));
-  PyErr_Clear();
+  ClearOwnError();
 }
 
 bool QuietScope::Active() { return quiet_depth > 0; }
@@ -90,13 +91,21 @@ void Capture::Fault(const char* where) noexcept {
   if (PyErr_Occurred() != nullptr) {
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != nullptr) PyException_SetTraceback(value, trace);
+    if (value != nullptr && RaiseLaterIfPrograms(value)) {
+      Py_XDECREF(type);
+      Py_XDECREF(value);
+      Py_XDECREF(trace);
+      return;
+    }
     const PyRef text = PyRef::Steal(value ? PyObject_Repr(value) : nullptr);
     const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
     if (utf8 != nullptr) absl::StrAppend(&what, ": ", utf8);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(trace);
-    PyErr_Clear();
+    ClearOwnError();
   }
   ++faults_;
   recorder->ReportFault(what);
@@ -252,7 +261,7 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
                 : std::string_view(KeywordName(keywords, i - count)) == "p";
         if (is_p && PyNumber_Check(args[i]) && PyFloat_AsDouble(args[i]) == 0)
           return;
-        PyErr_Clear();
+        ClearOwnError();
       }
     }
     if (!torch_.calls_like_modules) {

@@ -12,6 +12,7 @@
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/node_hook.h"
+#include "agent/python/native/torch/program_error.h"
 
 namespace py = pybind11;
 
@@ -138,6 +139,10 @@ void RegisterCapture(py::module_& m) {
       },
       py::arg("stand_ins"),
       "__torch_function__ of a mode that calls stand_ins[func] for func.");
+  m.def(
+      "raise_later_if_programs",
+      [](const py::object& error) { return RaiseLaterIfPrograms(error.ptr()); },
+      py::arg("error"));
   m.def("parse_config", &ParseConfigDict, py::arg("config_json"));
   m.def("parse_api_list", &ParseApiListDict, py::arg("text"));
 }

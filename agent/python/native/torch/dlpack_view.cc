@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/dlpack_view.h"
 
+#include "agent/python/native/torch/program_error.h"
+
 namespace rankprobe {
 namespace {
 
@@ -79,7 +81,7 @@ bool DlpackView::Read(PyObject* tensor, v1::DType* dtype, uintptr_t* address,
   if (from_object_ == nullptr) return false;
   Tensor view = {};
   if (from_object_(tensor, &view) != 0) {
-    PyErr_Clear();
+    ClearOwnError();
     return false;
   }
   *dtype = DtypeOf(view.code, view.bits);

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "agent/python/native/torch/program_error.h"
+
 namespace py = pybind11;
 
 namespace rankprobe {
@@ -29,7 +31,7 @@ uint64_t NumberOf(PyObject* node) {
   const PyRef value = PyRef::Steal(PyObject_CallMethodNoArgs(node, name));
   uint64_t number = value ? PyLong_AsUnsignedLongLong(value.get()) : 0;
   if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();  // a node that cannot say it: somebody else's
+    ClearOwnError();  // a node that cannot say it: somebody else's
     number = 0;
   }
   return number;
@@ -169,7 +171,7 @@ GraphEdge GraphIndex::EdgeOf(PyObject* tensor) {
     edge.node = PyRef();
   }
   if (!edge.node || edge.node.get() == Py_None) {
-    PyErr_Clear();
+    ClearOwnError();
     return {};
   }
   edge.node = TheNode(std::move(edge.node));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/py_read.h"
 
+#include "agent/python/native/torch/program_error.h"
+
 namespace rankprobe {
 
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
@@ -20,11 +22,11 @@ std::string PyText(PyObject* object) {
   const char* data =
       text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
   if (data != nullptr) return std::string(data, static_cast<size_t>(size));
-  PyErr_Clear();
+  ClearOwnError();
   // Not UTF-8 (a lone surrogate): as Python would print it.
   const PyRef ascii = PyRef::Steal(text ? PyObject_ASCII(text.get()) : nullptr);
   data = ascii ? PyUnicode_AsUTF8AndSize(ascii.get(), &size) : nullptr;
-  PyErr_Clear();
+  ClearOwnError();
   return data == nullptr ? "" : std::string(data, static_cast<size_t>(size));
 }
 

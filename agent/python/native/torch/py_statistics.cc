@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "agent/python/native/torch/program_error.h"
+
 namespace rankprobe {
 
 void ReadPyStatistics(PyObject* four, v1::TensorStats* out) {
@@ -18,7 +20,7 @@ void ReadPyStatistics(PyObject* four, v1::TensorStats* out) {
     }
     const double wide = value == Py_None ? 0 : PyFloat_AsDouble(value);
     if (value != Py_None && PyErr_Occurred() == nullptr) set_float(wide);
-    PyErr_Clear();
+    ClearOwnError();
   };
   number(
       0, [&](double x) { out->set_max_f(x); },

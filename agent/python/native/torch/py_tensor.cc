@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "agent/python/native/torch/program_error.h"
 #include "agent/python/native/torch/py_read.h"
 #include "agent/python/native/torch/py_statistics.h"
 #include "agent/python/native/torch/py_value.h"
@@ -21,7 +22,7 @@ constexpr uintptr_t kDeviceStorage = uintptr_t{1} << 62;
 PyRef Referent(PyObject* weak) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject* alive = nullptr;
-  if (PyWeakref_GetRef(weak, &alive) < 0) PyErr_Clear();
+  if (PyWeakref_GetRef(weak, &alive) < 0) ClearOwnError();
   return PyRef::Steal(alive);
 #else
   PyObject* alive = PyWeakref_GetObject(weak);
@@ -42,7 +43,7 @@ uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
     if (alive && t.CallInt(t.data_ptr, alive.get(), &data)) {
       uint64_t unsigned_offset = 0;
       PyRef dtype = t.Get(t.dtype, alive.get());
-      if (!dtype) PyErr_Clear();
+      if (!dtype) ClearOwnError();
       if (dtype && t.CallInt(t.storage_offset, alive.get(), &unsigned_offset)) {
         offset = static_cast<int64_t>(unsigned_offset) *
                  static_cast<int64_t>(ElementSize(t.Dtype(dtype.get())));
@@ -51,7 +52,7 @@ uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
     }
   }
   life.weak = PyRef::Steal(PyWeakref_NewRef(tensor, nullptr));
-  if (!life.weak) PyErr_Clear();
+  if (!life.weak) ClearOwnError();
   life.token = next_++;
   return life.token;
 }
@@ -61,7 +62,7 @@ bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
   if (!t.IsTrue(t.is_cpu, tensor)) return false;
   const PyRef layout = t.Get(t.layout, tensor), dtype = t.Get(t.dtype, tensor);
   if (!layout || !dtype || layout.get() != t.strided.get()) {
-    PyErr_Clear();
+    ClearOwnError();
     return false;
   }
   out->dtype = t.Dtype(dtype.get());
@@ -69,7 +70,7 @@ bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
   if (!t.CallInt(t.data_ptr, tensor, &out->address)) return false;  // functorch
   if (!ReadInts(t.Get(t.shape, tensor).get(), &out->shape) ||
       !ReadInts(t.Call(t.stride, tensor).get(), &out->strides)) {
-    PyErr_Clear();
+    ClearOwnError();
     return false;
   }
   return true;
@@ -90,7 +91,7 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
   const PyRef conjugate = complex ? t.Call(t.is_conj, tensor) : PyRef();
   if (!negative || negative.get() != Py_False ||
       (complex && (!conjugate || conjugate.get() != Py_False))) {
-    PyErr_Clear();
+    ClearOwnError();
     return false;
   }
   out->requires_grad = t.IsTrue(t.requires_grad, tensor);
@@ -121,7 +122,7 @@ uintptr_t ValueReader::Storage(PyObject* tensor) const {
     return 0;
   }
   const PyRef dtype = t.Get(t.dtype, tensor);
-  if (!dtype) PyErr_Clear();
+  if (!dtype) ClearOwnError();
   return dtype ? address - offset * ElementSize(t.Dtype(dtype.get())) : 0;
 }
 
@@ -136,7 +137,7 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
       torch_->describe.get(), "OiL", tensor, static_cast<int>(mode.needs),
       mode.reuse ? tokens_->device_generation() : int64_t{-1}));
   if (!said || !PyDict_Check(said.get())) {
-    PyErr_Clear();
+    ClearOwnError();
     return false;
   }
   const auto get = [&](const char* key) {
@@ -158,7 +159,7 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
   if (PyObject* stats = get("stats"); stats != nullptr)
     ReadPyStatistics(stats, out->summary->mutable_stats());
   if (!ReadInts(get("shape"), &out->shape)) {
-    PyErr_Clear();
+    ClearOwnError();
     return false;
   }
   out->requires_grad = get("requires_grad") == Py_True;
@@ -183,13 +184,13 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
       placement->set_reduce_op(reduce);
       placement->set_split_factor(split_factor);
     }
-    PyErr_Clear();
+    ClearOwnError();
   }
   if (PyObject* whole = get("global_shape"); whole != nullptr) {
     absl::InlinedVector<int64_t, 6> sizes;
     if (ReadInts(whole, &sizes))
       out->summary->mutable_global_shape()->Assign(sizes.begin(), sizes.end());
-    PyErr_Clear();
+    ClearOwnError();
   }
   PyObject* address = get("address");
   if (PyObject* slot = get("slot"); slot != nullptr) {
@@ -216,7 +217,7 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
     out->keep = PyRef::Share(get("keep"));
     if (!ReadInts(get("strides"), &out->strides) ||
         out->strides.size() != out->shape.size()) {
-      PyErr_Clear();
+      ClearOwnError();
       return false;
     }
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "agent/python/native/torch/program_error.h"
 #include "agent/python/native/torch/py_read.h"
 #include "common/records/cut_value.h"
 
@@ -106,7 +107,7 @@ void BigInt(PyObject* object, const std::string& type, v1::Value* out) {
   const PyRef bits =
       PyRef::Steal(PyObject_CallMethod(object, "bit_length", nullptr));
   const long long count = bits ? PyLong_AsLongLong(bits.get()) : -1;
-  PyErr_Clear();
+  ClearOwnError();
   // To within one: the digits themselves take quadratic time.
   const auto digits = static_cast<uint64_t>(
       static_cast<double>(std::max(count, 0LL)) * 0.30102999566398120 + 1);
@@ -163,7 +164,7 @@ PyValue Slice(PyObject* slice) {
         PyRef::Steal(part == Py_None ? nullptr : PyNumber_Index(part));
     if (index) number = PyLong_AsLongLong(index.get());
     if (!index || PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
+      ClearOwnError();
       nulls |= bit;
       number = 0;
     }
@@ -289,7 +290,7 @@ PyValue ValueReader::ReadDict(PyObject* object, ReadMode mode,
     Charge(out.names.back().size(), budget);
     out.items.push_back(ReadValue(item.get(), mode, nullptr, budget));
   }
-  PyErr_Clear();
+  ClearOwnError();
   return out;
 }
 
@@ -303,7 +304,7 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
     v1::Value value;
     value.mutable_object()->set_kind(v1::ObjectLeaf::KIND_TORCH_SIZE);
     absl::InlinedVector<int64_t, 6> sizes;
-    if (!ReadInts(object, &sizes)) PyErr_Clear();
+    if (!ReadInts(object, &sizes)) ClearOwnError();
     for (const int64_t size : sizes) value.mutable_object()->add_ints(size);
     return Leaf(std::move(value));
   }
@@ -323,7 +324,7 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
       PyObject_CallFunctionObjArgs(t.convert.get(), object, nullptr));
   if (!simple || !PyTuple_Check(simple.get()) ||
       PyTuple_GET_SIZE(simple.get()) < 2) {
-    PyErr_Clear();
+    ClearOwnError();
     return PyValue();
   }
   const auto part = [&](Py_ssize_t i) {
@@ -341,7 +342,7 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
     value.mutable_object()->set_kind(v1::ObjectLeaf::KIND_PROCESS_GROUP);
     value.mutable_object()->set_text(PyText(part(2)));
     absl::InlinedVector<int64_t, 6> ranks;
-    if (!ReadInts(part(1), &ranks)) PyErr_Clear();
+    if (!ReadInts(part(1), &ranks)) ClearOwnError();
     for (const int64_t rank : ranks) value.mutable_object()->add_ints(rank);
     return Leaf(std::move(value));
   }
@@ -357,7 +358,7 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
     op->set_peer(PyLong_AsLongLong(part(3)));
     op->set_tag(PyLong_AsLongLong(part(4)));
     op->set_group_id(PyText(part(5)));
-    PyErr_Clear();
+    ClearOwnError();
     return out;
   }
   if (tag == "tensor") {  // described already: ndarray

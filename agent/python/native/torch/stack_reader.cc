@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/python/native/torch/program_error.h"
 
 namespace rankprobe {
 namespace {
@@ -17,7 +18,7 @@ std::string Utf8(PyObject* text) {
   const char* data =
       text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, &size);
   if (data == nullptr) {
-    PyErr_Clear();
+    ClearOwnError();
     return "";
   }
   return std::string(data, static_cast<size_t>(size));
@@ -51,7 +52,7 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
   if (!source || source.get() == Py_None) {
-    PyErr_Clear();
+    ClearOwnError();
     return &line;
   }
   line.dropped = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/torch_bindings.h"
 
+#include "agent/python/native/torch/program_error.h"
 #include "common/tensor/dtype.h"
 
 namespace py = pybind11;
@@ -83,7 +84,7 @@ bool TorchBindings::GetInt(const PyRef& property, PyObject* object,
   const PyRef value = Get(property, object);
   *out = value ? PyLong_AsLongLong(value.get()) : -1;
   if (PyErr_Occurred() == nullptr) return true;
-  PyErr_Clear();
+  ClearOwnError();
   return false;
 }
 
@@ -92,13 +93,13 @@ bool TorchBindings::CallInt(const PyRef& method, PyObject* object,
   const PyRef value = Call(method, object);
   *out = value ? PyLong_AsUnsignedLongLong(value.get()) : 0;
   if (PyErr_Occurred() == nullptr) return true;
-  PyErr_Clear();
+  ClearOwnError();
   return false;
 }
 
 bool TorchBindings::IsTrue(const PyRef& property, PyObject* object) {
   const PyRef value = Get(property, object);
-  if (!value) PyErr_Clear();
+  if (!value) ClearOwnError();
   return value && value.get() == Py_True;
 }
 
@@ -106,13 +107,13 @@ bool TorchBindings::IsLeaf(PyObject* node) const {
   if (accumulator_type != nullptr) return Py_TYPE(node) == accumulator_type;
   const PyRef leaf =
       PyRef::Steal(PyObject_CallMethod(node, "is_leaf", nullptr));
-  if (!leaf) PyErr_Clear();
+  if (!leaf) ClearOwnError();
   return leaf && leaf.get() == Py_True;
 }
 
 bool TorchBindings::GradEnabled() const {
   const PyRef value = PyRef::Steal(PyObject_CallNoArgs(is_grad_enabled.get()));
-  if (!value) PyErr_Clear();
+  if (!value) ClearOwnError();
   return value && value.get() == Py_True;
 }
 

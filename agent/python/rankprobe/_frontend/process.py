@@ -9,6 +9,7 @@ import time
 import warnings
 from typing import Any, Optional
 
+from rankprobe import _native
 from rankprobe._frontend.framework import Framework
 from rankprobe._say import say
 
@@ -18,7 +19,10 @@ _MAX_WARNING = 4000
 
 
 def report_fault(capture: Any, where: str, error: BaseException) -> None:
-    """To the dump; whatever the error or a name in `where` holds, nothing comes of it for the training."""
+    """To the dump; whatever the error or a name in `where` holds, nothing comes of it for the training. What a signal
+    handler of the program raised while our code ran is none of ours: the program gets it."""
+    if _native.raise_later_if_programs(error):
+        return
     try:
         said = repr(error)
     except Exception:  # noqa: BLE001 - an exception of the program's that cannot be shown

@@ -66,6 +66,7 @@ class _Loader(importlib.abc.Loader):
             for name in _NAMES[module.__name__]:
                 setattr(module, name, getattr(ours, _OTHER_NAMES.get(name, name)))
         module.__all__ = list(_NAMES[module.__name__])
+        module.__file__ = __file__  # programs say where it comes from
 
         def __getattr__(name):
             raise AttributeError(_missing(f"{module.__name__}.{name}"))

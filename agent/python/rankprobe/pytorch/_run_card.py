@@ -363,6 +363,7 @@ class RunCard:
         try:
             return [(part, _text(name), _text(value)) for part, name, value in source()]
         except Exception as error:  # noqa: BLE001 - the training must not notice
+            _native.raise_later_if_programs(error)
             return [(section, "(not recorded)", type(error).__name__)]
         finally:
             self._capture.leave_quiet()

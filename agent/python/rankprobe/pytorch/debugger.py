@@ -34,6 +34,8 @@ from rankprobe.pytorch._process import FRAMEWORK, InstanceOfProcess, check_torch
 from rankprobe.pytorch._run_card import RunCard
 from rankprobe.pytorch._wrap_ops import WrapOps, wanted
 
+# The collector takes steps up to 2**53, which JSON's numbers hold exactly; this leaves room to train.
+_MAX_INIT_STEP = 2**52
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 
 
@@ -156,8 +158,8 @@ class PrecisionDebugger:
     def set_init_step(cls, step: int) -> None:
         """The number of the first step, >= 0. Before the loop."""
         self = cls._get("set_init_step")
-        if not _config.is_int(step) or step < 0:
-            raise InvalidParameterError(f"init step must be an int >= 0, not {step!r}")
+        if not _config.is_int(step) or not 0 <= step <= _MAX_INIT_STEP:
+            raise InvalidParameterError(f"init step must be an int, 0 to {_MAX_INIT_STEP}, not {step!r}")
         if not self._inert:
             self._session.native.set_init_step(step)
         self._steps.set_first(step)
