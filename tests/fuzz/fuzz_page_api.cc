@@ -35,9 +35,10 @@ void Job(const std::string& json) {
   for (const std::string& argument : command->arguments) {
     places = places || argument == "--";
     if (places) continue;
-    for (const char* const option : {"--output", "--tar", "--server-dir"}) {
-      Require(!absl::StartsWith(argument, option) ||
-              absl::StrContains(argument, "=/directory/out"));
+    const std::string name = argument.substr(0, argument.find('='));
+    for (const char* const option :
+         {"--output", "--output_path", "--tar", "--server-dir"}) {
+      Require(name != option || absl::StrContains(argument, "=/directory/out"));
     }
     for (const char* const option :
          {"--collector", "--token", "--tls", "--force", "--resume"}) {
