@@ -14,14 +14,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/io/file_system.h"
-#include "dump_format/step_view.h"
 
 namespace rankprobe {
 
-// Empty when there is nothing to say of any tensor. A pure function.
-std::string TensorNotesJson(const StepView& view);
-
-// The same of rows that are known to be written, and of nothing else.
+// The text of rows that are known to be written, and of nothing else. A pure
+// function; tensor_notes_json.h has that of recorded calls.
 std::string WrittenNotesJson(absl::Span<const std::string> rows);
 
 struct TensorNote {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "dump_format/tensor_notes_json.h"
 #include "dump_format/testing/testing_files.h"
 #include "gtest/gtest.h"
 

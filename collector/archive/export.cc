@@ -33,7 +33,7 @@
 #include "dump_format/manifest.h"
 #include "dump_format/npy_writer.h"
 #include "dump_format/pt_writer.h"
-#include "dump_format/tensor_notes.h"
+#include "dump_format/tensor_notes_json.h"
 
 namespace rankprobe {
 namespace {

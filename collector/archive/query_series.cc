@@ -115,16 +115,16 @@ class Series : public StatisticsVisitor {
     double value = 0;
     uint64_t count = 0;
     void Add(double number, v1::GridReducer reducer) {
-      if (count++ == 0) {
-        value = number;
-      } else if (reducer == v1::GRID_REDUCER_MEAN) {
+      if (count++ > 0 && reducer == v1::GRID_REDUCER_MEAN) {
         value += number;
-      } else if (!std::isnan(value) &&
-                 (std::isnan(number) ||
-                  (reducer == v1::GRID_REDUCER_MIN ? number < value
-                                                   : number > value))) {
+      } else if (count == 1 || Beats(number, reducer)) {
         value = number;
       }
+    }
+    // NaN beats all.
+    bool Beats(double number, v1::GridReducer reducer) const {
+      if (std::isnan(value) || std::isnan(number)) return !std::isnan(value);
+      return reducer == v1::GRID_REDUCER_MIN ? number < value : number > value;
     }
   };
   struct SeriesOfName {
