@@ -117,10 +117,12 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   RP_RETURN_IF_ERROR(CheckWhole(done_came));
   RP_RETURN_IF_ERROR(files->Finish());
   // run:NAME@STEP stands where a step directory may stand. A range of steps has
-  // no directory of that name and stays the whole tree.
+  // no directory of that name and stays the whole tree. Who asks for statistics
+  // alone speaks of ranks, whose names are those of directories in a step.
   const std::string one_step = absl::StrCat(directory, "/step", step);
   const std::string one_rank = absl::StrCat(one_step, "/rank", rank);
-  path_ = !rank.empty() && file_system_->Exists(one_rank)   ? one_rank
+  const bool by_rank = !rank.empty() && content != Content::kStatistics;
+  path_ = by_rank && file_system_->Exists(one_rank)         ? one_rank
           : !step.empty() && file_system_->Exists(one_step) ? one_step
                                                             : directory;
   return absl::OkStatus();

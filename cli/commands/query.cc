@@ -153,7 +153,7 @@ class GridPrinter {
         first_bad,
         flags_.heat ? "" : Sparkline(numbers, kPlotWidth)};
     if (!flags_.heat) {
-      table_.Add(std::move(line));
+      table_.Add(line);
       return;
     }
     scale_.Add(numbers);
@@ -164,7 +164,7 @@ class GridPrinter {
   void AddHeat() {
     for (auto& [line, numbers] : waiting_) {
       line.back() = HeatRow(numbers, scale_, kPlotWidth);
-      table_.Add(std::move(line));
+      table_.Add(line);
     }
   }
 

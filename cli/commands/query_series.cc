@@ -135,6 +135,7 @@ class SeriesPrinter {
     const int high = Extreme(row.largest(), /*smallest=*/false);
     const int astray = Extreme(row.deviation(), /*smallest=*/false);
     std::vector<std::optional<double>> plot;
+    plot.reserve(static_cast<size_t>(columns()));
     for (int i = 0; i < columns(); ++i)
       plot.push_back(CellOf(row.deviation(), i));
     table_.Add({row.name(), text(row.smallest(), low),

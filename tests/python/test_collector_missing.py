@@ -196,7 +196,7 @@ def test_a_session_that_cannot_be_made_leaves_the_private_collector(dump, monkey
         raise RuntimeError("cannot be made")
 
     monkeypatch.delenv("RANKPROBE_COLLECTOR", raising=False)
-    monkeypatch.setattr("rankprobe.pytorch._session._native.Session", raises)
+    monkeypatch.setattr("rankprobe._frontend.session._native.Session", raises)
     with pytest.raises(TimeoutError, match="cannot be made") as caught:
         dump.debugger()
     assert type(caught.value).__name__ == "CollectorMissingError"

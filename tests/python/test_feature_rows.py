@@ -18,8 +18,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from rankprobe._frontend import config as _config
 from rankprobe.pytorch import (InterfaceUsageError, InvalidParameterError, PrecisionDebugger, module_dump,
-                               module_dump_end, _config)
+                               module_dump_end)
 from rankprobe.pytorch._api_list import load_list
 from small_net import Net
 

@@ -242,7 +242,7 @@ def test_zero_code_and_asked_over_steps(tmp_path, collector) -> None:
     ({"values": []}, {}, "monitor.values: []"), ({"data_mode": ["forward"]}, {}, "monitor.data_mode: [\"forward\"]"),
 ], ids=str)
 def test_a_bad_section_is_refused_by_name(tmp_path, monitor, fields, fault) -> None:
-    from rankprobe.pytorch import _config as configs
+    from rankprobe._frontend import config as configs
     from rankprobe.pytorch import _errors
 
     with pytest.raises(_errors.InvalidParameterError) as raised:
@@ -251,7 +251,7 @@ def test_a_bad_section_is_refused_by_name(tmp_path, monitor, fields, fault) -> N
 
 
 def test_another_level_is_told_to_mean_nothing(tmp_path) -> None:
-    from rankprobe.pytorch import _config as configs
+    from rankprobe._frontend import config as configs
 
     plan, warnings = configs.parse(_config(tmp_path, {}, level="mix").read_text())
     assert plan["level"] == "L0" and plan["monitor"]["every"] == 50
