@@ -2,6 +2,7 @@
 #include "collector/archive/step_summary.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -94,7 +95,7 @@ double NumberAt(const char* data, size_t width, bool floating) {
 
 // Equal bit by bit: a NaN equals itself, 0 is not -0.
 bool SameBits(double a, double b) {
-  return std::memcmp(&a, &b, sizeof(a)) == 0;
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
 void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,

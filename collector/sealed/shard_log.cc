@@ -19,8 +19,9 @@ constexpr size_t kEntriesListed = 1000;
 
 }  // namespace
 
-ShardLog::ShardLog(std::string directory, std::string run, std::string shard,
-                   ObjectStore* store, FileSystem* file_system)
+ShardLog::ShardLog(const std::string& directory, std::string run,
+                   std::string shard, ObjectStore* store,
+                   FileSystem* file_system)
     : directory_(absl::StrCat(directory, "/", sealed::RunKey(run))),
       run_(std::move(run)),
       run_key_(sealed::RunKey(run_)),

@@ -34,7 +34,7 @@ namespace rankprobe {
 
 class ShardLog {
  public:
-  ShardLog(std::string directory, std::string run, std::string shard,
+  ShardLog(const std::string& directory, std::string run, std::string shard,
            ObjectStore* store, FileSystem* file_system);
 
   // Reads stored/ from its beginning, then what the store's log has behind it (a
