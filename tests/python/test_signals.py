@@ -52,6 +52,8 @@ SCRIPT = textwrap.dedent("""
 @pytest.mark.parametrize("kind", ["Limit", "TimeoutError", "KeyboardInterrupt", "SystemExit"])
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_no_exception_of_a_handler_is_lost(tmp_path: pathlib.Path, level: str, kind: str) -> None:
+    if level == "mix" and torch.__version__.startswith("1."):
+        pytest.skip("the function mode of PyTorch 1.13 is Python code, which an exception at the wrong moment leaves half done")
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "RANKPROBE_COLLECTOR")}
     done = subprocess.run([sys.executable, "-c", SCRIPT, kind, level, tmp_path / "dump"], capture_output=True, text=True,
                           timeout=300, env={**environment, "RANKPROBE_BIN_DIR": str(harness.BIN),
