@@ -86,7 +86,8 @@ TEST(SummaryTileTest, WhatIsReadBackIsWhatWasPutIn) {
     }
     // No cut is taken for a whole row that says something else.
     for (size_t size = 0; size < bytes.size(); ++size) {
-      const auto cut = SummaryTileView::Parse(bytes.substr(0, size), level, 3);
+      const std::string part = bytes.substr(0, size);  // the view is of it
+      const auto cut = SummaryTileView::Parse(part, level, 3);
       if (cut.ok()) cut->Reduce(~uint64_t{0}, SummaryStat::kAll);
     }
     std::string other = bytes;
