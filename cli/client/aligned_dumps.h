@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "analysis/align/align.h"
-#include "cli/client/scratch_directory.h"
 #include "common/io/file_system.h"
+#include "common/io/scratch_directory.h"
 
 namespace rankprobe {
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/dump_input.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -35,7 +34,7 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
   // Else the @ is of the run's name.
   if (at != absl::string_view::npos &&
       (absl::IsNotFound(status) || absl::IsInvalidArgument(status))) {
-    input.DeleteTemporary();
+    input.scratch_.reset();
     const absl::Status whole =
         input.Download(globals, std::string(rest), /*place=*/"", content);
     if (absl::IsNotFound(whole)) return status;
@@ -46,29 +45,12 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
   return input;
 }
 
-DumpInput::DumpInput(DumpInput&& other) noexcept
-    : file_system_(other.file_system_),
-      path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, "")) {}
-
-DumpInput::~DumpInput() { DeleteTemporary(); }
-
-void DumpInput::DeleteTemporary() {
-  if (!temporary_.empty()) (void)file_system_->DeleteTree(temporary_);
-  temporary_.clear();
-}
-
 absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                                  const std::string& place, Content content) {
-  const char* const base = std::getenv("TMPDIR");
-  std::string pattern = absl::StrCat(
-      base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(pattern, ": ", std::strerror(errno)));
-  }
-  temporary_ = pattern;
-  const std::string directory = temporary_ + "/dump";
+  RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
+                      ScratchDirectory::Make(file_system_));
+  scratch_.emplace(std::move(scratch));
+  const std::string directory = scratch_->path() + "/dump";
   v1::ExportRequest request;
   request.set_takes_files(true);
   request.set_run(run);

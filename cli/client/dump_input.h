@@ -5,12 +5,14 @@
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 
-#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "cli/client/client.h"
 #include "common/io/file_system.h"
+#include "common/io/scratch_directory.h"
 
 namespace rankprobe {
 
@@ -22,14 +24,10 @@ class DumpInput {
                                         const Globals& globals,
                                         const std::string& name,
                                         Content content = Content::kAll);
-  DumpInput(DumpInput&& other) noexcept;
-  DumpInput& operator=(DumpInput&&) = delete;
-  ~DumpInput();
 
   const std::string& path() const { return path_; }
 
  private:
-  void DeleteTemporary();
   DumpInput(FileSystem* file_system, std::string path)
       : file_system_(file_system), path_(std::move(path)) {}
   absl::Status Download(const Globals& globals, const std::string& run,
@@ -37,7 +35,8 @@ class DumpInput {
 
   FileSystem* const file_system_;
   std::string path_;
-  std::string temporary_;
+  // Of a run.
+  std::optional<ScratchDirectory> scratch_;
 };
 
 }  // namespace rankprobe

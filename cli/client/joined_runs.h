@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "analysis/layout/joined_dumps.h"
-#include "cli/client/scratch_directory.h"
 #include "common/io/file_system.h"
+#include "common/io/scratch_directory.h"
 
 namespace rankprobe {
 

@@ -20,11 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
-#include "cli/client/scratch_directory.h"
 #include "cli/flags/numbers.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 #include "common/io/file_system.h"
+#include "common/io/scratch_directory.h"
 #include "common/text/json_text.h"
 #include "web/view_server.h"
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -15,42 +14,13 @@
 #include "analysis/graph_view/graph_visualize.h"
 #include "common/base/status_macros.h"
 #include "common/io/confined_file_system.h"
+#include "common/io/scratch_directory.h"
 #include "common/text/json_text.h"
 
 namespace rankprobe {
 namespace {
 
 constexpr size_t kMostBuilt = 8;
-
-// A directory of this process alone; it goes with the object.
-class PrivateDirectory {
- public:
-  PrivateDirectory() = default;
-  PrivateDirectory(const PrivateDirectory&) = delete;
-  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
-  ~PrivateDirectory() {
-    if (path_.empty()) return;
-    (void)::unlink(file().c_str());
-    (void)::unlink(absl::StrCat(file(), ".part").c_str());
-    (void)::rmdir(path_.c_str());
-  }
-  absl::Status Make() {
-    const char* const base = std::getenv("TMPDIR");
-    std::string pattern = absl::StrCat(
-        base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(pattern, ": ", std::strerror(errno)));
-    }
-    path_ = std::move(pattern);
-    return absl::OkStatus();
-  }
-  const std::string& path() const { return path_; }
-  std::string file() const { return absl::StrCat(path_, "/graph.vis.db"); }
-
- private:
-  std::string path_;
-};
 
 std::string KeyOf(const GraphRequest& request) {
   return absl::StrCat(request.target, "\n", request.reference, "\n",
@@ -91,8 +61,10 @@ absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
 absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
     const GraphRequest& request,
     const std::function<void(size_t, size_t)>& progress) {
-  PrivateDirectory scratch;
-  RP_RETURN_IF_ERROR(scratch.Make());
+  const std::unique_ptr<FileSystem> unconfined = NewPosixFileSystem();
+  RP_ASSIGN_OR_RETURN(const ScratchDirectory scratch,
+                      ScratchDirectory::Make(unconfined.get()));
+  const std::string graph = absl::StrCat(scratch.path(), "/graph.vis.db");
   std::vector<std::string> roots = {scratch.path()};
   if (root_ != nullptr) roots.push_back(root_->directory());
   std::vector<std::unique_ptr<FetchedDump>> fetched;
@@ -130,12 +102,12 @@ absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
                       NewConfinedFileSystem(roots));
   RP_ASSIGN_OR_RETURN(
       const analysis::VisualizeResult result,
-      analysis::Visualize(files.get(), options, scratch.file(), progress));
+      analysis::Visualize(files.get(), options, graph, progress));
   Entry entry;
-  Descriptor file(::open(scratch.file().c_str(), O_RDONLY | O_CLOEXEC));
+  Descriptor file(::open(graph.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.ok()) {
     return absl::UnavailableError(
-        absl::StrCat(scratch.file(), ": ", std::strerror(errno)));
+        absl::StrCat(graph, ": ", std::strerror(errno)));
   }
   entry.file = std::make_shared<const Descriptor>(std::move(file));
   std::string warnings;

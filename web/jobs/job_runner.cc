@@ -4,13 +4,11 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +16,7 @@
 #include "common/base/monotonic_time.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
+#include "common/io/scratch_directory.h"
 #include "web/jobs/job_output.h"
 
 namespace rankprobe {
@@ -29,37 +28,37 @@ constexpr size_t kMaxListedFiles = 256;
 
 int64_t NowNanos(const Clock& clock) { return absl::ToUnixNanos(clock.Now()); }
 
-// What lies below it; gone files count nothing.
-uint64_t BytesBelow(const std::string& directory) {
+// Regular files below `directory`: name from there and size. Gone ones are none.
+void ForEachFileBelow(
+    const std::string& directory,
+    absl::FunctionRef<void(std::string name, uint64_t bytes)> take) {
   namespace fs = std::filesystem;
-  uint64_t bytes = 0;
   std::error_code ignored;
   fs::recursive_directory_iterator at(directory, ignored);
   for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
     std::error_code gone;
     if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
     const uintmax_t size = at->file_size(gone);
-    if (!gone) bytes += size;
+    if (!gone) take(at->path().string().substr(directory.size() + 1), size);
   }
+}
+
+uint64_t BytesBelow(const std::string& directory) {
+  uint64_t bytes = 0;
+  ForEachFileBelow(directory, [&bytes](const std::string&, uint64_t size) {
+    bytes += size;
+  });
   return bytes;
 }
 
-// Regular files below `directory`, by their names from there.
 std::vector<v1::JobFile> FilesBelow(const std::string& directory) {
-  namespace fs = std::filesystem;
   std::vector<v1::JobFile> files;
-  std::error_code ignored;
-  fs::recursive_directory_iterator at(directory, ignored);
-  for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
-    std::error_code gone;
-    if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
-    const uintmax_t size = at->file_size(gone);
-    if (gone || files.size() >= kMaxListedFiles) continue;
-    v1::JobFile file;
-    file.set_name(at->path().string().substr(directory.size() + 1));
+  ForEachFileBelow(directory, [&files](std::string name, uint64_t size) {
+    if (files.size() >= kMaxListedFiles) return;
+    v1::JobFile& file = files.emplace_back();
+    file.set_name(std::move(name));
     file.set_length_bytes(size);
-    files.push_back(std::move(file));
-  }
+  });
   std::sort(files.begin(), files.end(),
             [](const auto& a, const auto& b) { return a.name() < b.name(); });
   return files;
@@ -89,26 +88,10 @@ bool IsOver(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
-// Goes with the last who needs what lies in it.
-struct JobDirectory {
-  explicit JobDirectory(FileSystem* files) : file_system(files) {}
-  JobDirectory(const JobDirectory&) = delete;
-  JobDirectory& operator=(const JobDirectory&) = delete;
-  ~JobDirectory() {
-    if (!path.empty()) (void)file_system->DeleteTree(path);
-  }
-
-  FileSystem* const file_system;
-  std::string path;
-};
-
 }  // namespace
 
 // Guarded by the runner's mutex, but what is const.
 struct JobRunner::Job {
-  explicit Job(FileSystem* file_system)
-      : directory(std::make_shared<JobDirectory>(file_system)) {}
-
   v1::JobInfo info;
   JobOutput output;
   JobCommand command;
@@ -116,7 +99,8 @@ struct JobRunner::Job {
   std::string why;
   int64_t ended_ns = 0;  // monotonic
   std::shared_ptr<ChildProcess> child;
-  const std::shared_ptr<JobDirectory> directory;
+  // Goes with the last who needs what lies in it.
+  std::shared_ptr<const ScratchDirectory> directory;
 };
 
 JobRunner::JobRunner(JobRunnerOptions options, FileSystem* file_system,
@@ -144,15 +128,9 @@ JobRunner::~JobRunner() {
 absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
   if (options_.program.empty())
     return absl::UnimplementedError("this server does no jobs");
-  auto job = std::make_shared<Job>(file_system_);
-  const char* const base = std::getenv("TMPDIR");
-  std::string pattern =
-      absl::StrCat(!options_.directory.empty() ? options_.directory.c_str()
-                   : base == nullptr || *base == '\0' ? "/tmp"
-                                                      : base,
-                   "/rankprobe_job_XXXXXX");
+  auto job = std::make_shared<Job>();
   // A page asks much that is wrong; it costs no directory.
-  RP_RETURN_IF_ERROR(ToCommand(spec, pattern).status());
+  RP_RETURN_IF_ERROR(ToCommand(spec, ScratchDirectory::Parent()).status());
   const absl::MutexLock lock(&mutex_);
   v1::JobSpec same = spec;
   same.clear_reuse();
@@ -177,12 +155,11 @@ absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting, " jobs wait already: wait for them, or cancel some"));
   }
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(pattern, ": ", std::strerror(errno)));
-  }
-  job->directory->path = pattern;
-  RP_ASSIGN_OR_RETURN(job->command, ToCommand(spec, pattern));
+  RP_ASSIGN_OR_RETURN(ScratchDirectory directory,
+                      ScratchDirectory::Make(file_system_, options_.directory));
+  job->directory =
+      std::make_shared<const ScratchDirectory>(std::move(directory));
+  RP_ASSIGN_OR_RETURN(job->command, ToCommand(spec, job->directory->path()));
   job->info.set_id(
       absl::StrCat(++begun_, "-", absl::BytesToHexString(RandomBytes(4))));
   *job->info.mutable_spec() = same;
@@ -255,7 +232,7 @@ absl::StatusOr<JobRunner::File> JobRunner::FindFile(
   for (const v1::JobFile& file : job->info.files()) {
     if (file.name() != name) continue;
     File out;
-    out.path_ = absl::StrCat(job->directory->path, "/out/", name);
+    out.path_ = absl::StrCat(job->directory->path(), "/out/", name);
     out.keeps_ = job->directory;
     return out;
   }
@@ -288,10 +265,10 @@ v1::JobInfo JobRunner::InfoOf(const Job& job) const {
   v1::JobInfo info = job.info;
   info.set_stage(job.output.stage());
   info.set_percent(job.output.percent());
-  info.set_messages(
-      Shown(absl::StrCat(job.output.messages(), job.why), job.directory->path));
+  info.set_messages(Shown(absl::StrCat(job.output.messages(), job.why),
+                          job.directory->path()));
   if (IsOver(info.state()))
-    info.set_report_json(Shown(job.output.answer(), job.directory->path));
+    info.set_report_json(Shown(job.output.answer(), job.directory->path()));
   return info;
 }
 
@@ -322,7 +299,7 @@ void JobRunner::Work() {
 }
 
 absl::Status JobRunner::Prepare(Job* job, const JobCommand& command) {
-  const std::string& directory = job->directory->path;
+  const std::string& directory = job->directory->path();
   for (const char* const part : {"/out", "/in", "/tmp"}) {
     RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory + part));
   }
@@ -338,13 +315,13 @@ absl::Status JobRunner::Prepare(Job* job, const JobCommand& command) {
 }
 
 bool JobRunner::Overspends(const Job& job) const {
-  if (BytesBelow(job.directory->path) > options_.max_job_bytes) return true;
-  const auto free = file_system_->FreeBytes(job.directory->path);
+  if (BytesBelow(job.directory->path()) > options_.max_job_bytes) return true;
+  const auto free = file_system_->FreeBytes(job.directory->path());
   return free.ok() && *free < options_.min_free_bytes;
 }
 
 void JobRunner::Run(const JobPointer& job) {
-  const std::string& directory = job->directory->path;
+  const std::string& directory = job->directory->path();
   JobCommand command;
   {
     const absl::MutexLock lock(&mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/client/scratch_directory.h"
+#include "common/io/scratch_directory.h"
 
 #include <cerrno>
 #include <cstdlib>
@@ -9,11 +9,15 @@
 
 namespace rankprobe {
 
+std::string ScratchDirectory::Parent() {
+  const char* const named = std::getenv("TMPDIR");
+  return named == nullptr || *named == '\0' ? "/tmp" : named;
+}
+
 absl::StatusOr<ScratchDirectory> ScratchDirectory::Make(
-    FileSystem* file_system) {
-  const char* const base = std::getenv("TMPDIR");
-  std::string pattern = absl::StrCat(
-      base == nullptr || *base == '\0' ? "/tmp" : base, "/rankprobe_XXXXXX");
+    FileSystem* file_system, const std::string& parent) {
+  std::string pattern =
+      absl::StrCat(parent.empty() ? Parent() : parent, "/rankprobe_XXXXXX");
   if (::mkdtemp(pattern.data()) == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat(pattern, ": ", std::strerror(errno)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory under TMPDIR that goes with the object, with what lies in it. Not
-// thread-safe.
-#ifndef RANKPROBE_CLI_CLIENT_SCRATCH_DIRECTORY_H_
-#define RANKPROBE_CLI_CLIENT_SCRATCH_DIRECTORY_H_
+// A directory of this process alone that goes with the object, with what lies
+// in it. Not thread-safe.
+#ifndef RANKPROBE_COMMON_IO_SCRATCH_DIRECTORY_H_
+#define RANKPROBE_COMMON_IO_SCRATCH_DIRECTORY_H_
 
 #include <string>
 #include <utility>
@@ -14,8 +14,12 @@ namespace rankprobe {
 
 class ScratchDirectory {
  public:
-  // RESOURCE_EXHAUSTED when it cannot be made.
-  static absl::StatusOr<ScratchDirectory> Make(FileSystem* file_system);
+  // In `parent`; empty: in that of Parent(). RESOURCE_EXHAUSTED when it cannot
+  // be made.
+  static absl::StatusOr<ScratchDirectory> Make(FileSystem* file_system,
+                                               const std::string& parent = "");
+  // TMPDIR, /tmp without one.
+  static std::string Parent();
   ScratchDirectory(ScratchDirectory&& other) noexcept
       : file_system_(other.file_system_),
         path_(std::exchange(other.path_, "")) {}
@@ -36,4 +40,4 @@ class ScratchDirectory {
 
 }  // namespace rankprobe
 
-#endif  // RANKPROBE_CLI_CLIENT_SCRATCH_DIRECTORY_H_
+#endif  // RANKPROBE_COMMON_IO_SCRATCH_DIRECTORY_H_
