@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
+#include "cli/client/grid_reply.h"
 #include "cli/commands/query_series.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
@@ -100,22 +101,13 @@ class GridPrinter {
       Print(stdout, "%d of %d tensors have no %s\n", head_.tensors_without(),
             head_.tensors(), flags_.statistic);
     }
-    if (head_.incomplete_rank_steps() + head_.deleted_rank_steps() > 0) {
-      Print(
-          stdout,
-          "of %d rank-steps %d are not whole, %d more were deleted: rankprobe "
-          "ledger\n",
-          head_.rank_steps(), head_.incomplete_rank_steps(),
-          head_.deleted_rank_steps());
-    }
+    Print(stdout, "%s", Lines{NotWholeText(head_)});
   }
 
-  int columns() const { return head_.first_steps_size(); }
-  bool whole() const {
-    return head_.incomplete_rank_steps() + head_.deleted_rank_steps() == 0;
-  }
+  const v1::GridHead& head() const { return head_; }
 
  private:
+  int columns() const { return head_.first_steps_size(); }
   std::string ReduceText() const {
     return flags_.reduce == v1::GRID_REDUCER_MAX   ? "largest"
            : flags_.reduce == v1::GRID_REDUCER_MIN ? "smallest"
@@ -203,30 +195,18 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   client.Prepare(&context, /*extra_seconds=*/3600);
   const auto reader = client.archive->QueryGrid(&context, request);
   GridPrinter printer(globals, flags);
-  bool has_head = false;
-  for (v1::GridReply reply; reader->Read(&reply);) {
-    // What a collector sends may be anything.
-    const v1::GridHead& head = reply.head();
-    const v1::GridRow& row = reply.row();
-    const int columns = printer.columns();
-    if (reply.has_head() && !has_head &&
-        head.first_steps_size() == head.last_steps_size()) {
-      printer.Head(head);
-      has_head = true;
-    } else if (has_head && reply.has_row() && row.cells_size() == columns &&
-               row.counts_size() == columns &&
-               row.non_finite_size() == columns) {
-      printer.Row(row);
-    } else {
-      context.TryCancel();
-      return absl::DataLossError("the collector's answer cannot be read");
-    }
-  }
-  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
-  if (!has_head)
-    return absl::DataLossError("the collector's answer has no beginning");
+  RP_RETURN_IF_ERROR(ReadGridReply(
+      client, &context, reader.get(),
+      [&](const v1::GridHead& head) { printer.Head(head); },
+      [&](const v1::GridRow& row, int columns) {
+        if (row.cells_size() != columns || row.counts_size() != columns ||
+            row.non_finite_size() != columns)
+          return false;
+        printer.Row(row);
+        return true;
+      }));
   printer.Finish();
-  if (!printer.whole()) *exit_code = kPartial;
+  if (!IsWhole(printer.head())) *exit_code = kPartial;
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/client/client.h"
+#include "cli/client/grid_reply.h"
 #include "cli/exit_codes.h"
 #include "cli/output/grid_text.h"
 #include "cli/output/output.h"
@@ -88,21 +89,13 @@ class SeriesPrinter {
     }
     if (head_.tensors() == 0)
       Print(stdout, "no tensor matches in %d recorded steps\n", head_.steps());
-    if (!whole()) {
-      Print(stdout,
-            "of %d rank-steps %d are not whole, %d more were deleted: "
-            "rankprobe ledger\n",
-            head_.rank_steps(), head_.incomplete_rank_steps(),
-            head_.deleted_rank_steps());
-    }
+    Print(stdout, "%s", Lines{NotWholeText(head_)});
   }
 
-  int columns() const { return head_.first_steps_size(); }
-  bool whole() const {
-    return head_.incomplete_rank_steps() + head_.deleted_rank_steps() == 0;
-  }
+  const v1::GridHead& head() const { return head_; }
 
  private:
+  int columns() const { return head_.first_steps_size(); }
   void CsvLines(const v1::SeriesRow& row) {
     const auto number = [](const v1::GridRow& of, int column) {
       const std::optional<double> cell = CellOf(of, column);
@@ -167,30 +160,18 @@ absl::Status PrintOverRanks(const Globals& globals,
   client.Prepare(&context, /*extra_seconds=*/3600);
   const auto reader = client.archive->QuerySeries(&context, request);
   SeriesPrinter printer(globals, limit, csv);
-  bool has_head = false;
-  for (v1::SeriesReply reply; reader->Read(&reply);) {
-    // What a collector sends may be anything.
-    const v1::GridHead& head = reply.head();
-    const v1::SeriesRow& row = reply.row();
-    const int columns = printer.columns();
-    if (reply.has_head() && !has_head &&
-        head.first_steps_size() == head.last_steps_size()) {
-      printer.Head(head);
-      has_head = true;
-    } else if (has_head && reply.has_row() && Fits(row.smallest(), columns) &&
-               Fits(row.largest(), columns) && Fits(row.median(), columns) &&
-               Fits(row.deviation(), columns)) {
-      printer.Row(row);
-    } else {
-      context.TryCancel();
-      return absl::DataLossError("the collector's answer cannot be read");
-    }
-  }
-  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
-  if (!has_head)
-    return absl::DataLossError("the collector's answer has no beginning");
+  RP_RETURN_IF_ERROR(ReadGridReply(
+      client, &context, reader.get(),
+      [&](const v1::GridHead& head) { printer.Head(head); },
+      [&](const v1::SeriesRow& row, int columns) {
+        if (!Fits(row.smallest(), columns) || !Fits(row.largest(), columns) ||
+            !Fits(row.median(), columns) || !Fits(row.deviation(), columns))
+          return false;
+        printer.Row(row);
+        return true;
+      }));
   printer.Finish();
-  if (!printer.whole()) *exit_code = kPartial;
+  if (!IsWhole(printer.head())) *exit_code = kPartial;
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/app.h"
+#include "cli/client/grid_reply.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
@@ -44,27 +45,16 @@ absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
   // The collector goes through the records of the steps, however many.
   client.Prepare(&context, /*extra_seconds=*/3600);
   const auto reader = client.archive->QueryGrid(&context, request);
-  bool has_head = false;
-  for (v1::GridReply reply; reader->Read(&reply);) {
-    const int columns = head->first_steps_size();
-    const v1::GridRow& row = reply.row();
-    if (reply.has_head() && !has_head &&
-        reply.head().first_steps_size() == reply.head().last_steps_size()) {
-      *head = reply.head();
-      has_head = true;
-    } else if (has_head && reply.has_row() && row.cells_size() == columns &&
-               row.counts_size() == columns && row.ranks_size() == columns &&
-               row.non_finite_size() == columns) {
-      take(row);
-    } else {
-      context.TryCancel();
-      return absl::DataLossError("the collector's answer cannot be read");
-    }
-  }
-  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
-  if (!has_head)
-    return absl::DataLossError("the collector's answer has no beginning");
-  return absl::OkStatus();
+  return ReadGridReply(
+      client, &context, reader.get(),
+      [head](const v1::GridHead& came) { *head = came; },
+      [&take](const v1::GridRow& row, int columns) {
+        if (row.cells_size() != columns || row.counts_size() != columns ||
+            row.ranks_size() != columns || row.non_finite_size() != columns)
+          return false;
+        take(row);
+        return true;
+      });
 }
 
 absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,

@@ -27,6 +27,18 @@ std::string StepsText(const v1::GridHead& head, int column) {
                             head.last_steps(column));
 }
 
+bool IsWhole(const v1::GridHead& head) {
+  return head.incomplete_rank_steps() + head.deleted_rank_steps() == 0;
+}
+
+std::string NotWholeText(const v1::GridHead& head) {
+  if (IsWhole(head)) return "";
+  return absl::StrCat("of ", head.rank_steps(), " rank-steps ",
+                      head.incomplete_rank_steps(), " are not whole, ",
+                      head.deleted_rank_steps(),
+                      " more were deleted: rankprobe ledger\n");
+}
+
 std::string CsvField(const std::string& text) {
   const std::string visible = VisibleText(text);
   const bool formula = !visible.empty() && std::string("=+-@").find(

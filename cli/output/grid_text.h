@@ -17,6 +17,10 @@ std::string ExactText(double value);
 std::string ShortText(const std::optional<double>& value);
 // "17", or "16-31".
 std::string StepsText(const v1::GridHead& head, int column);
+// Whether all steps of the answer were recorded whole and are still there.
+bool IsWhole(const v1::GridHead& head);
+// The line that says what is not, for a person; empty: nothing.
+std::string NotWholeText(const v1::GridHead& head);
 // A field of a csv file, whatever a name holds; one that a spreadsheet would
 // take for a formula is text.
 std::string CsvField(const std::string& text);

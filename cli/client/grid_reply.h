@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer to a question over steps (QueryGrid, QuerySeries): one head, then
+// rows that have its columns.
+#ifndef RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
+#define RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/status/status.h"
+#include "cli/client/client.h"
+#include "common/base/status_macros.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+// `take_head(head)`, then `take_row(row, columns)` for each, which is false for
+// a row that has not so many columns. DATA_LOSS for what is no such answer: a
+// collector may send anything.
+template <typename Reply, typename TakeHead, typename TakeRow>
+absl::Status ReadGridReply(const Client& client, grpc::ClientContext* context,
+                           grpc::ClientReader<Reply>* reader,
+                           const TakeHead& take_head, const TakeRow& take_row) {
+  bool has_head = false;
+  int columns = 0;
+  for (Reply reply; reader->Read(&reply);) {
+    const v1::GridHead& head = reply.head();
+    if (reply.has_head() && !has_head &&
+        head.first_steps_size() == head.last_steps_size()) {
+      has_head = true;
+      columns = head.first_steps_size();
+      take_head(head);
+    } else if (!has_head || !reply.has_row() ||
+               !take_row(reply.row(), columns)) {
+      context->TryCancel();
+      return absl::DataLossError("the collector's answer cannot be read");
+    }
+  }
+  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  if (!has_head)
+    return absl::DataLossError("the collector's answer has no beginning");
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
