@@ -155,6 +155,11 @@ JobRunnerOptions JobsAs(const Globals& globals) {
 }
 
 absl::Status View(const Globals& globals, const ViewFlags& flags) {
+  if (!globals.object_store.empty()) {
+    return absl::InvalidArgumentError(
+        "rankprobe view asks a collector: start rankprobed --role reader "
+        "--object-store URL, and name it with --collector");
+  }
   // Waited for below; blocked before any thread starts.
   sigset_t ends;
   sigemptyset(&ends);
@@ -172,14 +177,16 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   options.timeout_seconds = globals.timeout_seconds;
   GraphOptions graphs;
   graphs.root = flags.root;
+  JobRunnerOptions jobs;  // without a collector there are none
   if (!options.collector.empty()) {
+    jobs = JobsAs(globals);
     graphs.fetch_run = [&globals](const std::string& name) {
       return FetchedRun::Fetch(globals, name);
     };
   }
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<ViewServer> view,
                       ViewServer::Start(flags.port, std::move(options),
-                                        std::move(graphs), JobsAs(globals)));
+                                        std::move(graphs), std::move(jobs)));
   if (globals.json) {
     PrintJson(absl::StrCat("{\"address\":", JsonString(view->address()), "}"));
   } else {

@@ -137,9 +137,7 @@ class Gateway::Call {
     } else if (lines == 0) {
       SendError(status, reply_);
     } else {
-      (void)reply_->Write(absl::StrCat(
-          ErrorJson(absl::StatusCodeToString(status.code()), status.message()),
-          "\n"));
+      (void)reply_->Write(absl::StrCat(ErrorJson(status), "\n"));
     }
   }
 
@@ -270,15 +268,18 @@ Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
   archive_ = v1::ArchiveService::NewStub(channel);
 }
 
+absl::Status Gateway::CheckCollector() const {
+  if (!options_.collector.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "rankprobe view has no collector: start it with --collector HOST:PORT");
+}
+
 void Gateway::Answer(absl::string_view method, const std::string& body,
                      HttpReply* reply) const {
   for (const Row& row : Rows()) {
     if (method != row.name) continue;
-    if (options_.collector.empty()) {
-      SendError(absl::FailedPreconditionError(
-                    "rankprobe view has no collector: start it with "
-                    "--collector HOST:PORT"),
-                reply);
+    if (const absl::Status status = CheckCollector(); !status.ok()) {
+      SendError(status, reply);
       return;
     }
     Call call(*this, body, reply);
@@ -290,6 +291,7 @@ void Gateway::Answer(absl::string_view method, const std::string& body,
 
 absl::Status Gateway::ReadTensor(const v1::GetTensorRequest& request,
                                  HttpReply* reply, std::string* bytes) const {
+  RP_RETURN_IF_ERROR(CheckCollector());
   const std::string no_body;
   return Call(*this, no_body, reply).ReadTensor(request, bytes);
 }

@@ -58,6 +58,8 @@ class Gateway {
  private:
   struct Row;
   class Call;
+  // FAILED_PRECONDITION: there is none to call.
+  absl::Status CheckCollector() const;
   static const std::vector<Row>& Rows();
 
   const GatewayOptions options_;

@@ -32,12 +32,6 @@ absl::Status FromJson(const std::string& body,
       absl::string_view(status.message().data(), status.message().size())));
 }
 
-void SendError(const absl::Status& status, HttpReply* reply) {
-  reply->Send(
-      HttpStatusOf(status.code()), kJsonType,
-      ErrorJson(absl::StatusCodeToString(status.code()), status.message()));
-}
-
 void SendMessage(const google::protobuf::Message& message, HttpReply* reply) {
   std::string json;
   if (const absl::Status status = ToJson(message, &json); !status.ok()) {

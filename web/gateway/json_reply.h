@@ -21,8 +21,6 @@ absl::Status ToJson(const google::protobuf::Message& message,
 absl::Status FromJson(const std::string& body,
                       google::protobuf::Message* message);
 
-void SendError(const absl::Status& status, HttpReply* reply);
-
 // As JSON; a message that cannot be written is an error.
 void SendMessage(const google::protobuf::Message& message, HttpReply* reply);
 

@@ -14,12 +14,6 @@
 namespace rankprobe {
 namespace {
 
-void SendStatus(const absl::Status& status, HttpReply* reply) {
-  reply->Send(
-      HttpStatusOf(status.code()), kJsonType,
-      ErrorJson(absl::StatusCodeToString(status.code()), status.message()));
-}
-
 // True as soon as the client has gone, while it lives.
 class GoneFlag {
  public:
@@ -70,7 +64,7 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
                           HttpReply* reply) const {
   const absl::StatusOr<GraphRequest> request = ParseGraphRequest(body);
   if (!request.ok()) {
-    SendStatus(request.status(), reply);
+    SendError(request.status(), reply);
     return;
   }
   if (method == "Build") {
@@ -82,7 +76,7 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
   if (answer.ok()) {
     reply->Send(200, kJsonType, *std::move(answer));
   } else {
-    SendStatus(answer.status(), reply);
+    SendError(answer.status(), reply);
   }
 }
 
@@ -251,15 +245,12 @@ void GraphService::Build(const GraphRequest& request, HttpReply* reply) const {
   };
   const auto built = builder_->Build(request, request.again, progress);
   if (!built.ok() && !begun) {
-    SendStatus(built.status(), reply);
+    SendError(built.status(), reply);
     return;
   }
   if (!begun) reply->Begin(200, kJsonLinesType);
   (void)reply->Write(absl::StrCat(
-      built.ok() ? built->json
-                 : ErrorJson(absl::StatusCodeToString(built.status().code()),
-                             built.status().message()),
-      "\n"));
+      built.ok() ? built->json : ErrorJson(built.status()), "\n"));
 }
 
 }  // namespace rankprobe

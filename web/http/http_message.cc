@@ -76,6 +76,14 @@ std::string ErrorJson(absl::string_view code, absl::string_view message) {
                       ",\"message\":", JsonString(message), "}}");
 }
 
+std::string ErrorJson(const absl::Status& status) {
+  return ErrorJson(absl::StatusCodeToString(status.code()), status.message());
+}
+
+void SendError(const absl::Status& status, HttpReply* reply) {
+  reply->Send(HttpStatusOf(status.code()), kJsonType, ErrorJson(status));
+}
+
 std::string ResponseHead(int status, absl::string_view content_type,
                          const size_t* content_length, bool close) {
   return absl::StrCat(

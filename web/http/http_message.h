@@ -50,6 +50,9 @@ int HttpStatusOf(absl::StatusCode code);
 
 // {"error":{"code":"NOT_FOUND","message":".."}}, the body of every failure.
 std::string ErrorJson(absl::string_view code, absl::string_view message);
+std::string ErrorJson(const absl::Status& status);
+// The whole answer of a failure.
+void SendError(const absl::Status& status, HttpReply* reply);
 
 // Status line and header of an answer, with what tells a browser to run, load,
 // frame, guess and keep nothing but what this server has sent. No length:

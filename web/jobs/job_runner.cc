@@ -213,12 +213,15 @@ absl::StatusOr<v1::JobInfo> JobRunner::Cancel(const std::string& id) {
 
 absl::Status JobRunner::Delete(const std::string& id) {
   RP_RETURN_IF_ERROR(Cancel(id).status());
+  JobPointer gone;  // its directory goes without the lock
   const absl::MutexLock lock(&mutex_);
-  jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(),
-                             [&id](const JobPointer& job) {
-                               return job->info.id() == id;
-                             }),
-              jobs_.end());
+  const auto job =
+      std::find_if(jobs_.begin(), jobs_.end(), [&id](const JobPointer& one) {
+        return one->info.id() == id;
+      });
+  if (job == jobs_.end()) return absl::OkStatus();
+  gone = std::move(*job);
+  jobs_.erase(job);
   return absl::OkStatus();
 }
 
@@ -267,8 +270,6 @@ v1::JobInfo JobRunner::InfoOf(const Job& job) const {
   info.set_percent(job.output.percent());
   info.set_messages(Shown(absl::StrCat(job.output.messages(), job.why),
                           job.directory->path()));
-  if (IsOver(info.state()))
-    info.set_report_json(Shown(job.output.answer(), job.directory->path()));
   return info;
 }
 
