@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/rpc/grpc_channel.h"
 #include "common/text/json_text.h"

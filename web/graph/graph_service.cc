@@ -249,8 +249,8 @@ void GraphService::Build(const GraphRequest& request, HttpReply* reply) const {
     return;
   }
   if (!begun) reply->Begin(200, kJsonLinesType);
-  (void)reply->Write(absl::StrCat(
-      built.ok() ? built->json : ErrorJson(built.status()), "\n"));
+  (void)reply->Write(
+      absl::StrCat(built.ok() ? built->json : ErrorJson(built.status()), "\n"));
 }
 
 }  // namespace rankprobe

@@ -215,10 +215,9 @@ absl::Status JobRunner::Delete(const std::string& id) {
   RP_RETURN_IF_ERROR(Cancel(id).status());
   JobPointer gone;  // its directory goes without the lock
   const absl::MutexLock lock(&mutex_);
-  const auto job =
-      std::find_if(jobs_.begin(), jobs_.end(), [&id](const JobPointer& one) {
-        return one->info.id() == id;
-      });
+  const auto job = std::find_if(
+      jobs_.begin(), jobs_.end(),
+      [&id](const JobPointer& one) { return one->info.id() == id; });
   if (job == jobs_.end()) return absl::OkStatus();
   gone = std::move(*job);
   jobs_.erase(job);
