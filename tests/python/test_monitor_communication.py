@@ -45,8 +45,9 @@ for step in range(3):
     late = torch.full((2,), rank + 1.0)
     work = dist.all_reduce(late, op=dist.ReduceOp.MAX, async_op=True)
     dist.broadcast(tensor=torch.full((5,), float(rank)), src=1)
-    into = torch.empty(2)
-    dist.reduce_scatter_tensor(into, torch.arange(4.0))
+    if not torch.__version__.startswith("1."):  # whose gloo has none
+        into = torch.empty(2)
+        dist.reduce_scatter_tensor(into, torch.arange(4.0))
     work.wait()
     if rank == 0:
         dist.send(torch.arange(4.0), 1)
@@ -118,9 +119,10 @@ def test_each_call_has_its_values_before_and_after(tmp_path) -> None:
             _is(late["output"][0], [2.0, 2.0])
             _is(calls["Distributed.broadcast.0.forward"]["input_kwargs"]["tensor"], [float(rank)] * 5)
             _is(calls["Distributed.broadcast.0.forward"]["output"][0], [1.0] * 5)
-            scatter = calls["Distributed.reduce_scatter_tensor.0.forward"]
-            _is(scatter["input_args"][1], [0.0, 1.0, 2.0, 3.0])
-            _is(scatter["output"][0], [4.0 * rank, 4.0 * rank + 2.0])
+            if not torch.__version__.startswith("1."):
+                scatter = calls["Distributed.reduce_scatter_tensor.0.forward"]
+                _is(scatter["input_args"][1], [0.0, 1.0, 2.0, 3.0])
+                _is(scatter["output"][0], [4.0 * rank, 4.0 * rank + 2.0])
             one = calls[f"Distributed.{'recv' if rank else 'send'}.0.forward"]
             _is(one["output" if rank else "input_args"][0], [0.0, 1.0, 2.0, 3.0])
         assert reduced[0] == reduced[1] and all(reduced[0])

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import warnings
 
 import pytest
 import torch
+
+import harness
 
 STEPS = [{"a": 5, "b": 3}, {"a": 1}, {"b": 1, "a": 1}]
 
@@ -216,6 +219,7 @@ def test_a_running_program_is_switched_on_for_one_request(dump, collector, monke
     monkeypatch.setenv("RANKPROBE_RUN", "live")
     debugger = dump.debugger(dump_enable=False)
     _serve(debugger)
+    turn = itertools.count()
 
     def enable(*words: str):
         return collector.cli("enable", "--run", "live", "--no-wait", *words, check=False)
@@ -226,14 +230,29 @@ def test_a_running_program_is_switched_on_for_one_request(dump, collector, monke
     assert refused.returncode == 2 and "256 bytes" in refused.stderr
     assert 'of request "b" only (a job that names no requests is recorded whole)' in enable("--request", "b").stdout
     assert "no other steps" in collector.cli("explain", "--run", "live").stdout
+
+    def recorded() -> dict:
+        """The rows of what was recorded, by the request it was recorded of."""
+        out = tmp_path / f"out{next(turn)}"
+        collector.cli("export", "--run", "live", "-o", str(out), check=False)
+        rows = {}
+        for directory in out.glob("step*/*/"):
+            (told,) = json.loads((directory / "requests.json").read_text())
+            rows.setdefault(told["recorded"], set()).add(_shape(directory)[0])
+        return rows
+
+    def serve_until(request, rows) -> None:
+        """A switch is in force some steps after it was made, as the collector's answer says: how many is the machine's affair."""
+        def has_them() -> bool:
+            _serve(debugger, STEPS)
+            return recorded().get(request, set()) >= rows
+        harness.wait_for(has_them, 60, f"steps of request {request}")
+
     with pytest.warns(RuntimeWarning, match="request_id 'b' is not among"):
-        _serve(debugger, STEPS * 4)
+        serve_until("b", {3, 1})
+        _serve(debugger, STEPS)
+    assert set(recorded()) == {"b"}
     assert "only" not in enable("--all-requests").stdout
-    _serve(debugger, STEPS * 4)
+    serve_until(None, {8, 1, 2})
     debugger.close()
-    collector.cli("export", "--run", "live", "-o", str(tmp_path / "out"))
-    recorded = {}
-    for directory in (tmp_path / "out").glob("step*/*/"):
-        (told,) = json.loads((directory / "requests.json").read_text())
-        recorded.setdefault(told["recorded"], set()).add(_shape(directory)[0])
-    assert recorded == {"b": {3, 1}, None: {8, 1, 2}}
+    assert recorded() == {"b": {3, 1}, None: {8, 1, 2}}

@@ -174,9 +174,7 @@ v1::JobList JobRunner::List() const {
   const absl::MutexLock lock(&mutex_);
   v1::JobList list;
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
-    v1::JobInfo* const info = list.add_jobs();
-    *info = InfoOf(**job);
-    info->clear_report_json();
+    *list.add_jobs() = InfoOf(**job);
   }
   list.set_most_running(static_cast<uint32_t>(options_.most_running));
   list.set_most_kept(static_cast<uint32_t>(options_.most_kept));
