@@ -70,6 +70,7 @@ int Main(int argc, char** argv) {
   if (const char* const address = std::getenv("RANKPROBE_COLLECTOR");
       address != nullptr && *address != '\0') {
     globals.collector = address;
+    globals.collector_in_environment = true;
   }
   ParsedCommand command;
   const Manual manual = CliManual();

@@ -21,6 +21,8 @@ namespace rankprobe {
 // What every verb shares.
 struct Globals {
   std::string collector = "127.0.0.1:7411";
+  // By RANKPROBE_COLLECTOR, whatever the address.
+  bool collector_in_environment = false;
   bool json = false;
   double timeout_seconds = 30;
   ChannelSecurityFiles files;

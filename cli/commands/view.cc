@@ -169,8 +169,8 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
 
   GatewayOptions options;
   // A directory alone is looked at without a collector, unless one is named.
-  const bool named = globals.collector != Globals().collector;
-  if (flags.root.empty() || named || flags.collector_given) {
+  if (flags.root.empty() || flags.collector_given ||
+      globals.collector_in_environment) {
     options.collector = globals.collector;
   }
   options.security = globals.security;

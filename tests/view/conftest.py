@@ -96,8 +96,9 @@ class Training:
 class View:
     """A `rankprobe view` process."""
 
-    def __init__(self, *flags: object) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "RANKPROBE_COLLECTOR"}
+    def __init__(self, *flags: object, collector: str = "") -> None:
+        """`collector`: the address in RANKPROBE_COLLECTOR."""
+        environment = {**os.environ, "RANKPROBE_COLLECTOR": collector}
         self.process = subprocess.Popen([harness.BIN / "rankprobe", "view", "--no-open", *map(str, flags)], stdout=subprocess.PIPE, text=True,
                                         env=environment)
         self.address = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", self.process.stdout.readline())[0]

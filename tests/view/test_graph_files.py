@@ -9,11 +9,13 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import urllib.error
+import urllib.request
 
 import graphs
 import harness
 import pytest
-from conftest import PICTURES, open_page
+from conftest import PICTURES, View, open_page
 from graph_fixtures import RELU, ask, details, files, open_graph, page, root, say  # noqa: F401
 from graphs import Boxes
 
@@ -150,3 +152,33 @@ def test_no_graph_is_wider_than_the_screen(page, files) -> None:
 def test_a_directory_that_is_not_there_is_one_line(tmp_path) -> None:
     said = subprocess.run([harness.BIN / "rankprobe", "view", "--no-open", "--root", tmp_path / "none"], capture_output=True, text=True, timeout=60)
     assert said.returncode != 0 and said.stdout == "" and len(said.stderr.strip().splitlines()) == 1 and "none" in said.stderr
+
+
+def _post(view: View, method: str, body: dict | None) -> tuple[int, str]:
+    """The answer of a method, and its status."""
+    request = urllib.request.Request(f"{view.origin}/api/v1/{method}", None if body is None else json.dumps(body).encode(),
+                                     {"Content-Type": "application/json", "Authorization": f"Bearer {view.token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("method, body, said", [
+    ("ArchiveService/ListRuns", {}, "has no collector"),
+    ("TensorLook", {"tensor": {"run": "r", "digest": "AAAA", "lengthBytes": 8, "dtype": "DTYPE_FLOAT32", "shape": [2]}, "bins": 8}, "has no collector"),
+    ("JobStart", {"command": "scan", "options": {"run": "r"}}, "does no jobs")])
+def test_what_needs_a_collector_says_so_where_there_is_none(files, method: str, body: dict, said: str) -> None:
+    status, answer = _post(files, method, body)
+    assert status != 200 and said in answer
+    assert files.process.poll() is None and _post(files, "about", None)[0] == 200
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:7411"], ids=["none", "the address that is the default"])
+def test_a_collector_is_named_by_the_environment(root, address: str) -> None:
+    view = View("--root", root, collector=address)
+    try:
+        assert json.loads(_post(view, "about", None)[1])["collector"] == address
+    finally:
+        view.stop()

@@ -185,7 +185,11 @@ absl::StatusOr<v1::JobInfo> JobRunner::Get(const std::string& id) const {
   const absl::MutexLock lock(&mutex_);
   const JobPointer job = Find(id);
   if (job == nullptr) return absl::NotFoundError("there is no such job");
-  return InfoOf(*job);
+  v1::JobInfo info = InfoOf(*job);
+  // Of one at work it is a part, which nobody can read.
+  if (IsOver(info.state()))
+    info.set_report_json(Shown(job->output.answer(), job->directory->path()));
+  return info;
 }
 
 absl::StatusOr<v1::JobInfo> JobRunner::Cancel(const std::string& id) {
@@ -246,19 +250,21 @@ JobRunner::JobPointer JobRunner::Find(const std::string& id) const {
   return nullptr;
 }
 
-void JobRunner::Forget() {
+std::vector<JobRunner::JobPointer> JobRunner::Forget() {
   auto over = std::count_if(
       jobs_.begin(), jobs_.end(),
       [](const JobPointer& job) { return IsOver(job->info.state()); });
-  for (auto job = jobs_.begin();
-       job != jobs_.end() && static_cast<size_t>(over) > options_.most_kept;) {
-    if (!IsOver((*job)->info.state())) {
-      ++job;
-      continue;
+  std::vector<JobPointer> gone;
+  std::erase_if(jobs_, [&](const JobPointer& job) {
+    if (static_cast<size_t>(over) <= options_.most_kept ||
+        !IsOver(job->info.state())) {
+      return false;
     }
-    job = jobs_.erase(job);
     --over;
-  }
+    gone.push_back(job);
+    return true;
+  });
+  return gone;
 }
 
 v1::JobInfo JobRunner::InfoOf(const Job& job) const {
@@ -291,8 +297,9 @@ void JobRunner::Work() {
       job->info.set_started_unix_ns(NowNanos(*clock_));
     }
     Run(job);
+    std::vector<JobPointer> gone;  // their directories go without the lock
     const absl::MutexLock lock(&mutex_);
-    Forget();
+    gone = Forget();
   }
 }
 

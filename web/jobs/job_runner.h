@@ -10,7 +10,6 @@
 #ifndef RANKPROBE_WEB_JOBS_JOB_RUNNER_H_
 #define RANKPROBE_WEB_JOBS_JOB_RUNNER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -87,7 +86,9 @@ class JobRunner {
 
   JobPointer Find(const std::string& id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the oldest ended ones off the list; their directories go with the
+  // last pointer, which is for the caller to let go without the lock.
+  std::vector<JobPointer> Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Run(const JobPointer& job);
   absl::Status Prepare(Job* job, const JobCommand& command);

@@ -276,14 +276,16 @@ class Look {
     const int64_t last_row = std::min(row.length, first_row + row_step);
     const int64_t last_column =
         std::min(column.length, first_column + column_step);
+    // Neighbours in memory are read at once, a piece at a time: a row of a large
+    // tensor need not fit into memory.
+    const bool dense = column.stride == 1;
     std::vector<double> run;
     for (int64_t r = first_row; r < last_row; ++r) {
       const uint64_t begin = offset + static_cast<uint64_t>(r) * row.stride;
-      // Neighbours in memory are read at once.
-      const bool dense = column.stride == 1;
-      run.resize(dense ? last_column - first_column : 1);
       for (int64_t c = first_column; c < last_column;
            c += static_cast<int64_t>(run.size())) {
+        run.resize(dense ? std::min<int64_t>(kPieceElements, last_column - c)
+                         : 1);
         RP_RETURN_IF_ERROR(
             Read(begin + static_cast<uint64_t>(c) * column.stride,
                  absl::MakeSpan(run)));

@@ -122,7 +122,7 @@ function OriginCard({ run, other, target, beside, origin }: { run: string; other
       <p>
         <a href={href("step", run, { step, rank, call: origin.call })}>{t("The call in this run")}</a>{" · "}
         <a href={href("step", other, { step: there, rank: rankThere, call: reference })}>{t("The call in {0}", other)}</a>{" · "}
-        <a href={href("graph", run, { step, rank, call: origin.call })}>{t("Graph")}</a>{" · "}
+        <a href={href("graph", run, { step, rank, node: origin.call })}>{t("Graph")}</a>{" · "}
         <a href={href("trend", run, { name: origin.row, other })}>{t("Trend of both")}</a>
       </p>
       {origin.stack.length > 0 && <details open><summary>{t("Stack")}</summary><Stack frames={origin.stack} /></details>}

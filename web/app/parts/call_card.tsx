@@ -12,11 +12,13 @@ export function shown(value: number | undefined): string {
 }
 
 export function CallCard({ run, entry }: { run: string; entry: CallEntry }) {
+  const choose = (call: string | undefined) =>
+    href(route.value.page, run, { ...route.value.query, [route.value.page === "graph" ? "node" : "call"]: call });
   return (
     <Card title={entry.entry}>
       <p>
-        {entry.parent && <>{t("in")} <a href={href(route.value.page, run, { ...route.value.query, call: entry.parent })}>{entry.parent}</a>{". "}</>}
-        <a href={href(route.value.page, run, { ...route.value.query, call: undefined })}>{t("Close")}</a>
+        {entry.parent && <>{t("in")} <a href={choose(entry.parent)}>{entry.parent}</a>{". "}</>}
+        <a href={choose(undefined)}>{t("Close")}</a>
       </p>
       <ul class="leaves">
         {leavesOf(entry).map((leaf) => (
