@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/layout/joined_dumps.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +55,11 @@ void AddTexts(absl::string_view side, const LayoutCounts& counts,
                     " calls that the other run has not");
   }
   out->push_back(std::move(line));
+  if (counts.wrappers_left_out > 0) {
+    out->push_back(absl::StrCat(
+        "  ", side,
+        ": `module.` of what wraps the model is left out of names"));
+  }
   const auto list = [out](const std::vector<std::string>& texts, int64_t count,
                           absl::string_view what) {
     for (const std::string& text : texts) {
@@ -131,9 +137,19 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
     }
     Side& first = places.size() < it->second.size() ? sides[0] : sides[1];
     Side& second = &first == &sides[0] ? sides[1] : sides[0];
-    for (Side& side : sides) {
-      side.counts->ranks = static_cast<int64_t>(side.places->size());
-      ++side.counts->steps;
+    int wrappers[2] = {};
+    for (size_t i = 0; i < 2; ++i) {
+      RP_ASSIGN_OR_RETURN(
+          const auto dump,
+          DumpReader::Open(file_system, sides[i].places->front().directory,
+                           {}));
+      wrappers[i] = CountWrappers(*dump);
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      LayoutCounts& counts = *sides[i].counts;
+      counts.ranks = static_cast<int64_t>(sides[i].places->size());
+      ++counts.steps;
+      counts.wrappers_left_out = std::max(wrappers[i] - wrappers[1 - i], 0);
     }
     RP_RETURN_IF_ERROR(JoinStep(file_system, *first.places, nullptr, options,
                                 first.given, first.directory, first.counts));

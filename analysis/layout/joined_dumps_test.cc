@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +16,11 @@
 namespace rankprobe::analysis {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 std::string Plain(const std::string& shape, double value,
                   const std::string& more = "",
@@ -360,6 +363,50 @@ TEST_F(JoinedDumpsTest, WhatCannotBeComparedIsSaid) {
         {Entry("Module.a.Linear.forward.0",
                Plain("[1]", 1, R"(,"md5":"00000000")"), Plain("[1]", 1))});
   EXPECT_THAT(std::string(Join().message()), HasSubstr("holds checksums"));
+}
+
+std::vector<std::string> Below(const std::string& wrappers) {
+  std::vector<std::string> calls;
+  for (const char* const name : {"in.Linear", "module.Linear"}) {
+    calls.push_back(Entry(absl::StrCat("Module.", wrappers, name, ".forward.0"),
+                          Plain("[2]", 1), Plain("[2]", 2)));
+  }
+  calls.push_back(
+      Entry("Torch.relu.0.forward", Plain("[2]", 1), Plain("[2]", 1)));
+  if (!wrappers.empty()) {
+    calls.push_back(Entry(absl::StrCat("Module.", wrappers, "Net.forward.0"),
+                          Plain("[2]", 1), Plain("[2]", 2)));
+  }
+  return calls;
+}
+
+TEST_F(JoinedDumpsTest, WhatWrapsTheModelOfOneSideIsLeftOutOfNames) {
+  const auto names = [this](const std::string& target,
+                            const std::string& reference) {
+    for (const char* const rank : {"rank0", "rank1"})
+      Write(absl::StrCat("n/step0/", rank), Below(target));
+    Write("b/step0/rank0", Below(reference));
+    EXPECT_TRUE(Join().ok());
+    return std::pair(Names(*Open("target")), Names(*Open("reference")));
+  };
+  const auto plain =
+      ElementsAre("Module.in.Linear.forward.0",
+                  "Module.module.Linear.forward.0", "Torch.relu.0.forward");
+  const auto below = ElementsAre(
+      "Module.in.Linear.forward.0", "Module.module.Linear.forward.0",
+      "Torch.relu.0.forward", "Module.Net.forward.0");
+  EXPECT_THAT(names("module.", ""), Pair(below, plain));
+  EXPECT_EQ(report_.target.wrappers_left_out, 1);
+  EXPECT_EQ(report_.target.calls_alone, 1) << "what the wrapper calls";
+  EXPECT_THAT(LayoutTexts(report_),
+              Contains(HasSubstr("what wraps the model")));
+  EXPECT_THAT(names("module.module.", ""), Pair(below, plain));
+  EXPECT_THAT(names("", "module."), Pair(plain, below));
+  EXPECT_EQ(report_.reference.wrappers_left_out, 1);
+  const auto both = names("module.", "module.");
+  EXPECT_EQ(both.first, both.second);
+  EXPECT_THAT(both.first, Contains("Module.module.in.Linear.forward.0"));
+  EXPECT_EQ(report_.target.wrappers_left_out, 0) << "both have it";
 }
 
 TEST(NameWithoutShardingTest, OnlyTheClassOfAModule) {

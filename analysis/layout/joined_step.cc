@@ -345,10 +345,11 @@ class StepJoiner {
     std::optional<PartStats> of_bytes;
     if (payloads_ && data_name != nullptr && data_name->is_string()) {
       // Readers name a row by its file.
-      file = absl::StartsWith(data_name->text, recorded_name_)
-                 ? absl::StrCat(name_,
-                                data_name->text.substr(recorded_name_.size()))
-                 : NameWithoutSharding(data_name->text);
+      file =
+          absl::StartsWith(data_name->text, recorded_name_)
+              ? absl::StrCat(name_,
+                             data_name->text.substr(recorded_name_.size()))
+              : NameWithoutSharding(data_name->text, counts_.wrappers_left_out);
       const auto written = WriteBytes(file, parts, records, plan);
       if (written.ok()) {
         if (HasSum(plan)) of_bytes = *written;
@@ -496,8 +497,9 @@ absl::Status JoinStep(FileSystem* file_system,
                       const DumpReader* whole, const LayoutOptions& options,
                       GivenLayout* given, const std::string& directory,
                       LayoutCounts* counts) {
-  RP_ASSIGN_OR_RETURN(const StepRanks opened,
-                      StepRanks::Open(file_system, ranks, whole));
+  RP_ASSIGN_OR_RETURN(
+      const StepRanks opened,
+      StepRanks::Open(file_system, ranks, whole, counts->wrappers_left_out));
   return StepJoiner(file_system, &opened, whole, options, given, directory,
                     counts)
       .Run();

@@ -46,16 +46,23 @@ struct LayoutCounts {
   std::vector<std::string> refusals;
   // GivenLayout::Unused
   std::vector<std::string> unused_rules;
+  // Of its names, for the other run's sake.
+  int wrappers_left_out = 0;
 };
 
 // The name that a call has in a run on one rank: FSDP2 puts its own name before
-// that of a module's class.
-std::string NameWithoutSharding(absl::string_view entry);
+// that of a module's class; what wraps a whole model (DistributedDataParallel,
+// Float16Module) puts `module.` before every path, as many times as `wrappers`.
+std::string NameWithoutSharding(absl::string_view entry, int wrappers = 0);
+
+// How many wrappers the modules of a run are below: each calls what it wraps
+// `module`. 0 where no module is below one.
+int CountWrappers(const DumpReader& dump);
 
 // `ranks`: those of one step. `whole`: the same step of another layout, or null:
 // it tells where parts are that no placement was recorded of, and the order of
 // calls that no rank has all of. `given`: of this run, or null. `directory` is
-// made.
+// made. `counts`: its wrappers_left_out are what NameWithoutSharding leaves out.
 absl::Status JoinStep(FileSystem* file_system,
                       absl::Span<const DumpPlace> ranks,
                       const DumpReader* whole, const LayoutOptions& options,

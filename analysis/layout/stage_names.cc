@@ -40,11 +40,11 @@ struct CallPlace {
 };
 
 // Each call that is no module's, in order.
-std::vector<CallPlace> PlacesOf(const DumpReader& dump) {
+std::vector<CallPlace> PlacesOf(const DumpReader& dump, int wrappers) {
   absl::flat_hash_map<absl::string_view, std::string> module_of;
   for (const ConstructEdge& edge : dump.construct()) {
     if (edge.parent.has_value()) {
-      module_of[edge.child] = NameWithoutSharding(*edge.parent);
+      module_of[edge.child] = NameWithoutSharding(*edge.parent, wrappers);
     }
   }
   absl::flat_hash_map<std::string, int64_t> next;
@@ -85,7 +85,7 @@ bool HasStages(absl::Span<const std::unique_ptr<DumpReader>> dumps) {
 
 std::vector<CallNames> StageNames(
     absl::Span<const std::unique_ptr<DumpReader>> dumps,
-    absl::Span<const int64_t> ranks, const DumpReader& whole) {
+    absl::Span<const int64_t> ranks, const DumpReader& whole, int wrappers) {
   const auto has_tree = [](const DumpReader& dump) {
     return !dump.construct().empty();
   };
@@ -95,13 +95,13 @@ std::vector<CallNames> StageNames(
     return {};
   }
   absl::flat_hash_map<std::string, absl::string_view> by_place;
-  for (const CallPlace& place : PlacesOf(whole)) {
+  for (const CallPlace& place : PlacesOf(whole, 0)) {
     by_place.emplace(place.Key(), place.name);
   }
   std::vector<std::vector<CallPlace>> places;
   absl::flat_hash_map<std::string, absl::flat_hash_set<size_t>> callers;
   for (size_t i = 0; i < dumps.size(); ++i) {
-    places.push_back(PlacesOf(*dumps[i]));
+    places.push_back(PlacesOf(*dumps[i], wrappers));
     for (const CallPlace& place : places[i]) {
       if (place.outside) callers[place.kind].insert(i);
     }

@@ -23,10 +23,11 @@ using CallNames = absl::flat_hash_map<std::string, std::string>;
 // missing. Every call of a dump that is no module's gets the name of that call of
 // `whole` which is of the same function, direction and ordinal in the same module;
 // else one that `whole` has not, with the rank in it. What several ranks call
-// outside of modules (an optimizer) is nobody's.
+// outside of modules (an optimizer) is nobody's. `wrappers` of the dumps' names are
+// left out (NameWithoutSharding).
 std::vector<CallNames> StageNames(
     absl::Span<const std::unique_ptr<DumpReader>> dumps,
-    absl::Span<const int64_t> ranks, const DumpReader& whole);
+    absl::Span<const int64_t> ranks, const DumpReader& whole, int wrappers);
 
 }  // namespace rankprobe::analysis
 

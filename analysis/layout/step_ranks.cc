@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <list>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,19 @@
 
 namespace rankprobe::analysis {
 namespace {
+
+constexpr absl::string_view kModulePrefix = "Module.";
+constexpr absl::string_view kWrapped = "module.";
+
+// Where ".forward" or what is in its place begins in the name of a module's entry.
+size_t DirectionAt(absl::string_view entry) {
+  for (const absl::string_view word :
+       {".forward", ".backward", ".parameters_grad"}) {
+    const size_t at = entry.rfind(word);
+    if (at != absl::string_view::npos) return at;
+  }
+  return absl::string_view::npos;
+}
 
 // Its DTensors, or its plain ones.
 std::vector<TensorPart> PartsIn(const JsonValue& value, bool placed,
@@ -101,20 +115,45 @@ void EachLeaf(
   }
 }
 
-std::string NameWithoutSharding(absl::string_view entry) {
+int CountWrappers(const DumpReader& dump) {
+  std::optional<int> fewest;
+  for (size_t i = 0; i < dump.size(); ++i) {
+    absl::string_view name = dump.name(i);
+    if (!absl::ConsumePrefix(&name, kModulePrefix)) continue;
+    // Of the path: the words before the class, and before what follows it.
+    const size_t after_class = DirectionAt(name);
+    if (after_class == absl::string_view::npos) continue;
+    const size_t end = name.substr(0, after_class).rfind('.');
+    absl::string_view path = end == absl::string_view::npos
+                                 ? absl::string_view()
+                                 : name.substr(0, end + 1);
+    int above = 0;
+    while (absl::ConsumePrefix(&path, kWrapped)) ++above;
+    // Of a wrapper, or of what the outermost wraps: itself.
+    if (path.empty() && above > 0) continue;
+    if (!fewest.has_value() || above < *fewest) fewest = above;
+  }
+  return fewest.value_or(0);
+}
+
+std::string NameWithoutSharding(absl::string_view entry, int wrappers) {
   std::string out(entry);
-  if (!absl::StartsWith(entry, "Module.")) return out;
-  for (const absl::string_view word :
-       {".forward", ".backward", ".parameters_grad"}) {
-    const size_t end = entry.rfind(word);
-    if (end == absl::string_view::npos) continue;
+  if (!absl::StartsWith(entry, kModulePrefix)) return out;
+  const size_t end = DirectionAt(entry);
+  if (end != absl::string_view::npos) {
     const size_t begin = entry.rfind('.', end - 1) + 1;
     const absl::string_view name = entry.substr(begin, end - begin);
     if (absl::StartsWith(name, "FSDP") && name.size() > 4 &&
         absl::ascii_isupper(static_cast<unsigned char>(name[4]))) {
       out.erase(begin, 4);
     }
-    break;
+  }
+  for (; wrappers > 0; --wrappers) {
+    if (!absl::StartsWith(absl::string_view(out).substr(kModulePrefix.size()),
+                          kWrapped)) {
+      break;
+    }
+    out.erase(kModulePrefix.size(), kWrapped.size());
   }
   return out;
 }
@@ -149,7 +188,7 @@ std::string StepRanks::NameOf(size_t rank, absl::string_view name) const {
     const auto it = stage_names_[rank].find(name);
     if (it != stage_names_[rank].end()) return it->second;
   }
-  return NameWithoutSharding(name);
+  return NameWithoutSharding(name, wrappers_);
 }
 
 std::string StepRanks::ParentOf(const Call& call) const {
@@ -184,8 +223,10 @@ void StepRanks::Describe(const Call& call, LayoutFacts* facts) const {
 
 absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
                                           absl::Span<const DumpPlace> ranks,
-                                          const DumpReader* whole) {
+                                          const DumpReader* whole,
+                                          int wrappers) {
   StepRanks out;
+  out.wrappers_ = wrappers;
   for (const DumpPlace& place : ranks) {
     RP_ASSIGN_OR_RETURN(auto dump, OpenWithTree(file_system, place.directory));
     if (dump->mode() == DumpMode::kMd5 ||
@@ -209,7 +250,7 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
     out.ranks_.push_back(place.rank);
   }
   if (whole != nullptr) {
-    out.stage_names_ = StageNames(out.dumps_, out.ranks_, *whole);
+    out.stage_names_ = StageNames(out.dumps_, out.ranks_, *whole, wrappers);
   }
   out.Order(whole);
   RP_RETURN_IF_ERROR(out.ReadModules());

@@ -36,10 +36,10 @@ class StepRanks {
     std::vector<Source> sources;  // by rank
   };
 
-  // `whole` as for JoinStep.
+  // `whole` as for JoinStep, `wrappers` as for NameWithoutSharding.
   static absl::StatusOr<StepRanks> Open(FileSystem* file_system,
                                         absl::Span<const DumpPlace> ranks,
-                                        const DumpReader* whole);
+                                        const DumpReader* whole, int wrappers);
 
   absl::Span<const Call> calls() const { return calls_; }
   const DumpReader& dump(size_t rank) const { return *dumps_[rank]; }
@@ -65,6 +65,7 @@ class StepRanks {
 
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<int64_t> ranks_;
+  int wrappers_ = 0;
   std::vector<CallNames> stage_names_;  // of stages of a pipeline; by rank
   std::vector<absl::flat_hash_map<absl::string_view, absl::string_view>>
       parents_;  // as recorded; by rank
