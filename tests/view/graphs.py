@@ -84,7 +84,16 @@ class Boxes:
         """Of its title, beside the triangle."""
         self.wait(name)
         self.tree.evaluate("element => element.scrollIntoView({block: 'center'})")
-        box = self.tree.evaluate("(element, name) => { const v = element.graphView; return v.boxOf(v.scene.side.numbers.get(name)); }", name)
+        # Where it stays: what was asked for a moment ago may still move it.
+        box = self.tree.evaluate("""async (element, name) => {
+            for (let last = ""; ;) {
+                const view = element.graphView, box = view.boxOf(view.scene.side.numbers.get(name)), now = JSON.stringify([box.x, box.y]);
+                if (now === last) return box;
+                last = now;
+                await new Promise(requestAnimationFrame);
+                await new Promise(requestAnimationFrame);
+            }
+        }""", name)
         return box["x"] + 60, box["y"] + box["height"] / 2
 
     def click(self, name: str, **how: Any) -> None:
