@@ -39,6 +39,8 @@ std::string AccountOf(const v1::IncarnationRow& row) {
   v1::IncarnationRow account = row;
   account.clear_committed_sequence();
   account.clear_last_step();
+  account.clear_lowest_step();
+  account.clear_highest_step();
   account.clear_updated_unix_ns();
   account.clear_secret_sha256();
   account.clear_principal();

@@ -88,6 +88,24 @@ TEST_F(Sealing, StoresWhatHasEndedAndNothingElse) {
   EXPECT_EQ(report.sets, 1u);
 }
 
+// That a process has gone on is no word for the log.
+TEST_F(Sealing, AStepThatHasOnlyBegunMakesNoSet) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, RandomBytes(1, 1000));
+  const size_t first = frames.size();
+  AddOpenStep(&frames, 2, /*ends=*/false);
+  ASSERT_TRUE(store->OpenIncarnation(frames.identity()).ok());
+  ASSERT_TRUE(store->Commit(frames.Range(0, first)).ok());
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  ASSERT_TRUE(store->Commit(frames.Range(first, frames.size())).ok());
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+}
+
 TEST_F(Sealing, TakesAnUnfinishedStepWhenNothingComesAnyMore) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
