@@ -113,17 +113,19 @@ std::vector<v1::StepInfo> Sealer::Ready(const std::vector<v1::StepInfo>& steps,
 }
 
 absl::Status Sealer::StoreSet(Run* run, Report* report) {
-  RP_ASSIGN_OR_RETURN(const v1::SealedLogEntry entry, run->log->StoreNext());
+  const absl::StatusOr<v1::SealedLogEntry> entry = run->log->StoreNext();
+  if (run->log->fenced()) report->fenced = true;
+  RP_RETURN_IF_ERROR(entry.status());
   ++report->sets;
-  report->steps += static_cast<uint64_t>(entry.steps_size());
-  for (const v1::SealedStep& step : entry.steps()) {
+  report->steps += static_cast<uint64_t>(entry->steps_size());
+  for (const v1::SealedStep& step : entry->steps()) {
     if (run->sealed.contains({step.info().step(), step.info().incarnation()}))
       ++report->addenda;
   }
-  if (entry.has_records()) report->bytes += entry.records().bytes();
-  for (const v1::SealedObject& pack : entry.packs())
+  if (entry->has_records()) report->bytes += entry->records().bytes();
+  for (const v1::SealedObject& pack : entry->packs())
     report->bytes += pack.bytes();
-  Note(entry, run);
+  Note(*entry, run);
   return absl::OkStatus();
 }
 
@@ -180,8 +182,11 @@ absl::Status Sealer::SealReady(const std::function<bool()>& stop,
   for (const v1::RunInfo& run : runs) {
     if (stop()) break;
     // One that cannot be stored keeps no other back.
+    const bool fenced = std::exchange(report->fenced, false);
     const absl::Status status = SealRun(run.run(), stop, report);
-    if (first.ok()) first = status;
+    // The first one, but that of a fenced log before all others.
+    if (first.ok() || (report->fenced && !fenced)) first = status;
+    report->fenced = report->fenced || fenced;
   }
   return first;
 }

@@ -7,8 +7,8 @@
 // its own, an addendum: the records whose orders are in no set before.
 // Sets are cut at block_bytes and block_steps.
 // Ownership: store, object store, file system and clock outlive it. One thread.
-// Failure: what cannot be stored now is tried again by the next pass; FAILED_
-// PRECONDITION (fenced) is for good.
+// Failure: what cannot be stored now is tried again by the next pass, unless the
+// log is another collector's now (Report.fenced).
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALER_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALER_H_
 
@@ -58,6 +58,8 @@ class Sealer {
     uint64_t steps = 0, addenda = 0;
     uint64_t bytes = 0;
     uint64_t freed_steps = 0;
+    // A log is another collector's: it is the status, and for good.
+    bool fenced = false;
   };
 
   // Finds or makes the name of this collector's logs.

@@ -295,13 +295,40 @@ TEST_F(Sealing, FencesTheCopyOfACollector) {
     Commit(store.get(), more);
     EXPECT_EQ(SealAll(second.get()), absl::OkStatus());
   };
-  const absl::Status fenced = SealAll(first.get());
+  Sealer::Report report;
+  const absl::Status fenced = SealAll(first.get(), &report);
   EXPECT_TRUE(absl::IsFailedPrecondition(fenced)) << fenced;
+  EXPECT_TRUE(report.fenced);
   const auto before = objects_.objects();
-  EXPECT_TRUE(absl::IsFailedPrecondition(SealAll(first.get())));
+  Sealer::Report again;
+  EXPECT_TRUE(absl::IsFailedPrecondition(SealAll(first.get(), &again)));
+  EXPECT_TRUE(again.fenced);
   EXPECT_TRUE(objects_.objects() == before);
   SealedReader reader(&objects_);
   EXPECT_EQ(See(&reader, "run").size(), 2u);
+}
+
+// A bucket that is not there yet, say: the same code, and no fence.
+TEST_F(Sealing, IsNotFencedByAStoreThatRefuses) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, RandomBytes(1, 1000));
+  Commit(store.get(), frames);
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  // The calls before it look for the log, and put the name and the pack.
+  for (const uint64_t call : {1, 2, 3}) {
+    objects_.FailOnce(call, absl::FailedPreconditionError("NoSuchBucket"));
+    Sealer::Report report;
+    const absl::Status refused = SealAll(sealer.get(), &report);
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_FALSE(report.fenced);
+    EXPECT_EQ(report.sets, 0u);
+  }
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.sets, 1u);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run"), See(store.get(), "run"));
 }
 
 TEST_F(Sealing, FreesOnlyWhatIsStored) {

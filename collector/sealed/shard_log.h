@@ -15,8 +15,9 @@
 // 4. The entry is read back, and only then noted in stored/. What is noted there
 //    may be freed here.
 // Ownership: store and file system outlive it. Not thread-safe.
-// Failure: FAILED_PRECONDITION: fenced, for good; DATA_LOSS: what was read back is
-// something else; else the store's or the disk's, to be tried again.
+// Failure: FAILED_PRECONDITION once it is fenced(), which is for good; DATA_LOSS:
+// what was read back is something else; else the store's or the disk's (these may
+// be FAILED_PRECONDITION as well), to be tried again.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SHARD_LOG_H_
 #define RANKPROBE_COLLECTOR_SEALED_SHARD_LOG_H_
 
@@ -42,8 +43,8 @@ class ShardLog {
   absl::Status Open(
       const std::function<void(const v1::SealedLogEntry&)>& on_entry);
 
-  // The number of the last entry that is stored.
-  uint64_t last() const { return last_; }
+  // Another collector writes this log: nothing more is ever stored.
+  bool fenced() const { return !fenced_.ok(); }
   // There is a set that is decided and not stored yet.
   bool HasNext() const;
 

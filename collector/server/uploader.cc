@@ -57,7 +57,7 @@ bool Uploader::Round(const std::function<bool()>& stop) {
     failing_ = false;
     return true;
   }
-  if (absl::IsFailedPrecondition(status)) {
+  if (report.fenced) {
     logger_->Error("storing_ended", {{"status", status.ToString()}});
     return false;
   }

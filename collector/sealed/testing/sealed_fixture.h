@@ -12,6 +12,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -41,6 +42,11 @@ class FaultObjectStore : public ObjectStore {
   void FailFrom(uint64_t call, Fault fault) {
     fail_at_ = call == 0 ? 0 : calls_ + call;
     fault_ = fault;
+  }
+  // That call answers so, and is not done; those behind it are.
+  void FailOnce(uint64_t call, absl::Status answer) {
+    fail_once_at_ = calls_ + call;
+    answer_ = std::move(answer);
   }
   const std::map<std::string, std::string>& objects() const { return objects_; }
   std::map<std::string, std::string>* mutable_objects() { return &objects_; }
@@ -137,7 +143,7 @@ class FaultObjectStore : public ObjectStore {
  private:
   template <typename Call>
   absl::Status Do(Call call) {
-    ++calls_;
+    if (++calls_ == fail_once_at_) return answer_;
     const bool dead = fail_at_ != 0 && calls_ >= fail_at_;
     absl::Status status;
     if (!dead || (calls_ == fail_at_ && fault_ == Fault::kAfter))
@@ -167,7 +173,8 @@ class FaultObjectStore : public ObjectStore {
 
   std::map<std::string, std::string> objects_;
   uint64_t calls_ = 0;
-  uint64_t fail_at_ = 0;
+  uint64_t fail_at_ = 0, fail_once_at_ = 0;
+  absl::Status answer_;
   Fault fault_ = Fault::kBefore;
 };
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/server/uploader.h"
+
+#include <memory>
+
+#include "collector/sealed/testing/sealer_fixture.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::FaultObjectStore;
+using testing::Frames;
+using testing::MakeIdentity;
+
+class UploaderTest : public testing::SealerTest {};
+
+// No fence: a bucket that is made later, credentials that are being replaced.
+TEST_F(UploaderTest, GoesOnWhenAStoreThatRefusedTakesAgain) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 7));
+  v1::RecordBatch* const batch = frames.AddBatch(1);
+  batch->add_records()->mutable_step_begin()->set_task("statistics");
+  v1::Record* const end = batch->add_records();
+  end->set_order(1);
+  end->mutable_step_end()->set_call_phases(0);
+  Commit(store.get(), frames);
+  FaultObjectStore objects;
+  MonotonicEvent stored;
+  objects.before_commit = [&](const std::string&) { stored.Set(); };
+  objects.FailOnce(1, absl::FailedPreconditionError("NoSuchBucket"));
+  const auto sealer = OpenSealer(store.get(), &objects);
+  const Logger logger(2, Logger::Severity::kError, &clock_);
+  Uploader uploader({.interval = absl::Milliseconds(1)}, sealer.get(), &clock_,
+                    &logger);
+  uploader.Start();
+  EXPECT_TRUE(stored.WaitFor(absl::Seconds(60)));
+  uploader.Stop();
+  EXPECT_EQ(objects.objects().size(), 3u);
+}
+
+}  // namespace
+}  // namespace rankprobe
