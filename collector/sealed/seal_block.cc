@@ -21,6 +21,7 @@ constexpr char kPackFile[] = "pack";
 }  // namespace
 
 struct Sealer::Block {
+  // Empty until something is to be written.
   std::string directory;
   v1::SealedLogEntry entry;
   std::unique_ptr<RecordsObjectWriter> records;
@@ -77,12 +78,19 @@ absl::StatusOr<Sealer::Survey> Sealer::SurveyStep(const std::string& name,
   return survey;
 }
 
+absl::Status Sealer::BeginBlock(const Run& run, Block* block) {
+  if (!block->directory.empty()) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(block->directory, run.log->BeginNext());
+  return absl::OkStatus();
+}
+
 absl::Status Sealer::AddPayload(const std::string& name,
                                 const PayloadId& payload, const Run& run,
                                 Block* block) {
   if (run.payloads.contains(payload) || block->packed.contains(payload))
     return absl::OkStatus();
   if (block->pack == nullptr) {
+    RP_RETURN_IF_ERROR(BeginBlock(run, block));
     RP_ASSIGN_OR_RETURN(
         block->pack,
         PackObjectWriter::Create(
@@ -117,8 +125,10 @@ absl::Status Sealer::AddPayload(const std::string& name,
 }
 
 absl::Status Sealer::AddStep(const std::string& name, const v1::StepInfo& info,
-                             const Survey& survey, Block* block) {
+                             const Survey& survey, const Run& run,
+                             Block* block) {
   if (block->records == nullptr) {
+    RP_RETURN_IF_ERROR(BeginBlock(run, block));
     RP_ASSIGN_OR_RETURN(
         block->records,
         RecordsObjectWriter::Create(
@@ -168,6 +178,7 @@ absl::Status Sealer::AddAccounts(const std::string& name, const Run& run,
 }
 
 absl::Status Sealer::FinishBlock(Block* block, Run* run) {
+  RP_RETURN_IF_ERROR(BeginBlock(*run, block));
   const auto name_it = [&](const char* file, const v1::SealedObject& object) {
     return file_system_->Rename(
         absl::StrCat(block->directory, "/", file),
@@ -195,7 +206,6 @@ absl::StatusOr<bool> Sealer::BuildNext(const std::string& name,
                                        const std::vector<v1::StepInfo>& steps,
                                        size_t* next, Run* run) {
   Block block;
-  RP_ASSIGN_OR_RETURN(block.directory, run->log->BeginNext());
   while (!run->to_survey.empty()) {
     const StepId id = *run->to_survey.begin();
     v1::StepInfo info;
@@ -224,7 +234,7 @@ absl::StatusOr<bool> Sealer::BuildNext(const std::string& name,
                                                : sealed->second.orders));
     // They may be on their way.
     if (!survey.missing.empty() && !IsQuiet(info, run)) continue;
-    RP_RETURN_IF_ERROR(AddStep(name, info, survey, &block));
+    RP_RETURN_IF_ERROR(AddStep(name, info, survey, *run, &block));
     block.missing.insert(survey.missing.begin(), survey.missing.end());
     for (const PayloadId& payload : survey.payloads)
       RP_RETURN_IF_ERROR(AddPayload(name, payload, *run, &block));

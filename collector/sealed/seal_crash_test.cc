@@ -192,5 +192,24 @@ TEST_F(SealCrash, AtEachCallToTheDisk) {
   }
 }
 
+// A pass each ten seconds over runs that have ended long ago.
+TEST_F(SealCrash, APassWithNothingToSealLeavesTheDiskAlone) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get());
+  FaultFileSystem disk;
+  ASSERT_TRUE(disk.CreateDirectories("/d").ok());
+  FaultObjectStore objects;
+  SealerOptions options = Blocks();
+  options.directory = "/d/sealing";
+  const auto sealer =
+      Sealer::Open(options, store.get(), &objects, &disk, &clock_);
+  ASSERT_TRUE(sealer.ok());
+  ASSERT_EQ(SealAll(sealer->get()), absl::OkStatus());
+  const uint64_t disk_calls = disk.calls(), store_calls = objects.calls();
+  ASSERT_EQ(SealAll(sealer->get()), absl::OkStatus());
+  EXPECT_EQ(disk.calls(), disk_calls);
+  EXPECT_EQ(objects.calls(), store_calls);
+}
+
 }  // namespace
 }  // namespace rankprobe

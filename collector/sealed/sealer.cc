@@ -177,13 +177,12 @@ absl::Status Sealer::Free(const std::string& name,
 
 absl::Status Sealer::SealReady(const std::function<bool()>& stop,
                                Report* report) {
-  RP_ASSIGN_OR_RETURN(const std::vector<v1::RunInfo> runs, store_->ListRuns());
   absl::Status first;
-  for (const v1::RunInfo& run : runs) {
+  for (const std::string& run : store_->RunNames()) {
     if (stop()) break;
     // One that cannot be stored keeps no other back.
     const bool fenced = std::exchange(report->fenced, false);
-    const absl::Status status = SealRun(run.run(), stop, report);
+    const absl::Status status = SealRun(run, stop, report);
     // The first one, but that of a fenced log before all others.
     if (first.ok() || (report->fenced && !fenced)) first = status;
     report->fenced = report->fenced || fenced;

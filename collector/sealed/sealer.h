@@ -135,8 +135,10 @@ class Sealer {
   absl::StatusOr<Survey> SurveyStep(const std::string& name,
                                     const v1::StepInfo& info,
                                     const OrderRanges& sealed);
+  // A directory for what is written of it, if it has none.
+  static absl::Status BeginBlock(const Run& run, Block* block);
   absl::Status AddStep(const std::string& name, const v1::StepInfo& info,
-                       const Survey& survey, Block* block);
+                       const Survey& survey, const Run& run, Block* block);
   absl::Status AddPayload(const std::string& name, const PayloadId& payload,
                           const Run& run, Block* block);
   absl::Status AddAccounts(const std::string& name, const Run& run,
