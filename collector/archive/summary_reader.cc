@@ -227,15 +227,20 @@ absl::Status SummaryMaker::FindMissing(const std::string& run,
 
 absl::StatusOr<uint64_t> SummaryMaker::MakePending(
     absl::FunctionRef<bool()> cancelled) {
-  if (!all_searched_) {
-    for (const std::string& run : store_->RunNames()) {
-      const absl::Status status = FindMissing(run, cancelled);
-      if (absl::IsCancelled(status)) return uint64_t{0};
-      // It may have been deleted, or its rows be damaged: the others have
-      // theirs all the same.
+  if (!to_search_.has_value()) to_search_ = store_->RunNames();
+  std::vector<std::string> older;
+  for (const std::string& run : *to_search_) {
+    const absl::StatusOr<bool> summarised = store_->IsSummarised(run);
+    if (summarised.ok() && !*summarised) {
+      older.push_back(run);
+      continue;
     }
-    all_searched_ = true;
+    const absl::Status status = FindMissing(run, cancelled);
+    if (absl::IsCancelled(status)) return uint64_t{0};
+    // It may have been deleted, or its rows be damaged: the others have
+    // theirs all the same.
   }
+  to_search_ = std::move(older);
   uint64_t made = 0;
   for (;;) {
     const std::vector<SummaryTile> tiles = store_->TilesToMake(kTilePortion);

@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -40,8 +42,9 @@ class SummaryMaker {
   absl::StatusOr<std::string> Make(const SummaryTile& tile);
 
   Store* const store_;
-  // Runs that were there at the start have been searched.
-  bool all_searched_ = false;
+  // Of the runs that were there at the start those that were not searched yet:
+  // an older collector's that are not reindexed, whose heads do not say all.
+  std::optional<std::vector<std::string>> to_search_;
 };
 
 }  // namespace rankprobe

@@ -186,6 +186,43 @@ class SummaryTest : public testing::TempDirTest {
     store_ = OpenStore();
     maker_ = std::make_unique<SummaryMaker>(store_.get());
   }
+  // Run "run" with the one process 1 as an older collector left it, without the
+  // rows of these prefixes.
+  void MakeOlder(const std::vector<std::string>& without) {
+    maker_.reset();
+    store_.reset();
+    {
+      IndexOptions index_options;
+      index_options.directory = root_ + "/data/index";
+      index_options.file_system = file_system_.get();
+      auto index = OpenLevelDbIndex(index_options);
+      ASSERT_TRUE(index.ok());
+      auto batch = (*index)->NewBatch();
+      for (const std::string& prefix : without) {
+        ASSERT_TRUE((*index)
+                        ->Scan(prefix,
+                               [&](absl::string_view key, absl::string_view) {
+                                 batch->Delete(key);
+                                 return absl::OkStatus();
+                               })
+                        .ok());
+      }
+      v1::RunRow row;
+      ASSERT_TRUE(row.ParseFromString(**(*index)->Get(keys::Run("run"))));
+      row.clear_summarised();
+      batch->Put(keys::Run("run"), row.SerializeAsString());
+      v1::IncarnationRow sender;
+      const std::string sender_key = keys::Incarnation(row.id(), 1);
+      ASSERT_TRUE(sender.ParseFromString(**(*index)->Get(sender_key)));
+      sender.clear_lowest_step();
+      sender.clear_highest_step();
+      batch->Put(sender_key, sender.SerializeAsString());
+      batch->Put(keys::kSchema, "5");
+      ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
+    }
+    store_ = OpenStore();
+    maker_ = std::make_unique<SummaryMaker>(store_.get());
+  }
   size_t Tiles(int level, uint64_t incarnation) {
     size_t tiles = 0;
     const ProcessRange all{incarnation, 0, INT64_MAX};
@@ -389,39 +426,7 @@ TEST_F(SummaryTest, OlderRunsAreReindexed) {
   options.run = "run";
   options.steps = {3};
   ASSERT_TRUE(store_->Delete(options).ok());
-  maker_.reset();
-  store_.reset();
-  {
-    IndexOptions index_options;
-    index_options.directory = root_ + "/data/index";
-    index_options.file_system = file_system_.get();
-    auto index = OpenLevelDbIndex(index_options);
-    ASSERT_TRUE(index.ok());
-    auto batch = (*index)->NewBatch();
-    for (const char* table : {"u", "h", "j"}) {
-      ASSERT_TRUE((*index)
-                      ->Scan(table,
-                             [&](absl::string_view key, absl::string_view) {
-                               batch->Delete(key);
-                               return absl::OkStatus();
-                             })
-                      .ok());
-    }
-    v1::RunRow row;
-    ASSERT_TRUE(row.ParseFromString(**(*index)->Get(keys::Run("run"))));
-    row.clear_summarised();
-    batch->Put(keys::Run("run"), row.SerializeAsString());
-    v1::IncarnationRow sender;
-    const std::string sender_key = keys::Incarnation(row.id(), 1);
-    ASSERT_TRUE(sender.ParseFromString(**(*index)->Get(sender_key)));
-    sender.clear_lowest_step();
-    sender.clear_highest_step();
-    batch->Put(sender_key, sender.SerializeAsString());
-    batch->Put(keys::kSchema, "5");
-    ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
-  }
-  store_ = OpenStore();
-  maker_ = std::make_unique<SummaryMaker>(store_.get());
+  MakeOlder({"u", "h", "j"});
   v1::QueryGridRequest request;
   request.set_run("run");
   request.set_rows(v1::GRID_ROWS_RANK);
@@ -447,6 +452,39 @@ TEST_F(SummaryTest, OlderRunsAreReindexed) {
   EXPECT_EQ(head.rolled_up_rank_steps(), 70u);
   EXPECT_EQ(head.deleted_rank_steps(), 1u);
   EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
+}
+
+// Its deleted steps have no heads, so that rows that are made before would not
+// count them.
+TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
+  Commit(frames);
+  RollUp();
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = {3, 66};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  const std::string heads = keys::RollupHeads(*store_->RunNumber("run"), 1);
+  MakeOlder({"u", "j", keys::AtStep(heads, 3), keys::AtStep(heads, 66)});
+  MakeSummaries();
+  EXPECT_EQ(Tiles(1, 1), 0u);
+  EXPECT_EQ(Tiles(2, 1), 0u);
+  // It goes on; what is rolled up now has rows.
+  const size_t before = frames.size();
+  AddStep(&frames, 70, 70);
+  ASSERT_TRUE(store_->Commit(frames.Range(before, frames.size())).ok());
+  MakeSummaries();
+  EXPECT_EQ(Tiles(1, 1), 1u);
+  EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
+  EXPECT_EQ(Tiles(1, 1), 0u);
+  EXPECT_EQ(Ask({}, false).head.deleted_rank_steps(), 2u);
+  ExpectTheSame();
+  MakeSummaries();
+  EXPECT_EQ(Tiles(1, 1), 2u);
+  EXPECT_EQ(Tiles(2, 1), 1u);
+  EXPECT_EQ(Ask({}, false).head.deleted_rank_steps(), 2u);
+  ExpectTheSame();
 }
 
 }  // namespace

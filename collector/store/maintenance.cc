@@ -115,16 +115,8 @@ absl::Status RemoveRollup(Index* index, uint32_t run, const StepToDelete& step,
     RP_RETURN_IF_ERROR(rows->Delete(keys::AtStep(
         keys::RollupBlocks(run, step.incarnation, block), step.step)));
   }
-  for (int level = 1; level <= kSummaryLevels; ++level) {
-    RP_RETURN_IF_ERROR(rows->Delete(keys::SummaryTile(
-        run, level, step.incarnation,
-        static_cast<uint64_t>(step.step) >> (level * kSummaryBits))));
-  }
   // Behind its blocks: as long as it names them they can be found.
-  v1::RollupHead deleted;
-  deleted.set_version(kRollupVersion);
-  deleted.set_deleted(true);
-  return rows->Put(key, deleted.SerializeAsString());
+  return PutDeletedHead(run, step.incarnation, step.step, rows);
 }
 
 // Removes records and references of a marked step; its payloads go into

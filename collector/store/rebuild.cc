@@ -277,12 +277,7 @@ class Rebuilder {
     }
     if (step->old.deleted_unix_ns() != 0) {
       counted_[run] += step->old.records();
-      v1::RollupHead deleted;
-      deleted.set_version(kRollupVersion);
-      deleted.set_deleted(true);
-      return rows->Put(
-          keys::AtStep(keys::RollupHeads(run, incarnation), place->step),
-          deleted.SerializeAsString());
+      return PutDeletedHead(run, incarnation, place->step, rows);
     }
     v1::StepRow& row = step->counted;
     row.set_updated_unix_ns(step->old.updated_unix_ns() != 0

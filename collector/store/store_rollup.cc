@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,20 @@ absl::StatusOr<std::vector<uint32_t>> RollupBlocksOf(
     }
   }
   return blocks;
+}
+
+absl::Status PutDeletedHead(uint32_t run, uint64_t incarnation, int64_t step,
+                            RowWriter* rows) {
+  for (int level = 1; level <= kSummaryLevels; ++level) {
+    RP_RETURN_IF_ERROR(rows->Delete(keys::SummaryTile(
+        run, level, incarnation,
+        static_cast<uint64_t>(step) >> (level * kSummaryBits))));
+  }
+  v1::RollupHead deleted;
+  deleted.set_version(kRollupVersion);
+  deleted.set_deleted(true);
+  return rows->Put(keys::AtStep(keys::RollupHeads(run, incarnation), step),
+                   deleted.SerializeAsString());
 }
 
 absl::Status StoreImpl::LoadPendingRollups() {
@@ -130,6 +145,7 @@ absl::StatusOr<v1::ReindexReport> StoreImpl::QueueRollups(
   v1::ReindexReport report;
   uint64_t queued = 0;
   std::map<uint64_t, std::pair<int64_t, int64_t>> ranges;
+  std::set<std::pair<uint64_t, uint64_t>> stale_tiles;
   for (const v1::StepInfo& step : steps) {
     auto& range =
         ranges.try_emplace(step.incarnation(), step.step(), step.step())
@@ -143,10 +159,10 @@ absl::StatusOr<v1::ReindexReport> StoreImpl::QueueRollups(
     const bool current = head.has_value() && head->version() == kRollupVersion;
     if (step.deleted()) {
       if (current) continue;
-      v1::RollupHead deleted;
-      deleted.set_version(kRollupVersion);
-      deleted.set_deleted(true);
-      RP_RETURN_IF_ERROR(rows.Put(key, deleted.SerializeAsString()));
+      RP_RETURN_IF_ERROR(
+          PutDeletedHead(number, step.incarnation(), step.step(), &rows));
+      stale_tiles.emplace(step.incarnation(),
+                          static_cast<uint64_t>(step.step()) >> kSummaryBits);
       continue;
     }
     if (step.records() == 0) continue;
@@ -159,6 +175,8 @@ absl::StatusOr<v1::ReindexReport> StoreImpl::QueueRollups(
   report.set_queued(queued);
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   absl::MutexLock lock(&mutex_);
+  for (const auto& [incarnation, tile] : stale_tiles)
+    TouchTile(number, 1, incarnation, tile);
   RP_RETURN_IF_ERROR(MarkSummarised(run, ranges));
   rollups_aside_.clear();
   RP_RETURN_IF_ERROR(LoadPendingRollups());
