@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -203,6 +205,40 @@ class Series : public StatisticsVisitor {
   int64_t step_ = -1, rank_ = -1;
 };
 
+absl::StatusOr<uint64_t> CountUnrolled(Store* store, const std::string& name,
+                                       uint32_t run) {
+  RP_ASSIGN_OR_RETURN(const bool summarised, store->IsSummarised(name));
+  if (summarised) {
+    uint64_t unrolled = 0;
+    RP_RETURN_IF_ERROR(store->ForEachUnrolled(run, [&](int64_t, uint64_t) {
+      ++unrolled;
+      return absl::OkStatus();
+    }));
+    return unrolled;
+  }
+  // Nothing names them: each step's head has to be looked for.
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
+                      store->ListSteps(name));
+  std::map<uint64_t, absl::flat_hash_map<int64_t, uint64_t>> records;
+  for (const v1::StepInfo& step : steps) {
+    if (!step.deleted() && step.records() > 0)
+      records[step.incarnation()][step.step()] = step.records();
+  }
+  uint64_t unrolled = 0;
+  for (auto& [incarnation, left] : records) {
+    const ProcessRange all{incarnation, 0, std::numeric_limits<int64_t>::max()};
+    RP_RETURN_IF_ERROR(store->ForEachHeadIn(
+        run, {&all, 1},
+        [&, of = &left](size_t, int64_t step, const v1::RollupHead& head) {
+          const auto it = of->find(step);
+          if (it != of->end() && it->second == head.records()) of->erase(it);
+          return absl::OkStatus();
+        }));
+    unrolled += left.size();
+  }
+  return unrolled;
+}
+
 }  // namespace
 
 std::optional<double> MedianOf(std::vector<double> numbers) {
@@ -283,11 +319,8 @@ absl::StatusOr<v1::ListModulesResponse> ListModules(
        ++next)
     response.add_modules()->Swap(&names[next]);
   response.set_truncated(next < names.size());
-  uint64_t unrolled = 0;
-  RP_RETURN_IF_ERROR(store->ForEachUnrolled(run, [&](int64_t, uint64_t) {
-    ++unrolled;
-    return absl::OkStatus();
-  }));
+  RP_ASSIGN_OR_RETURN(const uint64_t unrolled,
+                      CountUnrolled(store, request.run(), run));
   response.set_unrolled_rank_steps(unrolled);
   return response;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/archive/packed_row.h"
 #include "collector/archive/query_grid.h"
+#include "collector/archive/query_series.h"
 #include "collector/archive/rollup.h"
 #include "collector/archive/step_summary.h"
 #include "collector/archive/summary_reader.h"
@@ -427,6 +428,10 @@ TEST_F(SummaryTest, OlderRunsAreReindexed) {
   options.steps = {3};
   ASSERT_TRUE(store_->Delete(options).ok());
   MakeOlder({"u", "h", "j"});
+  v1::ListModulesRequest names;
+  names.set_run("run");
+  names.set_rows(v1::GRID_ROWS_MODULE);
+  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 70u);
   v1::QueryGridRequest request;
   request.set_run("run");
   request.set_rows(v1::GRID_ROWS_RANK);
@@ -474,7 +479,12 @@ TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
   const size_t before = frames.size();
   AddStep(&frames, 70, 70);
   ASSERT_TRUE(store_->Commit(frames.Range(before, frames.size())).ok());
+  v1::ListModulesRequest names;
+  names.set_run("run");
+  names.set_rows(v1::GRID_ROWS_MODULE);
+  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 1u);
   MakeSummaries();
+  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 0u);
   EXPECT_EQ(Tiles(1, 1), 1u);
   EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
   EXPECT_EQ(Tiles(1, 1), 0u);
