@@ -268,9 +268,11 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
     column.constant = (kind & kConstantColumn) != 0;
     column.floating = (kind & kFloatColumn) != 0;
     column.data = bytes.data();
+    // Steps are counted from the row's first one.
+    const size_t most = field == kFirstStep || field == kLastStep ? 4 : 8;
     const bool width_fits = column.floating
                                 ? column.width == 4 || column.width == 8
-                                : column.width > 0 && column.width <= 8;
+                                : column.width > 0 && column.width <= most;
     const size_t size = column.width * (column.constant ? 1 : count);
     if (!width_fits || bytes.size() < size ||
         column.floating != IsNumberField(field))

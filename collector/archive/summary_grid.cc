@@ -61,11 +61,14 @@ class SummaryCells {
   // Steps that may be read together, as a power of 64.
   int level() const { return bits_ / kSummaryBits; }
 
-  void Add(size_t row, const StepSummary& summary) {
-    totals_.Join(summary);
-    if (summary.steps == 0) return;
+  // DATA_LOSS for a summary of steps that were not asked for.
+  absl::Status Add(size_t row, const StepSummary& summary) {
     const auto at =
         static_cast<size_t>((summary.first_step >> bits_) - first_column_);
+    if (summary.steps > 0 && at >= columns_.size())
+      return absl::DataLossError("a row of summaries is of other steps");
+    totals_.Join(summary);
+    if (summary.steps == 0) return absl::OkStatus();
     Column& column = columns_[at];
     column.first = std::min(column.first, summary.first_step);
     column.last = std::max(column.last, summary.last_step);
@@ -77,6 +80,7 @@ class SummaryCells {
                                                               : summary.min;
     cell.extreme.Join(extreme, stat_ == SummaryStat::kMin);
     numbers_ += extreme.count;
+    return absl::OkStatus();
   }
 
   void FillHead(v1::GridHead* head) const {
@@ -188,8 +192,7 @@ absl::Status ReadRanges(Store* store, const RunSteps& steps, const Rows& rows,
     RP_RETURN_IF_ERROR(ReadSummaries(
         store, steps.run, portion, cells->level(), stat,
         [&](size_t range, int64_t, const StepSummary& summary) {
-          cells->Add(rows.Of(portion[range].incarnation), summary);
-          return absl::OkStatus();
+          return cells->Add(rows.Of(portion[range].incarnation), summary);
         }));
   }
   return absl::OkStatus();
@@ -263,7 +266,7 @@ absl::StatusOr<bool> QuerySummaries(
     if (cancelled()) return absl::CancelledError("the caller has gone");
     RP_ASSIGN_OR_RETURN(const StepSummary summary,
                         SummarizeRecords(store, request.run(), step));
-    cells.Add(rows.Of(step.incarnation()), summary);
+    RP_RETURN_IF_ERROR(cells.Add(rows.Of(step.incarnation()), summary));
     ++unrolled;
   }
   std::sort(heads.begin(), heads.end(), [](const auto& a, const auto& b) {
@@ -272,8 +275,7 @@ absl::StatusOr<bool> QuerySummaries(
   RP_RETURN_IF_ERROR(store->ForEachHeadIn(
       steps->run, heads,
       [&](size_t i, int64_t step, const v1::RollupHead& head) {
-        cells.Add(rows.Of(heads[i].incarnation), SummaryOf(step, head));
-        return absl::OkStatus();
+        return cells.Add(rows.Of(heads[i].incarnation), SummaryOf(step, head));
       }));
   v1::GridHead* const head = reply.mutable_head();
   cells.FillHead(head);

@@ -380,6 +380,33 @@ TEST_F(SummaryTest, ALateRecordIsSeenAtOnce) {
   ExpectTheSame();
 }
 
+// A row that passes for one, and says that its steps are elsewhere.
+TEST_F(SummaryTest, ARowOfOtherStepsIsDamage) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < 200; ++step) AddStep(&frames, step, 1);
+  Commit(frames);
+  MakeSummaries();
+  v1::QueryGridRequest request;
+  request.set_run("run");
+  request.set_rows(v1::GRID_ROWS_RANK);
+  request.set_max_cells(4);
+  EXPECT_GT(Ask(request, false).head.steps_per_column(), 63u);
+  const uint32_t run = *store_->RunNumber("run");
+  for (const int64_t elsewhere : {int64_t{1000000}, int64_t{1} << 40}) {
+    ASSERT_TRUE(store_
+                    ->WriteTile({run, 2, 1, 0},
+                                [&] {
+                                  SummaryTileWriter writer(2);
+                                  writer.Put(0, OneStep(elsewhere, 1));
+                                  return writer.Encode(0);
+                                })
+                    .ok());
+    EXPECT_TRUE(absl::IsDataLoss(QueryGrid(
+        store_.get(), request, [] { return false; },
+        [](const v1::GridReply&) { return absl::OkStatus(); })));
+  }
+}
+
 TEST_F(SummaryTest, AStepThatNeverEndsIsRolledUpWhenItRests) {
   Frames frames(MakeIdentity("run", 0, 1));
   AddStep(&frames, 0, 1);
