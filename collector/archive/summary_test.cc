@@ -443,6 +443,98 @@ TEST_F(SummaryTest, RowsThatACrashLeftUndoneAreMade) {
   ExpectTheSame();
 }
 
+// Of the processes of "run", as the store knows it, as its index has it, and as
+// another process of the collector reads it.
+TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
+  using Steps = std::vector<std::pair<int64_t, uint64_t>>;
+  const auto known = [&] {
+    Steps steps;
+    EXPECT_TRUE(store_
+                    ->ForEachUnrolled(*store_->RunNumber("run"),
+                                      [&](int64_t step, uint64_t incarnation) {
+                                        steps.emplace_back(step, incarnation);
+                                        return absl::OkStatus();
+                                      })
+                    .ok());
+    return steps;
+  };
+  const auto expect = [&](const Steps& wanted) {
+    EXPECT_EQ(known(), wanted);
+    const uint32_t run = *store_->RunNumber("run");
+    maker_.reset();
+    store_.reset();
+    Steps stored;
+    {
+      IndexOptions options;
+      options.directory = root_ + "/data/index";
+      options.file_system = file_system_.get();
+      auto index = OpenLevelDbIndex(options);
+      ASSERT_TRUE(index.ok());
+      ASSERT_TRUE((*index)
+                      ->Scan(keys::TableOfRun('u', run),
+                             [&](absl::string_view key, absl::string_view) {
+                               const auto step = keys::ParseStep(key);
+                               stored.emplace_back(step->step,
+                                                   step->incarnation);
+                               return absl::OkStatus();
+                             })
+                      .ok());
+    }
+    EXPECT_EQ(stored, wanted);
+    store_ = OpenStore();
+    maker_ = std::make_unique<SummaryMaker>(store_.get());
+    EXPECT_EQ(known(), wanted);
+  };
+  Frames other(MakeIdentity("other", 0, 3)), one(MakeIdentity("run", 0, 1)),
+      two(MakeIdentity("run", 1, 2));
+  AddStep(&other, 0, 1);
+  Commit(other);
+  for (int64_t step = 0; step < 4; ++step) {
+    AddStep(&one, step, 1);
+    AddStep(&two, step, 1, /*end=*/step != 2);
+  }
+  two.AddBatch(9);  // nothing comes of it
+  Commit(one);
+  Commit(two);
+  expect(
+      {{0, 1}, {0, 2}, {1, 1}, {1, 2}, {2, 1}, {2, 2}, {3, 1}, {3, 2}, {9, 2}});
+  RollUp();
+  expect({{9, 2}});
+  RollUp();
+  expect({{9, 2}});
+  // More of two steps, one of them with an end, and a new one.
+  size_t before = one.size();
+  AddStep(&one, 1, 5, /*end=*/false, /*order=*/50);
+  AddStep(&one, 5, 5, /*end=*/false);
+  ASSERT_TRUE(store_->Commit(one.Range(before, one.size())).ok());
+  before = two.size();
+  AddStep(&two, 2, 5, /*end=*/true, /*order=*/50);
+  AddStep(&two, 9, 5, /*end=*/true);
+  ASSERT_TRUE(store_->Commit(two.Range(before, two.size())).ok());
+  RollUp();
+  EXPECT_EQ(known(), (Steps{{5, 1}}));
+  Rest();
+  RollUp();
+  expect({});
+  before = one.size();
+  AddStep(&one, 6, 5);
+  AddStep(&one, 7, 5, /*end=*/false);
+  AddStep(&one, 8, 5);
+  ASSERT_TRUE(store_->Commit(one.Range(before, one.size())).ok());
+  const auto pending = store_->PendingRollups(10);
+  ASSERT_EQ(pending.size(), 2u);
+  store_->SetRollupAside(pending[0]);
+  expect({{6, 1}, {7, 1}, {8, 1}});
+  store_->SetRollupAside(store_->PendingRollups(1)[0]);
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = {6, 7};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  expect({{8, 1}});
+  RollUp();
+  expect({});
+}
+
 // A run of a collector that knew of no summaries is read as before until it is
 // reindexed.
 TEST_F(SummaryTest, OlderRunsAreReindexed) {

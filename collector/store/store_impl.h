@@ -277,6 +277,9 @@ class StoreImpl : public Store, private StoreHooks {
   // As many as are kept.
   absl::Status LoadPendingRollups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPendingRollup(const StepId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of table u, if all of its rows are known; in no order, some of them twice.
+  std::optional<std::vector<std::pair<int64_t, uint64_t>>> KnownUnrolled(
+      uint32_t run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The run's steps have a row u or a rollup that holds; by incarnation the
   // first and the last of its steps.
   absl::Status MarkSummarised(
@@ -348,8 +351,8 @@ class StoreImpl : public Store, private StoreHooks {
   // Records lost since the store was opened, by LossReason.
   std::map<int, uint64_t> lost_records_ ABSL_GUARDED_BY(mutex_);
 
-  // Rows of table u, those aside left out; if there are too many, the first of
-  // them.
+  // Rows of table u, each in one of the three at least; if there are more, only
+  // some are in the first of them.
   std::set<StepId> pending_rollups_ ABSL_GUARDED_BY(mutex_);
   std::set<StepId> rollups_aside_ ABSL_GUARDED_BY(mutex_);
   bool more_pending_rollups_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StoreImpl: the rows of rollups. What is in them is collector/archive's.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -74,7 +75,9 @@ absl::Status StoreImpl::LoadPendingRollups() {
         return more_pending_rollups_ ? absl::CancelledError()
                                      : absl::OkStatus();
       });
-  return more_pending_rollups_ ? absl::OkStatus() : status;
+  if (more_pending_rollups_) return absl::OkStatus();
+  more_pending_rollups_ = !status.ok();
+  return status;
 }
 
 void StoreImpl::AddPendingRollup(const StepId& id) {
@@ -105,9 +108,8 @@ std::vector<PendingRollup> StoreImpl::PendingRollups(size_t most) {
   if (!sticky_.ok()) return out;
   QueueRestedSteps();
   // What cannot be read now is asked for again with the next call.
-  if (pending_rollups_.empty() && more_pending_rollups_ &&
-      !LoadPendingRollups().ok())
-    more_pending_rollups_ = true;
+  if (pending_rollups_.empty() && more_pending_rollups_)
+    LoadPendingRollups().IgnoreError();
   std::map<uint32_t, absl::string_view> names;
   for (const auto& [name, row] : runs_) names[row.id()] = name;
   for (auto it = pending_rollups_.begin();
@@ -227,6 +229,9 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
     }
     if (!known || row->deleted_unix_ns() != 0 || row->records() == 0) {
       pending_rollups_.erase(id);
+      // It may still get records.
+      if (known && row->deleted_unix_ns() == 0)
+        open_rollups_[id] = std::numeric_limits<int64_t>::max();
       return absl::FailedPreconditionError("the step is not there any more");
     }
     if (!IsComplete(*row)) summary.set_incomplete(true);
@@ -263,6 +268,7 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
   absl::Status status = index_->Write(std::move(batch), /*sync=*/false);
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
+    if (!holds) AddPendingRollup(id);
     TouchTile(run, 1, step.key.incarnation,
               static_cast<uint64_t>(step.key.step) >> kSummaryBits);
     RP_ASSIGN_OR_RETURN(const v1::StepRow* const row, LoadStep(id));
@@ -272,7 +278,10 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
       batch->Delete(
           keys::PendingRollup(run, step.key.step, step.key.incarnation));
       status = index_->Write(std::move(batch), /*sync=*/false);
-      if (status.ok()) pending_rollups_.erase(id);
+      if (status.ok()) {
+        pending_rollups_.erase(id);
+        open_rollups_.erase(id);
+      }
     }
   }
   if (!status.ok() && !absl::IsResourceExhausted(status) && sticky_.ok())

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // StoreImpl: the rows of summaries, and what is read beside them. What is in
 // them is collector/archive's.
+#include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,9 +52,40 @@ absl::StatusOr<bool> StoreImpl::IsSummarised(const std::string& run) {
   return row->summarised();
 }
 
+// A scan would walk over all rows of the table that were deleted, which are as
+// many as the steps that were rolled up.
+std::optional<std::vector<std::pair<int64_t, uint64_t>>>
+StoreImpl::KnownUnrolled(uint32_t run) {
+  if (more_pending_rollups_) return std::nullopt;
+  std::vector<std::pair<int64_t, uint64_t>> out;
+  const StepId first(run, std::numeric_limits<int64_t>::min(), 0);
+  for (const std::set<StepId>* const some :
+       {&pending_rollups_, &rollups_aside_}) {
+    for (auto it = some->lower_bound(first);
+         it != some->end() && std::get<0>(*it) == run; ++it)
+      out.emplace_back(std::get<1>(*it), std::get<2>(*it));
+  }
+  for (auto it = open_rollups_.lower_bound(first);
+       it != open_rollups_.end() && std::get<0>(it->first) == run; ++it)
+    out.emplace_back(std::get<1>(it->first), std::get<2>(it->first));
+  return out;
+}
+
 absl::Status StoreImpl::ForEachUnrolled(
     uint32_t run,
     const std::function<absl::Status(int64_t, uint64_t)>& callback) {
+  std::optional<std::vector<std::pair<int64_t, uint64_t>>> known;
+  {
+    absl::MutexLock lock(&mutex_);
+    known = KnownUnrolled(run);
+  }
+  if (known.has_value()) {
+    std::sort(known->begin(), known->end());
+    known->erase(std::unique(known->begin(), known->end()), known->end());
+    for (const auto& [step, incarnation] : *known)
+      RP_RETURN_IF_ERROR(callback(step, incarnation));
+    return absl::OkStatus();
+  }
   return index_->Scan(
       keys::TableOfRun('u', run),
       [&](absl::string_view key, absl::string_view) -> absl::Status {

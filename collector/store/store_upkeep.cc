@@ -42,8 +42,11 @@ void StoreImpl::FoundDamaged(const std::string& chunk_key,
 
 void StoreImpl::ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) {
   mutex_.AssertHeld();
-  steps_.erase({run, step, incarnation});
-  open_rollups_.erase({run, step, incarnation});
+  const StepId id(run, step, incarnation);
+  steps_.erase(id);
+  pending_rollups_.erase(id);
+  rollups_aside_.erase(id);
+  open_rollups_.erase(id);
   TouchTile(run, 1, incarnation, static_cast<uint64_t>(step) >> kSummaryBits);
 }
 
