@@ -23,10 +23,9 @@ absl::Status InEntry(const std::string& key, const absl::Status& status) {
 
 }  // namespace
 
-absl::Status SealedReader::ReadEntry(const std::string& run,
-                                     const std::string& shard,
-                                     uint64_t sequence, Run* state) {
-  const std::string key = sealed::LogKey(state->key, shard, sequence);
+absl::StatusOr<v1::SealedLogEntry> SealedReader::ReadEntry(
+    const std::string& run, const std::string& shard, uint64_t sequence) {
+  const std::string key = sealed::LogKey(sealed::RunKey(run), shard, sequence);
   RP_ASSIGN_OR_RETURN(const std::string bytes,
                       GetObject(store_, key, sealed::kMaxEntryBytes));
   absl::StatusOr<v1::SealedLogEntry> entry = sealed::DecodeEntry(bytes);
@@ -35,37 +34,42 @@ absl::Status SealedReader::ReadEntry(const std::string& run,
       entry->sequence() != sequence) {
     return InEntry(key, absl::DataLossError("it is one of another place"));
   }
-  const auto object =
-      std::make_shared<const v1::SealedObject>(entry->records());
-  for (int i = 0; i < entry->steps_size(); ++i) {
-    v1::SealedStep& sealed = *entry->mutable_steps(i);
+  return entry;
+}
+
+void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
+  const auto object = std::make_shared<const v1::SealedObject>(entry.records());
+  for (int i = 0; i < entry.steps_size(); ++i) {
+    v1::SealedStep& sealed = *entry.mutable_steps(i);
     Step& step =
         state->steps[{sealed.info().step(), sealed.info().incarnation()}];
     // The counts are of all that one collector had of it.
     if (step.sources.empty() || sealed.info().records() >= step.info.records())
       step.info.Swap(sealed.mutable_info());
-    if (entry->has_records()) step.sources.push_back({object, i});
+    if (entry.has_records()) step.sources.push_back({object, i});
   }
-  for (const v1::SealedObject& pack : entry->packs()) {
-    if (state->packs.emplace(pack.name(), pack.bytes()).second)
-      state->payload_bytes += pack.payload_bytes();
+  for (const v1::SealedObject& pack : entry.packs()) {
+    if (!state->packs.insert(pack.name()).second) continue;
+    state->unread_packs.emplace(pack.name(), pack.bytes());
+    state->payload_bytes += pack.payload_bytes();
   }
-  for (v1::IncarnationRow& row : *entry->mutable_incarnations()) {
+  for (v1::IncarnationRow& row : *entry.mutable_incarnations()) {
     v1::IncarnationRow& known =
         state->incarnations[row.identity().incarnation()];
     if (row.committed_sequence() >= known.committed_sequence())
       known.Swap(&row);
   }
-  for (const v1::SealedDamage& damage : entry->damaged()) {
+  for (const v1::SealedDamage& damage : entry.damaged()) {
     state->damaged[{damage.digest(), damage.length_bytes()}] = damage.place();
   }
-  state->logs[shard] = sequence;
-  return absl::OkStatus();
+  state->logs[entry.shard()] = entry.sequence();
 }
 
-absl::Status SealedReader::RefreshLocked(const std::string& run, Run* state) {
-  state->key = sealed::RunKey(run);
-  const std::string prefix = sealed::LogPrefix(state->key);
+absl::Status SealedReader::ReadNewEntries(
+    const std::string& run, std::map<std::string, uint64_t>* logs,
+    std::vector<v1::SealedLogEntry>* entries) {
+  const std::string run_key = sealed::RunKey(run);
+  const std::string prefix = sealed::LogPrefix(run_key);
   std::string after;
   while (true) {
     RP_ASSIGN_OR_RETURN(const ObjectList list,
@@ -74,16 +78,16 @@ absl::Status SealedReader::RefreshLocked(const std::string& run, Run* state) {
     for (const ObjectInfo& object : list.objects) {
       after = object.key;
       const std::optional<sealed::LogPlace> place =
-          sealed::ParseLogKey(state->key, object.key);
+          sealed::ParseLogKey(run_key, object.key);
       if (!place.has_value()) {
         return absl::DataLossError(
             absl::StrCat(object.key, " is no entry of a log"));
       }
-      const auto known = state->logs.find(place->shard);
-      const uint64_t last = known == state->logs.end() ? 0 : known->second;
+      const auto known = logs->find(place->shard);
+      const uint64_t last = known == logs->end() ? 0 : known->second;
       if (place->sequence <= last) {
         // All up to the last one are known.
-        after = sealed::LogKey(state->key, place->shard, last);
+        after = sealed::LogKey(run_key, place->shard, last);
         skipped = true;
         break;
       }
@@ -92,23 +96,44 @@ absl::Status SealedReader::RefreshLocked(const std::string& run, Run* state) {
             "entry ", last + 1, " of the log ", prefix, place->shard,
             " is missing: there is entry ", place->sequence));
       }
-      RP_RETURN_IF_ERROR(ReadEntry(run, place->shard, place->sequence, state));
+      RP_ASSIGN_OR_RETURN(v1::SealedLogEntry entry,
+                          ReadEntry(run, place->shard, place->sequence));
+      entries->push_back(std::move(entry));
+      (*logs)[place->shard] = place->sequence;
     }
     if (!list.more && !skipped) return absl::OkStatus();
   }
 }
 
 absl::Status SealedReader::Refresh(const std::string& run) {
+  std::map<std::string, uint64_t> logs;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto free = [&] {
+      mutex_.AssertHeld();
+      return !refreshing_.contains(run);
+    };
+    mutex_.Await(absl::Condition(&free));
+    refreshing_.insert(run);
+    if (const auto it = runs_.find(run); it != runs_.end())
+      logs = it->second.logs;
+  }
+  std::vector<v1::SealedLogEntry> entries;
+  const absl::Status status = ReadNewEntries(run, &logs, &entries);
   absl::MutexLock lock(&mutex_);
-  const auto [it, is_new] = runs_.try_emplace(run);
-  const absl::Status status = RefreshLocked(run, &it->second);
-  const bool empty = it->second.logs.empty();
-  if (empty) runs_.erase(it);
-  RP_RETURN_IF_ERROR(status);
-  if (empty)
-    return absl::NotFoundError(
-        absl::StrCat("there is no run \"", run, "\" in ", store_->name()));
-  return absl::OkStatus();
+  refreshing_.erase(run);
+  if (runs_.find(run) == runs_.end()) {
+    // A part of what is there would pass for all of it.
+    RP_RETURN_IF_ERROR(status);
+    if (entries.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("there is no run \"", run, "\" in ", store_->name()));
+    }
+  }
+  Run& state = runs_[run];
+  state.key = sealed::RunKey(run);
+  for (v1::SealedLogEntry& entry : entries) AddEntry(std::move(entry), &state);
+  return status;
 }
 
 absl::Status SealedReader::Known(const std::string& run) {

@@ -119,40 +119,60 @@ absl::Status SealedReader::ForEachRecord(
   return absl::OkStatus();
 }
 
-absl::StatusOr<SealedReader::PayloadPlace> SealedReader::FindPayload(
-    const std::string& run, absl::string_view digest, uint64_t length_bytes) {
+absl::StatusOr<std::shared_ptr<const SealedReader::PayloadPlace>>
+SealedReader::FindPayload(const std::string& run, absl::string_view digest,
+                          uint64_t length_bytes) {
   RP_RETURN_IF_ERROR(Known(run));
-  std::map<std::string, uint64_t> packs;
+  const PayloadId id(std::string(digest), length_bytes);
+  std::map<std::string, uint64_t> unread;
   std::string run_key;
   {
     absl::MutexLock lock(&mutex_);
-    run_key = runs_[run].key;
-    packs = runs_[run].packs;
+    const Run& known = runs_[run];
+    const auto settled = [&] {
+      mutex_.AssertHeld();
+      return known.places.contains(id) || known.unread_packs.empty() ||
+             !reading_packs_.contains(run);
+    };
+    mutex_.Await(absl::Condition(&settled));
+    const auto found = known.places.find(id);
+    if (found != known.places.end()) return found->second;
+    if (known.unread_packs.empty())
+      return absl::NotFoundError("the payload is not whole in the archive");
+    unread = known.unread_packs;
+    run_key = known.key;
+    reading_packs_.insert(run);
   }
-  // One thread reads the indexes, the others have them then.
-  absl::MutexLock lock(&payload_mutex_);
-  Payloads& payloads = payloads_[run];
-  const PayloadId id(std::string(digest), length_bytes);
-  const auto found = payloads.places.find(id);
-  if (found != payloads.places.end()) return found->second;
-  for (const auto& [name, bytes] : packs) {
-    if (payloads.packs_read[name]) continue;
-    const auto key =
-        std::make_shared<const std::string>(sealed::PackKey(run_key, name));
-    RP_ASSIGN_OR_RETURN(v1::SealedPackIndex index,
-                        ReadPackIndex(store_, *key, bytes));
-    for (v1::SealedPayload& payload : *index.mutable_payloads()) {
-      PayloadPlace place{key, std::move(payload)};
-      const PayloadId other(place.payload.digest(),
-                            place.payload.length_bytes());
-      payloads.places.try_emplace(other, std::move(place));
+  absl::Status status;
+  std::vector<std::shared_ptr<const PayloadPlace>> places;
+  for (auto it = unread.begin(); it != unread.end(); ++it) {
+    const auto key = std::make_shared<const std::string>(
+        sealed::PackKey(run_key, it->first));
+    absl::StatusOr<v1::SealedPackIndex> index =
+        ReadPackIndex(store_, *key, it->second);
+    if (!index.ok()) {
+      status = index.status();
+      unread.erase(it, unread.end());
+      break;
     }
-    payloads.packs_read[name] = true;
+    for (v1::SealedPayload& payload : *index->mutable_payloads())
+      places.push_back(std::make_shared<const PayloadPlace>(
+          PayloadPlace{key, std::move(payload)}));
   }
-  const auto now = payloads.places.find(id);
-  if (now == payloads.places.end())
+  absl::MutexLock lock(&mutex_);
+  reading_packs_.erase(run);
+  Run& known = runs_[run];
+  for (std::shared_ptr<const PayloadPlace>& place : places) {
+    const PayloadId other(place->payload.digest(),
+                          place->payload.length_bytes());
+    known.places.try_emplace(other, std::move(place));
+  }
+  for (const auto& [name, bytes] : unread) known.unread_packs.erase(name);
+  RP_RETURN_IF_ERROR(status);
+  const auto found = known.places.find(id);
+  if (found == known.places.end())
     return absl::NotFoundError("the payload is not whole in the archive");
-  return now->second;
+  return found->second;
 }
 
 bool SealedReader::HasPayload(const std::string& run, absl::string_view digest,
@@ -178,9 +198,9 @@ absl::Status SealedReader::ReadPayload(
     const std::string& run, absl::string_view digest, uint64_t length_bytes,
     const std::function<absl::Status(absl::string_view)>& callback) {
   if (length_bytes == 0) return absl::OkStatus();
-  RP_ASSIGN_OR_RETURN(const PayloadPlace place,
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<const PayloadPlace> place,
                       FindPayload(run, digest, length_bytes));
-  return ReadSealedPayload(store_, *place.key, place.payload, callback);
+  return ReadSealedPayload(store_, *place->key, place->payload, callback);
 }
 
 absl::Status SealedReader::ForEachIncarnation(

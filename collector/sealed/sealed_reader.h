@@ -9,8 +9,9 @@
 // Memory: some 300 bytes a step of a process, 60 bytes a payload of a run whose
 // payloads are asked for.
 // Ownership: the store outlives it. Thread-safe; requests are sent without a lock
-// held, but for those that look for what is new. Failure: DATA_LOSS (damage, a
-// hole in a log), FAILED_PRECONDITION (a newer format), else the store's.
+// held. Of one run one thread looks for what is new, and one reads the indexes of
+// packs; whoever wants the same waits for it. Failure: DATA_LOSS (damage, a hole
+// in a log), FAILED_PRECONDITION (a newer format), else the store's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_
 
@@ -20,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,36 +83,38 @@ class SealedReader : public ArchiveReader {
     std::map<std::string, uint64_t> logs;
     std::map<StepId, Step> steps;
     std::map<uint64_t, v1::IncarnationRow> incarnations;
-    std::map<std::string, uint64_t> packs;
+    // Those whose indexes have not been read, and payloads of the others.
+    std::map<std::string, uint64_t> unread_packs;
+    absl::flat_hash_map<PayloadId, std::shared_ptr<const PayloadPlace>> places;
+    std::set<std::string> packs;
     std::map<PayloadId, std::string> damaged;
     uint64_t payload_bytes = 0;
-  };
-  // Payloads of the packs of a run whose indexes have been read.
-  struct Payloads {
-    std::map<std::string, bool> packs_read;
-    absl::flat_hash_map<PayloadId, PayloadPlace> places;
   };
 
   // Reads what is new of the run. NOT_FOUND: nothing is there.
   absl::Status Refresh(const std::string& run);
-  absl::Status RefreshLocked(const std::string& run, Run* state)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ReadEntry(const std::string& run, const std::string& shard,
-                         uint64_t sequence, Run* state)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Behind the last entries of `logs`, which it moves on.
+  absl::Status ReadNewEntries(const std::string& run,
+                              std::map<std::string, uint64_t>* logs,
+                              std::vector<v1::SealedLogEntry>* entries);
+  absl::StatusOr<v1::SealedLogEntry> ReadEntry(const std::string& run,
+                                               const std::string& shard,
+                                               uint64_t sequence);
+  static void AddEntry(v1::SealedLogEntry entry, Run* state);
   // As it is known, read if it is not.
   absl::Status Known(const std::string& run);
-  absl::StatusOr<PayloadPlace> FindPayload(const std::string& run,
-                                           absl::string_view digest,
-                                           uint64_t length_bytes);
+  absl::StatusOr<std::shared_ptr<const PayloadPlace>> FindPayload(
+      const std::string& run, absl::string_view digest, uint64_t length_bytes);
   absl::StatusOr<std::shared_ptr<const v1::SealedRecordsIndex>> RecordsIndex(
       const std::string& key, uint64_t object_bytes);
 
   ObjectStore* const store_;
   absl::Mutex mutex_;
+  // None is forgotten.
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
-  absl::Mutex payload_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
-  std::map<std::string, Payloads> payloads_ ABSL_GUARDED_BY(payload_mutex_);
+  // Runs that a thread looks for new entries of, and reads indexes of packs of.
+  std::set<std::string> refreshing_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> reading_packs_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex index_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   // The indexes of records that were asked for last.
   std::list<

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/sealed/sealer.h"
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "collector/sealed/read_only_store.h"
 #include "collector/sealed/testing/sealer_fixture.h"
 
@@ -391,6 +396,74 @@ TEST_F(Sealing, NoticesAHoleInALog) {
   SealedReader reader(&objects_);
   const absl::Status status = reader.ListSteps("run").status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
+// Calls `during` once, with the next request.
+class WatchedObjectStore : public FaultObjectStore {
+ public:
+  std::function<void()> during;
+
+  absl::StatusOr<ObjectList> List(const std::string& prefix,
+                                  const std::string& start_after,
+                                  size_t most) override {
+    Watch();
+    return FaultObjectStore::List(prefix, start_after, most);
+  }
+  absl::StatusOr<ObjectTail> GetTail(const std::string& key,
+                                     uint64_t bytes) override {
+    Watch();
+    return FaultObjectStore::GetTail(key, bytes);
+  }
+
+ private:
+  void Watch() {
+    if (during) std::exchange(during, nullptr)();
+  }
+};
+
+TEST_F(Sealing, ARequestOnItsWayHasOthersWaitForNothing) {
+  const std::unique_ptr<Store> store = OpenStore();
+  WatchedObjectStore objects;
+  const auto sealer = OpenSealer(store.get(), &objects);
+  const std::string first = RandomBytes(1, 1000), second = RandomBytes(2, 1000);
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, first);
+  Commit(store.get(), frames);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  SealedReader reader(&objects);
+  ASSERT_EQ(See(&reader, "run").size(), 1u);
+  const size_t before = frames.size();
+  AddWholeStep(&frames, 2, second);
+  ASSERT_TRUE(store->Commit(frames.Range(before, frames.size())).ok());
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  // What is known is read while the request waits for its answer.
+  std::vector<std::thread> others;
+  int read = 0;
+  const auto other = [&] {
+    const auto done = std::make_shared<absl::Notification>();
+    others.emplace_back([&, done] {
+      StepKey key;
+      key.run = "run";
+      key.step = 1;
+      key.incarnation = 7;
+      const auto take = [](const auto&) { return absl::OkStatus(); };
+      EXPECT_TRUE(reader.ForEachRecord(key, take).ok());
+      EXPECT_TRUE(
+          reader
+              .ReadPayload("run", testing::DigestOf(first), first.size(), take)
+              .ok());
+      done->Notify();
+    });
+    read += done->WaitForNotificationWithTimeout(absl::Seconds(10)) ? 1 : 0;
+  };
+  objects.during = other;
+  EXPECT_EQ(reader.ListSteps("run")->size(), 2u);
+  EXPECT_EQ(read, 1);
+  objects.during = other;
+  EXPECT_TRUE(
+      reader.HasPayload("run", testing::DigestOf(second), second.size()));
+  EXPECT_EQ(read, 2);
+  for (std::thread& thread : others) thread.join();
 }
 
 TEST_F(Sealing, AReaderOfAStoreTakesNothing) {
