@@ -70,9 +70,11 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
       const auto it = rows_.find(std::make_pair(of, step));
       return it == rows_.end() ? nullptr : &it->second;
     };
-    RP_RETURN_IF_ERROR(store_->ForEachRollupHead(
-        run_, incarnation, range.first, range.last,
-        [&](int64_t step, const v1::RollupHead& head) {
+    const ProcessRange steps_of{incarnation, static_cast<uint64_t>(range.first),
+                                static_cast<uint64_t>(range.last)};
+    RP_RETURN_IF_ERROR(store_->ForEachHeadIn(
+        run_, {&steps_of, 1},
+        [&](size_t, int64_t step, const v1::RollupHead& head) {
           Row* const row = find(step);
           if (row == nullptr) return absl::OkStatus();
           row->records = head.records();

@@ -120,13 +120,14 @@ class RollupTest : public testing::TempDirTest {
     size_t heads = 0;
     const auto run = store_->RunNumber("run");
     EXPECT_TRUE(run.ok());
+    const ProcessRange all{incarnation, 0, INT64_MAX};
     EXPECT_TRUE(
         store_
-            ->ForEachRollupHead(*run, incarnation, 0, INT64_MAX,
-                                [&](int64_t, const v1::RollupHead& head) {
-                                  heads += head.deleted() ? 0 : 1;
-                                  return absl::OkStatus();
-                                })
+            ->ForEachHeadIn(*run, {&all, 1},
+                            [&](size_t, int64_t, const v1::RollupHead& head) {
+                              heads += head.deleted() ? 0 : 1;
+                              return absl::OkStatus();
+                            })
             .ok());
     return heads;
   }
@@ -237,13 +238,15 @@ TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
   // One that says another number shows where an answer comes from.
   const uint32_t run = *store_->RunNumber("run");
   RollupRows rows;
-  ASSERT_TRUE(store_
-                  ->ForEachRollupHead(run, 1, 0, 0,
-                                      [&](int64_t, const v1::RollupHead& head) {
-                                        rows.head = head;
-                                        return absl::OkStatus();
-                                      })
-                  .ok());
+  const ProcessRange first{1, 0, 0};
+  ASSERT_TRUE(
+      store_
+          ->ForEachHeadIn(run, {&first, 1},
+                          [&](size_t, int64_t, const v1::RollupHead& head) {
+                            rows.head = head;
+                            return absl::OkStatus();
+                          })
+          .ok());
   RollupBlockWriter writer;
   writer.Put(0, kNorm, 4711);
   rows.blocks.emplace_back(0, writer.Encode());

@@ -85,12 +85,6 @@ class ReadOnlyStore : public Store {
       uint32_t, uint32_t) override {
     return std::nullopt;
   }
-  absl::Status ForEachRollupHead(
-      uint32_t, uint64_t, int64_t, int64_t,
-      const std::function<absl::Status(int64_t, const v1::RollupHead&)>&)
-      override {
-    return absl::OkStatus();
-  }
   absl::Status ForEachRollupBlock(
       uint32_t, uint64_t, uint32_t, int64_t, int64_t,
       const std::function<absl::Status(int64_t, absl::string_view)>&) override {

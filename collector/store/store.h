@@ -265,10 +265,6 @@ class Store : public ArchiveReader {
   virtual absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
       uint32_t run, uint32_t number) = 0;
   // Of one process, steps ascending, from the first to the last one given.
-  virtual absl::Status ForEachRollupHead(
-      uint32_t run, uint64_t incarnation, int64_t first_step, int64_t last_step,
-      const std::function<absl::Status(int64_t step, const v1::RollupHead&)>&
-          callback) = 0;
   virtual absl::Status ForEachRollupBlock(
       uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
       int64_t last_step,

@@ -136,10 +136,6 @@ class StoreImpl : public Store, private StoreHooks {
           callback) override;
   absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
       uint32_t run, uint32_t number) override;
-  absl::Status ForEachRollupHead(
-      uint32_t run, uint64_t incarnation, int64_t first_step, int64_t last_step,
-      const std::function<absl::Status(int64_t, const v1::RollupHead&)>&
-          callback) override;
   absl::Status ForEachRollupBlock(
       uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
       int64_t last_step,

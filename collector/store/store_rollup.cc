@@ -335,23 +335,6 @@ absl::StatusOr<std::optional<v1::RollupLayout>> StoreImpl::FindRollupLayout(
                                       keys::RollupLayout(run, number));
 }
 
-absl::Status StoreImpl::ForEachRollupHead(
-    uint32_t run, uint64_t incarnation, int64_t first_step, int64_t last_step,
-    const std::function<absl::Status(int64_t, const v1::RollupHead&)>&
-        callback) {
-  const std::string prefix = keys::RollupHeads(run, incarnation);
-  v1::RollupHead head;
-  return index_->ScanRange(
-      keys::AtStep(prefix, first_step), keys::AtStep(prefix, last_step),
-      [&](absl::string_view key, absl::string_view value) -> absl::Status {
-        const std::optional<int64_t> step = keys::ParseRollupStep(key);
-        if (!step.has_value() ||
-            !head.ParseFromArray(value.data(), static_cast<int>(value.size())))
-          return absl::DataLossError("a rollup cannot be read");
-        return callback(*step, head);
-      });
-}
-
 absl::Status StoreImpl::ForEachRollupBlock(
     uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
     int64_t last_step,
