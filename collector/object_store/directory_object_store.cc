@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -174,19 +175,17 @@ absl::StatusOr<ObjectTail> DirectoryObjectStore::GetTail(const std::string& key,
 
 absl::Status DirectoryObjectStore::Emit(const std::string& key_prefix,
                                         const std::string& name,
-                                        bool is_directory, Walk* walk) {
+                                        std::optional<uint64_t> size,
+                                        Walk* walk) {
   const std::string key = key_prefix + name;
-  if (is_directory) return ListBelow(PathOf(key), absl::StrCat(key, "/"), walk);
+  if (!size.has_value())
+    return ListBelow(PathOf(key), absl::StrCat(key, "/"), walk);
   if (!absl::StartsWith(key, walk->prefix) || key <= walk->start_after)
     return absl::OkStatus();
   if (walk->found->objects.size() == walk->most) {
     walk->found->more = true;
     return absl::OkStatus();
   }
-  const absl::StatusOr<uint64_t> size = file_system_->FileSize(PathOf(key));
-  // Deleted since it was listed.
-  if (absl::IsNotFound(size.status())) return absl::OkStatus();
-  RP_RETURN_IF_ERROR(size.status());
   walk->found->objects.push_back({key, *size});
   return absl::OkStatus();
 }
@@ -200,14 +199,15 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
   RP_RETURN_IF_ERROR(names.status());
   // What a directory holds comes where "name/" stands, which may be behind
   // "name-": by its place among the keys, until it is passed.
-  std::map<std::string, std::pair<std::string, bool>> waiting;
+  std::map<std::string, std::pair<std::string, std::optional<uint64_t>>>
+      waiting;
   const auto emit_before = [&](const std::string* next) {
     absl::Status status;
     while (status.ok() && !walk->full() && !waiting.empty() &&
            (next == nullptr || waiting.begin()->first < *next)) {
-      const auto [name, is_directory] = waiting.begin()->second;
+      const auto [name, size] = waiting.begin()->second;
       waiting.erase(waiting.begin());
-      status = Emit(key_prefix, name, is_directory, walk);
+      status = Emit(key_prefix, name, size, walk);
     }
     return status;
   };
@@ -219,14 +219,14 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
       continue;
     RP_RETURN_IF_ERROR(emit_before(&name));
     if (walk->full()) return absl::OkStatus();
-    const absl::Status file = file_system_->FileSize(PathOf(key)).status();
-    const bool is_directory =
-        !file.ok() && file_system_->List(PathOf(key)).ok();
-    // Deleted since it was listed.
-    if (absl::IsNotFound(file) && !is_directory) continue;
-    if (!is_directory) RP_RETURN_IF_ERROR(file);
-    waiting[is_directory ? absl::StrCat(name, "/") : name] = {name,
-                                                              is_directory};
+    const absl::StatusOr<uint64_t> size = file_system_->FileSize(PathOf(key));
+    if (size.ok()) {
+      waiting[name] = {name, *size};
+    } else if (file_system_->List(PathOf(key)).ok()) {
+      waiting[absl::StrCat(name, "/")] = {name, std::nullopt};
+    } else if (!absl::IsNotFound(size.status())) {  // else deleted since
+      return size.status();
+    }
   }
   return emit_before(nullptr);
 }

@@ -10,6 +10,8 @@
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -51,8 +53,9 @@ class DirectoryObjectStore : public ObjectStore {
                        PutMode mode);
   absl::Status ListBelow(const std::string& directory,
                          const std::string& key_prefix, Walk* walk);
+  // `size`: of an object; without it, a directory.
   absl::Status Emit(const std::string& key_prefix, const std::string& name,
-                    bool is_directory, Walk* walk);
+                    std::optional<uint64_t> size, Walk* walk);
 
   FileSystem* const file_system_;
   const std::string directory_;
