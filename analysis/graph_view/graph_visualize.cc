@@ -30,10 +30,10 @@ std::string JsonNumbers(const std::vector<int64_t>& numbers) {
 
 absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
                                    const DumpPlace& place,
-                                   absl::string_view source) {
+                                   absl::string_view source, bool notes) {
   DumpReader::Options open;
   open.construct = true;
-  open.notes = true;
+  open.notes = notes;
   open.keep_text = true;
   GraphSide side;
   side.place = place;
@@ -54,11 +54,12 @@ struct OpenPair {
 };
 
 absl::StatusOr<OpenPair> OpenBoth(FileSystem* file_system, const DumpPlace& n,
-                                  const DumpPlace* b) {
+                                  const DumpPlace* b, bool notes) {
   OpenPair pair;
-  RP_ASSIGN_OR_RETURN(pair.target, OpenSide(file_system, n, "NPU"));
+  RP_ASSIGN_OR_RETURN(pair.target, OpenSide(file_system, n, "NPU", notes));
   if (b != nullptr) {
-    RP_ASSIGN_OR_RETURN(pair.reference, OpenSide(file_system, *b, "Bench"));
+    RP_ASSIGN_OR_RETURN(pair.reference,
+                        OpenSide(file_system, *b, "Bench", notes));
   }
   return pair;
 }
@@ -66,11 +67,11 @@ absl::StatusOr<OpenPair> OpenBoth(FileSystem* file_system, const DumpPlace& n,
 // One side for each graph that the ranks of a step merge into.
 absl::StatusOr<std::vector<GraphSide>> OpenMerged(
     FileSystem* file_system, const ParallelLayout& layout,
-    const std::vector<DumpPlace>& step, absl::string_view source,
+    const std::vector<DumpPlace>& step, absl::string_view source, bool notes,
     int64_t* micro_steps) {
   DumpReader::Options open;
   open.construct = true;
-  open.notes = true;
+  open.notes = notes;
   std::vector<std::pair<int64_t, std::unique_ptr<DumpReader>>> ranks;
   for (const DumpPlace& place : step) {
     RP_ASSIGN_OR_RETURN(auto dump,
@@ -265,9 +266,10 @@ class Visualizer {
   absl::Status WriteMerged(const std::vector<DumpPlace>& places,
                            const std::vector<DumpPlace>* reference_places,
                            GraphWriter* writer, std::set<int64_t>* ranks) {
-    RP_ASSIGN_OR_RETURN(std::vector<GraphSide> targets,
-                        OpenMerged(file_system_, *options_.target_layout,
-                                   places, "NPU", &config_.micro_steps));
+    RP_ASSIGN_OR_RETURN(
+        std::vector<GraphSide> targets,
+        OpenMerged(file_system_, *options_.target_layout, places, "NPU",
+                   options_.overflow_check, &config_.micro_steps));
     if (reference_places == nullptr) {
       for (const GraphSide& side : targets) {
         ranks->insert(side.place.rank);
@@ -276,9 +278,10 @@ class Visualizer {
       return absl::OkStatus();
     }
     int64_t ignored = 1;
-    RP_ASSIGN_OR_RETURN(std::vector<GraphSide> references,
-                        OpenMerged(file_system_, *options_.reference_layout,
-                                   *reference_places, "Bench", &ignored));
+    RP_ASSIGN_OR_RETURN(
+        std::vector<GraphSide> references,
+        OpenMerged(file_system_, *options_.reference_layout, *reference_places,
+                   "Bench", options_.overflow_check, &ignored));
     if (targets.size() != references.size()) {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.target, " and ", options_.reference,
@@ -312,12 +315,13 @@ class Visualizer {
   }
 
   std::future<absl::StatusOr<OpenPair>> StartOpening(size_t index) const {
-    return std::async(std::launch::async,
-                      [file_system = file_system_, &pair = pairs_[index],
-                       compare = config_.compare] {
-                        return OpenBoth(file_system, pair.first,
-                                        compare ? &pair.second : nullptr);
-                      });
+    return std::async(
+        std::launch::async,
+        [file_system = file_system_, &pair = pairs_[index],
+         compare = config_.compare, notes = options_.overflow_check] {
+          return OpenBoth(file_system, pair.first,
+                          compare ? &pair.second : nullptr, notes);
+        });
   }
 
   absl::Status WritePair(OpenPair* pair, GraphWriter* writer) {

@@ -194,16 +194,18 @@ class Writer final : public GraphWriter {
     }
     RP_RETURN_IF_ERROR(ReadNodeRows(*side.dumps, node, &records_, &rows_));
     if (options_.overflow_check && node.entry.has_value()) {
+      const DumpReader& dump = *(*side.dumps)[static_cast<size_t>(node.dump)];
       const JsonDocument* record = &records_.own;
       if (node.merged != nullptr) {
-        RP_RETURN_IF_ERROR((*side.dumps)[static_cast<size_t>(node.dump)]->Read(
-            *node.entry, &record_));
+        RP_RETURN_IF_ERROR(dump.Read(*node.entry, &record_));
         record = &record_;
       }
-      levels_[static_cast<size_t>(index)] =
-          OverflowLevel(node.id, record->root(),
-                        (*side.dumps)[static_cast<size_t>(node.dump)]->notes());
-      out->overflow_level = std::string(levels_[static_cast<size_t>(index)]);
+      // A merged node may have another name than the call that its dump, and
+      // the notes beside it, know.
+      const absl::string_view level =
+          OverflowLevel(dump.name(*node.entry), record->root(), dump.notes());
+      levels_[static_cast<size_t>(index)] = level;
+      out->overflow_level = std::string(level);
     }
     pairs_.clear();
     const GraphNode* partner =

@@ -254,6 +254,30 @@ def test_parallel_layouts_merge(tmp_path):
                if side == "Bench" and node.startswith("Module."))
 
 
+def test_notes_of_a_merged_call(tmp_path):
+    """The merged node has another name than the call in the dump, by which notes go."""
+    import layouts
+
+    four = layouts.write(tmp_path / "four", 2, 2)
+    flags = ["-tp", four, "--rank_size", 4, "--tp", 2, "--pp", 2]
+    path = four / "rank2" / "dump.json"
+    dump = json.loads(path.read_text())
+    call = "Module.0.module.decoder.layers.1.mlp.fc1.ColumnParallelLinear.forward.0"
+    dump["data"][call]["input_args"][0].update(Max=math.nan)
+    path.write_text(json.dumps(dump))
+    node = (0, "NPU", call.replace("layers.1", "layers.3"))
+    assert merged(tmp_path, *flags, "-oc")[node]["overflow_level"] == "medium"
+    notes = path.with_name("tensor_notes.json")
+    notes.write_text(json.dumps({f"{call}.input.0": {"written": True}}))
+    assert merged(tmp_path, *flags, "-oc")[node]["overflow_level"] is None
+    # Who does not ask for levels needs no notes.
+    notes.write_text("[]")
+    assert node in merged(tmp_path, *flags)
+    assert "rank2/tensor_notes.json" in refused(tmp_path / "out", "graph_visualize", *flags, "-oc")
+    assert cli("graph_visualize", "-tp", four / "rank2", "-o", tmp_path / "one").returncode == 0
+    assert "tensor_notes.json" in refused(tmp_path / "out", "graph_visualize", "-tp", four / "rank2", "-oc")
+
+
 def test_bad_parallel_layouts(tmp_path):
     import layouts
 
