@@ -280,7 +280,11 @@ class Finder {
     bool worst_is_output = true;
     bool outputs_differ = false;
     Divergence divergence;
+    // A call may have another name in the reference, and notes there alone.
     const UnwrittenTensors unwritten(entry.entry(), &outcome->target->notes());
+    const UnwrittenTensors unwritten_reference(
+        outcome->reference->name(reference_index),
+        &outcome->reference->notes());
     for (const RowPair& pair : entry.pairs()) {
       const bool output = pair.target->state == RowState::kOutput ||
                           pair.target->state == RowState::kParametersGrad;
@@ -291,7 +295,8 @@ class Finder {
         continue;
       }
       // What differs in memory that nobody has written says nothing.
-      if (unwritten.Has(*pair.target)) {
+      if (unwritten.Has(*pair.target) ||
+          unwritten_reference.Has(*pair.reference)) {
         if (!output) ++divergence.inputs_unknown;
         continue;
       }

@@ -108,6 +108,20 @@ TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {
               HasSubstr("was not put together: a sum"));
 }
 
+TEST_F(FirstDivergenceTest, MemoryThatNobodyHasWrittenIsNoDifference) {
+  // What both hold before the call differs; what the call makes of it does not.
+  dir_.Write("b", {Call("Torch.a.0.forward", "NaN", "1")});
+  dir_.Write("n", {Call("Torch.a.0.forward", "5", "1")});
+  const std::string b = dir_.path() + "/b";
+  const std::string n = dir_.path() + "/n";
+  ASSERT_THAT(Diverge(n, b).origins, SizeIs(1));
+  // One of the two may be of an older agent, which wrote no notes.
+  dir_.WriteFile("b/tensor_notes.json",
+                 R"({"Torch.a.0.forward.input.0":{"written":true}})");
+  EXPECT_THAT(Diverge(n, b).origins, IsEmpty());
+  EXPECT_THAT(Diverge(b, n).origins, IsEmpty());
+}
+
 TEST_F(FirstDivergenceTest, DivergenceThatCameInByCommunication) {
   dir_.Write("b/rank0", {Call("Torch.a.0.forward", "1", "1"),
                          Call("Distributed.all_reduce.0.forward", "1", "2")});
