@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -205,7 +206,7 @@ class PackReader {
         if (count != nullptr && count->is_number()) calls += count->number;
       }
       Once(*rank, "random calls", std::string(function.key),
-           absl::StrCat(calls));
+           absl::StrFormat("%.0f", calls));
     }
     return true;
   }

@@ -83,6 +83,19 @@ TEST_F(ConfigPackTest, EqualOnesDifferInNothing) {
   EXPECT_EQ(report->ranks_compared(), 2);
 }
 
+TEST_F(ConfigPackTest, OneCallMoreIsADifferenceHoweverManyThereAre) {
+  const auto calls = [](int count) {
+    return std::vector<ZipPart>{
+        {"random/rank0.json",
+         absl::StrCat(R"({"torch.randn": [{"count": )", count, "}]}")}};
+  };
+  const auto report = Compare(calls(1234567), calls(1234568));
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(Texts(*report),
+              ElementsAre("random calls torch.randn, rank 0: 1234567 | "
+                          "1234568"));
+}
+
 // msprobe packs the whole environment.
 TEST_F(ConfigPackTest, NoSecretIsTold) {
   const auto report = Compare(
