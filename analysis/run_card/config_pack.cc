@@ -36,7 +36,8 @@ constexpr absl::string_view kWeights = "weights/";
 constexpr absl::string_view kBatches = "dataset/";
 constexpr absl::string_view kRandom = "random/";
 
-// As agents choose what of an environment is recorded.
+// As agents choose what of an environment is recorded: _run_card.py, which
+// tests/python/test_run_card.py compares.
 constexpr std::array<absl::string_view, 22> kHarmless = {
     "CUDA_",          "CUBLAS_",    "CUDNN_",  "NCCL_", "NVIDIA_", "TORCH_",
     "TORCHINDUCTOR_", "PYTORCH_",   "OMP_",    "MKL_",  "KMP_",    "GLOO_",

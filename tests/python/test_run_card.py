@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import warnings
@@ -147,6 +148,18 @@ def test_secrets_are_in_no_file(tmp_path) -> None:
     assert line["--lr"] == "0.5"
     assert line["--api-key"] == line["--wandb_token"] == line["+trainer.password"] == "(not recorded)"
     assert line["--data"].startswith("(not recorded, checksum ")
+
+
+def test_a_pack_of_msprobe_is_read_by_the_same_lists() -> None:
+    source = (harness.ROOT / "analysis" / "run_card" / "config_pack.cc").read_text()
+
+    def words(name: str) -> list[str]:
+        return re.findall(r'"(.*?)"', re.search(rf"> {name} = {{(.*?)}};", source, re.DOTALL).group(1))
+
+    prefixes, names = re.fullmatch(r"\(([A-Z|]+)\)_\[A-Z0-9_\]\+\|([A-Z_|]+)", _run_card._ENVIRONMENT.pattern).groups()
+    assert words("kHarmless") == [f"{prefix}_" for prefix in prefixes.split("|")]
+    assert words("kHarmlessNames") == names.split("|")
+    assert words("kSecret") == _run_card._SECRET.pattern.split("|")
 
 
 def test_off_by_the_environment(tmp_path) -> None:
