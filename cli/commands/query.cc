@@ -24,7 +24,7 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kPlotWidth = 60;
-constexpr size_t kUsualLines = 50;
+constexpr size_t kUsualLines = 50;  // of a table
 
 struct QueryFlags {
   std::string run, match, ranks, statistic = "Norm";
@@ -32,16 +32,20 @@ struct QueryFlags {
   v1::GridRows rows = v1::GRID_ROWS_VALUE;
   v1::GridValues of = v1::GRID_VALUES_OUTPUTS;
   v1::GridReducer reduce = v1::GRID_REDUCER_MAX;
-  size_t limit = kUsualLines;
+  std::optional<size_t> limit;
   bool csv = false, over_ranks = false, names = false;
   bool heat = false;
 };
+
+size_t LimitOf(const Globals& globals, const QueryFlags& flags) {
+  return flags.limit.value_or(flags.csv || globals.json ? 0 : kUsualLines);
+}
 
 // The rows as they come, in the form that was asked for.
 class GridPrinter {
  public:
   GridPrinter(const Globals& globals, const QueryFlags& flags)
-      : globals_(globals), flags_(flags) {}
+      : globals_(globals), flags_(flags), limit_(LimitOf(globals, flags)) {}
 
   void Head(const v1::GridHead& head) {
     head_ = head;
@@ -56,6 +60,8 @@ class GridPrinter {
   }
 
   void Row(const v1::GridRow& row) {
+    if (limit_ > 0 && lines_ >= limit_) return;
+    ++lines_;
     if (globals_.json) {
       PrintJson(ToJson(row));
     } else if (flags_.csv) {
@@ -71,7 +77,10 @@ class GridPrinter {
   }
 
   void Finish() {
-    if (globals_.json || flags_.csv) return;
+    if (globals_.json || flags_.csv) {
+      Print(stderr, "%s", Lines{MoreRowsText(head_, lines_)});
+      return;
+    }
     if (flags_.heat) AddHeat();
     if (columns() > 0) {
       Print(stdout, "%s", Lines{table_.ToText()});
@@ -89,18 +98,8 @@ class GridPrinter {
       }
       Print(stdout, "\n");
     }
-    if (lines_ < head_.rows()) {
-      Print(stdout,
-            "%d more rows: narrow them with a pattern or --rows module, or "
-            "--limit 0\n",
-            head_.rows() - lines_);
-    }
-    if (head_.tensors() == 0) {
-      Print(stdout, "no tensor matches in %d recorded steps\n", head_.steps());
-    } else if (head_.tensors_without() > 0) {
-      Print(stdout, "%d of %d tensors have no %s\n", head_.tensors_without(),
-            head_.tensors(), flags_.statistic);
-    }
+    Print(stdout, "%s", Lines{MoreRowsText(head_, lines_)});
+    Print(stdout, "%s", Lines{WithoutText(head_, flags_.statistic)});
     Print(stdout, "%s", Lines{NotWholeText(head_)});
   }
 
@@ -115,8 +114,6 @@ class GridPrinter {
   }
 
   void AddLine(const v1::GridRow& row) {
-    if (flags_.limit > 0 && lines_ >= flags_.limit) return;
-    ++lines_;
     std::vector<std::optional<double>> numbers;
     std::optional<double> smallest, largest, last;
     uint64_t non_finite = 0;
@@ -162,6 +159,7 @@ class GridPrinter {
 
   const Globals& globals_;
   const QueryFlags& flags_;
+  const size_t limit_;  // rows; 0: all
   v1::GridHead head_;
   size_t lines_ = 0;
   PlotScale scale_;
@@ -173,6 +171,11 @@ class GridPrinter {
 
 absl::Status Query(const Globals& globals, const QueryFlags& flags,
                    int* exit_code) {
+  // --json may stand before the verb, where the parser's excludes() ends.
+  if (globals.json && (flags.csv || flags.heat)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--json excludes ", flags.csv ? "--csv" : "--heat"));
+  }
   v1::QueryGridRequest request;
   request.set_run(flags.run);
   request.set_match(flags.match);
@@ -185,10 +188,10 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
                       ParseRanges("--ranks", flags.ranks));
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
-  if (flags.names) return PrintNames(globals, request, flags.limit, flags.csv);
-  if (flags.over_ranks) {
-    return PrintOverRanks(globals, request, flags.limit, flags.csv, exit_code);
-  }
+  const size_t limit = LimitOf(globals, flags);
+  if (flags.names) return PrintNames(globals, request, limit, flags.csv);
+  if (flags.over_ranks)
+    return PrintOverRanks(globals, request, limit, flags.csv, exit_code);
   const Client client(globals);
   grpc::ClientContext context;
   // The collector goes through the records of the steps, however many.
@@ -232,16 +235,18 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
               {"call", v1::GRID_ROWS_CALL},
               {"module", v1::GRID_ROWS_MODULE},
               {"rank", v1::GRID_ROWS_RANK}}));
-  verb->add_option("--statistic", flags->statistic,
-                   "as dump.json names it: Norm (default), Max, Min, Mean, or "
-                   "an extra one that was recorded");
-  verb->add_option("--reduce", flags->reduce,
-                   "which of several numbers stands in a cell; default max")
-      ->transform(CLI::CheckedTransformer(
-          std::vector<std::pair<std::string, v1::GridReducer>>{
-              {"max", v1::GRID_REDUCER_MAX},
-              {"min", v1::GRID_REDUCER_MIN},
-              {"mean", v1::GRID_REDUCER_MEAN}}));
+  CLI::Option* const statistic = verb->add_option(
+      "--statistic", flags->statistic,
+      "as dump.json names it: Norm (default), Max, Min, Mean, or "
+      "an extra one that was recorded");
+  CLI::Option* const reduce =
+      verb->add_option("--reduce", flags->reduce,
+                       "which of several numbers stands in a cell; default max")
+          ->transform(CLI::CheckedTransformer(
+              std::vector<std::pair<std::string, v1::GridReducer>>{
+                  {"max", v1::GRID_REDUCER_MAX},
+                  {"min", v1::GRID_REDUCER_MIN},
+                  {"mean", v1::GRID_REDUCER_MEAN}}));
   verb->add_option("--of", flags->of,
                    "outputs (default; gradients among them), inputs or all")
       ->transform(CLI::CheckedTransformer(
@@ -249,23 +254,38 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
               {"outputs", v1::GRID_VALUES_OUTPUTS},
               {"inputs", v1::GRID_VALUES_INPUTS},
               {"all", v1::GRID_VALUES_ALL}}));
-  verb->add_option("--from-step", flags->from_step, "the first step")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--to-step", flags->to_step, "the last step")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
-      ->check(WhyNoRanges);
-  verb->add_option("--limit", flags->limit,
-                   "at most so many rows in the table; 0: all; default 50");
-  verb->add_flag("--heat", flags->heat,
-                 "the table's rows in shades of one scale, not each on its "
-                 "own");
-  verb->add_flag("--csv", flags->csv, "all rows, a column for each step");
-  verb->add_flag("--over-ranks", flags->over_ranks,
-                 "how the ranks differ: the smallest and the largest of them, "
-                 "and who is farthest from their median");
-  verb->add_flag("--names", flags->names,
-                 "the names that there are to ask for, without their numbers");
+  CLI::Option* const from_step =
+      verb->add_option("--from-step", flags->from_step, "the first step")
+          ->check(CLI::NonNegativeNumber);
+  CLI::Option* const to_step =
+      verb->add_option("--to-step", flags->to_step, "the last step")
+          ->check(CLI::NonNegativeNumber);
+  CLI::Option* const ranks =
+      verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
+          ->check(WhyNoRanges);
+  verb->add_option(
+      "--limit", flags->limit,
+      "at most so many rows; 0: all; default 50 in a table, all in csv "
+      "and JSON");
+  CLI::Option* const heat =
+      verb->add_flag("--heat", flags->heat,
+                     "the table's rows in shades of one scale, not each on its "
+                     "own");
+  verb->add_flag("--csv", flags->csv, "rows of csv, a column for each step")
+      ->excludes(heat);
+  CLI::Option* const over_ranks =
+      verb->add_flag(
+              "--over-ranks", flags->over_ranks,
+              "how the ranks differ: the smallest and the largest of them, "
+              "and who is farthest from their median")
+          ->excludes(heat);
+  CLI::Option* const names = verb->add_flag(
+      "--names", flags->names,
+      "the names that there are to ask for, without their numbers");
+  // Names are of all ranks and steps.
+  for (CLI::Option* const other :
+       {statistic, reduce, from_step, to_step, ranks, heat, over_ranks})
+    names->excludes(other);
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return Query(g, *flags, code);

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -53,8 +55,12 @@ std::string RankAt(const v1::GridRow& row, int column) {
 
 class SeriesPrinter {
  public:
-  SeriesPrinter(const Globals& globals, size_t limit, bool csv)
-      : globals_(globals), limit_(limit), csv_(csv) {}
+  SeriesPrinter(const Globals& globals, std::string statistic, size_t limit,
+                bool csv)
+      : globals_(globals),
+        statistic_(std::move(statistic)),
+        limit_(limit),
+        csv_(csv) {}
 
   void Head(const v1::GridHead& head) {
     head_ = head;
@@ -68,6 +74,8 @@ class SeriesPrinter {
   }
 
   void Row(const v1::SeriesRow& row) {
+    if (limit_ > 0 && lines_ >= limit_) return;
+    ++lines_;
     if (globals_.json) {
       PrintJson(ToJson(row));
     } else if (csv_) {
@@ -78,17 +86,14 @@ class SeriesPrinter {
   }
 
   void Finish() {
-    if (globals_.json || csv_) return;
+    if (globals_.json || csv_) {
+      Print(stderr, "%s", Lines{MoreRowsText(head_, lines_)});
+      return;
+    }
     if (head_.first_steps_size() > 0)
       Print(stdout, "%s", Lines{table_.ToText()});
-    if (lines_ < head_.rows()) {
-      Print(stdout,
-            "%d more rows: narrow them with a pattern or --rows module, or "
-            "--limit 0\n",
-            head_.rows() - lines_);
-    }
-    if (head_.tensors() == 0)
-      Print(stdout, "no tensor matches in %d recorded steps\n", head_.steps());
+    Print(stdout, "%s", Lines{MoreRowsText(head_, lines_)});
+    Print(stdout, "%s", Lines{WithoutText(head_, statistic_)});
     Print(stdout, "%s", Lines{NotWholeText(head_)});
   }
 
@@ -118,8 +123,6 @@ class SeriesPrinter {
   }
 
   void AddLine(const v1::SeriesRow& row) {
-    if (limit_ > 0 && lines_ >= limit_) return;
-    ++lines_;
     const auto text = [](const v1::GridRow& of, int column) {
       return column < 0 ? std::string("-")
                         : ShortText(std::optional<double>(of.cells(column)));
@@ -140,7 +143,8 @@ class SeriesPrinter {
   }
 
   const Globals& globals_;
-  const size_t limit_;
+  const std::string statistic_;
+  const size_t limit_;  // rows; 0: all
   const bool csv_;
   v1::GridHead head_;
   size_t lines_ = 0;
@@ -159,7 +163,7 @@ absl::Status PrintOverRanks(const Globals& globals,
   grpc::ClientContext context;
   client.Prepare(&context, /*extra_seconds=*/3600);
   const auto reader = client.archive->QuerySeries(&context, request);
-  SeriesPrinter printer(globals, limit, csv);
+  SeriesPrinter printer(globals, grid.statistic(), limit, csv);
   RP_RETURN_IF_ERROR(ReadGridReply(
       client, &context, reader.get(),
       [&](const v1::GridHead& head) { printer.Head(head); },
@@ -187,7 +191,7 @@ absl::Status PrintNames(const Globals& globals,
   Table table({"NAME", "VALUES"});
   if (csv && !globals.json) Print(stdout, "name,values\n");
   uint64_t printed = 0, unrolled = 0;
-  bool more = true;
+  bool more = true, truncated = false;
   while (more) {
     request.set_skip(printed);
     if (limit > 0) {
@@ -213,16 +217,16 @@ absl::Status PrintNames(const Globals& globals,
     // An answer that says that there is more and has nothing would have no end.
     more = response.truncated() && response.modules_size() > 0 &&
            (limit == 0 || printed < limit);
-    if (!more && response.truncated() && !globals.json && !csv && limit > 0) {
-      Print(stdout, "%s", Lines{table.ToText()});
-      Print(stdout, "more names: narrow them with a pattern, or --limit 0\n");
-      return absl::OkStatus();
-    }
+    truncated = response.truncated();
   }
-  if (globals.json || csv) return absl::OkStatus();
-  Print(stdout, "%s", Lines{table.ToText()});
+  const bool is_table = !globals.json && !csv;
+  if (is_table) Print(stdout, "%s", Lines{table.ToText()});
+  std::FILE* const notes = is_table ? stdout : stderr;
+  if (truncated) {
+    Print(notes, "more names: narrow them with a pattern, or --limit 0\n");
+  }
   if (unrolled > 0) {
-    Print(stdout,
+    Print(notes,
           "%d rank-steps are not rolled up yet: names of theirs may be "
           "missing\n",
           unrolled);

@@ -13,7 +13,7 @@
 
 namespace rankprobe {
 
-// `limit`: rows of a table, 0: all.
+// `limit`: rows, 0: all.
 absl::Status PrintOverRanks(const Globals& globals,
                             const v1::QueryGridRequest& grid, size_t limit,
                             bool csv, int* exit_code);

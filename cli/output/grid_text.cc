@@ -39,6 +39,24 @@ std::string NotWholeText(const v1::GridHead& head) {
                       " more were deleted: rankprobe ledger\n");
 }
 
+std::string WithoutText(const v1::GridHead& head,
+                        const std::string& statistic) {
+  if (head.tensors() == 0) {
+    return absl::StrCat("no tensor matches in ", head.steps(),
+                        " recorded steps\n");
+  }
+  if (head.tensors_without() == 0) return "";
+  return absl::StrCat(head.tensors_without(), " of ", head.tensors(),
+                      " tensors have no ", statistic, "\n");
+}
+
+std::string MoreRowsText(const v1::GridHead& head, uint64_t printed) {
+  if (printed >= head.rows()) return "";
+  return absl::StrCat(head.rows() - printed,
+                      " more rows: narrow them with a pattern or --rows "
+                      "module, or --limit 0\n");
+}
+
 std::string CsvField(const std::string& text) {
   const std::string visible = VisibleText(text);
   const bool formula = !visible.empty() && std::string("=+-@").find(

@@ -4,6 +4,7 @@
 #ifndef RANKPROBE_CLI_OUTPUT_GRID_TEXT_H_
 #define RANKPROBE_CLI_OUTPUT_GRID_TEXT_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -21,6 +22,10 @@ std::string StepsText(const v1::GridHead& head, int column);
 bool IsWhole(const v1::GridHead& head);
 // The line that says what is not, for a person; empty: nothing.
 std::string NotWholeText(const v1::GridHead& head);
+// The line about tensors that have no number in the answer; empty: all have one.
+std::string WithoutText(const v1::GridHead& head, const std::string& statistic);
+// The line about rows behind the `printed` first; empty: there are none.
+std::string MoreRowsText(const v1::GridHead& head, uint64_t printed);
 // A field of a csv file, whatever a name holds; one that a spreadsheet would
 // take for a formula is text.
 std::string CsvField(const std::string& text);

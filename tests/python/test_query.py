@@ -125,6 +125,12 @@ def test_csv_and_choices(recorded) -> None:
     (["--run", "time", "--rows", "layer"], 2, "--rows"),
     (["--run", "time", "--from-step", "-1"], 2, "--from-step"),
     (["--run", "time", "x" * 5000], 2, "at most 4,096 bytes"),
+    (["--run", "time", "--heat", "--csv"], 2, "--heat excludes --csv"),
+    (["--run", "time", "--heat", "--json"], 2, "--json excludes --heat"),
+    (["--run", "time", "--csv", "--json"], 2, "--json excludes --csv"),
+    (["--run", "time", "--heat", "--over-ranks"], 2, "--heat excludes --over-ranks"),
+    *((["--run", "time", "--names", *word.split()], 2, f"{word.split()[0]} excludes --names")
+      for word in ("--statistic Max", "--reduce min", "--from-step 1", "--to-step 1", "--ranks 0", "--heat", "--over-ranks")),
 ])
 def test_bad_questions(collector, arguments, code, said) -> None:
     result = collector.cli("query", *arguments, check=False)
@@ -173,6 +179,48 @@ def test_names_are_listed(recorded) -> None:
     assert "name,values" in recorded.cli("query", "--run", "time", "--names", "--csv", "nosuch").stdout
 
 
+MANY = textwrap.dedent("""
+    import sys, torch
+    from rankprobe.pytorch import PrecisionDebugger
+    debugger = PrecisionDebugger(config_path=sys.argv[1])
+    x = torch.ones(2)
+    for step in range(2):
+        debugger.start()
+        for _ in range(70):
+            torch.relu(x)
+        torch.eq(x, x)
+        debugger.stop()
+        debugger.step()
+""")
+
+
+def test_only_tables_have_a_limit_of_their_own(collector, dump) -> None:
+    """Programs get all; what is cut or not there yet is said in every form."""
+    done = subprocess.run([sys.executable, "-c", MANY, dump.config(level="L1")], timeout=120, capture_output=True, text=True,
+                          env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "many", "RANK": "0"})
+    assert done.returncode == 0, done.stderr
+
+    def ask(*words: str) -> tuple[list[str], str]:
+        answer = collector.cli("query", "--run", "many", *words)
+        return answer.stdout.splitlines(), answer.stderr
+
+    deadline = time.monotonic() + 60
+    while "not rolled up" in ask("--names", "--json")[1]:
+        assert time.monotonic() < deadline
+    for words, more, head in ((["--names"], "more names", 1), ([], "more rows", 1), (["--over-ranks"], "more rows", 1)):
+        table, _ = ask("relu", *words)
+        assert sum(line.startswith("Torch.relu") for line in table) == 50 and any(more in line for line in table), words
+        for form in ("--csv", "--json"):
+            lines, said = ask("relu", *words, form)
+            data = [line for line in lines if "Torch.relu" in line]
+            assert len({line.split(",")[0] for line in data}) == 70 and said == "", (words, form)
+            lines, said = ask("relu", *words, form, "--limit", "3")
+            data = [line for line in lines if "Torch.relu" in line]
+            assert len({line.split(",")[0] for line in data}) == 3 and more in said, (words, form)
+    for words in ([], ["--over-ranks"]):
+        assert "2 of 142 tensors have no Norm" in ask(*words)[0], words
+
+
 def test_a_step_that_never_ends_is_rolled_up(collector, dump) -> None:
     """A rank that died within a step: when nothing came for a while the archive waits no longer for its end."""
     script = SCRIPT.replace("    debugger.stop()", "    if step == 3:\n        for _ in range(5000): torch.relu(x)\n"
@@ -191,6 +239,10 @@ def test_a_step_that_never_ends_is_rolled_up(collector, dump) -> None:
             assert time.monotonic() < deadline, head
 
     rolled_up(3)
+    for form in ([], ["--csv"], ["--json"]):
+        names = collector.cli("query", "--run", "died", "--names", "--limit", "1", *form)
+        notes = names.stderr if form else names.stdout
+        assert "more names" in notes and "1 rank-steps are not rolled up yet" in notes, names
     rank.kill()
     rank.wait()
     before = collector.cli("query", "--run", "died", "--of", "all", "--json", check=False).stdout.splitlines()[1:]
