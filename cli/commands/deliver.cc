@@ -10,6 +10,7 @@
 #include "cli/exit_codes.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/json_text.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -24,6 +25,11 @@ std::string WhoseSpool(const v1::Identity& identity) {
 
 absl::Status Deliver(const Globals& globals, const std::string& directory,
                      int* exit_code) {
+  if (!globals.object_store.empty()) {
+    return absl::InvalidArgumentError(
+        "deliver sends to a collector: name it with --collector, not "
+        "--object-store");
+  }
   SpoolDeliveryOptions options;
   options.directory = directory;
   options.collector = globals.collector;
@@ -32,8 +38,16 @@ absl::Status Deliver(const Globals& globals, const std::string& directory,
   RP_ASSIGN_OR_RETURN(const SpoolDelivery done, DeliverSpools(options));
   if (!done.left.empty() || done.passed_over > 0) *exit_code = kPartial;
   if (globals.json) {
-    Print(stdout, "{\"delivered\": %d, \"left\": %d, \"passed_over\": %d}\n",
-          done.delivered.size(), done.left.size(), done.passed_over);
+    std::string json = absl::StrCat("{\"delivered\": ", done.delivered.size(),
+                                    ", \"left\": ", done.left.size(),
+                                    ", \"passed_over\": ", done.passed_over,
+                                    ", \"left_spools\": [");
+    for (const SpoolDelivery::Left& left : done.left) {
+      absl::StrAppend(&json, json.back() == '[' ? "" : ", ",
+                      "{\"identity\": ", ToJson(left.identity),
+                      ", \"reason\": ", JsonString(left.reason), "}");
+    }
+    PrintJson(absl::StrCat(json, "]}"));
     return absl::OkStatus();
   }
   for (const v1::Identity& identity : done.delivered)

@@ -133,7 +133,8 @@ def test_what_a_killed_process_kept_is_delivered(dump, collector, tmp_path) -> N
               collector.cli("ledger", "--run", "kept", "--json", check=False).stdout.splitlines()]
     assert {(str(step["pid"]), int(step["step"])) for step in stored if int(step["stored_records"]) > 0} == {
         (child, step) for child in children for step in range(3)}
-    assert collector.json("deliver", str(spool)) == {"delivered": 0, "left": 0, "passed_over": 0}
+    assert collector.json("deliver", str(spool)) == {"delivered": 0, "left": 0, "passed_over": 0,
+                                                          "left_spools": []}
     assert not list(spool.glob("*.spool"))
 
 
@@ -146,6 +147,31 @@ def test_what_stays_of_a_delivery_is_said(dump, collector, tmp_path) -> None:
     (spool / "1.00000000.spool").chmod(0o666)
     done = collector.cli("deliver", str(spool), check=False)
     assert done.returncode == 1 and "1 not opened: others made them or can change them" in done.stdout
+    stored = collector.cli("deliver", str(spool), "--object-store", str(tmp_path), check=False)
+    assert (stored.returncode, stored.stdout, stored.stderr) == (
+        2, "", "rankprobe: deliver sends to a collector: name it with --collector, not --object-store\n")
+
+
+def test_who_stays_of_a_delivery_and_why_is_in_json(start_collector, dump, tmp_path) -> None:
+    """A collector that takes nothing of whoever has that token."""
+    spool = tmp_path / "spool"
+    killed = subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), "1"], text=True, timeout=120,
+                            capture_output=True, env={**{key: value for key, value in os.environ.items() if key != "RANK"},
+                                                      "RANKPROBE_STOP": "kept", "RANKPROBE_SPOOL": str(spool),
+                                                      "RANKPROBE_COLLECTOR": "127.0.0.1:1", "RANKPROBE_RUN": "kept"})
+    child = killed.stdout.split()[0]
+    for name, text in (("tokens", "viewer reader aaaaaaaaaaaaaaaaaaaaaaaa\n"), ("token", "aaaaaaaaaaaaaaaaaaaaaaaa")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    closed = start_collector("--token-file", str(tmp_path / "tokens"))
+    words = ["deliver", str(spool), "--token-file", str(tmp_path / "token")]
+    done = closed.cli(*words, "--json", check=False)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1 and (answer["delivered"], answer["left"]) == (0, 1), done
+    left, = answer["left_spools"]
+    assert (str(left["identity"]["pid"]), left["identity"]["run"]) == (child, "kept")
+    assert f"left: run kept pid {child}" in (text := closed.cli(*words, check=False).stdout) and left["reason"] in text
+    assert len(list(spool.glob("*.spool"))) == 1
 
 
 @pytest.mark.parametrize("policy, word", [("spool", "RANKPROBE_SPOOL"), ("explode", "ignore, spool, fail")])
