@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the benchmarks and prints the table of budgets, a line each:
 #   name value limit met|missed
-# From a bare clone on Debian 12; about six minutes after the build.
+# From a bare clone on Debian 12.
 #   ./tests/bench/run.sh                       everything
 #   ./tests/bench/run.sh --only store,ingest   some of: kernels, agent, store,
 #                                              ingest, steps, dedup, export, export_small, ranks
 #   ./tests/bench/run.sh --only analysis       beside msprobe (RANKPROBE_MSPROBE, or that of
-#                                              the interop stage); about ten minutes
-#   ./tests/bench/run.sh --only archive        a run of 1,024 ranks x 10,000 steps; some minutes, 2 GB
+#                                              the interop stage)
+#   ./tests/bench/run.sh --only archive        a run of 1,024 ranks x 10,000 steps
 #                                              (--archive RANKS,STEPS,CALLS: a smaller one)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
