@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_rows.h"
+#include "dump_format/json_value.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
@@ -56,34 +57,18 @@ class RecordWriter {
 
   // `place` is what the row's name has behind the node's.
   void Value(const JsonValue& value, const std::string& place) {
-    switch (value.kind) {
-      case JsonValue::Kind::kNull:
-        out_->Null();
-        return;
-      case JsonValue::Kind::kFalse:
-      case JsonValue::Kind::kTrue:
-        out_->Bool(value.kind == JsonValue::Kind::kTrue);
-        return;
-      case JsonValue::Kind::kInt:
-      case JsonValue::Kind::kFloat:
-        out_->Raw(value.text);
-        return;
-      case JsonValue::Kind::kString:
-        out_->String(value.text);
-        return;
-      case JsonValue::Kind::kArray: {
-        out_->BeginArray();
-        size_t index = 0;
-        for (const JsonValue& item : value.items()) {
-          Value(item, is_gradient_ ? place : absl::StrCat(place, ".", index));
-          ++index;
-        }
-        out_->EndArray();
-        return;
+    if (value.is_object()) {
+      Object(value, place);
+    } else if (value.is_array()) {
+      out_->BeginArray();
+      size_t index = 0;
+      for (const JsonValue& item : value.items()) {
+        Value(item, is_gradient_ ? place : absl::StrCat(place, ".", index));
+        ++index;
       }
-      case JsonValue::Kind::kObject:
-        Object(value, place);
-        return;
+      out_->EndArray();
+    } else {
+      WriteJson(value, out_);
     }
   }
 
