@@ -4,7 +4,7 @@
 // makers of the collector; only the statistics are made up, and the records of a
 // step are its beginning and its end.
 //   bench_archive DIR [RANKS STEPS CALLS]     default 1024 10000 5000
-// Makes run "ranks" (RANKS x STEPS, summaries alone) and run "pages" (one rank,
+// Makes run "ranks" (RANKS x STEPS, summaries alone) and run "calls" (one rank,
 // STEPS x CALLS) where DIR does not hold them, then prints
 //   name value limit met|missed|info
 // Times are of the collector's code for the RPC, its answer serialised, medians
@@ -105,8 +105,8 @@ class Generator {
   }
 
   // Bytes of the blocks of a step.
-  uint64_t Pages(const Size& size) {
-    const v1::Identity identity = IdentityOf("pages", 0);
+  uint64_t Calls(const Size& size) {
+    const v1::Identity identity = IdentityOf("calls", 0);
     uint64_t bytes = 0;
     const auto blocks = static_cast<uint32_t>(
         (size.calls + kRollupBlockValues - 1) / kRollupBlockValues);
@@ -148,9 +148,9 @@ class Generator {
       summary.norm = {34, summary.made, 0};
       FillHead(summary, &rows.head);
       rows.head.set_records(2);
-      Must(store_->WriteRollup(Pending("pages", identity, step), rows));
+      Must(store_->WriteRollup(Pending("calls", identity, step), rows));
       if (step % 1000 == 999)
-        std::fprintf(stderr, "pages: %lld steps\n",
+        std::fprintf(stderr, "calls: %lld steps\n",
                      static_cast<long long>(step + 1));
     }
     Rest();
@@ -199,7 +199,7 @@ class Generator {
   ManualClock* const clock_;
 };
 
-// Seconds of the median, and the bytes of the answer.
+// The median in milliseconds, and the bytes of the answer.
 struct Timed {
   double ms = 0;
   size_t bytes = 0;
@@ -294,7 +294,7 @@ void Measure(Store* store, const Size& size) {
         Time([&] { return AskGrid(store, part, true); }).ms, 50);
 
   v1::QueryGridRequest call;
-  call.set_run("pages");
+  call.set_run("calls");
   call.set_match("Module.layers.7.block.3.Linear.forward.0.output.0");
   call.set_packed(true);
   Print(absl::StrCat("archive.one_call_", size.steps, "_steps_ms"),
@@ -314,7 +314,7 @@ void Measure(Store* store, const Size& size) {
         }).ms,
         50);
   v1::ListModulesRequest names;
-  names.set_run("pages");
+  names.set_run("calls");
   names.set_rows(v1::GRID_ROWS_MODULE);
   Print("archive.list_modules_ms",
         Time([&] { return Must(ListModules(store, names)).ByteSizeLong(); }).ms,
@@ -343,10 +343,10 @@ int Run(int argc, char** argv) {
     generator.Ranks(size);
     Print("archive.make_ranks_s", absl::ToDoubleSeconds(Since(began)), 0);
     began = MonotonicNow();
-    const uint64_t page = generator.Pages(size);
-    Print("archive.make_pages_s", absl::ToDoubleSeconds(Since(began)), 0);
-    Print(absl::StrCat("archive.page_of_", size.calls, "_calls_kb"),
-          static_cast<double>(page) / 1e3, 120);
+    const uint64_t step_bytes = generator.Calls(size);
+    Print("archive.make_calls_s", absl::ToDoubleSeconds(Since(began)), 0);
+    Print(absl::StrCat("archive.step_of_", size.calls, "_calls_kb"),
+          static_cast<double>(step_bytes) / 1e3, 120);
   }
   PrintSizes(store.get(), size);
   Measure(store.get(), size);

@@ -315,7 +315,7 @@ def archive(table: Table, scratch: Scratch, size: tuple[int, int, int]) -> None:
         try:
             ask = [BIN / "rankprobe", "query", "--collector", running.address, "--json", "--run"]
             call = "Module.layers.7.block.3.Linear.forward.0.output.0"
-            for name, question in (("overview", ["ranks", "--rows", "rank"]), ("one_call", ["pages", call])):
+            for name, question in (("overview", ["ranks", "--rows", "rank"]), ("one_call", ["calls", call])):
                 times = [timed([*ask, *question]) for _ in range(5)]
                 table.info(f"archive.{name}_command", statistics.median(times), "s")
         finally:
