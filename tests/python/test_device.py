@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import signal
 
 import pytest
 import torch
@@ -306,6 +307,29 @@ def test_a_device_that_fails_leaves_nulls_and_the_training(dump, host_as_device,
     debugger.step()
     output = json.loads((dump.rank_directory(1) / "dump.json").read_text())["data"]["Torch.add.0.forward"]["output"][0]
     assert output["Max"] == 2.0
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("where", ["gather", "wait"])
+def test_an_alarm_while_the_device_delivers_is_the_programs_and_holds_nothing_up(dump, host_as_device, monkeypatch, where, raised) -> None:
+    def handler(*_args):
+        raise raised("alarm")
+
+    target = {"gather": (_device._DeviceWork, "begin_copy"), "wait": (LateDevice.Event, "synchronize")}[where]
+    before = signal.signal(signal.SIGALRM, handler)
+    debugger = dump.debugger(level="L1")
+    try:
+        debugger.start()
+        torch.add(torch.ones(4), 1)
+        with monkeypatch.context() as patch, pytest.raises(raised, match="alarm"):
+            patch.setattr(*target, lambda *_args: signal.raise_signal(signal.SIGALRM))
+            debugger.stop()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    debugger.stop()
+    debugger.step()
+    output = json.loads((dump.rank_directory() / "dump.json").read_text())["data"]["Torch.add.0.forward"]["output"][0]
+    assert output["shape"] == [4] and output["Max"] is None
 
 
 def test_a_captured_graph_has_no_numbers(dump, host_as_device) -> None:

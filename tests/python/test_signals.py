@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import harness
 import pytest
@@ -77,3 +80,184 @@ def test_faults_of_our_own_stay_ours() -> None:
     thread.start()
     thread.join()
     assert told == [False], "it would be raised in the main thread"
+
+
+class Limit(Exception):
+    """What a handler of the program raises."""
+
+
+@pytest.fixture
+def fire():
+    """Takes any arguments: an alarm comes, whose handler raises."""
+
+    def handler(*_) -> None:
+        raise Limit("alarm")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield lambda *_, **__: signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _attach_hook(fire, _) -> None:
+    from rankprobe.pytorch import _attach_hook as hook
+
+    hook._guarded(fire)
+
+
+def _mindspores_attach_hook(fire, _) -> None:
+    pytest.importorskip("mindspore")
+    from rankprobe.mindspore import _attach_hook as hook
+
+    hook._guarded(fire)
+
+
+def _device_read(fire, monkeypatch) -> None:
+    from rankprobe.pytorch import _device
+
+    monkeypatch.setattr(_device, "backend_of", fire)
+    _device.DeviceReader(fire).read(torch.ones(2), torch.ones(2), _device.NUMBERS, -1)
+
+
+def _device_finish(fire, _) -> None:
+    from rankprobe.pytorch import _device
+
+    reader = _device.DeviceReader()
+    reader._next += 1
+    reader._work[torch.device("cpu")] = types.SimpleNamespace(begin_copy=fire)
+    reader.finish()
+
+
+def _namespaces(fire, monkeypatch) -> None:
+    from rankprobe.pytorch import _namespaces as names
+
+    held = names.Namespaces(None)
+    held.use(["mine"])
+    monkeypatch.setattr(held, "_register", fire)
+    try:
+        held.refresh()
+    finally:
+        monkeypatch.setattr(held, "_register", lambda: monkeypatch.setattr(held, "again", True, raising=False))
+        held.refresh()
+        assert held.again, "what the alarm came between was never done"
+
+
+def _wrap_ops(fire, monkeypatch) -> None:
+    from rankprobe.pytorch import _wrap_ops as ops
+
+    monkeypatch.setattr(ops, "_resolve", fire)
+    held = ops.WrapOps(None, {"mine": ["f"]})
+    try:
+        held.refresh()
+    finally:
+        assert held._pending == [("mine", "f")]
+
+
+def _wrap_ops_of_msprobe(fire, monkeypatch) -> None:
+    from rankprobe.pytorch import _wrap_ops as ops
+
+    monkeypatch.delenv("RANKPROBE_CUSTOM_WRAP_OPS", raising=False)
+    monkeypatch.setenv("RANKPROBE_AS_MSPROBE", "told")
+    monkeypatch.setattr(importlib.machinery.PathFinder, "find_spec", fire)
+    ops.wanted()
+
+
+def _switch(fire, monkeypatch) -> None:
+    from rankprobe._frontend.config import ConfigFile
+    from rankprobe._frontend.switch import Switch
+
+    switch = Switch.__new__(Switch)
+    switch._followed, switch._file = True, types.SimpleNamespace(edited=fire, path="config.json")
+    assert hasattr(ConfigFile, "edited")
+    switch.follow_file(None)
+
+
+def _exports(fire, monkeypatch) -> None:
+    from rankprobe._frontend.exports import Exports
+
+    exports, warned = Exports.__new__(Exports), []
+    exports._steps = types.SimpleNamespace(close=lambda: None, take_faults=list)
+    exports.embedded, exports.root, exports._warn = types.SimpleNamespace(ensure_supervised=fire), "dump", warned.append
+    try:
+        exports.close()
+    finally:
+        assert exports.embedded.unfinished and len(warned) == 1
+
+
+def _vllm_worker(fire, monkeypatch) -> None:
+    from rankprobe.vllm import _worker
+
+    monkeypatch.delenv("RANKPROBE_ATTACH", raising=False)
+    monkeypatch.setattr(_worker, "settings", fire)
+    _worker._look_at(types.SimpleNamespace(rank=0), None)
+
+
+def _vllm_steps(fire, _) -> None:
+    from rankprobe.vllm._steps import Steps
+
+    steps = Steps(None, None, None, print)
+    try:
+        steps._guarded(fire)
+    finally:
+        assert not steps._broken
+
+
+def _graphs(fire, _) -> None:
+    graphs = pytest.importorskip("rankprobe.pytorch._graphs")
+    if not graphs._graph_calls.SUPPORTED:
+        pytest.skip("this PyTorch compiles nothing that is recorded")
+    variant = graphs._Variant.__new__(graphs._Variant)
+    variant._broken, variant._failed = False, pytest.fail
+
+    def compile_frame(*_) -> None:
+        try:
+            fire()
+        except Limit as error:
+            raise RuntimeError("as Dynamo wraps it") from error
+
+    variant._torchdynamo_orig_backend = compile_frame
+    try:
+        variant(types.SimpleNamespace(f_code=fire.__code__), None, None)
+    finally:
+        assert not variant._broken
+
+
+def _recompute_state(fire, _) -> None:
+    from rankprobe.pytorch import _recompute
+
+    _recompute._Whole(None, None, types.SimpleNamespace(buffers=fire))
+
+
+def _recompute_decision(fire, monkeypatch) -> None:
+    from rankprobe.pytorch import _recompute
+
+    region = _recompute._Whole(types.SimpleNamespace(early_stop=True), None, types.SimpleNamespace(buffers=lambda: None, wanted=fire))
+    region._unchanged = True
+    region._may_run_on()
+
+
+def _recompute_rest(fire, monkeypatch) -> None:
+    """In what would not have run without us."""
+    from rankprobe.pytorch import _recompute
+
+    frame = types.SimpleNamespace(recomp_counter={}, weak_holders=[], ignore_saved_mismatch=False)
+    region = _recompute._Whole(frame, fire, types.SimpleNamespace(buffers=lambda: None))
+    monkeypatch.setattr(region, "_may_run_on", lambda: True)
+    region()
+
+
+def _line(fire, monkeypatch) -> None:
+    from rankprobe import _say
+
+    monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(write=fire, flush=lambda: None))
+    _say.say("a line")
+
+
+@pytest.mark.parametrize("place", [
+    _attach_hook, _mindspores_attach_hook, _device_read, _device_finish, _namespaces, _wrap_ops, _wrap_ops_of_msprobe, _switch,
+    _exports, _vllm_worker, _vllm_steps, _graphs, _recompute_state, _recompute_decision, _recompute_rest, _line,
+], ids=lambda place: place.__name__.strip("_"))
+def test_no_guard_of_ours_swallows_it(fire, monkeypatch, place) -> None:
+    with pytest.raises(Limit, match="alarm"):
+        place(fire, monkeypatch)
+        for _ in range(100):  # raised soon
+            len([])

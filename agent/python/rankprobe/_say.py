@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import sys
 
+from rankprobe._program_error import came_from_signal
+
 
 def say(text: str, end: str = "\n") -> None:
-    """Never raises, and leaves nothing in the stream that would fail at the program's end."""
+    """Raises nothing of its own, and leaves nothing in the stream that would fail at the program's end."""
     try:
         stream = sys.stderr
         if stream is not sys.__stderr__:
@@ -18,5 +20,6 @@ def say(text: str, end: str = "\n") -> None:
         rest = (text + end).encode(stream.encoding or "utf-8", "backslashreplace")
         while rest:
             rest = rest[os.write(stream.fileno(), rest):]
-    except Exception:  # noqa: BLE001 - whatever stands in the place of stderr
-        pass
+    except Exception as error:  # noqa: BLE001 - whatever stands in the place of stderr
+        if came_from_signal(error.__traceback__):
+            raise

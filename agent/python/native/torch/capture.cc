@@ -2,6 +2,7 @@
 #include "agent/python/native/torch/capture.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -416,7 +417,15 @@ void Capture::FinishDevices() noexcept {
   Guarded("numbers of devices", [&] {
     const PyRef got =
         PyRef::Steal(PyObject_CallNoArgs(torch_.finish_devices.get()));
-    if (!got) return;
+    if (!got) {
+      // An error of the program's, in the middle of it. What was on its way may
+      // have been dropped: lost, not waited for.
+      Fault("numbers of devices");
+      constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+      const py::gil_scoped_release release;
+      recorder->ResolveDeferred({kAll, kAll, {}});
+      return;
+    }
     unsigned long long first = 0, end = 0, address = 0;  // NOLINT: Python's
     PyObject* keep = nullptr;
     if (!PyArg_ParseTuple(got.get(), "KKKO", &first, &end, &address, &keep))

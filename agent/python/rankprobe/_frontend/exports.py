@@ -21,6 +21,7 @@ import subprocess
 import zlib
 from typing import Any, Callable, Optional
 
+from rankprobe import _native
 from rankprobe._inputs import show
 from rankprobe._manifests import merge_manifests, read_manifest, read_parts, write_manifest
 from rankprobe._say import say
@@ -94,6 +95,7 @@ class Exports:
             if self.embedded is not None:
                 self.embedded.unfinished = True
             self._warn(f"manifest.json of {self.root} is not complete: {error}")
+            _native.raise_later_if_programs(error)
 
     def _write_manifest(self, parts: list[dict], scratch: pathlib.Path) -> None:
         if not parts:
@@ -178,6 +180,7 @@ class _Fetches:
             self._parts.append(zlib.compress(self._fetch(step)))
         except Exception as error:  # noqa: BLE001 - the training goes on
             self._faults.append(f"step {step} was not exported to {self._root}: {error}")
+            _native.raise_later_if_programs(error)
 
     def _fetch(self, step: int) -> bytes:
         """This rank's part of a step."""

@@ -72,7 +72,8 @@ class Switch:
             if edit is not None:
                 self._submit(edit, session)
         except Exception as error:  # noqa: BLE001 - the training goes on
-            warn(f"the edit of {self._file.path} was not taken: {error!r}")
+            if not _native.raise_later_if_programs(error):
+                warn(f"the edit of {self._file.path} was not taken: {error!r}")
 
     def _submit(self, edit: _config.Edit, session: RankSession) -> None:
         fault = edit.fault

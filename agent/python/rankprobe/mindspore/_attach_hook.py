@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 
 from mindspore import nn
 
+from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._frontend.errors import CollectorMissingError
 from rankprobe.mindspore.debugger import PrecisionDebugger
@@ -100,7 +101,8 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001
-        say(f"not attached: {error!r}")
+        if not _native.raise_later_if_programs(error):
+            say(f"not attached: {error!r}")
 
 
 def install(module: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Callable, Iterable, Optional
 
 import torch
 
+from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
@@ -221,7 +222,8 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001
-        say(f"not attached: {error!r}")
+        if not _native.raise_later_if_programs(error):
+            say(f"not attached: {error!r}")
 
 
 _attachment: Optional[_Attachment] = None

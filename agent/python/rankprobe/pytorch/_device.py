@@ -20,6 +20,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from rankprobe import _native
+
 # RecordedCall::Needs of recorder.h.
 NUMBERS, BYTES, NOW = 0, 1, 2
 
@@ -195,7 +197,8 @@ class DeviceReader:
         try:
             return self._read(tensor, origin, needs, generation)
         except Exception as error:  # pylint: disable=broad-except - out of memory, no such kernel
-            self.tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
+            if not _native.raise_later_if_programs(error):
+                self.tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
             return {}
 
     def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict:
@@ -255,16 +258,21 @@ class DeviceReader:
                 try:
                     waiting = [each.begin_copy() for each in work.values()]
                 except Exception as error:  # pylint: disable=broad-except - see read()
-                    self.tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+                    self._tell_lost(error)
                     return first, end, 0, None
         try:
             numbers = torch.zeros((end - first) * _WORDS, dtype=torch.int64, device="cpu")
             for copy in waiting:
                 copy.wait(numbers)
         except Exception as error:  # pylint: disable=broad-except - the device failed: the user's to hear
-            self.tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+            self._tell_lost(error)
             return first, end, 0, copies
         return first, end, numbers.data_ptr(), (numbers, copies)
+
+    def _tell_lost(self, error: Exception) -> None:
+        # Lost they are, whosever the error is.
+        self.tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+        _native.raise_later_if_programs(error)
 
     def tell(self, what: str) -> None:
         """on_fault, once for each text."""

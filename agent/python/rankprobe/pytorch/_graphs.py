@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import torch
 
+from rankprobe import _native
 from rankprobe._say import say
 from rankprobe.pytorch import _graph_calls, _graph_ops
 
@@ -113,16 +114,23 @@ class _Variant:
                 # What Dynamo would have said here is of this code for good, also for the program's own graphs.
                 return ConvertFrameReturn()
             except Exception as error:  # noqa: BLE001 - the program runs as if it were not compiled
-                self._broken = True
-                self._failed(_reason(error))
+                innermost = _innermost(error)
+                if not _native.raise_later_if_programs(innermost):
+                    self._broken = True
+                    self._failed(_reason(innermost))
         return ConvertFrameReturn()
 
 
-def _reason(error: BaseException) -> str:
-    """In one line, of what Dynamo wraps in errors of its own."""
+def _innermost(error: BaseException) -> BaseException:
+    """What Dynamo wraps in errors of its own."""
     inner = getattr(error, "inner_exception", None) or error.__cause__
     while inner is not None and inner is not error:
         error, inner = inner, getattr(inner, "inner_exception", None) or inner.__cause__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """In one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, CannotRecordGraphError) else f"{type(error).__name__}: {text[:200]}"
 

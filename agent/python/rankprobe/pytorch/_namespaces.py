@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rankprobe import _native
 from rankprobe.pytorch._apis import Apis
 from rankprobe.pytorch._operator_traits import traits_of
 from rankprobe.pytorch._process import warn
@@ -50,11 +51,13 @@ class Namespaces:
         loaded = (len(sys.modules), len(torch.ops.loaded_libraries))
         if not self._names or loaded == self._loaded:
             return
-        self._loaded = loaded
         try:
             self._register()
         except Exception as error:  # noqa: BLE001 - the training goes on
+            if _native.raise_later_if_programs(error):
+                return
             warn(f"operators of {sorted(self._names)} are not recorded: {error!r}")
+        self._loaded = loaded
 
     def _register(self) -> None:
         found: dict[tuple[str, str], list[Any]] = {}

@@ -29,6 +29,9 @@ from typing import Any, Callable, Optional, Sequence
 
 import torch
 
+from rankprobe import _native
+from rankprobe._program_error import came_from_signal
+
 _MODULE = "torch.utils.checkpoint"
 
 
@@ -72,7 +75,8 @@ class _Whole:
         try:
             buffers = self._owner.buffers()
             return None if buffers is None else (buffers, _random_states())
-        except Exception:  # noqa: BLE001 - a fault of ours: not known
+        except Exception as error:  # noqa: BLE001 - a fault of ours: not known
+            _native.raise_later_if_programs(error)
             return None
 
     def forward_completed(self) -> None:
@@ -83,7 +87,8 @@ class _Whole:
         try:
             return (self._unchanged and self._frame.early_stop and self._owner.wanted() and _alone()
                     and _keeps_random_state(self._recompute))
-        except Exception:  # noqa: BLE001 - another PyTorch: as it does it
+        except Exception as error:  # noqa: BLE001 - another PyTorch: as it does it
+            _native.raise_later_if_programs(error)
             return False
 
     def __call__(self, *args: Any) -> None:
@@ -98,7 +103,8 @@ class _Whole:
         try:
             self._recompute(*args)
         except Exception as error:  # noqa: BLE001 - see above; another region's end is not ours
-            if stopped(type(error)) or sum(counter.values()) - before < needed:
+            enough = sum(counter.values()) - before >= needed
+            if stopped(type(error)) or not enough or came_from_signal(error.__traceback__):
                 raise
         finally:
             frame.early_stop, frame.runs_on = True, False

@@ -11,6 +11,7 @@ import re
 import sys
 from typing import Any, Optional
 
+from rankprobe import _native
 from rankprobe.pytorch._apis import Apis
 from rankprobe.pytorch._process import warn
 
@@ -79,7 +80,8 @@ def wanted() -> dict[str, list[str]]:
     try:
         real = importlib.machinery.PathFinder.find_spec("msprobe")
         place = pathlib.Path(real.origin).parent if real is not None and real.origin else None
-    except Exception:  # noqa: BLE001 - a broken installation is none of ours
+    except Exception as error:  # noqa: BLE001 - a broken installation is none of ours
+        _native.raise_later_if_programs(error)
         return {}
     file = None if place is None else place / "pytorch" / "dump" / "api_dump" / "custom_wrap_ops.yaml"
     if file is None or not file.is_file():
@@ -115,6 +117,8 @@ class WrapOps:
                 self._registered.append((host, name))
             except Exception as error:  # noqa: BLE001 - a module of the program's may raise anything; the training goes on
                 left.append((path, name))
+                if _native.raise_later_if_programs(error):
+                    continue
                 if (path, name) not in self._told:
                     self._told.add((path, name))
                     warn(f"custom_wrap_ops: {path}.{name} is not recorded yet: {error}")

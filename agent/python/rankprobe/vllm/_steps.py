@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Optional
 
+from rankprobe import _native
 from rankprobe.vllm._batch import batch_of
 
 
@@ -92,9 +93,12 @@ class Steps:
         try:
             function()
         except Exception as error:  # noqa: BLE001 - serving goes on
+            if _native.raise_later_if_programs(error):
+                return
             self._broken = True
             self._say(f"recording ended: {error!r}; the server goes on")
             try:
                 self._debugger.close()
             except Exception as closing:  # noqa: BLE001
-                self._say(f"closing: {closing!r}")
+                if not _native.raise_later_if_programs(closing):
+                    self._say(f"closing: {closing!r}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rankprobe import _say
+from rankprobe import _native, _say
 from rankprobe.vllm._settings import GRAPH_MODE, Settings, graph_mode, settings
 
 
@@ -69,7 +69,7 @@ def _when_ready(worker: Any, attach: Any) -> None:
 
 
 def _say_why_not(worker: Any, error: Exception) -> None:
-    if getattr(worker, "rank", 0) == 0:
+    if not _native.raise_later_if_programs(error) and getattr(worker, "rank", 0) == 0:
         say(f"not attached: {error}")
 
 
