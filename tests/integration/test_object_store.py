@@ -94,7 +94,7 @@ def test_a_stored_run_is_exported_without_a_collector(start, start_job, store_ur
 def test_a_killed_leaf_goes_on_where_it_was(start, start_job, store_url, tmp_path):
     leaf = start("leaf", *leaf_flags(store_url))
     cfg = harness.config("statistics", "mix", section={"scope": [], "list": []}, dump_enable=True)
-    job = start_job("killed", leaf.address, cfg, steps=20)
+    job = start_job("killed", leaf.address, cfg, steps=80)
     for _ in range(3):
         job.wait_steps(4)
         leaf.kill()
