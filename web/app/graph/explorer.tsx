@@ -70,7 +70,7 @@ export function Explorer(props: Props) {
   const small = query.mini !== "0";
   const chosenSide = query.side === "b" && graph.sides.length > 1 ? 1 : 0;
   const chosenNode = query.node === undefined ? -1 : (graph.sides[chosenSide].numbers.get(query.node) ?? -1);
-  const [, redraw] = useState(0);
+  const [opened, redraw] = useState(0);
   const [menu, setMenu] = useState<{ side: number; node: number; x: number; y: number } | undefined>();
   const [help, setHelp] = useState(false);
   const views = useRef<(GraphView | undefined)[]>([]);
@@ -105,8 +105,11 @@ export function Explorer(props: Props) {
   }, [graph, find, filter, microStep]);
   const marked = useMemo(() => graph.sides.map((_, i) => new Set(found.filter((one) => one.side === i).map((one) => one.node))), [found]);
 
-  const openAbove = (side: number, node: number) => {
-    for (const up of ancestorsOf(graph.sides[side], node)) open[side][up] = 1;
+  // Whether one of them was closed.
+  const openAbove = (side: number, node: number): boolean => {
+    const closed = ancestorsOf(graph.sides[side], node).filter((up) => open[side][up] === 0);
+    for (const up of closed) open[side][up] = 1;
+    return closed.length > 0;
   };
   const refresh = () => redraw((n) => n + 1);
   const choose = (side: number, node: number) => {
@@ -141,15 +144,12 @@ export function Explorer(props: Props) {
   };
 
   // What the address names is in sight on both sides, at the same height.
-  const shown = useRef("");
   useEffect(() => {
     if (chosenNode < 0) return;
-    const mark = `${chosenSide} ${chosenNode}`;
-    openAbove(chosenSide, chosenNode);
     const partner = graph.sides[chosenSide].partners?.[chosenNode] ?? -1;
-    if (partner >= 0) openAbove(1 - chosenSide, partner);
-    refresh();
-    shown.current = mark;
+    const here = openAbove(chosenSide, chosenNode);
+    const there = partner >= 0 && openAbove(1 - chosenSide, partner);
+    if (here || there) refresh();
     const timer = requestAnimationFrame(() => {
       views.current[chosenSide]?.reveal(chosenNode);
       if (partner >= 0) views.current[1 - chosenSide]?.reveal(partner, together ? views.current[chosenSide]?.screenY(chosenNode) : undefined);
@@ -268,7 +268,7 @@ export function Explorer(props: Props) {
           </div>
         )}
         {graph.sides.map((side, i) => (
-          <Pane key={side.source} index={i} side={side} open={open[i]} title={titles[i]} microStep={microStep} colouring={colouring}
+          <Pane key={side.source} index={i} side={side} open={open[i]} opened={opened} title={titles[i]} microStep={microStep} colouring={colouring}
             selected={chosenSide === i ? chosenNode : chosenNode >= 0 ? (graph.sides[chosenSide].partners?.[chosenNode] ?? -1) : -1} marked={marked[i]} small={small}
             onView={(view) => (views.current[i] = view)} onSelect={(node) => choose(i, node)} onToggle={(node, to) => toggle(i, node, to)}
             onMenu={(node, x, y) => setMenu({ side: i, node, x, y })} onKey={(key) => onKey(i, key)} onMoved={(view) => onMoved(i, view)} />

@@ -11,6 +11,8 @@ interface Props {
   index: number;
   side: Side;
   open: Uint8Array;
+  // Another number when `open` was changed in place.
+  opened: number;
   title: string;
   microStep: number;
   colouring: Colouring;
@@ -58,8 +60,7 @@ export function Pane(props: Props) {
     };
   }, []);
   useEffect(() => view.current!.setMini(props.small ? mini.current! : undefined), [props.small]);
-  // After every drawing of the page: what is open is changed in place.
-  useLayoutEffect(() => view.current!.show(props.side, props.open, props.microStep, props.colouring, props.selected, props.marked));
+  useLayoutEffect(() => view.current!.show(props.side, props.open, props.opened, props.microStep, props.colouring, props.selected, props.marked));
   return (
     <section class="graph-pane">
       <h2>{props.title} <small>{t("{0} nodes", count(props.side.names.length))}</small></h2>

@@ -33,14 +33,14 @@ export class GraphView {
   private scene: Scene;
   private width = 0;
   private height = 0;
+  private last: { side: Side; open: Uint8Array; opened: number; microStep: number; colouring: Colouring } | undefined;
   private frame = 0;
   private rest = 0;
   private mini: HTMLCanvasElement | undefined;
   private miniPicture: { canvas: HTMLCanvasElement; scale: number } | undefined;
   private readonly undo: (() => void)[] = [];
   private drag: { x: number; y: number; left: number; top: number; moved: boolean } | undefined;
-  // Of the last paint, and how many there were; tests read them.
-  lastPaintMs = 0;
+  // How many there were; tests read it.
   paints = 0;
   // Until somebody zooms, the boxes are as wide as the window.
   private zoomed = false;
@@ -86,8 +86,17 @@ export class GraphView {
     clearTimeout(this.rest);
   }
 
-  // What is shown, when a node was opened, matched or filtered.
-  show(side: Side, open: Uint8Array, microStep: number, colouring: Colouring, selected: number, marked: Set<number>): void {
+  // What is shown, when a node was opened, matched, filtered or chosen. `opened`: another number when `open` was changed in place.
+  show(side: Side, open: Uint8Array, opened: number, microStep: number, colouring: Colouring, selected: number, marked: Set<number>): void {
+    const { last } = this;
+    this.last = { side, open, opened, microStep, colouring };
+    // Boxes and the small picture of all of them stay: they are what is slow where there are many.
+    if (last !== undefined && this.anchor < 0 && last.side === side && last.open === open && last.opened === opened && last.microStep === microStep && last.colouring === colouring) {
+      this.scene.selected = selected;
+      this.scene.marked = marked;
+      this.draw();
+      return;
+    }
     const focused = this.scene.side === side || this.scene.side.names === side.names ? this.scene.focused : -1;
     // What the pointer or the keyboard is at stays where it is.
     const anchor = this.anchor;
@@ -103,13 +112,6 @@ export class GraphView {
   }
   // A node whose box does not move when others open above it.
   anchor = -1;
-
-  mark(selected: number, marked: Set<number>): void {
-    this.scene.selected = selected;
-    if (selected >= 0) this.scene.focused = selected;
-    this.scene.marked = marked;
-    this.changed();
-  }
 
   setMini(mini: HTMLCanvasElement | undefined): void {
     this.mini = mini;
@@ -259,13 +261,11 @@ export class GraphView {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
     if (this.width === 0) return;
-    const begin = performance.now();
     const context = this.canvas.getContext("2d", { alpha: false })!;
     const ratio = devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     paint(context, this.scene, { left: this.left, top: this.top, zoom: this.zoom, width: this.width, height: this.height });
     if (this.mini !== undefined) this.paintMini(this.mini);
-    this.lastPaintMs = performance.now() - begin;
     ++this.paints;
   }
 
