@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/object_store/s3_credentials.h"
 
-#include <memory>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -10,23 +9,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/io/whole_file.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = 1 << 20;
-
-// Empty where there is none to be read.
-std::string ReadSmallFile(FileSystem* file_system, const std::string& path) {
-  const absl::StatusOr<uint64_t> size = file_system->FileSize(path);
-  if (!size.ok() || *size > kMaxFileBytes) return "";
-  absl::StatusOr<std::unique_ptr<RandomAccessFile>> file =
-      file_system->OpenForRead(path);
-  if (!file.ok()) return "";
-  std::string text(*size, '\0');
-  return (*file)->Read(0, absl::MakeSpan(text)).ok() ? text : "";
-}
 
 // What goes into a header must not end it.
 bool IsPlain(const std::string& text) {
@@ -84,8 +73,9 @@ absl::StatusOr<SigV4Credentials> LoadS3Credentials(
           environment(variable).value_or(absl::StrCat(home, file));
       looked.push_back(
           absl::StrCat("[", VisibleText(section), "] of ", VisibleText(path)));
-      std::map<std::string, std::string> values =
-          ParseProfile(ReadSmallFile(file_system, path), section);
+      std::map<std::string, std::string> values = ParseProfile(
+          ReadWholeFile(file_system, path, kMaxFileBytes).value_or(""),
+          section);
       found.access_key_id = values["aws_access_key_id"];
       found.secret_access_key = values["aws_secret_access_key"];
       found.session_token = values["aws_session_token"];

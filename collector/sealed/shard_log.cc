@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "collector/sealed/sealed_keys.h"
 #include "common/base/status_macros.h"
+#include "common/io/whole_file.h"
 
 namespace rankprobe {
 namespace {
@@ -38,13 +39,11 @@ std::string ShardLog::StoredFile(uint64_t sequence) const {
 }
 
 absl::StatusOr<std::string> ShardLog::ReadSmall(const std::string& path) const {
-  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
-  if (size > sealed::kMaxEntryBytes)
-    return absl::DataLossError(absl::StrCat(path, " is too large"));
-  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
-                      file_system_->OpenForRead(path));
-  std::string bytes(size, '\0');
-  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(bytes)));
+  absl::StatusOr<std::string> bytes =
+      ReadWholeFile(file_system_, path, sealed::kMaxEntryBytes);
+  // None of ours is.
+  if (absl::IsResourceExhausted(bytes.status()))
+    return absl::DataLossError(bytes.status().message());
   return bytes;
 }
 

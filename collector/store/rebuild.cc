@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
 #include "collector/store/payload_finder.h"
 #include "collector/store/payload_store.h"
+#include "collector/store/recovery.h"
 #include "collector/store/rollup_blocks.h"
 #include "collector/store/row_writer.h"
 #include "collector/store/step_counts.h"
@@ -370,23 +370,12 @@ class Rebuilder {
     RP_ASSIGN_OR_RETURN(const std::optional<std::string> old,
                         index_->Get(keys::kSynced));
     synced.count = keys::ParseSynced(old.value_or("")).value_or(synced).count;
-    synced.count = std::max(synced.count, CountBeside()) + 1;
+    synced.count = std::max(synced.count,
+                            SyncCountBeside(options_.data_dir, file_system_)) +
+                   1;
     RP_RETURN_IF_ERROR(rows.Put(keys::kSynced, keys::SyncedValue(synced)));
     RP_RETURN_IF_ERROR(rows.Put(keys::kClean, "1"));
     return rows.Finish(/*sync=*/true);
-  }
-
-  uint64_t CountBeside() {
-    const std::string path = options_.data_dir + "/synced";
-    const auto size = file_system_->FileSize(path);
-    const auto file = file_system_->OpenForRead(path);
-    uint64_t count = 0;
-    if (!size.ok() || !file.ok() || *size > 20) return 0;
-    std::string text(*size, '\0');
-    if (!(*file)->Read(0, absl::MakeSpan(text)).ok() ||
-        !absl::SimpleAtoi(text, &count))
-      return 0;
-    return count;
   }
 
   const StoreOptions options_;

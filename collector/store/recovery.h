@@ -5,6 +5,7 @@
 #ifndef RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
 #define RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,9 @@ absl::StatusOr<bool> IsFresh(const std::string& data_dir,
                              FileSystem* file_system);
 
 absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index);
+
+// How many synced writes are noted beside the index; 0 where none can be read.
+uint64_t SyncCountBeside(const std::string& data_dir, FileSystem* file_system);
 
 }  // namespace rankprobe
 

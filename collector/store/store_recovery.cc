@@ -9,6 +9,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/recovery.h"
 #include "collector/store/store_impl.h"
+#include "common/io/whole_file.h"
 
 namespace rankprobe {
 
@@ -135,6 +136,14 @@ absl::Status StoreImpl::RecoverChunks() {
   return index_->Write(std::move(batch), /*sync=*/true);
 }
 
+uint64_t SyncCountBeside(const std::string& data_dir, FileSystem* file_system) {
+  constexpr uint64_t kMaxDigits = 20;
+  uint64_t count = 0;
+  const auto text =
+      ReadWholeFile(file_system, data_dir + "/synced", kMaxDigits);
+  return text.ok() && absl::SimpleAtoi(*text, &count) ? count : 0;
+}
+
 absl::Status StoreImpl::CompareSyncCount() {
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
                       index_->Get(keys::kSynced));
@@ -142,14 +151,8 @@ absl::Status StoreImpl::CompareSyncCount() {
       keys::ParseSynced(value.value_or(""));
   if (synced.has_value()) sync_count_ = synced->count;
   // Written after the index had synced its own count: never ahead of it.
-  const auto file = file_system_->OpenForRead(SyncCountPath());
-  const auto size = file_system_->FileSize(SyncCountPath());
-  if (!file.ok() || !size.ok() || *size > 20) return absl::OkStatus();
-  std::string text(*size, '\0');
-  uint64_t count = 0;
-  if (!(*file)->Read(0, absl::MakeSpan(text)).ok() ||
-      !absl::SimpleAtoi(text, &count) || count <= sync_count_)
-    return absl::OkStatus();
+  const uint64_t count = SyncCountBeside(options_.data_dir, file_system_);
+  if (count <= sync_count_) return absl::OkStatus();
   recovery_.lost_syncs = count - sync_count_;
   const std::string note = absl::StrCat(
       "the index has gone back: it stands at sync ", sync_count_, ", sync ",

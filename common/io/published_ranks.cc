@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "common/io/whole_file.h"
 
 namespace rankprobe {
 
@@ -22,18 +23,6 @@ namespace {
 constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
 constexpr absl::string_view kFormat = "\"format\": \"rankprobe-manifest-1\"";
 constexpr absl::string_view kPath = "\"path\": \"";
-
-absl::StatusOr<std::string> ReadText(FileSystem* file_system,
-                                     const std::string& path) {
-  RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
-                      file_system->OpenForRead(path));
-  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
-  if (size > kMaxBytes)
-    return absl::ResourceExhaustedError(absl::StrCat(path, " is too large"));
-  std::string text(size, '\0');
-  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
-  return text;
-}
 
 // "step0/rank1" of "step0/rank1/dump.json"; empty when there is no such part.
 absl::string_view RankOf(absl::string_view path) {
@@ -54,12 +43,14 @@ PublishedRanks::PublishedRanks(FileSystem* file_system, std::string directory,
 
 void PublishedRanks::Load() {
   if (std::exchange(loaded_, true)) return;
-  if (const auto list = ReadText(file_system_, list_); list.ok()) {
+  if (const auto list = ReadWholeFile(file_system_, list_, kMaxBytes);
+      list.ok()) {
     for (const absl::string_view line : absl::StrSplit(*list, '\n')) {
       if (!line.empty()) ranks_.emplace(line);
     }
   }
-  const auto manifest = ReadText(file_system_, directory_ + "/manifest.json");
+  const auto manifest =
+      ReadWholeFile(file_system_, directory_ + "/manifest.json", kMaxBytes);
   if (!manifest.ok() || !absl::StrContains(manifest->substr(0, 4096), kFormat))
     return;
   manifest_is_ours_ = true;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small file in one piece. A free function. Failure: RESOURCE_EXHAUSTED for one
+// that is larger than was allowed; else the file system's.
+#ifndef RANKPROBE_COMMON_IO_WHOLE_FILE_H_
+#define RANKPROBE_COMMON_IO_WHOLE_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+absl::StatusOr<std::string> ReadWholeFile(FileSystem* file_system,
+                                          const std::string& path,
+                                          uint64_t max_bytes);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_IO_WHOLE_FILE_H_
