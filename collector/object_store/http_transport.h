@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One HTTP request and its answer: what the S3 client stands on.
 // Threads: Do may be called by many at once. Failure of Do: the answer did not
-// come whole. DEADLINE_EXCEEDED; UNAVAILABLE (no connection, or it broke);
-// FAILED_PRECONDITION (the certificate is not good, no such host of a proxy ..):
-// trying again is of no use; RESOURCE_EXHAUSTED (more bytes than were asked for).
+// come whole. DEADLINE_EXCEEDED; FAILED_PRECONDITION (a certificate that is not
+// good or cannot be read, an address that is none): trying again is of no use;
+// RESOURCE_EXHAUSTED (more bytes than were asked for, no memory); UNAVAILABLE
+// (all else: no such host, no connection, or it broke).
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_HTTP_TRANSPORT_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_HTTP_TRANSPORT_H_
 

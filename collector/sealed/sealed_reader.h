@@ -6,8 +6,8 @@
 // Lists look for entries that are new; what they named stays known, for objects
 // never change. Of a step that several sets have records of, the set that was
 // sealed first has a record of an order (docs/formats.md, "Sealed archive").
-// Memory: some 300 bytes a step of a process, 60 bytes a payload of a run whose
-// payloads are asked for.
+// Memory: some 330 bytes a step of a process, 420 bytes a payload of a run whose
+// payloads are asked for (measured: docs/scale.md).
 // Ownership: the store outlives it. Thread-safe; requests are sent without a lock
 // held. Of one run one thread looks for what is new, and one reads the indexes of
 // packs; whoever wants the same waits for it. Failure: DATA_LOSS (damage, a hole

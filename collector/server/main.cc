@@ -93,15 +93,14 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
   return objects;
 }
 
-// The lock is held as long as the process lives: events and audit are here.
-absl::StatusOr<std::unique_ptr<Store>> OpenReader(const ServerConfig& config,
-                                                  SealedReader* sealed,
-                                                  FileSystem* file_system) {
+// `lock`: of the data directory, for events and audit are there. It is to be held
+// as long as the store is.
+absl::StatusOr<std::unique_ptr<Store>> OpenReader(
+    const ServerConfig& config, SealedReader* sealed, FileSystem* file_system,
+    std::unique_ptr<FileLock>* lock) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
   RP_ASSIGN_OR_RETURN(
-      std::unique_ptr<FileLock> lock,
-      file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
-  static_cast<void>(lock.release());
+      *lock, file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
   return NewReadOnlyStore(sealed, config.object_store);
 }
 
@@ -189,7 +188,8 @@ int Main(int argc, char** argv) {
   if (!objects.ok()) return Fail(6, std::string(objects.status().message()));
   const bool is_reader = config.role == "reader";
   SealedReader sealed(objects->get());
-  auto store = is_reader ? OpenReader(config, &sealed, file_system.get())
+  std::unique_ptr<FileLock> lock;
+  auto store = is_reader ? OpenReader(config, &sealed, file_system.get(), &lock)
                          : Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) return FailToOpen(config.data_dir, store.status());
   const RecoveryReport recovery = (*store)->recovery();

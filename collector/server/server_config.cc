@@ -81,7 +81,8 @@ constexpr NumberKey kNumbers[] = {
     {"retention-hours", &ServerConfig::retention_hours, 0, 1000000,
      "steps older than this are deleted; 0 keeps them"},
     {"retention-bytes", &ServerConfig::retention_bytes, 0, kTiB * 1024,
-     "payload bytes above which the oldest steps are deleted; 0 keeps them"},
+     "bytes of segment files, rollups and summaries above which the oldest "
+     "steps are deleted; 0 keeps them"},
     {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
      "time between two looks for what is to be deleted"},
     {"seal-seconds", &ServerConfig::seal_seconds, 1, 3600,
