@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Summaries of runs that an older collector left, and what is not rolled up.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collector/archive/query_series.h"
+#include "collector/archive/testing/summary_fixture.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::Frames;
+using testing::MakeIdentity;
+using testing::SummaryTest;
+
+// Of the processes of "run", as the store knows it, as its index has it, and as
+// another process of the collector reads it.
+TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
+  using Steps = std::vector<std::pair<int64_t, uint64_t>>;
+  const auto known = [&] {
+    Steps steps;
+    EXPECT_TRUE(store_
+                    ->ForEachUnrolled(*store_->RunNumber("run"),
+                                      [&](int64_t step, uint64_t incarnation) {
+                                        steps.emplace_back(step, incarnation);
+                                        return absl::OkStatus();
+                                      })
+                    .ok());
+    return steps;
+  };
+  const auto expect = [&](const Steps& wanted) {
+    EXPECT_EQ(known(), wanted);
+    const uint32_t run = *store_->RunNumber("run");
+    maker_.reset();
+    store_.reset();
+    Steps stored;
+    {
+      IndexOptions options;
+      options.directory = root_ + "/data/index";
+      options.file_system = file_system_.get();
+      auto index = OpenLevelDbIndex(options);
+      ASSERT_TRUE(index.ok());
+      ASSERT_TRUE((*index)
+                      ->Scan(keys::TableOfRun('u', run),
+                             [&](absl::string_view key, absl::string_view) {
+                               const auto step = keys::ParseStep(key);
+                               stored.emplace_back(step->step,
+                                                   step->incarnation);
+                               return absl::OkStatus();
+                             })
+                      .ok());
+    }
+    EXPECT_EQ(stored, wanted);
+    store_ = OpenStore();
+    maker_ = std::make_unique<SummaryMaker>(store_.get());
+    EXPECT_EQ(known(), wanted);
+  };
+  Frames other(MakeIdentity("other", 0, 3)), one(MakeIdentity("run", 0, 1)),
+      two(MakeIdentity("run", 1, 2));
+  AddStep(&other, 0, 1);
+  Commit(other);
+  for (int64_t step = 0; step < 4; ++step) {
+    AddStep(&one, step, 1);
+    AddStep(&two, step, 1, /*end=*/step != 2);
+  }
+  two.AddBatch(9);  // nothing comes of it
+  Commit(one);
+  Commit(two);
+  expect(
+      {{0, 1}, {0, 2}, {1, 1}, {1, 2}, {2, 1}, {2, 2}, {3, 1}, {3, 2}, {9, 2}});
+  RollUp();
+  expect({{9, 2}});
+  RollUp();
+  expect({{9, 2}});
+  // More of two steps, one of them with an end, and a new one.
+  size_t before = one.size();
+  AddStep(&one, 1, 5, /*end=*/false, /*order=*/50);
+  AddStep(&one, 5, 5, /*end=*/false);
+  ASSERT_TRUE(store_->Commit(one.Range(before, one.size())).ok());
+  before = two.size();
+  AddStep(&two, 2, 5, /*end=*/true, /*order=*/50);
+  AddStep(&two, 9, 5, /*end=*/true);
+  ASSERT_TRUE(store_->Commit(two.Range(before, two.size())).ok());
+  RollUp();
+  EXPECT_EQ(known(), (Steps{{5, 1}}));
+  Rest();
+  RollUp();
+  expect({});
+  before = one.size();
+  AddStep(&one, 6, 5);
+  AddStep(&one, 7, 5, /*end=*/false);
+  AddStep(&one, 8, 5);
+  ASSERT_TRUE(store_->Commit(one.Range(before, one.size())).ok());
+  const auto pending = store_->PendingRollups(10);
+  ASSERT_EQ(pending.size(), 2u);
+  store_->SetRollupAside(pending[0]);
+  expect({{6, 1}, {7, 1}, {8, 1}});
+  store_->SetRollupAside(store_->PendingRollups(1)[0]);
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = {6, 7};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  expect({{8, 1}});
+  RollUp();
+  expect({});
+}
+
+// A run of a collector that knew of no summaries is read as before until it is
+// reindexed.
+TEST_F(SummaryTest, OlderRunsAreReindexed) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
+  AddStep(&frames, 70, 70, /*end=*/false);
+  Commit(frames);
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = {3};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  MakeOlder({"u", "h", "j"});
+  v1::ListModulesRequest names;
+  names.set_run("run");
+  names.set_rows(v1::GRID_ROWS_MODULE);
+  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 70u);
+  v1::QueryGridRequest request;
+  request.set_run("run");
+  request.set_rows(v1::GRID_ROWS_RANK);
+  bool from_summaries = true;
+  ASSERT_TRUE(QueryGrid(
+                  store_.get(), request, [] { return false; },
+                  [&](const v1::GridReply& reply) {
+                    if (reply.has_head()) {
+                      from_summaries = reply.head().from_summaries();
+                      EXPECT_EQ(reply.head().rank_steps(), 70u);
+                    }
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  EXPECT_FALSE(from_summaries);
+  const auto report = store_->QueueRollups("run");
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->queued(), 70u);
+  ExpectTheSame();
+  MakeSummaries();
+  ExpectTheSame();
+  const v1::GridHead head = Ask({}, false).head;
+  EXPECT_EQ(head.rolled_up_rank_steps(), 70u);
+  EXPECT_EQ(head.deleted_rank_steps(), 1u);
+  EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
+}
+
+// Its deleted steps have no heads, so that rows that are made before would not
+// count them.
+TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
+  Commit(frames);
+  RollUp();
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = {3, 66};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  const std::string heads = keys::RollupHeads(*store_->RunNumber("run"), 1);
+  MakeOlder({"u", "j", keys::AtStep(heads, 3), keys::AtStep(heads, 66)});
+  MakeSummaries();
+  EXPECT_EQ(Tiles(1, 1), 0u);
+  EXPECT_EQ(Tiles(2, 1), 0u);
+  // It goes on; what is rolled up now has rows.
+  const size_t before = frames.size();
+  AddStep(&frames, 70, 70);
+  ASSERT_TRUE(store_->Commit(frames.Range(before, frames.size())).ok());
+  v1::ListModulesRequest names;
+  names.set_run("run");
+  names.set_rows(v1::GRID_ROWS_MODULE);
+  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 1u);
+  MakeSummaries();
+  EXPECT_EQ(ListModules(store_.get(), names)->unrolled_rank_steps(), 0u);
+  EXPECT_EQ(Tiles(1, 1), 1u);
+  EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
+  EXPECT_EQ(Tiles(1, 1), 0u);
+  EXPECT_EQ(Ask({}, false).head.deleted_rank_steps(), 2u);
+  ExpectTheSame();
+  MakeSummaries();
+  EXPECT_EQ(Tiles(1, 1), 2u);
+  EXPECT_EQ(Tiles(2, 1), 1u);
+  EXPECT_EQ(Ask({}, false).head.deleted_rank_steps(), 2u);
+  ExpectTheSame();
+}
+
+}  // namespace
+}  // namespace rankprobe

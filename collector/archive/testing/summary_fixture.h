@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run whose summaries are made and asked for; for tests.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_TESTING_SUMMARY_FIXTURE_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_TESTING_SUMMARY_FIXTURE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collector/archive/query_grid.h"
+#include "collector/archive/rollup.h"
+#include "collector/archive/step_summary.h"
+#include "collector/archive/summary_reader.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
+#include "collector/testing/frames.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::testing {
+
+class SummaryTest : public TempDirTest {
+ protected:
+  void SetUp() override {
+    TempDirTest::SetUp();
+    store_ = OpenStore();
+    maker_ = std::make_unique<SummaryMaker>(store_.get());
+  }
+
+  // Three calls; `end`: with the step's end.
+  static void AddStep(Frames* frames, int64_t step, double value,
+                      bool end = true, uint64_t order = 0) {
+    v1::RecordBatch* const batch = frames->AddBatch(step);
+    v1::Record* const begin = batch->add_records();
+    begin->set_order(order++);
+    begin->mutable_step_begin();
+    for (int call = 0; call < 3; ++call) {
+      v1::Record* const record = batch->add_records();
+      record->set_order(order++);
+      v1::CallPhase* const phase = record->mutable_call();
+      phase->set_entry(absl::StrCat("Functional.f", call, ".0.forward"));
+      phase->set_kind(v1::CALL_KIND_API_FORWARD);
+      const auto fill = [](double number, v1::Value* into) {
+        v1::TensorStats* const stats = into->mutable_tensor()->mutable_stats();
+        stats->set_norm_f(number);
+        stats->set_max_f(number * 2);
+        stats->set_min_f(-number);
+      };
+      fill(value * 3, phase->mutable_input_args()->add_items());
+      fill(value + call, phase->mutable_output()->add_items());
+      if (call == 1) phase->mutable_output()->add_items()->mutable_tensor();
+    }
+    if (!end) return;
+    v1::Record* const last = batch->add_records();
+    last->set_order(order);
+    last->mutable_step_end()->set_call_phases(3);
+  }
+
+  void Commit(const Frames& frames) {
+    ASSERT_TRUE(store_->Commit(frames.All()).ok());
+  }
+  void Rest() { clock_.Advance(absl::Seconds(11)); }
+  void RollUp() {
+    RollupMaker(store_.get()).RollUpPending([] { return false; });
+  }
+  // All levels; rows that are made have the one above rest anew.
+  void MakeSummaries() {
+    RollUp();
+    for (int level = 0; level < kSummaryLevels; ++level) {
+      Rest();
+      ASSERT_TRUE(maker_->MakePending([] { return false; }).ok());
+    }
+  }
+  void Reopen() {
+    maker_.reset();
+    store_.reset();
+    store_ = OpenStore();
+    maker_ = std::make_unique<SummaryMaker>(store_.get());
+  }
+  // Run "run" with the one process 1 as an older collector left it, without the
+  // rows of these prefixes.
+  void MakeOlder(const std::vector<std::string>& without) {
+    maker_.reset();
+    store_.reset();
+    {
+      IndexOptions index_options;
+      index_options.directory = root_ + "/data/index";
+      index_options.file_system = file_system_.get();
+      auto index = OpenLevelDbIndex(index_options);
+      ASSERT_TRUE(index.ok());
+      auto batch = (*index)->NewBatch();
+      for (const std::string& prefix : without) {
+        ASSERT_TRUE((*index)
+                        ->Scan(prefix,
+                               [&](absl::string_view key, absl::string_view) {
+                                 batch->Delete(key);
+                                 return absl::OkStatus();
+                               })
+                        .ok());
+      }
+      v1::RunRow row;
+      ASSERT_TRUE(row.ParseFromString(**(*index)->Get(keys::Run("run"))));
+      row.clear_summarised();
+      batch->Put(keys::Run("run"), row.SerializeAsString());
+      v1::IncarnationRow sender;
+      const std::string sender_key = keys::Incarnation(row.id(), 1);
+      ASSERT_TRUE(sender.ParseFromString(**(*index)->Get(sender_key)));
+      sender.clear_lowest_step();
+      sender.clear_highest_step();
+      batch->Put(sender_key, sender.SerializeAsString());
+      batch->Put(keys::kSchema, "5");
+      ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
+    }
+    store_ = OpenStore();
+    maker_ = std::make_unique<SummaryMaker>(store_.get());
+  }
+  size_t Tiles(int level, uint64_t incarnation) {
+    size_t tiles = 0;
+    const ProcessRange all{incarnation, 0, INT64_MAX};
+    EXPECT_TRUE(store_
+                    ->ForEachTileIn(*store_->RunNumber("run"), level, {&all, 1},
+                                    [&](size_t, uint64_t, absl::string_view) {
+                                      ++tiles;
+                                      return absl::OkStatus();
+                                    })
+                    .ok());
+    return tiles;
+  }
+
+  struct Answer {
+    v1::GridHead head;
+    std::string text;
+  };
+  // `each`: from the values of each step.
+  Answer Ask(v1::QueryGridRequest request, bool each) {
+    request.set_run("run");
+    request.set_rows(v1::GRID_ROWS_RANK);
+    if (each) request.set_match("*");
+    Answer answer;
+    const absl::Status status = QueryGrid(
+        store_.get(), request, [] { return false; },
+        [&](v1::GridReply reply) {
+          if (reply.has_head()) {
+            answer.head = reply.head();
+            reply.mutable_head()->clear_from_summaries();
+            reply.mutable_head()->clear_rolled_up_rank_steps();
+          }
+          absl::StrAppend(&answer.text, reply.ShortDebugString(), "\n");
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(answer.head.from_summaries(), !each);
+    return answer;
+  }
+
+  // What summaries say is what the values say, in each of the three questions,
+  // with much and with little room, of all and of some.
+  void ExpectTheSame() {
+    for (int kind = 0; kind < 3; ++kind) {
+      for (const uint32_t cells : {8u, 40u, 333u, 100000u}) {
+        for (int part = 0; part < 4; ++part) {
+          v1::QueryGridRequest request;
+          request.set_max_cells(cells);
+          if (kind > 0) {
+            request.set_statistic(kind == 1 ? "Max" : "Min");
+            request.set_values(v1::GRID_VALUES_ALL);
+            if (kind == 2) request.set_reducer(v1::GRID_REDUCER_MIN);
+          }
+          if (part % 2 == 1) {
+            request.set_first_step(5);
+            request.set_last_step(203);
+          }
+          if (part >= 2) {
+            request.add_ranks(0);
+            request.add_ranks(2);
+          }
+          EXPECT_EQ(Ask(request, false).text, Ask(request, true).text)
+              << request.ShortDebugString();
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<SummaryMaker> maker_;
+};
+
+}  // namespace rankprobe::testing
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_TESTING_SUMMARY_FIXTURE_H_
