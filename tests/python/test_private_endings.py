@@ -106,6 +106,35 @@ def test_stop_waits_for_no_collector_and_what_it_returned_for_is_there(tmp_path:
     assert place["step"] == 0
 
 
+def test_what_was_kept_and_cannot_be_delivered_stays_and_is_said(tmp_path: pathlib.Path, environment) -> None:
+    """The rest is exported; when it can be, the command brings it too."""
+    dump = tmp_path / "dump"
+    killed = _run("for _ in steps(2): pass\n"
+                  "debugger.wait_exported()\n"
+                  f"sys.path.insert(0, {str(HERE.parent / 'crash')!r})\n"
+                  "import pathlib, private_rounds\n"
+                  "root = pathlib.Path(sys.argv[1])\n"
+                  "collector = private_rounds.guard(root, 'collector')\n"
+                  "os.kill(collector, signal.SIGSTOP)\n"
+                  "next(steps(1))\n"
+                  "for spool in root.glob('.rankprobe/*/kept/*.spool'): spool.chmod(0o666)\n"
+                  "print(collector, flush=True)\n"
+                  "os.kill(os.getpid(), signal.SIGKILL)\n", dump, environment)
+    os.kill(int(killed.stdout), signal.SIGCONT)
+    (note,) = harness.wait_for(lambda: list(dump.glob("rankprobe-left-*.txt")), 90, "the note")
+    said = note.read_text()
+    assert "files of what killed processes kept were not delivered: 1 not opened: others made them or can change" in said, said
+    (kept,) = dump.glob(".rankprobe/left-*/kept")
+    assert list(kept.glob("*.spool"))
+    assert set(_calls(dump)) >= {"step0", "step1"}
+    for spool in kept.glob("*.spool"):
+        spool.chmod(0o600)
+    done = _left_by_command(dump, environment)
+    assert done.returncode == 0, done
+    _ended(dump)
+    assert _calls(dump) == {f"step{step}": ["Torch.relu.0.forward"] for step in range(3)}
+
+
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_manifest_keeps_what_earlier_jobs_left(tmp_path: pathlib.Path, environment, end: str) -> None:
     dump = tmp_path / "dump"
@@ -154,6 +183,30 @@ def test_a_forked_child_does_not_keep_it(tmp_path: pathlib.Path, environment) ->
     finally:
         os.kill(child, signal.SIGKILL)
     assert list(_calls(dump)) == ["step0"]
+
+
+def test_what_was_kept_is_delivered_beside_a_forked_child(tmp_path: pathlib.Path, environment) -> None:
+    """It holds the lock of what its parent, who was killed, had kept."""
+    dump = tmp_path / "dump"
+    done = _run(f"sys.path.insert(0, {str(HERE.parent / 'crash')!r})\n"
+                "import pathlib, private_rounds\n"
+                "collector = private_rounds.guard(pathlib.Path(sys.argv[1]), 'collector')\n"
+                "os.kill(collector, signal.SIGSTOP)\n"
+                "next(steps(1))\n"
+                "child = os.fork()\n"
+                "if child == 0:\n"
+                "    os.closerange(0, 3)\n"
+                "    time.sleep(300)\n"
+                "print(child, collector, flush=True)\n"
+                "os.kill(os.getpid(), signal.SIGKILL)", dump, environment)
+    child, collector = map(int, done.stdout.split())
+    try:
+        os.kill(collector, signal.SIGKILL)  # with what had reached its sockets
+        _ended(dump)
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert _calls(dump) == {"step0": ["Torch.relu.0.forward"]}
 
 
 def test_the_group_of_the_job_is_killed(tmp_path: pathlib.Path, environment) -> None:

@@ -38,15 +38,20 @@ class Ending:
         return any(any(pathlib.Path().glob(files)) for files in ("unfinished/*", "manifests/*", "kept/*.spool"))
 
     def export(self) -> int:
-        """Failed names the steps that are not there afterwards. How many processes ended with something that never
-        came: manifest.json says so."""
+        """Failed names the steps that are not there afterwards, and what was kept and is not delivered. How many
+        processes ended with something that never came: manifest.json says so."""
         self._await_disconnects()
-        self._deliver_kept()
+        fault = self._deliver_kept()
         staging = self._own_staging()
         try:
-            return self._export()
+            lost = self._export()
+        except Failed as error:
+            raise Failed("; ".join(filter(None, (fault, str(error))))) from None
         finally:
             os.close(staging)
+        if fault:
+            raise Failed(fault)
+        return lost
 
     def export_all(self, target: str) -> None:
         """The whole run to another place, an absolute path."""
@@ -77,10 +82,21 @@ class Ending:
                 return
             time.sleep(0.02)
 
-    def _deliver_kept(self) -> None:
-        """What users who were killed had kept and not delivered."""
-        if any(pathlib.Path().glob("kept/*.spool")):
-            self._call("deliver", "kept")
+    def _deliver_kept(self) -> str:
+        """What users who were killed had kept and not delivered. "", or why some of it is still there and nowhere else."""
+        if not _kept():
+            return ""
+        # Nobody who keeps anything is left; what was forked without exec holds its parent's locks, and would do so for good.
+        for held in pathlib.Path().glob("kept/*.lock"):
+            held.unlink()
+            held.touch(mode=0o600)
+        try:
+            said = self._call("deliver", "kept")
+        except Failed as error:
+            said = str(error)
+        left = _kept()
+        why = "; ".join(line for line in said.splitlines() if not line.startswith("delivered: "))
+        return f"{len(left)} files of what killed processes kept were not delivered: {why}" if left else ""
 
     def _own_staging(self) -> int:
         """So that no export of a process that was killed goes on beside us."""
@@ -158,6 +174,10 @@ class Ending:
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
         return manifest
+
+
+def _kept() -> list[pathlib.Path]:
+    return sorted(pathlib.Path().glob("kept/*.spool"))
 
 
 def _directory_of(step: dict) -> str:
