@@ -135,6 +135,27 @@ def test_what_was_kept_and_cannot_be_delivered_stays_and_is_said(tmp_path: pathl
     assert _calls(dump) == {f"step{step}": ["Torch.relu.0.forward"] for step in range(3)}
 
 
+@pytest.mark.parametrize("between", ["", "os.open('/dev/null', os.O_RDONLY) and [os.open('/dev/null', os.O_RDONLY) for _ in range(200)]"],
+                         ids=["closed", "others_have_the_numbers"])
+def test_a_program_that_closes_all_descriptors_goes_on_unrecorded(tmp_path: pathlib.Path, environment, between: str) -> None:
+    """As what makes a daemon of itself does: one line, the same end, and what was recorded before is there."""
+    dump = tmp_path / "dump"
+    done = _run("began = time.monotonic()\n"
+                "for step, _ in enumerate(steps(5)):\n"
+                "    if step == 2:\n"
+                "        debugger.wait_exported()\n"
+                "        os.closerange(3, 256)\n"
+                f"        {between or 'pass'}\n"
+                "debugger.save(torch.ones(2), 'saved')\n"
+                "debugger.report_loss(1.0)\n"
+                "print('trained in time' if time.monotonic() - began < 30 else 'late', flush=True)\n", dump, environment)
+    assert done.returncode == 0 and done.stdout == "trained in time\n", done
+    said = [line for line in done.stderr.splitlines() if line.startswith("rankprobe: ")]
+    assert len(said) == 2 and "nothing is recorded from here on" in said[1] and "Traceback" not in done.stderr, done.stderr
+    _ended(dump)
+    assert {"step0", "step1"} <= set(_calls(dump)) <= {"step0", "step1", "step2"}
+
+
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_manifest_keeps_what_earlier_jobs_left(tmp_path: pathlib.Path, environment, end: str) -> None:
     dump = tmp_path / "dump"

@@ -2,6 +2,7 @@
 // rankprobe._native: the recorder for Python front ends. No PyTorch ABI: a
 // tensor comes as address, shape, strides and dtype name, so one build serves
 // every PyTorch. The GIL is released while memory is read and while waiting.
+#include <grpc/support/log.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -152,6 +153,19 @@ class PySession {
     recorder_.reset();
   }
 
+  // Of a process whose descriptors were closed: nothing is sent or waited for any
+  // more, at exit neither. gRPC would abort in a call, and says ten times a
+  // second what it cannot do.
+  void Abandon() {
+    gpr_set_log_verbosity(
+        static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
+    std::shared_ptr<Recorder> recorder = std::move(recorder_);
+    const std::shared_ptr<Capture> capture = std::move(capture_);
+    if (capture != nullptr) recorder = capture->Close();
+    static_cast<void>(new std::shared_ptr<Recorder>(std::move(recorder)));
+    static_cast<void>(new std::shared_ptr<StepExporter>(exporter_.lock()));
+  }
+
   // What close() could not deliver: records, payloads, first and last step (-1:
   // of none); None: nothing is lost.
   py::object Lost() const {
@@ -176,9 +190,11 @@ class PySession {
                                                  const std::string& directory,
                                                  const std::string& manifests) {
     Get();
-    return std::make_shared<StepExporter>(
+    auto exporter = std::make_shared<StepExporter>(
         StepExporter::Options{collector, run, root, directory, manifests},
         recorder_);
+    exporter_ = exporter;
+    return exporter;
   }
 
   // An edit of the config file, or why it cannot be read. Returns the fault
@@ -362,6 +378,7 @@ class PySession {
       std::make_shared<v1::Undelivered>();
   std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Capture> capture_;
+  std::weak_ptr<StepExporter> exporter_;
   std::vector<RecordedCall> modules_;
   std::shared_ptr<const Plan> plan_of_dict_;
   py::dict plan_dict_;
@@ -452,6 +469,7 @@ PYBIND11_MODULE(_native, m) {
              self.Close();
              return self.Lost();
            })
+      .def("abandon", &PySession::Abandon)
       .def("capture", &PySession::MakeCapture, py::arg("torch"),
            py::arg("skipped_directory"))
       .def("step_exports", &PySession::MakeStepExporter, py::arg("collector"),

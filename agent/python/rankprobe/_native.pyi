@@ -97,6 +97,9 @@ class Session:
         """Sends what is left, and ends the session. What nobody will have: records, payloads, their first and last
         step (-1: of none); None: nothing is lost, or a spool keeps it."""
 
+    def abandon(self) -> None:
+        """In place of close() where the program has closed our descriptors: nothing is sent or waited for any more."""
+
     def capture(self, torch: dict[str, Any], skipped_directory: str) -> Capture: ...
     def step_exports(self, collector: str, run: str, root: str, directory: str, manifests: str) -> StepExporter: ...
     def edit_config(self, path: str, config_json: str, fault: str, at_once: bool) -> tuple[str, list[str]]:

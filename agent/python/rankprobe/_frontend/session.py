@@ -13,6 +13,7 @@ from rankprobe._frontend.exports import Exports, tell_place
 from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import environment_rank, run_name, warn
 from rankprobe._frontend.requests import Requests
+from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector
 
 
@@ -37,6 +38,26 @@ def _telling_of_the_collector() -> Iterator[None]:
         yield
     except (TimeoutError, RuntimeError) as error:
         raise CollectorMissingError(str(error)) from error
+
+
+class _Descriptor:
+    """One of this process that nobody else knows: it goes where a program closes all that it does not know."""
+
+    def __init__(self) -> None:
+        self._fd, other = os.pipe()  # an inode of its own: the number may be another's later
+        os.close(other)
+        self._inode = os.fstat(self._fd).st_ino
+
+    @property
+    def is_gone(self) -> bool:
+        try:
+            return os.fstat(self._fd).st_ino != self._inode
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        if not self.is_gone:
+            os.close(self._fd)
 
 
 class RankSession:
@@ -81,6 +102,7 @@ class RankSession:
             if self.embedded is not None:
                 self.embedded.leave()
             raise
+        self._watched = _Descriptor()
         self._exports: Optional[Exports] = None
         if self.embedded is not None or plan["auto_export"]:
             self._exports = Exports(self.native, self.run, self._dump_path, self.embedded, lambda: self._rank, warn)
@@ -148,7 +170,21 @@ class RankSession:
         if self._exports is not None:
             self._exports.close()
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the program has closed the descriptors of this process that it did not open, ours with them."""
+        return self._watched.is_gone
+
+    def abandon(self) -> None:
+        """In place of close(), where it is cut off: calls of gRPC would abort, and numbers of descriptors are others'."""
+        self.native.abandon()
+        if self.embedded is not None:
+            self.embedded.forget()
+        say("rankprobe: the program has closed descriptors that it did not open (os.closerange, a daemon's start), those of "
+            "rankprobe with them: nothing is recorded from here on, and the training goes on")
+
     def close(self) -> None:
+        self._watched.close()
         lost = self.native.close()
         if self.embedded is not None:
             self.embedded.leave(lost, "" if self._rank is None else f"rank{self._rank}")

@@ -229,8 +229,15 @@ class PrecisionDebugger:
                 PrecisionDebugger._instance = None
 
     def _over(self) -> bool:
-        """Closed, or a forked child's copy: nothing is done any more."""
+        """Closed, cut off, or a forked child's copy: nothing is done any more."""
+        if not self._closed and os.getpid() == self._pid and self._session.cut_off:
+            self._abandon()
         return self._closed or os.getpid() != self._pid
+
+    def _abandon(self) -> None:
+        self._closed = self._inert = True
+        self._take_off()
+        self._session.abandon()
 
     def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int]) -> None:
         check_mode()

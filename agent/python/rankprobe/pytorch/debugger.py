@@ -269,8 +269,19 @@ class PrecisionDebugger:
                 PrecisionDebugger._instance = None
 
     def _over(self) -> bool:
-        """Closed, or a forked child's copy: nothing is done any more."""
+        """Closed, cut off, or a forked child's copy: nothing is done any more."""
+        if not self._closed and os.getpid() == self._pid and self._session.cut_off:
+            self._abandon()
         return self._closed or os.getpid() != self._pid
+
+    def _abandon(self) -> None:
+        self._closed = self._inert = True
+        self._instruments.end_recording()
+        self._monitor.end_step()
+        self._namespaces.remove()
+        self._wrap_ops.remove()
+        self._instruments.remove()
+        self._session.abandon()
 
     def _start(self, model: Optional[Model], token_range: Optional[Sequence[int]], rank_id: Optional[int],
                scheduled_tokens: Any = None, first_positions: Any = None) -> None:
