@@ -245,13 +245,15 @@ class PySession {
       AddRequest(std::move(id), tokens, position, &step);
     Get().Start(rank, &step);
   }
-  bool Stop() {
+  bool Stop(std::optional<double> at_most_seconds) {
     if (capture_ != nullptr) {
       capture_->EndBackwards();
       capture_->FinishDevices();
     }
     const py::gil_scoped_release release;
-    return Get().Stop();
+    return Get().Stop(at_most_seconds.has_value()
+                          ? absl::Seconds(*at_most_seconds)
+                          : absl::InfiniteDuration());
   }
   void Step() {
     if (capture_ != nullptr) {
@@ -401,6 +403,7 @@ PYBIND11_MODULE(_native, m) {
       m, "StepExporter", "Trees of finished steps, written by the collector.")
       .def("begin", &StepExporter::Begin, py::arg("step"), ReleaseGil())
       .def("wait", &StepExporter::Wait, ReleaseGil())
+      .def("stuck", &StepExporter::Stuck)
       .def("take_faults", &StepExporter::TakeFaults)
       .def("close", &StepExporter::Close, ReleaseGil());
   using rankprobe::ConfigFile;
@@ -451,7 +454,7 @@ PYBIND11_MODULE(_native, m) {
            py::arg("seconds") = 10.0)
       .def("start", &PySession::Start, py::arg("rank") = py::none(),
            py::arg("requests") = py::none())
-      .def("stop", &PySession::Stop)
+      .def("stop", &PySession::Stop, py::arg("at_most_seconds") = py::none())
       .def("step", &PySession::Step)
       .def("set_init_step", &PySession::SetInitStep, py::arg("step"))
       .def("call", &PySession::Call, py::arg("prefix"), py::arg("op"),

@@ -66,9 +66,9 @@ class Session:
         """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known.
         requests: of a server's step, in the order of its rows: id, tokens (> 0), position of the first one."""
 
-    def stop(self) -> bool:
+    def stop(self, at_most_seconds: float | None = ...) -> bool:
         """Recording off. True: what was recorded is safe in kept_directory, or there is nothing. False: the collector
-        was waited for; what it has not by then is queued."""
+        was waited for, no longer than at_most_seconds; what it has not by then is queued."""
 
     def step(self) -> None:
         """The step is over, its tree is complete."""
@@ -112,6 +112,9 @@ class StepExporter:
     """Trees of finished steps, written by a private collector beside the training."""
 
     def begin(self, step: int) -> None: ...
+    def stuck(self) -> None:
+        """The collector commits nothing for now: the next export is given up soon."""
+
     def wait(self) -> None: ...
     def take_faults(self) -> list[str]: ...
     def close(self) -> None: ...

@@ -311,6 +311,9 @@ class EmbeddedCollector:
         except (TimeoutError, RuntimeError):
             if not self._commits:
                 return True
+        if self.free_bytes_if_full() is not None:
+            self._commits = False
+            return False
         # With one that is there stop() has waited for long enough, unless it has just come back.
         there = session.stats()["connected"]
         deadline = time.monotonic() + (_BACK_SECONDS if there else _COMMIT_SECONDS)
@@ -322,13 +325,19 @@ class EmbeddedCollector:
         self._commits = False
         return False
 
-    def why_stuck(self) -> str:
-        """Why commit() was False, as far as can be seen from here."""
+    def free_bytes_if_full(self) -> Optional[int]:
+        """Of the disk, where there are too few for the collector to write; None: there are enough, or it is not known."""
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self.directory).free
-            if free < MIN_FREE_BYTES:
-                return (f"the disk of {self.directory} is full ({free >> 20} MiB are free, it stops writing "
-                        f"below {MIN_FREE_BYTES >> 20} MiB)")
+            return free if free < MIN_FREE_BYTES else None
+        return None
+
+    def why_stuck(self) -> str:
+        """Why commit() was False, as far as can be seen from here."""
+        free = self.free_bytes_if_full()
+        if free is not None:
+            return (f"the disk of {self.directory} is full ({free >> 20} MiB are free, it stops writing "
+                    f"below {MIN_FREE_BYTES >> 20} MiB)")
         return f"{self.directory}/collector.log says more"
 
     def first_to_tell(self) -> bool:

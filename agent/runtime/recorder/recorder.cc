@@ -241,10 +241,10 @@ void Recorder::BeginStepRecords(v1::StepRequests requests) {
   told_requests_ = std::move(told);
 }
 
-bool Recorder::Stop() {
+bool Recorder::Stop(absl::Duration at_most) {
   if (Forked() || session_ == nullptr) return true;
   recording_.store(false, std::memory_order_relaxed);
-  absl::Duration patience = options_.stop_deadline;
+  absl::Duration patience = std::min(options_.stop_deadline, at_most);
   {
     absl::MutexLock lock(&mutex_);
     if (!step_begun_) return true;
@@ -273,7 +273,8 @@ bool Recorder::Stop() {
     stats = session_->GetStats();
   }
   // What nobody takes is kept for the next process, where there is a spool.
-  session_->FlushToSpool(options_.stop_deadline).IgnoreError();
+  session_->FlushToSpool(std::min(options_.stop_deadline, at_most))
+      .IgnoreError();
   if (!stats.connected) return false;
   absl::MutexLock lock(&mutex_);
   stuck_at_ = stats.committed_sequence;

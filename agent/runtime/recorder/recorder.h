@@ -134,8 +134,9 @@ class Recorder {
   void Start(std::optional<int64_t> rank = std::nullopt,
              const v1::StepRequests* requests = nullptr);
   // True: what was recorded is safe in a file of its own (Session::Keep), or
-  // nothing was; false: the collector was waited for, at most for the deadline.
-  bool Stop();
+  // nothing was; false: the collector was waited for, at most for the deadline,
+  // or for `at_most`, where the caller knows that it may be in vain.
+  bool Stop(absl::Duration at_most = absl::InfiniteDuration());
   void Step();
   // A step has begun, no call was made in it, and nothing of it is sent yet.
   bool StepIsEmpty() const;

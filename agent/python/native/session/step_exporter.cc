@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -95,6 +96,11 @@ void StepExporter::Begin(int64_t step) {
   if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
 }
 
+void StepExporter::Stuck() {
+  absl::MutexLock lock(&mutex_);
+  stuck_ = true;
+}
+
 void StepExporter::Wait() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
@@ -121,7 +127,7 @@ void StepExporter::Close() {
 
 void StepExporter::NoteLeft(int64_t step) {
   ++left_;
-  last_left_ = step;
+  last_left_ = std::max(last_left_, step);
 }
 
 void StepExporter::TellLeft() {
@@ -130,6 +136,7 @@ void StepExporter::TellLeft() {
                                  last_left_, ", were not exported to ",
                                  options_.root, " yet"));
   left_ = 0;
+  last_left_ = 0;
 }
 
 void StepExporter::Work() {

@@ -52,6 +52,9 @@ class StepExporter {
   // Exports `step`, after the one before it has been, or, with a
   // collector that is stuck, perhaps not.
   void Begin(int64_t step);
+  // The collector is known to commit nothing for now: what it exports next is
+  // waited for no longer than after an export that was in vain.
+  void Stuck();
   // Until the last step is exported.
   void Wait();
   // What failed since the last call; of failures in a row the first, and at

@@ -54,6 +54,7 @@ class Exports:
         """After stop(), which said `kept`: a private collector that was killed is waited for, so
         that what stop() returned for is safe."""
         if self.embedded is not None and not self.embedded.commit(self._session, kept):
+            self._steps.stuck()
             # The disk is not this line of the script's affair: no warning, which shows one and may be off.
             say("rankprobe: the private collector does not take what is recorded: "
                   f"{self.embedded.why_stuck()}; it waits in this process, and the training goes on")

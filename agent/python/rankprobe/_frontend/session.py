@@ -17,6 +17,10 @@ from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector
 
 
+# As long as stop() waits for a collector that has no room to write: it may have been given some just now.
+_FULL_DISK_SECONDS = 0.25
+
+
 class CannotRecordError(Exception):
     """Nothing of this process can be recorded, and the training goes on: a name of
     the run that is none, a dump_path that cannot be made."""
@@ -140,7 +144,8 @@ class RankSession:
 
     def stop(self) -> None:
         """Recording off; what was recorded is on its way."""
-        self._kept = self.native.stop()
+        full = self.embedded is not None and self.embedded.free_bytes_if_full() is not None
+        self._kept = self.native.stop(_FULL_DISK_SECONDS if full else None)
 
     def commit(self) -> None:
         """After stop(): what was recorded is safe with a private collector."""
