@@ -77,6 +77,18 @@ def test_spool_keeps_it_for_the_next_process(dump, collector, tmp_path) -> None:
     assert "of 2 rank-steps stored" in collector.cli("ledger", "--run", "missing").stdout
 
 
+def test_who_keeps_in_a_place_of_his_own_is_told_where_and_what_delivers_it(dump, collector, tmp_path) -> None:
+    spool = tmp_path / "spool"
+    result = run(dump, 0, RANKPROBE_STOP="kept", RANKPROBE_SPOOL=str(spool))
+    assert result.returncode == 0, result.stderr
+    said = result.stderr.splitlines()[-1]
+    assert f"0 payloads are kept in {spool}, the next process that records with it sends them, or: " in said, result.stderr
+    words = said.partition("or: rankprobe ")[2].split()
+    assert words == ["deliver", str(spool)]
+    collector.cli(*words)
+    assert "of 1 rank-steps stored" in collector.cli("ledger", "--run", "missing").stdout
+
+
 KILLED = textwrap.dedent("""
     import os, signal, sys, torch
     from rankprobe.pytorch import PrecisionDebugger

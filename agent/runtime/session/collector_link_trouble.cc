@@ -148,7 +148,9 @@ void CollectorLink::TellSpooled(const v1::Undelivered& left) {
   const std::string line = absl::StrCat(
       "rankprobe: ", left.records(), " records and ", left.payloads(),
       " payloads are kept in ", options_.spool_directory,
-      ", the next process that records with it sends them\n");
+      ", the next process that records with it sends them, or: rankprobe "
+      "deliver ",
+      options_.spool_directory, "\n");
   std::fputs(line.c_str(), stderr);
 }
 

@@ -103,6 +103,7 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
              !settings.kept_directory.empty()) {
     options.stop_barrier = StopBarrier::kKept;
     options.spool_directory = settings.kept_directory;
+    options.spool_is_attended = true;
   }
   options.remember_payloads = text("RANKPROBE_RESEND").empty();
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> spool_mb,

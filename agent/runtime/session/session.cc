@@ -68,10 +68,11 @@ class SessionImpl final : public Session {
              : std::min(options_.drain_deadline, absl::Seconds(1)));
     // That nothing of a refused rank is taken was said.
     if (absl::IsDeadlineExceeded(drained)) {
-      // What is kept is somebody else's to deliver, who says so.
       if (options_.stop_barrier == StopBarrier::kKept) {
         if (!link_.Keep())
           link_.TellUndelivered(queue_.Undelivered(/*spool_delivers=*/true));
+        else if (!options_.spool_is_attended)
+          link_.TellSpooled(queue_.Undelivered());
       } else if (link_.HasSpool()) {
         link_.TellSpooled(queue_.Undelivered());
       } else {

@@ -72,6 +72,9 @@ struct SessionOptions {
   // process: the next session with this directory delivers them. Empty: no
   // spool.
   std::string spool_directory;
+  // Somebody delivers what is left there when this process has ended, and says
+  // what he could not.
+  bool spool_is_attended = false;
   // kKept needs spool_directory.
   StopBarrier stop_barrier = StopBarrier::kCommitted;
   MissingCollector on_missing = MissingCollector::kIgnore;
