@@ -115,3 +115,25 @@ def test_without_the_flag_nothing_stands_for_msprobe(tmp_path: pathlib.Path) -> 
     done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--", sys.executable, "-c", "import msprobe"],
                           env={**os.environ, "PYTHONPATH": package}, capture_output=True, text=True, timeout=60)
     assert "No module named 'msprobe'" in done.stderr
+
+
+@pytest.mark.parametrize("stderr", ["closed", "none", "full"])
+@pytest.mark.parametrize("what", ["told", "not attached"])
+def test_a_stderr_that_takes_nothing_ends_no_program(stderr: str, what: str) -> None:
+    take = {"closed": "sys.stderr.close()", "none": "sys.stderr = None", "full": "sys.stderr = open('/dev/full', 'w', buffering=1)"}[stderr]
+    say = {"told": "import importlib.machinery, rankprobe_as_msprobe as ours\n"
+                   "finder, spec = importlib.machinery.PathFinder, importlib.machinery.ModuleSpec('msprobe', None, origin='/x/y')\n"
+                   "find = finder.find_spec\n"
+                   "finder.find_spec = lambda name, *args: spec if name == 'msprobe' else find(name, *args)\n"
+                   "ours._tell_of_the_real_one()\n",
+           "not attached": "import sitecustomize\n"
+                           "finder = sitecustomize._Finder()\n"
+                           "finder.watched = {'colorsys': lambda module: 1 / 0}\n"
+                           "sys.meta_path.insert(0, finder)\n"
+                           "import colorsys\n"}[what]
+    package = pathlib.Path(rankprobe.__file__).parent
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANKPROBE_ATTACH", "RANK")}
+    done = subprocess.run([sys.executable, "-c", f"import os, sys\n{take}\n{say}os.write(1, b'alive')\nos._exit(0)"],
+                          env={**environment, "RANKPROBE_AS_MSPROBE": "1", "PYTHONPATH": f"{package / 'attach'}:{package.parent}"},
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "alive", done

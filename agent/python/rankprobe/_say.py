@@ -13,6 +13,8 @@ def say(text: str, end: str = "\n") -> None:
     """Raises nothing of its own, and leaves nothing in the stream that would fail at the program's end."""
     try:
         stream = sys.stderr
+        if stream is None:  # print() would take stdout
+            return
         if stream is not sys.__stderr__:
             print(text, end=end, file=stream, flush=True)
             return

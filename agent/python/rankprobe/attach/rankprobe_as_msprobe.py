@@ -50,7 +50,9 @@ def _tell_of_the_real_one():
         return
     if real is not None:
         place = os.path.dirname(real.origin) if real.origin else "this environment"
-        print(f"rankprobe: --as-msprobe: rankprobe records in place of the msprobe of {place}", file=sys.stderr, flush=True)
+        from rankprobe._say import say
+
+        say(f"rankprobe: --as-msprobe: rankprobe records in place of the msprobe of {place}")
 
 
 class _Loader(importlib.abc.Loader):

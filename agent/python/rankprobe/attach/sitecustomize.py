@@ -24,6 +24,15 @@ def _run_hidden() -> None:
             return
 
 
+def _say(text):
+    """As rankprobe._say, which may be what cannot be imported."""
+    try:
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
 def _watch_optimizers(module):
     from rankprobe.pytorch import _attach_hook
 
@@ -68,7 +77,7 @@ class _Finder(importlib.abc.MetaPathFinder):
                 if attach is not None:
                     attach(module)
             except Exception as error:  # the user's program goes on
-                print(f"rankprobe: not attached: {error!r}", file=sys.stderr)
+                _say(f"rankprobe: not attached: {error!r}")
 
         spec.loader.exec_module = exec_module
         return spec
