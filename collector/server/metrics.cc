@@ -2,9 +2,13 @@
 #include "collector/server/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -90,6 +94,56 @@ void Agents(const v1::ListAgentsResponse& agents, Text* text) {
               step_lag);
 }
 
+// Names are what programs call their modules.
+std::string Label(absl::string_view name, absl::string_view text) {
+  return absl::StrCat(
+      name, "=\"",
+      absl::StrReplaceAll(VisibleText(text), {{"\\", "\\\\"}, {"\"", "\\\""}}),
+      "\"");
+}
+
+std::string Number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return absl::StrFormat("%.9g", value);
+}
+
+void Values(const NewestValues& values, Text* text) {
+  const auto place = [&values](size_t step) {
+    const NewestStep& at = values.steps[step];
+    return absl::StrCat(Label("run", at.run), ",",
+                        Label("process", at.process));
+  };
+  text->Head(
+      "value_step",
+      "Newest step of a process that has ended, of which its values are.",
+      "gauge");
+  for (size_t i = 0; i < values.steps.size(); ++i) {
+    text->Line("value_step", absl::StrCat("{", place(i), "}"),
+               values.steps[i].step);
+  }
+  text->Head("value", "Statistic of a value that --metrics-values names.",
+             "gauge");
+  for (const NewestValue& value : values.values) {
+    for (size_t i = 0; i < kNewestStats.size(); ++i) {
+      if (!value.numbers[i].has_value()) continue;
+      text->Line(
+          "value",
+          absl::StrCat("{", place(value.step), ",", Label("name", value.name),
+                       ",", Label("statistic", kStatInfo[kNewestStats[i]].key),
+                       "}"),
+          Number(*value.numbers[i]));
+    }
+  }
+  text->Gauge("values_left_out",
+              "Values that --metrics-values names beyond the most that are "
+              "shown.",
+              values.left_out);
+  text->Gauge("values_whole",
+              "0 when reading the values took too long and some are missing.",
+              values.whole ? 1 : 0);
+}
+
 }  // namespace
 
 std::string MetricsText(const MetricsInput& input) {
@@ -154,6 +208,7 @@ std::string MetricsText(const MetricsInput& input) {
                input.exports->failed.load());
   text.Histogram("export_seconds", "Duration of finished exports.",
                  input.exports->seconds);
+  if (input.values.has_value()) Values(*input.values, &text);
   return text.Take();
 }
 

@@ -5,9 +5,11 @@
 #define RANKPROBE_COLLECTOR_SERVER_METRICS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "collector/archive/export_metrics.h"
+#include "collector/archive/newest_values.h"
 #include "collector/ingest/ingest_metrics.h"
 #include "collector/store/store.h"
 #include "rankprobe/v1/control.pb.h"
@@ -24,6 +26,8 @@ struct MetricsInput {
   uint64_t disk_free_bytes = 0;
   bool archive_failed = false;
   uint64_t dropped_audit = 0;
+  // Absent: nobody asked for values.
+  std::optional<NewestValues> values;
 };
 
 std::string MetricsText(const MetricsInput& input);

@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "collector/server/http_text_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +20,7 @@ namespace rankprobe {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string Ask(int port, const std::string& request) {
@@ -75,6 +79,37 @@ TEST(MetricsTest, TextHasWhatHappened) {
         "# TYPE rankprobe_sync_seconds "
         "histogram\n"})
     EXPECT_THAT(text, HasSubstr(line));
+}
+
+TEST(MetricsTest, ValuesAreThereWhereSomebodyAskedForThem) {
+  const IngestMetrics ingest;
+  const ExportMetrics exports;
+  MetricsInput input;
+  input.ingest = &ingest;
+  input.exports = &exports;
+  EXPECT_THAT(MetricsText(input), Not(HasSubstr("rankprobe_value")));
+  NewestValues& values = input.values.emplace();
+  values.steps = {{"a \"run\"\n", "rank0", 7}};
+  const double kInf = std::numeric_limits<double>::infinity();
+  values.values = {{0, "Module.f\\c.output.0", {1.5, kInf, -kInf, {}}},
+                   {0, "w", {std::nan(""), {}, {}, {}}}};
+  values.left_out = 3;
+  values.whole = false;
+  const std::string text = MetricsText(input);
+  const std::string place = R"({run="a \"run\"\\n",process="rank0")";
+  const std::string fc = R"(,name="Module.f\\c.output.0",statistic=)";
+  for (const std::string& line :
+       {absl::StrCat("rankprobe_value_step", place, "} 7\n"),
+        absl::StrCat("rankprobe_value", place, fc, "\"Norm\"} 1.5\n"),
+        absl::StrCat("rankprobe_value", place, fc, "\"Max\"} +Inf\n"),
+        absl::StrCat("rankprobe_value", place, fc, "\"Min\"} -Inf\n"),
+        absl::StrCat("rankprobe_value", place,
+                     R"(,name="w",statistic="Norm"} NaN)", "\n"),
+        std::string("rankprobe_values_left_out 3\n"),
+        std::string("rankprobe_values_whole 0\n")}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("Mean"))) << "what is not there is not 0";
 }
 
 TEST(HttpTextServerTest, AnswersItsPathOnly) {

@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -34,6 +36,7 @@
 #include "collector/server/roller.h"
 #include "collector/server/uploader.h"
 #include "common/base/monotonic_event.h"
+#include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
 #include "common/config/trigger_spec.h"
 #include "common/rpc/channel_security.h"
@@ -61,6 +64,9 @@ constexpr size_t kMaxAuditedTasks = 256;
 constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
+// Of a scrape, whose connection is cut after two seconds.
+constexpr absl::Duration kMetricsValuesTime = absl::Seconds(1);
+constexpr size_t kMetricsMaxValues = 1000;
 
 class ServerImpl final : public Server {
  public:
@@ -414,6 +420,22 @@ class ServerImpl final : public Server {
     options.max_bytes = config.retention_bytes;
     return options;
   }
+  // Of the runs that somebody is connected of: a scrape does not go through the
+  // archive.
+  NewestValues ReadValues(const v1::ListAgentsResponse& agents) {
+    std::set<std::string> runs;
+    for (const v1::AgentInfo& agent : agents.agents())
+      if (agent.connected()) runs.insert(agent.identity().run());
+    const MonotonicTime end = MonotonicAfter(kMetricsValuesTime);
+    absl::StatusOr<NewestValues> values = ReadNewestValues(
+        store_.get(), std::vector<std::string>(runs.begin(), runs.end()),
+        config_.metrics_values, kMetricsMaxValues,
+        [&] { return Until(end) <= absl::ZeroDuration(); });
+    if (values.ok()) return *std::move(values);
+    NewestValues none;
+    none.whole = false;
+    return none;
+  }
   std::string Metrics() {
     MetricsInput input;
     input.ingest = &ingest_metrics_;
@@ -427,6 +449,8 @@ class ServerImpl final : public Server {
     input.disk_free_bytes = free.ok() ? *free : 0;
     input.archive_failed = archive_failed_;
     input.dropped_audit = control_.CountDroppedAudit() + audit_->CountDropped();
+    if (!config_.metrics_values.empty())
+      input.values = ReadValues(input.agents);
     return MetricsText(input);
   }
   absl::flat_hash_set<uint64_t> LiveIncarnations() const {

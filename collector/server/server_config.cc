@@ -37,7 +37,8 @@ constexpr TextKey kTexts[] = {
      "file of bearer tokens, one `ROLE NAME TOKEN [BINDING..]` a line"},
     {"metrics-host", &ServerConfig::metrics_host,
      "IPv4 address that --metrics-port listens on (127.0.0.1); who reaches it "
-     "reads counts, never tensors"},
+     "reads counts, and the statistics that --metrics-values names, never "
+     "tensors"},
     {"triggers", &ServerConfig::trigger_file,
      "JSON file with flight recorder, triggers and budgets of runs that were "
      "given none"},
@@ -52,6 +53,7 @@ struct NumberKey {
 };
 
 constexpr uint64_t kTiB = uint64_t{1} << 40;
+constexpr size_t kMaxPatternBytes = 4096;
 constexpr NumberKey kNumbers[] = {
     {"max-sessions", &ServerConfig::max_sessions, 1, 1000000,
      "agents connected at once"},
@@ -146,6 +148,9 @@ class JsonConfig : public CLI::Config {
     if (std::vector<std::string> roots = reader.StringList("export-root");
         !roots.empty())
       add("export-root", std::move(roots));
+    if (std::vector<std::string> values = reader.StringList("metrics-values");
+        !values.empty())
+      add("metrics-values", std::move(values));
     for (const std::string& name : reader.UnknownNames())
       faults_->Add(name, "this key", "a known key (see --help)");
     return items;
@@ -224,6 +229,16 @@ void Check(const ServerConfig& config, ConfigFaults* faults) {
     if (root.empty() || root[0] != '/')
       faults->Add("export-root", root, "an absolute path");
   }
+  if (!config.metrics_values.empty() && config.metrics_port < 0)
+    faults->Add("metrics-values", config.metrics_values[0],
+                "given with metrics-port");
+  for (const std::string& pattern : config.metrics_values) {
+    if (pattern.empty() || pattern.size() > kMaxPatternBytes) {
+      faults->Add(
+          "metrics-values", absl::StrCat(pattern.size(), " bytes"),
+          absl::StrCat("a pattern of 1 to ", kMaxPatternBytes, " bytes"));
+    }
+  }
   if (config.log_level != "debug" && config.log_level != "info" &&
       config.log_level != "warning" && config.log_level != "error") {
     faults->Add("log-level", config.log_level,
@@ -264,6 +279,11 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                  "none if left out")
       ->type_name("PORT")
       ->check(CLI::Range(0, 65535));
+  app.add_option("--metrics-values", config.metrics_values,
+                 "with --metrics-port: Norm, Max, Min and Mean of these values "
+                 "of connected ranks, at the newest step of each that has "
+                 "ended; at most 1,000 values")
+      ->type_name("PATTERN");
   app.add_flag("--insecure", config.insecure,
                "allow listening beyond loopback without TLS or without tokens");
   app.add_flag("--compress-payloads", config.compress_payloads,

@@ -51,6 +51,8 @@ struct ServerConfig {
   bool rebuild_index = false;
   // 0 takes a free one, -1: none.
   int64_t metrics_port = -1;
+  // Of names of values whose newest statistics are among the metrics.
+  std::vector<std::string> metrics_values;
   // An IPv4 address.
   std::string metrics_host = "127.0.0.1";
   // "all": an archive of its own. "leaf": that, and what has ended is stored in

@@ -39,7 +39,8 @@ TEST_F(ServerConfigTest, TheFileHasTheKeysOfTheFlags) {
       "listen": "[::1]:0", "data-dir": "/d", "port-file": "", "log-level": "debug",
       "tls-cert": "c", "tls-key": "k", "metrics-host": "127.0.0.2",
       "export-root": ["/a", "/b c"], "insecure": false, "compress-payloads": true,
-      "metrics-port": 0, "worker-threads": 7, "retention-bytes": 1099511627776})")});
+      "metrics-port": 0, "metrics-values": ["a*", "b"], "worker-threads": 7,
+      "retention-bytes": 1099511627776})")});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const ServerConfig& config = parsed->config;
   EXPECT_EQ(config.listen, "[::1]:0");
@@ -53,6 +54,7 @@ TEST_F(ServerConfigTest, TheFileHasTheKeysOfTheFlags) {
   EXPECT_FALSE(config.insecure);
   EXPECT_TRUE(config.compress_payloads);
   EXPECT_EQ(config.metrics_port, 0);
+  EXPECT_THAT(config.metrics_values, ElementsAre("a*", "b"));
   EXPECT_EQ(config.worker_threads, 7u);
   EXPECT_EQ(config.retention_bytes, uint64_t{1} << 40);
   EXPECT_EQ(config.max_sessions, ServerConfig().max_sessions);
@@ -114,6 +116,22 @@ TEST_F(ServerConfigTest, NumbersOfFlagsAreChecked) {
               AllOf(HasSubstr("worker-threads"), HasSubstr("segment-bytes")));
   EXPECT_FALSE(Parse({"--data-dir", "/d", "--no-such-flag"}).ok());
   EXPECT_FALSE(Parse({"--data-dir", "/d", "--metrics-port", "x"}).ok());
+  const auto values =
+      Parse({"--data-dir", "/d", "--metrics-port", "1", "--metrics-values",
+             "a b", "--metrics-values", "*"});
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_THAT(values->config.metrics_values, ElementsAre("a b", "*"));
+  for (const std::string& bad : {std::string(), std::string(4097, 'x')}) {
+    EXPECT_THAT(std::string(Parse({"--data-dir", "/d", "--metrics-port", "1",
+                                   "--metrics-values", bad})
+                                .status()
+                                .message()),
+                HasSubstr("a pattern of 1 to 4096 bytes"));
+  }
+  EXPECT_THAT(std::string(Parse({"--data-dir", "/d", "--metrics-values", "x"})
+                              .status()
+                              .message()),
+              HasSubstr("given with metrics-port"));
 }
 
 }  // namespace
