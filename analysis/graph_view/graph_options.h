@@ -28,6 +28,9 @@ struct VisualizeOptions {
   std::string layer_mapping;
   // Gets a line for each tensor whose elements were compared; or null.
   std::function<void(const std::string&)> tensor_log;
+  // Asked before each rank, of merged graphs before each step: true ends it,
+  // CANCELLED. Or empty.
+  std::function<bool()> cancelled;
 };
 
 struct VisualizeResult {

@@ -125,6 +125,7 @@ class Visualizer {
     std::future<absl::StatusOr<OpenPair>> next = StartOpening(0);
     for (size_t i = 0; i < pairs_.size(); ++i) {
       RP_ASSIGN_OR_RETURN(OpenPair pair, next.get());
+      RP_RETURN_IF_ERROR(GoOn());
       if (i + 1 < pairs_.size()) next = StartOpening(i + 1);
       RP_RETURN_IF_ERROR(WritePair(&pair, writer.get()));
       const bool last_of_step =
@@ -139,6 +140,11 @@ class Visualizer {
   }
 
  private:
+  absl::Status GoOn() const {
+    return options_.cancelled && options_.cancelled()
+               ? absl::CancelledError("nobody waits for the graph any more")
+               : absl::OkStatus();
+  }
   absl::Status CheckOptions() const {
     const bool compare = !options_.reference.empty();
     if (!compare && !options_.layer_mapping.empty()) {
@@ -241,6 +247,7 @@ class Visualizer {
     std::set<int64_t> ranks;
     size_t number = 0;
     for (const auto& [step, places] : steps) {
+      RP_RETURN_IF_ERROR(GoOn());
       const auto reference = reference_steps.find(step);
       if (config_.compare && reference == reference_steps.end()) {
         result_.unpaired.push_back(absl::StrCat(target.path, " step ", step));

@@ -17,7 +17,7 @@ namespace rankprobe {
 absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
                                           const Globals& globals,
                                           const std::string& name,
-                                          Content content) {
+                                          const Wanted& wanted) {
   absl::string_view rest = name;
   DumpInput input(file_system, name);
   if (!absl::ConsumePrefix(&rest, "run:")) return input;
@@ -27,16 +27,16 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
   const std::string step(at == absl::string_view::npos ? absl::string_view()
                                                        : rest.substr(at + 1));
   if (run.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": expected run:NAME or run:NAME@STEP"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": expected run:NAME, run:NAME@STEP or run:NAME@STEP/rankR"));
   }
-  const absl::Status status = input.Download(globals, run, step, content);
+  const absl::Status status = input.Download(globals, run, step, wanted);
   // Else the @ is of the run's name.
   if (at != absl::string_view::npos &&
       (absl::IsNotFound(status) || absl::IsInvalidArgument(status))) {
     input.scratch_.reset();
     const absl::Status whole =
-        input.Download(globals, std::string(rest), /*place=*/"", content);
+        input.Download(globals, std::string(rest), /*place=*/"", wanted);
     if (absl::IsNotFound(whole)) return status;
     RP_RETURN_IF_ERROR(whole);
     return input;
@@ -46,7 +46,8 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
 }
 
 absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
-                                 const std::string& place, Content content) {
+                                 const std::string& place,
+                                 const Wanted& wanted) {
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system_));
   scratch_.emplace(std::move(scratch));
@@ -54,12 +55,16 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   v1::ExportRequest request;
   request.set_takes_files(true);
   request.set_run(run);
-  request.set_without_payloads(content == Content::kStatistics);
+  request.set_without_payloads(!wanted.payloads);
   // "3", "0-4", "3/rank1".
   const size_t slash = place.find("/rank");
   const std::string step = place.substr(0, slash);
   const std::string rank =
       slash == std::string::npos ? "" : place.substr(slash + 5);
+  if (slash != std::string::npos && rank.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run:", run, "@", place, ": which rank?"));
+  }
   if (slash != std::string::npos) {
     RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
                         ParseRanges(absl::StrCat("run:", run, "@"), rank));
@@ -88,7 +93,9 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                     event.progress().files_total());
     }
     done_came = done_came || event.has_done();
-    written = files->OnEvent(event);
+    written = wanted.cancelled && wanted.cancelled()
+                  ? absl::CancelledError("nobody waits for it any more")
+                  : files->OnEvent(event);
   }
   // Finish would wait for a stream that nobody reads any more. It says then
   // that the call was cancelled; why, `written` says.
@@ -99,11 +106,10 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   RP_RETURN_IF_ERROR(CheckWhole(done_came));
   RP_RETURN_IF_ERROR(files->Finish());
   // run:NAME@STEP stands where a step directory may stand. A range of steps has
-  // no directory of that name and stays the whole tree. Who asks for statistics
-  // alone speaks of ranks, whose names are those of directories in a step.
+  // no directory of that name and stays the whole tree.
   const std::string one_step = absl::StrCat(directory, "/step", step);
   const std::string one_rank = absl::StrCat(one_step, "/rank", rank);
-  const bool by_rank = !rank.empty() && content != Content::kStatistics;
+  const bool by_rank = !rank.empty() && wanted.rank_directory;
   path_ = by_rank && file_system_->Exists(one_rank)         ? one_rank
           : !step.empty() && file_system_->Exists(one_step) ? one_step
                                                             : directory;

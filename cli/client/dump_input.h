@@ -5,6 +5,7 @@
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,12 +19,25 @@ namespace rankprobe {
 
 class DumpInput {
  public:
-  // kStatistics: of a run without its tensors' bytes.
-  enum class Content { kAll, kStatistics };
+  // Of a run.
+  struct Wanted {
+    // The bytes of tensors, too.
+    bool payloads = true;
+    // run:NAME@STEP/rankR is the directory of that rank; else that of the step,
+    // which has the rank's name.
+    bool rank_directory = true;
+    // Asked at each piece that comes: true ends it, CANCELLED. Or empty.
+    std::function<bool()> cancelled;
+  };
   static absl::StatusOr<DumpInput> Open(FileSystem* file_system,
                                         const Globals& globals,
                                         const std::string& name,
-                                        Content content = Content::kAll);
+                                        const Wanted& wanted);
+  static absl::StatusOr<DumpInput> Open(FileSystem* file_system,
+                                        const Globals& globals,
+                                        const std::string& name) {
+    return Open(file_system, globals, name, Wanted());
+  }
 
   const std::string& path() const { return path_; }
 
@@ -31,7 +45,7 @@ class DumpInput {
   DumpInput(FileSystem* file_system, std::string path)
       : file_system_(file_system), path_(std::move(path)) {}
   absl::Status Download(const Globals& globals, const std::string& run,
-                        const std::string& place, Content content);
+                        const std::string& place, const Wanted& wanted);
 
   FileSystem* const file_system_;
   std::string path_;

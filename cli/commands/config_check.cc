@@ -27,10 +27,12 @@ struct ConfigCheckFlags {
 absl::StatusOr<v1::RunCardReport> CompareDumps(const Globals& globals,
                                                const ConfigCheckFlags& flags,
                                                FileSystem* file_system) {
-  RP_ASSIGN_OR_RETURN(const DumpInput target_input,
-                      DumpInput::Open(file_system, globals, flags.target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput target_input,
+      DumpInput::Open(file_system, globals, flags.target, {.payloads = false}));
   RP_ASSIGN_OR_RETURN(const DumpInput reference_input,
-                      DumpInput::Open(file_system, globals, flags.reference));
+                      DumpInput::Open(file_system, globals, flags.reference,
+                                      {.payloads = false}));
   RP_ASSIGN_OR_RETURN(const DumpLayout target,
                       FindDumps(file_system, target_input.path()));
   RP_ASSIGN_OR_RETURN(const DumpLayout reference,

@@ -25,9 +25,10 @@ struct OverflowFlags {
 
 absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
-  RP_ASSIGN_OR_RETURN(const DumpInput input,
-                      DumpInput::Open(file_system.get(), globals, flags.input,
-                                      DumpInput::Content::kStatistics));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput input,
+      DumpInput::Open(file_system.get(), globals, flags.input,
+                      {.payloads = false, .rank_directory = false}));
   RP_ASSIGN_OR_RETURN(const std::vector<analysis::OverflowOrigin> origins,
                       analysis::CheckOverflow(file_system.get(), input.path()));
   std::string path;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,10 +43,13 @@ struct ViewFlags {
 class FetchedRun final : public FetchedDump {
  public:
   static absl::StatusOr<std::unique_ptr<FetchedDump>> Fetch(
-      const Globals& globals, const std::string& name) {
+      const Globals& globals, const std::string& name, bool payloads,
+      std::function<bool()> cancelled) {
     auto files = NewPosixFileSystem();
     RP_ASSIGN_OR_RETURN(DumpInput dump,
-                        DumpInput::Open(files.get(), globals, name));
+                        DumpInput::Open(files.get(), globals, name,
+                                        {.payloads = payloads,
+                                         .cancelled = std::move(cancelled)}));
     return std::unique_ptr<FetchedDump>(
         new FetchedRun(std::move(files), std::move(dump)));
   }
@@ -180,8 +184,9 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   JobRunnerOptions jobs;  // without a collector there are none
   if (!options.collector.empty()) {
     jobs = JobsAs(globals);
-    graphs.fetch_run = [&globals](const std::string& name) {
-      return FetchedRun::Fetch(globals, name);
+    graphs.fetch_run = [&globals](const std::string& name, bool payloads,
+                                  std::function<bool()> cancelled) {
+      return FetchedRun::Fetch(globals, name, payloads, std::move(cancelled));
     };
   }
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<ViewServer> view,

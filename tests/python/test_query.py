@@ -266,3 +266,9 @@ def test_rollups_survive_a_collector_that_is_killed(recorded) -> None:
         assert time.monotonic() < deadline, head
     data = recorded.cli("query", "--run", "time", "--of", "all", "--json", "--ranks", "1", "--from-step", str(BAD)).stdout
     assert int(rows(data)[0]["rolled_up_rank_steps"]) == STEPS - BAD
+
+
+def test_a_rank_of_a_run_has_a_number(recorded) -> None:
+    for verb, *words in (("overflow_check", "-i", "run:time@7/rank"), ("config_check", "run:time@7/rank", "run:time@7/rank0")):
+        refused = recorded.cli(verb, *words, check=False)
+        assert refused.returncode == 2 and "run:time@7/rank: which rank?" in refused.stderr, (refused.returncode, refused.stderr)

@@ -31,13 +31,15 @@ std::string KeyOf(const GraphRequest& request) {
 
 absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
     const GraphRequest& request, bool again,
-    const std::function<void(size_t, size_t)>& progress) {
+    const std::function<void(size_t, size_t)>& progress,
+    const std::atomic<bool>* gone) {
   if (request.target.empty() && root_ == nullptr) {
     return absl::InvalidArgumentError("target: there is nothing to show");
   }
   const std::string key = KeyOf(request);
   // Whoever waits for the same one takes it then.
   const absl::MutexLock building(&building_);
+  if (*gone) return absl::CancelledError("the client has gone");
   {
     const absl::MutexLock lock(&mutex_);
     for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -46,7 +48,7 @@ absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
       return it->built;
     }
   }
-  RP_ASSIGN_OR_RETURN(Entry entry, Make(request, progress));
+  RP_ASSIGN_OR_RETURN(Entry entry, Make(request, progress, gone));
   entry.key = key;
   const absl::MutexLock lock(&mutex_);
   entry.built.name = absl::StrCat("@", ++number_);
@@ -60,7 +62,8 @@ absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
 
 absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
     const GraphRequest& request,
-    const std::function<void(size_t, size_t)>& progress) {
+    const std::function<void(size_t, size_t)>& progress,
+    const std::atomic<bool>* gone) {
   const std::unique_ptr<FileSystem> unconfined = NewPosixFileSystem();
   RP_ASSIGN_OR_RETURN(const ScratchDirectory scratch,
                       ScratchDirectory::Make(unconfined.get()));
@@ -77,7 +80,9 @@ absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
                          ": rankprobe view has no collector: give "
                          "--collector"));
       }
-      RP_ASSIGN_OR_RETURN(fetched.emplace_back(), fetch_(name));
+      RP_ASSIGN_OR_RETURN(fetched.emplace_back(),
+                          fetch_(name, /*payloads=*/!request.reference.empty(),
+                                 [gone] { return gone->load(); }));
       *out = fetched.back()->path();
       roots.push_back(*out);
       return absl::OkStatus();
@@ -95,6 +100,7 @@ absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
     RP_RETURN_IF_ERROR(
         source(request.reference, "reference", &options.reference));
   }
+  options.cancelled = [gone] { return gone->load(); };
   options.overflow_check = request.overflow_check;
   options.fuzzy = request.fuzzy;
   if (request.layers) options.layer_mapping = "auto";

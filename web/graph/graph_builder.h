@@ -6,6 +6,7 @@
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -28,9 +29,10 @@ class FetchedDump {
   // A directory outside the root.
   virtual const std::string& path() const = 0;
 };
-// Of "run:NAME" or "run:NAME@STEP". Blocks.
+// Of "run:NAME" or "run:NAME@STEP", with the bytes of tensors if `payloads`.
+// Blocks, until `cancelled`: CANCELLED.
 using FetchRun = std::function<absl::StatusOr<std::unique_ptr<FetchedDump>>(
-    const std::string& name)>;
+    const std::string& name, bool payloads, std::function<bool()> cancelled)>;
 
 class GraphBuilder {
  public:
@@ -42,11 +44,12 @@ class GraphBuilder {
     std::string name;  // "@3"
     std::string json;  // {"db", "nodes", "warnings"}
   };
-  // Blocks. `progress` gets parts done and in all. A database that was built
-  // from the same sources is taken again unless `again`.
+  // Blocks, until `gone`: CANCELLED. `progress` gets parts done and in all. A
+  // database that was built from the same sources is taken again unless `again`.
   absl::StatusOr<Built> Build(
       const GraphRequest& request, bool again,
-      const std::function<void(size_t, size_t)>& progress);
+      const std::function<void(size_t, size_t)>& progress,
+      const std::atomic<bool>* gone);
   // NOT_FOUND: it has gone; build it again.
   absl::StatusOr<std::shared_ptr<const Descriptor>> Find(
       absl::string_view name) const;
@@ -60,7 +63,8 @@ class GraphBuilder {
 
   absl::StatusOr<Entry> Make(
       const GraphRequest& request,
-      const std::function<void(size_t, size_t)>& progress);
+      const std::function<void(size_t, size_t)>& progress,
+      const std::atomic<bool>* gone);
 
   const GraphRoot* const root_;
   const FetchRun fetch_;

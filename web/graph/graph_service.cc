@@ -243,7 +243,9 @@ void GraphService::Build(const GraphRequest& request, HttpReply* reply) const {
     (void)reply->Write(
         absl::StrCat("{\"done\":", done, ",\"all\":", all, "}\n"));
   };
-  const auto built = builder_->Build(request, request.again, progress);
+  const GoneFlag gone(reply);
+  const auto built =
+      builder_->Build(request, request.again, progress, gone.get());
   if (!built.ok() && !begun) {
     SendError(built.status(), reply);
     return;
