@@ -50,6 +50,11 @@ export function time(unixNs: Int64): string {
     `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
+// What asks for a process by its name: "rank3", "proc4711".
+export function processId(process: string): { rank: string } | { pid: string } {
+  return process.startsWith("proc") ? { pid: process.slice(4) } : { rank: process.replace(/^rank/, "") };
+}
+
 export function processName(rank: Int64 | undefined, pid: Int64): string {
   return rank === undefined ? `proc${pid}` : `rank${rank}`;
 }

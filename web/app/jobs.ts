@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { ApiError, call, post } from "./api";
 import { asApiError } from "./load";
 import type { Int64 } from "./messages";
+import { saveBlob } from "./save";
 
 export interface JobSpec {
   command: string;
@@ -57,7 +58,7 @@ function later(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 // Its end. `seen` is told of it on the way.
-export async function waitForJob(id: string, signal: AbortSignal, seen?: (job: JobInfo) => void): Promise<JobInfo> {
+async function waitForJob(id: string, signal: AbortSignal, seen?: (job: JobInfo) => void): Promise<JobInfo> {
   for (let ms = 50; ; ms = Math.min(ASK_MS, 2 * ms)) {
     const job = await call<JobInfo>("JobGet", { id }, signal);
     seen?.(job);
@@ -92,9 +93,5 @@ export function useJob(id: string): { job?: JobInfo; error?: ApiError } {
 // A file of a job, to the disk of whoever looks at the page.
 export async function saveJobFile(id: string, name: string): Promise<void> {
   const answer = await post("JobFile", { id, name });
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(await answer.blob());
-  link.download = name.split("/").pop()!;
-  link.click();
-  URL.revokeObjectURL(link.href);
+  saveBlob(name.split("/").pop()!, await answer.blob());
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of a database: its values beside those of its partner, its stack, where it
 // sends to, what was merged into it, and why it has no partner.
-import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import { number } from "../format";
 import { useLoaded } from "../load";
@@ -69,7 +68,6 @@ interface Props {
   hand: Map<string, JudgedPair>;
   choose: (side: number, node: number) => void;
   // Buttons to match and take apart.
-  actions: ComponentChildren;
 }
 
 export function NodeDetails(props: Props) {
@@ -125,7 +123,6 @@ export function NodeDetails(props: Props) {
           )}
         </div>
       )}
-      {props.actions}
       <Show of={loaded}>
         {() => (
           <>

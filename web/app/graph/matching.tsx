@@ -4,6 +4,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { asApiError, useLoaded } from "../load";
 import { route, setQuery } from "../route";
+import { saveBlob } from "../save";
 import { t } from "../text";
 import type { ApiError } from "../api";
 import { Failure } from "../parts/basics";
@@ -12,7 +13,6 @@ import type { MenuEntry } from "./menu";
 import { BY_HAND, type GraphData } from "./model";
 import { addPairs, NO_PAIRS, pairsFor, takeApart, type HandPairs } from "./pairs";
 import { judge, loadMapping, saveMapping, type JudgedPair } from "./source";
-import { saveFile } from "./save";
 
 export interface Pairs {
   hand: HandPairs;
@@ -137,7 +137,7 @@ export function HandMatching({ db, step, rank, graph, pairs, chosen, onDisk }: {
         <label class="check"><input type="checkbox" checked={pairs.withChildren} onChange={() => pairs.setWithChildren(!pairs.withChildren)} /> {t("with what is in them")}</label>
         <span class="grow" />
         {onDisk && <button disabled={pairs.hand.matched.length === 0} onClick={save}>{t("Save the mapping")}</button>}
-        <button disabled={pairs.hand.matched.length === 0} onClick={() => saveFile(name, text(), "application/json")}>{t("Download")}</button>
+        <button disabled={pairs.hand.matched.length === 0} onClick={() => saveBlob(name, new Blob([text()], { type: "application/json" }))}>{t("Download")}</button>
         <label class="file">{t("Load a mapping")}<input type="file" accept=".config,.json" onChange={(event) => load(event.currentTarget.files?.[0])} /></label>
         <button disabled={changed === 0} onClick={() => { pairs.set(NO_PAIRS); setQuery({ map: undefined }, true); }}>{t("Undo all")}</button>
       </div>

@@ -44,7 +44,7 @@ function cell(row: RemoteRow, columns: string[], name: string): string {
 }
 
 // "Torch.add.0.forward.output.0" -> "Torch.add.0.forward".
-export function entryOf(name: string): string {
+function entryOf(name: string): string {
   const match = /^(.*?\.(?:forward|backward)(?:\.\d+)?)(?:\.|$)/.exec(name);
   return match === null ? name.replace(/\.(input|output|parameters|parameters_grad|value)\b.*$/, "") : match[1];
 }

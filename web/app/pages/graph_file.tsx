@@ -14,7 +14,7 @@ import { Table, type Column } from "../parts/table";
 import { href, route, setQuery } from "../route";
 import { t } from "../text";
 
-export function sourceOf(query: Record<string, string>): GraphSource {
+function sourceOf(query: Record<string, string>): GraphSource {
   if (query.db !== undefined) return { db: query.db };
   return { target: query.target ?? "", reference: query.reference, overflowCheck: query.oc === "1", fuzzy: query.fuzzy === "1", layers: query.layers === "1" };
 }
@@ -26,7 +26,7 @@ export function graphHref(source: GraphSource, more: Record<string, string | num
     layers: source.layers ? 1 : undefined, ...more });
 }
 
-export function commandOf(source: GraphSource): string {
+function commandOf(source: GraphSource): string {
   return `rankprobe graph_visualize -tp ${quoted(source.target || ".")}${source.reference ? ` -gp ${quoted(source.reference)}` : ""}${source.overflowCheck ? " -oc" : ""}` +
     `${source.fuzzy ? " -fm" : ""}${source.layers ? " -lm" : ""} -o graph`;
 }
@@ -100,7 +100,7 @@ function OnePlace({ db, about, source }: { db: string; about: GraphAbout; source
             whole={!loaded.loading} details={(chosen: Chosen | undefined, choose) => (
               <>
                 {about.compare && <HandMatching db={db} step={step} rank={rank} graph={graph} pairs={pairs} chosen={chosen} onDisk={source.db !== undefined} />}
-                <NodeDetails db={db} about={about} graph={graph} titles={titles} step={step} rank={rank} chosen={chosen} hand={pairs.byTarget} choose={choose} actions={null} />
+                <NodeDetails db={db} about={about} graph={graph} titles={titles} step={step} rank={rank} chosen={chosen} hand={pairs.byTarget} choose={choose} />
               </>
             )} />
         )}

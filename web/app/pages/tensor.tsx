@@ -4,7 +4,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, call, stream } from "../api";
 import { dtypeName, kept, leavesOf, shapeText, type Leaf } from "../calls";
-import { bytes, count, double, int, number, quoted } from "../format";
+import { bytes, count, double, int, number, processId, quoted } from "../format";
 import { useLoaded } from "../load";
 import type { CallEntry, Double, Int64, TensorSummary } from "../messages";
 import { Card, Command, Empty, Select, Show, TextField } from "../parts/basics";
@@ -46,8 +46,7 @@ function placeOf(run: string, tensor: TensorSummary): TensorPlace {
 }
 
 async function findLeaf(run: string, step: string, process: string, entry: string, value: string, signal: AbortSignal): Promise<Leaf> {
-  const id = process.startsWith("proc") ? { pid: process.slice(4) } : { rank: process.replace(/^rank/, "") };
-  for await (const one of stream<CallEntry>("ArchiveService/ListCalls", { run, step, ...id, contains: entry }, signal)) {
+  for await (const one of stream<CallEntry>("ArchiveService/ListCalls", { run, step, ...processId(process), contains: entry }, signal)) {
     const leaf = one.entry === entry ? leavesOf(one).find((each) => each.name === value) : undefined;
     if (leaf?.tensor === undefined) continue;
     if (kept(leaf.tensor)) return leaf;

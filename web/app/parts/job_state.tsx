@@ -6,7 +6,7 @@ import { t } from "../text";
 import type { ApiError } from "../api";
 import { Failure } from "./basics";
 
-export function stateText(state: string): string {
+function stateText(state: string): string {
   switch (state) {
     case "JOB_STATE_WAITING": return t("waits");
     case "JOB_STATE_RUNNING": return t("at work");

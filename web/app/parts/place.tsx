@@ -6,7 +6,7 @@ import { queryGrid } from "../grid";
 import { lastStep } from "../steps";
 import { useLoaded, type Loaded } from "../load";
 import type { CallEntry } from "../messages";
-import { stepOf } from "../format";
+import { processId, stepOf } from "../format";
 import { route, setQuery } from "../route";
 import { t } from "../text";
 import { TextField } from "./basics";
@@ -36,8 +36,7 @@ export function usePlace(run: string): { places: Loaded<unknown>; where: Place |
   const calls = useLoaded(where === undefined ? "" : `calls ${run} ${where.step} ${where.process}`, async (signal) => {
     const out: CallEntry[] = [];
     if (where === undefined || where.process === undefined) return out;
-    const id = where.process.startsWith("rank") ? { rank: where.process.slice(4) } : { pid: where.process.slice(4) };
-    for await (const entry of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(where.step), ...id, context: true }, signal)) out.push(entry);
+    for await (const entry of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(where.step), ...processId(where.process), context: true }, signal)) out.push(entry);
     return out;
   });
   return { places, where, calls };

@@ -45,7 +45,7 @@ interface Loaded {
   windows: Map<number, RemoteRow[]>;
 }
 
-export function isNumber(text: string): boolean {
+function isNumber(text: string): boolean {
   return /^[-+]?(\d|\.\d|nan|inf)/i.test(text);
 }
 

@@ -4,6 +4,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { csvField } from "../format";
+import { saveBlob } from "../save";
 import { t } from "../text";
 
 export interface Column<Row> {
@@ -55,11 +56,7 @@ export function Table<Row>(props: Props<Row>) {
   const save = () => {
     const lines = [columns.map((column) => csvField(column.name)).join(",")];
     for (const row of sorted) lines.push(columns.map((column) => csvField(String(column.text(row)))).join(","));
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
-    link.download = props.file;
-    link.click();
-    URL.revokeObjectURL(link.href);
+    saveBlob(props.file, new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
   };
   const onKey = (event: KeyboardEvent, row: Row) => {
     if (event.key === "Enter") props.onOpen?.(row);

@@ -13,7 +13,7 @@ import { t } from "../text";
 import { Failure, TextField } from "./basics";
 
 // "run:NAME", "run:NAME@3", "run:NAME@3/rank1".
-export function dumpName(run: string, step: string, rank: string): string {
+function dumpName(run: string, step: string, rank: string): string {
   if (step === "") return `run:${run}`;
   return `run:${run}@${step}${rank === "" ? "" : `/rank${rank}`}`;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file that the browser saves.
-export function saveFile(name: string, text: string, type: string): void {
+export function saveBlob(name: string, content: Blob): void {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.href = URL.createObjectURL(content);
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
