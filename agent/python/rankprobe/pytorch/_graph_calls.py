@@ -15,6 +15,7 @@ GraphCalls is the sink of the operators.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from typing import Any, Callable, Optional
@@ -24,6 +25,8 @@ import torch
 from rankprobe.pytorch import _graph_ops, _hidden_hooks
 from rankprobe.pytorch._process import report_fault
 
+# Frames of ours; a program's own path may have our name in it.
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # This PyTorch has what it takes; asked without an import of the compiler, which takes seconds.
 SUPPORTED = hasattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame_isolate_recompiles_id")
 # PyTorch 2.7 and later say it.
@@ -107,7 +110,7 @@ def _frames() -> list[str]:
     """Where the compiled function called the module, innermost first, as stack.json has it."""
     text = torch.fx.traceback.get_current_meta().get("stack_trace") or ""
     frames = [f"File {file}, line {line}, in {function}, \n {source}" for file, line, function, source
-              in _FRAME.findall(text) if "/rankprobe/pytorch/" not in file]
+              in _FRAME.findall(text) if not file.startswith(_OWN)]
     return frames[::-1]
 
 
