@@ -116,6 +116,12 @@ class View:
         assert self.process.wait(timeout=30) == 0
 
 
+def holds(page: Any, expression: str) -> None:
+    """Waits until it is true. page.wait_for_function evaluates a text again and again within the page, which the page's policy forbids:
+    it works only where the first look finds it true."""
+    harness.wait_for(lambda: page.evaluate(expression), 30, expression)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:

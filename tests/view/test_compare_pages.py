@@ -14,7 +14,7 @@ import tarfile
 
 import harness
 import pytest
-from conftest import BAD_RANK, BAD_STEP, PICTURES, Training, View
+from conftest import BAD_RANK, BAD_STEP, PICTURES, Training, View, holds
 
 BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
 LATE = 120_000  # ms; a job is at nice 10, on a machine that is full
@@ -143,7 +143,7 @@ def test_no_partner_is_explained(page, training, large) -> None:
     page.get_by_role("region", name="Values of both sides").locator("tbody tr.gone").first.click()
     card = page.locator(".card", has_text="No partner")
     card.get_by_role("button", name="Match calls in order").click()
-    page.wait_for_function("location.hash.includes('fuzzy_match=true')")
+    holds(page, "location.hash.includes('fuzzy_match=true')")
     assert "job=" not in page.url
 
 
@@ -286,7 +286,7 @@ def test_a_tensor_has_its_numbers_and_its_nan(page, tensors, collector, tmp_path
     page.get_by_role("heading", name="Slices of the difference").wait_for()
     collector.cli("export", "--run", tensors, "--steps", "1", "--ranks", "0", "-o", tmp_path / "out")
     before = torch.load(tmp_path / "out" / "step1" / "rank0" / "dump_tensor_data" / file.name)
-    page.wait_for_function("document.querySelectorAll('table.slice tbody tr').length === 4")
+    holds(page, "document.querySelectorAll('table.slice tbody tr').length === 4")
     difference = truth - before
     harness.wait_for(lambda: torch.allclose(torch.tensor([[float(cell) for cell in row.locator("td").all_inner_texts()]
                                                           for row in page.locator("table.slice tbody tr").all()]), difference.detach(), rtol=1e-3, atol=1e-6),

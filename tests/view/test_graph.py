@@ -11,7 +11,7 @@ import sqlite3
 
 import graphs
 import pytest
-from conftest import View, open_page
+from conftest import View, open_page, holds
 from graph_fixtures import LINEAR, RELU, ask, details, files, open_graph, page, root, say  # noqa: F401
 from graphs import Boxes
 
@@ -46,7 +46,7 @@ def test_e2_database_step_rank_and_micro_step_are_chosen(page, files, root) -> N
     bad.wait_for()
     assert table.locator("tbody tr").count() == 4 and bad.count() == 1
     bad.press("Enter")
-    page.wait_for_function("location.hash.includes('step=5') && location.hash.includes('rank=2')")
+    holds(page, "location.hash.includes('step=5') && location.hash.includes('rank=2')")
     # Micro steps, as Megatron marks them.
     dump = root / "dumps" / "micro" / "rank0"
     dump.mkdir(parents=True)
@@ -83,12 +83,12 @@ def test_e3_mouse_wheel_keys_and_menu(page, files) -> None:
     before = boxes.view("top")
     page.mouse.move(*boxes.point(boxes.names()[3]))
     page.mouse.wheel(0, 300)
-    page.wait_for_function(f"document.querySelector('#graph-0').graphView.top > {before}")
+    holds(page, f"document.querySelector('#graph-0').graphView.top > {before}")
     zoom = boxes.view("zoom")
     page.keyboard.down("Control")
     page.mouse.wheel(0, -200)
     page.keyboard.up("Control")
-    page.wait_for_function(f"document.querySelector('#graph-0').graphView.zoom > {zoom}")
+    holds(page, f"document.querySelector('#graph-0').graphView.zoom > {zoom}")
     boxes.tree.focus()
     for key, field, sign in (("w", "zoom", 1), ("s", "zoom", -1), ("w", "zoom", 1), ("w", "zoom", 1), ("w", "zoom", 1), ("d", "left", 1), ("a", "left", -1)):
         value = boxes.view(field)
@@ -106,7 +106,7 @@ def test_e3_mouse_wheel_keys_and_menu(page, files) -> None:
             break
         page.keyboard.press("ArrowDown")
     # Said to those who do not see it.
-    page.wait_for_function(f"document.getElementById(document.querySelector('#graph-0').getAttribute('aria-activedescendant'))?.textContent.startsWith('{module}')")
+    holds(page, f"document.getElementById(document.querySelector('#graph-0').getAttribute('aria-activedescendant'))?.textContent.startsWith('{module}')")
     page.keyboard.press("ArrowRight")
     boxes.wait(RELU)
     page.keyboard.press("ArrowLeft")
@@ -125,7 +125,7 @@ def test_e4_thumbnails_and_both_sides_together(page, files) -> None:
     page.get_by_role("button", name="Open all", exact=True).click()
     mini = page.locator(".graph-mini").first.bounding_box()
     page.mouse.click(mini["x"] + 30, mini["y"] + mini["height"] * 0.9)
-    page.wait_for_function("document.querySelector('#graph-0').graphView.top > 0 && document.querySelector('#graph-1').graphView.top > 0")
+    holds(page, "document.querySelector('#graph-0').graphView.top > 0 && document.querySelector('#graph-1').graphView.top > 0")
     page.get_by_label("Both sides together").uncheck()
     page.get_by_role("button", name="Close all", exact=True).click()
     target.gone(RELU)
@@ -362,7 +362,7 @@ def test_e14_the_address_is_the_state_and_back_works(page, files, browser) -> No
     link = page.url
     say(page, "Search", "linear")
     page.get_by_role("button", name="Next").click()
-    page.wait_for_function("!location.hash.includes('relu')")
+    holds(page, "!location.hash.includes('relu')")
     page.go_back()
     page.go_back()
     details(page, RELU)

@@ -15,7 +15,7 @@ import urllib.request
 import graphs
 import harness
 import pytest
-from conftest import PICTURES, View, open_page
+from conftest import PICTURES, View, open_page, holds
 from graph_fixtures import RELU, ask, details, files, open_graph, page, root, say  # noqa: F401
 from graphs import Boxes
 
@@ -34,7 +34,7 @@ def test_communication_leads_to_the_other_rank_in_build_and_compare_graphs(page,
                 break
         peer = link.inner_text().split(" ")[1]
         link.click()
-        page.wait_for_function("location.hash.includes('rank=1')")
+        holds(page, "location.hash.includes('rank=1')")
         details(page, peer)
         Boxes(page).wait(peer)
 
@@ -58,7 +58,7 @@ def test_every_database_of_the_real_msprobe_opens(page, files, root, name: str) 
     if compare:
         Boxes(page, 1).wait("DefaultModel")
     page.get_by_role("button", name="Open all", exact=True).click()
-    page.wait_for_function("document.querySelector('#graph-0').graphView.layout.count === document.querySelector('#graph-0').graphView.layout.nodes.length")
+    holds(page, "document.querySelector('#graph-0').graphView.layout.count === document.querySelector('#graph-0').graphView.layout.nodes.length")
     say(page, "Search", "linear")
     page.get_by_role("button", name="Next").click()
     page.locator(".graph .card").get_by_text(re.compile("Save as csv|It has no values")).first.wait_for()

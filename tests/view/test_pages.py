@@ -12,7 +12,7 @@ import sys
 
 import harness
 import pytest
-from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View
+from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View, holds
 from graphs import Boxes
 
 BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
@@ -63,7 +63,7 @@ def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None
     page.get_by_label("Statistic").select_option("Max")
     page.get_by_label("To step").fill(str(BAD_STEP))
     page.get_by_label("To step").press("Enter")
-    page.wait_for_function(f"location.hash.includes('to={BAD_STEP}')")
+    holds(page, f"location.hash.includes('to={BAD_STEP}')")
     page.locator(".note").filter(has_text=f"{BAD_STEP + 1} steps").wait_for()
     canvas.focus()
     page.keyboard.press("ArrowRight")
