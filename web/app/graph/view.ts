@@ -42,6 +42,8 @@ export class GraphView {
   private drag: { x: number; y: number; left: number; top: number; moved: boolean } | undefined;
   // How many there were; tests read it.
   paints = 0;
+  // Nodes of the last two clicks.
+  private clicked: [number, number] = [-1, -1];
   // Until somebody zooms, the boxes are as wide as the window.
   private zoomed = false;
 
@@ -60,7 +62,8 @@ export class GraphView {
     on(element, "pointerup", (event) => this.onUp(event));
     on(element, "pointercancel", () => (this.drag = undefined));
     on(element, "dblclick", (event) => {
-      const node = this.nodeAt(event);
+      // What was clicked first: choosing it may have moved the boxes since. None for an event without clicks.
+      const node = event.detail === 2 ? this.clicked[0] : this.nodeAt(event);
       if (node >= 0) events.onToggle(node);
     });
     on(element, "contextmenu", (event) => {
@@ -391,6 +394,7 @@ export class GraphView {
     this.drag = undefined;
     if (moved || event.button !== 0) return;
     const node = this.nodeAt(event);
+    this.clicked = [this.clicked[1], node];
     if (node < 0) return;
     this.scene.focused = node;
     const frame = this.element.getBoundingClientRect();
