@@ -108,14 +108,18 @@ KILLED = textwrap.dedent("""
 """)
 
 
+def run_killed(dump, rounds: int, name: str, **environment: str) -> subprocess.CompletedProcess:
+    """KILLED, as run `name`, with a collector that is not there."""
+    inherited = {key: value for key, value in os.environ.items() if key != "RANK"}
+    return subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), str(rounds)], text=True, timeout=120, capture_output=True,
+                          env={**inherited, **environment, "RANKPROBE_COLLECTOR": "127.0.0.1:1", "RANKPROBE_RUN": name})
+
+
 def test_a_spool_has_what_stop_returned_for(dump, collector, tmp_path) -> None:
     """SIGKILL in the moment stop() has returned, twenty times."""
     spool, rounds = tmp_path / "spool", 20
     environment = {"RANKPROBE_ON_COLLECTOR_MISSING": "spool", "RANKPROBE_SPOOL": str(spool)}
-    killed = subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), str(rounds)], text=True, timeout=120,
-                            capture_output=True, env={**{key: value for key, value in os.environ.items() if key != "RANK"},
-                                                      **environment, "RANKPROBE_COLLECTOR": "127.0.0.1:1",
-                                                      "RANKPROBE_RUN": "missing"})
+    killed = run_killed(dump, rounds, "missing", **environment)
     children = [line.split() for line in killed.stdout.splitlines()]
     assert [code for _, code in children] == ["-9"] * rounds, killed.stderr
     result = run(dump, 1, collector.address, **environment)
@@ -129,10 +133,7 @@ def test_a_spool_has_what_stop_returned_for(dump, collector, tmp_path) -> None:
 def test_what_a_killed_process_kept_is_delivered(dump, collector, tmp_path) -> None:
     """Its collector was never there; nobody with that directory comes after it. Twice delivers nothing twice."""
     spool = tmp_path / "spool"
-    killed = subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), "2"], text=True, timeout=120,
-                            capture_output=True, env={**{key: value for key, value in os.environ.items() if key != "RANK"},
-                                                      "RANKPROBE_STOP": "kept", "RANKPROBE_SPOOL": str(spool),
-                                                      "RANKPROBE_COLLECTOR": "127.0.0.1:1", "RANKPROBE_RUN": "kept"})
+    killed = run_killed(dump, 2, "kept", RANKPROBE_STOP="kept", RANKPROBE_SPOOL=str(spool))
     children = [line.split()[0] for line in killed.stdout.splitlines()]
     assert len(children) == 2 and len(list(spool.glob("*.spool"))) == 2, killed.stderr
     nobody = collector.cli("deliver", str(tmp_path / "nowhere"), check=False)
@@ -167,10 +168,7 @@ def test_what_stays_of_a_delivery_is_said(dump, collector, tmp_path) -> None:
 def test_who_stays_of_a_delivery_and_why_is_in_json(start_collector, dump, tmp_path) -> None:
     """A collector that takes nothing of whoever has that token."""
     spool = tmp_path / "spool"
-    killed = subprocess.run([sys.executable, "-c", KILLED, dump.config(level="L1"), "1"], text=True, timeout=120,
-                            capture_output=True, env={**{key: value for key, value in os.environ.items() if key != "RANK"},
-                                                      "RANKPROBE_STOP": "kept", "RANKPROBE_SPOOL": str(spool),
-                                                      "RANKPROBE_COLLECTOR": "127.0.0.1:1", "RANKPROBE_RUN": "kept"})
+    killed = run_killed(dump, 1, "kept", RANKPROBE_STOP="kept", RANKPROBE_SPOOL=str(spool))
     child = killed.stdout.split()[0]
     for name, text in (("tokens", "viewer reader aaaaaaaaaaaaaaaaaaaaaaaa\n"), ("token", "aaaaaaaaaaaaaaaaaaaaaaaa")):
         (tmp_path / name).write_text(text)
