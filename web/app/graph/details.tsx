@@ -67,7 +67,6 @@ interface Props {
   chosen: Chosen | undefined;
   hand: Map<string, JudgedPair>;
   choose: (side: number, node: number) => void;
-  // Buttons to match and take apart.
 }
 
 export function NodeDetails(props: Props) {
