@@ -15,8 +15,10 @@ import time
 
 import harness
 import pytest
+import torch
 
 import rankprobe
+from rankprobe import embedded
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "crash"))
@@ -430,3 +432,17 @@ def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: b
     assert {(f"step{step}", True) for step in range(4)} <= set(places)
     assert (("step0", False) in places) != by_command
     assert not private_rounds.processes(dump)
+
+
+def test_a_step_whose_records_are_kept_asks_no_disk_for_room(dump, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(embedded.EmbeddedCollector, "free_bytes_if_full", lambda self: asked.append(self))
+    monkeypatch.delenv("RANKPROBE_COLLECTOR", raising=False)
+    debugger = dump.debugger()
+    for _ in range(5):
+        debugger.start()
+        torch.relu(torch.ones(3))
+        debugger.stop()
+        debugger.step()
+    debugger.close()
+    assert asked == [] and len(list(dump.path.glob("step*"))) == 5

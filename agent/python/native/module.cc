@@ -3,6 +3,7 @@
 // tensor comes as address, shape, strides and dtype name, so one build serves
 // every PyTorch. The GIL is released while memory is read and while waiting.
 #include <grpc/support/log.h>
+#include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -245,15 +246,20 @@ class PySession {
       AddRequest(std::move(id), tokens, position, &step);
     Get().Start(rank, &step);
   }
-  bool Stop(std::optional<double> at_most_seconds) {
+  // `at_most_seconds`: asked where there is something to wait for; None: as long
+  // as usual.
+  bool Stop(const std::function<std::optional<double>()>& at_most_seconds) {
     if (capture_ != nullptr) {
       capture_->EndBackwards();
       capture_->FinishDevices();
     }
     const py::gil_scoped_release release;
-    return Get().Stop(at_most_seconds.has_value()
-                          ? absl::Seconds(*at_most_seconds)
-                          : absl::InfiniteDuration());
+    return Get().Stop([&at_most_seconds] {
+      if (!at_most_seconds) return absl::InfiniteDuration();
+      const std::optional<double> seconds = at_most_seconds();
+      return seconds.has_value() ? absl::Seconds(*seconds)
+                                 : absl::InfiniteDuration();
+    });
   }
   void Step() {
     if (capture_ != nullptr) {

@@ -66,9 +66,9 @@ class Session:
         """Recording on for this step, if the plan wants it. rank: of torch.distributed or of its like, once it is known.
         requests: of a server's step, in the order of its rows: id, tokens (> 0), position of the first one."""
 
-    def stop(self, at_most_seconds: float | None = ...) -> bool:
+    def stop(self, at_most_seconds: Callable[[], float | None] | None = ...) -> bool:
         """Recording off. True: what was recorded is safe in kept_directory, or there is nothing. False: the collector
-        was waited for, no longer than at_most_seconds; what it has not by then is queued."""
+        was waited for, no longer than at_most_seconds, which is asked only then; what it has not by then is queued."""
 
     def step(self) -> None:
         """The step is over, its tree is complete."""

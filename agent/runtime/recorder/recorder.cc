@@ -241,10 +241,10 @@ void Recorder::BeginStepRecords(v1::StepRequests requests) {
   told_requests_ = std::move(told);
 }
 
-bool Recorder::Stop(absl::Duration at_most) {
+bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
   if (Forked() || session_ == nullptr) return true;
   recording_.store(false, std::memory_order_relaxed);
-  absl::Duration patience = std::min(options_.stop_deadline, at_most);
+  absl::Duration patience = options_.stop_deadline;
   {
     absl::MutexLock lock(&mutex_);
     if (!step_begun_) return true;
@@ -258,6 +258,10 @@ bool Recorder::Stop(absl::Duration at_most) {
     }
   }
   if (session_->Keep()) return true;
+  const absl::Duration longest =
+      at_most ? std::min(options_.stop_deadline, at_most())
+              : options_.stop_deadline;
+  patience = std::min(patience, longest);
   // A barrier, as long as there is somebody to wait for.
   const int64_t deadline_ns =
       clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(patience);
@@ -273,8 +277,7 @@ bool Recorder::Stop(absl::Duration at_most) {
     stats = session_->GetStats();
   }
   // What nobody takes is kept for the next process, where there is a spool.
-  session_->FlushToSpool(std::min(options_.stop_deadline, at_most))
-      .IgnoreError();
+  session_->FlushToSpool(longest).IgnoreError();
   if (!stats.connected) return false;
   absl::MutexLock lock(&mutex_);
   stuck_at_ = stats.committed_sequence;

@@ -135,8 +135,9 @@ class Recorder {
              const v1::StepRequests* requests = nullptr);
   // True: what was recorded is safe in a file of its own (Session::Keep), or
   // nothing was; false: the collector was waited for, at most for the deadline,
-  // or for `at_most`, where the caller knows that it may be in vain.
-  bool Stop(absl::Duration at_most = absl::InfiniteDuration());
+  // or for `at_most`, where the caller knows that it may be in vain. That is asked
+  // where there is something to wait for, with no lock held; it may throw.
+  bool Stop(const std::function<absl::Duration()>& at_most = {});
   void Step();
   // A step has begun, no call was made in it, and nothing of it is sent yet.
   bool StepIsEmpty() const;

@@ -144,8 +144,11 @@ class RankSession:
 
     def stop(self) -> None:
         """Recording off; what was recorded is on its way."""
-        full = self.embedded is not None and self.embedded.free_bytes_if_full() is not None
-        self._kept = self.native.stop(_FULL_DISK_SECONDS if full else None)
+        self._kept = self.native.stop(None if self.embedded is None else self._patience)
+
+    def _patience(self) -> Optional[float]:
+        """Asked where stop() has to wait: a step whose records are kept asks no disk anything."""
+        return None if self.embedded.free_bytes_if_full() is None else _FULL_DISK_SECONDS
 
     def commit(self) -> None:
         """After stop(): what was recorded is safe with a private collector."""
