@@ -28,7 +28,9 @@ def members(tree: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 def arguments(signature: str) -> list[tuple[str, bool]]:
     """(name, has a default) of each argument in pybind11's text, without self."""
-    inside = re.sub(r"\[[^\[\]]*(\[[^\[\]]*(\[[^\[\]]*\])?[^\[\]]*\])*[^\[\]]*\]", "", signature)
+    inside, brackets = signature, 1
+    while brackets:  # the innermost first
+        inside, brackets = re.subn(r"\[[^\[\]]*\]", "", inside)
     inside = inside[inside.index("(") + 1:inside.rindex(") ->")]
     found = re.findall(r"(\w+): [^=,]+(=)?", inside)
     return [(name, bool(default)) for name, default in found if name != "self"]
