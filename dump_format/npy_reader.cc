@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/little_endian.h"
 
 namespace rankprobe {
 namespace {
@@ -45,13 +46,6 @@ bool ValueOf(absl::string_view header, absl::string_view key,
   return true;
 }
 
-uint64_t LittleEndian(absl::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i-- > 0;)
-    value = value << 8 | static_cast<unsigned char>(bytes[i]);
-  return value;
-}
-
 }  // namespace
 
 absl::string_view NpyTypeOf(v1::DType dtype) {
@@ -70,7 +64,7 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes) {
     return BadNpy("is of an unknown version of .npy");
   const size_t begin = kVersion + 2 + length_bytes;
   const uint64_t length =
-      LittleEndian(bytes.substr(kVersion + 2, length_bytes));
+      GetLittleEndian(bytes.substr(kVersion + 2, length_bytes));
   if (length > kMaxNpyHeaderBytes || begin + length > bytes.size())
     return BadNpy("has a bad .npy header");
   const absl::string_view header = bytes.substr(begin, length);

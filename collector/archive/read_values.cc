@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/read_values.h"
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "collector/archive/statistics_walk.h"
+#include "common/base/little_endian.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -17,20 +18,6 @@ namespace {
 constexpr uint32_t kBatchRows = 8192;
 // A message stays far below what gRPC lets through.
 constexpr size_t kBatchNameBytes = size_t{256} << 10;
-
-template <typename Bits>
-void AppendBits(Bits bits, std::string* out) {
-  char bytes[sizeof(bits)];
-  for (size_t i = 0; i < sizeof(bits); ++i)
-    bytes[i] = static_cast<char>(bits >> (8 * i) & 0xff);
-  out->append(bytes, sizeof(bytes));
-}
-
-void AppendNumber(double number, std::string* out) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &number, sizeof(bits));
-  AppendBits(bits, out);
-}
 
 class Batches : public StatisticsVisitor {
  public:
@@ -49,10 +36,10 @@ class Batches : public StatisticsVisitor {
   }
 
   absl::Status OnValue(const WalkedValue& value) override {
-    AppendBits(static_cast<uint64_t>(step_), batch_.mutable_steps());
-    AppendBits(static_cast<uint64_t>(rank_), batch_.mutable_ranks());
-    AppendBits(static_cast<uint64_t>(pid_), batch_.mutable_pids());
-    AppendBits(NumberOf(value), batch_.mutable_name_numbers());
+    AppendLittleEndian(static_cast<uint64_t>(step_), batch_.mutable_steps());
+    AppendLittleEndian(static_cast<uint64_t>(rank_), batch_.mutable_ranks());
+    AppendLittleEndian(static_cast<uint64_t>(pid_), batch_.mutable_pids());
+    AppendLittleEndian(NumberOf(value), batch_.mutable_name_numbers());
     const uint32_t row = batch_.rows();
     for (size_t stat = 0; stat < kStatCount; ++stat) {
       const std::optional<double>& number = value.numbers[stat];
@@ -61,7 +48,8 @@ class Batches : public StatisticsVisitor {
       // Rows before that lacked it.
       column.mutable_numbers()->resize(row * sizeof(double));
       column.mutable_present()->resize(row / 8 + 1);
-      AppendNumber(*number, column.mutable_numbers());
+      AppendLittleEndian(std::bit_cast<uint64_t>(*number),
+                         column.mutable_numbers());
       char& bits = (*column.mutable_present())[row / 8];
       bits =
           static_cast<char>(static_cast<unsigned char>(bits) | 1u << (row % 8));

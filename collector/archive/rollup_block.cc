@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/rollup_block.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "absl/numeric/bits.h"
+#include "common/base/little_endian.h"
 
 namespace rankprobe {
 namespace {
@@ -20,15 +22,6 @@ bool FitsFloat(double value) {
   if (!std::isfinite(value)) return true;
   if (std::abs(value) > std::numeric_limits<float>::max()) return false;
   return static_cast<double>(static_cast<float>(value)) == value;
-}
-
-template <typename Bits, typename T>
-void AppendNumber(T value, std::string* out) {
-  Bits bits;
-  static_assert(sizeof(bits) == sizeof(value));
-  std::memcpy(&bits, &value, sizeof(bits));
-  for (size_t i = 0; i < sizeof(bits); ++i)
-    out->push_back(static_cast<char>(bits >> (8 * i) & 0xff));
 }
 
 template <typename Bits, typename T>
@@ -57,13 +50,14 @@ std::string RollupBlockWriter::Encode() const {
     for (uint64_t left = column.present; left != 0; left &= left - 1)
       wide = wide || !FitsFloat(column.values[absl::countr_zero(left)]);
     out.push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
-    AppendNumber<uint64_t>(column.present, &out);
+    AppendLittleEndian(column.present, &out);
     for (uint64_t left = column.present; left != 0; left &= left - 1) {
       const double value = column.values[absl::countr_zero(left)];
       if (wide) {
-        AppendNumber<uint64_t>(value, &out);
+        AppendLittleEndian(std::bit_cast<uint64_t>(value), &out);
       } else {
-        AppendNumber<uint32_t>(static_cast<float>(value), &out);
+        AppendLittleEndian(std::bit_cast<uint32_t>(static_cast<float>(value)),
+                           &out);
       }
     }
   }

@@ -10,6 +10,7 @@
 
 #include "absl/numeric/bits.h"
 #include "collector/store/store.h"
+#include "common/base/little_endian.h"
 #include "dump_format/statistics_json.h"
 
 namespace rankprobe {
@@ -41,20 +42,6 @@ bool IsNumberField(size_t field) {
   return field == kNormValue || field == kMaxValue || field == kMinValue;
 }
 
-template <typename Bits>
-void AppendBits(Bits bits, std::string* out) {
-  for (size_t i = 0; i < sizeof(bits); ++i)
-    out->push_back(
-        static_cast<char>(static_cast<uint64_t>(bits) >> (8 * i) & 0xff));
-}
-
-uint64_t ReadBits(const char* bytes, size_t width) {
-  uint64_t bits = 0;
-  for (size_t i = 0; i < width; ++i)
-    bits |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
-  return bits;
-}
-
 bool IsFloat(double value) {
   if (!std::isfinite(value)) return true;
   return std::abs(value) <= std::numeric_limits<float>::max() &&
@@ -65,22 +52,23 @@ void AppendNumberOf(double value, size_t width, bool floating,
                     std::string* out) {
   if (!floating) {
     const auto number = static_cast<uint64_t>(value);
-    for (size_t i = 0; i < width; ++i)
-      out->push_back(static_cast<char>(number >> (8 * i) & 0xff));
+    char bytes[sizeof(number)];
+    PutLittleEndian(number, bytes);
+    out->append(bytes, width);
   } else if (width == 4) {
     const auto number = static_cast<float>(value);
     uint32_t bits = 0;
     std::memcpy(&bits, &number, sizeof(bits));
-    AppendBits(bits, out);
+    AppendLittleEndian(bits, out);
   } else {
     uint64_t bits = 0;
     std::memcpy(&bits, &value, sizeof(bits));
-    AppendBits(bits, out);
+    AppendLittleEndian(bits, out);
   }
 }
 
 double NumberAt(const char* data, size_t width, bool floating) {
-  const uint64_t bits = ReadBits(data, width);
+  const uint64_t bits = GetLittleEndian({data, width});
   if (!floating) return static_cast<double>(bits);
   if (width == 4) {
     const auto narrow = static_cast<uint32_t>(bits);
@@ -210,7 +198,7 @@ std::string SummaryTileWriter::Encode(uint64_t tile) const {
   std::string out;
   if (present_ == 0) return out;
   out.push_back(kTileVersion);
-  AppendBits(present_, &out);
+  AppendLittleEndian(present_, &out);
   const uint64_t begin = tile << (level_ * kSummaryBits);
   std::array<TileColumn, kSummaryFields> columns{};
   size_t count = 0;
@@ -254,7 +242,7 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
   SummaryTileView view;
   view.level_ = level;
   view.tile_ = tile;
-  view.present_ = ReadBits(bytes.data() + 1, 8);
+  view.present_ = GetLittleEndian(bytes.substr(1, 8));
   const auto count = static_cast<size_t>(absl::popcount(view.present_));
   bytes.remove_prefix(kTileHead);
   while (!bytes.empty()) {

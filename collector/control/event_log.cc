@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/little_endian.h"
 #include "common/base/status_macros.h"
 #include "common/io/crc32c.h"
 
@@ -18,17 +19,6 @@ constexpr uint32_t kMaxEventBytes = 1 << 20;
 // Ids are handed out before their events are on disk, and watchers ask for what
 // comes after the last they have seen: who was killed begins so much higher.
 constexpr uint64_t kIdGap = 1 << 20;
-
-void PutLittleEndian(uint32_t value, char* out) {
-  for (int i = 0; i < 4; ++i) out[i] = static_cast<char>(value >> (8 * i));
-}
-
-uint32_t GetLittleEndian(const char* in) {
-  uint32_t value = 0;
-  for (int i = 3; i >= 0; --i)
-    value = value << 8 | static_cast<unsigned char>(in[i]);
-  return value;
-}
 
 }  // namespace
 
@@ -74,13 +64,13 @@ absl::Status EventLog::Load(const std::string& path, bool* clean_end) {
   while (size - offset >= kHeaderBytes) {
     char header[kHeaderBytes];
     RP_RETURN_IF_ERROR(file->Read(offset, absl::MakeSpan(header)));
-    const uint32_t length = GetLittleEndian(header);
+    const uint32_t length = static_cast<uint32_t>(GetLittleEndian({header, 4}));
     if (length > kMaxEventBytes || length > size - offset - kHeaderBytes) break;
     bytes.resize(length);
     RP_RETURN_IF_ERROR(file->Read(offset + kHeaderBytes,
                                   absl::MakeSpan(bytes.data(), length)));
     v1::Event event;
-    if (Crc32c(bytes) != GetLittleEndian(header + 4) ||
+    if (Crc32c(bytes) != GetLittleEndian({header + 4, 4}) ||
         !event.ParseFromString(bytes))
       break;
     offset += kHeaderBytes + length;
