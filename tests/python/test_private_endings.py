@@ -279,6 +279,31 @@ def test_what_cannot_be_exported_stays(tmp_path: pathlib.Path, environment) -> N
     assert not list(dump.glob("rankprobe-*"))
 
 
+@pytest.mark.parametrize("there", ["directory", "link_to_a_step", "link_to_a_rank"])
+def test_what_no_export_made_is_neither_replaced_nor_followed(tmp_path: pathlib.Path, environment, there: str) -> None:
+    """A dump of msprobe in the same dump_path, say; also at the end of the job, by the collector."""
+    dump, elsewhere = tmp_path / "dump", tmp_path / "elsewhere"
+    theirs = (dump if there == "directory" else elsewhere) / "step0" / "rank0"
+    theirs.mkdir(parents=True)
+    (theirs / "dump.json").write_text("precious")
+    (dump / "step0").mkdir(parents=True, exist_ok=True)
+    if there == "link_to_a_step":
+        (dump / "step0").rmdir()
+        (dump / "step0").symlink_to(elsewhere / "step0")
+    elif there == "link_to_a_rank":
+        (dump / "step0" / "rank0").symlink_to(theirs)
+    done = _run("for _ in steps(2): pass", dump, {**environment, "RANK": "0", "WORLD_SIZE": "1"})
+    assert done.returncode == 0 and "step 0 was not exported" in done.stderr, done.stderr
+    (left,) = harness.wait_for(lambda: [path for path in dump.glob("rankprobe-left-*.txt")], 90, "what is left is told")
+    said = left.read_text()
+    assert str(dump / "step0") in said and ("was not made by an export" in said or "symbolic link" in said), said
+    assert (theirs / "dump.json").read_text() == "precious" and os.listdir(theirs) == ["dump.json"]
+    assert (dump / "step0" / "rank0").is_symlink() == (there == "link_to_a_rank")
+    assert (dump / "step1" / "rank0" / "dump.json").is_file()
+    manifest = json.loads((dump / "manifest.json").read_text())
+    assert {file["path"].partition("/")[0] for file in manifest["files"]} == {"step1"}
+
+
 def test_a_job_ends_promptly_without_its_collector(tmp_path: pathlib.Path, environment) -> None:
     """The collector is killed again and again, and training goes on."""
     dump = tmp_path / "dump"
