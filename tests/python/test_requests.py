@@ -49,6 +49,25 @@ def test_one_request_of_a_batch(dump, task: str) -> None:
             {"id": "a", "begin": 0, "end": 5, "position": None}, {"id": "b", "begin": 5, "end": 8, "position": 7}]}]
 
 
+def test_weights_have_no_rows_of_a_batch(dump) -> None:
+    """As many as there are tokens, in dim 0: chunked prefill fills batches to sizes that weights have."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 8))
+    debugger = dump.debugger(level="mix", section={"request_id": "b"})
+    debugger.start(model, scheduled_tokens={"a": 5, "b": 3})
+    out = model(torch.arange(16.0).reshape(8, 2))
+    torch.nn.functional.linear(out, torch.nn.Parameter(torch.ones(8, 8))).sum().backward()
+    debugger.stop()
+    debugger.step()
+    data = dump.data()
+    module = data["Module.0.Linear.forward.0"]
+    assert module["input_args"][0]["shape"] == [3, 2] and module["output"][0]["shape"] == [3, 8]
+    assert [value["shape"] for value in module["parameters"].values()] == [[8, 2], [8]]
+    functional = data["Functional.linear.1.forward"]
+    assert [part["shape"] for part in functional["input_args"]] == [[3, 8], [8, 8]]
+    gradients = [record for name, record in data.items() if ".parameters_grad." in name]
+    assert gradients and all(value["shape"][0] == 8 for record in gradients for values in record.values() for value in values), gradients
+
+
 def test_all_requests_without_request_id(dump) -> None:
     _serve(dump.debugger())
     assert [_shape(dump.rank_directory(step)) for step in range(3)] == [[8, 2], [1, 2], [2, 2]]

@@ -248,8 +248,13 @@ void Recorder::ParameterGradient(absl::string_view module,
            v1::CALL_KIND_PARAMETERS_GRAD,
            [&](CallBuilder& builder, v1::CallPhase* phase) {
              v1::NamedValue* item = phase->mutable_gradients()->add_items();
+             mutex_.AssertHeld();
              item->set_name(std::string(parameter));
+             // It has the rows of a weight, none of a batch.
+             const std::optional<SliceSpec> rows = tensors_.rows();
+             tensors_.SetRows(std::nullopt);
              build(builder, item->mutable_value());
+             tensors_.SetRows(rows);
            });
 }
 

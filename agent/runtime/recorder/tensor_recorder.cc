@@ -69,10 +69,11 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   }
   ResolvedTensor resolved(tensor.view);
   std::optional<Slicer> slicer;
-  if (!plan.slices.empty() || rows_.has_value()) {
+  const bool cut = rows_.has_value() && !tensor.is_parameter;
+  if (!plan.slices.empty() || cut) {
     slicer.emplace(tensor.view);
     for (const SliceSpec& slice : plan.slices) slicer->Add(slice);
-    if (rows_.has_value()) slicer->Add(*rows_);
+    if (cut) slicer->Add(*rows_);
     resolved.Narrow(slicer->Data(resolved.element_bytes), slicer->sizes());
   }
   const TensorView& view = resolved.view;

@@ -45,6 +45,8 @@ enum class Arrival : uint8_t {
 struct TensorInfo {
   TensorView view;
   bool requires_grad = false;
+  // A weight: it has no rows of a batch, whatever its size is.
+  bool is_parameter = false;
   TensorIdentity identity;
   Arrival arrival = Arrival::kNow;
   // Of a deferred one; never used twice.
@@ -70,9 +72,10 @@ class TensorRecorder {
   // MindSpore's tools reduce integers and float64 as float32: with Mean and Norm.
   void SetWideAsFloat(bool wide_as_float) { wide_as_float_ = wide_as_float; }
   // Beside the plan's slices: the rows to take of tensors that have as many as
-  // the batch, until the next call. Null: all.
+  // the batch and are no parameters, until the next call. Null: all.
   void SetRows(std::optional<SliceSpec> rows) { rows_ = rows; }
   bool has_rows() const { return rows_.has_value(); }
+  const std::optional<SliceSpec>& rows() const { return rows_; }
   void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
               v1::TensorSummary* out);
 

@@ -94,6 +94,10 @@ void Capture::EndModule(const ModuleCall& module, const py::object& output,
       outputs.items.push_back(reader_.Read(output.ptr(), mode));
     }
     named = reader_.ReadSection(parameters.ptr(), mode);
+    // Also a computed tensor in the place of one.
+    for (const PyValue& item : named.items) {
+      if (item.tensor != nullptr) item.tensor->is_parameter = true;
+    }
   });
   const py::gil_scoped_release release;
   recorder->Outputs(module.call,

@@ -377,12 +377,12 @@ PyValue ValueReader::ReadTensor(PyObject* tensor, ReadMode mode) const {
   PyValue out;
   out.kind = PyValue::Kind::kTensor;
   out.tensor = std::make_unique<PyTensorView>();
-  if (torch_->IsPlainTensor(tensor) &&
-      ReadPlain(tensor, mode.reuse, out.tensor.get())) {
-    return WithinDimensions(std::move(out));
+  if (!torch_->IsPlainTensor(tensor) ||
+      !ReadPlain(tensor, mode.reuse, out.tensor.get())) {
+    *out.tensor = PyTensorView();
+    if (!ReadDescribed(tensor, mode, out.tensor.get())) return PyValue();
   }
-  *out.tensor = PyTensorView();
-  if (!ReadDescribed(tensor, mode, out.tensor.get())) return PyValue();
+  out.tensor->is_parameter = torch_->IsParameter(tensor);
   return WithinDimensions(std::move(out));
 }
 

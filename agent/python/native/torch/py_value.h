@@ -25,6 +25,7 @@ struct PyTensorView {
   uintptr_t address = 0;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   bool requires_grad = false;
+  bool is_parameter = false;
   // No bytes to read (meta, fake, sparse): `summary` says all.
   bool no_data = false;
   // The bytes are those of a NumPy text array: `summary` has dtype and shape.

@@ -33,6 +33,7 @@ TensorInfo PyTensorView::Info() const {
   info.view.sizes = shape;
   info.view.strides = strides;
   info.requires_grad = requires_grad;
+  info.is_parameter = is_parameter;
   info.identity = identity;
   info.arrival = arrival;
   info.slot = slot;

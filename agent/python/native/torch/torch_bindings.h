@@ -34,6 +34,10 @@ class TorchBindings {
   bool IsPlainTensor(PyObject* object) const {
     return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
   }
+  bool IsParameter(PyObject* object) const {
+    return parameter_type != nullptr &&
+           PyObject_TypeCheck(object, parameter_type) != 0;
+  }
   bool IsInstance(PyObject* object, const PyRef& type) const {
     return type && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(
                                                   type.get())) != 0;
