@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/recorder/step_requests.h"
 #include "common/base/status_macros.h"
+#include "common/base/step_range.h"
 #include "common/filter/record_filter.h"
 #include "common/records/cut_value.h"
 #include "common/records/entry_names.h"
@@ -132,9 +133,9 @@ std::shared_ptr<const Plan> Recorder::plan() const {
 }
 
 absl::Status Recorder::SetInitStep(int64_t step) {
-  if (step < 0)
-    return absl::InvalidArgumentError(
-        absl::StrCat("init step ", step, " is not an integer >= 0"));
+  if (!IsStep(step))
+    return absl::InvalidArgumentError(absl::StrCat(
+        "init step ", step, " is not an integer from 0 to ", kMaxStep));
   absl::MutexLock lock(&mutex_);
   init_step_ = step;
   loop_ = 0;

@@ -144,7 +144,7 @@ class Recorder {
   // Before the end of the process: forgets such a step, which would be in the
   // archive as one that never ended. False: there is none.
   bool ForgetEmptyStep();
-  // Before the loop; INVALID_ARGUMENT below 0.
+  // Before the loop; INVALID_ARGUMENT below 0 and beyond kMaxStep.
   absl::Status SetInitStep(int64_t step);
   int64_t current_step() const;
 

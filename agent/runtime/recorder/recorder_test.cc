@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/runtime/testing/fake_session.h"
+#include "common/base/step_range.h"
 #include "common/records/entry_names.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -218,6 +219,8 @@ TEST_F(RecorderTest, StepAndRankFiltersAndTheInitStep) {
   auto recorder =
       Make(R"({"dump_path": "d", "level": "L1", "step": [11], "rank": [0]})");
   EXPECT_FALSE(recorder->SetInitStep(-1).ok());
+  // The collector takes none.
+  EXPECT_FALSE(recorder->SetInitStep(kMaxStep + 1).ok());
   ASSERT_TRUE(recorder->SetInitStep(10).ok());
   for (int i = 0; i < 4; ++i) {
     recorder->Start();

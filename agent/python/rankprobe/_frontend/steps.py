@@ -3,7 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
+
+from rankprobe._frontend.config import is_int
+from rankprobe._frontend.errors import InvalidParameterError
+
+# The collector takes steps up to 2**53, which JSON's numbers hold exactly; this leaves room to train.
+_MAX_FIRST = 2**52
+
+
+def check_first(step: Any) -> None:
+    """Raises InvalidParameterError where it cannot be the number of a first step."""
+    if not is_int(step) or not 0 <= step <= _MAX_FIRST:
+        raise InvalidParameterError(f"init step must be an int, 0 to {_MAX_FIRST}, not {step!r}")
 
 
 class StepState:

@@ -20,7 +20,7 @@ from rankprobe._frontend.errors import CollectorMissingError, InterfaceUsageErro
 from rankprobe._frontend.notices import Notices
 from rankprobe._frontend.process import InstanceOfProcess, warn
 from rankprobe._frontend.session import CannotRecordError, RankSession
-from rankprobe._frontend.steps import StepState
+from rankprobe._frontend.steps import StepState, check_first
 from rankprobe._frontend.switch import Switch
 from rankprobe._say import say
 from rankprobe.mindspore._apis import Apis
@@ -145,10 +145,9 @@ class PrecisionDebugger:
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
-        """The number of the first step, >= 0. Before the loop."""
+        """The number of the first step, 0 to 2**52. Before the loop."""
         self = cls._get("set_init_step")
-        if not _config.is_int(step) or step < 0:
-            raise InvalidParameterError(f"init step must be an int >= 0, not {step!r}")
+        check_first(step)
         if not self._inert:
             self._session.native.set_init_step(step)
         self._steps.set_first(step)

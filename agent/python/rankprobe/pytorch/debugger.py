@@ -21,7 +21,7 @@ from rankprobe._frontend.notices import Notices
 from rankprobe._frontend.requests import Requests, read_requests
 from rankprobe._frontend.session import CannotRecordError, RankSession
 from rankprobe._frontend.saving import check_saved, save_variable
-from rankprobe._frontend.steps import StepState
+from rankprobe._frontend.steps import StepState, check_first
 from rankprobe._frontend.switch import Switch
 from rankprobe._say import say
 from rankprobe.pytorch._bindings import make_capture
@@ -34,8 +34,6 @@ from rankprobe.pytorch._process import FRAMEWORK, InstanceOfProcess, check_torch
 from rankprobe.pytorch._run_card import RunCard
 from rankprobe.pytorch._wrap_ops import WrapOps, wanted
 
-# The collector takes steps up to 2**53, which JSON's numbers hold exactly; this leaves room to train.
-_MAX_INIT_STEP = 2**52
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 
 
@@ -156,10 +154,9 @@ class PrecisionDebugger:
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
-        """The number of the first step, >= 0. Before the loop."""
+        """The number of the first step, 0 to 2**52. Before the loop."""
         self = cls._get("set_init_step")
-        if not _config.is_int(step) or not 0 <= step <= _MAX_INIT_STEP:
-            raise InvalidParameterError(f"init step must be an int, 0 to {_MAX_INIT_STEP}, not {step!r}")
+        check_first(step)
         if not self._inert:
             self._session.native.set_init_step(step)
         self._steps.set_first(step)
