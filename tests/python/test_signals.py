@@ -245,6 +245,34 @@ def _recompute_rest(fire, monkeypatch) -> None:
     region()
 
 
+def _fault_that_cannot_be_shown(fire, _) -> None:
+    from rankprobe._frontend import process
+
+    odd = type("Odd", (Exception,), {"__repr__": fire})
+    process.report_fault(types.SimpleNamespace(report_fault=lambda _: None), "here", odd())
+
+
+def _fault_that_cannot_be_told(fire, _) -> None:
+    from rankprobe._frontend import process
+
+    process.report_fault(types.SimpleNamespace(report_fault=fire), "here", ValueError())
+
+
+def _vllm_register(fire, monkeypatch) -> None:
+    from rankprobe import vllm
+    from rankprobe.vllm import _worker
+
+    for name in ("vllm", "vllm.v1", "vllm.v1.worker", "vllm.v1.worker.worker_base"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["vllm.v1.worker.worker_base"].WorkerWrapperBase = object
+    monkeypatch.setattr(_worker, "watch", fire)
+    monkeypatch.setattr(vllm, "_registered", False)
+    try:
+        vllm.register()
+    finally:
+        assert not vllm._registered
+
+
 def _line(fire, monkeypatch) -> None:
     from rankprobe import _say
 
@@ -255,6 +283,7 @@ def _line(fire, monkeypatch) -> None:
 @pytest.mark.parametrize("place", [
     _attach_hook, _mindspores_attach_hook, _device_read, _device_finish, _namespaces, _wrap_ops, _wrap_ops_of_msprobe, _switch,
     _exports, _vllm_worker, _vllm_steps, _graphs, _recompute_state, _recompute_decision, _recompute_rest, _line,
+    _fault_that_cannot_be_shown, _fault_that_cannot_be_told, _vllm_register,
 ], ids=lambda place: place.__name__.strip("_"))
 def test_no_guard_of_ours_swallows_it(fire, monkeypatch, place) -> None:
     with pytest.raises(Limit, match="alarm"):

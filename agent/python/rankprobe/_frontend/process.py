@@ -25,11 +25,14 @@ def report_fault(capture: Any, where: str, error: BaseException) -> None:
         return
     try:
         said = repr(error)
-    except Exception:  # noqa: BLE001 - an exception of the program's that cannot be shown
+    except Exception as unshown:  # noqa: BLE001 - an exception of the program's that cannot be shown
+        _native.raise_later_if_programs(unshown)
         said = type(error).__name__
     try:
         capture.report_fault(f"{where}: {said}".encode("utf-8", "backslashreplace").decode())
     except Exception as fault:  # noqa: BLE001
+        if _native.raise_later_if_programs(fault):
+            return
         say(f"rankprobe: a fault could not be told: {type(fault).__name__}")
 
 

@@ -30,6 +30,10 @@ def register() -> None:
 
         _worker.watch(WorkerWrapperBase)
     except Exception as error:  # noqa: BLE001 - the server goes on
+        from rankprobe._program_error import came_from_signal
         from rankprobe._say import say
 
+        if came_from_signal(error.__traceback__):
+            _registered = False
+            raise
         say(f"rankprobe: not attached to vLLM: {error!r}")
