@@ -77,6 +77,15 @@ def test_spool_keeps_it_for_the_next_process(dump, collector, tmp_path) -> None:
     assert "of 2 rank-steps stored" in collector.cli("ledger", "--run", "missing").stdout
 
 
+def test_nothing_is_said_to_be_kept_where_no_spool_can_be(dump, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    spool = tmp_path / "file" / "spool"
+    result = run(dump, 5, RANKPROBE_ON_COLLECTOR_MISSING="spool", RANKPROBE_SPOOL=str(spool))
+    assert result.returncode == 0, result.stderr
+    assert "nothing of rank 0 is recorded, training goes on" in result.stderr
+    assert f"kept in {spool}" not in result.stderr
+
+
 def test_who_keeps_in_a_place_of_his_own_is_told_where_and_what_delivers_it(dump, collector, tmp_path) -> None:
     spool = tmp_path / "spool"
     result = run(dump, 0, RANKPROBE_STOP="kept", RANKPROBE_SPOOL=str(spool))

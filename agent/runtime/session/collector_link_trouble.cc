@@ -83,12 +83,11 @@ void CollectorLink::TellOnce() {
                        "; it is still looked for");
   }
   const std::string line =
-      !options_.spool_directory.empty()
-          ? absl::StrCat("rankprobe: what is recorded", rank, " is kept in ",
-                         options_.spool_directory, ", training goes on: ", why,
-                         "\n")
-          : absl::StrCat("rankprobe: nothing", rank,
-                         " is recorded, training goes on: ", why, "\n");
+      HasSpool() ? absl::StrCat("rankprobe: what is recorded", rank,
+                                " is kept in ", options_.spool_directory,
+                                ", training goes on: ", why, "\n")
+                 : absl::StrCat("rankprobe: nothing", rank,
+                                " is recorded, training goes on: ", why, "\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -106,9 +105,8 @@ void CollectorLink::TellGone() {
       "rankprobe: the collector at ", options_.collector, " has gone",
       last_error_.empty() ? "" : " (", last_error_,
       last_error_.empty() ? "" : ")", "; what is recorded", rank,
-      options_.spool_directory.empty()
-          ? " waits in this process, and is lost if that ends first"
-          : absl::StrCat(" is kept in ", options_.spool_directory),
+      HasSpool() ? absl::StrCat(" is kept in ", options_.spool_directory)
+                 : " waits in this process, and is lost if that ends first",
       "; training goes on\n");
   std::fputs(line.c_str(), stderr);
 }
