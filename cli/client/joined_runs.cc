@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
@@ -59,7 +58,7 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
   }
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system));
-  JoinedRuns joined(std::move(scratch));
+  JoinedRuns joined(file_system, std::move(scratch));
   joined.target_ = target;
   joined.reference_ = reference;
   RP_ASSIGN_OR_RETURN(const analysis::LayoutReport report,
@@ -82,7 +81,7 @@ std::string JoinedRuns::Named(absl::string_view text) const {
     const std::string step =
         out.substr(at + ours.size(), end - at - ours.size());
     out.replace(at, end + file.size() - at,
-                absl::EndsWith(given, step) ? given : given + step);
+                file_system_->Exists(given + step) ? given + step : given);
   }
   return out;
 }

@@ -84,6 +84,14 @@ def test_copies_that_differ_are_named_with_their_ranks(record: Record) -> None:
     assert "/rankprobe_" not in healthy + said
 
 
+def test_calls_of_one_run_only_are_named_in_the_dumps_that_were_given(record: Record) -> None:
+    """Which step that was is not known from its directory: the temporary dump has a number of its own."""
+    runs = [record("tp", 2, level="mix") / "step1", record("single", level="mix") / "step1"]
+    said = cli("first-divergence", *runs, "--layout", "auto", code=None)
+    only = [line.strip() for line in said.splitlines() if line.endswith("is in this dump only")]
+    assert only and all(line.startswith(tuple(f"{run}: " for run in runs)) for line in only), said
+
+
 def test_what_cannot_be_put_together_is_refused_by_name(record: Record) -> None:
     batches, reference = record("fsdp+batch", 2) / "step0", record("single") / "step0"
     said = cli("first-divergence", batches, reference, "--layout", "auto")
