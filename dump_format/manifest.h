@@ -39,6 +39,7 @@ class Manifest {
   void AddIncomplete(Place place) { incomplete_.push_back(std::move(place)); }
   // Another process wrote the same step of the same rank; it is not exported.
   void AddConflict(Place place) { conflicts_.push_back(std::move(place)); }
+  uint64_t conflict_count() const { return conflicts_.size(); }
 
   // All that `other` has, behind what is here.
   void Append(const Manifest& other);

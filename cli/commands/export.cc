@@ -63,8 +63,15 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
   return ExportValues(globals, wanted, exit_code);
 }
 
-// Of the export of one request: what is of others, too.
-void SayWhatIsWhole(const v1::ExportDone& done) {
+// What is no gap and yet not what a reader would take it for: chosen between
+// processes, or of other requests, too.
+void SayWhatElse(const v1::ExportDone& done) {
+  if (done.conflicts() > 0) {
+    Print(stderr,
+          "%d steps of a rank were recorded by another process, too, and left "
+          "out: see conflicts in manifest.json\n",
+          done.conflicts());
+  }
   if (done.whole_batch_steps() > 0) {
     Print(stderr,
           "in %d of %d steps with request %s the statistics are those of the "
@@ -192,7 +199,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     RP_RETURN_IF_ERROR(files->Finish());
     done.set_directory(flags.output);
   }
-  SayWhatIsWhole(done);
+  SayWhatElse(done);
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(done));

@@ -59,6 +59,13 @@ absl::Status Runs(const Globals& globals) {
   return absl::OkStatus();
 }
 
+std::string DumpText(const v1::AgentInfo& agent) {
+  const auto text = [](bool on) { return on ? "on" : "off"; };
+  if (!agent.has_switches_at_step()) return text(agent.dumping());
+  return absl::StrCat(text(agent.dumping()), ", ", text(!agent.dumping()),
+                      " at ", agent.switches_at_step());
+}
+
 absl::Status Agents(const Globals& globals, const std::string& run) {
   const Client client(globals);
   grpc::ClientContext context;
@@ -76,16 +83,16 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   Table table({"RUN", "RANK", "HOST", "PID", "STATE", "STEP", "EPOCH", "DUMP",
                "BYTES", "PENDING", "LAG", "LOST", "SILENT"});
   for (const v1::AgentInfo& agent : response.agents()) {
-    table.Add(
-        {agent.identity().run(), RankText(agent.identity()),
-         agent.identity().host(), absl::StrCat(agent.identity().pid()),
-         agent.connected() ? "connected" : "gone", absl::StrCat(agent.step()),
-         absl::StrCat(agent.plan_epoch()), agent.dumping() ? "on" : "off",
-         HumanBytes(agent.received_bytes()), HumanBytes(agent.pending_bytes()),
-         absl::StrCat(agent.lag_steps(), " steps"),
-         absl::StrCat(agent.lost_records() + agent.lost_payloads()),
-         absl::StrFormat("%.1f s",
-                         static_cast<double>(agent.silent_ms()) / 1000)});
+    table.Add({agent.identity().run(), RankText(agent.identity()),
+               agent.identity().host(), absl::StrCat(agent.identity().pid()),
+               agent.connected() ? "connected" : "gone",
+               absl::StrCat(agent.step()), absl::StrCat(agent.plan_epoch()),
+               DumpText(agent), HumanBytes(agent.received_bytes()),
+               HumanBytes(agent.pending_bytes()),
+               absl::StrCat(agent.lag_steps(), " steps"),
+               absl::StrCat(agent.lost_records() + agent.lost_payloads()),
+               absl::StrFormat("%.1f s",
+                               static_cast<double>(agent.silent_ms()) / 1000)});
   }
   Print(stdout, "%s", Lines{table.ToText()});
   for (const v1::AgentInfo& agent : response.agents()) {

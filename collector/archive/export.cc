@@ -446,6 +446,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
         exporters[0]->WriteText("manifest.json", manifest.ToJson()));
   }
   done.set_gaps(manifest.gap_count());
+  done.set_conflicts(manifest.conflict_count());
   done.set_incomplete_steps(manifest.incomplete_count());
   RP_RETURN_IF_ERROR(progress.Finish(&done));
   return done;

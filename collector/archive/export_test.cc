@@ -42,10 +42,11 @@ TEST_F(ExportTest, TheNewestCompleteIncarnationWins) {
     clock_.Advance(absl::Seconds(1));
     ASSERT_TRUE(store->Commit(frames.All()).ok());
   }
-  Export(store.get(), "run");
+  const v1::ExportDone done = Export(store.get(), "run");
   EXPECT_THAT(ReadTextFile(root_ + "/out/step0/rank0/dump.json"),
               HasSubstr("Torch.op3.0.forward"));
   EXPECT_EQ(Manifest()["conflicts"].Size(), 2u);
+  EXPECT_EQ(done.conflicts(), 2u);
 }
 
 TEST_F(ExportTest, ARunOfWhichNothingCameHasAManifest) {

@@ -224,6 +224,12 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
     info.set_lost_payloads(agent.lost_payloads);
     info.set_framework_version(agent.framework_version);
     info.set_config_fault(agent.config_fault);
+    if (const auto it = runs_.find(agent.identity.run());
+        it != runs_.end() && agent.connected) {
+      const auto plan = it->second.plans.ForRank(RankOf(agent.identity));
+      if (SwitchIsAhead(agent, plan.get()))
+        info.set_switches_at_step(plan->spec.effective_at_step());
+    }
   }
   std::sort(response.mutable_agents()->begin(),
             response.mutable_agents()->end(),

@@ -368,6 +368,9 @@ class ControlPlane {
              const std::vector<std::string>& sessions,
              const std::shared_ptr<const CompiledPlan>& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The plan (null: none) is the agent's from a step on that has not come, and
+  // does then what the agent does not do now.
+  static bool SwitchIsAhead(const Agent& agent, const CompiledPlan* plan);
   static bool IsChosen(const Agent& agent, const std::string& run,
                        const std::vector<int64_t>& ranks);
   static absl::Status CheckRunName(const std::string& run);

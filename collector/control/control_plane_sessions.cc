@@ -255,7 +255,16 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   if (run->triggers.set()) *welcome.mutable_triggers() = run->triggers.spec();
   welcome.set_degrade(run->triggers.degrade());
   agent.last_moved = agent.last_heard;
-  EmitEvent(EventOf(v1::Event::KIND_CONNECTED, agent));
+  v1::Event told = EventOf(v1::Event::KIND_CONNECTED, agent);
+  // Steps may count anew, in a server that was started again.
+  if (const auto plan = run->plans.ForRank(rank);
+      SwitchIsAhead(agent, plan.get())) {
+    told.set_detail(
+        absl::StrCat("the run's plan, epoch ", plan->spec.epoch(),
+                     ", switches dumping ", plan->spec.enabled() ? "on" : "off",
+                     " at its step ", plan->spec.effective_at_step()));
+  }
+  EmitEvent(std::move(told));
   return admission;
 }
 

@@ -157,6 +157,13 @@ void ControlPlane::TakeBack(const std::string& run_name,
   });
 }
 
+bool ControlPlane::SwitchIsAhead(const Agent& agent, const CompiledPlan* plan) {
+  return plan != nullptr && plan->spec.epoch() > agent.epoch &&
+         plan->spec.enabled() != agent.dumping &&
+         plan->spec.effective_at_step() > agent.step &&
+         !plan->spec.from_first_step();
+}
+
 bool ControlPlane::IsChosen(const Agent& agent, const std::string& run,
                             const std::vector<int64_t>& ranks) {
   if (!agent.connected || agent.identity.run() != run) return false;
@@ -276,9 +283,11 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     if (it == agents_.end()) return SwitchOperation::Participant();
     const Agent& agent = it->second;
     const absl::Time now = MonotonicNow();
+    const absl::Duration still =
+        agent.connected ? now - agent.last_moved : -absl::InfiniteDuration();
     return SwitchOperation::Participant{
         agent.identity, agent.step, agent.pace.StepNanos(now),
-        agent.connected && now - agent.last_moved >= agent.pace.IdleAfter()};
+        still >= agent.pace.IdleAfter(), still >= agent.pace.RestsAfter()};
   };
   actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,
                                          SwitchOperation::Saved saved) {

@@ -29,6 +29,10 @@ class StepPace {
   // that was.
   absl::Duration IdleAfter() const;
 
+  // Whoever is in one step for this long may be about to be idle: three times
+  // the shortest of the last steps. IdleAfter() where none is known.
+  absl::Duration RestsAfter() const;
+
  private:
   struct Sample {
     absl::Time at;

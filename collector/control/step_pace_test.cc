@@ -52,6 +52,18 @@ TEST_F(StepPaceTest, ItIsTheAverageOfTheLastMoments) {
   EXPECT_EQ(Millis(), 500);
 }
 
+TEST_F(StepPaceTest, WhoRestsAndWhoIsIdle) {
+  EXPECT_EQ(pace_.RestsAfter(), pace_.IdleAfter()) << "nothing is known";
+  Steps(3, 2'000'000);
+  EXPECT_EQ(pace_.RestsAfter(), absl::Milliseconds(50));
+  EXPECT_EQ(pace_.IdleAfter(), absl::Seconds(2));
+  Steps(8, 200'000'000);
+  EXPECT_EQ(pace_.RestsAfter(), absl::Milliseconds(600));
+  Steps(8, 2'000'000'000);
+  EXPECT_EQ(pace_.RestsAfter(), absl::Seconds(6));
+  EXPECT_EQ(pace_.IdleAfter(), absl::Seconds(6));
+}
+
 TEST_F(StepPaceTest, ARankThatCountsAnew) {
   Steps(1000, 20'000);
   step_ = 0;

@@ -72,6 +72,53 @@ TEST_F(SwitchIdleTest, OneThatMovesMeanwhileMeansALaterStep) {
   EXPECT_EQ(ranks_[0].applied_at, ranks_[1].applied_at);
 }
 
+// Enabled between its last answer and the two seconds that make it idle.
+TEST_F(SwitchIdleTest, WhoseLastStepWasAMomentAgoIsWaitedForUntilHeIsIdle) {
+  Wait(absl::Milliseconds(300));
+  Enable();
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  EXPECT_EQ(ranks_[0].prepared->effective_at_step(), 22);
+  EXPECT_FALSE(ranks_[0].committed) << "22 comes after a step that has no end";
+  Wait(absl::Milliseconds(1100));
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->summary(),
+            "2/2 ranks will switch at step 21: waits for the next step (ranks "
+            "are idle)");
+  for (FakeRank& rank : ranks_) {
+    BeginStep(&rank, 21);
+    EXPECT_EQ(rank.applied_at, 21);
+  }
+}
+
+TEST_F(SwitchIdleTest, WhoGoesOnAfterAMomentOfRestSwitchesAsEver) {
+  Wait(absl::Milliseconds(300));
+  Enable();
+  DeliverAll();
+  for (int64_t step = 21; step < 40 && !result_.has_value(); ++step) {
+    for (FakeRank& rank : ranks_) BeginStep(&rank, step);
+    Wait(absl::Milliseconds(100));
+    DeliverAll();
+  }
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_THAT((*result_)->summary(), HasSubstr("2/2 ranks at step"));
+  EXPECT_EQ(ranks_[0].applied_at, ranks_[1].applied_at);
+}
+
+TEST_F(SwitchIdleTest, ARestIsNotWaitedForLongerThanHalfOfTheTime) {
+  Wait(absl::Milliseconds(300));
+  v1::SwitchOptions options;
+  options.set_timeout_ms(1000);
+  Enable(options);
+  DeliverAll();
+  EXPECT_FALSE(ranks_[0].committed);
+  Wait(absl::Milliseconds(500));
+  DeliverAll();
+  EXPECT_TRUE(ranks_[0].committed);
+}
+
 TEST_F(SwitchIdleTest, AStepOfASecondIsNoPause) {
   // Each of the last eight took a second.
   for (int64_t step = 21; step < 30; ++step) {
@@ -95,6 +142,32 @@ TEST_F(SwitchIdleTest, AStepOfASecondIsNoPause) {
   }
   ASSERT_TRUE(result_.has_value() && result_->ok());
   EXPECT_EQ((*result_)->summary(), "2/2 ranks at step 31");
+}
+
+// Its plan is the run's: from a step on that it comes to long after anybody
+// asked for it.
+TEST_F(SwitchIdleTest, AServerThatIsStartedAgainIsSaidToSwitchLater) {
+  Wait(absl::Seconds(5));
+  Enable();
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  for (FakeRank& rank : ranks_) {
+    DeliverAll();
+    BeginStep(&rank, 21);
+    ASSERT_EQ(rank.applied_at, 21);
+  }
+  control_->Disconnected(ranks_[0].session, "killed");
+  FakeRank again;
+  Join(0, &again, 200);
+  const auto listed = control_->ListAgents("run");
+  for (const v1::AgentInfo& agent : listed.agents()) {
+    const bool is_new = agent.identity().incarnation() == 200;
+    EXPECT_EQ(agent.has_switches_at_step(), is_new) << agent.DebugString();
+    if (is_new) EXPECT_EQ(agent.switches_at_step(), 21);
+  }
+  const v1::ListEventsResponse events = control_->ListEvents({});
+  EXPECT_THAT(events.events().rbegin()->detail(),
+              HasSubstr("switches dumping on at its step 21"));
 }
 
 class SwitchBeforeTheFirstStepTest : public SwitchIdleTest {

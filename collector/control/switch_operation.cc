@@ -168,6 +168,14 @@ void SwitchOperation::SaveIfAllPrepared() {
   // past the step by then, others not, a later step is agreed on instead; an
   // earlier one if they have become slow.
   const int64_t now = FurthestStep();
+  if (MayBeAboutToRest(now)) {
+    if (!AreAll(&Participant::idle)) return;
+    // Their next step, then.
+    rested_ = true;
+    Abort();
+    earlier_attempts_ += std::exchange(attempts_, 0);
+    return Prepare();
+  }
   prepare_steps_ = now - prepared_at_step_;
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
       (plan_->spec.effective_at_step() - now <= prepare_steps_ ||
@@ -330,6 +338,7 @@ void SwitchOperation::CallOff() {
 void SwitchOperation::Tick(absl::Time now) {
   if (finished_) return;
   if (saving_ && written_ && now >= saving_since_ + kSyncWait) Decide();
+  if (!saving_ && !committed_) SaveIfAllPrepared();
   if (finished_) return;
   if (committed_ && now >= committed_at_ + kIdleWait && WaitsForIdleRanks())
     return Finish(Result());

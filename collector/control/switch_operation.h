@@ -14,7 +14,8 @@
 // result names them.
 //
 // Ranks that are all idle switch at the step behind the furthest: that is their
-// next, whenever it comes, and nobody waits for it.
+// next, whenever it comes, and nobody waits for it. While all may be about to be
+// idle nothing is agreed on: the step after their next might never come.
 //
 // The plan is saved while nobody waits for the disk, and no rank hears of a
 // commit that is not saved. A plan that was saved and not agreed on is taken
@@ -56,6 +57,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     // It begins no step, and nobody knows when it will: a server without
     // requests.
     bool idle = false;
+    // It may be about to be: for its pace it has been in one step for long.
+    bool rests = false;
   };
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
@@ -167,7 +170,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // What prepare and commit may take in this attempt.
   double WaitNanos() const;
   int64_t ChooseStep();
-  bool AreAllIdle() const;
+  bool AreAll(bool Participant::*so) const;
+  // All prepared for a step behind their next, and it shows within moments
+  // whether they begin that.
+  bool MayBeAboutToRest(int64_t now) const;
   // The step was chosen for idle ranks, none has switched, and they still are
   // idle: nothing will happen before somebody gives them work.
   bool WaitsForIdleRanks() const;
@@ -207,6 +213,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   absl::Time committed_at_;
   // All ranks were idle when the step was chosen.
   bool for_idle_ = false;
+  // They had come to rest since the first attempt, and a step was chosen anew.
+  bool rested_ = false;
   bool finished_ = false;
 };
 

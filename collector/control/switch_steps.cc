@@ -132,14 +132,23 @@ void SwitchOperation::LeaveOutliersOut() {
   }
 }
 
-bool SwitchOperation::AreAllIdle() const {
+bool SwitchOperation::AreAll(bool Participant::*so) const {
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
-    if (!actions_.look(session).idle) return false;
+    if (!(actions_.look(session).*so)) return false;
     any = true;
   }
   return any;
+}
+
+bool SwitchOperation::MayBeAboutToRest(int64_t now) const {
+  // Half of the time is theirs who come back. Later attempts know that they
+  // move.
+  return attempts_ == 1 && !request_.options.has_at_step() && !for_idle_ &&
+         !rested_ && plan_->spec.effective_at_step() > now + 1 &&
+         actions_.now() < began_ + (deadline_ - began_) / 2 &&
+         AreAll(&Participant::rests);
 }
 
 bool SwitchOperation::WaitsForIdleRanks() const {
@@ -158,7 +167,7 @@ int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   const int64_t furthest = FurthestStep();
   // Ranks that have not begun count from 0, or have passed it when they begin.
-  for_idle_ = attempts_ <= kIdleAttempts && AreAllIdle();
+  for_idle_ = attempts_ <= kIdleAttempts && AreAll(&Participant::idle);
   if (for_idle_) {
     margin_ = 1;
     return furthest + 1;

@@ -42,6 +42,8 @@ struct FollowingRank {
 
 class EditsFixture : public ControlFixture {
  protected:
+  static constexpr absl::Duration kStep = absl::Milliseconds(500);
+
   void Join(int64_t rank, FollowingRank* fake, const std::string& config = kOff,
             Peer peer = {}) {
     v1::Hello hello;
@@ -104,7 +106,7 @@ class EditsFixture : public ControlFixture {
     ++rank->step;
     v1::AgentEvent event;
     event.mutable_progress()->set_step(rank->step);
-    event.mutable_progress()->set_last_step_ns(100000000);
+    event.mutable_progress()->set_last_step_ns(absl::ToInt64Nanoseconds(kStep));
     control_->OnEvent(rank->session, event);
     const auto due = std::find_if(
         rank->agreed.rbegin(), rank->agreed.rend(), [&](const auto& plan) {
@@ -125,7 +127,7 @@ class EditsFixture : public ControlFixture {
     for (int i = 0; i < steps; ++i) {
       for (FollowingRank* rank : ranks) Answer(rank);
       for (FollowingRank* rank : ranks) Step(rank);
-      clock_.Advance(absl::Milliseconds(500));
+      clock_.Advance(kStep);
       control_->Tick();
     }
   }
