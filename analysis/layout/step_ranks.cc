@@ -184,9 +184,12 @@ const TensorNote* StepRanks::NoteOf(const Source& source,
 }
 
 std::string StepRanks::NameOf(size_t rank, absl::string_view name) const {
-  if (rank < stage_names_.size()) {
-    const auto it = stage_names_[rank].find(name);
-    if (it != stage_names_[rank].end()) return it->second;
+  if (rank < call_names_.size()) {
+    const auto [call, direction] = SplitDirection(name);
+    const auto it = call_names_[rank].find(call);
+    if (it != call_names_[rank].end()) {
+      return absl::StrCat(it->second, direction);
+    }
   }
   return NameWithoutSharding(name, wrappers_);
 }
@@ -250,7 +253,7 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
     out.ranks_.push_back(place.rank);
   }
   if (whole != nullptr) {
-    out.stage_names_ = StageNames(out.dumps_, out.ranks_, *whole, wrappers);
+    out.call_names_ = NamesInWhole(out.dumps_, out.ranks_, *whole, wrappers);
   }
   out.Order(whole);
   RP_RETURN_IF_ERROR(out.ReadModules());

@@ -17,8 +17,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "analysis/layout/call_names.h"
 #include "analysis/layout/layout_plan.h"
-#include "analysis/layout/stage_names.h"
 #include "common/io/file_system.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -66,7 +66,7 @@ class StepRanks {
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<int64_t> ranks_;
   int wrappers_ = 0;
-  std::vector<CallNames> stage_names_;  // of stages of a pipeline; by rank
+  std::vector<CallNames> call_names_;  // by rank, or none
   std::vector<absl::flat_hash_map<absl::string_view, absl::string_view>>
       parents_;  // as recorded; by rank
   std::vector<Call> calls_;
