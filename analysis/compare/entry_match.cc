@@ -8,12 +8,12 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "analysis/compare/backward_keys.h"
 #include "common/base/status_macros.h"
 #include "common/records/entry_names.h"
 #include "common/tensor/dtype.h"
@@ -21,50 +21,6 @@
 
 namespace rankprobe::analysis {
 namespace {
-
-// Where the call number of an entry stands.
-struct Numbered {
-  size_t begin = 0;
-  size_t end = 0;  // == begin: none
-};
-
-bool IsDigits(absl::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
-}
-
-// "Prefix.op.N.backward" or "Module.path.Class.backward.N".
-Numbered BackwardNumber(absl::string_view entry) {
-  const size_t last = entry.rfind('.');
-  if (last == absl::string_view::npos) return {};
-  const size_t second = entry.rfind('.', last - 1);
-  if (second == absl::string_view::npos || last == 0) return {};
-  const absl::string_view tail = entry.substr(last + 1);
-  const absl::string_view before = entry.substr(second + 1, last - second - 1);
-  if (tail == "backward" && IsDigits(before)) return {second + 1, last};
-  if (before == "backward" && IsDigits(tail)) return {last + 1, entry.size()};
-  return {};
-}
-
-// Backward calls arrive in an order of their own, and a recomputed forward
-// shifts their numbers: they are numbered by arrival on both sides.
-std::vector<std::string> KeysByArrival(const std::vector<std::string>& names) {
-  absl::flat_hash_map<std::string, int64_t> next;
-  std::vector<std::string> keys;
-  keys.reserve(names.size());
-  for (const std::string& name : names) {
-    const Numbered at = BackwardNumber(name);
-    if (at.begin == at.end) {
-      keys.push_back(name);
-      continue;
-    }
-    const std::string family =
-        absl::StrCat(name.substr(0, at.begin), "\n", name.substr(at.end));
-    keys.push_back(absl::StrCat(name.substr(0, at.begin), next[family]++,
-                                name.substr(at.end)));
-  }
-  return keys;
-}
 
 std::string MapCell(absl::string_view name, const NameMap& cells) {
   std::string out(name);
@@ -246,13 +202,15 @@ EntryMatch EntryMatch::Make(const DumpReader& target,
     match.reference_ = MatchFuzzy(n, b);
     return match;
   }
-  n = KeysByArrival(n);
-  b = KeysByArrival(b);
+  const BackwardKeys keys =
+      KeysOfBackward(n, b, target.put_together() || reference.put_together());
   absl::flat_hash_map<absl::string_view, size_t> by_key;
-  for (size_t i = 0; i < b.size(); ++i) by_key.try_emplace(b[i], i);
+  for (size_t i = 0; i < b.size(); ++i) {
+    by_key.try_emplace(keys.reference[i], i);
+  }
   match.reference_.assign(n.size(), -1);
   for (size_t i = 0; i < n.size(); ++i) {
-    const auto it = by_key.find(n[i]);
+    const auto it = by_key.find(keys.target[i]);
     if (it != by_key.end()) {
       match.reference_[i] = static_cast<int64_t>(it->second);
     }

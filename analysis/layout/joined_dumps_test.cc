@@ -281,6 +281,47 @@ TEST_F(JoinedDumpsTest, InsideOfExpertsEachRankHasItsOwn) {
   EXPECT_EQ(report_.target.refused, 1);
 }
 
+// Routers of two layouts sort the tokens of an expert as they like.
+TEST_F(JoinedDumpsTest, ElementsInsideOfExpertsAreNotPutBehindOneAnother) {
+  const std::string inside = "Tensor.to.0.forward";
+  const std::string experts = "Module.moe.Experts.forward.0";
+  const std::string linear = "Module.a.Linear.forward.0";
+  const auto call = [&](const std::string& shape, bool file) {
+    const auto tensor = [&](const std::string& place) {
+      return Plain(
+          shape, 1,
+          file ? absl::StrCat(R"(,"data_name":")", inside, place, ".pt\"")
+               : "");
+    };
+    return Entry(inside, tensor(".input.0"), tensor(".output.0"));
+  };
+  const auto moe = [&](const std::string& weight) {
+    return absl::StrCat("\"", experts, R"(":{"input_args":[],"output":[)",
+                        R"(],"parameters":{"up":)", weight, "}}");
+  };
+  const auto write = [&](const std::string& dir, const std::string& tokens,
+                         const std::string& features,
+                         const std::string& weight) {
+    Write(dir,
+          {Entry(linear, Plain("[2]", 1), features),
+           call(tokens, dir[0] == 'n'), moe(weight)},
+          "tensor");
+    dir_.Write(dir + "/construct.json",
+               absl::StrCat("{\"", inside, "\":\"", experts, "\",\"", experts,
+                            "\":null}"));
+  };
+  for (const int rank : {0, 1}) {
+    write(absl::StrCat("n/step0/rank", rank), "[2]", OnPair(kShard0, "[1]", 1),
+          OnPair(kShard0, "[1,3,2]", 1));
+  }
+  write("b/step0/rank0", "[4]", Plain("[2]", 1), Plain("[2,3,2]", 1));
+  ASSERT_TRUE(Join().ok());
+  // Its statistics are compared.
+  EXPECT_THAT(Rows(*Open("target"), inside)[1],
+              AllOf(HasSubstr("[4] 1 1"), HasSubstr("by statistics alone")));
+  EXPECT_EQ(report_.target.by_shape, 2);
+}
+
 TEST_F(JoinedDumpsTest, BatchesOfDataParallelRanks) {
   for (const int rank : {0, 1}) {
     Write(absl::StrCat("n/rank", rank),

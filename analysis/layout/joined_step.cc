@@ -6,20 +6,21 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "analysis/layout/joined_payload.h"
 #include "analysis/layout/joined_texts.h"
 #include "analysis/layout/layout_execute.h"
 #include "analysis/layout/layout_plan.h"
+#include "analysis/layout/own_values.h"
+#include "analysis/layout/record_leaves.h"
 #include "analysis/layout/step_ranks.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_rows.h"
 #include "dump_format/dump_walk.h"
-#include "dump_format/pt_reader.h"
 #include "dump_format/pt_writer.h"
 
 namespace rankprobe::analysis {
@@ -27,27 +28,11 @@ namespace {
 
 constexpr size_t kMaxExamples = 5;
 
-using Leaves = absl::flat_hash_map<std::string, const JsonValue*>;
-
 struct Opened {
   size_t rank = 0;
   std::unique_ptr<JsonDocument> record;
   Leaves leaves;
 };
-
-Leaves LeavesOf(const JsonValue& root) {
-  Leaves out;
-  std::string place;
-  EachLeaf(root, &place, [&out](const std::string& at, const JsonValue& leaf) {
-    out.emplace(at, &leaf);
-  });
-  return out;
-}
-
-const JsonValue* FindLeaf(const Leaves& leaves, const std::string& place) {
-  const auto it = leaves.find(place);
-  return it == leaves.end() ? nullptr : it->second;
-}
 
 class StepJoiner {
  public:
@@ -120,6 +105,7 @@ class StepJoiner {
     sources_ = &call.sources;
     if (given_ != nullptr) parent_ = ranks_.ParentOf(call);
     ranks_.Describe(call, &facts_);
+    own_.Begin(name_, ranks_.ExpertsOf(call));
     recorded_name_ = std::string(
         ranks_.dump(call.sources[0].rank).name(call.sources[0].entry));
     opened_.clear();
@@ -217,9 +203,14 @@ class StepJoiner {
     auto planned =
         PlanTensor(parts, whole.has_value() ? &*whole : nullptr, facts_);
     if (!planned.ok()) {
+      OwnWhy(place, parts, nullptr, whole);
       return WriteRefused(place, record, planned.status().message());
     }
     JoinPlan& plan = planned->plan;
+    if (const std::string why = OwnWhy(place, parts, &plan, whole);
+        !why.empty()) {
+      return WriteRefused(place, record, why);
+    }
     if (const std::string why = NotTheWhole(place, parts, plan); !why.empty())
       return WriteRefused(place, record, why);
     if (rule != nullptr && whole.has_value() && whole->shape != plan.shape) {
@@ -237,6 +228,20 @@ class StepJoiner {
     }
     Count(*planned);
     return WriteTensor(place, record, parts, records, plan, differ);
+  }
+
+  // OwnValues::Why; `plan` null: there is none.
+  std::string OwnWhy(const std::string& place,
+                     absl::Span<const TensorPart> parts, const JoinPlan* plan,
+                     const std::optional<TensorPart>& whole) {
+    if (alone_ || !own_.inside()) return "";
+    if (ranks_.IsUnwritten((*sources_)[0], place)) {
+      return "memory that need not be written yet";
+    }
+    PartStats stats;
+    if (plan != nullptr) stats = JoinStatistics(*plan, parts).stats;
+    return own_.Why(place, parts, plan == nullptr ? nullptr : &stats,
+                    whole.has_value() ? &*whole : nullptr);
   }
 
   // A recorded size of the whole that is not what the parts of it make.
@@ -280,14 +285,25 @@ class StepJoiner {
 
   // What is no tensor: the first rank's, where all say the same.
   void WriteValue(const std::string& place, const JsonValue& record) {
+    const JsonValue* const whole = FindLeaf(of_whole_, place);
     bool same = true;
+    std::vector<RankValue> values;
     for (const Opened& one : opened_) {
       const JsonValue* const leaf = FindLeaf(one.leaves, place);
-      same =
-          same && (leaf == nullptr || PythonText(*leaf) == PythonText(record));
+      if (leaf == nullptr) continue;
+      same = same && PythonText(*leaf) == PythonText(record);
+      values.push_back({ranks_.RankOf(one.rank), leaf});
+    }
+    if (whole != nullptr && PartsOfANumber(values, *whole, facts_)) {
+      WriteJson(*whole, &json_);
+      return;
     }
     std::string why;
     if (given_ != nullptr) why = given_->WhyLocal({name_, parent_}, place);
+    if (why.empty() && whole != nullptr && IsWholeNumber(record)) {
+      why = own_.WhyNumber(place,
+                           same && PythonText(*whole) == PythonText(record));
+    }
     same = same && why.empty();
     if (why.empty()) why = "the ranks' values differ";
     if (same || !record.is_object() || record.Find("type") == nullptr) {
@@ -343,7 +359,13 @@ class StepJoiner {
     std::string why;
     std::string file;
     std::optional<PartStats> of_bytes;
-    if (payloads_ && data_name != nullptr && data_name->is_string()) {
+    const bool mixed = own_.inside() && !parts[0].mesh.has_value();
+    if (payloads_ && mixed && !alone_) {
+      why =
+          "inside of experts tokens lie in an order of each run's own: "
+          "compared "
+          "by statistics alone";
+    } else if (payloads_ && data_name != nullptr && data_name->is_string()) {
       // Readers name a row by its file.
       file =
           absl::StartsWith(data_name->text, recorded_name_)
@@ -402,44 +424,12 @@ class StepJoiner {
     return absl::OkStatus();
   }
 
-  static std::string PathOf(const DumpReader& dump, const JsonValue& record) {
-    const JsonValue* const name = record.Find("data_name");
-    if (name == nullptr || !absl::EndsWith(name->text, ".pt") ||
-        absl::StrContains(name->text, '/') || dump.data_dir().empty()) {
-      return "";
-    }
-    return absl::StrCat(dump.data_dir(), "/", name->text);
-  }
-
-  const DumpReader& DumpOf(int64_t rank) const {
-    size_t i = 0;
-    while (ranks_.RankOf(i) != rank) ++i;
-    return ranks_.dump(i);
-  }
-
   // The statistics of what was written.
   absl::StatusOr<PartStats> WriteBytes(
       const std::string& file, absl::Span<const TensorPart> parts,
       absl::Span<const JsonValue* const> records, const JoinPlan& plan) {
-    RP_ASSIGN_OR_RETURN(
-        const AlignedTensor tensor,
-        JoinBytes(plan, [&](size_t i) -> absl::StatusOr<AlignedTensor> {
-          const std::string path = PathOf(DumpOf(parts[i].rank), *records[i]);
-          if (path.empty() || !file_system_->Exists(path)) {
-            return absl::FailedPreconditionError(
-                absl::StrCat("rank ", parts[i].rank, " has no .pt file of it"));
-          }
-          RP_ASSIGN_OR_RETURN(const PtTensor pt, OpenPt(file_system_, path));
-          if (pt.shape != parts[i].shape) {
-            return absl::FailedPreconditionError(
-                absl::StrCat("has another shape in ", path));
-          }
-          AlignedTensor out;
-          out.dtype = pt.dtype;
-          out.shape = pt.shape;
-          RP_ASSIGN_OR_RETURN(out.bytes, ReadBytes(pt, pt.dtype));
-          return out;
-        }));
+    RP_ASSIGN_OR_RETURN(const AlignedTensor tensor,
+                        ReadJoined(file_system_, ranks_, parts, records, plan));
     PtWriter pt(absl::StripSuffix(file, ".pt"), tensor.dtype, tensor.shape,
                 tensor.bytes->size());
     pt.AddData(*tensor.bytes);
@@ -483,7 +473,8 @@ class StepJoiner {
   const std::vector<StepRanks::Source>* sources_ = nullptr;  // of the call
   std::vector<std::string> written_;  // rows that their operators write
   std::string parent_;                // for rules
-  std::string recorded_name_;         // by its first rank
+  OwnValues own_;
+  std::string recorded_name_;  // by its first rank
   bool alone_ = false;
   std::vector<Opened> opened_;
   JsonDocument whole_record_;

@@ -2,6 +2,7 @@
 #include "analysis/layout/layout_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -253,6 +254,13 @@ class Planner {
     return true;
   }
 
+  bool HasNan(const Piece& piece) const {
+    const PartStats stats = JoinStatistics(piece.plan, parts_).stats;
+    return std::any_of(stats.begin(), stats.end(), [](const auto& number) {
+      return number.has_value() && std::isnan(number->value);
+    });
+  }
+
   // What the ranks of one model hold plain: copies, or parts that the other
   // run's shape tells.
   absl::StatusOr<std::vector<Piece>> JoinModels(std::vector<Piece> pieces) {
@@ -286,7 +294,9 @@ class Planner {
       by_shape_ = true;
       return Shards(std::move(pieces), *dim);
     }
-    if (facts_.inside_experts && !SameValues(pieces)) {
+    // Where a rank hides the tokens of others from its experts, nobody wrote what
+    // they give: that it is NaN on all ranks makes no copies of it.
+    if (facts_.inside_experts && (!SameValues(pieces) || HasNan(pieces[0]))) {
       return Refused(
           "computed inside of experts, of which each rank has its own");
     }
@@ -320,7 +330,9 @@ class Planner {
     for (size_t d = 0; d < wanted.size(); ++d) {
       const int64_t own = pieces[0].plan.shape[d];
       if (own == wanted[d] || (d == 0 && facts_.split_batch)) continue;
-      if (sums[d] != wanted[d] || found.has_value()) {
+      // Experts share tokens, which lie on the first dimension.
+      const bool elsewhere = facts_.inside_experts && d > 0;
+      if (sums[d] != wanted[d] || found.has_value() || elsewhere) {
         return Refused(absl::StrCat(
             "no placement is recorded, and ", SizesText(pieces[0].plan.shape),
             " on ", pieces.size(), " ranks does not add up to the other run's ",
@@ -334,6 +346,12 @@ class Planner {
   // Ranks that share no model have a batch each, or the same one.
   absl::StatusOr<Piece> JoinData(std::vector<Piece> pieces) {
     if (pieces.size() == 1) return std::move(pieces[0]);
+    if (facts_.split_batch && facts_.function_gradients &&
+        pieces[0].plan.shape.empty()) {
+      return Refused(
+          "the gradient of a number that each part of the batch has for itself "
+          "(its loss)");
+    }
     const bool same = SameValues(pieces);
     const bool fits =
         whole_ == nullptr || whole_->shape == pieces[0].plan.shape;
@@ -377,6 +395,32 @@ int64_t TensorPart::elements() const {
 
 std::string SizesText(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+bool IsWholeNumber(const JsonValue& record) {
+  const JsonValue* const type = record.Find("type");
+  const JsonValue* const value = record.Find("value");
+  return type != nullptr && type->is_string() && type->text == "int" &&
+         value != nullptr && value->is_number();
+}
+
+bool PartsOfANumber(absl::Span<const RankValue> values, const JsonValue& whole,
+                    const LayoutFacts& facts) {
+  if (!facts.split_batch || !IsWholeNumber(whole)) return false;
+  std::map<int64_t, double> of_group;
+  double sum = 0;
+  for (const RankValue& value : values) {
+    if (!IsWholeNumber(*value.record)) return false;
+    const double number = value.record->Find("value")->number;
+    const auto group = facts.model_groups.find(value.rank);
+    // Alone, under a number that no group has.
+    const auto [it, fresh] = of_group.emplace(
+        group == facts.model_groups.end() ? -1 - value.rank : group->second,
+        number);
+    if (it->second != number) return false;
+    if (fresh) sum += number;
+  }
+  return of_group.size() > 1 && sum == whole.Find("value")->number;
 }
 
 absl::StatusOr<PlannedTensor> PlanTensor(absl::Span<const TensorPart> parts,

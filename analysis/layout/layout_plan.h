@@ -93,6 +93,20 @@ absl::StatusOr<PlannedTensor> PlanTensor(absl::Span<const TensorPart> parts,
                                          const TensorPart* whole,
                                          const LayoutFacts& facts);
 
+// A value that is no tensor, as a rank recorded it.
+struct RankValue {
+  int64_t rank = 0;
+  const JsonValue* record = nullptr;
+};
+
+// {"type": "int", "value": 4}
+bool IsWholeNumber(const JsonValue& record);
+
+// Ranks of different data have the sizes of their parts of a batch that was split:
+// numbers that add up to the other run's.
+bool PartsOfANumber(absl::Span<const RankValue> values, const JsonValue& whole,
+                    const LayoutFacts& facts);
+
 // "[4, 6]"
 std::string SizesText(absl::Span<const int64_t> shape);
 

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/layout/layout_execute.h"
@@ -158,6 +160,69 @@ TEST(LayoutPlanTest, AGradientOfAnotherCallIsRefused) {
   EXPECT_EQ(Joined(copies, facts, &same), "[2] 1 2");
   facts.function_gradients = false;
   EXPECT_EQ(Joined({copies[0]}, facts, &other), "[2] 1 2");
+}
+
+TEST(LayoutPlanTest, TheLossOfAPartOfTheBatchIsItsOwn) {
+  LayoutFacts facts = Alone();
+  const std::vector<Local> halves = {Tensor(0, {}, {0.5}),
+                                     Tensor(1, {}, {0.5})};
+  const TensorPart one = Tensor(0, {}, {1}).part;
+  facts.function_gradients = true;
+  EXPECT_EQ(Joined(halves, facts, &one), "[] 0.5");
+  facts.split_batch = true;
+  EXPECT_THAT(Joined(halves, facts, &one), HasSubstr("(its loss)"));
+  facts.function_gradients = false;
+  EXPECT_EQ(Joined(halves, facts, &one), "[] 0.5");
+}
+
+// Tokens of experts are the first dimension: that two ranks' sizes add up on
+// another one is chance.
+TEST(LayoutPlanTest, ExpertsShareTheFirstDimension) {
+  LayoutFacts facts = OneModel(2);
+  const std::vector<Local> columns = {Tensor(0, {2, 1}, {1, 2}),
+                                      Tensor(1, {2, 1}, {3, 4})};
+  const TensorPart rows = Tensor(0, {4, 1}, {1, 2, 3, 4}).part;
+  const TensorPart square = Tensor(0, {2, 2}, {1, 3, 2, 4}).part;
+  EXPECT_EQ(Joined(columns, facts, &square), "[2, 2] 1 3 2 4");
+  facts.inside_experts = true;
+  EXPECT_EQ(Joined(columns, facts, &rows), "[4, 1] 1 2 3 4");
+  EXPECT_THAT(Joined(columns, facts, &square), HasSubstr("does not add up"));
+}
+
+TEST(LayoutPlanTest, NanInsideOfExpertsIsNoCopy) {
+  LayoutFacts facts = OneModel(2);
+  const double nan = std::nan("");
+  const std::vector<Local> ranks = {Tensor(0, {1}, {nan}),
+                                    Tensor(1, {1}, {nan})};
+  const TensorPart whole = Tensor(0, {1}, {1}).part;
+  EXPECT_EQ(Joined(ranks, facts, &whole), "[1] nan");
+  facts.inside_experts = true;
+  EXPECT_THAT(Joined(ranks, facts, &whole), HasSubstr("inside of experts"));
+}
+
+TEST(LayoutPlanTest, NumbersOfPartsOfTheBatchAddUp) {
+  JsonDocument document;
+  ASSERT_TRUE(document
+                  .Parse(R"([{"type":"int","value":1},{"type":"int","value":3},
+                             {"type":"int","value":4},
+                             {"type":"float","value":4}])")
+                  .ok());
+  const auto& [one, three, four, text] =
+      std::tie(document.root().items()[0], document.root().items()[1],
+               document.root().items()[2], document.root().items()[3]);
+  LayoutFacts facts = Alone();
+  const std::vector<RankValue> parts = {{0, &one}, {1, &three}};
+  EXPECT_FALSE(PartsOfANumber(parts, four, facts));
+  facts.split_batch = true;
+  EXPECT_TRUE(PartsOfANumber(parts, four, facts));
+  EXPECT_FALSE(PartsOfANumber(parts, three, facts));
+  EXPECT_FALSE(PartsOfANumber(parts, text, facts));
+  EXPECT_FALSE(PartsOfANumber({{0, &text}}, four, facts));
+  EXPECT_FALSE(PartsOfANumber({{0, &four}}, four, facts));
+  // Ranks of one model have one part.
+  facts.model_groups = {{0, 0}, {1, 0}, {2, 2}};
+  EXPECT_TRUE(PartsOfANumber({{0, &one}, {1, &one}, {2, &three}}, four, facts));
+  EXPECT_FALSE(PartsOfANumber(parts, four, facts));
 }
 
 TEST(LayoutPlanTest, TermsAddUpByTheirBytesOnly) {

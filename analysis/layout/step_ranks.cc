@@ -11,7 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "analysis/calls/unwritten_tensors.h"
 #include "analysis/layout/joined_step.h"
+#include "analysis/layout/record_leaves.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe::analysis {
@@ -87,34 +89,6 @@ bool ComputesWithPart(const TensorPart& weight, const JsonValue& call) {
 
 }  // namespace
 
-bool IsLeaf(const JsonValue& value) {
-  const JsonValue* const type = value.Find("type");
-  return (type != nullptr && type->is_string()) ||
-         value.Find("class_type") != nullptr;
-}
-
-void EachLeaf(
-    const JsonValue& value, std::string* place,
-    absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
-        leaf) {
-  if (IsLeaf(value)) {
-    leaf(*place, value);
-    return;
-  }
-  const size_t length = place->size();
-  size_t index = 0;
-  for (const JsonValue& item : value.items()) {
-    absl::StrAppend(place, ".", index++);
-    EachLeaf(item, place, leaf);
-    place->resize(length);
-  }
-  for (const JsonMember& member : value.fields()) {
-    absl::StrAppend(place, ".", member.key);
-    EachLeaf(member.value, place, leaf);
-    place->resize(length);
-  }
-}
-
 int CountWrappers(const DumpReader& dump) {
   std::optional<int> fewest;
   for (size_t i = 0; i < dump.size(); ++i) {
@@ -169,24 +143,27 @@ absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
   return DumpReader::Open(file_system, directory, options);
 }
 
-std::string RowOf(absl::string_view place) {
-  for (const absl::string_view section : {".input_args", ".input_kwargs"}) {
-    if (absl::ConsumePrefix(&place, section))
-      return absl::StrCat(".input", place);
-  }
-  return std::string(place);
-}
-
 const TensorNote* StepRanks::NoteOf(const Source& source,
                                     absl::string_view place) const {
   const DumpReader& dump = *dumps_[source.rank];
   return dump.notes().Find(absl::StrCat(dump.name(source.entry), RowOf(place)));
 }
 
+bool StepRanks::IsUnwritten(const Source& source,
+                            absl::string_view place) const {
+  const DumpReader& dump = *dumps_[source.rank];
+  return absl::ConsumePrefix(&place, ".input_args.") &&
+         UnwrittenTensors(dump.name(source.entry), &dump.notes())
+             .HasInput(place.substr(0, place.find('.')));
+}
+
 std::string StepRanks::NameOf(size_t rank, absl::string_view name) const {
-  if (rank < stage_names_.size()) {
-    const auto it = stage_names_[rank].find(name);
-    if (it != stage_names_[rank].end()) return it->second;
+  if (rank < call_names_.size()) {
+    const auto [call, direction] = SplitDirection(name);
+    const auto it = call_names_[rank].find(call);
+    if (it != call_names_[rank].end()) {
+      return absl::StrCat(it->second, direction);
+    }
   }
   return NameWithoutSharding(name, wrappers_);
 }
@@ -198,25 +175,24 @@ std::string StepRanks::ParentOf(const Call& call) const {
   return it == parents.end() ? "" : NameOf(source.rank, it->second);
 }
 
-bool StepRanks::InsideSharedExperts(const Call& call) const {
-  if (shared_experts_.empty()) return false;
+std::string StepRanks::ExpertsOf(const Call& call) const {
+  if (shared_experts_.empty()) return "";
   const Source& source = call.sources[0];
   const auto& parents = parents_[source.rank];
   absl::string_view name = dumps_[source.rank]->name(source.entry);
   // No tree is deeper; a damaged one may be a ring.
   for (int depth = 0; depth < 100; ++depth) {
     const auto it = parents.find(name);
-    if (it == parents.end()) return false;
+    if (it == parents.end()) return "";
     name = it->second;
-    if (shared_experts_.contains(ModuleOf(NameOf(source.rank, name)))) {
-      return true;
-    }
+    std::string experts = NameOf(source.rank, name);
+    if (shared_experts_.contains(ModuleOf(experts))) return experts;
   }
-  return false;
+  return "";
 }
 
 void StepRanks::Describe(const Call& call, LayoutFacts* facts) const {
-  facts->inside_experts = InsideSharedExperts(call);
+  facts->inside_experts = !ExpertsOf(call).empty();
   facts->function_gradients = !absl::StartsWith(call.name, "Module.") &&
                               absl::EndsWith(call.name, ".backward");
 }
@@ -250,7 +226,7 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
     out.ranks_.push_back(place.rank);
   }
   if (whole != nullptr) {
-    out.stage_names_ = StageNames(out.dumps_, out.ranks_, *whole, wrappers);
+    out.call_names_ = NamesInWhole(out.dumps_, out.ranks_, *whole, wrappers);
   }
   out.Order(whole);
   RP_RETURN_IF_ERROR(out.ReadModules());

@@ -14,11 +14,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "analysis/layout/call_names.h"
 #include "analysis/layout/layout_plan.h"
-#include "analysis/layout/stage_names.h"
 #include "common/io/file_system.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -48,25 +47,28 @@ class StepRanks {
   // The name of the call that made this one, empty where none did or no module
   // tree was recorded.
   std::string ParentOf(const Call& call) const;
+  // The call of a module that this one was made in and of whose experts each rank
+  // has some; empty: none.
+  std::string ExpertsOf(const Call& call) const;
   // What LayoutFacts say of one call.
   void Describe(const Call& call, LayoutFacts* facts) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
   // What a rank noted of the tensor at a place of a call; null: nothing.
   const TensorNote* NoteOf(const Source& source, absl::string_view place) const;
+  // An input of a call whose memory need not hold anything: UnwrittenTensors.
+  bool IsUnwritten(const Source& source, absl::string_view place) const;
   // LayoutFacts::model_groups
   const std::map<int64_t, int64_t>& model_groups() const { return groups_; }
 
  private:
-  // Made inside of a module of which each rank has some of the experts.
-  bool InsideSharedExperts(const Call& call) const;
   void Order(const DumpReader* whole);
   absl::Status ReadModules();
 
   std::vector<std::unique_ptr<DumpReader>> dumps_;
   std::vector<int64_t> ranks_;
   int wrappers_ = 0;
-  std::vector<CallNames> stage_names_;  // of stages of a pipeline; by rank
+  std::vector<CallNames> call_names_;  // by rank, or none
   std::vector<absl::flat_hash_map<absl::string_view, absl::string_view>>
       parents_;  // as recorded; by rank
   std::vector<Call> calls_;
@@ -77,15 +79,6 @@ class StepRanks {
 // With its module tree, where it has one.
 absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
     FileSystem* file_system, const std::string& directory);
-
-// The tensors and values of a record, each with its place in it.
-void EachLeaf(
-    const JsonValue& value, std::string* place,
-    absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
-        leaf);
-bool IsLeaf(const JsonValue& value);
-// The place as the rows of a table have it: ".input_args.0" is ".input.0".
-std::string RowOf(absl::string_view place);
 
 }  // namespace rankprobe::analysis
 

@@ -40,6 +40,15 @@ std::string StatsText(const DumpRow& row) {
   return out;
 }
 
+// The gradients of what normalizes (a softmax, the weights of experts) are
+// differences of numbers that are nearly equal: of these noise is a larger part.
+constexpr double kGradientNoise = 3;
+
+bool IsGradient(const DumpRow& row) {
+  return absl::StrContains(row.name, ".backward") ||
+         row.state == RowState::kParametersGrad;
+}
+
 std::string WhyWithoutValues(const RowPair& pair) {
   for (const DumpRow* const row : {pair.target, pair.reference}) {
     if (row->not_put_together.empty()) continue;
@@ -141,7 +150,7 @@ class Finder {
   absl::Status CompareRank(const DumpPlace& n, const DumpPlace& b) {
     RankOutcome& outcome = outcomes_.emplace_back();
     outcome.place = n;
-    drift_ = 0;
+    drift_ = forward_drift_ = 0;
     DumpReader::Options open;
     open.notes = true;
     RP_ASSIGN_OR_RETURN(outcome.target,
@@ -228,7 +237,11 @@ class Finder {
       tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
     }
     if (drifting_) {
-      tolerance = std::max(tolerance, tolerance_.noise_factor * drift_);
+      double noise = drift_;
+      if (IsGradient(*pair.target)) {
+        noise = std::max(noise, kGradientNoise * forward_drift_);
+      }
+      tolerance = std::max(tolerance, tolerance_.noise_factor * noise);
     }
     return tolerance;
   }
@@ -310,6 +323,9 @@ class Finder {
       const double tolerance = ToleranceOf(pair, operands);
       if (*difference <= tolerance) {
         drift_ = std::max(drift_, *difference);
+        if (!IsGradient(*pair.target)) {
+          forward_drift_ = std::max(forward_drift_, *difference);
+        }
         if (!output) ++divergence.inputs_matched;
         continue;
       }
@@ -425,6 +441,7 @@ class Finder {
   // the most that matching rows of this rank differed by counts as noise.
   bool drifting_ = false;
   double drift_ = 0;
+  double forward_drift_ = 0;  // without gradients
   std::vector<RankOutcome> outcomes_;
   DivergenceReport report_;
 };

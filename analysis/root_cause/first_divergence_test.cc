@@ -80,6 +80,36 @@ TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {
   EXPECT_EQ(Diverge(n, b, fixed).origins.at(0).call, "Torch.a.0.forward");
 }
 
+TEST_F(FirstDivergenceTest, GradientsThatCancelHaveMoreNoiseBetweenLayouts) {
+  const auto write = [this](const std::string& place, const std::string& second,
+                            const std::string& third, const std::string& out) {
+    dir_.Write(place, {Call("Torch.a.0.forward", "1", out),
+                       Call("Torch.b.0.backward", "1", second),
+                       Call("Torch.c.0.backward", second, third)});
+    const std::string path = absl::StrCat(place, "/dump.json");
+    dir_.WriteFile(
+        path,
+        absl::StrReplaceAll(
+            rankprobe::testing::ReadText(absl::StrCat(dir_.path(), "/", path)),
+            {{R"("data":)", R"("put_together":"of 2 ranks","data":)"}}));
+    return absl::StrCat(dir_.path(), "/", place);
+  };
+  const std::string b = write("b", "1", "1", "1");
+  // Nine times 2e-7, what forward calls differed by; and no more because a gradient
+  // did.
+  EXPECT_THAT(
+      Diverge(write("n", "1.0000015", "1.0000015", "1.0000002"), b).origins,
+      IsEmpty());
+  EXPECT_EQ(Diverge(write("m", "1.0000015", "1.000006", "1.0000002"), b)
+                .origins.at(0)
+                .call,
+            "Torch.c.0.backward");
+  EXPECT_EQ(Diverge(write("f", "1.000003", "1.000003", "1.0000002"), b)
+                .origins.at(0)
+                .call,
+            "Torch.b.0.backward");
+}
+
 TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {
   const auto sum = [](const std::string& mean) {
     return absl::StrReplaceAll(

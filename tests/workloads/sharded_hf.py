@@ -164,11 +164,16 @@ def batch() -> torch.Tensor:
 def train(model: nn.Module, split: bool, debugger: Any) -> None:
     parts = int(os.environ["WORLD_SIZE"]) if split else 1
     tokens = batch().chunk(parts)[int(os.environ["RANK"]) if split else 0]
-    # A mean of parts is the sum of the parts' means over their number. FSDP takes the mean of the gradients, not the sum.
-    optimizer = torch.optim.SGD(model.parameters(), 0.1 * parts)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(STEPS):
         debugger.start(model=model)
-        (loss_of(model(input_ids=tokens[:, :-1]).logits, tokens[:, 1:]) / parts).backward()
+        loss = loss_of(model(input_ids=tokens[:, :-1]).logits, tokens[:, 1:])
+        # A mean of parts is the sum of the parts' means over their number.
+        (loss / parts if split else loss).backward()
+        if split:
+            # FSDP takes the mean of the gradients, not the sum.
+            for parameter in model.parameters():
+                parameter.grad.mul_(parts)
         optimizer.step()
         optimizer.zero_grad()
         debugger.stop()

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The elements of a tensor that several ranks have parts of, read from their .pt
+// files. A function without state but the file system's.
+#ifndef RANKPROBE_ANALYSIS_LAYOUT_JOINED_PAYLOAD_H_
+#define RANKPROBE_ANALYSIS_LAYOUT_JOINED_PAYLOAD_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "analysis/align/aligned_tensor.h"
+#include "analysis/layout/layout_plan.h"
+#include "analysis/layout/step_ranks.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe::analysis {
+
+// `records`: of `parts`. FAILED_PRECONDITION where a file is not there, or holds
+// another shape, or its type has no sum; the message is the reason.
+absl::StatusOr<AlignedTensor> ReadJoined(
+    FileSystem* file_system, const StepRanks& ranks,
+    absl::Span<const TensorPart> parts,
+    absl::Span<const JsonValue* const> records, const JoinPlan& plan);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_LAYOUT_JOINED_PAYLOAD_H_

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors and values of a call's record by their places in it. Pure functions.
+#ifndef RANKPROBE_ANALYSIS_LAYOUT_RECORD_LEAVES_H_
+#define RANKPROBE_ANALYSIS_LAYOUT_RECORD_LEAVES_H_
+
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe::analysis {
+
+// The tensors and values of a record, each with its place in it.
+void EachLeaf(
+    const JsonValue& value, std::string* place,
+    absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
+        leaf);
+bool IsLeaf(const JsonValue& value);
+// The place as the rows of a table have it: ".input_args.0" is ".input.0".
+std::string RowOf(absl::string_view place);
+
+// By place; the record outlives it.
+using Leaves = absl::flat_hash_map<std::string, const JsonValue*>;
+Leaves LeavesOf(const JsonValue& root);
+// Null when there is none.
+const JsonValue* FindLeaf(const Leaves& leaves, const std::string& place);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_LAYOUT_RECORD_LEAVES_H_
