@@ -5,12 +5,32 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import pathlib
 
 import pytest
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
+
+@pytest.mark.parametrize("odd", ["device", "fifo", "directory", "large"])
+def test_what_is_no_list_is_refused_at_once(tmp_path: pathlib.Path, monkeypatch, odd: str) -> None:
+    """Neither waited for nor read without end: RANKPROBE_API_LIST comes from somebody's shell."""
+    from rankprobe.pytorch._api_list import load_list
+
+    path = tmp_path / "list"
+    if odd == "fifo":
+        os.mkfifo(path)
+    elif odd == "directory":
+        path.mkdir()
+    elif odd == "large":
+        path.write_text("#" * (1 << 20) + "\n")
+    else:
+        path = pathlib.Path("/dev/zero")
+    monkeypatch.setenv("RANKPROBE_API_LIST", str(path))
+    with pytest.raises(ValueError, match=f"API list {path}: .*(no regular file|directory|more than)"):
+        load_list()
+
 
 LIST = """\
 functional:

@@ -8,6 +8,8 @@ import os
 import tempfile
 from typing import Any
 
+from rankprobe._frontend.config import MAX_CONFIG_BYTES
+from rankprobe._frontend.files import read_regular
 from rankprobe._say import say as _say
 
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}
@@ -26,8 +28,7 @@ def config_file(mode: str) -> str:
     if every:
         data.update(task="monitor", level="L0", monitor={"every": int(every)})
     if os.environ.get("RANKPROBE_CONFIG"):
-        with open(os.environ["RANKPROBE_CONFIG"], encoding="utf-8") as file:
-            data = json.load(file)
+        data = json.loads(read_regular(os.environ["RANKPROBE_CONFIG"], MAX_CONFIG_BYTES))
     data["dump_enable"] = mode == "on"
     handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
     with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, Optional
 
 from rankprobe import _native
 from rankprobe._frontend.errors import InvalidParameterError
+from rankprobe._frontend.files import read_regular
 from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import warn
 
+MAX_CONFIG_BYTES = 2 << 20
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "L1"}
 
 
@@ -72,9 +74,8 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
         if os.path.isdir(config_path):
             raise InvalidParameterError(f"config_path {config_path} is a directory")
         try:
-            with open(config_path, encoding="utf-8") as file:
-                text = file.read(1 << 21)
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_regular(config_path, MAX_CONFIG_BYTES).decode("utf-8")
+        except (OSError, ValueError) as error:
             raise InvalidParameterError(f"config_path {config_path}: {error}") from error
         try:
             data = json.loads(text)

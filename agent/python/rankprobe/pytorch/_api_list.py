@@ -8,7 +8,9 @@ import pathlib
 from typing import Optional
 
 from rankprobe import _native
+from rankprobe._frontend.files import read_regular
 
+_MAX_BYTES = 1 << 20
 _LIST = pathlib.Path(__file__).parent / "data" / "apis.json"
 
 
@@ -21,7 +23,7 @@ def load_list(path: Optional[str] = None) -> dict[str, list[str]]:
     """
     path = path or os.environ.get("RANKPROBE_API_LIST") or str(_LIST)
     try:
-        return parse_list(pathlib.Path(path).read_text(encoding="utf-8"))
+        return parse_list(read_regular(path, _MAX_BYTES).decode("utf-8").replace("\r\n", "\n"))
     except (OSError, ValueError) as error:
         raise ValueError(f"API list {path}: {error}") from error
 

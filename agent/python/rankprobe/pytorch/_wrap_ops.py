@@ -12,6 +12,7 @@ import sys
 from typing import Any, Optional
 
 from rankprobe import _native
+from rankprobe._frontend.files import read_regular
 from rankprobe.pytorch._apis import Apis
 from rankprobe.pytorch._process import warn
 
@@ -62,10 +63,7 @@ def parse(text: str) -> dict[str, list[str]]:
 def read(path: str) -> dict[str, list[str]]:
     """Of a file. Raises ValueError that names it."""
     try:
-        data = pathlib.Path(path).read_bytes()
-        if len(data) > _MAX_BYTES:
-            raise ValueError(f"{len(data)} bytes; at most {_MAX_BYTES}")
-        return parse(data.decode("utf-8"))
+        return parse(read_regular(path, _MAX_BYTES).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"custom_wrap_ops {path}: {error}") from error
 
