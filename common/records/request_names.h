@@ -8,7 +8,8 @@
 namespace rankprobe {
 
 // Whether `name` is a server's own for the request that its client calls `id`:
-// "cmpl-" or "chatcmpl-" may stand before it, "-" with any text behind it.
+// "cmpl-" or "chatcmpl-" may stand before it, "-" with any text behind it, and
+// "1_" before all of that, of several answers to one prompt.
 bool IsRequestMadeOf(absl::string_view name, absl::string_view id);
 
 }  // namespace rankprobe

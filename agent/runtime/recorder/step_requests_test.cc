@@ -31,6 +31,12 @@ TEST(StepRequestsTest, TheExactIdBeatsOneThatIsMadeOfIt) {
   EXPECT_EQ(FindRequest(step, "7")->begin(), 1);
   EXPECT_EQ(FindRequest(step, "8")->end(), 10);
   EXPECT_EQ(FindRequest(step, "9"), nullptr);
+  // Two answers to one prompt.
+  const v1::StepRequests pair =
+      Requests({{"1_a", 1}, {"0_cmpl-b-0-c", 2}, {"1_cmpl-b-0-c", 3}});
+  EXPECT_EQ(FindRequest(pair, "b")->begin(), 1);
+  EXPECT_EQ(FindRequest(pair, "a")->begin(), 0);
+  EXPECT_EQ(FindRequest(pair, "_a"), nullptr);
   EXPECT_EQ(FindRequest(step, "7-a"), nullptr);
 }
 
