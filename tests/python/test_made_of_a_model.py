@@ -48,6 +48,52 @@ def _counted(module: torch.nn.Module, args: tuple, output: torch.Tensor) -> None
     module.count = getattr(module, "count", 0) + 1
 
 
+@pytest.mark.skipif(torch.__version__.startswith("1."), reason="make_fx of PyTorch 1.13 sees what is done in hooks")
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_traced_graph_and_a_mode_of_the_programs_have_no_call_of_ours(dump, level: str) -> None:
+    """The batch is read for the run card."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    model, x, found = _model(), torch.ones(2, 4), []
+    for recorded in (False, True):
+        seen: list[str] = []
+        if recorded:
+            debugger = dump.debugger(level=level)
+            PrecisionDebugger.start(model)
+        traced = make_fx(lambda x: model(x).sum())(x)
+        if recorded:
+            debugger.stop()
+            debugger.step()
+            PrecisionDebugger.start(model)
+        with Log():
+            model(x)
+        if recorded:
+            debugger.stop()
+            debugger.step()
+        found.append(([str(node.target) for node in traced.graph.nodes], seen))
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(torch.__version__.startswith("1."), reason="its fake tensors are of another module")
+def test_a_batch_without_memory_is_not_read(dump, recwarn) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = _model()
+    debugger = dump.debugger(level="mix")
+    PrecisionDebugger.start(model)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        model(mode.from_tensor(torch.ones(2, 4)))
+    debugger.stop()
+    debugger.step()
+    assert not [str(warned.message) for warned in recwarn if "data pointer" in str(warned.message)]
+
+
 @pytest.mark.parametrize("level", ["L0", "mix", "L1"])
 def test_pickles_and_copies_have_no_hook_of_ours(dump, level: str) -> None:
     model, other, x = _model(), WithState(), torch.ones(2, 4)

@@ -11,6 +11,7 @@ known to be harmless is named without its value.
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import gc
 import importlib.metadata
@@ -24,6 +25,7 @@ import weakref
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
+import torch.utils._python_dispatch
 
 from rankprobe import _native
 from rankprobe.pytorch._modules import is_compiled, uncompiled_path
@@ -38,6 +40,8 @@ _MAX_PARAMETERS = 4096
 _MAX_LEAVES = 256
 # What every call of a module runs in.
 _CALL = torch.nn.Module._call_impl
+# Of dispatch: PyTorch 1.13 has no such function.
+_without_modes = getattr(torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext)
 
 _ENVIRONMENT = re.compile(
     r"(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GLOO|HCCL|ASCEND|HIP|ROCM|XLA|"
@@ -59,8 +63,8 @@ def is_wanted() -> bool:
 
 def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     """ "float32[2, 3] 91c0..": of the first `limit_bytes` of its elements; without digits
-    where they cannot be read. No call of a __torch_function__ of the program's."""
-    with torch._C.DisableTorchFunction():
+    where they cannot be read. No call of a __torch_function__ of the program's, nor of a mode of its, which would trace what we read."""
+    with torch._C.DisableTorchFunction(), _without_modes():
         return _digest(tensor, limit_bytes)
 
 
@@ -73,6 +77,8 @@ def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     with torch.no_grad():
         flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
         flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
+    if type(flat) is not torch.Tensor:  # of a FakeTensor, say: there is no memory
+        return head
     buffer = (ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())
     return f"{head} {_native.content_digest(buffer)}"
 
