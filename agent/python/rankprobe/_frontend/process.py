@@ -74,4 +74,5 @@ def environment_rank(framework: Framework) -> Optional[int]:
     if known is not None:
         return known[0]
     rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdecimal() else None
+    # What a rank may be (common/base/limits.h) is said of less odd numbers by who takes them.
+    return int(rank) if rank.isdecimal() and len(rank) < 19 else None
