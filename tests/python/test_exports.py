@@ -18,6 +18,7 @@ import torch
 import rankprobe
 from rankprobe.pytorch import InvalidParameterError, PrecisionDebugger
 from rankprobe._manifests import merge_manifests, read_manifest, read_runs, write_manifest
+from rankprobe._published import Published
 
 from ports import free_port
 
@@ -69,6 +70,29 @@ def test_remote_collector(dump, collector, monkeypatch, auto_export) -> None:
     assert {p.split("/")[0] for p in _paths(dump.path)} == {"step0", "step1"}
     tensors = list(dump.path.glob("step1/*/dump_tensor_data/*.pt"))
     assert len(tensors) == 2 and all(torch.load(t).tolist() == [1.0, 1.0, 1.0] for t in tensors)
+
+
+def test_a_tree_that_no_export_made_is_not_replaced(dump, collector, monkeypatch) -> None:
+    """That of a process that was killed is: it has left a list in place of a manifest."""
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_BIN_DIR", str(pathlib.Path(os.environ["RANKPROBE_BUILD_DIR"]) / "bin"))
+    debugger = dump.debugger(auto_export=True)
+    place = f"proc{os.getpid()}"
+    theirs = dump.path / "step0" / place / "notes.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("precious")
+    _steps(1)
+    with pytest.warns(RuntimeWarning, match="step 0 was not exported.*was not made by an export"):
+        debugger.wait_exported()
+        _steps(1)
+    debugger.wait_exported()
+    assert theirs.read_text() == "precious" and os.listdir(theirs.parent) == ["notes.txt"]
+    assert (dump.path / "step1" / place / "dump.json").is_file() and not (dump.path / "manifest.json").exists()
+    again = Published(dump.path, set(), dump.path / ".rankprobe-published")
+    fresh = dump.path / "fresh"
+    fresh.mkdir()
+    assert "was not made by an export" in again.put(fresh, ("step0", place), dump.path / "old")
+    assert again.put(fresh, ("step1", place), dump.path / "old") == "" and (dump.path / "old" / "dump.json").is_file()
 
 
 def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, monkeypatch) -> None:

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import pathlib
 import shutil
 import signal
-import stat
 import subprocess
 import time
 
 # Beside this file, without the package.
 import _manifests
+import _published
 from _collector_process import Collector
 from _job_directory import Failed, JobDirectory, lock, lost_of
 
@@ -27,8 +26,8 @@ _DISCONNECT_SECONDS = 3.0
 # Until an export that goes on without its process is ended with the collector.
 _OTHER_EXPORT_SECONDS = 60.0
 _TRIES = 5
-# Of StagedTree (common/io/staged_tree.h): what was put into dump_path and may be in no manifest yet.
-_PUBLISHED = "staging/published"
+# Of StagedTree (common/io/staged_tree.h).
+_PUBLISHED = pathlib.Path("staging/published")
 
 
 class Ending:
@@ -148,7 +147,7 @@ class Ending:
         for at in range(0, len(steps), _STEPS_AT_ONCE):
             some = steps[at:at + _STEPS_AT_ONCE]
             try:
-                theirs, refused = self._export_steps(some, {place for place in missing if place[0] in some}, _ours(self._root))
+                theirs, refused = self._export_steps(some, {place for place in missing if place[0] in some})
                 parts = [_manifests.merge_manifests([*parts, theirs], None)]
                 faults += refused
             except (Failed, OSError) as error:
@@ -162,7 +161,7 @@ class Ending:
             raise Failed("; ".join(faults))
         return len(losses)
 
-    def _export_steps(self, steps: list[int], places: set[tuple[int, str]], ours: set[tuple[str, str]]) -> tuple[dict, list[str]]:
+    def _export_steps(self, steps: list[int], places: set[tuple[int, str]]) -> tuple[dict, list[str]]:
         """The manifest of these steps, when `places` of them are in dump_path, and why some are not: there is something
         that no export made."""
         fresh, old = pathlib.Path("fresh"), pathlib.Path("old")
@@ -170,55 +169,16 @@ class Ending:
             shutil.rmtree(left, ignore_errors=True)
         self._call("export", f"--run={self._run}", "--steps", ",".join(map(str, steps)), "-o", str(fresh))
         old.mkdir()
-        refused: dict[tuple[str, str], str] = {}
+        refused: dict[_published.Place, str] = {}
+        ours = _published.Published(self._root, _manifests.named_places(self._root), _PUBLISHED)
         for step, place in sorted(places):
-            fault = _put(fresh / f"step{step}" / place, self._root, (f"step{step}", place), old, ours)
+            fault = ours.put(fresh / f"step{step}" / place, (f"step{step}", place), old / f"{step}-{place}")
             if fault:
                 refused[f"step{step}", place] = fault
         manifest = _manifests.without(json.loads((fresh / "manifest.json").read_bytes()), refused)
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
         return manifest, list(refused.values())
-
-
-def _put(source: pathlib.Path, root: pathlib.Path, place: tuple[str, str], old: pathlib.Path, ours: set[tuple[str, str]]) -> str:
-    """Moves the directory of a rank to its place, and what was ours there to `old`. "", or why not. No link is followed below
-    `root`, one that comes while this works included."""
-    step, rank = place
-    with contextlib.ExitStack() as opened:
-
-        def directory(name: str, **at: int) -> int:
-            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, **at)
-            opened.callback(os.close, descriptor)
-            return descriptor
-
-        above = directory(os.path.realpath(root))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(step, 0o750, dir_fd=above)
-        try:
-            below = directory(step, dir_fd=above)
-        except OSError as error:  # of a link: that it is no directory
-            return f"{root / step} is a symbolic link or no directory: {error.strerror}"
-        with contextlib.suppress(FileNotFoundError):
-            there = os.stat(rank, dir_fd=below, follow_symlinks=False)
-            if not stat.S_ISDIR(there.st_mode) or place not in ours:
-                return f"{root / step / rank} is there and was not made by an export (no manifest names it): move it away"
-            os.rename(rank, old / f"{step}-{rank}", src_dir_fd=below)
-        # Before it is there: whoever goes on after we were killed may replace it.
-        with open(_PUBLISHED, "a", encoding="utf-8") as file:
-            file.write(f"{step}/{rank}\n")
-        os.rename(source, rank, dst_dir_fd=below)
-    return ""
-
-
-def _ours(root: pathlib.Path) -> set[tuple[str, str]]:
-    """What exports have made in dump_path, and may replace: as PublishedRanks knows it (common/io/published_ranks.h)."""
-    named = {_manifests.place_of(file) for one in _manifests.read_runs(root) for file in one.get("files", [])}
-    try:
-        lines = pathlib.Path(_PUBLISHED).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return named | {(step, rank) for step, _, rank in (line.partition("/") for line in lines)}
 
 
 def _kept() -> list[pathlib.Path]:

@@ -119,6 +119,11 @@ def read_manifest(root: pathlib.Path, run: str) -> Optional[dict]:
     return next((one for one in read_runs(root) if one["run"] == run), None)
 
 
+def named_places(root: pathlib.Path) -> set[tuple[str, str]]:
+    """Directories of ranks that manifest.json of `root` has files of, of any run."""
+    return {place_of(file) for one in read_runs(root) for file in one.get("files", [])}
+
+
 def without(manifest: dict, places: Container[tuple[str, str]]) -> dict:
     """The manifest but for these places."""
     return {key: [entry for entry in value if place_of(entry) not in places] if key in _SECTIONS else value

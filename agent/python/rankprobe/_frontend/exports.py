@@ -23,7 +23,8 @@ from typing import Any, Callable, Optional
 
 from rankprobe import _native
 from rankprobe._inputs import show
-from rankprobe._manifests import merge_manifests, read_manifest, read_parts, write_manifest
+from rankprobe._manifests import merge_manifests, named_places, read_manifest, read_parts, write_manifest
+from rankprobe._published import Published
 from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector, find_binary, root_lock
 
@@ -73,7 +74,9 @@ class Exports:
         for fault in self._steps.take_faults():
             if self.embedded is not None:
                 self.embedded.unfinished = True
-                fault += "; what the collector has by then is brought there when the last process of the job has ended"
+                fault += ("; what the collector has by then is brought there when the last process of the job has ended"
+                          if self.embedded.directory.is_dir() else
+                          f"; {self.embedded.directory}, where a private collector keeps all it has until the end of the job, is gone")
             self._warn(fault)
 
     def close(self) -> None:
@@ -86,6 +89,7 @@ class Exports:
                 scratch = self.root / f".rankprobe-manifest-{_here()}"
                 with root_lock(self.root):
                     self._write_manifest(parts, scratch)
+                    self._steps.forget_published()
             else:
                 self.embedded.ensure_supervised()
                 with self.embedded.exporting():
@@ -183,6 +187,15 @@ class _Fetches:
             self._faults.append(f"step {step} was not exported to {self._root}: {error}")
             _native.raise_later_if_programs(error)
 
+    def _published(self) -> Published:
+        # Read anew: other ranks and jobs write there too.
+        return Published(self._root, named_places(self._root), self._root / ".rankprobe-published")
+
+    def forget_published(self) -> None:
+        """Of what the manifest names. Under the lock of the root."""
+        named = named_places(self._root)
+        Published(self._root, named, self._root / ".rankprobe-published").forget(named)
+
     def _fetch(self, step: int) -> bytes:
         """This rank's part of a step."""
         fresh = self._root / f".rankprobe-{self._label()}-{_here()}"
@@ -197,11 +210,9 @@ class _Fetches:
             tree = fresh / f"step{step}" / self._label()
             if not tree.is_dir():
                 raise RuntimeError(f"the collector has no {tree.name} at step {step}")
-            target = self._root / f"step{step}" / tree.name
-            target.parent.mkdir(exist_ok=True)
-            if target.exists():
-                target.rename(fresh / "old")
-            tree.rename(target)
+            fault = self._published().put(tree, (f"step{step}", tree.name), fresh / "old")
+            if fault:
+                raise RuntimeError(fault)
             return (fresh / "manifest.json").read_bytes()
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

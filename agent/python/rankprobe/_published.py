@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which directories of ranks below a dump_path exports have made, and how one more gets there.
+
+As PublishedRanks is for exports of the collector (common/io/published_ranks.h): only what a manifest or a list names may be
+replaced. Needs the standard library alone: the supervisor of a private collector runs without the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import stat
+from typing import Collection
+
+Place = tuple[str, str]  # ("step0", "rank1")
+
+
+class Published:
+    """The directories of one dump_path, `root`. `named`: what manifests name. `list_path`: the file that lists, a line each, what
+    was put there and may be in no manifest yet; of all processes that write there."""
+
+    def __init__(self, root: pathlib.Path, named: Collection[Place], list_path: pathlib.Path) -> None:
+        self._root, self._list = root, list_path
+        self._ours = {*named, *self._listed()}
+
+    def _listed(self) -> set[Place]:
+        try:
+            lines = self._list.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return set()
+        return {(step, rank) for step, _, rank in (line.partition("/") for line in lines)}
+
+    def put(self, source: pathlib.Path, place: Place, old: pathlib.Path) -> str:
+        """Moves the directory `source` to its place, and what was ours there to `old`, all on one file system. "", or why not.
+        No link is followed below `root`, one that comes while this works included."""
+        step, rank = place
+        with contextlib.ExitStack() as opened:
+
+            def directory(name: str, **at: int) -> int:
+                descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, **at)
+                opened.callback(os.close, descriptor)
+                return descriptor
+
+            above = directory(os.path.realpath(self._root))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(step, 0o750, dir_fd=above)
+            try:
+                below = directory(step, dir_fd=above)
+            except OSError as error:  # of a link: that it is no directory
+                return f"{self._root / step} is a symbolic link or no directory: {error.strerror}"
+            with contextlib.suppress(FileNotFoundError):
+                there = os.stat(rank, dir_fd=below, follow_symlinks=False)
+                if not stat.S_ISDIR(there.st_mode) or place not in self._ours:
+                    return (f"{self._root / step / rank} is there and was not made by an export (no manifest names it): "
+                            "move it away")
+                os.rename(rank, old, src_dir_fd=below)
+            # Before it is there: whoever goes on after we were killed may replace it.
+            with open(os.open(self._list, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640), "a",
+                      encoding="utf-8") as file:
+                file.write(f"{step}/{rank}\n")
+            os.rename(source, rank, dst_dir_fd=below)
+        self._ours.add(place)
+        return ""
+
+    def forget(self, named: Collection[Place]) -> None:
+        """A manifest names these now: the list is for the others. Under the lock of `root`."""
+        rest = sorted(self._listed() - set(named))
+        if rest:
+            fresh = self._list.with_name(f"{self._list.name}.{os.getpid()}")
+            fresh.write_text("".join(f"{step}/{rank}\n" for step, rank in rest), encoding="utf-8")
+            fresh.replace(self._list)
+        else:
+            self._list.unlink(missing_ok=True)
