@@ -83,7 +83,7 @@ def test_nothing_is_said_to_be_kept_where_no_spool_can_be(dump, tmp_path) -> Non
     result = run(dump, 5, RANKPROBE_ON_COLLECTOR_MISSING="spool", RANKPROBE_SPOOL=str(spool))
     assert result.returncode == 0, result.stderr
     assert "nothing of rank 0 is recorded, training goes on" in result.stderr
-    assert f"kept in {spool}" not in result.stderr
+    assert f"is kept in {spool}" not in result.stderr
 
 
 def test_who_keeps_in_a_place_of_his_own_is_told_where_and_what_delivers_it(dump, collector, tmp_path) -> None:
@@ -191,6 +191,45 @@ def test_who_stays_of_a_delivery_and_why_is_in_json(start_collector, dump, tmp_p
     assert (str(left["identity"]["pid"]), left["identity"]["run"]) == (child, "kept")
     assert f"left: run kept pid {child}" in (text := closed.cli(*words, check=False).stdout) and left["reason"] in text
     assert len(list(spool.glob("*.spool"))) == 1
+
+
+def test_what_there_was_no_room_for_is_said_when_the_collector_is_back(dump, collector, tmp_path) -> None:
+    """A queue of 1 MiB, and tensors of 512 KiB, each with other elements."""
+    script = textwrap.dedent("""
+        import os, sys, torch
+        from rankprobe.pytorch import PrecisionDebugger
+        debugger, step = PrecisionDebugger(config_path=sys.argv[1]), 0
+        while not os.path.exists(sys.argv[2]):
+            debugger.start()
+            torch.neg(torch.full((1 << 17,), float(step)))
+            debugger.stop()
+            debugger.step()
+            step += 1
+            print(step, flush=True)
+    """)
+    log = tmp_path / "stderr"
+    with log.open("w") as stderr:
+        ranks = subprocess.Popen([sys.executable, "-c", script, dump.config(task="tensor", level="L1"), str(tmp_path / "end")], text=True,
+                                 stdout=subprocess.PIPE, stderr=stderr,
+                                 env={**os.environ, "RANK": "0", "RANKPROBE_RUN": "missing", "RANKPROBE_COLLECTOR": collector.address,
+                                      "RANKPROBE_QUEUE_MB": "1"})
+        try:
+            assert ranks.stdout and ranks.stdout.readline()
+            collector.kill()
+            for _ in range(8):  # some wait a while for room
+                assert ranks.stdout.readline()
+            harness.wait_for(lambda: "has gone" in log.read_text(), 60, "the line")
+            for _ in range(8):
+                assert ranks.stdout.readline()
+            collector.start()
+            harness.wait_for(lambda: "is back" in log.read_text(), 60, "the other line")
+        finally:
+            (tmp_path / "end").touch()
+            ranks.stdout.close()
+            ranks.wait(timeout=120)
+    (said,) = [line for line in log.read_text().splitlines() if "is back" in line]
+    lost = int(said.partition("what waited is sent; for ")[2].split()[0])
+    assert lost >= 8 and "see rankprobe ledger" in said
 
 
 @pytest.mark.parametrize("policy, word", [("spool", "RANKPROBE_SPOOL"), ("explode", "ignore, spool, fail")])

@@ -140,6 +140,8 @@ class CollectorLink {
   // Since the last connection ended, and whether that was said.
   std::optional<MonotonicTime> gone_since_ ABSL_GUARDED_BY(mutex_);
   bool told_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  // Records and payloads that were lost when it was told.
+  uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string last_error_ ABSL_GUARDED_BY(mutex_);

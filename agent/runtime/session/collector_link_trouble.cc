@@ -99,6 +99,7 @@ void CollectorLink::TellGone() {
   queue_->FillStats(&stats);
   if (stats.queue_bytes == 0) return;
   told_gone_ = true;
+  lost_when_gone_ = stats.lost_records + stats.lost_payloads;
   const std::string rank =
       identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
   const std::string line = absl::StrCat(
@@ -155,9 +156,18 @@ void CollectorLink::TellSpooled(const v1::Undelivered& left) {
 void CollectorLink::TellFound() {
   gone_since_.reset();
   if (std::exchange(told_gone_, false)) {
-    const std::string line =
-        absl::StrCat("rankprobe: the collector at ", options_.collector,
-                     " is back, what waited is sent\n");
+    SessionStats stats;
+    queue_->FillStats(&stats);
+    const uint64_t lost =
+        stats.lost_records + stats.lost_payloads - lost_when_gone_;
+    const std::string line = absl::StrCat(
+        "rankprobe: the collector at ", options_.collector,
+        " is back, what waited is sent",
+        lost == 0 ? ""
+                  : absl::StrCat("; for ", lost,
+                                 " records and payloads there was no room, "
+                                 "see rankprobe ledger"),
+        "\n");
     std::fputs(line.c_str(), stderr);
   }
   if (!told_ || !fatal_.ok() || found_) return;
