@@ -144,14 +144,19 @@ void ControlPlane::Disconnected(const std::string& session,
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
   it->second.connected = false;
-  it->second.dumping = false;
+  const bool was_dumping = std::exchange(it->second.dumping, false);
   // It will not find us here when it tries again.
   if (!going_down_) NoteDumping(false, &it->second);
   it->second.last_heard = MonotonicNow();
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
-  told.set_detail(it->second.farewell ? absl::StrCat("the process has ended",
-                                                     it->second.undelivered)
-                                      : reason);
+  told.set_detail(
+      it->second.farewell
+          ? absl::StrCat("the process has ended", it->second.undelivered)
+      : was_dumping ? absl::StrCat(reason,
+                                   "; it was recording: what it has "
+                                   "not sent of this step is lost if "
+                                   "it does not come back")
+                    : reason);
   EmitEvent(std::move(told));
   for (auto& op : explains_)
     op->waiting.erase(it->second.identity.incarnation());

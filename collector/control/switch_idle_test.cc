@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that begin no step: a server without requests.
+#include <iterator>
 #include <string>
 
 #include "collector/testing/switch_fixture.h"
@@ -156,7 +157,17 @@ TEST_F(SwitchIdleTest, AServerThatIsStartedAgainIsSaidToSwitchLater) {
     BeginStep(&rank, 21);
     ASSERT_EQ(rank.applied_at, 21);
   }
+  v1::AgentEvent event;
+  event.mutable_progress()->set_step(21);
+  event.mutable_progress()->set_dumping(true);
+  control_->OnEvent(ranks_[0].session, event);
   control_->Disconnected(ranks_[0].session, "killed");
+  control_->Disconnected(ranks_[1].session, "killed");
+  const v1::ListEventsResponse gone = control_->ListEvents({});
+  EXPECT_EQ(gone.events().rbegin()->detail(), "killed");
+  EXPECT_EQ(std::next(gone.events().rbegin())->detail(),
+            "killed; it was recording: what it has not sent of this step is "
+            "lost if it does not come back");
   FakeRank again;
   Join(0, &again, 200);
   const auto listed = control_->ListAgents("run");
