@@ -285,9 +285,12 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     const absl::Time now = MonotonicNow();
     const absl::Duration still =
         agent.connected ? now - agent.last_moved : -absl::InfiniteDuration();
-    return SwitchOperation::Participant{
-        agent.identity, agent.step, agent.pace.StepNanos(now),
-        still >= agent.pace.IdleAfter(), still >= agent.pace.RestsAfter()};
+    return SwitchOperation::Participant{agent.identity,
+                                        agent.step,
+                                        agent.pace.StepNanos(now),
+                                        still >= agent.pace.IdleAfter(),
+                                        still >= agent.pace.RestsAfter(),
+                                        agent.pace.IsFast()};
   };
   actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,
                                          SwitchOperation::Saved saved) {

@@ -120,6 +120,61 @@ TEST_F(SwitchIdleTest, ARestIsNotWaitedForLongerThanHalfOfTheTime) {
   EXPECT_TRUE(ranks_[0].committed);
 }
 
+// So soon after the last step nobody sees a difference: a step is waited for.
+TEST_F(SwitchIdleTest, OfWhoseStepsAreShortOneIsSeenBeforeItIsAgreedOn) {
+  const auto step = [this](int64_t number) {
+    clock_.Advance(absl::Milliseconds(5));
+    for (FakeRank& rank : ranks_) {
+      rank.step = number;
+      v1::AgentEvent event;
+      event.mutable_progress()->set_step(number);
+      event.mutable_progress()->set_last_step_ns(5000000);
+      control_->OnEvent(rank.session, event);
+    }
+  };
+  for (int64_t number = 21; number < 60; ++number) step(number);
+  Enable();
+  DeliverAll();
+  EXPECT_FALSE(ranks_[0].committed);
+  const int64_t chosen = ranks_[0].prepared->effective_at_step();
+  EXPECT_GT(chosen, 62);
+  step(60);
+  DeliverAll();
+  EXPECT_TRUE(ranks_[0].committed);
+  EXPECT_EQ(ranks_[0].prepared->effective_at_step(), chosen);
+  BeginStep(&ranks_[0], chosen);
+  BeginStep(&ranks_[1], chosen);
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  // Nobody asks any more.
+  for (int64_t number = chosen + 1; number < chosen + 9; ++number) step(number);
+  Enable();
+  DeliverAll();
+  EXPECT_FALSE(ranks_[0].committed);
+  Wait(absl::Milliseconds(2100));
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->effective_at_step(), chosen + 9);
+  EXPECT_TRUE((*result_)->waits());
+}
+
+// Its last steps were too quick for it to tell of each.
+TEST_F(SwitchIdleTest, WhoIsFurtherThanHeToldIsWaitedForAsWell) {
+  Wait(absl::Milliseconds(300));
+  for (FakeRank& rank : ranks_) rank.step = 23;
+  Enable();
+  DeliverAll();
+  DeliverAll();
+  EXPECT_GT(ranks_[0].prepared->effective_at_step(), 24);
+  EXPECT_FALSE(ranks_[0].committed);
+  Wait(absl::Milliseconds(2100));
+  DeliverAll();
+  Wait(absl::Milliseconds(600));
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->effective_at_step(), 24);
+  EXPECT_TRUE((*result_)->waits());
+}
+
 TEST_F(SwitchIdleTest, AStepOfASecondIsNoPause) {
   // Each of the last eight took a second.
   for (int64_t step = 21; step < 30; ++step) {

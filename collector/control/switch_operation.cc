@@ -86,6 +86,7 @@ void SwitchOperation::Prepare() {
   prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
   prepared_at_ = actions_.now();
   saving_ = false;
+  all_prepared_at_step_.reset();
   absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
       RunPlans::Compile(spec, request_.config);
   if (!compiled.ok()) return Finish(compiled.status());
@@ -143,6 +144,7 @@ bool SwitchOperation::OnPrepared(const std::string& session,
   Abort();
   if (passed && !request_.options.has_at_step() && attempts_ < kMaxAttempts) {
     rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
+    was_passed_ = true;
     Prepare();
   } else if (passed && request_.options.has_at_step()) {
     Finish(absl::FailedPreconditionError(absl::StrCat(
@@ -168,8 +170,9 @@ void SwitchOperation::SaveIfAllPrepared() {
   // past the step by then, others not, a later step is agreed on instead; an
   // earlier one if they have become slow.
   const int64_t now = FurthestStep();
+  if (!all_prepared_at_step_.has_value()) all_prepared_at_step_ = now;
   if (MayBeAboutToRest(now)) {
-    if (!AreAll(&Participant::idle)) return;
+    if (!AreAllIdle()) return;
     // Their next step, then.
     rested_ = true;
     Abort();
@@ -180,6 +183,7 @@ void SwitchOperation::SaveIfAllPrepared() {
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
       (plan_->spec.effective_at_step() - now <= prepare_steps_ ||
        IsFarAhead(now))) {
+    was_passed_ = false;
     Abort();
     return Prepare();
   }
@@ -232,6 +236,7 @@ void SwitchOperation::Decide() {
   }
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
       (step - now <= prepare_steps_ || IsFarAhead(now))) {
+    was_passed_ = false;
     Abort();
     return Prepare();
   }
@@ -335,10 +340,14 @@ void SwitchOperation::CallOff() {
   Finish(absl::CancelledError("called off: something newer has come"));
 }
 
+void SwitchOperation::OnProgress() {
+  if (!finished_ && !committed_) SaveIfAllPrepared();
+}
+
 void SwitchOperation::Tick(absl::Time now) {
   if (finished_) return;
   if (saving_ && written_ && now >= saving_since_ + kSyncWait) Decide();
-  if (!saving_ && !committed_) SaveIfAllPrepared();
+  OnProgress();
   if (finished_) return;
   if (committed_ && now >= committed_at_ + kIdleWait && WaitsForIdleRanks())
     return Finish(Result());

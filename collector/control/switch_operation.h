@@ -59,6 +59,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     bool idle = false;
     // It may be about to be: for its pace it has been in one step for long.
     bool rests = false;
+    // Its steps are so short that it costs nothing to wait for one.
+    bool fast = false;
   };
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
@@ -108,6 +110,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   bool OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
   void OnApplied(const std::string& session, const v1::PlanApplied& applied);
   void OnLost(const std::string& session);
+  // A rank has told of its step.
+  void OnProgress();
   void Tick(absl::Time now);
 
   // Something newer has come: nothing more is prepared or waited for. A plan
@@ -170,7 +174,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // What prepare and commit may take in this attempt.
   double WaitNanos() const;
   int64_t ChooseStep();
-  bool AreAll(bool Participant::*so) const;
+  template <typename Is>
+  bool AreAll(Is is) const;
+  bool AreAllIdle() const;
   // All prepared for a step behind their next, and it shows within moments
   // whether they begin that.
   bool MayBeAboutToRest(int64_t now) const;
@@ -207,6 +213,11 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   absl::Time saving_since_;
   // Of the plan that is being saved: it survives this process.
   bool written_ = false;
+  // The attempt before this one met a rank that was further than it had told:
+  // of its last steps before a rest nobody hears at once.
+  bool was_passed_ = false;
+  // The furthest rank's step when all had prepared; absent: not yet.
+  std::optional<int64_t> all_prepared_at_step_;
   // A plan of this switch is in the store.
   bool stored_ = false;
   bool committed_ = false;

@@ -132,23 +132,29 @@ void SwitchOperation::LeaveOutliersOut() {
   }
 }
 
-bool SwitchOperation::AreAll(bool Participant::*so) const {
+template <typename Is>
+bool SwitchOperation::AreAll(Is is) const {
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
-    if (!(actions_.look(session).*so)) return false;
+    if (!is(actions_.look(session))) return false;
     any = true;
   }
   return any;
 }
 
+bool SwitchOperation::AreAllIdle() const {
+  return AreAll([](const Participant& who) { return who.idle; });
+}
+
 bool SwitchOperation::MayBeAboutToRest(int64_t now) const {
   // Half of the time is theirs who come back. Later attempts know that they
   // move.
-  return attempts_ == 1 && !request_.options.has_at_step() && !for_idle_ &&
-         !rested_ && plan_->spec.effective_at_step() > now + 1 &&
+  return (attempts_ == 1 || was_passed_) && !request_.options.has_at_step() &&
+         !for_idle_ && !rested_ && now == all_prepared_at_step_ &&
+         plan_->spec.effective_at_step() > now + 1 &&
          actions_.now() < began_ + (deadline_ - began_) / 2 &&
-         AreAll(&Participant::rests);
+         AreAll([](const Participant& who) { return who.rests || who.fast; });
 }
 
 bool SwitchOperation::WaitsForIdleRanks() const {
@@ -167,7 +173,7 @@ int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   const int64_t furthest = FurthestStep();
   // Ranks that have not begun count from 0, or have passed it when they begin.
-  for_idle_ = attempts_ <= kIdleAttempts && AreAll(&Participant::idle);
+  for_idle_ = attempts_ <= kIdleAttempts && AreAllIdle();
   if (for_idle_) {
     margin_ = 1;
     return furthest + 1;
