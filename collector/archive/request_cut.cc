@@ -49,6 +49,19 @@ const v1::RequestRows* FindRows(const v1::StepRequests& batch,
   return nullptr;
 }
 
+// They have no rows of a batch, whatever their size is.
+absl::flat_hash_set<const v1::TensorSummary*> WeightsOf(
+    const v1::CallPhase& call) {
+  absl::flat_hash_set<const v1::TensorSummary*> out;
+  ForEachPlacedTensor(call,
+                      [&](TensorPlace place, const v1::TensorSummary& tensor) {
+                        if (place.section == CallSection::kParameters ||
+                            place.section == CallSection::kGradients)
+                          out.insert(&tensor);
+                      });
+  return out;
+}
+
 // The bytes of rows [begin, end) of a tensor of `rows` rows, where they can be
 // cut out.
 std::optional<ByteRange> RangeOf(const v1::TensorSummary& tensor, int64_t rows,
@@ -272,8 +285,11 @@ RequestCut CutToRequest(ArchiveReader* store, const std::string& run,
   request.precision = PrecisionOf(*view);
   request.extra = ExtrasOf(view->begin);
   for (v1::CallPhase& call : view->calls) {
+    const auto weights = WeightsOf(call);
     ForEachTensor(&call, [&](v1::TensorSummary* tensor) {
-      if (tensor->shape().empty() || tensor->shape(0) != rows) return;
+      if (tensor->shape().empty() || tensor->shape(0) != rows ||
+          weights.contains(tensor))
+        return;
       const auto range = RangeOf(*tensor, rows, *wanted);
       absl::StatusOr<std::string> data = absl::NotFoundError("");
       if (range.has_value())

@@ -170,6 +170,27 @@ TEST_F(RequestCutTest, ItsRowsOfTensorsWithStatisticsAnew) {
   }
 }
 
+TEST_F(RequestCutTest, WeightsHaveNoRowsOfABatch) {
+  frames_.AddPayload(data_, /*chunk_bytes=*/7);
+  v1::RecordBatch* const batch = frames_.AddBatch(0);
+  Say({{"a", 3}, {"b", 2}}, Begin(batch, 0, "tensor"));
+  v1::CallPhase* const call = Phase(batch, 1, "Module.l.Linear.forward.0",
+                                    v1::CALL_KIND_MODULE_FORWARD);
+  Tensor(call->mutable_output(), {kRows, 2});
+  v1::ValueList list;
+  v1::NamedValue* const weight = call->mutable_parameters()->add_items();
+  weight->set_name("weight");
+  *weight->mutable_value()->mutable_tensor() = *Tensor(&list, {kRows, 2});
+  const auto done = ExportRequest("b");
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(done->whole_batch_tensors(), 0u);
+  const rapidjson::Document dump = Read("step0/rank0/dump.json");
+  const auto& entry = dump["data"]["Module.l.Linear.forward.0"];
+  EXPECT_EQ(entry["output"][0]["shape"][0].GetInt(), 2);
+  EXPECT_EQ(entry["parameters"]["weight"]["shape"][0].GetInt(), kRows);
+  EXPECT_EQ(entry["parameters"]["weight"]["Mean"].GetDouble(), 5.5);
+}
+
 TEST_F(RequestCutTest, StatisticsOfABatchStayAndAreCounted) {
   AddStep(0, {{"a", 3}, {"b", 2}}, "statistics");
   AddStep(1, {{"a", 5}}, "statistics");

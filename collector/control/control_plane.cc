@@ -61,7 +61,6 @@ void ControlPlane::OnEvent(const std::string& session,
         agent.step_ns = event.progress().last_step_ns();
       agent.pace.Note(agent.step, event.progress().last_step_ns(),
                       agent.last_heard);
-      for (auto& op : run->switches) op->OnProgress();
       break;
     case v1::AgentEvent::kPrepared:
       if (const int64_t step = ReportedStep(event.prepared().current_step());

@@ -283,14 +283,9 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     if (it == agents_.end()) return SwitchOperation::Participant();
     const Agent& agent = it->second;
     const absl::Time now = MonotonicNow();
-    const absl::Duration still =
-        agent.connected ? now - agent.last_moved : -absl::InfiniteDuration();
-    return SwitchOperation::Participant{agent.identity,
-                                        agent.step,
-                                        agent.pace.StepNanos(now),
-                                        still >= agent.pace.IdleAfter(),
-                                        still >= agent.pace.RestsAfter(),
-                                        agent.pace.IsFast()};
+    return SwitchOperation::Participant{
+        agent.identity, agent.step, agent.pace.StepNanos(now),
+        agent.connected && now - agent.last_moved >= agent.pace.IdleAfter()};
   };
   actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,
                                          SwitchOperation::Saved saved) {

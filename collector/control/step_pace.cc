@@ -11,10 +11,6 @@ constexpr absl::Duration kSpan = absl::Milliseconds(100);
 constexpr absl::Duration kInterval = absl::Milliseconds(10);
 constexpr size_t kLastSteps = 8;
 constexpr absl::Duration kIdleAfter = absl::Seconds(2);
-// Ranks tell of their steps once in 20 ms at most.
-constexpr absl::Duration kRestsAfter = absl::Milliseconds(30);
-
-constexpr absl::Duration kFastStep = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -34,22 +30,9 @@ void StepPace::Note(int64_t step, int64_t last_step_ns, absl::Time now) {
 }
 
 absl::Duration StepPace::IdleAfter() const {
-  return std::max(kIdleAfter, 3 * Shortest());
-}
-
-absl::Duration StepPace::RestsAfter() const {
-  return lasted_ns_.empty() ? kIdleAfter
-                            : std::max(kRestsAfter, 3 * Shortest());
-}
-
-bool StepPace::IsFast() const {
-  return !lasted_ns_.empty() && Shortest() <= kFastStep;
-}
-
-absl::Duration StepPace::Shortest() const {
-  return lasted_ns_.empty() ? absl::ZeroDuration()
-                            : absl::Nanoseconds(*std::min_element(
-                                  lasted_ns_.begin(), lasted_ns_.end()));
+  if (lasted_ns_.empty()) return kIdleAfter;
+  return std::max(kIdleAfter, 3 * absl::Nanoseconds(*std::min_element(
+                                      lasted_ns_.begin(), lasted_ns_.end())));
 }
 
 int64_t StepPace::StepNanos(absl::Time now) const {

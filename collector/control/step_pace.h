@@ -29,17 +29,7 @@ class StepPace {
   // that was.
   absl::Duration IdleAfter() const;
 
-  // Whoever is in one step for this long may be about to be idle: three
-  // times the shortest of the last steps. Two seconds where none is known.
-  absl::Duration RestsAfter() const;
-
-  // The shortest of the last steps took a twentieth of a second at most.
-  bool IsFast() const;
-
  private:
-  // Of the last steps; 0: none is known.
-  absl::Duration Shortest() const;
-
   struct Sample {
     absl::Time at;
     int64_t step = 0;

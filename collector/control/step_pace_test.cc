@@ -52,20 +52,6 @@ TEST_F(StepPaceTest, ItIsTheAverageOfTheLastMoments) {
   EXPECT_EQ(Millis(), 500);
 }
 
-TEST_F(StepPaceTest, WhoRestsAndWhoIsIdle) {
-  EXPECT_EQ(pace_.RestsAfter(), pace_.IdleAfter()) << "nothing is known";
-  Steps(3, 2'000'000);
-  EXPECT_EQ(pace_.RestsAfter(), absl::Milliseconds(30));
-  EXPECT_EQ(pace_.IdleAfter(), absl::Seconds(2));
-  EXPECT_TRUE(pace_.IsFast());
-  Steps(8, 200'000'000);
-  EXPECT_EQ(pace_.RestsAfter(), absl::Milliseconds(600));
-  EXPECT_FALSE(pace_.IsFast());
-  Steps(8, 2'000'000'000);
-  EXPECT_EQ(pace_.RestsAfter(), absl::Seconds(6));
-  EXPECT_EQ(pace_.IdleAfter(), absl::Seconds(6));
-}
-
 TEST_F(StepPaceTest, ARankThatCountsAnew) {
   Steps(1000, 20'000);
   step_ = 0;

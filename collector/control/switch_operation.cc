@@ -86,7 +86,6 @@ void SwitchOperation::Prepare() {
   prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
   prepared_at_ = actions_.now();
   saving_ = false;
-  all_prepared_at_step_.reset();
   absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
       RunPlans::Compile(spec, request_.config);
   if (!compiled.ok()) return Finish(compiled.status());
@@ -131,6 +130,10 @@ bool SwitchOperation::OnPrepared(const std::string& session,
   }
   const bool passed =
       prepared.current_step() >= plan_->spec.effective_at_step();
+  if (agreed_ != nullptr) {
+    GoBackToAgreed();
+    return true;
+  }
   // Nobody passes so many that the others do not, each further off.
   const bool too_often = attempts_ >= kMaxAttempts &&
                          !request_.options.has_at_step() &&
@@ -144,7 +147,6 @@ bool SwitchOperation::OnPrepared(const std::string& session,
   Abort();
   if (passed && !request_.options.has_at_step() && attempts_ < kMaxAttempts) {
     rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
-    was_passed_ = true;
     Prepare();
   } else if (passed && request_.options.has_at_step()) {
     Finish(absl::FailedPreconditionError(absl::StrCat(
@@ -170,20 +172,11 @@ void SwitchOperation::SaveIfAllPrepared() {
   // past the step by then, others not, a later step is agreed on instead; an
   // earlier one if they have become slow.
   const int64_t now = FurthestStep();
-  if (!all_prepared_at_step_.has_value()) all_prepared_at_step_ = now;
-  if (MayBeAboutToRest(now)) {
-    if (!AreAllIdle()) return;
-    // Their next step, then.
-    rested_ = true;
-    Abort();
-    earlier_attempts_ += std::exchange(attempts_, 0);
-    return Prepare();
-  }
   prepare_steps_ = now - prepared_at_step_;
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
       (plan_->spec.effective_at_step() - now <= prepare_steps_ ||
        IsFarAhead(now))) {
-    was_passed_ = false;
+    if (agreed_ != nullptr) return GoBackToAgreed();
     Abort();
     return Prepare();
   }
@@ -236,10 +229,11 @@ void SwitchOperation::Decide() {
   }
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
       (step - now <= prepare_steps_ || IsFarAhead(now))) {
-    was_passed_ = false;
+    if (agreed_ != nullptr) return GoBackToAgreed();
     Abort();
     return Prepare();
   }
+  agreed_.reset();
   actions_.agree(plan_);
   committed_ = true;
   committed_at_ = actions_.now();
@@ -257,6 +251,8 @@ void SwitchOperation::Decide() {
 void SwitchOperation::OnApplied(const std::string& session,
                                 const v1::PlanApplied& applied) {
   const auto it = ranks_.find(session);
+  if (agreed_ != nullptr && applied.epoch() == agreed_->spec.epoch())
+    GoBackToAgreed();
   if (finished_ || it == ranks_.end() || it->second.left_out || !committed_ ||
       applied.epoch() != plan_->spec.epoch())
     return;
@@ -333,25 +329,45 @@ void SwitchOperation::Abort() {
   }
 }
 
+void SwitchOperation::PrepareForRest() {
+  rested_ = true;
+  agreed_ = plan_;
+  committed_ = false;
+  earlier_attempts_ += std::exchange(attempts_, 0);
+  Prepare();
+}
+
+void SwitchOperation::GoBackToAgreed() {
+  Abort();
+  // Also of one that is being saved: the queue keeps the order.
+  if (stored_ || saving_) actions_.take_back();
+  saving_ = for_idle_ = false;
+  plan_ = std::exchange(agreed_, nullptr);
+  committed_ = true;
+  for (auto& [session, rank] : ranks_) {
+    if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
+      rank.state = v1::RankSwitch::STATE_PREPARED;
+  }
+}
+
 void SwitchOperation::CallOff() {
   if (finished_) return;
+  if (agreed_ != nullptr) GoBackToAgreed();
   if (committed_) return Finish(Result());
   Abort();
   Finish(absl::CancelledError("called off: something newer has come"));
 }
 
-void SwitchOperation::OnProgress() {
-  if (!finished_ && !committed_) SaveIfAllPrepared();
-}
-
 void SwitchOperation::Tick(absl::Time now) {
   if (finished_) return;
   if (saving_ && written_ && now >= saving_since_ + kSyncWait) Decide();
-  OnProgress();
   if (finished_) return;
-  if (committed_ && now >= committed_at_ + kIdleWait && WaitsForIdleRanks())
-    return Finish(Result());
+  if (committed_ && now >= committed_at_ + kIdleWait) {
+    if (WaitsForIdleRanks()) return Finish(Result());
+    if (RestBeforeIt()) return PrepareForRest();
+  }
   if (now < deadline_) return;
+  if (agreed_ != nullptr) GoBackToAgreed();
   if (saving_) {
     Abort();
     return Finish(absl::DeadlineExceededError(absl::StrCat(

@@ -14,8 +14,9 @@
 // result names them.
 //
 // Ranks that are all idle switch at the step behind the furthest: that is their
-// next, whenever it comes, and nobody waits for it. While all may be about to be
-// idle nothing is agreed on: the step after their next might never come.
+// next, whenever it comes, and nobody waits for it. Those that come to rest when
+// a later step is agreed on get that one in its place; who begins a step
+// meanwhile keeps what was agreed on.
 //
 // The plan is saved while nobody waits for the disk, and no rank hears of a
 // commit that is not saved. A plan that was saved and not agreed on is taken
@@ -57,10 +58,6 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     // It begins no step, and nobody knows when it will: a server without
     // requests.
     bool idle = false;
-    // It may be about to be: for its pace it has been in one step for long.
-    bool rests = false;
-    // Its steps are so short that it costs nothing to wait for one.
-    bool fast = false;
   };
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
@@ -110,8 +107,6 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   bool OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
   void OnApplied(const std::string& session, const v1::PlanApplied& applied);
   void OnLost(const std::string& session);
-  // A rank has told of its step.
-  void OnProgress();
   void Tick(absl::Time now);
 
   // Something newer has come: nothing more is prepared or waited for. A plan
@@ -159,6 +154,10 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   void FinishIfAllSettled();
   void ConvergeLateRanks();
   void Abort();
+  // All have come to rest before the step that is agreed on: their next, then.
+  void PrepareForRest();
+  // No: somebody goes on. What was agreed on stays.
+  void GoBackToAgreed();
   // Also of those that are not believed.
   std::vector<int64_t> StepsOfAllBut(const Rank* but) const;
   // Of the ranks that are believed.
@@ -174,15 +173,13 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // What prepare and commit may take in this attempt.
   double WaitNanos() const;
   int64_t ChooseStep();
-  template <typename Is>
-  bool AreAll(Is is) const;
   bool AreAllIdle() const;
-  // All prepared for a step behind their next, and it shows within moments
-  // whether they begin that.
-  bool MayBeAboutToRest(int64_t now) const;
+  bool NoneHasApplied() const;
   // The step was chosen for idle ranks, none has switched, and they still are
   // idle: nothing will happen before somebody gives them work.
   bool WaitsForIdleRanks() const;
+  // A later step than their next is agreed on, which might never come.
+  bool RestBeforeIt() const;
   // The ranks have become slower since the step was chosen.
   bool IsFarAhead(int64_t now) const;
   void Finish(absl::StatusOr<v1::SwitchResult> result);
@@ -213,19 +210,16 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   absl::Time saving_since_;
   // Of the plan that is being saved: it survives this process.
   bool written_ = false;
-  // The attempt before this one met a rank that was further than it had told:
-  // of its last steps before a rest nobody hears at once.
-  bool was_passed_ = false;
-  // The furthest rank's step when all had prepared; absent: not yet.
-  std::optional<int64_t> all_prepared_at_step_;
   // A plan of this switch is in the store.
   bool stored_ = false;
   bool committed_ = false;
   absl::Time committed_at_;
+  // Agreed on and committed, while another plan is tried in its place: see
+  // PrepareForRest, which is done once.
+  std::shared_ptr<const CompiledPlan> agreed_;
+  bool rested_ = false;
   // All ranks were idle when the step was chosen.
   bool for_idle_ = false;
-  // They had come to rest since the first attempt, and a step was chosen anew.
-  bool rested_ = false;
   bool finished_ = false;
 };
 

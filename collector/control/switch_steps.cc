@@ -132,41 +132,33 @@ void SwitchOperation::LeaveOutliersOut() {
   }
 }
 
-template <typename Is>
-bool SwitchOperation::AreAll(Is is) const {
-  bool any = false;
-  for (const auto& [session, rank] : ranks_) {
-    if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
-    if (!is(actions_.look(session))) return false;
-    any = true;
-  }
-  return any;
-}
-
 bool SwitchOperation::AreAllIdle() const {
-  return AreAll([](const Participant& who) { return who.idle; });
-}
-
-bool SwitchOperation::MayBeAboutToRest(int64_t now) const {
-  // Half of the time is theirs who come back. Later attempts know that they
-  // move.
-  return (attempts_ == 1 || was_passed_) && !request_.options.has_at_step() &&
-         !for_idle_ && !rested_ && now == all_prepared_at_step_ &&
-         plan_->spec.effective_at_step() > now + 1 &&
-         actions_.now() < began_ + (deadline_ - began_) / 2 &&
-         AreAll([](const Participant& who) { return who.rests || who.fast; });
-}
-
-bool SwitchOperation::WaitsForIdleRanks() const {
-  if (!committed_ || !for_idle_) return false;
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
-    if (rank.state != v1::RankSwitch::STATE_PREPARED) return false;
     if (!actions_.look(session).idle) return false;
     any = true;
   }
   return any;
+}
+
+bool SwitchOperation::WaitsForIdleRanks() const {
+  return committed_ && for_idle_ && NoneHasApplied() && AreAllIdle();
+}
+
+bool SwitchOperation::RestBeforeIt() const {
+  return committed_ && !rested_ && !for_idle_ &&
+         !request_.options.has_at_step() &&
+         plan_->spec.effective_at_step() > FurthestStep() + 1 &&
+         NoneHasApplied() && AreAllIdle();
+}
+
+bool SwitchOperation::NoneHasApplied() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    const Rank& rank = entry.second;
+    return rank.state == v1::RankSwitch::STATE_LOST || rank.left_out ||
+           rank.state == v1::RankSwitch::STATE_PREPARED;
+  });
 }
 
 int64_t SwitchOperation::ChooseStep() {

@@ -42,8 +42,6 @@ struct FollowingRank {
 
 class EditsFixture : public ControlFixture {
  protected:
-  static constexpr absl::Duration kStep = absl::Milliseconds(500);
-
   void Join(int64_t rank, FollowingRank* fake, const std::string& config = kOff,
             Peer peer = {}) {
     v1::Hello hello;
@@ -106,7 +104,7 @@ class EditsFixture : public ControlFixture {
     ++rank->step;
     v1::AgentEvent event;
     event.mutable_progress()->set_step(rank->step);
-    event.mutable_progress()->set_last_step_ns(absl::ToInt64Nanoseconds(kStep));
+    event.mutable_progress()->set_last_step_ns(100000000);
     control_->OnEvent(rank->session, event);
     const auto due = std::find_if(
         rank->agreed.rbegin(), rank->agreed.rend(), [&](const auto& plan) {
@@ -127,7 +125,7 @@ class EditsFixture : public ControlFixture {
     for (int i = 0; i < steps; ++i) {
       for (FollowingRank* rank : ranks) Answer(rank);
       for (FollowingRank* rank : ranks) Step(rank);
-      clock_.Advance(kStep);
+      clock_.Advance(absl::Milliseconds(500));
       control_->Tick();
     }
   }
