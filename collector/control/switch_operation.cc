@@ -202,6 +202,7 @@ void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
   // Decided, or of an earlier attempt.
   if (!saving_ || epoch != plan_->spec.epoch()) return;
   if (!status.ok()) {
+    if (agreed_ != nullptr) return GoBackToAgreed();
     saving_ = false;
     Abort();
     return Finish(status);

@@ -25,17 +25,17 @@ class SwitchOperationTest : public ::testing::Test {
     };
     actions.next_epoch = [this] { return ++epoch_; };
     actions.look = [this](const std::string&) {
-      return SwitchOperation::Participant{{}, step_, told_step_ns_};
+      return SwitchOperation::Participant{{}, step_, told_step_ns_, idle_};
     };
-    actions.save = [](const v1::PlanSpec&,
-                      const SwitchOperation::Saved& saved) {
-      saved(absl::OkStatus(), true);
+    actions.save = [this](const v1::PlanSpec&,
+                          const SwitchOperation::Saved& saved) {
+      saved(disk_, true);
     };
     actions.agree = [this](const std::shared_ptr<const CompiledPlan>& plan) {
       agreed_ = plan->spec.effective_at_step();
     };
     actions.converge = [](const std::string&, const std::string&) {};
-    actions.take_back = [] {};
+    actions.take_back = [this] { ++taken_back_; };
     actions.now = [this] { return now_; };
     operation_ = std::make_shared<SwitchOperation>(
         std::move(request), std::vector<std::string>{"session"},
@@ -74,6 +74,9 @@ class SwitchOperationTest : public ::testing::Test {
   int64_t step_ = 100;
   uint64_t epoch_ = 0;
   int64_t agreed_ = -1;
+  bool idle_ = false;
+  absl::Status disk_;
+  int taken_back_ = 0;
   std::deque<v1::Directive> inbox_;
   std::shared_ptr<SwitchOperation> operation_;
   std::optional<absl::StatusOr<v1::SwitchResult>> result_;
@@ -127,6 +130,28 @@ TEST_F(SwitchOperationTest, AMomentOfSpeedMovesTheStepByLittle) {
   operation_->OnPrepared("session", answer);
   ASSERT_EQ(epoch_, 2u);
   EXPECT_LE(inbox_.back().prepare().plan().effective_at_step() - step_, 64);
+}
+
+TEST_F(SwitchOperationTest, ADiskThatFailsForTheStepOfARestChangesNothing) {
+  step_ns_ = told_step_ns_ = 1'000'000'000;
+  Start();
+  while (Answer()) ASSERT_FALSE(result_.has_value());
+  ASSERT_EQ(agreed_, step_ + 2);
+  inbox_.clear();
+  idle_ = true;
+  disk_ = absl::UnavailableError("full");
+  now_ += absl::Seconds(3);
+  operation_->Tick(now_);
+  ASSERT_EQ(inbox_.back().prepare().plan().effective_at_step(), step_ + 1);
+  Answer();
+  EXPECT_FALSE(result_.has_value());
+  EXPECT_EQ(taken_back_, 1);
+  v1::PlanApplied applied;
+  applied.set_epoch(1);
+  applied.set_step(agreed_);
+  operation_->OnApplied("session", applied);
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ((*result_)->effective_at_step(), agreed_);
 }
 
 }  // namespace
