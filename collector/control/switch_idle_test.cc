@@ -3,6 +3,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "collector/testing/switch_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,6 +30,19 @@ class SwitchIdleTest : public testing::SwitchFixture {
       for (FakeRank& rank : ranks_) Deliver(&rank);
     }
   }
+  // Whenever it comes.
+  void ExpectTheirNextStep(int64_t step) {
+    ASSERT_TRUE(result_.has_value() && result_->ok());
+    EXPECT_EQ((*result_)->summary(),
+              absl::StrCat("2/2 ranks will switch at step ", step,
+                           ": waits for the next step (ranks are idle)"));
+    EXPECT_TRUE((*result_)->waits());
+    Wait(absl::Hours(1));
+    for (FakeRank& rank : ranks_) {
+      BeginStep(&rank, step);
+      EXPECT_EQ(rank.applied_at, step);
+    }
+  }
   void Wait(absl::Duration time) {
     clock_.Advance(time);
     control_->Tick();
@@ -44,16 +58,7 @@ TEST_F(SwitchIdleTest, TheirNextStepIsTheFirstAndNobodyWaitsForIt) {
   Wait(absl::Milliseconds(100));
   EXPECT_FALSE(result_.has_value()) << "the commit may come too late";
   Wait(absl::Milliseconds(500));
-  ASSERT_TRUE(result_.has_value() && result_->ok());
-  EXPECT_EQ((*result_)->summary(),
-            "2/2 ranks will switch at step 21: waits for the next step (ranks "
-            "are idle)");
-  EXPECT_TRUE((*result_)->waits());
-  Wait(absl::Hours(1));
-  for (FakeRank& rank : ranks_) {
-    BeginStep(&rank, 21);
-    EXPECT_EQ(rank.applied_at, 21);
-  }
+  ExpectTheirNextStep(21);
 }
 
 TEST_F(SwitchIdleTest, OneThatMovesMeanwhileMeansALaterStep) {
@@ -86,14 +91,7 @@ TEST_F(SwitchIdleTest, WhoComesToRestBeforeTheStepSwitchesAtHisNext) {
   Wait(absl::Milliseconds(200));
   DeliverAll();
   Wait(absl::Milliseconds(600));
-  ASSERT_TRUE(result_.has_value() && result_->ok());
-  EXPECT_EQ((*result_)->summary(),
-            "2/2 ranks will switch at step 21: waits for the next step (ranks "
-            "are idle)");
-  for (FakeRank& rank : ranks_) {
-    BeginStep(&rank, 21);
-    EXPECT_EQ(rank.applied_at, 21);
-  }
+  ExpectTheirNextStep(21);
 }
 
 TEST_F(SwitchIdleTest, WhoGoesOnAfterAMomentOfRestSwitchesAsEver) {
