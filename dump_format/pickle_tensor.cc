@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/little_endian.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
 
@@ -219,11 +220,7 @@ class Machine {
         if (!Fixed(&byte) || byte > 8 || in_.size() < byte) {
           return Bad("has a number that is too large");
         }
-        uint64_t value = 0;
-        for (int i = 0; i < byte; ++i) {
-          value |= static_cast<uint64_t>(static_cast<unsigned char>(in_[i]))
-                   << (8 * i);
-        }
+        uint64_t value = GetLittleEndian(in_.substr(0, byte));
         if (byte > 0 && byte < 8 && (in_[byte - 1] & 0x80) != 0) {
           value |= ~uint64_t{0} << (8 * byte);
         }

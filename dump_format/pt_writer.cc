@@ -2,9 +2,11 @@
 #include "dump_format/pt_writer.h"
 
 #include <limits>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/little_endian.h"
 #include "common/tensor/dtype.h"
 #include "common/tensor/kernels/crc32.h"
 
@@ -19,8 +21,7 @@ constexpr uint16_t kDosDate = (1 << 5) | 1;  // 1 January 1980
 
 template <typename T>
 void Put(T value, std::string* out) {
-  for (size_t i = 0; i < sizeof(T); ++i)
-    out->push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
+  AppendLittleEndian(static_cast<std::make_unsigned_t<T>>(value), out);
 }
 
 uint32_t Crc(absl::string_view data) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/little_endian.h"
 #include "common/text/json_text.h"
 
 namespace rankprobe {
@@ -15,8 +16,7 @@ constexpr absl::string_view kMagic = "RPVALUES";
 constexpr uint64_t kVersion = 1;
 
 void AppendHeader(const std::string& json, std::string* out) {
-  for (size_t i = 0; i < sizeof(uint32_t); ++i)
-    out->push_back(static_cast<char>(json.size() >> (8 * i) & 0xff));
+  AppendLittleEndian(static_cast<uint32_t>(json.size()), out);
   out->append(json);
 }
 

@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "absl/numeric/bits.h"
@@ -24,14 +23,11 @@ bool FitsFloat(double value) {
   return static_cast<double>(static_cast<float>(value)) == value;
 }
 
-template <typename Bits, typename T>
-T ReadNumber(const char* bytes) {
-  Bits bits = 0;
-  for (size_t i = 0; i < sizeof(bits); ++i)
-    bits |= static_cast<Bits>(static_cast<unsigned char>(bytes[i])) << (8 * i);
-  T value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+// Of a width that the compiler sees: a query reads millions.
+double ReadNumber(const char* bytes, bool wide) {
+  return wide ? std::bit_cast<double>(GetLittleEndian({bytes, 8}))
+              : std::bit_cast<float>(
+                    static_cast<uint32_t>(GetLittleEndian({bytes, 4})));
 }
 
 }  // namespace
@@ -71,7 +67,7 @@ absl::Status DecodeRollupBlock(absl::string_view bytes, Stat stat,
     if (bytes.size() < kColumnHead)
       return absl::DataLossError("a block of a rollup ends early");
     const auto kind = static_cast<uint8_t>(bytes[0]);
-    const auto present = ReadNumber<uint64_t, uint64_t>(bytes.data() + 1);
+    const auto present = GetLittleEndian(bytes.substr(1, 8));
     const size_t width = (kind & kWideColumn) != 0 ? 8 : 4;
     const size_t size =
         kColumnHead + width * static_cast<size_t>(absl::popcount(present));
@@ -82,8 +78,7 @@ absl::Status DecodeRollupBlock(absl::string_view bytes, Stat stat,
       const char* at = bytes.data() + kColumnHead;
       for (uint64_t left = present; left != 0; left &= left - 1, at += width) {
         column->values[static_cast<size_t>(absl::countr_zero(left))] =
-            width == 8 ? ReadNumber<uint64_t, double>(at)
-                       : static_cast<double>(ReadNumber<uint32_t, float>(at));
+            ReadNumber(at, width == 8);
       }
       return absl::OkStatus();
     }

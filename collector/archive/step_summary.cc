@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -56,29 +55,17 @@ void AppendNumberOf(double value, size_t width, bool floating,
     PutLittleEndian(number, bytes);
     out->append(bytes, width);
   } else if (width == 4) {
-    const auto number = static_cast<float>(value);
-    uint32_t bits = 0;
-    std::memcpy(&bits, &number, sizeof(bits));
-    AppendLittleEndian(bits, out);
+    AppendLittleEndian(std::bit_cast<uint32_t>(static_cast<float>(value)), out);
   } else {
-    uint64_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    AppendLittleEndian(bits, out);
+    AppendLittleEndian(std::bit_cast<uint64_t>(value), out);
   }
 }
 
 double NumberAt(const char* data, size_t width, bool floating) {
   const uint64_t bits = GetLittleEndian({data, width});
   if (!floating) return static_cast<double>(bits);
-  if (width == 4) {
-    const auto narrow = static_cast<uint32_t>(bits);
-    float number = 0;
-    std::memcpy(&number, &narrow, sizeof(number));
-    return number;
-  }
-  double number = 0;
-  std::memcpy(&number, &bits, sizeof(number));
-  return number;
+  if (width == 4) return std::bit_cast<float>(static_cast<uint32_t>(bits));
+  return std::bit_cast<double>(bits);
 }
 
 // Equal bit by bit: a NaN equals itself, 0 is not -0.
