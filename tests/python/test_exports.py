@@ -88,7 +88,7 @@ def test_a_tree_that_no_export_made_is_not_replaced(dump, collector, monkeypatch
     debugger.wait_exported()
     assert theirs.read_text() == "precious" and os.listdir(theirs.parent) == ["notes.txt"]
     assert (dump.path / "step1" / place / "dump.json").is_file() and not (dump.path / "manifest.json").exists()
-    again = Published(dump.path, set(), dump.path / ".rankprobe-published")
+    again = Published(dump.path, lambda _: set(), dump.path / ".rankprobe-published")
     fresh = dump.path / "fresh"
     fresh.mkdir()
     assert "was not made by an export" in again.put(fresh, ("step0", place), dump.path / "old")

@@ -142,12 +142,13 @@ class Ending:
             if theirs:
                 parts = [_manifests.merge_manifests([*parts, *theirs], own)]
         missing = _missing(recorded, parts)
+        published = _published.Published(self._root, _manifests.named_places, _PUBLISHED)
         faults = []
         steps = sorted({step for step, _ in missing})
         for at in range(0, len(steps), _STEPS_AT_ONCE):
             some = steps[at:at + _STEPS_AT_ONCE]
             try:
-                theirs, refused = self._export_steps(some, {place for place in missing if place[0] in some})
+                theirs, refused = self._export_steps(some, {place for place in missing if place[0] in some}, published)
                 parts = [_manifests.merge_manifests([*parts, theirs], None)]
                 faults += refused
             except (Failed, OSError) as error:
@@ -161,7 +162,8 @@ class Ending:
             raise Failed("; ".join(faults))
         return len(losses)
 
-    def _export_steps(self, steps: list[int], places: set[tuple[int, str]]) -> tuple[dict, list[str]]:
+    def _export_steps(self, steps: list[int], places: set[tuple[int, str]],
+                      published: _published.Published) -> tuple[dict, list[str]]:
         """The manifest of these steps, when `places` of them are in dump_path, and why some are not: there is something
         that no export made."""
         fresh, old = pathlib.Path("fresh"), pathlib.Path("old")
@@ -170,9 +172,8 @@ class Ending:
         self._call("export", f"--run={self._run}", "--steps", ",".join(map(str, steps)), "-o", str(fresh))
         old.mkdir()
         refused: dict[_published.Place, str] = {}
-        ours = _published.Published(self._root, _manifests.named_places(self._root), _PUBLISHED)
         for step, place in sorted(places):
-            fault = ours.put(fresh / f"step{step}" / place, (f"step{step}", place), old / f"{step}-{place}")
+            fault = published.put(fresh / f"step{step}" / place, (f"step{step}", place), old / f"{step}-{place}")
             if fault:
                 refused[f"step{step}", place] = fault
         manifest = _manifests.without(json.loads((fresh / "manifest.json").read_bytes()), refused)

@@ -8,21 +8,26 @@ replaced. Needs the standard library alone: the supervisor of a private collecto
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import stat
-from typing import Collection
+from typing import Callable, Collection
 
 Place = tuple[str, str]  # ("step0", "rank1")
 
 
 class Published:
-    """The directories of one dump_path, `root`. `named`: what manifests name. `list_path`: the file that lists, a line each, what
-    was put there and may be in no manifest yet; of all processes that write there."""
+    """The directories of one dump_path, `root`. `named`: what the manifests of a root name (named_places of _manifests), asked
+    for once something is in the way. `list_path`: the file that lists, a line each, what was put there and may be in no manifest
+    yet; of all processes that write there."""
 
-    def __init__(self, root: pathlib.Path, named: Collection[Place], list_path: pathlib.Path) -> None:
-        self._root, self._list = root, list_path
-        self._ours = {*named, *self._listed()}
+    def __init__(self, root: pathlib.Path, named: Callable[[pathlib.Path], Collection[Place]], list_path: pathlib.Path) -> None:
+        self._root, self._named, self._list = root, named, list_path
+
+    @functools.cached_property
+    def _ours(self) -> set[Place]:
+        return {*self._named(self._root), *self._listed()}
 
     def _listed(self) -> set[Place]:
         try:
@@ -60,12 +65,11 @@ class Published:
                       encoding="utf-8") as file:
                 file.write(f"{step}/{rank}\n")
             os.rename(source, rank, dst_dir_fd=below)
-        self._ours.add(place)
         return ""
 
-    def forget(self, named: Collection[Place]) -> None:
-        """A manifest names these now: the list is for the others. Under the lock of `root`."""
-        rest = sorted(self._listed() - set(named))
+    def forget(self) -> None:
+        """Of what manifests name now: the list is for the others. Under the lock of `root`."""
+        rest = sorted(self._listed() - set(self._named(self._root)))
         if rest:
             fresh = self._list.with_name(f"{self._list.name}.{os.getpid()}")
             fresh.write_text("".join(f"{step}/{rank}\n" for step, rank in rest), encoding="utf-8")

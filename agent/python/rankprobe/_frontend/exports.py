@@ -89,7 +89,7 @@ class Exports:
                 scratch = self.root / f".rankprobe-manifest-{_here()}"
                 with root_lock(self.root):
                     self._write_manifest(parts, scratch)
-                    self._steps.forget_published()
+                    self._steps.published().forget()
             else:
                 self.embedded.ensure_supervised()
                 with self.embedded.exporting():
@@ -187,14 +187,9 @@ class _Fetches:
             self._faults.append(f"step {step} was not exported to {self._root}: {error}")
             _native.raise_later_if_programs(error)
 
-    def _published(self) -> Published:
-        # Read anew: other ranks and jobs write there too.
-        return Published(self._root, named_places(self._root), self._root / ".rankprobe-published")
-
-    def forget_published(self) -> None:
-        """Of what the manifest names. Under the lock of the root."""
-        named = named_places(self._root)
-        Published(self._root, named, self._root / ".rankprobe-published").forget(named)
+    def published(self) -> Published:
+        """As it is now: other ranks and jobs write there too."""
+        return Published(self._root, named_places, self._root / ".rankprobe-published")
 
     def _fetch(self, step: int) -> bytes:
         """This rank's part of a step."""
@@ -210,7 +205,7 @@ class _Fetches:
             tree = fresh / f"step{step}" / self._label()
             if not tree.is_dir():
                 raise RuntimeError(f"the collector has no {tree.name} at step {step}")
-            fault = self._published().put(tree, (f"step{step}", tree.name), fresh / "old")
+            fault = self.published().put(tree, (f"step{step}", tree.name), fresh / "old")
             if fault:
                 raise RuntimeError(fault)
             return (fresh / "manifest.json").read_bytes()
