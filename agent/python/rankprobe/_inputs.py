@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import Any
+from typing import Any, Optional
 
 
 class Refused(Exception):
@@ -18,6 +18,15 @@ class Refused(Exception):
 def show(text: object) -> str:
     """The text with control characters, C1, direction and line marks escaped (common/text/visible_text.h)."""
     return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def open_regular(path: str | os.PathLike[str]) -> Optional[int]:
+    """A descriptor to read from; None: it is no regular file. A FIFO would wait for its other end, a device never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 _warned: set[str] = set()
@@ -44,9 +53,7 @@ def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> An
             refuse("mode", place, f"can be changed by other users (mode {stat.S_IMODE(there.st_mode):04o})")
         if there.st_uid != os.geteuid() and os.geteuid() != 0 and not sticky:
             refuse("owner", place, f"belongs to user {there.st_uid}")
-    # A FIFO would wait for its other end.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    descriptor = open_regular(path)
+    if descriptor is None:
         raise Refused(f"{path}: is no regular file")
     return open(descriptor, mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": ""}))
