@@ -363,8 +363,7 @@ class StepJoiner {
     if (payloads_ && mixed && !alone_) {
       why =
           "inside of experts tokens lie in an order of each run's own: "
-          "compared "
-          "by statistics alone";
+          "compared by statistics alone";
     } else if (payloads_ && data_name != nullptr && data_name->is_string()) {
       // Readers name a row by its file.
       file =
