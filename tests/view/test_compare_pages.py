@@ -30,9 +30,13 @@ def _fill(page, label: str, text: str) -> None:
     field.press("Enter")
 
 
-def _choose(page, label: str, value: str) -> None:
+def _list(page, label: str):
     """A list's label has the texts of its options, too."""
-    page.locator("label.field", has=page.locator("span", has_text=re.compile(f"^{label}$"))).locator("select").select_option(value)
+    return page.locator("label.field", has=page.locator("span", has_text=re.compile(f"^{label}$"))).locator("select")
+
+
+def _choose(page, label: str, value: str) -> None:
+    _list(page, label).select_option(value)
 
 
 @pytest.fixture(scope="session")
@@ -192,6 +196,29 @@ def test_the_first_divergence_with_both_sides(page, training, good) -> None:
     page.get_by_role("link", name="rankprobe").first.wait_for()
 
 
+def test_two_fields_that_change_in_one_moment_are_both_kept(page, training, good) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Divergence")
+    fields = [page.get_by_label(label, exact=True) for label in ("Step (all if empty)", "Rank (all if empty)")]
+    run = _list(page, "Run")
+    run.locator("option", has_text=good).wait_for(state="attached")
+    # Events of one task, as on a machine that is full: nothing is drawn and no event of the browser's comes in between.
+    page.evaluate("""([step, rank, run, good]) => {
+        for (const [field, text] of [[step, "6"], [rank, "2"]]) {
+            field.value = text;
+            field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+        }
+        run.value = good;
+        run.dispatchEvent(new Event("change", { bubbles: true }));
+    }""", [*(field.element_handle() for field in fields), run.element_handle(), good])
+    assert [field.input_value() for field in fields] == ["6", "2"]
+    assert {"step=6", "rank=2", f"other={good}"} <= set(page.url.split("?", 1)[1].split("&"))
+    page.go_back()
+    page.wait_for_function("!location.hash.includes('other=')")
+    assert run.input_value() == ""
+    assert fields[1].input_value() == "2"
+
+
 def test_what_diverged_is_recorded_again_on_the_run_that_is_alive(page, training, good, collector) -> None:
     page.get_by_role("link", name=training).click()
     _tab(page, "Divergence")
@@ -308,6 +335,7 @@ def test_from_a_call_to_its_tensor_and_nearer(page, tensors) -> None:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_on_the_pages_that_compare(page, training, good, tensors, dark: bool) -> None:
     from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import expect
 
     if dark:
         page.get_by_role("button", name="Dark").click()
@@ -327,6 +355,12 @@ def test_axe_finds_nothing_on_the_pages_that_compare(page, training, good, tenso
     _choose(page, "Run", good)
     page.get_by_role("button", name="Find the first divergence").click()
     page.get_by_role("region", name="Both sides").first.wait_for(timeout=LATE)
+    look("divergence of a step")
+    # Of all steps: a table for every origin.
+    _fill(page, "Step (all if empty)", "")
+    page.get_by_role("button", name="Find the first divergence").click()
+    page.locator(".card.bad").nth(1).wait_for(timeout=LATE)
+    expect(page.get_by_role("region", name="Both sides")).to_have_count(page.locator(".card.bad").count(), timeout=LATE)
     look("divergence")
     page.get_by_role("link", name="Jobs").click()
     page.locator(".job").first.wait_for()

@@ -45,18 +45,16 @@ export const route = signal<Route>({ page: "runs", run: "", query: {} });
 // Changes the query of the page that is shown; undefined and "" take a field away.
 export function setQuery(changes: Record<string, string | number | undefined>, replace = false): void {
   const { page, run, query } = route.value;
-  const target = href(page, run, { ...query, ...changes });
-  if (target === location.hash) return;
-  if (replace) {
-    history.replaceState(null, "", target);
-    route.value = parseRoute(target);
-  } else {
-    location.hash = target;
-  }
+  go(href(page, run, { ...query, ...changes }), replace);
 }
 
-export function go(target: string): void {
-  location.hash = target;
+// Not by location.hash: its event comes later, and a second change before it would be made to the route before the
+// first.
+export function go(target: string, replace = false): void {
+  if (target === location.hash) return;
+  if (replace) history.replaceState(null, "", target);
+  else history.pushState(null, "", target);
+  route.value = parseRoute(target);
 }
 
 // Takes the token out of "#token=...", where `rankprobe view` puts it, and keeps

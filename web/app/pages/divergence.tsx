@@ -68,12 +68,13 @@ function same(a: Leaf | undefined, b: Leaf | undefined): boolean {
 }
 
 // Inputs and outputs of the call on both sides, value by value.
-function BothSides({ target, reference, marked }: { target?: CallEntry; reference?: CallEntry; marked: string }) {
+// `title` tells its region from those of the other origins.
+function BothSides({ title, target, reference, marked }: { title: string; target?: CallEntry; reference?: CallEntry; marked: string }) {
   const [a, b] = [target, reference].map((entry) => (entry === undefined ? [] : leavesOf(entry)));
   const names = [...new Set([...a, ...b].map((leaf) => leaf.name))];
   const of = (leaves: Leaf[], name: string) => leaves.find((leaf) => leaf.name === name);
   return (
-    <div class="both-frame" tabIndex={0} role="region" aria-label={t("Both sides")}>
+    <div class="both-frame" tabIndex={0} role="region" aria-label={`${t("Both sides")}: ${title}`}>
       <table class="twin both">
         <thead>
           <tr><th rowSpan={2}>{t("Value")}</th><th colSpan={4}>{t("This run")}</th><th colSpan={4}>{t("Against")}</th></tr>
@@ -108,8 +109,9 @@ function OriginCard({ run, other, target, beside, origin }: { run: string; other
     return { target: here.status === "fulfilled" ? here.value : undefined, reference: over.status === "fulfilled" ? over.value : undefined };
   });
   const [difference, tolerance] = [origin.difference ?? NaN, origin.tolerance ?? 0].map(double);
+  const title = `${t("step")} ${step} ${t("rank {0}", rank)}`;
   return (
-    <Card title={`${t("step")} ${step} ${t("rank {0}", rank)}`} kind="bad">
+    <Card title={title} kind="bad">
       <p class="call-name">{origin.call}</p>
       <p>
         {t("{0}: relative difference {1}", origin.row, number(difference))}
@@ -118,7 +120,7 @@ function OriginCard({ run, other, target, beside, origin }: { run: string; other
           : t("Its inputs match ({0} values), its outputs do not: the difference is its own.", count(origin.inputs_matched))}
         {Number(origin.inputs_unknown) > 0 && ` ${t("{0} inputs could not be compared.", count(origin.inputs_unknown))}`}
       </p>
-      <Show of={sides}>{(both) => <BothSides target={both.target} reference={both.reference} marked={origin.row} />}</Show>
+      <Show of={sides}>{(both) => <BothSides title={`${title}, ${origin.call}`} target={both.target} reference={both.reference} marked={origin.row} />}</Show>
       <p>
         <a href={href("step", run, { step, rank, call: origin.call })}>{t("The call in this run")}</a>{" · "}
         <a href={href("step", other, { step: there, rank: rankThere, call: reference })}>{t("The call in {0}", other)}</a>{" · "}

@@ -80,7 +80,7 @@ export function TwoDumps({ run, action, spec, more }: Props) {
     setBusy(true);
     setError(undefined);
     try {
-      const options = optionsOf(query, OPTIONS);
+      const options = optionsOf(route.value.query, OPTIONS);
       const files: Record<string, string> = {};
       if (mapping.trim() !== "") {
         files.layer_mapping = mapping;
