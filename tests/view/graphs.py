@@ -100,7 +100,14 @@ class Boxes:
         self.page.mouse.click(*self.point(name), **how)
 
     def double_click(self, name: str) -> None:
-        self.page.mouse.dblclick(*self.point(name))
+        """As slowly as by hand: what the first click changes is drawn before the second."""
+        self.page.mouse.move(*self.point(name))
+        self.page.mouse.down(click_count=1)
+        self.page.mouse.up(click_count=1)
+        self.page.wait_for_function("() => location.hash.includes('node=')")
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.mouse.down(click_count=2)
+        self.page.mouse.up(click_count=2)
 
     def open(self, name: str) -> bool:
         self.wait(name)

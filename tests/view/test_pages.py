@@ -115,6 +115,7 @@ def test_the_tree_opens_to_the_bad_call_by_mouse_keyboard_and_search(page, train
     assert boxes.item(division).count() == 0
     boxes.double_click(module)
     boxes.wait(division)
+    assert f"node={module}" in page.url and boxes.item(module).get_attribute("aria-selected") == "true"
     assert boxes.item(division).get_attribute("aria-level") == "2"
     boxes.tree.focus()
     page.keyboard.press("ArrowLeft")

@@ -42,8 +42,10 @@ export class GraphView {
   private drag: { x: number; y: number; left: number; top: number; moved: boolean } | undefined;
   // How many there were; tests read it.
   paints = 0;
-  // Nodes of the last two clicks.
-  private clicked: [number, number] = [-1, -1];
+  // The node of the last click that was no second one.
+  private clicked = -1;
+  // Whether the last press moved the picture: no click then.
+  private dragged = false;
   // Until somebody zooms, the boxes are as wide as the window.
   private zoomed = false;
 
@@ -61,9 +63,9 @@ export class GraphView {
     on(element, "pointermove", (event) => this.onPointer(event));
     on(element, "pointerup", (event) => this.onUp(event));
     on(element, "pointercancel", () => (this.drag = undefined));
+    on(element, "click", (event) => this.onClick(event));
     on(element, "dblclick", (event) => {
-      // What was clicked first: choosing it may have moved the boxes since. None for an event without clicks.
-      const node = event.detail === 2 ? this.clicked[0] : this.nodeAt(event);
+      const node = event.detail === 2 ? this.clicked : this.nodeAt(event);
       if (node >= 0) events.onToggle(node);
     });
     on(element, "contextmenu", (event) => {
@@ -390,11 +392,15 @@ export class GraphView {
   }
 
   private onUp(event: PointerEvent): void {
-    const moved = this.drag?.moved ?? true;
+    this.dragged = this.drag?.moved ?? false;
     this.drag = undefined;
-    if (moved || event.button !== 0) return;
+  }
+
+  private onClick(event: MouseEvent): void {
+    // The second click of a double click is the first one's: choosing its node may have moved the boxes since.
+    if (this.dragged || event.detail === 2) return;
     const node = this.nodeAt(event);
-    this.clicked = [this.clicked[1], node];
+    this.clicked = node;
     if (node < 0) return;
     this.scene.focused = node;
     const frame = this.element.getBoundingClientRect();
