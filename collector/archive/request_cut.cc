@@ -55,7 +55,8 @@ absl::flat_hash_set<const v1::TensorSummary*> WeightsOf(
   absl::flat_hash_set<const v1::TensorSummary*> out;
   ForEachPlacedTensor(call,
                       [&](TensorPlace place, const v1::TensorSummary& tensor) {
-                        if (place.section == CallSection::kParameters ||
+                        if (tensor.parameter() ||
+                            place.section == CallSection::kParameters ||
                             place.section == CallSection::kGradients)
                           out.insert(&tensor);
                       });

@@ -174,17 +174,24 @@ TEST_F(RequestCutTest, WeightsHaveNoRowsOfABatch) {
   frames_.AddPayload(data_, /*chunk_bytes=*/7);
   v1::RecordBatch* const batch = frames_.AddBatch(0);
   Say({{"a", 3}, {"b", 2}}, Begin(batch, 0, "tensor"));
-  v1::CallPhase* const call = Phase(batch, 1, "Module.l.Linear.forward.0",
-                                    v1::CALL_KIND_MODULE_FORWARD);
+  v1::CallPhase* call = Phase(batch, 1, "Module.l.Linear.forward.0",
+                              v1::CALL_KIND_MODULE_FORWARD);
   Tensor(call->mutable_output(), {kRows, 2});
   v1::ValueList list;
   v1::NamedValue* const weight = call->mutable_parameters()->add_items();
   weight->set_name("weight");
   *weight->mutable_value()->mutable_tensor() = *Tensor(&list, {kRows, 2});
+  call =
+      Phase(batch, 2, "Functional.linear.0.forward", v1::CALL_KIND_API_FORWARD);
+  Tensor(call->mutable_input_args(), {kRows, 2});
+  Tensor(call->mutable_input_args(), {kRows, 2})->set_parameter(true);
   const auto done = ExportRequest("b");
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_EQ(done->whole_batch_tensors(), 0u);
   const rapidjson::Document dump = Read("step0/rank0/dump.json");
+  const auto& linear = dump["data"]["Functional.linear.0.forward"];
+  EXPECT_EQ(linear["input_args"][0]["shape"][0].GetInt(), 2);
+  EXPECT_EQ(linear["input_args"][1]["shape"][0].GetInt(), kRows);
   const auto& entry = dump["data"]["Module.l.Linear.forward.0"];
   EXPECT_EQ(entry["output"][0]["shape"][0].GetInt(), 2);
   EXPECT_EQ(entry["parameters"]["weight"]["shape"][0].GetInt(), kRows);

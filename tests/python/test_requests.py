@@ -153,8 +153,9 @@ def test_what_names_no_requests_is_recorded_whole_and_says_so(dump) -> None:
 
 
 def _odd_batches(debugger) -> None:
-    """Rows of many kinds: dtypes, numbers that are none, nested, empty, of one dimension."""
+    """Rows of many kinds: dtypes, numbers that are none, nested, empty, of one dimension; a weight has none."""
     torch.manual_seed(5)
+    weight = torch.nn.Parameter(torch.randn(8, 2))
     for scheduled in ({"a": 5, "b": 3}, {"a": 1}, {"b": 1, "a": 7}, {"b": 8}):
         batch = torch.randn(sum(scheduled.values()), 3, 2)
         debugger.start(scheduled_tokens=scheduled, first_positions={"b": 7})
@@ -165,6 +166,7 @@ def _odd_batches(debugger) -> None:
         torch.relu(batch[:, :0])
         torch.transpose(torch.transpose(batch, 0, 1), 0, 1)
         torch.sum(batch)
+        torch.nn.functional.linear(batch, weight)
         debugger.stop()
         debugger.step()
 

@@ -115,6 +115,7 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   out->set_dtype(view.dtype);
   out->mutable_shape()->Assign(view.sizes.begin(), view.sizes.end());
   out->set_requires_grad(tensor.requires_grad);
+  out->set_parameter(tensor.is_parameter);
   if (request.statistics)
     StatisticsToProto(known->summary.statistics, out->mutable_stats());
   ExtrasToProto(known->summary.extra, out);
