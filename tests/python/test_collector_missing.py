@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -230,6 +231,40 @@ def test_what_there_was_no_room_for_is_said_when_the_collector_is_back(dump, col
     (said,) = [line for line in log.read_text().splitlines() if "is back" in line]
     lost = int(said.partition("what waited is sent; for ")[2].split()[0])
     assert lost >= 8 and "see rankprobe ledger" in said
+
+
+def test_one_that_hangs_makes_one_step_wait_which_is_said(dump, collector) -> None:
+    script = textwrap.dedent("""
+        import sys, time, torch
+        from rankprobe.pytorch import PrecisionDebugger
+        debugger = PrecisionDebugger(config_path=sys.argv[1])
+        for step in range(6):
+            begun = time.monotonic()
+            debugger.start()
+            torch.relu(torch.ones(2))
+            debugger.stop()
+            debugger.step()
+            print(time.monotonic() - begun, flush=True)
+            if step in (0, 5):
+                sys.stdin.readline()
+        """)
+    job = subprocess.Popen([sys.executable, "-c", script, dump.config(level="L1")], text=True, stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANK": "0", "RANKPROBE_RUN": "hung"})
+    assert float(job.stdout.readline()) < 9
+    collector.process.send_signal(signal.SIGSTOP)
+    try:
+        job.stdin.write("\n")
+        job.stdin.flush()
+        took = [float(job.stdout.readline()) for _ in range(5)]
+    finally:
+        collector.process.send_signal(signal.SIGCONT)
+    said = job.communicate("\n", timeout=120)[1]
+    assert job.returncode == 0, said
+    assert 9 < took[0] < 30 and max(took[1:]) < 5, took
+    (line,) = [line for line in said.splitlines() if "took nothing" in line]
+    assert line.startswith(f"rankprobe: a step of rank 0 waited 10s for the collector at {collector.address}"), line
+    assert "of 6 rank-steps stored" in collector.cli("ledger", "--run", "hung").stdout
 
 
 @pytest.mark.parametrize("policy, word", [("spool", "RANKPROBE_SPOOL"), ("explode", "ignore, spool, fail")])

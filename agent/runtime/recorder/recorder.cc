@@ -280,8 +280,13 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
   // What nobody takes is kept for the next process, where there is a spool.
   session_->FlushToSpool(longest).IgnoreError();
   if (!stats.connected) return false;
-  absl::MutexLock lock(&mutex_);
-  stuck_at_ = stats.committed_sequence;
+  bool newly;
+  {
+    absl::MutexLock lock(&mutex_);
+    newly = !stuck_at_.has_value();
+    stuck_at_ = stats.committed_sequence;
+  }
+  if (newly && patience > kPatienceWithStuck) session_->TellStuck(patience);
   return false;
 }
 

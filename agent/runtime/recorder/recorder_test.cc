@@ -83,18 +83,23 @@ class RecorderTest : public ::testing::Test {
 // The session of a collector that is there and commits nothing more.
 class StuckSession : public FakeSession {
  public:
-  StuckSession(Received* received, ManualClock* clock, SessionStats* stats)
-      : FakeSession(received), clock_(clock), stats_(stats) {}
+  StuckSession(Received* received, ManualClock* clock, SessionStats* stats,
+               std::vector<absl::Duration>* told = nullptr)
+      : FakeSession(received), clock_(clock), stats_(stats), told_(told) {}
   absl::Status Flush(v1::Durability, absl::Duration deadline) override {
     if (stats_->queue_bytes == 0) return absl::OkStatus();
     clock_->Advance(deadline);
     return absl::DeadlineExceededError("full");
   }
   SessionStats GetStats() const override { return *stats_; }
+  void TellStuck(absl::Duration waited) override {
+    if (told_ != nullptr) told_->push_back(waited);
+  }
 
  private:
   ManualClock* const clock_;
   const SessionStats* const stats_;
+  std::vector<absl::Duration>* const told_;
 };
 
 TEST_F(RecorderTest, StopWaitsForNobodyWhenWhatItRecordedIsKept) {
@@ -141,8 +146,10 @@ TEST_F(RecorderTest, StopWaitsOnceForACollectorThatIsStuck) {
   RecorderOptions options;
   options.config_json = R"({"dump_path": "d", "level": "L1"})";
   options.stop_deadline = absl::Seconds(10);
+  std::vector<absl::Duration> told;
   auto recorder = *Recorder::Create(
-      options, std::make_unique<StuckSession>(&received_, &clock_, &stats),
+      options,
+      std::make_unique<StuckSession>(&received_, &clock_, &stats, &told),
       &clock_);
   const auto step = [&] {
     recorder->Start();
@@ -159,12 +166,14 @@ TEST_F(RecorderTest, StopWaitsOnceForACollectorThatIsStuck) {
   stats.committed_sequence = 9;
   EXPECT_EQ(step(), absl::Seconds(1));
   EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_THAT(told, ElementsAre(absl::Seconds(10))) << "of the long wait, once";
   // The disk has room again: the next time it is waited for as ever.
   stats.committed_sequence = 12;
   stats.queue_bytes = 0;
   EXPECT_EQ(step(), absl::ZeroDuration());
   stats.queue_bytes = 1;
   EXPECT_EQ(step(), absl::Seconds(10));
+  EXPECT_EQ(told.size(), 2u);
 }
 
 TEST_F(RecorderTest, CountersRunOverStopAndStartAndResetWithTheStep) {

@@ -68,6 +68,7 @@ class CollectorLink {
   }
   // See Session.
   bool Keep();
+  void TellStuck(absl::Duration waited);
   // At the end: says what is lost, and has the farewell tell the collector.
   void TellUndelivered(v1::Undelivered left);
   // At the end: says what the next process there will send.
@@ -104,6 +105,8 @@ class CollectorLink {
   // The spool takes no (more) frames: once.
   void TellSpool(const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(spool_mutex_);
+  // For a line that says of whom it speaks; empty: no rank is known.
+  std::string OfRank() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteError(const absl::Status& status);
   void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same while a connection is still being made.

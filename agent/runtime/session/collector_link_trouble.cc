@@ -17,6 +17,11 @@ constexpr size_t kMaxReasonBytes = 500;
 
 }  // namespace
 
+std::string CollectorLink::OfRank() const {
+  return identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank())
+                              : "";
+}
+
 void CollectorLink::NoteError(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   last_error_ = std::string(status.message());
@@ -73,8 +78,7 @@ void CollectorLink::TellOnce() {
   // That is an error of Session::Create.
   if (fatal_.ok() && options_.on_missing == MissingCollector::kFail) return;
   told_ = true;
-  const std::string rank =
-      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  const std::string rank = OfRank();
   std::string why(fatal_.message());
   if (fatal_.ok()) {
     why = absl::StrCat("no collector at ", options_.collector,
@@ -100,8 +104,7 @@ void CollectorLink::TellGone() {
   if (stats.queue_bytes == 0) return;
   told_gone_ = true;
   lost_when_gone_ = stats.lost_records + stats.lost_payloads;
-  const std::string rank =
-      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  const std::string rank = OfRank();
   const std::string line = absl::StrCat(
       "rankprobe: the collector at ", options_.collector, " has gone",
       last_error_.empty() ? "" : " (", last_error_,
@@ -109,6 +112,17 @@ void CollectorLink::TellGone() {
       HasSpool() ? absl::StrCat(" is kept in ", options_.spool_directory)
                  : " waits in this process, and is lost if that ends first",
       "; training goes on\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+void CollectorLink::TellStuck(absl::Duration waited) {
+  absl::MutexLock lock(&mutex_);
+  const std::string rank = OfRank();
+  const std::string line = absl::StrCat(
+      "rankprobe: a step", rank, " waited ", absl::FormatDuration(waited),
+      " for the collector at ", options_.collector,
+      ", which took nothing (does it hang, is its disk full?); the next steps "
+      "do not, until it goes on\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -126,8 +140,7 @@ void CollectorLink::TellUndelivered(v1::Undelivered left) {
   } else if (!last_error_.empty()) {
     why = last_error_;
   }
-  const std::string rank =
-      identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank()) : "";
+  const std::string rank = OfRank();
   const std::string line = absl::StrCat(
       "rankprobe: ", left.records(), " records and ", left.payloads(),
       " payloads (", left.payload_bytes(), " bytes)",

@@ -162,6 +162,8 @@ class SessionImpl final : public Session {
     return queue_.FlushToSpool(deadline);
   }
 
+  void TellStuck(absl::Duration waited) override { link_.TellStuck(waited); }
+
   bool Keep() override { return !Forked() && link_.Keep(); }
 
   void SendEvent(v1::AgentEvent event) override {

@@ -172,6 +172,10 @@ class Session {
   // it.
   virtual bool Keep() { return false; }
 
+  // [training] Says to whoever started the training that a step waited for a
+  // collector that is connected and takes nothing.
+  virtual void TellStuck(absl::Duration waited) {}
+
   virtual SessionStats GetStats() const = 0;
 
   // [training] Queues an event for the collector. Bounded; may be dropped.
