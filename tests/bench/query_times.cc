@@ -7,6 +7,7 @@
 // one of each in turn, and the bytes of the last answer on stderr.
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -94,14 +95,10 @@ int Run(int argc, char** argv) {
       grpc::CreateChannel(argv[1], grpc::InsecureChannelCredentials());
   const auto archive = v1::ArchiveService::NewStub(channel);
   // The connection is no part of the first answer.
-  {
-    grpc::ClientContext context;
-    v1::ListRunsResponse runs;
-    if (const grpc::Status status = archive->ListRuns(&context, {}, &runs);
-        !status.ok()) {
-      std::fprintf(stderr, "bench_query: %s\n", status.error_message().c_str());
-      return 1;
-    }
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() +
+                                 std::chrono::seconds(30))) {
+    std::fprintf(stderr, "bench_query: no collector at %s\n", argv[1]);
+    return 1;
   }
   std::vector<Question> questions = Questions(archive.get());
   for (int round = 0; round < rounds; ++round) {
