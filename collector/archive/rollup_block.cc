@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "absl/numeric/bits.h"
 #include "common/base/little_endian.h"
@@ -14,7 +15,7 @@ namespace {
 // On disk a statistic is its number here.
 static_assert(kMax == 0 && kMin == 1 && kMean == 2 && kNorm == 3 &&
               kNanCount == 4 && kInfCount == 5 && kZeroCount == 6 && kStd == 7);
-constexpr uint8_t kWideColumn = 0x80;
+constexpr uint8_t kWideColumn = 0x80, kPackedBlockColumn = 0x40;
 constexpr size_t kColumnHead = 1 + 8;
 
 bool FitsFloat(double value) {
@@ -23,11 +24,8 @@ bool FitsFloat(double value) {
   return static_cast<double>(static_cast<float>(value)) == value;
 }
 
-// Of a width that the compiler sees: a query reads millions.
-double ReadNumber(const char* bytes, bool wide) {
-  return wide ? std::bit_cast<double>(GetLittleEndian({bytes, 8}))
-              : std::bit_cast<float>(
-                    static_cast<uint32_t>(GetLittleEndian({bytes, 4})));
+absl::Status EndsEarly() {
+  return absl::DataLossError("a block of a rollup ends early");
 }
 
 }  // namespace
@@ -45,46 +43,53 @@ std::string RollupBlockWriter::Encode() const {
     bool wide = false;
     for (uint64_t left = column.present; left != 0; left &= left - 1)
       wide = wide || !FitsFloat(column.values[absl::countr_zero(left)]);
-    out.push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
-    AppendLittleEndian(column.present, &out);
+    std::array<uint64_t, kRollupBlockValues> numbers{};
+    size_t count = 0;
     for (uint64_t left = column.present; left != 0; left &= left - 1) {
       const double value = column.values[absl::countr_zero(left)];
-      if (wide) {
-        AppendLittleEndian(std::bit_cast<uint64_t>(value), &out);
-      } else {
-        AppendLittleEndian(std::bit_cast<uint32_t>(static_cast<float>(value)),
-                           &out);
-      }
+      numbers[count++] =
+          wide ? std::bit_cast<uint64_t>(value)
+               : std::bit_cast<uint32_t>(static_cast<float>(value));
     }
+    const size_t kind = out.size();
+    out.push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
+    AppendLittleEndian(column.present, &out);
+    if (AppendNumbers({numbers.data(), count}, wide ? 8 : 4, &out))
+      out[kind] = static_cast<char>(out[kind] | kPackedBlockColumn);
   }
   return out;
 }
 
-absl::Status DecodeRollupBlock(absl::string_view bytes, Stat stat,
-                               RollupColumn* column) {
-  column->present = 0;
-  while (!bytes.empty()) {
-    if (bytes.size() < kColumnHead)
-      return absl::DataLossError("a block of a rollup ends early");
-    const auto kind = static_cast<uint8_t>(bytes[0]);
-    const auto present = GetLittleEndian(bytes.substr(1, 8));
-    const size_t width = (kind & kWideColumn) != 0 ? 8 : 4;
-    const size_t size =
-        kColumnHead + width * static_cast<size_t>(absl::popcount(present));
-    if (bytes.size() < size)
-      return absl::DataLossError("a block of a rollup ends early");
-    if ((kind & ~kWideColumn) == stat) {
-      column->present = present;
-      const char* at = bytes.data() + kColumnHead;
-      for (uint64_t left = present; left != 0; left &= left - 1, at += width) {
-        column->values[static_cast<size_t>(absl::countr_zero(left))] =
-            ReadNumber(at, width == 8);
-      }
-      return absl::OkStatus();
-    }
-    bytes.remove_prefix(size);
+absl::StatusOr<RollupColumn> RollupColumn::Find(absl::string_view block,
+                                                Stat stat) {
+  RollupColumn out;
+  while (!block.empty()) {
+    if (block.size() < kColumnHead) return EndsEarly();
+    const auto kind = static_cast<uint8_t>(block[0]);
+    const uint64_t present = GetLittleEndian(block.substr(1, 8));
+    const bool wide = (kind & kWideColumn) != 0;
+    block.remove_prefix(kColumnHead);
+    const std::optional<NumberColumn> numbers = NumberColumn::Take(
+        static_cast<size_t>(absl::popcount(present)), wide ? 8 : 4,
+        (kind & kPackedBlockColumn) != 0, &block);
+    if (!numbers.has_value()) return EndsEarly();
+    if ((kind & ~(kWideColumn | kPackedBlockColumn)) != stat) continue;
+    if (!numbers->IsSound())
+      return absl::DataLossError("a block of a rollup cannot be read");
+    out.present_ = present;
+    out.wide_ = wide;
+    out.numbers_ = *numbers;
+    return out;
   }
-  return absl::OkStatus();
+  return out;
+}
+
+double RollupColumn::At(uint32_t slot) const {
+  const uint64_t below = (uint64_t{1} << slot) - 1;
+  const uint64_t bits =
+      numbers_.At(static_cast<size_t>(absl::popcount(present_ & below)));
+  return wide_ ? std::bit_cast<double>(bits)
+               : std::bit_cast<float>(static_cast<uint32_t>(bits));
 }
 
 }  // namespace rankprobe

@@ -10,8 +10,9 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "collector/archive/number_column.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe {
@@ -32,15 +33,21 @@ class RollupBlockWriter {
   PerStat<Column> columns_{};
 };
 
-// One statistic of a block.
-struct RollupColumn {
+// One statistic of a block. A view of bytes that outlive it.
+class RollupColumn {
+ public:
+  // DATA_LOSS where the bytes are not a block.
+  static absl::StatusOr<RollupColumn> Find(absl::string_view block, Stat stat);
   // Bit of each slot that has it.
-  uint64_t present = 0;
-  std::array<double, kRollupBlockValues> values{};
+  uint64_t present() const { return present_; }
+  // Of a slot that has it.
+  double At(uint32_t slot) const;
+
+ private:
+  uint64_t present_ = 0;
+  bool wide_ = false;
+  NumberColumn numbers_;
 };
-// DATA_LOSS where the bytes are not a block.
-absl::Status DecodeRollupBlock(absl::string_view bytes, Stat stat,
-                               RollupColumn* column);
 
 }  // namespace rankprobe
 

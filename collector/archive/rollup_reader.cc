@@ -12,8 +12,8 @@
 namespace rankprobe {
 namespace {
 
-// Columns in memory, half a kilobyte each.
-constexpr size_t kMaxColumns = 1 << 16;
+// Numbers in memory at a time.
+constexpr size_t kMaxNumbers = 1 << 22;
 constexpr size_t kMaxLayoutPlaces = 1 << 22;
 
 int64_t UnZigZag(uint64_t value) {
@@ -36,19 +36,19 @@ absl::Status RollupReader::Open(const std::string& run,
         Place& place = places_[id];
         place.name.entry = name.entry();
         place.name.value = *std::move(value);
-        place.slot = id % kRollupBlockValues;
         ids[id / kRollupBlockValues].push_back(id);
         return absl::OkStatus();
       }));
-  for (const auto& [block, of_block] : ids) {
-    for (const uint32_t id : of_block) places_[id].block = blocks_.size();
-    blocks_.push_back(block);
+  size_t next = 0;
+  for (auto& [block, of_block] : ids) {
+    for (const uint32_t id : of_block) places_[id].number = next++;
+    blocks_.emplace_back(block, std::move(of_block));
   }
   return absl::OkStatus();
 }
 
 size_t RollupReader::portion() const {
-  return std::max<size_t>(kMaxColumns / (blocks_.size() * stats_.size() + 1),
+  return std::max<size_t>(kMaxNumbers / (places_.size() * stats_.size() + 1),
                           1);
 }
 
@@ -79,22 +79,37 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
           if (row == nullptr) return absl::OkStatus();
           row->records = head.records();
           row->layout = head.layout();
-          row->columns.resize(blocks_.size() * stats_.size());
+          row->numbers.resize(places_.size() * stats_.size());
+          row->there.resize(row->numbers.size());
           return absl::OkStatus();
         }));
-    for (size_t i = 0; i < blocks_.size(); ++i) {
+    size_t first = 0;
+    for (const auto& [block, of_block] : blocks_) {
       RP_RETURN_IF_ERROR(store_->ForEachRollupBlock(
-          run_, incarnation, blocks_[i], range.first, range.last,
-          [&](int64_t step, absl::string_view bytes) {
+          run_, incarnation, block, range.first, range.last,
+          [&, &ids = of_block](int64_t step, absl::string_view bytes) {
             Row* const row = find(step);
-            if (row == nullptr || row->columns.empty()) return absl::OkStatus();
-            for (size_t stat = 0; stat < stats_.size(); ++stat) {
-              RP_RETURN_IF_ERROR(
-                  DecodeRollupBlock(bytes, stats_[stat],
-                                    &row->columns[i * stats_.size() + stat]));
-            }
-            return absl::OkStatus();
+            if (row == nullptr || row->numbers.empty()) return absl::OkStatus();
+            return TakeNumbers(bytes, ids, first * stats_.size(), row);
           }));
+      first += of_block.size();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RollupReader::TakeNumbers(absl::string_view block,
+                                       absl::Span<const uint32_t> ids,
+                                       size_t first, Row* row) const {
+  for (size_t stat = 0; stat < stats_.size(); ++stat) {
+    RP_ASSIGN_OR_RETURN(const RollupColumn column,
+                        RollupColumn::Find(block, stats_[stat]));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const uint32_t slot = ids[i] % kRollupBlockValues;
+      if ((column.present() >> slot & 1) == 0) continue;
+      const size_t at = first + i * stats_.size() + stat;
+      row->numbers[at] = column.At(slot);
+      row->there[at] = true;
     }
   }
   return absl::OkStatus();
@@ -135,11 +150,9 @@ absl::StatusOr<bool> RollupReader::ForEachValue(
   RP_ASSIGN_OR_RETURN(const Layout* const layout, LayoutOf(row.layout));
   for (const Place* const place : *layout) {
     for (size_t stat = 0; stat < stats_.size(); ++stat) {
-      const RollupColumn& column =
-          row.columns[place->block * stats_.size() + stat];
+      const size_t at = place->number * stats_.size() + stat;
       numbers_[stat].reset();
-      if ((column.present >> place->slot & 1) != 0)
-        numbers_[stat] = column.values[place->slot];
+      if (row.there[at]) numbers_[stat] = row.numbers[at];
     }
     RP_RETURN_IF_ERROR(visit(place->name, numbers_));
   }

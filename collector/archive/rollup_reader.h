@@ -54,18 +54,22 @@ class RollupReader {
  private:
   struct Place {
     Name name;
-    // Among the blocks that are read.
-    size_t block = 0;
-    uint32_t slot = 0;
+    // Among the values that are read.
+    size_t number = 0;
   };
   using Layout = std::vector<const Place*>;
   struct Row {
     uint64_t records = 0;
     uint32_t layout = 0;
-    // Of each block, a column for each statistic.
-    std::vector<RollupColumn> columns;
+    // Of each value its statistics, and which of them are there.
+    std::vector<double> numbers;
+    std::vector<bool> there;
   };
   absl::StatusOr<const Layout*> LayoutOf(uint32_t number);
+  // Of the values `ids` of a block, to where the numbers of the first begin.
+  absl::Status TakeNumbers(absl::string_view block,
+                           absl::Span<const uint32_t> ids, size_t first,
+                           Row* row) const;
 
   Store* const store_;
   const std::vector<Stat> stats_;
@@ -73,7 +77,8 @@ class RollupReader {
   std::vector<std::optional<double>> numbers_;
   uint32_t run_ = 0;
   absl::flat_hash_map<uint32_t, Place> places_;
-  std::vector<uint32_t> blocks_;
+  // Ids of values by block, ascending; their numbers are in this order.
+  std::vector<std::pair<uint32_t, std::vector<uint32_t>>> blocks_;
   absl::flat_hash_map<uint32_t, Layout> layouts_;
   bool any_ = false;
   // Of the last Read, by incarnation and step.

@@ -30,8 +30,10 @@ enum SummaryField : uint8_t {
   kMinValue = kMaxValue + 3,
   kSummaryFields = kMinValue + 3
 };
-constexpr char kTileVersion = 1;
-constexpr uint8_t kConstantColumn = 0x10, kFloatColumn = 0x20;
+// Of version 1 no column is packed.
+constexpr char kTileVersion = 2, kFirstTileVersion = 1;
+constexpr uint8_t kConstantColumn = 0x10, kFloatColumn = 0x20,
+                  kPackedTileColumn = 0x40;
 // Version and mask; field and kind.
 constexpr size_t kTileHead = 1 + 8, kTileColumnHead = 2;
 
@@ -47,25 +49,16 @@ bool IsFloat(double value) {
          static_cast<double>(static_cast<float>(value)) == value;
 }
 
-void AppendNumberOf(double value, size_t width, bool floating,
-                    std::string* out) {
-  if (!floating) {
-    const auto number = static_cast<uint64_t>(value);
-    char bytes[sizeof(number)];
-    PutLittleEndian(number, bytes);
-    out->append(bytes, width);
-  } else if (width == 4) {
-    AppendLittleEndian(std::bit_cast<uint32_t>(static_cast<float>(value)), out);
-  } else {
-    AppendLittleEndian(std::bit_cast<uint64_t>(value), out);
-  }
+void AppendNumberOf(double value, size_t width, std::string* out) {
+  const auto number = static_cast<uint64_t>(value);
+  char bytes[sizeof(number)];
+  PutLittleEndian(number, bytes);
+  out->append(bytes, width);
 }
 
-double NumberAt(const char* data, size_t width, bool floating) {
-  const uint64_t bits = GetLittleEndian({data, width});
-  if (!floating) return static_cast<double>(bits);
-  if (width == 4) return std::bit_cast<float>(static_cast<uint32_t>(bits));
-  return std::bit_cast<double>(bits);
+uint64_t FloatBits(double value, size_t width) {
+  return width == 4 ? std::bit_cast<uint32_t>(static_cast<float>(value))
+                    : std::bit_cast<uint64_t>(value);
 }
 
 // Equal bit by bit: a NaN equals itself, 0 is not -0.
@@ -91,21 +84,38 @@ void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,
                        : largest < 0x1p32 ? 4
                                           : 8;
   out->push_back(static_cast<char>(field));
+  const size_t kind = out->size();
   out->push_back(static_cast<char>(width | (constant ? kConstantColumn : 0) |
                                    (floating ? kFloatColumn : 0)));
-  for (size_t i = 0; i < (constant ? 1 : count); ++i)
-    AppendNumberOf(values[i], width, floating, out);
+  const size_t said = constant ? 1 : count;
+  if (!floating) {
+    for (size_t i = 0; i < said; ++i) AppendNumberOf(values[i], width, out);
+    return;
+  }
+  std::array<uint64_t, kTileSlots> numbers{};
+  for (size_t i = 0; i < said; ++i) numbers[i] = FloatBits(values[i], width);
+  if (AppendNumbers({numbers.data(), said}, width, out))
+    (*out)[kind] = static_cast<char>((*out)[kind] | kPackedTileColumn);
 }
 
-void PutExtreme(const StepExtreme& from, v1::StepExtreme* to) {
-  if (from.count == 0) return;
-  to->set_value(from.value);
-  to->set_count(from.count);
-  to->set_non_finite(from.non_finite);
+// `all`: how many there would be if each of the values had one.
+v1::StepExtreme ExtremeRow(const StepExtreme& from, uint64_t all) {
+  v1::StepExtreme row;
+  if (IsFloat(from.value)) {
+    row.set_value_f(static_cast<float>(from.value));
+  } else {
+    row.set_value(from.value);
+  }
+  if (from.count != all) row.set_count(from.count);
+  row.set_non_finite(from.non_finite);
+  return row;
 }
 
-StepExtreme TakeExtreme(const v1::StepExtreme& from) {
-  return {from.value(), from.count(), from.non_finite()};
+StepExtreme TakeExtreme(const v1::StepExtreme& from, uint64_t all) {
+  // Neither is 0.
+  const double narrow = from.value_f();
+  return {SameBits(narrow, 0) ? from.value() : narrow,
+          from.count() == 0 ? all : from.count(), from.non_finite()};
 }
 
 }  // namespace
@@ -162,18 +172,21 @@ StepSummary SummaryOf(int64_t step, const v1::RollupHead& head) {
   out.incomplete = head.incomplete() ? 1 : 0;
   out.made = head.made();
   out.values = head.values();
-  out.norm = TakeExtreme(head.norm());
-  out.max = TakeExtreme(head.max());
-  out.min = TakeExtreme(head.min());
+  if (head.has_norm()) out.norm = TakeExtreme(head.norm(), out.made);
+  if (head.has_max()) out.max = TakeExtreme(head.max(), out.values);
+  if (head.has_min()) out.min = TakeExtreme(head.min(), out.values);
   return out;
 }
 
 void FillHead(const StepSummary& summary, v1::RollupHead* head) {
   head->set_made(summary.made);
   head->set_values(summary.values);
-  PutExtreme(summary.norm, head->mutable_norm());
-  PutExtreme(summary.max, head->mutable_max());
-  PutExtreme(summary.min, head->mutable_min());
+  if (summary.norm.count > 0)
+    *head->mutable_norm() = ExtremeRow(summary.norm, summary.made);
+  if (summary.max.count > 0)
+    *head->mutable_max() = ExtremeRow(summary.max, summary.values);
+  if (summary.min.count > 0)
+    *head->mutable_min() = ExtremeRow(summary.min, summary.values);
 }
 
 void SummaryTileWriter::Put(uint32_t slot, const StepSummary& summary) {
@@ -225,7 +238,9 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
   static_assert(kFields == kSummaryFields);
   const absl::Status bad =
       absl::DataLossError("a row of summaries cannot be read");
-  if (bytes.size() < kTileHead || bytes[0] != kTileVersion) return bad;
+  if (bytes.size() < kTileHead || bytes[0] < kFirstTileVersion ||
+      bytes[0] > kTileVersion)
+    return bad;
   SummaryTileView view;
   view.level_ = level;
   view.tile_ = tile;
@@ -248,11 +263,17 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
     const bool width_fits = column.floating
                                 ? column.width == 4 || column.width == 8
                                 : column.width > 0 && column.width <= most;
-    const size_t size = column.width * (column.constant ? 1 : count);
-    if (!width_fits || bytes.size() < size ||
-        column.floating != IsNumberField(field))
-      return bad;
-    bytes.remove_prefix(size);
+    if (!width_fits || column.floating != IsNumberField(field)) return bad;
+    const size_t said = column.constant ? 1 : count;
+    if (column.floating) {
+      const auto numbers = NumberColumn::Take(
+          said, column.width, (kind & kPackedTileColumn) != 0, &bytes);
+      if (!numbers.has_value() || !numbers->IsSound()) return bad;
+      column.numbers = *numbers;
+      continue;
+    }
+    if (bytes.size() < column.width * said) return bad;
+    bytes.remove_prefix(column.width * said);
   }
   return view;
 }
@@ -260,8 +281,14 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
 double SummaryTileView::At(size_t field, size_t index) const {
   const Column& column = columns_[field];
   if (column.width == 0) return 0;
-  return NumberAt(column.data + (column.constant ? 0 : index * column.width),
-                  column.width, column.floating);
+  if (column.constant) index = 0;
+  if (!column.floating) {
+    return static_cast<double>(
+        GetLittleEndian({column.data + index * column.width, column.width}));
+  }
+  const uint64_t bits = column.numbers.At(index);
+  if (column.width == 8) return std::bit_cast<double>(bits);
+  return std::bit_cast<float>(static_cast<uint32_t>(bits));
 }
 
 template <typename Visit>

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "collector/archive/number_column.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
 
@@ -84,7 +85,9 @@ class SummaryTileView {
     // 0: absent, all zero.
     uint8_t width = 0;
     bool constant = false, floating = false;
+    // Of whole numbers; the others have `numbers`.
     const char* data = nullptr;
+    NumberColumn numbers;
   };
   double At(size_t field, size_t index) const;
   template <typename Visit>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "collector/archive/packed_row.h"
 #include "collector/archive/testing/summary_fixture.h"
+#include "common/base/little_endian.h"
 
 namespace rankprobe {
 namespace {
@@ -88,6 +90,63 @@ TEST(SummaryTileTest, WhatIsReadBackIsWhatWasPutIn) {
     EXPECT_TRUE(
         absl::IsDataLoss(SummaryTileView::Parse(other, level, 3).status()));
   }
+}
+
+TEST(SummaryTileTest, RowsOfLikeNumbersAreShortAndThoseOfVersion1AreRead) {
+  SummaryTileWriter writer(1);
+  for (uint32_t slot = 0; slot < kTileSlots; ++slot)
+    writer.Put(slot, OneStep(slot, 1 + slot / 100.0));
+  const std::string bytes = writer.Encode(0);
+  // Max and Min are of no float32 here, or each would have four bytes less.
+  EXPECT_LT(bytes.size(), 64 * (3 * 7 + 1u));
+  const auto view = SummaryTileView::Parse(bytes, 1, 0);
+  ASSERT_TRUE(view.ok());
+  EXPECT_EQ(view->Reduce(uint64_t{1} << 63, SummaryStat::kNorm).norm.value,
+            1.63);
+  // Slots 0 and 1: a step in each, norms of 1.5 and -2, two of each.
+  std::string old = {1, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0x11, 1, 7, 0x24};
+  for (const float number : {1.5f, -2.0f})
+    AppendLittleEndian(std::bit_cast<uint32_t>(number), &old);
+  old += std::string{8, 0x11, 2};
+  const auto older = SummaryTileView::Parse(old, 1, 0);
+  ASSERT_TRUE(older.ok());
+  const StepSummary both = older->Reduce(3, SummaryStat::kAll);
+  EXPECT_EQ(both.steps, 2u);
+  EXPECT_EQ(both.norm.value, 1.5);
+  EXPECT_EQ(both.norm.count, 4u);
+}
+
+TEST(RollupHeadTest, SaysWhatTheSummarySays) {
+  for (const double number :
+       {1.5, 0.1, 0.0, -0.0, 1e300, kNoNumber, kEndless}) {
+    StepSummary some = OneStep(7, number);
+    StepSummary all = some;
+    all.norm.count = all.made;
+    all.max.count = all.min.count = all.values;
+    StepSummary none = some;
+    none.norm = none.max = none.min = StepExtreme();
+    for (const StepSummary& summary : {some, all, none}) {
+      v1::RollupHead head;
+      FillHead(summary, &head);
+      v1::RollupHead stored;
+      ASSERT_TRUE(stored.ParseFromString(head.SerializeAsString()));
+      const StepSummary got = SummaryOf(7, stored);
+      EXPECT_TRUE(Same(got.norm, summary.norm)) << number;
+      EXPECT_TRUE(Same(got.max, summary.max)) << number;
+      EXPECT_TRUE(Same(got.min, summary.min)) << number;
+      EXPECT_EQ(std::signbit(got.max.value), std::signbit(summary.max.value));
+    }
+  }
+  // As archives of version 6 have it.
+  v1::RollupHead older;
+  older.set_made(3);
+  older.set_values(4);
+  older.mutable_norm()->set_value(1.5);
+  older.mutable_norm()->set_count(3);
+  const StepSummary got = SummaryOf(7, older);
+  EXPECT_EQ(got.norm.value, 1.5);
+  EXPECT_EQ(got.norm.count, 3u);
+  EXPECT_EQ(got.max.count, 0u);
 }
 
 TEST(PackedRowTest, WhatAFloatCannotHoldStaysADouble) {

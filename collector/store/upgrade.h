@@ -11,6 +11,10 @@
 //   4  chunks of unfinished payloads by sender (table q), segments that the
 //      index has named (table g), the place synced last (y). A payload that
 //      version 3 had not finished stays unfinished.
+//   5  rollups (tables a, h, n, o)
+//   6  summaries (table j)
+//   7  numbers of rollups and summaries may be packed. Rows of older versions
+//      stay as they are: each says how it is written.
 #ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 #define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 
@@ -20,7 +24,7 @@
 
 namespace rankprobe {
 
-inline constexpr char kSchemaVersion[] = "6";
+inline constexpr char kSchemaVersion[] = "7";
 
 // FAILED_PRECONDITION for a version that is not known here. `version` is empty
 // for a new archive.

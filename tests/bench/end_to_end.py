@@ -31,6 +31,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 
 import analysis_peer  # noqa: E402
+import long_run  # noqa: E402
 import micro  # noqa: E402
 from budgets import Table  # noqa: E402
 from harness import BIN, BUILD, Collector, Job, config, wait_for  # noqa: E402
@@ -298,32 +299,6 @@ def ranks(table: Table, scratch: Scratch, count: int = 1024, step_ms: int = 100)
     table.at_most("ranks_1024_switch", statistics.median(times), 1.0, "s")
 
 
-def archive(table: Table, scratch: Scratch, size: tuple[int, int, int]) -> None:
-    """Questions about a synthetic long run: in the collector's code, and as whole commands."""
-    directory = scratch / "archive"
-    directory.mkdir()
-    try:
-        made = subprocess.run([BIN / "bench_archive", directory / "data", *map(str, size)], stdout=subprocess.PIPE, text=True,
-                              check=True)
-        for line in made.stdout.splitlines():
-            name, value, limit, _ = line.split()
-            if limit == "-":
-                table.info(name, float(value))
-            else:
-                table.at_most(name, float(value), float(limit.removeprefix("<=")))
-        running = Collector(directory, data_dir=directory / "data").start()
-        try:
-            ask = [BIN / "rankprobe", "query", "--collector", running.address, "--json", "--run"]
-            call = "Module.layers.7.block.3.Linear.forward.0.output.0"
-            for name, question in (("overview", ["ranks", "--rows", "rank"]), ("one_call", ["calls", call])):
-                times = [timed([*ask, *question]) for _ in range(5)]
-                table.info(f"archive.{name}_command", statistics.median(times), "s")
-        finally:
-            running.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def analysis(table: Table, scratch: Scratch) -> None:
     """Beside msprobe where there is one; several minutes, nearly all of them msprobe's."""
     python = BUILD.parent / "venv-interop" / "bin" / "python"
@@ -378,7 +353,7 @@ def main() -> int:
         "export_small": lambda: export_small(table, scratch, flags.rounds),
         "ranks": lambda: ranks(table, scratch),
         "analysis": lambda: analysis(table, scratch),
-        "archive": lambda: archive(table, scratch, tuple(map(int, flags.archive.split(",")))),
+        "archive": lambda: long_run.archive(table, scratch, tuple(map(int, flags.archive.split(",")))),
     }
     try:
         for part in wanted:

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of 4 or 8 bytes one behind another, lowest byte first, and a shorter
+// way to say the same (docs/formats.md, "Packed numbers"): the highest byte of a
+// floating point number is its sign and most of its exponent, of which those of
+// one column have few. Plain values, one thread at a time.
+#ifndef RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
+#define RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace rankprobe {
+
+// `width`: 4 or 8. True: packed, which is done where it is shorter.
+bool AppendNumbers(absl::Span<const uint64_t> numbers, size_t width,
+                   std::string* out);
+
+// A view of bytes that outlive it.
+class NumberColumn {
+ public:
+  // Takes the bytes of `count` numbers off the front of `bytes`; none where there
+  // are too few. What is not read is not looked into: IsSound says whether it
+  // may be read.
+  static std::optional<NumberColumn> Take(size_t count, size_t width,
+                                          bool packed,
+                                          absl::string_view* bytes);
+  NumberColumn() = default;
+
+  bool IsSound() const;
+  uint64_t At(size_t index) const {
+    if (high_bytes_ == nullptr) return Low(index * width_, width_);
+    const size_t width = width_ - 1;
+    return Low(index * width, width) |
+           uint64_t{static_cast<unsigned char>(high_bytes_[HighByteOf(index)])}
+               << (8 * width);
+  }
+
+ private:
+  size_t HighByteOf(size_t index) const {
+    if (index_bits_ == 0) return 0;
+    const size_t bit = index * index_bits_;
+    return static_cast<unsigned char>(indexes_[bit / 8]) >> (bit % 8) &
+           ((1u << index_bits_) - 1);
+  }
+  uint64_t Low(size_t at, size_t width) const {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < width; ++i)
+      bits |= uint64_t{static_cast<unsigned char>(numbers_[at + i])} << (8 * i);
+    return bits;
+  }
+
+  size_t count_ = 0, width_ = 0, index_bits_ = 0;
+  // Null where the numbers are whole.
+  const char* high_bytes_ = nullptr;
+  const char* indexes_ = nullptr;
+  const char* numbers_ = nullptr;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
