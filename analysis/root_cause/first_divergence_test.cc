@@ -25,9 +25,10 @@ class FirstDivergenceTest : public ::testing::Test {
  protected:
   DivergenceReport Diverge(const std::string& target,
                            const std::string& reference,
-                           const Tolerance& tolerance = {}) {
+                           const Tolerance& tolerance = {},
+                           const MatchOptions& match = {}) {
     auto report =
-        FindDivergence(file_system_.get(), target, reference, {}, tolerance);
+        FindDivergence(file_system_.get(), target, reference, match, tolerance);
     EXPECT_TRUE(report.ok()) << report.status();
     return report.ok() ? *std::move(report) : DivergenceReport();
   }
@@ -53,6 +54,99 @@ TEST_F(FirstDivergenceTest, DivergenceNamesTheFirstCall) {
   EXPECT_NEAR(report.origins[0].difference, 0.2, 1e-12);
   EXPECT_EQ(report.calls_differing, 2);
   EXPECT_FALSE(report.unseen.Any());
+}
+
+// A run of MindSpore beside one of PyTorch: layers pair by where they are.
+class OfTwoFrameworksTest : public FirstDivergenceTest {
+ protected:
+  std::string Write(const std::string& place, const std::string& framework,
+                    const std::string& dtype,
+                    const std::vector<std::string>& calls) const {
+    dir_.Write(place, calls);
+    const std::string dump = absl::StrCat(place, "/dump.json");
+    dir_.WriteFile(
+        dump,
+        absl::StrReplaceAll(
+            rankprobe::testing::ReadText(absl::StrCat(dir_.path(), "/", dump)),
+            {{R"("data":)",
+              absl::StrCat(R"("framework":")", framework, R"(","data":)")},
+             {"torch.float32", dtype}}));
+    return absl::StrCat(dir_.path(), "/", place);
+  }
+  std::string Mindspore(const std::string& second,
+                        const std::string& dtype = "Float32") const {
+    dir_.WriteFile("n/construct.json", R"({"Cell.fc1.Dense.forward.0":null,)"
+                                       R"("Cell.head.Dense.forward.0":null})");
+    return Write("n", "mindspore", dtype,
+                 {Call("Cell.fc1.Dense.forward.0", "1", "1.0000002"),
+                  Call("Cell.head.Dense.forward.0", "1.0000002", second)});
+  }
+  std::string Pytorch(const std::string& dtype = "torch.float32") const {
+    dir_.WriteFile("b/construct.json",
+                   R"({"Module.fc1.Linear.forward.0":null,)"
+                   R"("Module.lm_head.Linear.forward.0":null})");
+    return Write("b", "pytorch", dtype,
+                 {Call("Module.fc1.Linear.forward.0", "1", "1"),
+                  Call("Module.lm_head.Linear.forward.0", "1", "1")});
+  }
+  MatchOptions Layers() const {
+    dir_.WriteFile("layers.yaml", "TopLayer: {head: lm_head}");
+    MatchOptions match;
+    match.layers =
+        *ReadLayerRules(file_system_.get(), dir_.path() + "/layers.yaml");
+    return match;
+  }
+};
+
+TEST_F(OfTwoFrameworksTest, TheLayerIsNamed) {
+  const DivergenceReport report =
+      Diverge(Mindspore("1.01"), Pytorch(), {}, Layers());
+  EXPECT_EQ(report.calls_compared, 2);
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_EQ(report.origins[0].call, "Cell.head.Dense.forward.0");
+  EXPECT_EQ(report.origins[0].reference_call,
+            "Module.lm_head.Linear.forward.0");
+}
+
+TEST_F(OfTwoFrameworksTest, WhatMatchedSoFarIsNoise) {
+  EXPECT_THAT(Diverge(Mindspore("1.0000005"), Pytorch(), {}, Layers()).origins,
+              IsEmpty());
+  EXPECT_THAT(Diverge(Mindspore("1.000001"), Pytorch(), {}, Layers()).origins,
+              SizeIs(1));
+}
+
+TEST_F(OfTwoFrameworksTest, IntegersAreOneTypeAndOtherTypesAreNot) {
+  const std::string reference = Pytorch("torch.int64");
+  EXPECT_THAT(
+      Diverge(Mindspore("1", "Int32"), reference, Tolerance{1e-6}, Layers())
+          .origins,
+      IsEmpty());
+  EXPECT_THAT(
+      Diverge(Mindspore("1", "Bool"), reference, Tolerance{1e-6}, Layers())
+          .origins,
+      SizeIs(1));
+  EXPECT_THAT(Diverge(Mindspore("1", "torch.int32"), reference, Tolerance{1e-6},
+                      Layers())
+                  .origins,
+              SizeIs(1));
+}
+
+TEST_F(OfTwoFrameworksTest, WithoutAMappingNothingHasAPartner) {
+  const DivergenceReport report = Diverge(Mindspore("1.01"), Pytorch());
+  EXPECT_EQ(report.calls_compared, 0);
+  EXPECT_EQ(report.unseen.only_in_target, 2);
+}
+
+TEST_F(OfTwoFrameworksTest, LayersNeedTheirConstruction) {
+  const std::string target = Mindspore("1");
+  dir_.WriteFile("c/dump.json", rankprobe::testing::ReadText(
+                                    absl::StrCat(Pytorch(), "/dump.json")));
+  const auto report =
+      FindDivergence(file_system_.get(), target,
+                     absl::StrCat(dir_.path(), "/c"), Layers(), {});
+  EXPECT_TRUE(absl::IsInvalidArgument(report.status())) << report.status();
+  EXPECT_THAT(std::string(report.status().message()),
+              HasSubstr("construct.json"));
 }
 
 TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {

@@ -6,14 +6,18 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
 namespace {
 
-double EpsilonOf(absl::string_view dtype) {
+// Of a PyTorch dtype ("torch.float32") or a MindSpore one ("Float32").
+double EpsilonOf(absl::string_view word) {
+  const std::string dtype = absl::AsciiStrToLower(word);
   if (absl::EndsWith(dtype, "bfloat16")) return std::ldexp(1.0, -8);
   if (absl::EndsWith(dtype, "float16")) return std::ldexp(1.0, -11);
   if (absl::EndsWith(dtype, "float32") || absl::EndsWith(dtype, "complex64")) {
@@ -41,6 +45,35 @@ double RowsOf(const DumpRow& row) {
       row.record == nullptr ? nullptr : row.record->Find("shape");
   if (shape == nullptr || shape->items().empty()) return 1;
   return ElementsOf(row) / std::max(1.0, shape->items().back().number);
+}
+
+bool IsInteger(absl::string_view dtype) {
+  switch (ParseDtype(dtype)) {
+    case v1::DTYPE_UINT8:
+    case v1::DTYPE_INT8:
+    case v1::DTYPE_INT16:
+    case v1::DTYPE_INT32:
+    case v1::DTYPE_INT64:
+    case v1::DTYPE_UINT16:
+    case v1::DTYPE_UINT32:
+    case v1::DTYPE_UINT64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// A dtype of MindSpore, whose words begin with a capital letter.
+bool HasMindsporeDtype(const DumpRow& row) {
+  return !row.dtype.empty() && absl::ascii_isupper(row.dtype[0]);
+}
+
+// Also the integers of two frameworks: the same indices are int32 in one and
+// int64 in the other.
+bool HaveOneDtype(const DumpRow& n, const DumpRow& b) {
+  if (AreOneDtype(n.dtype, b.dtype)) return true;
+  return HasMindsporeDtype(n) != HasMindsporeDtype(b) && IsInteger(n.dtype) &&
+         IsInteger(b.dtype);
 }
 
 // How far two values of one statistic are apart, relative to `size`.
@@ -142,7 +175,7 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
     return n.record == b.record ? 0 : kInfinity;
   }
   if (NotWhole(n, b) && (n.shape != b.shape || n.derived)) return std::nullopt;
-  if (n.dtype != b.dtype || n.shape != b.shape) return kInfinity;
+  if (!HaveOneDtype(n, b) || n.shape != b.shape) return kInfinity;
   if (n.derived) {
     // No tensor: what it says must be the same.
     for (size_t i = 0; i < kUsualStatCount; ++i) {
