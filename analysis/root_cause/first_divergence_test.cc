@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "analysis/compare/mapping_files.h"
 #include "analysis/testing/dump_text.h"
 
 namespace rankprobe::analysis {
@@ -19,6 +20,7 @@ using rankprobe::testing::Call;
 using rankprobe::testing::GoldenDump;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class FirstDivergenceTest : public ::testing::Test {
@@ -147,6 +149,23 @@ TEST_F(OfTwoFrameworksTest, LayersNeedTheirConstruction) {
   EXPECT_TRUE(absl::IsInvalidArgument(report.status())) << report.status();
   EXPECT_THAT(std::string(report.status().message()),
               HasSubstr("construct.json"));
+}
+
+TEST_F(OfTwoFrameworksTest, MappingsThatExcludeEachOtherAreRefused) {
+  MappingFiles both;
+  both.layers = "";
+  both.apis = "mindspore";
+  MappingFiles missing;
+  missing.layers = dir_.path() + "/none.yaml";
+  for (const MappingFiles& files : {both, missing}) {
+    std::vector<std::string> warnings;
+    const absl::Status status =
+        ReadMappings(file_system_.get(), files, &warnings).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(files.apis.empty() ? "none.yaml" : "-lm and -dm"));
+  }
 }
 
 TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {

@@ -91,6 +91,48 @@ def test_a_planted_weight_is_named_at_its_layer(tree, layers, tmp_path: pathlib.
     assert different and different[0].startswith(f"Cell.{planted}."), different
 
 
+def divergence(new: pathlib.Path, old: pathlib.Path, *flags: object, code: int) -> dict:
+    return json.loads(cli("first-divergence", new, old, "--json", *flags, code=code).stdout)
+
+
+@pytest.mark.parametrize("network", ["lenet", "transformer"])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_healthy_runs_have_no_origin(tree, layers, network: str, task: str) -> None:
+    """Within `--tolerance auto`; what only one side has is said to be not seen."""
+    new, old = tree("mindspore", network, task), tree("pytorch", network, task)
+    found = divergence(new, old, *layers[network], code={"lenet": 0, "transformer": 1}[network])
+    assert "origins" not in found or not found["origins"], found
+    assert int(found["callsCompared"]) >= {"lenet": 21, "transformer": 70}[network]
+    # Without the mapping there is nothing to lay beside each other.
+    assert int(divergence(new, old, code=1).get("callsCompared", 0)) == 0
+
+
+@pytest.mark.parametrize("network,planted,partner", [
+    ("lenet", "fc2", "fc2.Linear"), ("lenet", "conv1", "conv1.Conv2d"),
+    ("transformer", "blocks.1.mlp.up", "layers.1.mlp.up.Linear"),
+    ("transformer", "blocks.0.attention.k", "layers.0.self_attn.k.Linear")])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_first_divergence_names_the_layer(tree, layers, network: str, planted: str, partner: str, task: str) -> None:
+    new, old = tree("mindspore", network, task, "L0", planted), tree("pytorch", network, task)
+    found = divergence(new, old, *layers[network], code=1)
+    (origin,) = found["origins"]
+    assert origin["call"].startswith(f"Cell.{planted}.") and ".forward." in origin["call"], origin
+    assert origin["referenceCall"] == f"Module.{partner}.forward.0"
+    assert origin["fromOutside"] and ".parameters.weight" in origin["row"], origin
+    said = cli("first-divergence", new, old, *layers[network], code=1).stdout
+    assert f"Cell.{planted}." in said.splitlines()[0] and "a weight" in said
+
+
+def test_first_divergence_of_functions(tree) -> None:
+    """-am mindspore at L1: the first function that the wrong weight goes into."""
+    old = tree("pytorch", "transformer", "statistics", "L1")
+    healthy = divergence(tree("mindspore", "transformer", "statistics", "L1"), old, "-am", "mindspore", code=1)
+    assert not healthy.get("origins") and int(healthy["callsCompared"]) > 5, healthy
+    wrong = divergence(tree("mindspore", "transformer", "statistics", "L1", "blocks.0.attention.k"), old, "-am", "mindspore", code=1)
+    (origin,) = wrong["origins"]
+    assert origin["call"] == "Functional.matmul.0.forward", origin
+
+
 @pytest.mark.parametrize("network", ["lenet", "transformer"])
 def test_a_graph_pairs_cells_with_modules(tree, layers, tmp_path: pathlib.Path, network: str) -> None:
     cli("graph_visualize", "-tp", tree("mindspore", network), "-gp", tree("pytorch", network), "-o", tmp_path / "out", *layers[network])
