@@ -245,7 +245,8 @@ class Finder {
       if (IsGradient(*pair.target)) {
         noise = std::max(noise, kGradientNoise * forward_drift_);
       }
-      tolerance = std::max(tolerance, tolerance_.noise_factor * noise);
+      tolerance = std::max(tolerance, tolerance_.noise_factor * noise) *
+                  Cancellation(pair, inputs);
     }
     return tolerance;
   }

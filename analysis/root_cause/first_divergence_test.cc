@@ -133,6 +133,48 @@ TEST_F(OfTwoFrameworksTest, IntegersAreOneTypeAndOtherTypesAreNot) {
               SizeIs(1));
 }
 
+TEST_F(OfTwoFrameworksTest, WhatOnlyOneCountsIsNotCompared) {
+  const std::string target = Mindspore("1", "Int32");
+  const std::string reference = Pytorch("torch.int64");
+  dir_.WriteFile("b/dump.json",
+                 absl::StrReplaceAll(
+                     rankprobe::testing::ReadText(reference + "/dump.json"),
+                     {{R"("Mean":1,"Norm":1)", R"("Mean":null,"Norm":null)"}}));
+  EXPECT_THAT(Diverge(target, reference, Tolerance{1e-6}, Layers()).origins,
+              IsEmpty());
+  EXPECT_THAT(
+      Diverge(Mindspore("2", "Int32"), reference, Tolerance{1e-6}, Layers())
+          .origins,
+      SizeIs(1));
+}
+
+// The gradient of a bias that the result does not depend on is rounding alone.
+TEST_F(OfTwoFrameworksTest, GradientsThatCancelAreJudgedByWhatTheySum) {
+  const auto write = [this](const std::string& place,
+                            const std::string& framework,
+                            const std::string& dtype, const std::string& cell,
+                            const std::string& bias) {
+    const std::string gradient =
+        absl::StrReplaceAll(rankprobe::testing::Tensor(bias), {{"[4]", "[2]"}});
+    dir_.WriteFile(place + "/construct.json",
+                   absl::StrCat("{\"", cell, ".forward.0\":null}"));
+    return Write(place, framework, dtype,
+                 {Call(cell + ".forward.0", "1", "1"),
+                  Call(cell + ".backward.0", "0.01", "0.01"),
+                  absl::StrCat("\"", cell, R"(.parameters_grad.0":{"bias":[)",
+                               gradient, "]}")});
+  };
+  const std::string b =
+      write("b", "pytorch", "torch.float32", "Module.fc1.Linear", "3e-10");
+  const auto origins = [&](const std::string& bias) {
+    return Diverge(write("n", "mindspore", "Float32", "Cell.fc1.Dense", bias),
+                   b, {}, Layers())
+        .origins;
+  };
+  EXPECT_THAT(origins("-5e-10"), IsEmpty());
+  EXPECT_THAT(origins("5e-7"), SizeIs(1));
+}
+
 TEST_F(OfTwoFrameworksTest, WithoutAMappingNothingHasAPartner) {
   const DivergenceReport report = Diverge(Mindspore("1.01"), Pytorch());
   EXPECT_EQ(report.calls_compared, 0);

@@ -68,12 +68,17 @@ bool HasMindsporeDtype(const DumpRow& row) {
   return !row.dtype.empty() && absl::ascii_isupper(row.dtype[0]);
 }
 
+// One of them may have statistics that the other has never: Mean and Norm of
+// integers.
+bool AreOfTwoFrameworks(const DumpRow& n, const DumpRow& b) {
+  return HasMindsporeDtype(n) != HasMindsporeDtype(b);
+}
+
 // Also the integers of two frameworks: the same indices are int32 in one and
 // int64 in the other.
 bool HaveOneDtype(const DumpRow& n, const DumpRow& b) {
   if (AreOneDtype(n.dtype, b.dtype)) return true;
-  return HasMindsporeDtype(n) != HasMindsporeDtype(b) && IsInteger(n.dtype) &&
-         IsInteger(b.dtype);
+  return AreOfTwoFrameworks(n, b) && IsInteger(n.dtype) && IsInteger(b.dtype);
 }
 
 // How far two values of one statistic are apart, relative to `size`.
@@ -109,7 +114,10 @@ std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
     const JsonValue& x = n.stats[i];
     const JsonValue& y = b.stats[i];
     if (x.is_null() && y.is_null()) continue;
-    if ((x.is_null() || y.is_null()) && NotWhole(n, b)) continue;
+    if ((x.is_null() || y.is_null()) &&
+        (NotWhole(n, b) || AreOfTwoFrameworks(n, b))) {
+      continue;
+    }
     double size = scale;
     switch (kStatInfo[i].scale) {
       case DifferenceScale::kElements:
@@ -223,6 +231,25 @@ double AutoTolerance(const DumpRow& output,
     for (const DumpRow* row : operands) length = std::max(length, RowsOf(*row));
   }
   return 4 * epsilon * std::sqrt(length);
+}
+
+double Cancellation(const RowPair& pair,
+                    absl::Span<const DumpRow* const> operands) {
+  if (pair.target->state != RowState::kParametersGrad ||
+      absl::StrContains(pair.target->shape, ',')) {
+    return 1;
+  }
+  const auto norm_of = [](const DumpRow& row) {
+    const JsonValue& norm = row.stats[kNorm];
+    return norm.is_number() && std::isfinite(norm.number) ? norm.number : 0;
+  };
+  double summed = 0;
+  for (const DumpRow* row : operands) {
+    if (absl::StrContains(row->name, ".backward."))
+      summed = std::max(summed, norm_of(*row));
+  }
+  const double sum = std::max(norm_of(*pair.target), norm_of(*pair.reference));
+  return sum > 0 ? std::max(1.0, summed / sum) : 1;
 }
 
 }  // namespace rankprobe::analysis
