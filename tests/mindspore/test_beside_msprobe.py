@@ -39,12 +39,12 @@ def test_training_is_not_changed(scenario, name: str) -> None:
 
 
 def test_statistics_of_bfloat16(scenario) -> None:
-    """Beside what they are: msprobe has none here."""
+    """Beside what they are: msprobe has none here. As bfloat16, like those of PyTorch."""
     step = scenario("bfloat16_L1", "rankprobe") / "dump" / "step0"
     data = json.loads((next(step.iterdir()) / "dump.json").read_text())["data"]
     value = data["Tensor.reshape.0.forward"]["output"][0]
     assert value["dtype"] == "BFloat16" and value["shape"] == [2, 2], value
-    assert (value["Max"], value["Min"], value["Mean"]) == (3, -2, 0.625) and value["Norm"] == pytest.approx(14.25 ** 0.5, rel=1e-5)
+    assert (value["Max"], value["Min"], value["Mean"]) == (3, -2, 0.625) and value["Norm"] == pytest.approx(14.25 ** 0.5, rel=2 ** -8)
 
 
 def test_a_difference_is_found(scenario) -> None:
