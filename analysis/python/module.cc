@@ -158,6 +158,16 @@ absl::StatusOr<Table> CompareTables(Input* files, const std::string& target,
   return table.Take();
 }
 
+absl::StatusOr<DivergenceReport> Diverge(Input* files,
+                                         const std::string& target,
+                                         const std::string& reference,
+                                         const MappingFiles& mappings,
+                                         const Tolerance& tolerance) {
+  RP_ASSIGN_OR_RETURN(const MatchOptions options,
+                      ReadMappings(files->get(), mappings, files->warnings()));
+  return FindDivergence(files->get(), target, reference, options, tolerance);
+}
+
 py::object ToPython(const google::protobuf::Message& message,
                     const google::protobuf::FieldDescriptor& field, int index);
 
@@ -237,17 +247,21 @@ py::dict Compare(const std::string& target, const std::string& reference,
 py::dict FirstDivergence(const std::string& target,
                          const std::string& reference,
                          std::optional<double> tolerance,
-                         const std::string& noise, bool fuzzy, bool force) {
+                         const std::string& noise, bool fuzzy,
+                         const std::optional<std::string>& layers,
+                         const std::string& apis, bool force) {
   Input files(force);
   Tolerance limits;
   limits.fixed = tolerance;
   limits.noise = noise;
-  MatchOptions options;
-  options.fuzzy = fuzzy;
+  MappingFiles mappings;
+  mappings.fuzzy = fuzzy;
+  mappings.layers = layers;
+  mappings.apis = apis;
   absl::StatusOr<DivergenceReport> found;
   {
     const py::gil_scoped_release unlocked;
-    found = FindDivergence(files.get(), target, reference, options, limits);
+    found = Diverge(&files, target, reference, mappings, limits);
   }
   files.Warn();
   return ToDict(ToMessage(OrThrow(std::move(found))));
@@ -351,6 +365,7 @@ PYBIND11_MODULE(_analysis, module) {
   module.def("first_divergence", &FirstDivergence, py::arg("target"),
              py::arg("reference"), py::arg("tolerance") = py::none(),
              py::arg("noise") = "", py::arg("fuzzy") = false,
+             py::arg("layers") = py::none(), py::arg("apis") = "",
              py::arg("force") = false);
   module.def("put_together", &PutTogether, py::arg("target"),
              py::arg("reference"), py::arg("directory"),

@@ -14,6 +14,7 @@
 #include "analysis/calls/comm_links.h"
 #include "analysis/calls/unwritten_tensors.h"
 #include "analysis/compare/compare.h"
+#include "analysis/compare/mapping_files.h"
 #include "analysis/root_cause/row_difference.h"
 #include "common/base/status_macros.h"
 #include "dump_format/statistics.h"
@@ -79,6 +80,7 @@ class Finder {
                                        const std::string& reference) {
     RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(file_system_, target));
     RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(file_system_, reference));
+    RP_RETURN_IF_ERROR(CheckMappings(n, match_));
     std::vector<std::string> unpaired;
     RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(n, b, &unpaired));
     for (const std::string& place : unpaired) {
@@ -153,6 +155,7 @@ class Finder {
     drift_ = forward_drift_ = 0;
     DumpReader::Options open;
     open.notes = true;
+    open.construct = match_.layers.has_value();
     RP_ASSIGN_OR_RETURN(outcome.target,
                         DumpReader::Open(file_system_, n.directory, open));
     RP_ASSIGN_OR_RETURN(outcome.reference,
@@ -160,7 +163,8 @@ class Finder {
     const DumpReader& target = *outcome.target;
     const DumpReader& reference = *outcome.reference;
     drifting_ = !tolerance_.fixed.has_value() &&
-                (target.put_together() || reference.put_together());
+                (target.put_together() || reference.put_together() ||
+                 target.framework() != reference.framework());
     if (target.mode() == DumpMode::kStructure ||
         reference.mode() == DumpMode::kStructure) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -241,7 +245,8 @@ class Finder {
       if (IsGradient(*pair.target)) {
         noise = std::max(noise, kGradientNoise * forward_drift_);
       }
-      tolerance = std::max(tolerance, tolerance_.noise_factor * noise);
+      tolerance = std::max(tolerance, tolerance_.noise_factor * noise) *
+                  Cancellation(pair, inputs);
     }
     return tolerance;
   }
@@ -437,8 +442,9 @@ class Finder {
   std::unique_ptr<DumpReader> noise_;
   std::unique_ptr<EntryComparison> noise_entry_;
   absl::flat_hash_map<std::string, double> noise_of_;
-  // Runs of different layouts add up in different orders from the first call on:
-  // the most that matching rows of this rank differed by counts as noise.
+  // Runs of different layouts or frameworks add up in different orders from the
+  // first call on: the most that matching rows of this rank differed by counts
+  // as noise.
   bool drifting_ = false;
   double drift_ = 0;
   double forward_drift_ = 0;  // without gradients

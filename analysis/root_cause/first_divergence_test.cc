@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "analysis/compare/mapping_files.h"
 #include "analysis/testing/dump_text.h"
 
 namespace rankprobe::analysis {
@@ -19,15 +20,17 @@ using rankprobe::testing::Call;
 using rankprobe::testing::GoldenDump;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class FirstDivergenceTest : public ::testing::Test {
  protected:
   DivergenceReport Diverge(const std::string& target,
                            const std::string& reference,
-                           const Tolerance& tolerance = {}) {
+                           const Tolerance& tolerance = {},
+                           const MatchOptions& match = {}) {
     auto report =
-        FindDivergence(file_system_.get(), target, reference, {}, tolerance);
+        FindDivergence(file_system_.get(), target, reference, match, tolerance);
     EXPECT_TRUE(report.ok()) << report.status();
     return report.ok() ? *std::move(report) : DivergenceReport();
   }
@@ -53,6 +56,158 @@ TEST_F(FirstDivergenceTest, DivergenceNamesTheFirstCall) {
   EXPECT_NEAR(report.origins[0].difference, 0.2, 1e-12);
   EXPECT_EQ(report.calls_differing, 2);
   EXPECT_FALSE(report.unseen.Any());
+}
+
+// A run of MindSpore beside one of PyTorch: layers pair by where they are.
+class OfTwoFrameworksTest : public FirstDivergenceTest {
+ protected:
+  std::string Write(const std::string& place, const std::string& framework,
+                    const std::string& dtype,
+                    const std::vector<std::string>& calls) const {
+    dir_.Write(place, calls);
+    const std::string dump = absl::StrCat(place, "/dump.json");
+    dir_.WriteFile(
+        dump,
+        absl::StrReplaceAll(
+            rankprobe::testing::ReadText(absl::StrCat(dir_.path(), "/", dump)),
+            {{R"("data":)",
+              absl::StrCat(R"("framework":")", framework, R"(","data":)")},
+             {"torch.float32", dtype}}));
+    return absl::StrCat(dir_.path(), "/", place);
+  }
+  std::string Mindspore(const std::string& second,
+                        const std::string& dtype = "Float32") const {
+    dir_.WriteFile("n/construct.json", R"({"Cell.fc1.Dense.forward.0":null,)"
+                                       R"("Cell.head.Dense.forward.0":null})");
+    return Write("n", "mindspore", dtype,
+                 {Call("Cell.fc1.Dense.forward.0", "1", "1.0000002"),
+                  Call("Cell.head.Dense.forward.0", "1.0000002", second)});
+  }
+  std::string Pytorch(const std::string& dtype = "torch.float32") const {
+    dir_.WriteFile("b/construct.json",
+                   R"({"Module.fc1.Linear.forward.0":null,)"
+                   R"("Module.lm_head.Linear.forward.0":null})");
+    return Write("b", "pytorch", dtype,
+                 {Call("Module.fc1.Linear.forward.0", "1", "1"),
+                  Call("Module.lm_head.Linear.forward.0", "1", "1")});
+  }
+  MatchOptions Layers() const {
+    dir_.WriteFile("layers.yaml", "TopLayer: {head: lm_head}");
+    MatchOptions match;
+    match.layers =
+        *ReadLayerRules(file_system_.get(), dir_.path() + "/layers.yaml");
+    return match;
+  }
+};
+
+TEST_F(OfTwoFrameworksTest, TheLayerIsNamed) {
+  const DivergenceReport report =
+      Diverge(Mindspore("1.01"), Pytorch(), {}, Layers());
+  EXPECT_EQ(report.calls_compared, 2);
+  ASSERT_THAT(report.origins, SizeIs(1));
+  EXPECT_EQ(report.origins[0].call, "Cell.head.Dense.forward.0");
+  EXPECT_EQ(report.origins[0].reference_call,
+            "Module.lm_head.Linear.forward.0");
+}
+
+TEST_F(OfTwoFrameworksTest, WhatMatchedSoFarIsNoise) {
+  EXPECT_THAT(Diverge(Mindspore("1.0000005"), Pytorch(), {}, Layers()).origins,
+              IsEmpty());
+  EXPECT_THAT(Diverge(Mindspore("1.000001"), Pytorch(), {}, Layers()).origins,
+              SizeIs(1));
+}
+
+TEST_F(OfTwoFrameworksTest, IntegersAreOneTypeAndOtherTypesAreNot) {
+  const std::string reference = Pytorch("torch.int64");
+  EXPECT_THAT(
+      Diverge(Mindspore("1", "Int32"), reference, Tolerance{1e-6}, Layers())
+          .origins,
+      IsEmpty());
+  EXPECT_THAT(
+      Diverge(Mindspore("1", "Bool"), reference, Tolerance{1e-6}, Layers())
+          .origins,
+      SizeIs(1));
+  EXPECT_THAT(Diverge(Mindspore("1", "torch.int32"), reference, Tolerance{1e-6},
+                      Layers())
+                  .origins,
+              SizeIs(1));
+}
+
+TEST_F(OfTwoFrameworksTest, WhatOnlyOneCountsIsNotCompared) {
+  const std::string target = Mindspore("1", "Int32");
+  const std::string reference = Pytorch("torch.int64");
+  dir_.WriteFile("b/dump.json",
+                 absl::StrReplaceAll(
+                     rankprobe::testing::ReadText(reference + "/dump.json"),
+                     {{R"("Mean":1,"Norm":1)", R"("Mean":null,"Norm":null)"}}));
+  EXPECT_THAT(Diverge(target, reference, Tolerance{1e-6}, Layers()).origins,
+              IsEmpty());
+  EXPECT_THAT(
+      Diverge(Mindspore("2", "Int32"), reference, Tolerance{1e-6}, Layers())
+          .origins,
+      SizeIs(1));
+}
+
+// The gradient of a bias that the result does not depend on is rounding alone.
+TEST_F(OfTwoFrameworksTest, GradientsThatCancelAreJudgedByWhatTheySum) {
+  const auto write = [this](const std::string& place,
+                            const std::string& framework,
+                            const std::string& dtype, const std::string& cell,
+                            const std::string& bias) {
+    const std::string gradient =
+        absl::StrReplaceAll(rankprobe::testing::Tensor(bias), {{"[4]", "[2]"}});
+    dir_.WriteFile(place + "/construct.json",
+                   absl::StrCat("{\"", cell, ".forward.0\":null}"));
+    return Write(place, framework, dtype,
+                 {Call(cell + ".forward.0", "1", "1"),
+                  Call(cell + ".backward.0", "0.01", "0.01"),
+                  absl::StrCat("\"", cell, R"(.parameters_grad.0":{"bias":[)",
+                               gradient, "]}")});
+  };
+  const std::string b =
+      write("b", "pytorch", "torch.float32", "Module.fc1.Linear", "3e-10");
+  const auto origins = [&](const std::string& bias) {
+    return Diverge(write("n", "mindspore", "Float32", "Cell.fc1.Dense", bias),
+                   b, {}, Layers())
+        .origins;
+  };
+  EXPECT_THAT(origins("-5e-10"), IsEmpty());
+  EXPECT_THAT(origins("5e-7"), SizeIs(1));
+}
+
+TEST_F(OfTwoFrameworksTest, WithoutAMappingNothingHasAPartner) {
+  const DivergenceReport report = Diverge(Mindspore("1.01"), Pytorch());
+  EXPECT_EQ(report.calls_compared, 0);
+  EXPECT_EQ(report.unseen.only_in_target, 2);
+}
+
+TEST_F(OfTwoFrameworksTest, LayersNeedTheirConstruction) {
+  const std::string target = Mindspore("1");
+  dir_.WriteFile("c/dump.json", rankprobe::testing::ReadText(
+                                    absl::StrCat(Pytorch(), "/dump.json")));
+  const auto report =
+      FindDivergence(file_system_.get(), target,
+                     absl::StrCat(dir_.path(), "/c"), Layers(), {});
+  EXPECT_TRUE(absl::IsInvalidArgument(report.status())) << report.status();
+  EXPECT_THAT(std::string(report.status().message()),
+              HasSubstr("construct.json"));
+}
+
+TEST_F(OfTwoFrameworksTest, MappingsThatExcludeEachOtherAreRefused) {
+  MappingFiles both;
+  both.layers = "";
+  both.apis = "mindspore";
+  MappingFiles missing;
+  missing.layers = dir_.path() + "/none.yaml";
+  for (const MappingFiles& files : {both, missing}) {
+    std::vector<std::string> warnings;
+    const absl::Status status =
+        ReadMappings(file_system_.get(), files, &warnings).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(files.apis.empty() ? "none.yaml" : "-lm and -dm"));
+  }
 }
 
 TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {

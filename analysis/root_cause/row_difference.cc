@@ -6,14 +6,18 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
 namespace {
 
-double EpsilonOf(absl::string_view dtype) {
+// Of a PyTorch dtype ("torch.float32") or a MindSpore one ("Float32").
+double EpsilonOf(absl::string_view word) {
+  const std::string dtype = absl::AsciiStrToLower(word);
   if (absl::EndsWith(dtype, "bfloat16")) return std::ldexp(1.0, -8);
   if (absl::EndsWith(dtype, "float16")) return std::ldexp(1.0, -11);
   if (absl::EndsWith(dtype, "float32") || absl::EndsWith(dtype, "complex64")) {
@@ -41,6 +45,40 @@ double RowsOf(const DumpRow& row) {
       row.record == nullptr ? nullptr : row.record->Find("shape");
   if (shape == nullptr || shape->items().empty()) return 1;
   return ElementsOf(row) / std::max(1.0, shape->items().back().number);
+}
+
+bool IsInteger(absl::string_view dtype) {
+  switch (ParseDtype(dtype)) {
+    case v1::DTYPE_UINT8:
+    case v1::DTYPE_INT8:
+    case v1::DTYPE_INT16:
+    case v1::DTYPE_INT32:
+    case v1::DTYPE_INT64:
+    case v1::DTYPE_UINT16:
+    case v1::DTYPE_UINT32:
+    case v1::DTYPE_UINT64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// A dtype of MindSpore, whose words begin with a capital letter.
+bool HasMindsporeDtype(const DumpRow& row) {
+  return !row.dtype.empty() && absl::ascii_isupper(row.dtype[0]);
+}
+
+// One of them may have statistics that the other has never: Mean and Norm of
+// integers.
+bool AreOfTwoFrameworks(const DumpRow& n, const DumpRow& b) {
+  return HasMindsporeDtype(n) != HasMindsporeDtype(b);
+}
+
+// Also the integers of two frameworks: the same indices are int32 in one and
+// int64 in the other.
+bool HaveOneDtype(const DumpRow& n, const DumpRow& b) {
+  if (AreOneDtype(n.dtype, b.dtype)) return true;
+  return AreOfTwoFrameworks(n, b) && IsInteger(n.dtype) && IsInteger(b.dtype);
 }
 
 // How far two values of one statistic are apart, relative to `size`.
@@ -76,7 +114,10 @@ std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
     const JsonValue& x = n.stats[i];
     const JsonValue& y = b.stats[i];
     if (x.is_null() && y.is_null()) continue;
-    if ((x.is_null() || y.is_null()) && NotWhole(n, b)) continue;
+    if ((x.is_null() || y.is_null()) &&
+        (NotWhole(n, b) || AreOfTwoFrameworks(n, b))) {
+      continue;
+    }
     double size = scale;
     switch (kStatInfo[i].scale) {
       case DifferenceScale::kElements:
@@ -142,7 +183,7 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
     return n.record == b.record ? 0 : kInfinity;
   }
   if (NotWhole(n, b) && (n.shape != b.shape || n.derived)) return std::nullopt;
-  if (n.dtype != b.dtype || n.shape != b.shape) return kInfinity;
+  if (!HaveOneDtype(n, b) || n.shape != b.shape) return kInfinity;
   if (n.derived) {
     // No tensor: what it says must be the same.
     for (size_t i = 0; i < kUsualStatCount; ++i) {
@@ -190,6 +231,25 @@ double AutoTolerance(const DumpRow& output,
     for (const DumpRow* row : operands) length = std::max(length, RowsOf(*row));
   }
   return 4 * epsilon * std::sqrt(length);
+}
+
+double Cancellation(const RowPair& pair,
+                    absl::Span<const DumpRow* const> operands) {
+  if (pair.target->state != RowState::kParametersGrad ||
+      absl::StrContains(pair.target->shape, ',')) {
+    return 1;
+  }
+  const auto norm_of = [](const DumpRow& row) {
+    const JsonValue& norm = row.stats[kNorm];
+    return norm.is_number() && std::isfinite(norm.number) ? norm.number : 0;
+  };
+  double summed = 0;
+  for (const DumpRow* row : operands) {
+    if (absl::StrContains(row->name, ".backward."))
+      summed = std::max(summed, norm_of(*row));
+  }
+  const double sum = std::max(norm_of(*pair.target), norm_of(*pair.reference));
+  return sum > 0 ? std::max(1.0, summed / sum) : 1;
 }
 
 }  // namespace rankprobe::analysis

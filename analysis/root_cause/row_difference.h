@@ -25,6 +25,13 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode);
 double AutoTolerance(const DumpRow& output,
                      absl::Span<const DumpRow* const> operands);
 
+// The gradient of a bias is a sum over the rows of what came into the backward
+// call: how many times larger the norm of these is than that of their sum, which
+// an error of theirs is so much a larger part of. 1 for other rows, and where
+// nothing cancels.
+double Cancellation(const RowPair& pair,
+                    absl::Span<const DumpRow* const> operands);
+
 }  // namespace rankprobe::analysis
 
 #endif  // RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "analysis/compare/mapping_files.h"
 #include "analysis/root_cause/report_messages.h"
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
@@ -35,7 +36,8 @@ struct DivergenceFlags {
   std::string reference;
   std::string tolerance = "auto";
   std::string noise;
-  bool fuzzy = false;
+  analysis::MappingFiles mappings;
+  std::string layer_mapping;
   bool live = false;
   bool force = false;
   double wait_seconds = 60;
@@ -117,9 +119,7 @@ absl::StatusOr<analysis::Tolerance> ToleranceOf(const DivergenceFlags& flags) {
 absl::StatusOr<analysis::DivergenceReport> Report(
     FileSystem* file_system, const Globals& globals, const std::string& target,
     const std::string& reference, const DivergenceFlags& flags,
-    const analysis::Tolerance& tolerance) {
-  analysis::MatchOptions match;
-  match.fuzzy = flags.fuzzy;
+    const analysis::MatchOptions& match, const analysis::Tolerance& tolerance) {
   RP_ASSIGN_OR_RETURN(const DumpInput n,
                       DumpInput::Open(file_system, globals, target));
   RP_ASSIGN_OR_RETURN(const DumpInput b,
@@ -167,8 +167,8 @@ struct Captured {
 // all runs in progress can reach.
 absl::StatusOr<Captured> CaptureOrigins(
     FileSystem* file_system, const Globals& globals,
-    const DivergenceFlags& flags, analysis::Tolerance tolerance,
-    const analysis::DivergenceReport& report) {
+    const DivergenceFlags& flags, const analysis::MatchOptions& match,
+    analysis::Tolerance tolerance, const analysis::DivergenceReport& report) {
   Captured captured;
   LiveRun target{RunOf(flags.target), {}};
   LiveRun reference{RunOf(flags.reference), {}};
@@ -200,7 +200,7 @@ absl::StatusOr<Captured> CaptureOrigins(
       captured.report,
       Report(file_system, globals, captured.target,
              absl::StrCat("run:", reference.run, "@", captured.step), flags,
-             tolerance));
+             match, tolerance));
   // One step's directory does not say which it is.
   for (Divergence& d : captured.report->origins) d.step = captured.step;
   for (auto& c : captured.report->carried) c.step = captured.step;
@@ -230,11 +230,22 @@ absl::Status FirstDivergence(const Globals& globals,
     return absl::InvalidArgumentError(
         "--rules makes dumps of its own, which have no --live and no --noise");
   }
-  RP_RETURN_IF_ERROR(
-      CheckLayoutFlags(flags.layout, !flags.align.rules.empty() ? "--rules"
-                                     : flags.live               ? "--live"
-                                     : !flags.noise.empty()     ? "--noise"
-                                                                : ""));
+  if (!flags.align.rules.empty() && flags.mappings.layers.has_value()) {
+    return absl::InvalidArgumentError(
+        "--rules makes dumps of its own, which have no --layer_mapping");
+  }
+  RP_RETURN_IF_ERROR(CheckLayoutFlags(
+      flags.layout, !flags.align.rules.empty()          ? "--rules"
+                    : flags.mappings.layers.has_value() ? "--layer_mapping"
+                    : flags.live                        ? "--live"
+                    : !flags.noise.empty()              ? "--noise"
+                                                        : ""));
+  std::vector<std::string> warnings;
+  RP_ASSIGN_OR_RETURN(
+      const analysis::MatchOptions match,
+      analysis::ReadMappings(file_system.get(), flags.mappings, &warnings));
+  for (const std::string& text : warnings)
+    Print(stderr, "rankprobe: warning: %s\n", text);
   RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
   if (flags.live && RunOf(flags.target).empty()) {
     return absl::InvalidArgumentError(
@@ -243,7 +254,7 @@ absl::Status FirstDivergence(const Globals& globals,
   }
   RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
                       Report(file_system.get(), globals, flags.target,
-                             flags.reference, flags, tolerance));
+                             flags.reference, flags, match, tolerance));
   if (!report.origins.empty() || !report.carried.empty() ||
       report.calls_differing > 0 || report.unseen.Any()) {
     *exit_code = kPartial;
@@ -252,8 +263,9 @@ absl::Status FirstDivergence(const Globals& globals,
   Captured captured;
   if (flags.live) {
     std::fflush(stdout);
-    RP_ASSIGN_OR_RETURN(captured, CaptureOrigins(file_system.get(), globals,
-                                                 flags, tolerance, report));
+    RP_ASSIGN_OR_RETURN(captured,
+                        CaptureOrigins(file_system.get(), globals, flags, match,
+                                       tolerance, report));
   }
   if (!globals.json) {
     if (flags.live) PrintCaptured(captured);
@@ -292,8 +304,16 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       "--noise", flags->noise,
       "a dump that repeats the reference one: its distance is "
       "the noise floor");
-  divergence->add_flag("--fuzzy_match", flags->fuzzy,
+  divergence->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                        "-fm: match calls in order, whatever their numbers");
+  divergence->add_option("--api_mapping", flags->mappings.apis,
+                         "-am: yaml of API names, target: reference; "
+                         "\"mindspore\": the table that comes along");
+  CLI::Option* const layers =
+      divergence
+          ->add_option("--layer_mapping", flags->layer_mapping,
+                       "-lm [FILE]: match layers of other names")
+          ->expected(0, 1);
   AddForce(divergence, &flags->force);
   AddAlignFlags(divergence, &flags->align);
   AddLayoutFlags(divergence, &flags->layout);
@@ -304,7 +324,8 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       ->add_option("--wait", flags->wait_seconds,
                    "seconds to wait for that step")
       ->check(NumberWithin(0.1, 3600.0));
-  divergence->callback([command, flags] {
+  divergence->callback([command, flags, layers] {
+    if (layers->count() > 0) flags->mappings.layers = flags->layer_mapping;
     command->run = [flags](const Globals& g, int* code) {
       return FirstDivergence(g, *flags, code);
     };

@@ -16,10 +16,11 @@ make_venv() {
   rm -rf "$dir"
   python3.11 -m venv "$dir"
   local requirement
+  printf '%s\n' "$@" >"$dir/constraints.txt"
   # One at a time and in order: a pinned torch must be there before anything
-  # that would pull in another.
+  # that would pull in another. What comes later moves nothing of the list.
   for requirement in "$@"; do
-    "$dir/bin/python" -m pip install -q --no-input "$requirement"
+    "$dir/bin/python" -m pip install -q --no-input -c "$dir/constraints.txt" "$requirement"
   done
   echo "$*" >"$stamp"
 }

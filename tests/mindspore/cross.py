@@ -220,6 +220,9 @@ def main() -> None:
     os.makedirs(directory, exist_ok=True)
     config: dict[str, Any] = {"task": task, "dump_path": os.path.join(directory, "dump"), "rank": [], "step": [], "level": level,
                               task: {}}
+    if level == "L1":
+        # A function of PyTorch that is several nodes has the gradient of its last: no partner of MindSpore's.
+        config[task] = {"data_mode": ["forward"]}
     path = os.path.join(directory, "config.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file)

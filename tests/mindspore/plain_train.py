@@ -2,11 +2,12 @@
 """A training that knows nothing of rankprobe: plain_train.py STEPS [FILE [BAD]]
 
 Once FILE is given it goes on past STEPS until FILE is there, a step each 50 ms at
-most. In step BAD a sample is divided by zero.
+most. In step BAD a sample is divided by zero. Each step is a line: its loss and all parameters, bit for bit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
@@ -43,6 +44,8 @@ while step < steps or (last and not os.path.exists(last) and step < 4000):
     scale = Tensor(0.0 if step == bad else 1.0, ms.float32)
     loss, gradients = gradient_of(ops.div(x, scale), y)
     optimizer(gradients)
+    digest = hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in net.get_parameters())).hexdigest()
+    print("STEP", step, float(loss.asnumpy()).hex(), digest, flush=True)
     step += 1
     if last:
         time.sleep(0.05)

@@ -24,7 +24,10 @@ ms.set_device("CPU")
 def replace_missing_kernel() -> None:
     """mint.norm, which msprobe computes Norm with, has no kernel on the CPU."""
     def norm(tensor: Any, *_: Any, **__: Any) -> Any:
-        return ops.sqrt(ops.square(tensor).sum())
+        if tensor.dtype in (ms.float16, ms.float32, ms.float64):
+            return ops.sqrt(ops.square(tensor).sum())
+        # Nor have Square and ReduceSum one for every type.
+        return Tensor(np.float32(np.linalg.norm(np.abs(tensor.asnumpy().astype(np.complex64)))))
 
     mint.norm = norm
 
@@ -232,7 +235,7 @@ def dtypes(run: Run) -> None:
     values = np.random.RandomState(6).randn(3, 4)
 
     def body() -> None:
-        for kind in (ms.float16, ms.float32, ms.float64, ms.int8, ms.uint8, ms.int16, ms.int32, ms.int64, ms.bool_, ms.bfloat16):
+        for kind in (ms.float16, ms.float32, ms.float64, ms.int8, ms.uint8, ms.int16, ms.int32, ms.int64, ms.bool_):
             ops.stop_gradient(Tensor(values * 3, ms.float32).astype(kind).reshape((4, 3)))
         ops.abs(Tensor(np.array([-3], np.int32)))
         ops.abs(Tensor(-2.5, ms.float32))
@@ -243,6 +246,11 @@ def dtypes(run: Run) -> None:
         ops.transpose(Tensor(values, ms.float32), (1, 0)).expand_dims(0)
 
     run.step(None, body)
+
+
+def bfloat16(run: Run) -> None:
+    x = Tensor(np.array([1, -2, 3, 0.5], np.float32))
+    run.step(None, lambda: ops.stop_gradient(x.astype(ms.bfloat16).reshape((2, 2))).astype(ms.float32).sum())
 
 
 def inference(run: Run) -> None:
@@ -324,6 +332,7 @@ SCENARIOS: dict[str, tuple[Callable[[Run], None], dict]] = {
     "mint_L1": (mint_functions, {"level": "L1"}),
     "tensor_methods_L1": (tensor_methods, {"level": "L1"}),
     "dtypes_L1": (dtypes, {"level": "L1"}),
+    "bfloat16_L1": (bfloat16, {"level": "L1"}),
     "inference_mix": (inference, {}),
     "debug": (saved, {"level": "debug"}),
     "ranked": (ranked, {"level": "L0"}),

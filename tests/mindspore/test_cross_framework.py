@@ -55,7 +55,7 @@ def test_equal_networks_are_equal(tree, layers, tmp_path: pathlib.Path, network:
     rows = compared(table(tmp_path / "out"))
     outputs = [row for row in rows if ".forward." in row["NPU Name"] and ".output." in row["NPU Name"]]
     cells = {row["NPU Name"].partition(".forward.")[0] for row in outputs}
-    assert len(cells) == {"lenet": 7, "transformer": 24}[network], sorted(cells)
+    assert len(cells) == {"lenet": 7, "transformer": 25}[network], sorted(cells)
     assert all(row["NPU Name"].startswith("Cell.") and row["Bench Name"].startswith("Module.") for row in rows)
     for row in outputs:
         if task == "tensor":
@@ -91,6 +91,51 @@ def test_a_planted_weight_is_named_at_its_layer(tree, layers, tmp_path: pathlib.
     assert different and different[0].startswith(f"Cell.{planted}."), different
 
 
+def divergence(new: pathlib.Path, old: pathlib.Path, *flags: object, code: int) -> dict:
+    return json.loads(cli("first-divergence", new, old, "--json", *flags, code=code).stdout)
+
+
+@pytest.mark.parametrize("network", ["lenet", "transformer"])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_healthy_runs_have_no_origin(tree, layers, network: str, task: str) -> None:
+    """Within `--tolerance auto`; what only one side has is said to be not seen."""
+    new, old = tree("mindspore", network, task), tree("pytorch", network, task)
+    found = divergence(new, old, *layers[network], code=1)
+    assert not found["origins"] and int(found["calls_differing"]) == 0, found
+    assert int(found["calls_compared"]) == {"lenet": 19, "transformer": 69}[network]
+    # The first cell has no gradient of its input: a null in one, nothing in the other.
+    first = {"lenet": "conv1.Conv2d", "transformer": "embedding.Embedding"}[network]
+    assert found["unseen"]["examples"] == [f"Cell.{first}.backward.0.output.0 has no partner"], found["unseen"]
+    # Without the mapping there is nothing to lay beside each other.
+    assert int(divergence(new, old, code=1)["calls_compared"]) == 0
+
+
+@pytest.mark.parametrize("network,planted,partner", [
+    ("lenet", "fc2", "fc2.Linear"), ("lenet", "conv1", "conv1.Conv2d"),
+    ("transformer", "blocks.1.mlp.up", "layers.1.mlp.up.Linear"),
+    ("transformer", "blocks.0.attention.k", "layers.0.self_attn.k.Linear")])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_first_divergence_names_the_layer(tree, layers, network: str, planted: str, partner: str, task: str) -> None:
+    new, old = tree("mindspore", network, task, "L0", planted), tree("pytorch", network, task)
+    found = divergence(new, old, *layers[network], code=1)
+    (origin,) = found["origins"]
+    assert origin["call"].startswith(f"Cell.{planted}.") and ".forward." in origin["call"], origin
+    assert origin["reference_call"] == f"Module.{partner}.forward.0"
+    assert origin["from_outside"] and ".parameters.weight" in origin["row"], origin
+    said = cli("first-divergence", new, old, *layers[network], code=1).stdout
+    assert f"Cell.{planted}." in said.splitlines()[0] and "a weight" in said
+
+
+def test_first_divergence_of_functions(tree) -> None:
+    """-am mindspore at L1: the first function that the wrong weight goes into."""
+    old = tree("pytorch", "transformer", "statistics", "L1")
+    healthy = divergence(tree("mindspore", "transformer", "statistics", "L1"), old, "-am", "mindspore", code=1)
+    assert not healthy["origins"] and int(healthy["calls_compared"]) > 5, healthy
+    wrong = divergence(tree("mindspore", "transformer", "statistics", "L1", "blocks.0.attention.k"), old, "-am", "mindspore", code=1)
+    (origin,) = wrong["origins"]
+    assert origin["call"] == "Functional.matmul.0.forward", origin
+
+
 @pytest.mark.parametrize("network", ["lenet", "transformer"])
 def test_a_graph_pairs_cells_with_modules(tree, layers, tmp_path: pathlib.Path, network: str) -> None:
     cli("graph_visualize", "-tp", tree("mindspore", network), "-gp", tree("pytorch", network), "-o", tmp_path / "out", *layers[network])
@@ -98,7 +143,7 @@ def test_a_graph_pairs_cells_with_modules(tree, layers, tmp_path: pathlib.Path, 
         links = {name: json.loads(link)[-1:] for name, link in db.execute(
             "select node_name, matched_node_link from tb_nodes where data_source = 'NPU'")}
     cells = [name for name in links if name.startswith("Cell.") and ".forward." in name]
-    assert len(cells) >= {"lenet": 7, "transformer": 24}[network]
+    assert len(cells) >= {"lenet": 7, "transformer": 25}[network]
     assert all(links[name] and links[name][0].startswith("Module.") for name in cells), links
 
 

@@ -140,6 +140,14 @@ def test_bad_mappings_and_flags(tmp_path):
     assert "none.yaml" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-lm", tmp_path / "none.yaml")
     assert "none.yaml" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-am", tmp_path / "none.yaml")
     assert "-lm and -dm" in refused(out, "compare", "-tp", PLANTED, "-gp", CNN, "-lm", "-fm")
+    for flags, said in ((["-lm", tmp_path / "none.yaml"], "none.yaml"), (["-am", tmp_path / "none.yaml"], "none.yaml"),
+                        (["-am", tmp_path / "deep.yaml"], "deep.yaml: "), (["-lm", "-fm"], "-lm and -dm"),
+                        (["-am", "mindspore", "-lm"], "-lm and -dm"), (["-lm", "--rules", "vllm-llama"], "--layer_mapping"),
+                        (["-lm", "--layout", "auto"], "--layer_mapping")):
+        done = cli("first-divergence", PLANTED, CNN, *flags, code=2)
+        assert done.stderr.count("\n") == 1 and done.stdout == "" and said in done.stderr, (flags, done)
+    done = cli("first-divergence", CNN, CNN, "-lm", tmp_path / "list.yaml")
+    assert "list.yaml: " in done.stderr and "not applied" in done.stderr
     for words in (["compare", "-tp", PLANTED, "-gp", CNN, "--nonsense"], ["graph_visualize", "-gp", CNN],
                   ["graph_visualize", "-tp", CNN, "-lm"]):
         refused(out, *words)

@@ -8,3 +8,6 @@ make_venv "$RANKPROBE_ROOT/build/venv-mindspore" 'numpy<2' 'pandas<2.3' 'ml_dtyp
 build rankprobed rankprobe rankprobe_native rankprobe_analysis_native
 PYTHONPATH=$RANKPROBE_BUILD_DIR/python RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR \
   run_pytest "$RANKPROBE_ROOT/build/venv-mindspore/bin/python" "$RANKPROBE_ROOT/tests/mindspore"
+# Skipped where there is no MindSpore.
+PYTHONPATH=$RANKPROBE_BUILD_DIR/python RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR \
+  run_pytest "$RANKPROBE_ROOT/build/venv-mindspore/bin/python" "$RANKPROBE_ROOT/tests/python/test_signals.py" -k mindspores

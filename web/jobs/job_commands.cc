@@ -60,6 +60,8 @@ constexpr JobOption kDivergence[] = {
     {"tolerance", kText},
     {"noise", kDump},
     {"fuzzy_match", kFlag},
+    {"api_mapping", kFile},
+    {"layer_mapping", kFlagOrFile},
     {"rules", kWordOrFile},
     {"request", kText},
     {"reference_request", kText},

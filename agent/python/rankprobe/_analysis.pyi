@@ -12,8 +12,9 @@ def compare(target: str, reference: str, fuzzy: bool = ..., layers: str | None =
     cells, data: a file, "" for none, or pairs of target name and reference name."""
 
 def first_divergence(target: str, reference: str, tolerance: float | None = ..., noise: str = ...,
-                     fuzzy: bool = ..., force: bool = ...) -> dict[str, Any]:
-    """The fields of rankprobe.v1.DivergenceReport by name."""
+                     fuzzy: bool = ..., layers: str | None = ..., apis: str = ...,
+                     force: bool = ...) -> dict[str, Any]:
+    """The fields of rankprobe.v1.DivergenceReport by name. layers, apis: as in compare()."""
 
 def put_together(target: str, reference: str, directory: str, split_batch: bool = ..., layout: str = ...,
                  force: bool = ...) -> list[str]:

@@ -44,6 +44,10 @@ def _names(mapping: Path | Mapping[str, str] | None) -> str | list[tuple[str, st
     return list(mapping.items()) if isinstance(mapping, Mapping) else os.fspath(mapping)
 
 
+def _layers(mapping: Path | bool) -> str | None:
+    return None if mapping is False else "" if mapping is True else os.fspath(mapping)
+
+
 def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping: Path | bool = False,
             api_mapping: Path | None = None, cell_mapping: Path | Mapping[str, str] | None = None,
             data_mapping: Path | Mapping[str, str] | None = None, force: bool = False) -> dict[str, list[str]]:
@@ -54,8 +58,7 @@ def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping
     (-am) renames APIs; `cell_mapping` (-cm) renames modules, `data_mapping` (-dm) pairs whole rows. The last two may be
     given as a dict, target name to reference name. A layer or data mapping excludes the others and `fuzzy`.
     """
-    layers = None if layer_mapping is False else "" if layer_mapping is True else os.fspath(layer_mapping)
-    return _analysis.compare(os.fspath(target), os.fspath(reference), fuzzy, layers, _names(cell_mapping),
+    return _analysis.compare(os.fspath(target), os.fspath(reference), fuzzy, _layers(layer_mapping), _names(cell_mapping),
                              _names(data_mapping), "" if api_mapping is None else os.fspath(api_mapping), force)
 
 
@@ -71,10 +74,14 @@ def to_numbers(column: Sequence[str]) -> list[float]:
 
 
 def first_divergence(target: Path, reference: Path, *, tolerance: float | None = None, noise: Path = "",
-                     fuzzy: bool = False, force: bool = False) -> dict[str, Any]:
-    """Where the target began to differ, and what could not be seen. `tolerance` None: from dtype and sum lengths."""
+                     fuzzy: bool = False, layer_mapping: Path | bool = False, api_mapping: Path | None = None,
+                     force: bool = False) -> dict[str, Any]:
+    """Where the target began to differ, and what could not be seen. `tolerance` None: from dtype and sum lengths.
+
+    `layer_mapping` and `api_mapping`: as in compare().
+    """
     return _analysis.first_divergence(os.fspath(target), os.fspath(reference), tolerance, os.fspath(noise), fuzzy,
-                                      force)
+                                      _layers(layer_mapping), "" if api_mapping is None else os.fspath(api_mapping), force)
 
 
 def put_together(target: Path, reference: Path, directory: Path, *, split_batch: bool = False,
