@@ -53,13 +53,12 @@ const v1::RequestRows* FindRows(const v1::StepRequests& batch,
 absl::flat_hash_set<const v1::TensorSummary*> WeightsOf(
     const v1::CallPhase& call) {
   absl::flat_hash_set<const v1::TensorSummary*> out;
-  ForEachPlacedTensor(call,
-                      [&](TensorPlace place, const v1::TensorSummary& tensor) {
-                        if (tensor.parameter() ||
-                            place.section == CallSection::kParameters ||
-                            place.section == CallSection::kGradients)
-                          out.insert(&tensor);
-                      });
+  ForEachPlacedTensor(
+      call, [&](TensorPlace place, const v1::TensorSummary& tensor) {
+        if (tensor.parameter() || place.section == CallSection::kParameters ||
+            place.section == CallSection::kGradients)
+          out.insert(&tensor);
+      });
   return out;
 }
 
