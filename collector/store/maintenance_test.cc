@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -94,6 +95,28 @@ class MaintenanceTest : public testing::TempDirTest {
   }
   void Quiet() { clock_.Advance(absl::Hours(1)); }
 };
+
+TEST_F(MaintenanceTest, ARunIsCountedByRanksAndStepsThatAreThere) {
+  std::unique_ptr<Store> store = Open();
+  // Rank 0 was started twice, and the second life recorded step 2 again.
+  for (const auto& [rank, incarnation, step] :
+       {std::tuple(0, 1, 1), std::tuple(0, 1, 2), std::tuple(0, 2, 2),
+        std::tuple(3, 3, 9)}) {
+    Frames frames(MakeIdentity("run", rank, incarnation));
+    AddStep(&frames, step, {});
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  v1::RunInfo run = (*store->ListRuns())[0];
+  EXPECT_EQ(run.ranks(), 2u);
+  EXPECT_EQ(run.steps(), 3u);
+  const uint64_t records = run.records();
+  Quiet();
+  ASSERT_TRUE(store->Delete({"run", std::set<int64_t>{9}, {}}).ok());
+  run = (*store->ListRuns())[0];
+  EXPECT_EQ(run.ranks(), 1u);
+  EXPECT_EQ(run.steps(), 2u);
+  EXPECT_EQ(run.records(), records / 4 * 3);
+}
 
 TEST_F(MaintenanceTest, DeletingStepsFreesOnlyWhatNobodyElseRefersTo) {
   const std::string shared = RandomBytes(1, 300000),

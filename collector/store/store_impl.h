@@ -186,6 +186,8 @@ class StoreImpl : public Store, private StoreHooks {
  private:
   Index* index() override { return index_.get(); }
   PayloadStore* payloads() override { return payloads_.get(); }
+  // Ranks, steps and records of the run.
+  absl::Status CountSteps(uint32_t run, v1::RunInfo* info);
   absl::Status Exclusive(const std::function<absl::Status()>& fn) override;
   void ForgetPayload(const std::string& payload_key) override;
   void ForgetPartials(const std::string& prefix) override;

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/step_counts.h"
@@ -60,6 +62,12 @@ class StepReader {
   }
 
   size_t size() const { return out_.size(); }
+  // Of the last that was added.
+  v1::StepInfo TakeLast() {
+    v1::StepInfo last = std::move(out_.back());
+    out_.pop_back();
+    return last;
+  }
   std::vector<v1::StepInfo> TakeSorted() {
     std::stable_sort(
         out_.begin(), out_.end(),
@@ -186,25 +194,39 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
     info.set_updated_unix_ns(row.updated_unix_ns());
     info.set_stored_payload_bytes(row.stored_payload_bytes());
     info.set_offered_payload_bytes(row.offered_payload_bytes());
-    std::set<std::string> processes;
-    std::set<int64_t> steps;
-    uint64_t records = 0;
-    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> step_infos,
-                        ListSteps(name));
-    for (const v1::StepInfo& step : step_infos) {
-      if (step.deleted()) continue;
-      processes.insert(
-          step.has_rank() ? absl::StrCat("rank", step.rank())
-                          : absl::StrCat("proc", step.pid(), "@", step.host()));
-      steps.insert(step.step());
-      records += step.records();
-    }
-    info.set_ranks(processes.size());
-    info.set_steps(steps.size());
-    // What is here now; the row counts what was ever committed.
-    info.set_records(records);
+    RP_RETURN_IF_ERROR(CountSteps(row.id(), &info));
   }
   return out;
+}
+
+// What is here now; the run's row counts what was ever committed.
+absl::Status StoreImpl::CountSteps(uint32_t run, v1::RunInfo* info) {
+  StepReader reader(index_.get(), run);
+  absl::flat_hash_map<uint64_t, v1::StepInfo> incarnations;
+  absl::flat_hash_set<int64_t> steps;
+  uint64_t records = 0;
+  // A run has as many of them as ranks times steps: one is in memory at a time.
+  RP_RETURN_IF_ERROR(index_->Scan(
+      keys::StepPrefix(run),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        RP_RETURN_IF_ERROR(reader.Add(key, value));
+        v1::StepInfo step = reader.TakeLast();
+        if (step.deleted()) return absl::OkStatus();
+        steps.insert(step.step());
+        records += step.records();
+        incarnations.try_emplace(step.incarnation(), std::move(step));
+        return absl::OkStatus();
+      }));
+  std::set<std::string> processes;
+  for (const auto& [incarnation, step] : incarnations) {
+    processes.insert(step.has_rank()
+                         ? absl::StrCat("rank", step.rank())
+                         : absl::StrCat("proc", step.pid(), "@", step.host()));
+  }
+  info->set_ranks(processes.size());
+  info->set_steps(steps.size());
+  info->set_records(records);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<v1::StepInfo>> StoreImpl::ListSteps(
