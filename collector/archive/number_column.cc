@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <cmath>
+#include <limits>
 
 #include "common/base/little_endian.h"
 
@@ -21,13 +23,13 @@ size_t IndexBytes(size_t count, size_t high_bytes) {
   return (count * IndexBits(high_bytes) + 7) / 8;
 }
 
-void AppendLowBytes(uint64_t number, size_t width, std::string* out) {
-  char bytes[sizeof(number)];
-  PutLittleEndian(number, bytes);
-  out->append(bytes, width);
-}
-
 }  // namespace
+
+bool FitsFloat(double value) {
+  if (!std::isfinite(value)) return true;
+  return std::abs(value) <= std::numeric_limits<float>::max() &&
+         static_cast<double>(static_cast<float>(value)) == value;
+}
 
 bool AppendNumbers(absl::Span<const uint64_t> numbers, size_t width,
                    std::string* out) {
@@ -41,7 +43,8 @@ bool AppendNumbers(absl::Span<const uint64_t> numbers, size_t width,
       distinct <= kMaxHighBytes &&
       1 + distinct + IndexBytes(numbers.size(), distinct) < numbers.size();
   if (!packed) {
-    for (const uint64_t number : numbers) AppendLowBytes(number, width, out);
+    for (const uint64_t number : numbers)
+      AppendLittleEndian(number, width, out);
     return false;
   }
   out->push_back(static_cast<char>(distinct));
@@ -61,7 +64,8 @@ bool AppendNumbers(absl::Span<const uint64_t> numbers, size_t width,
                              index << (i * bits % 8));
   }
   out->append(indexes);
-  for (const uint64_t number : numbers) AppendLowBytes(number, width - 1, out);
+  for (const uint64_t number : numbers)
+    AppendLittleEndian(number, width - 1, out);
   return true;
 }
 

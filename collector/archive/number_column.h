@@ -6,6 +6,7 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,8 +14,22 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/little_endian.h"
 
 namespace rankprobe {
+
+// A float32 holds it and loses nothing, or it is not finite.
+bool FitsFloat(double value);
+
+// As a number of `width` bytes, 4 or 8, which it fits into; and back.
+inline uint64_t FloatBits(double value, size_t width) {
+  return width == 4 ? std::bit_cast<uint32_t>(static_cast<float>(value))
+                    : std::bit_cast<uint64_t>(value);
+}
+inline double FloatOf(uint64_t bits, size_t width) {
+  return width == 4 ? std::bit_cast<float>(static_cast<uint32_t>(bits))
+                    : std::bit_cast<double>(bits);
+}
 
 // `width`: 4 or 8. True: packed, which is done where it is shorter.
 bool AppendNumbers(absl::Span<const uint64_t> numbers, size_t width,
@@ -48,10 +63,7 @@ class NumberColumn {
            ((1u << index_bits_) - 1);
   }
   uint64_t Low(size_t at, size_t width) const {
-    uint64_t bits = 0;
-    for (size_t i = 0; i < width; ++i)
-      bits |= uint64_t{static_cast<unsigned char>(numbers_[at + i])} << (8 * i);
-    return bits;
+    return GetLittleEndian({numbers_ + at, width});
   }
 
   size_t count_ = 0, width_ = 0, index_bits_ = 0;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/rollup_block.h"
 
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <optional>
 
 #include "absl/numeric/bits.h"
@@ -17,12 +14,6 @@ static_assert(kMax == 0 && kMin == 1 && kMean == 2 && kNorm == 3 &&
               kNanCount == 4 && kInfCount == 5 && kZeroCount == 6 && kStd == 7);
 constexpr uint8_t kWideColumn = 0x80, kPackedBlockColumn = 0x40;
 constexpr size_t kColumnHead = 1 + 8;
-
-bool FitsFloat(double value) {
-  if (!std::isfinite(value)) return true;
-  if (std::abs(value) > std::numeric_limits<float>::max()) return false;
-  return static_cast<double>(static_cast<float>(value)) == value;
-}
 
 absl::Status EndsEarly() {
   return absl::DataLossError("a block of a rollup ends early");
@@ -43,18 +34,17 @@ std::string RollupBlockWriter::Encode() const {
     bool wide = false;
     for (uint64_t left = column.present; left != 0; left &= left - 1)
       wide = wide || !FitsFloat(column.values[absl::countr_zero(left)]);
+    const size_t width = wide ? 8 : 4;
     std::array<uint64_t, kRollupBlockValues> numbers{};
     size_t count = 0;
     for (uint64_t left = column.present; left != 0; left &= left - 1) {
-      const double value = column.values[absl::countr_zero(left)];
       numbers[count++] =
-          wide ? std::bit_cast<uint64_t>(value)
-               : std::bit_cast<uint32_t>(static_cast<float>(value));
+          FloatBits(column.values[absl::countr_zero(left)], width);
     }
     const size_t kind = out.size();
     out.push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
     AppendLittleEndian(column.present, &out);
-    if (AppendNumbers({numbers.data(), count}, wide ? 8 : 4, &out))
+    if (AppendNumbers({numbers.data(), count}, width, &out))
       out[kind] = static_cast<char>(out[kind] | kPackedBlockColumn);
   }
   return out;
@@ -67,17 +57,17 @@ absl::StatusOr<RollupColumn> RollupColumn::Find(absl::string_view block,
     if (block.size() < kColumnHead) return EndsEarly();
     const auto kind = static_cast<uint8_t>(block[0]);
     const uint64_t present = GetLittleEndian(block.substr(1, 8));
-    const bool wide = (kind & kWideColumn) != 0;
+    const size_t width = (kind & kWideColumn) != 0 ? 8 : 4;
     block.remove_prefix(kColumnHead);
-    const std::optional<NumberColumn> numbers = NumberColumn::Take(
-        static_cast<size_t>(absl::popcount(present)), wide ? 8 : 4,
-        (kind & kPackedBlockColumn) != 0, &block);
+    const std::optional<NumberColumn> numbers =
+        NumberColumn::Take(static_cast<size_t>(absl::popcount(present)), width,
+                           (kind & kPackedBlockColumn) != 0, &block);
     if (!numbers.has_value()) return EndsEarly();
     if ((kind & ~(kWideColumn | kPackedBlockColumn)) != stat) continue;
     if (!numbers->IsSound())
       return absl::DataLossError("a block of a rollup cannot be read");
     out.present_ = present;
-    out.wide_ = wide;
+    out.width_ = width;
     out.numbers_ = *numbers;
     return out;
   }
@@ -88,8 +78,7 @@ double RollupColumn::At(uint32_t slot) const {
   const uint64_t below = (uint64_t{1} << slot) - 1;
   const uint64_t bits =
       numbers_.At(static_cast<size_t>(absl::popcount(present_ & below)));
-  return wide_ ? std::bit_cast<double>(bits)
-               : std::bit_cast<float>(static_cast<uint32_t>(bits));
+  return FloatOf(bits, width_);
 }
 
 }  // namespace rankprobe

@@ -45,7 +45,7 @@ class RollupColumn {
 
  private:
   uint64_t present_ = 0;
-  bool wide_ = false;
+  size_t width_ = 0;
   NumberColumn numbers_;
 };
 

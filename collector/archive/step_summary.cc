@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "absl/numeric/bits.h"
@@ -43,24 +42,6 @@ bool IsNumberField(size_t field) {
   return field == kNormValue || field == kMaxValue || field == kMinValue;
 }
 
-bool IsFloat(double value) {
-  if (!std::isfinite(value)) return true;
-  return std::abs(value) <= std::numeric_limits<float>::max() &&
-         static_cast<double>(static_cast<float>(value)) == value;
-}
-
-void AppendNumberOf(double value, size_t width, std::string* out) {
-  const auto number = static_cast<uint64_t>(value);
-  char bytes[sizeof(number)];
-  PutLittleEndian(number, bytes);
-  out->append(bytes, width);
-}
-
-uint64_t FloatBits(double value, size_t width) {
-  return width == 4 ? std::bit_cast<uint32_t>(static_cast<float>(value))
-                    : std::bit_cast<uint64_t>(value);
-}
-
 // Equal bit by bit: a NaN equals itself, 0 is not -0.
 bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
@@ -73,7 +54,7 @@ void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,
   for (size_t i = 0; i < count; ++i) {
     constant = constant && SameBits(values[i], values[0]);
     zero = zero && SameBits(values[i], 0);
-    narrow = narrow && IsFloat(values[i]);
+    narrow = narrow && FitsFloat(values[i]);
     if (values[i] > largest) largest = values[i];
   }
   if (zero) return;
@@ -89,7 +70,8 @@ void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,
                                    (floating ? kFloatColumn : 0)));
   const size_t said = constant ? 1 : count;
   if (!floating) {
-    for (size_t i = 0; i < said; ++i) AppendNumberOf(values[i], width, out);
+    for (size_t i = 0; i < said; ++i)
+      AppendLittleEndian(static_cast<uint64_t>(values[i]), width, out);
     return;
   }
   std::array<uint64_t, kTileSlots> numbers{};
@@ -101,7 +83,7 @@ void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,
 // `all`: how many there would be if each of the values had one.
 v1::StepExtreme ExtremeRow(const StepExtreme& from, uint64_t all) {
   v1::StepExtreme row;
-  if (IsFloat(from.value)) {
+  if (FitsFloat(from.value)) {
     row.set_value_f(static_cast<float>(from.value));
   } else {
     row.set_value(from.value);
@@ -286,9 +268,7 @@ double SummaryTileView::At(size_t field, size_t index) const {
     return static_cast<double>(
         GetLittleEndian({column.data + index * column.width, column.width}));
   }
-  const uint64_t bits = column.numbers.At(index);
-  if (column.width == 8) return std::bit_cast<double>(bits);
-  return std::bit_cast<float>(static_cast<uint32_t>(bits));
+  return FloatOf(column.numbers.At(index), column.width);
 }
 
 template <typename Visit>

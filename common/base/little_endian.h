@@ -27,6 +27,13 @@ void AppendLittleEndian(Bits bits, std::string* out) {
   out->append(bytes, sizeof(bytes));
 }
 
+// The lowest `width` bytes, at most 8.
+inline void AppendLittleEndian(uint64_t bits, size_t width, std::string* out) {
+  char bytes[sizeof(bits)];
+  PutLittleEndian(bits, bytes);
+  out->append(bytes, width);
+}
+
 // The number in the first 8 of `bytes`, or in all where they are fewer.
 inline uint64_t GetLittleEndian(absl::string_view bytes) {
   uint64_t bits = 0;
