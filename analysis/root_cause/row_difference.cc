@@ -48,19 +48,7 @@ double RowsOf(const DumpRow& row) {
 }
 
 bool IsInteger(absl::string_view dtype) {
-  switch (ParseDtype(dtype)) {
-    case v1::DTYPE_UINT8:
-    case v1::DTYPE_INT8:
-    case v1::DTYPE_INT16:
-    case v1::DTYPE_INT32:
-    case v1::DTYPE_INT64:
-    case v1::DTYPE_UINT16:
-    case v1::DTYPE_UINT32:
-    case v1::DTYPE_UINT64:
-      return true;
-    default:
-      return false;
-  }
+  return FamilyOf(ParseDtype(dtype)) == Family::kInt;
 }
 
 // A dtype of MindSpore, whose words begin with a capital letter.

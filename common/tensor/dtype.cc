@@ -52,6 +52,32 @@ const Row* Find(v1::DType dtype) {
 
 }  // namespace
 
+Family FamilyOf(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_FLOAT64:
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
+      return Family::kFloat;
+    case v1::DTYPE_UINT8:
+    case v1::DTYPE_INT8:
+    case v1::DTYPE_INT16:
+    case v1::DTYPE_INT32:
+    case v1::DTYPE_INT64:
+    case v1::DTYPE_UINT16:
+    case v1::DTYPE_UINT32:
+    case v1::DTYPE_UINT64:
+      return Family::kInt;
+    case v1::DTYPE_BOOL:
+      return Family::kBool;
+    case v1::DTYPE_COMPLEX64:
+    case v1::DTYPE_COMPLEX128:
+      return Family::kComplex;
+    default:
+      return Family::kNone;
+  }
+}
+
 size_t ElementSize(v1::DType dtype) {
   const Row* row = Find(dtype);
   return row == nullptr ? 0 : row->size;

@@ -10,6 +10,11 @@
 
 namespace rankprobe {
 
+enum class Family { kFloat, kInt, kBool, kComplex, kNone };
+
+// kNone: a dtype without statistics.
+Family FamilyOf(v1::DType dtype);
+
 // Bytes per element; 0 for DTYPE_UNSPECIFIED.
 size_t ElementSize(v1::DType dtype);
 

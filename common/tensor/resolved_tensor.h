@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "common/tensor/statistics_rules.h"
+#include "common/tensor/dtype.h"
 #include "common/tensor/strided_layout.h"
 #include "common/tensor/summary.h"
 #include "common/tensor/tensor_view.h"

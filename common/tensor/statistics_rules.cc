@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "common/tensor/dtype.h"
 #include "common/tensor/summary.h"
 
 namespace rankprobe {
@@ -26,32 +27,6 @@ double RoundToFormat(double v, int digits, double max_finite, double quantum) {
 }
 
 }  // namespace
-
-Family FamilyOf(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FLOAT32:
-    case v1::DTYPE_FLOAT64:
-    case v1::DTYPE_FLOAT16:
-    case v1::DTYPE_BFLOAT16:
-      return Family::kFloat;
-    case v1::DTYPE_UINT8:
-    case v1::DTYPE_INT8:
-    case v1::DTYPE_INT16:
-    case v1::DTYPE_INT32:
-    case v1::DTYPE_INT64:
-    case v1::DTYPE_UINT16:
-    case v1::DTYPE_UINT32:
-    case v1::DTYPE_UINT64:
-      return Family::kInt;
-    case v1::DTYPE_BOOL:
-      return Family::kBool;
-    case v1::DTYPE_COMPLEX64:
-    case v1::DTYPE_COMPLEX128:
-      return Family::kComplex;
-    default:
-      return Family::kNone;
-  }
-}
 
 double RoundTo(v1::DType dtype, double v) {
   switch (dtype) {

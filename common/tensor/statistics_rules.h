@@ -9,11 +9,6 @@
 
 namespace rankprobe {
 
-enum class Family { kFloat, kInt, kBool, kComplex, kNone };
-
-// kNone: a dtype without statistics.
-Family FamilyOf(v1::DType dtype);
-
 // A result computed wide, as the tensor's own type would hold it.
 double RoundTo(v1::DType dtype, double v);
 

@@ -5,6 +5,8 @@ import json
 import math
 import pathlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -46,6 +48,13 @@ def export(collector, tmp_path, run="r", check=True):
 def first_input(tree, entry, rank=0, step=0):
     data = harness.load_dump(tree / f"step{step}" / f"rank{rank}")["data"]
     return data[entry]["input_args"][0]
+
+
+@pytest.mark.parametrize("modules", ["_native, _analysis", "_analysis, _native"])
+def test_a_program_that_records_can_compare(modules):
+    """libprotobuf ends a process where two extensions bring the same messages."""
+    done = subprocess.run([sys.executable, "-c", f"from rankprobe import {modules}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_numpy_and_torch_tensors_have_the_same_record(collector, tmp_path):
