@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
@@ -28,6 +27,13 @@ class StepReader {
   StepReader(Index* index, uint32_t run) : index_(index), run_(run) {}
 
   absl::Status Add(absl::string_view key, absl::string_view value) {
+    RP_ASSIGN_OR_RETURN(v1::StepInfo info, Read(key, value));
+    out_.push_back(std::move(info));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::StepInfo> Read(absl::string_view key,
+                                    absl::string_view value) {
     v1::StepRow row;
     const std::optional<keys::StepParts> parts = keys::ParseStep(key);
     if (!parts.has_value() ||
@@ -37,7 +43,7 @@ class StepReader {
     RP_ASSIGN_OR_RETURN(const v1::Identity* const found,
                         IdentityOf(parts->incarnation));
     const v1::Identity& identity = *found;
-    v1::StepInfo& info = out_.emplace_back();
+    v1::StepInfo info;
     info.set_step(parts->step);
     if (identity.has_rank()) info.set_rank(identity.rank());
     info.set_pid(identity.pid());
@@ -58,16 +64,10 @@ class StepReader {
     info.set_filtered_calls(row.end().filtered_calls() + row.gate_filtered());
     info.set_deleted(row.deleted_unix_ns() != 0);
     info.set_complete(IsComplete(row));
-    return absl::OkStatus();
+    return info;
   }
 
   size_t size() const { return out_.size(); }
-  // Of the last that was added.
-  v1::StepInfo TakeLast() {
-    v1::StepInfo last = std::move(out_.back());
-    out_.pop_back();
-    return last;
-  }
   std::vector<v1::StepInfo> TakeSorted() {
     std::stable_sort(
         out_.begin(), out_.end(),
@@ -202,27 +202,25 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreImpl::ListRuns() {
 // What is here now; the run's row counts what was ever committed.
 absl::Status StoreImpl::CountSteps(uint32_t run, v1::RunInfo* info) {
   StepReader reader(index_.get(), run);
-  absl::flat_hash_map<uint64_t, v1::StepInfo> incarnations;
+  absl::flat_hash_set<uint64_t> incarnations;
+  std::set<std::string> processes;
   absl::flat_hash_set<int64_t> steps;
   uint64_t records = 0;
   // A run has as many of them as ranks times steps: one is in memory at a time.
   RP_RETURN_IF_ERROR(index_->Scan(
       keys::StepPrefix(run),
       [&](absl::string_view key, absl::string_view value) -> absl::Status {
-        RP_RETURN_IF_ERROR(reader.Add(key, value));
-        v1::StepInfo step = reader.TakeLast();
+        RP_ASSIGN_OR_RETURN(const v1::StepInfo step, reader.Read(key, value));
         if (step.deleted()) return absl::OkStatus();
         steps.insert(step.step());
         records += step.records();
-        incarnations.try_emplace(step.incarnation(), std::move(step));
+        if (incarnations.insert(step.incarnation()).second) {
+          processes.insert(step.has_rank() ? absl::StrCat("rank", step.rank())
+                                           : absl::StrCat("proc", step.pid(),
+                                                          "@", step.host()));
+        }
         return absl::OkStatus();
       }));
-  std::set<std::string> processes;
-  for (const auto& [incarnation, step] : incarnations) {
-    processes.insert(step.has_rank()
-                         ? absl::StrCat("rank", step.rank())
-                         : absl::StrCat("proc", step.pid(), "@", step.host()));
-  }
   info->set_ranks(processes.size());
   info->set_steps(steps.size());
   info->set_records(records);
