@@ -236,12 +236,8 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
                     : flags.mappings.layers.has_value() ? "--layer_mapping"
                                                         : ""));
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
-  std::vector<std::string> warnings;
-  RP_ASSIGN_OR_RETURN(
-      const analysis::MatchOptions options,
-      analysis::ReadMappings(file_system.get(), flags.mappings, &warnings));
-  for (const std::string& text : warnings)
-    Print(stderr, "rankprobe: warning: %s\n", text);
+  RP_ASSIGN_OR_RETURN(const analysis::MatchOptions options,
+                      ReadMappingFiles(file_system.get(), flags.mappings));
   RP_ASSIGN_OR_RETURN(
       const DumpInput target_input,
       DumpInput::Open(file_system.get(), globals, flags.target));
@@ -324,13 +320,8 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
                    "-cm: yaml of module names, target: reference");
   verb->add_option("--data_mapping", flags->data_mapping,
                    "-dm: yaml of row names, target: reference");
-  verb->add_option("--api_mapping", flags->mappings.apis,
-                   "-am: yaml of API names, target: reference; \"mindspore\": "
-                   "the table that comes along");
-  CLI::Option* const layers =
-      verb->add_option("--layer_mapping", flags->layer_mapping,
-                       "-lm [FILE]: match layers of other names")
-          ->expected(0, 1);
+  AddApiMapping(verb, &flags->mappings.apis);
+  CLI::Option* const layers = AddLayerMapping(verb, &flags->layer_mapping);
   verb->callback([command, flags, layers] {
     flags->mappings.cells = flags->cell_mapping;
     flags->mappings.data = flags->data_mapping;

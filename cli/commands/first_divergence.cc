@@ -240,12 +240,8 @@ absl::Status FirstDivergence(const Globals& globals,
                     : flags.live                        ? "--live"
                     : !flags.noise.empty()              ? "--noise"
                                                         : ""));
-  std::vector<std::string> warnings;
-  RP_ASSIGN_OR_RETURN(
-      const analysis::MatchOptions match,
-      analysis::ReadMappings(file_system.get(), flags.mappings, &warnings));
-  for (const std::string& text : warnings)
-    Print(stderr, "rankprobe: warning: %s\n", text);
+  RP_ASSIGN_OR_RETURN(const analysis::MatchOptions match,
+                      ReadMappingFiles(file_system.get(), flags.mappings));
   RP_ASSIGN_OR_RETURN(const analysis::Tolerance tolerance, ToleranceOf(flags));
   if (flags.live && RunOf(flags.target).empty()) {
     return absl::InvalidArgumentError(
@@ -306,14 +302,9 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       "the noise floor");
   divergence->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                        "-fm: match calls in order, whatever their numbers");
-  divergence->add_option("--api_mapping", flags->mappings.apis,
-                         "-am: yaml of API names, target: reference; "
-                         "\"mindspore\": the table that comes along");
+  AddApiMapping(divergence, &flags->mappings.apis);
   CLI::Option* const layers =
-      divergence
-          ->add_option("--layer_mapping", flags->layer_mapping,
-                       "-lm [FILE]: match layers of other names")
-          ->expected(0, 1);
+      AddLayerMapping(divergence, &flags->layer_mapping);
   AddForce(divergence, &flags->force);
   AddAlignFlags(divergence, &flags->align);
   AddLayoutFlags(divergence, &flags->layout);

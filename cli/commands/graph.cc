@@ -254,10 +254,7 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the database")
       ->required();
-  CLI::Option* const layers =
-      verb->add_option("--layer_mapping", flags->layer_mapping,
-                       "-lm [FILE]: match layers of other names")
-          ->expected(0, 1);
+  CLI::Option* const layers = AddLayerMapping(verb, &flags->layer_mapping);
   AddForce(verb, &flags->force);
   AddLayoutFlags(verb, &flags->layout);
   verb->add_flag("--overflow_check", flags->overflow_check,

@@ -65,6 +65,29 @@ void AddForce(CLI::App* verb, bool* force) {
                  "user, or that are links (with a warning)");
 }
 
+CLI::Option* AddLayerMapping(CLI::App* verb, std::string* file) {
+  return verb
+      ->add_option("--layer_mapping", *file,
+                   "-lm [FILE]: match layers of other names")
+      ->expected(0, 1);
+}
+
+void AddApiMapping(CLI::App* verb, std::string* file) {
+  verb->add_option("--api_mapping", *file,
+                   "-am: yaml of API names, target: reference; \"mindspore\": "
+                   "the table that comes along");
+}
+
+absl::StatusOr<analysis::MatchOptions> ReadMappingFiles(
+    FileSystem* file_system, const analysis::MappingFiles& files) {
+  std::vector<std::string> warnings;
+  RP_ASSIGN_OR_RETURN(analysis::MatchOptions options,
+                      analysis::ReadMappings(file_system, files, &warnings));
+  for (const std::string& text : warnings)
+    Print(stderr, "rankprobe: warning: %s\n", text);
+  return options;
+}
+
 absl::StatusOr<OutputDirectory> OutputDirectory::Make(
     FileSystem* file_system, const std::string& directory) {
   OutputDirectory output;

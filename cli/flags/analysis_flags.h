@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "analysis/compare/compare.h"
+#include "analysis/compare/mapping_files.h"
 #include "cli/app.h"
 #include "cli/output/output.h"
 #include "common/io/file_system.h"
@@ -27,6 +28,17 @@ std::unique_ptr<FileSystem> OpenInputs(bool force);
 
 // The flag of the verbs that read dumps.
 void AddForce(CLI::App* verb, bool* force);
+
+// -lm, which may stand without a file: by scope alone. So what it was given is
+// read where the option that is returned was there.
+CLI::Option* AddLayerMapping(CLI::App* verb, std::string* file);
+
+// -am of the verbs that lay calls beside each other.
+void AddApiMapping(CLI::App* verb, std::string* file);
+
+// As analysis::ReadMappings; its warnings go to standard error.
+absl::StatusOr<analysis::MatchOptions> ReadMappingFiles(
+    FileSystem* file_system, const analysis::MappingFiles& files);
 
 // The directory that a verb writes into. What of it did not exist before goes
 // again with the object, unless something lies in it by then: a verb that fails
