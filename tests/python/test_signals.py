@@ -21,32 +21,22 @@ from rankprobe import _native
 
 torch = pytest.importorskip("torch")
 
-# An alarm in each of so many runs of a model that is recorded, at another moment each.
 SCRIPT = textwrap.dedent("""
-    import functools, signal, sys, time, torch
+    import sys, torch
     from rankprobe.pytorch import PrecisionDebugger
-    class Limit(Exception): pass
-    kind = {"Limit": Limit, "TimeoutError": TimeoutError, "KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[sys.argv[1]]
-    def handler(why, *_): raise kind(why)
-    signal.signal(signal.SIGALRM, functools.partial(handler, "alarm"))
+    import alarms
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(30)])
     debugger = PrecisionDebugger(dump_path=sys.argv[3], level=sys.argv[2])
     debugger.start(model)
     model(torch.ones(4, 8))  # what is imported and read of files at first has an `except OSError` of the standard library's
-    missed = 0
-    for round in range(40):
-        try:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0001 * round)
-                x, began = torch.ones(4, 8), time.monotonic()
-                while time.monotonic() - began < 2:  # until it comes
-                    x = model(x).detach()
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            missed += 1
-        except kind as error:
-            missed += str(error) != "alarm"
+    def start():
+        x = torch.ones(4, 8)
+        def forward():
+            nonlocal x
+            x = model(x).detach()
+        return forward
+    missed = alarms.missed(sys.argv[1], start)
     debugger.stop()
     print("missed", missed)
 """)
@@ -60,7 +50,7 @@ def test_no_exception_of_a_handler_is_lost(tmp_path: pathlib.Path, level: str, k
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "RANKPROBE_COLLECTOR")}
     done = subprocess.run([sys.executable, "-c", SCRIPT, kind, level, tmp_path / "dump"], capture_output=True, text=True,
                           timeout=300, env={**environment, "RANKPROBE_BIN_DIR": str(harness.BIN),
-                                            "PYTHONPATH": str(pathlib.Path(rankprobe.__file__).parents[1])})
+                                            "PYTHONPATH": f"{pathlib.Path(rankprobe.__file__).parents[1]}:{harness.ROOT / 'tests' / 'lib'}"})
     assert done.returncode == 0 and done.stdout.split() == ["missed", "0"], done.stdout + done.stderr
     errors = [path.read_text() for path in (tmp_path / "dump").rglob("dump_error_info.log")]
     assert not any("alarm" in text for text in errors), errors
