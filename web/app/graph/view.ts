@@ -61,7 +61,7 @@ export class GraphView {
     on(element, "keydown", (event) => this.onKeyDown(event));
     on(element, "pointerdown", (event) => this.onDown(event));
     on(element, "pointermove", (event) => this.onPointer(event));
-    on(element, "pointerup", (event) => this.onUp(event));
+    on(element, "pointerup", () => this.onUp());
     on(element, "pointercancel", () => (this.drag = undefined));
     on(element, "click", (event) => this.onClick(event));
     on(element, "dblclick", (event) => {
@@ -391,7 +391,7 @@ export class GraphView {
     this.events.onMoved(this);
   }
 
-  private onUp(event: PointerEvent): void {
+  private onUp(): void {
     this.dragged = this.drag?.moved ?? false;
     this.drag = undefined;
   }
