@@ -4,7 +4,8 @@
 
     overhead.py [--models transformer,cnn] [--cases L0,L1,mix,L1+md5,L1+tensor]
                 [--launches N] [--rounds N] [--steps N] [--tools msprobe,rankprobe]
-                [--malloc steady|default]
+                [--malloc steady|default] [--risk-level ALL|default]
+    overhead.py --as-user
 
 A case is a level of task statistics, with +md5 its checksums, with +tensor task
 tensor. Needs a Python with PyTorch, rankprobe and (for its column) msprobe. One
@@ -25,11 +26,17 @@ default all workers alike keep their memory (MALLOC_TRIM_THRESHOLD_ and
 MALLOC_MMAP_THRESHOLD_); faults of a step are printed. Where its tensors lie still
 makes one process up to a fifth slower than the next one of the same program, so
 all are started anew for each launch, and medians are over all launches.
+
+--as-user is how somebody's script runs: malloc and risk_level as they come, fourteen steps after each other, all
+recorded, in seven launches.
+
+A model is `transformer`, `cnn`, or `transformer:layers=N,width=N,heads=N,batch=N,length=N`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -46,7 +53,6 @@ def build(name: str):
     """(model, batch) of a benchmark model."""
     import torch
     import torch.nn as nn
-    import torch.nn.functional as F
 
     torch.manual_seed(0)
     if name == "cnn":
@@ -56,6 +62,24 @@ def build(name: str):
             width = out
         model = nn.Sequential(nn.Sequential(*layers), nn.Flatten(), nn.Linear(64 * 16, 10))
         return model, (torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,)))
+
+    shape = {"layers": 4, "width": 256, "heads": 4, "batch": 8, "length": 64}
+    kind, _, given = name.partition(":")
+    for part in given.split(",") if given else ():
+        key, _, value = part.partition("=")
+        if key not in shape or not value.isdigit():
+            raise SystemExit(f"no shape {part}: one of {', '.join(shape)}, = and a number")
+        shape[key] = int(value)
+    if kind != "transformer":
+        raise SystemExit(f"no model {name}")
+    return transformer(**shape)
+
+
+def transformer(layers: int, width: int, heads: int, batch: int, length: int):
+    """(model, batch) of a decoder without a mask, of 1,000 words."""
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
 
     class Block(nn.Module):
         def __init__(self, width: int, heads: int) -> None:
@@ -76,9 +100,9 @@ def build(name: str):
     class Transformer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed = nn.Embedding(1000, 256)
-            self.blocks = nn.ModuleList([Block(256, 4) for _ in range(4)])
-            self.head = nn.Linear(256, 1000)
+            self.embed = nn.Embedding(1000, width)
+            self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+            self.head = nn.Linear(width, 1000)
 
         def forward(self, tokens):
             x = self.embed(tokens)
@@ -86,7 +110,7 @@ def build(name: str):
                 x = block(x)
             return self.head(x).view(-1, 1000)
 
-    tokens = torch.randint(0, 1000, (8, 64))
+    tokens = torch.randint(0, 1000, (batch, length))
     return Transformer(), (tokens, tokens.view(-1))
 
 
@@ -109,7 +133,7 @@ def thread_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def worker(tool: str, level: str, kind: str, model_name: str) -> None:
+def worker(tool: str, level: str, kind: str, model_name: str, risk_level: str) -> None:
     """Reads a number of steps from stdin, runs them, prints their seconds."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # msprobe logs to stdout
@@ -126,8 +150,9 @@ def worker(tool: str, level: str, kind: str, model_name: str) -> None:
         section = {"scope": [], "list": [], "data_mode": ["all"]}
         if kind == "md5":
             section["summary_mode"] = "md5"
-        config = {"task": task, "dump_path": directory + "/dump", "rank": [], "step": [], "level": level,
-                  "risk_level": "ALL", task: section}
+        config = {"task": task, "dump_path": directory + "/dump", "rank": [], "step": [], "level": level, task: section}
+        if risk_level != "default":
+            config["risk_level"] = risk_level
         if tool.endswith("off"):
             config["dump_enable"] = False
         path = directory + "/config.json"
@@ -187,8 +212,8 @@ def added_to(plain: list, rounds: list) -> tuple[float, float, float]:
     return tuple(statistics.median(typical([a])[i] - typical([b])[i] for a, b in zip(rounds, plain)) for i in (0, 1, 2))
 
 
-def distinct_bytes(model_name: str) -> int:
-    """Bytes of the distinct tensors that level mix sees in a step."""
+def distinct_bytes(model_name: str, level: str = "mix") -> int:
+    """Bytes of the distinct tensors that a level sees in a step; at L1 as many as at mix."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -216,7 +241,11 @@ def distinct_bytes(model_name: str) -> int:
             return result
 
     model, (x, y) = build(model_name)
-    with Counter():
+    if level == "L0":
+        for module in model.modules():
+            if module is not model:
+                module.register_forward_hook(lambda _module, inputs, output: add((*inputs, output)))
+    with contextlib.nullcontext() if level == "L0" else Counter():
         loss = torch.nn.functional.cross_entropy(model(x), y)
     loss.backward()
     for parameter in model.parameters():
@@ -243,6 +272,17 @@ def times_less(theirs: float, ours: float) -> str:
     return f"{theirs / ours:.1f}" if ours > 0.01 * theirs else "-"
 
 
+def models(names: str) -> list[str]:
+    """Names with a comma between, which a shape has as well."""
+    found: list[str] = []
+    for part in names.split(","):
+        if "=" in part and ":" not in part and found:
+            found[-1] += "," + part
+        else:
+            found.append(part)
+    return found
+
+
 def cases(names: str) -> list[tuple[str, str]]:
     """[(level, statistics, md5 or tensor)]"""
     found = [tuple((name + "+statistics").split("+")[:2]) for name in names.split(",")]
@@ -261,23 +301,28 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3)  # the export of a step runs beside the next
     parser.add_argument("--malloc", choices=("steady", "default"), default="steady")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--risk-level", choices=("ALL", "default"), default="ALL")
+    parser.add_argument("--as-user", action="store_true")
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(*arguments.worker)
         return 0
+    if arguments.as_user:
+        arguments.malloc = arguments.risk_level = "default"
+        arguments.launches, arguments.rounds, arguments.steps = 7, 1, 14
 
     import torch
 
     print(f"conditions load {' '.join(f'{v:.2f}' for v in os.getloadavg())}, {os.cpu_count()} CPUs, PyTorch "
-          f"{torch.__version__}, one thread, {arguments.malloc} malloc, {arguments.launches} launches of "
+          f"{torch.__version__}, one thread, {arguments.malloc} malloc, risk_level {arguments.risk_level}, {arguments.launches} launches of "
           f"{arguments.rounds} x {arguments.steps} steps of each in turn, medians")
     bandwidth = read_bandwidth()
     print(f"read_bandwidth_gb_s {bandwidth / 1e9:.2f} -")
     environment = dict(os.environ, **(STEADY_MALLOC if arguments.malloc == "steady" else {}))
     failed = False
     found = cases(arguments.cases)
-    for model in arguments.models.split(","):
+    for model in models(arguments.models):
         # What task tensor leaves to the disk is not to hold up the steps of the others.
         for group in ([c for c in found if c[1] != "tensor"], [c for c in found if c[1] == "tensor"]):
             if group:
@@ -293,7 +338,7 @@ LIMITS = {("L0", "statistics"): "1.05", ("L1", "statistics"): "1.15", ("mix", "s
 
 def launch(model: str, names: list, arguments: argparse.Namespace, environment: dict, times: list) -> None:
     """Starts a process for each name and adds the steps of their turns to `times`."""
-    processes = [subprocess.Popen([sys.executable, __file__, "--worker", *name, model], env=environment,
+    processes = [subprocess.Popen([sys.executable, __file__, "--worker", *name, model, arguments.risk_level], env=environment,
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                  for name in names]
 

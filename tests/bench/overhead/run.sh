@@ -7,6 +7,8 @@
 #   ./tests/bench/overhead/run.sh --models cnn --cases L1,mix --rounds 10
 # What it adds, attached and off, to the step of a compiled model; arguments go to compiled.py:
 #   ./tests/bench/overhead/run.sh --compiled
+# What a gigabyte, a call, a module and a step cost by themselves; arguments go to fit.py:
+#   ./tests/bench/overhead/run.sh --fit
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"
@@ -14,9 +16,11 @@ install_packages
 make_venv "$RANKPROBE_ROOT/build/venv-interop" "${INTEROP_REQUIREMENTS[@]}"
 build rankprobed rankprobe rankprobe_native
 script=overhead.py
-if [ "${1:-}" = --compiled ]; then
-  script=compiled.py
-  shift
-fi
+case ${1:-} in
+  --compiled | --fit)
+    script=${1#--}.py
+    shift
+    ;;
+esac
 PYTHONPATH=$RANKPROBE_BUILD_DIR/python exec "$RANKPROBE_ROOT/build/venv-interop/bin/python" \
   "$RANKPROBE_ROOT/tests/bench/overhead/$script" "$@"

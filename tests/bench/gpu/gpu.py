@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What recording adds to a training step on a GPU, what crosses PCIe and how often the device is waited for.
+
+    gpu.py [--modes eager,compiled,compiled_graphs,captured] [--cases off,L0,L1,mix]
+           [--launches N] [--turns N] [--steps N] [--layers N] [--width N] [--heads N] [--batch N] [--length N]
+           [--device cuda|cpu] [--dtype bfloat16|float32]
+
+The transformer of overhead.py, by default 24 layers 1,024 wide in bfloat16, with AdamW; task statistics. How it runs:
+`eager`; `compiled`, torch.compile with inductor; `compiled_graphs`, the same with CUDA graphs (mode="reduce-overhead");
+`captured`, forward, backward and optimizer in one CUDA graph of the program's own, whose replays rankprobe does not see.
+A launch has one process for each case and `plain`, which has no rankprobe; they stay alive and run `steps` steps each in
+turn, so that drift hits all alike, and who begins changes from launch to launch. A turn is timed from an idle device to
+an idle device. With --device cpu the program is tried where there is no GPU: its times say nothing of one.
+
+Prints `name value limit` lines and a table for each mode: milliseconds a step, the ratio to the plain turn beside it
+(median and quartiles), CPU of the training thread, and, of three profiled steps after the timing, megabytes from the device and to
+it, and calls that wait for the device, each a step. Exit code 1 if a limit was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "overhead"))
+from monitor import Launched  # noqa: E402
+from overhead import transformer  # noqa: E402
+
+MODES = ("eager", "compiled", "compiled_graphs", "captured")
+CASES = ("off", "L0", "L1", "mix")
+# As for a CPU (docs/performance.md): of the plain step. A compiled step has no limit at L1 and mix, which run it eager.
+LIMITS = {"off": 1.005, "L0": 1.03, "L1": 1.12, "mix": 1.15}
+PROFILED_STEPS = 3
+WAITS = frozenset(("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy",
+                   "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize"))
+
+
+@dataclasses.dataclass
+class Traffic:
+    """Of a step."""
+
+    from_device_bytes: float = 0
+    to_device_bytes: float = 0
+    waits: float = 0
+
+
+def traffic(trace: dict | list, steps: int) -> Traffic:
+    """Of a trace that torch.profiler exported of `steps` steps; a list of events if it saw the host alone."""
+    found = Traffic()
+    for event in trace if isinstance(trace, list) else trace["traceEvents"]:
+        kind, name = event.get("cat", ""), event.get("name", "")
+        if kind == "gpu_memcpy":
+            if name.startswith("Memcpy DtoH"):
+                found.from_device_bytes += event["args"]["bytes"] / steps
+            elif name.startswith("Memcpy HtoD"):
+                found.to_device_bytes += event["args"]["bytes"] / steps
+        elif kind in ("cuda_runtime", "cuda_driver") and name in WAITS:
+            found.waits += 1 / steps
+    return found
+
+
+class Training:
+    """A model that trains in one of MODES, recorded or not."""
+
+    def __init__(self, case: str, mode: str, shape: argparse.Namespace, directory: str) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        self._torch, self._cuda = torch, shape.device == "cuda"
+        self._model, (x, y) = transformer(shape.layers, shape.width, shape.heads, shape.batch, shape.length)
+        self._model.to(shape.device, getattr(torch, shape.dtype))
+        self._batch = x.to(shape.device), y.to(shape.device)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), 1e-5, capturable=mode == "captured")
+        self.debugger = None
+        if case != "plain":
+            from rankprobe.pytorch import PrecisionDebugger
+
+            path = directory + "/config.json"
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"task": "statistics", "level": "L0" if case == "off" else case, "dump_path": directory + "/dump",
+                           "dump_enable": case != "off", "risk_level": "ALL"}, file)
+            self.debugger = PrecisionDebugger(config_path=path)
+        self._run = self._model
+        if mode.startswith("compiled"):
+            # Where there is no CUDA device the second is the first.
+            self._run = torch.compile(self._model, mode="reduce-overhead" if mode == "compiled_graphs" else None)
+        self._graph = self._captured() if mode == "captured" else None
+
+    def step(self) -> None:
+        if self.debugger is not None:
+            self.debugger.start(model=self._model)
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._train()
+        if self.debugger is not None:
+            self.debugger.stop()
+            self.debugger.step()
+
+    def settle(self) -> None:
+        if self._cuda:
+            self._torch.cuda.synchronize()
+
+    def profiled(self, directory: str) -> Traffic:
+        from torch.profiler import ProfilerActivity, profile
+
+        path = directory + "/trace.json"
+        self.settle()
+        with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self._cuda) as profiler:
+            for _ in range(PROFILED_STEPS):
+                self.step()
+        profiler.export_chrome_trace(path)
+        with open(path, encoding="utf-8") as file:
+            return traffic(json.load(file), PROFILED_STEPS)
+
+    def _train(self) -> None:
+        x, y = self._batch
+        self._optimizer.zero_grad()
+        self._torch.nn.functional.cross_entropy(self._run(x), y).backward()
+        self._optimizer.step()
+
+    def _captured(self):
+        cuda = self._torch.cuda
+        stream = cuda.Stream()
+        stream.wait_stream(cuda.current_stream())
+        with cuda.stream(stream):
+            for _ in range(3):  # what libraries allocate at first use is not to be captured
+                self._train()
+        cuda.current_stream().wait_stream(stream)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            self._train()
+        return graph
+
+
+def worker(tool: str, shape: argparse.Namespace) -> None:
+    """tool: a case or "plain", and a mode. Reads a number of steps from stdin, runs them, prints [wall, cpu] seconds of a
+    step; of `profile`, prints the traffic of a step."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    case, mode = tool.split(",")
+    directory = tempfile.mkdtemp(prefix="gpu-")
+    try:
+        training = Training(case, mode, shape, directory)
+        for line in sys.stdin:
+            if line.strip() == "profile":
+                answer = dataclasses.asdict(training.profiled(directory))
+            else:
+                steps = int(line)
+                training.settle()
+                begin, begin_cpu = time.perf_counter(), time.thread_time()
+                for _ in range(steps):
+                    training.step()
+                cpu = time.thread_time() - begin_cpu
+                training.settle()
+                answer = [(time.perf_counter() - begin) / steps, cpu / steps]
+                if training.debugger is not None and case != "off":
+                    training.debugger.wait_exported()
+            print(json.dumps(answer), file=out, flush=True)
+        if training.debugger is not None:
+            training.debugger.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def measure(mode: str, arguments: argparse.Namespace) -> bool:
+    """Prints lines and table of a mode; whether all limits are met."""
+    cases = ["plain", *arguments.cases.split(",")]
+    times: dict[str, list] = {case: [] for case in cases}
+    crossed: dict[str, Traffic] = {}
+    shape = [f"--{name}={getattr(arguments, name)}" for name in ("device", "dtype", "layers", "width", "heads", "batch", "length")]
+    for number in range(arguments.launches):
+        order = cases if number % 2 == 0 else cases[::-1]
+        with Launched([f"{case},{mode}" for case in order], __file__, shape) as launched:
+            for case in order:
+                launched.ask(f"{case},{mode}", "3")  # compiles, and warms
+            for _ in range(arguments.turns):
+                for case in order:
+                    times[case].append(launched.ask(f"{case},{mode}", str(arguments.steps)))
+            if number == 0:
+                for case in order:
+                    crossed[case] = Traffic(**launched.ask(f"{case},{mode}", "profile"))
+    all_met, rows = True, []
+    for case in cases:
+        wall, cpu = (1e3 * statistics.median(turn[i] for turn in times[case]) for i in (0, 1))
+        ratios = [turn[0] / plain[0] for turn, plain in zip(times[case], times["plain"])]
+        ratio = statistics.median(ratios)
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        limit = None if mode.startswith("compiled") and case in ("L1", "mix") else LIMITS.get(case)
+        verdict = "-" if limit is None else "met" if ratio <= limit else "missed"
+        all_met = all_met and verdict != "missed"
+        bytes_out, bytes_in = (value / 1e6 for value in (crossed[case].from_device_bytes, crossed[case].to_device_bytes))
+        print(f"gpu_{mode}_{case} {ratio:.4f} {limit or '-'} {verdict}  (wall {wall:.3f} ms, quartiles {low:.4f} "
+              f"to {high:.4f}, thread's CPU {cpu:.3f} ms, from the device {bytes_out:.3f} MB, to it {bytes_in:.3f} MB, "
+              f"waits {crossed[case].waits:.1f})", flush=True)
+        rows.append(f"| {case} | {wall:.2f} | {ratio:.3f} ({low:.3f} to {high:.3f}) | {limit or '-'} | {cpu:.2f} | {bytes_out:.2f} | "
+                    f"{bytes_in:.2f} | {crossed[case].waits:.1f} |")
+    print(f"\n| {mode} | ms a step | of plain | limit | thread's CPU, ms | MB from the device | MB to it | waits |\n|" + " --- |" * 8)
+    print("\n".join(rows) + "\n", flush=True)
+    return all_met
+
+
+def chosen(names: str, known: tuple[str, ...]) -> str:
+    for name in names.split(","):
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+    return names
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modes", type=lambda names: chosen(names, MODES), default=None)
+    parser.add_argument("--cases", type=lambda names: chosen(names, CASES), default=",".join(CASES))
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.worker, arguments)
+        return 0
+    import torch
+
+    cuda = arguments.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        print("there is no GPU that this PyTorch sees", file=sys.stderr)
+        return 77
+    if arguments.modes is None:
+        arguments.modes = ",".join(MODES if cuda else MODES[:1])
+    elif not cuda and "captured" in arguments.modes.split(","):
+        parser.error("a CPU captures no CUDA graph")
+    print(f"conditions {torch.cuda.get_device_name() if cuda else 'CPU, which says nothing of a GPU'}, PyTorch {torch.__version__}, "
+          f"{arguments.layers} layers, width {arguments.width}, {arguments.heads} heads, batch {arguments.batch} x {arguments.length}, "
+          f"{arguments.dtype}, load {os.getloadavg()[0]:.2f}, {os.cpu_count()} CPUs, {arguments.launches} launches of "
+          f"{arguments.turns} turns of {arguments.steps} steps of each in turn, medians")
+    results = [measure(mode, arguments) for mode in arguments.modes.split(",")]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

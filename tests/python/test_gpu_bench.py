@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tests/bench/gpu: what a GPU will be measured with, in small and on the host; what it reads out of a profile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GPU = ROOT / "tests/bench/gpu/gpu.py"
+SMALL = ["--layers=1", "--width=32", "--heads=2", "--batch=2", "--length=8", "--dtype=float32", "--launches=1", "--turns=2", "--steps=2"]
+
+
+def _program():
+    spec = importlib.util.spec_from_file_location("gpu_bench", GPU)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_bench"] = module
+    path = list(sys.path)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = path
+        del sys.modules["gpu_bench"]
+    return module
+
+
+def test_it_runs_where_there_is_no_gpu_and_says_what_that_is_worth() -> None:
+    done = subprocess.run([sys.executable, GPU, "--device=cpu", "--cases=off,mix", *SMALL], text=True, capture_output=True,
+                          timeout=300)
+    assert done.returncode in (0, 1), done.stderr  # 1: slower than a limit, which says nothing here
+    assert done.stdout.startswith("conditions CPU, which says nothing of a GPU, PyTorch "), done.stdout
+    found = re.findall(r"^gpu_eager_(\w+) ([\d.]+) (\S+) (met|missed|-)  \(wall ([\d.]+) ms", done.stdout, re.M)
+    assert [line[0] for line in found] == ["plain", "off", "mix"], done.stdout
+    assert [line[2] for line in found] == ["-", "1.005", "1.15"]
+    assert found[0][1] == "1.0000" and all(float(line[4]) > 0 for line in found)
+    assert done.stdout.count("\n| ") == 2 + 3
+
+
+def test_a_process_that_fails_says_why() -> None:
+    done = subprocess.run([sys.executable, GPU, "--device=cpu", "--cases=off", "--heads=3", *(word for word in SMALL if "heads" not in word)],
+                          text=True, capture_output=True, timeout=300)
+    assert done.returncode == 1 and "the process of plain,eager ended with 1" in done.stderr, done.stderr
+    assert "shape" in done.stderr and "RuntimeError" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_measured_and_that_is_said() -> None:
+    done = subprocess.run([ROOT / "tests/bench/gpu/run.sh"], text=True, capture_output=True, timeout=120,
+                          env={**os.environ, "RANKPROBE_PYTHON": sys.executable})
+    assert done.returncode == 77 and "Not run: there is " in done.stdout, done.stdout + done.stderr
+    done = subprocess.run([sys.executable, GPU], text=True, capture_output=True, timeout=120)
+    assert done.returncode == 77 and "no GPU" in done.stderr
+
+
+@pytest.mark.parametrize("arguments, word", [(["--modes=fast"], "'fast' is none of eager"), (["--cases=L3"], "'L3' is none of off"),
+                                             (["--device=cpu", "--modes=captured"], "a CPU captures no CUDA graph")])
+def test_wrong_arguments_are_named(arguments, word) -> None:
+    done = subprocess.run([sys.executable, GPU, *arguments], text=True, capture_output=True, timeout=120)
+    assert done.returncode == 2 and word in done.stderr
+
+
+def test_copies_and_waits_of_a_profile() -> None:
+    trace = {"traceEvents": [
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pinned)", "args": {"bytes": 4096, "stream": 7}},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "args": {"bytes": 1024}},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "args": {"bytes": 512}},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)", "args": {"bytes": 1 << 30}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventSynchronize"},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync"},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"},
+        {"ph": "X", "cat": "cuda_driver", "name": "cuStreamSynchronize"},
+        {"ph": "X", "cat": "cpu_op", "name": "cudaDeviceSynchronize"},
+        {"ph": "M", "name": "process_name"}]}
+    found = _program().traffic(trace, 2)
+    assert (found.from_device_bytes, found.to_device_bytes, found.waits) == (2560, 256, 1)
