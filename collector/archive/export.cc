@@ -419,7 +419,9 @@ absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
                       RefusedPayloadsOf(store, options.run));
   ProgressMeter progress(&options);
   LinkTable links;
+  absl::flat_hash_set<int64_t> numbers;
   for (const v1::StepInfo& step : steps) {
+    numbers.insert(step.step());
     progress.Expect(3 + (options.without_payloads ? 0 : step.payloads()));
   }
   // In the order of the steps, whichever thread wrote them.
@@ -445,6 +447,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
     RP_RETURN_IF_ERROR(
         exporters[0]->WriteText("manifest.json", manifest.ToJson()));
   }
+  done.set_steps(numbers.size());
   done.set_gaps(manifest.gap_count());
   done.set_conflicts(manifest.conflict_count());
   done.set_incomplete_steps(manifest.incomplete_count());

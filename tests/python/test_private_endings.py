@@ -279,6 +279,42 @@ def test_what_cannot_be_exported_stays(tmp_path: pathlib.Path, environment) -> N
     assert not list(dump.glob("rankprobe-*"))
 
 
+_HELD = """
+import fcntl, pathlib
+for _ in steps(1): pass
+debugger.wait_exported()
+(lock,) = pathlib.Path(sys.argv[1]).glob(".rankprobe/collector-*/export.lock")
+held = lock.open("w")
+fcntl.flock(held, fcntl.LOCK_EX)
+for _ in steps(12): pass
+root = pathlib.Path(sys.argv[1])
+assert len(list(root.glob("step*"))) == 1 + len(list(root.glob("step5"))), "trees are written without the lock"
+fcntl.flock(held, fcntl.LOCK_UN)
+debugger.wait_exported()
+print(len(list(root.glob("step*/*/dump.json"))), flush=True)
+"""
+
+
+def test_no_step_waits_for_the_tree_of_an_earlier_one(tmp_path: pathlib.Path, environment) -> None:
+    """While an export cannot go on, twelve steps are trained and recorded; then their trees are written."""
+    dump = tmp_path / "dump"
+    done = _run(_HELD, dump, environment)
+    assert done.returncode == 0 and done.stdout.split() == ["13"] and "not exported" not in done.stderr, done.stderr
+    assert sorted(_calls(dump)) == sorted(f"step{number}" for number in range(13))
+    ledger = json.loads((dump / "manifest.json").read_text())["ledger"]
+    assert sorted(entry["step"] for entry in ledger) == list(range(13))
+
+
+def test_a_place_that_is_taken_costs_no_other_of_the_steps_that_waited(tmp_path: pathlib.Path, environment) -> None:
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "step5").write_text("in the way")
+    done = _run(_HELD, dump, environment)
+    assert done.returncode == 0 and done.stdout.split() == ["12"], done.stderr
+    assert done.stderr.count("was not exported") == 1 and "step 5 was not exported" in done.stderr, done.stderr
+    assert sorted(_calls(dump)) == sorted(f"step{number}" for number in range(13) if number != 5)
+
+
 @pytest.mark.parametrize("there", ["directory", "link_to_a_step", "link_to_a_rank"])
 def test_what_no_export_made_is_neither_replaced_nor_followed(tmp_path: pathlib.Path, environment, there: str) -> None:
     """A dump of msprobe in the same dump_path, say; also at the end of the job, by the collector."""

@@ -31,6 +31,9 @@ constexpr absl::Duration kFlushDeadline = absl::Seconds(60);
 constexpr absl::Duration kPatience = absl::Seconds(10);
 constexpr absl::Duration kPatienceWithStuck = absl::Milliseconds(250);
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
+// What one that is slower than the training for a while is behind; each is in
+// the collector by then, only its tree is not.
+constexpr size_t kMaxWaitingSteps = 16;
 constexpr int kFastest = 1;  // of zlib
 constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 
@@ -86,12 +89,12 @@ void StepExporter::Begin(int64_t step) {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(
         +[](StepExporter* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return !self->step_.has_value() || self->stuck_;
+          return self->waiting_.size() < kMaxWaitingSteps || self->stuck_;
         },
         this));
     if (closing_) return;
-    if (step_.has_value()) return NoteLeft(step);
-    step_ = step;
+    if (stuck_ && busy_) return NoteLeft(step);
+    waiting_.insert(step);
   }
   if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
 }
@@ -104,8 +107,9 @@ void StepExporter::Stuck() {
 void StepExporter::Wait() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
-      +[](StepExporter* self)
-           ABSL_NO_THREAD_SAFETY_ANALYSIS { return !self->step_.has_value(); },
+      +[](StepExporter* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return self->waiting_.empty() && !self->busy_;
+      },
       this));
 }
 
@@ -141,35 +145,54 @@ void StepExporter::TellLeft() {
 
 void StepExporter::Work() {
   for (;;) {
-    int64_t step = 0;
+    std::vector<int64_t> steps;
     absl::Duration patience = kPatience;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(
           +[](StepExporter* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-            return self->step_.has_value() || self->closing_;
+            return !self->waiting_.empty() || self->closing_;
           },
           this));
-      if (!step_.has_value()) return;
-      step = *step_;
+      if (waiting_.empty()) return;
+      steps.assign(waiting_.begin(), waiting_.end());
+      waiting_.clear();
+      busy_ = true;
       if (stuck_) patience = kPatienceWithStuck;
     }
     const MonotonicTime begun = MonotonicNow();
-    const absl::Status exported = Export(step, patience);
+    const absl::Status exported = Export(steps, patience);
+    if (exported.ok() || steps.size() == 1 || Since(begun) >= patience) {
+      Note(steps, exported, Since(begun) >= patience);
+    } else {
+      // One of them, whose place is taken, say, is not to cost the others.
+      for (const int64_t step : steps) {
+        const MonotonicTime tried = MonotonicNow();
+        const absl::Status alone = Export({step}, patience);
+        Note({step}, alone, Since(tried) >= patience);
+      }
+    }
     absl::MutexLock lock(&mutex_);
-    if (exported.ok()) {
-      TellLeft();
-    } else if (failed_) {
+    busy_ = false;
+  }
+}
+
+void StepExporter::Note(const std::vector<int64_t>& steps,
+                        const absl::Status& exported, bool took_long) {
+  absl::MutexLock lock(&mutex_);
+  if (exported.ok()) TellLeft();
+  for (const int64_t step : steps) {
+    if (exported.ok()) break;
+    if (std::exchange(failed_, true)) {
       NoteLeft(step);
     } else {
       faults_.push_back(absl::StrCat("step ", step, " was not exported to ",
                                      options_.root,
                                      " yet: ", exported.message()));
     }
-    failed_ = !exported.ok();
-    stuck_ = failed_ && Since(begun) >= patience;
-    step_.reset();
   }
+  failed_ = !exported.ok();
+  stuck_ = failed_ && took_long;
 }
 
 absl::Status StepExporter::Flush(absl::Duration patience) {
@@ -190,13 +213,14 @@ absl::Status StepExporter::Flush(absl::Duration patience) {
                    absl::ToInt64Seconds(Since(begun)), " s"));
 }
 
-absl::Status StepExporter::Export(int64_t step, absl::Duration patience) {
+absl::Status StepExporter::Export(const std::vector<int64_t>& steps,
+                                  absl::Duration patience) {
   RP_RETURN_IF_ERROR(Flush(patience));
   ExportLock lock;
   RP_RETURN_IF_ERROR(lock.Take(options_.directory + "/export.lock"));
   const MonotonicTime deadline = MonotonicAfter(patience);
   for (;;) {
-    const absl::StatusOr<std::string> manifest = Request(step);
+    const absl::StatusOr<std::string> manifest = Request(steps);
     if (manifest.ok()) return KeepManifest(*manifest);
     // The collector may have been killed, and the export of a rank that was
     // killed may still hold the staging directory.
@@ -208,10 +232,11 @@ absl::Status StepExporter::Export(int64_t step, absl::Duration patience) {
   }
 }
 
-absl::StatusOr<std::string> StepExporter::Request(int64_t step) {
+absl::StatusOr<std::string> StepExporter::Request(
+    const std::vector<int64_t>& steps) {
   v1::ExportRequest request;
   request.set_run(options_.run);
-  request.add_steps(step);
+  for (const int64_t step : steps) request.add_steps(step);
   request.set_server_directory(options_.root);
   request.set_manifest_in_reply(true);
   request.set_staging_directory(options_.directory + "/staging");
@@ -220,17 +245,21 @@ absl::StatusOr<std::string> StepExporter::Request(int64_t step) {
       std::chrono::system_clock::now() +
       std::chrono::milliseconds(static_cast<int64_t>(1000 * options_.seconds)));
   const auto reader = archive_->Export(&context, request);
-  std::string text;
+  v1::ExportDone done;
   for (v1::ExportEvent event; reader->Read(&event);) {
-    if (event.has_done())
-      text.swap(*event.mutable_done()->mutable_manifest_json());
+    if (event.has_done()) done.Swap(event.mutable_done());
   }
   if (const absl::Status status = FromGrpc(reader->Finish()); !status.ok()) {
     return absl::Status(
         status.code(),
         absl::StrCat("collector ", options_.collector, ": ", status.message()));
   }
-  return text;
+  if (steps.size() > 1 && done.steps() < steps.size()) {
+    return absl::NotFoundError(absl::StrCat(
+        "collector ", options_.collector, " has nothing of ",
+        steps.size() - done.steps(), " of ", steps.size(), " steps"));
+  }
+  return std::move(*done.mutable_manifest_json());
 }
 
 absl::Status StepExporter::KeepManifest(const std::string& text) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepExporter: has a private collector write the trees of finished steps,
-// beside the training of the next one.
+// beside the training of the next ones.
 //
 // Owned by the Python package. Threads: one of its own, begun with the first
 // step; it never takes the GIL, so the training does not wait for it. Methods
@@ -15,7 +15,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,31 +49,35 @@ class StepExporter {
   StepExporter(const StepExporter&) = delete;
   StepExporter& operator=(const StepExporter&) = delete;
 
-  // Exports `step`, after the one before it has been, or, with a
-  // collector that is stuck, perhaps not.
+  // Exports `step`, with those that wait as well, after those before them; waits
+  // where sixteen do. With a collector that is stuck perhaps not.
   void Begin(int64_t step);
   // The collector is known to commit nothing for now: what it exports next is
   // waited for no longer than after an export that was in vain.
   void Stuck();
-  // Until the last step is exported.
+  // Until all steps are exported.
   void Wait();
   // What failed since the last call; of failures in a row the first, and at
   // their end how many there were.
   std::vector<std::string> TakeFaults();
-  // Waits and lets go of the recorder.
+  // Waits as well, and lets go of the recorder.
   void Close();
 
  private:
   void Work();
   // `patience`: how long a collector that does nothing is waited for.
-  absl::Status Export(int64_t step, absl::Duration patience);
+  absl::Status Export(const std::vector<int64_t>& steps,
+                      absl::Duration patience);
+  // What became of `steps`, after which time.
+  void Note(const std::vector<int64_t>& steps, const absl::Status& exported,
+            bool took_long);
   // Until what was recorded is committed, or the collector has been away or
   // stuck for too long.
   absl::Status Flush(absl::Duration patience);
   void NoteLeft(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One try; the manifest.
-  absl::StatusOr<std::string> Request(int64_t step);
+  absl::StatusOr<std::string> Request(const std::vector<int64_t>& steps);
   absl::Status KeepManifest(const std::string& text);
 
   const Options options_;
@@ -83,9 +87,12 @@ class StepExporter {
   std::thread thread_;
 
   absl::Mutex mutex_;
-  std::optional<int64_t> step_ ABSL_GUARDED_BY(mutex_);
+  // A step may come twice.
+  std::set<int64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  // Some are being exported.
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  // The last step that was tried is not exported, and it took long to find out.
+  // What was tried last is not exported, and it took long to find out.
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stuck_ ABSL_GUARDED_BY(mutex_) = false;
   // Steps that were not exported since that was told, and the last of them.
