@@ -18,7 +18,9 @@ namespace rankprobe {
 namespace {
 
 // The collector has ranks to serve: a page has less than in a process of its own.
-constexpr size_t kMaxAnswerBytes = 16 << 20;
+// Of an answer that is whole in memory, and of a piece of others: what a service
+// lists at once is some MiB.
+constexpr int kMaxMessageBytes = 8 << 20;
 constexpr uint64_t kMaxTensorBytes = 64 << 20;
 constexpr uint64_t kMaxKeptBytes = 128 << 20;
 constexpr absl::Duration kStopGrace = absl::Milliseconds(300);
@@ -112,7 +114,6 @@ class Page final : public WebPage {
     options.collector = collector;
     options.channel = std::move(channel);
     options.callers = callers_.get();
-    options.max_answer_bytes = kMaxAnswerBytes;
     TensorOptions tensors;
     tensors.max_tensor_bytes = kMaxTensorBytes;
     tensors.max_kept_bytes = kMaxKeptBytes;
@@ -165,7 +166,7 @@ absl::StatusOr<std::unique_ptr<WebPage>> WebPage::Listen(
 
 grpc::ChannelArguments WebPage::Arguments() {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   return arguments;
 }
 

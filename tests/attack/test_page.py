@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -134,11 +135,12 @@ def test_limits_on_every_request(start_secured, tokens):
     # A header that never ends is cut, not kept.
     with socket.create_connection((page.host, page.port), timeout=harness.SOON) as client:
         client.sendall(b"GET / HTTP/1.1\r\n")
-        with pytest.raises(OSError):
-            for _ in range(64):
+        taken = 0
+        with contextlib.suppress(OSError):
+            while taken < 64:
                 client.sendall(b"X-Flood: " + b"x" * (1 << 20) + b"\r\n")
-                client.settimeout(harness.SOON)
-            raise OSError  # all of it fitted into buffers on the way
+                taken += 1
+        assert taken < 64
     page.call(LOOKS[0])
     assert daemon.memory() - before < 64 << 20
     assert daemon.alive

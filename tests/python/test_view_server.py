@@ -231,6 +231,12 @@ def test_roles_are_the_collectors(start_view, start_collector, tmp_path: pathlib
     assert views["operator"].call("ControlService/SetTriggers", run="job") == {"ranks": "0"}
     audit = [json.loads(line) for line in (collector.data_dir / "audit.jsonl").read_text().splitlines()]
     assert {(line["actor"], line["action"]) for line in audit} == {("operators-name", "SetTriggers")}
+    # The server is the user's own: a viewer's jobs are processes of his, and read as he may. Who may not read has jobs that say so.
+    for role, said in (("viewer", 'no run named "job"'), ("operator", 'no run named "job"'), ("nobody", "token")):
+        assert "caller" not in views[role].about()
+        job = views[role].call("JobStart", command="export", options={"run": "job"})["id"]
+        harness.wait_for(lambda: views[role].call("JobGet", id=job)["state"] == "JOB_STATE_FAILED", 60, "the end of the job")
+        assert said in views[role].call("JobGet", id=job)["messages"], role
 
 
 @pytest.mark.parametrize(("flags", "code", "said"), [
