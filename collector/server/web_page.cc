@@ -3,7 +3,8 @@
 
 #include <arpa/inet.h>
 
-#include <optional>
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -96,7 +97,8 @@ class Callers final : public CallerCheck {
 
 class Page final : public WebPage {
  public:
-  Page(std::unique_ptr<const Callers> callers) : callers_(std::move(callers)) {}
+  explicit Page(std::unique_ptr<const Callers> callers)
+      : callers_(std::move(callers)) {}
 
   absl::Status Open(HttpServerOptions options) {
     const Callers* const callers = callers_.get();
@@ -114,6 +116,9 @@ class Page final : public WebPage {
     options.collector = collector;
     options.channel = std::move(channel);
     options.callers = callers_.get();
+    // Ranks come first: what a page costs stays within some of the processors.
+    options.most_converting =
+        std::max<size_t>(1, std::thread::hardware_concurrency() / 4);
     TensorOptions tensors;
     tensors.max_tensor_bytes = kMaxTensorBytes;
     tensors.max_kept_bytes = kMaxKeptBytes;

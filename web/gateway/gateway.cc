@@ -79,7 +79,7 @@ class Gateway::Call {
     absl::Status status =
         StatusOf((stub->*method)(&context, request, &response));
     std::string json;
-    if (status.ok()) status = ToJson(response, &json);
+    if (status.ok()) status = Convert(response, &json);
     if (status.ok() && json.size() > options().max_answer_bytes)
       status = TooLarge();
     if (status.ok()) {
@@ -127,7 +127,7 @@ class Gateway::Call {
     Response response;
     while (wanted && reader->Read(&response)) {
       std::string json;
-      status = ToJson(response, &json);
+      status = Convert(response, &json);
       bytes += json.size() + 1;
       if (status.ok() && bytes > options().max_answer_bytes)
         status = TooLarge();
@@ -167,10 +167,19 @@ class Gateway::Call {
   const GatewayOptions& options() const { return gateway_.options_; }
 
   bool Read(google::protobuf::Message* request) {
-    const absl::Status status = FromJson(asked_.body, request);
+    const absl::Status status = [&] {
+      const Turnstile::Turn turn(&gateway_.converting_);
+      return FromJson(asked_.body, request);
+    }();
     if (status.ok()) return true;
     SendError(status, reply_);
     return false;
+  }
+
+  absl::Status Convert(const google::protobuf::Message& response,
+                       std::string* json) const {
+    const Turnstile::Turn turn(&gateway_.converting_);
+    return ToJson(response, json);
   }
 
   template <typename Request>
@@ -270,7 +279,8 @@ const std::vector<Gateway::Row>& Gateway::Rows() {
   return *rows;
 }
 
-Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
+Gateway::Gateway(GatewayOptions options)
+    : options_(std::move(options)), converting_(options_.most_converting) {
   if (options_.channel != nullptr) {
     control_ = v1::ControlService::NewStub(options_.channel);
     archive_ = v1::ArchiveService::NewStub(options_.channel);

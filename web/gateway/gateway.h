@@ -26,6 +26,7 @@
 #include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
 #include "web/gateway/caller_check.h"
+#include "web/gateway/turnstile.h"
 #include "web/http/http_message.h"
 
 namespace rankprobe {
@@ -41,6 +42,9 @@ struct GatewayOptions {
   const CallerCheck* callers = nullptr;
   // For each call; those that go through records or wait for ranks have more.
   double timeout_seconds = 30;
+  // How many calls are made from JSON or to it at once, which is most of what they
+  // cost; 0: all.
+  size_t most_converting = 0;
   // Of one response, as JSON. RESOURCE_EXHAUSTED beyond.
   size_t max_answer_bytes = 64 << 20;
 };
@@ -74,6 +78,7 @@ class Gateway {
   static const std::vector<Row>& Rows();
 
   const GatewayOptions options_;
+  mutable Turnstile converting_;
   std::unique_ptr<v1::ControlService::Stub> control_;
   std::unique_ptr<v1::ArchiveService::Stub> archive_;
 };
