@@ -60,6 +60,10 @@ class Callers final : public CallerCheck {
       : authorizer_(std::move(authorizer)), log_(logger) {}
 
   absl::StatusOr<Caller> Identify(absl::string_view token) const override {
+    if (token.empty() && !authorizer_->open()) {
+      return absl::UnauthenticatedError(
+          "this page wants a token of the collector's token file");
+    }
     const absl::StatusOr<Principal> principal =
         authorizer_->Identify(CredentialsOf(token));
     if (!principal.ok()) return principal.status();
