@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `rankprobe view` runs: the page and its API on a port of 127.0.0.1, for
-// whoever knows the token in its address. A collector, a directory, or both.
+// The page and its API. `rankprobe view` runs it on a port of 127.0.0.1 for whoever
+// knows the token in its address: a collector, a directory, or both. A collector
+// (--web-listen) runs it for whoever has a token of the collector's.
 #ifndef RANKPROBE_WEB_VIEW_SERVER_H_
 #define RANKPROBE_WEB_VIEW_SERVER_H_
 
@@ -27,6 +28,10 @@ class ViewServer {
   static absl::StatusOr<std::unique_ptr<ViewServer>> Start(
       uint16_t port, GatewayOptions options, GraphOptions graphs = {},
       JobRunnerOptions jobs = {});
+  // On a server that listens already. `options` has the channel and the callers.
+  static absl::StatusOr<std::unique_ptr<ViewServer>> Serve(
+      std::unique_ptr<HttpServer> server, GatewayOptions options,
+      TensorOptions tensors);
   ViewServer(const ViewServer&) = delete;
   ViewServer& operator=(const ViewServer&) = delete;
   // Ends what is being answered within a second or two, and jobs within some.
@@ -38,17 +43,25 @@ class ViewServer {
 
  private:
   ViewServer(GatewayOptions options, std::unique_ptr<GraphService> graphs,
-             JobRunnerOptions jobs)
+             TensorOptions tensors, JobRunnerOptions jobs)
       : file_system_(NewPosixFileSystem()),
+        collector_(options.collector),
+        has_jobs_(!jobs.program.empty()),
         gateway_(std::move(options)),
         graphs_(std::move(graphs)),
-        tensors_(&gateway_),
+        tensors_(tensors, &gateway_),
         jobs_(std::move(jobs), file_system_.get(), &clock_) {}
 
+  void Serve(std::unique_ptr<HttpServer> server);
   void Answer(const HttpRequest& request, HttpReply* reply);
+  void AnswerApi(absl::string_view method, const HttpRequest& request,
+                 HttpReply* reply);
+  std::string AboutJson(absl::string_view token) const;
 
   const std::unique_ptr<FileSystem> file_system_;
   SystemClock clock_;
+  const std::string collector_;
+  const bool has_jobs_;
   const Gateway gateway_;
   const std::unique_ptr<GraphService> graphs_;
   TensorApi tensors_;

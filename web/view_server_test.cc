@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <set>
 #include <thread>
 #include <utility>
@@ -55,6 +56,9 @@ class OddCollector final : public v1::ArchiveService::Service {
     return on_ledger(context, writer);
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::shared_ptr<grpc::Channel> channel() {
+    return server_->InProcessChannel(grpc::ChannelArguments());
+  }
 
   std::function<grpc::Status(grpc::ServerContext*, v1::ListRunsResponse*)>
       on_runs;
@@ -230,6 +234,124 @@ TEST_F(ViewServerTest, ACollectorOfBeforeIsNamed) {
   };
   Start();
   EXPECT_THAT(Ask("ListRuns"), HasSubstr("\"UNIMPLEMENTED\""));
+}
+
+// Those of a collector, by the first word of the token; what comes behind it is
+// for nobody.
+class OddCallers final : public CallerCheck {
+ public:
+  absl::StatusOr<Caller> Identify(absl::string_view token) const override {
+    const std::string role(token.substr(0, token.find('-')));
+    if (role != "viewer" && role != "operator")
+      return absl::UnauthenticatedError("nobody knows it");
+    return Caller{"somebody", role};
+  }
+  absl::Status MayCall(absl::string_view token,
+                       absl::string_view path) const override {
+    asked.push_back(std::string(path));
+    const absl::StatusOr<Caller> caller = Identify(token);
+    if (!caller.ok()) return caller.status();
+    return CheckIsOperator(this, token, path);
+  }
+  mutable std::vector<std::string> asked;
+};
+
+class CollectorsPageTest : public ::testing::Test {
+ protected:
+  CollectorsPageTest() {
+    HttpServerOptions http;
+    http.check_token = [this](absl::string_view token) {
+      return callers_.Identify(token).status();
+    };
+    auto server = HttpServer::Listen(std::move(http));
+    EXPECT_TRUE(server.ok()) << server.status();
+    port_ = (*server)->port();
+    GatewayOptions options;
+    options.collector = "node0:7411";
+    options.channel = collector_.channel();
+    options.callers = &callers_;
+    auto view = ViewServer::Serve(*std::move(server), std::move(options), {});
+    EXPECT_TRUE(view.ok()) << view.status();
+    view_ = *std::move(view);
+    collector_.on_runs = [this](grpc::ServerContext* context,
+                                v1::ListRunsResponse*) {
+      for (const auto& [name, value] : context->client_metadata())
+        metadata_[std::string(name.data(), name.size())] =
+            std::string(value.data(), value.size());
+      return grpc::Status::OK;
+    };
+  }
+  std::string Ask(absl::string_view head, absl::string_view token) const {
+    RawClient client(port_);
+    client.Say(absl::StrCat(
+        head, " HTTP/1.1\r\nHost: 127.0.0.1:", port_,
+        "\r\nAuthorization: Bearer ", token,
+        "\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        "Connection: close\r\n\r\n{}"));
+    return client.Rest();
+  }
+
+  OddCollector collector_;
+  OddCallers callers_;
+  std::unique_ptr<ViewServer> view_;
+  int port_ = 0;
+  std::map<std::string, std::string> metadata_;
+};
+
+TEST_F(CollectorsPageTest, EachCallIsCheckedAndMadeAsWhoAsks) {
+  constexpr char kRuns[] = "POST /api/v1/ArchiveService/ListRuns";
+  EXPECT_EQ(view_->address(), absl::StrCat("http://127.0.0.1:", port_, "/"));
+  EXPECT_THAT(Ask(kRuns, "other"), StartsWith("HTTP/1.1 401 "));
+  EXPECT_TRUE(callers_.asked.empty());
+  const std::string refused = Ask(kRuns, "viewer-1");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(refused, HasSubstr("somebody is viewer"));
+  EXPECT_TRUE(metadata_.empty()) << "it came through";
+  EXPECT_THAT(Ask(kRuns, "operator-1"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(metadata_["authorization"], "Bearer operator-1");
+  EXPECT_THAT(metadata_["rankprobe-page-peer"], StartsWith("127.0.0.1:"));
+  EXPECT_THAT(callers_.asked,
+              ::testing::Each("/rankprobe.v1.ArchiveService/ListRuns"));
+  // What no metadata can carry is not carried.
+  metadata_.clear();
+  EXPECT_THAT(Ask(kRuns, "operator-\x80 "), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(metadata_.count("authorization"), 0u);
+}
+
+TEST_F(CollectorsPageTest, SaysWhoAsksAndThatThereAreNoJobs) {
+  EXPECT_TRUE(absl::EndsWith(
+      Ask("GET /api/v1/about", "viewer-1"),
+      "\"collector\":\"node0:7411\",\"root\":\"\",\"jobs\":false,"
+      "\"caller\":{\"name\":\"somebody\",\"role\":\"viewer\"}}"));
+  for (const char* method :
+       {"JobStart", "JobCancel", "JobDelete", "Graph/Build",
+        "Graph/SaveMapping", "TensorLook"}) {
+    EXPECT_THAT(Ask(absl::StrCat("POST /api/v1/", method), "viewer-1"),
+                StartsWith("HTTP/1.1 403 "))
+        << method;
+  }
+  EXPECT_THAT(Ask("POST /api/v1/JobStart", "operator-1"),
+              HasSubstr("\"UNIMPLEMENTED\""));
+  EXPECT_THAT(callers_.asked,
+              ::testing::ElementsAre("/rankprobe.v1.ArchiveService/GetTensor"));
+}
+
+TEST_F(CollectorsPageTest, ItsEndEndsWhatIsAnswered) {
+  absl::Notification began, cancelled;
+  collector_.on_runs = [&](grpc::ServerContext* context,
+                           v1::ListRunsResponse*) {
+    began.Notify();
+    while (!context->IsCancelled()) std::this_thread::yield();
+    cancelled.Notify();
+    return grpc::Status::CANCELLED;
+  };
+  std::thread asking([this] {
+    (void)Ask("POST /api/v1/ArchiveService/ListRuns", "operator-1");
+  });
+  began.WaitForNotification();
+  view_.reset();
+  cancelled.WaitForNotification();
+  asking.join();
 }
 
 // What a page may do is said in one list; this one says it again on purpose.

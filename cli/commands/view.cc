@@ -211,7 +211,7 @@ void RegisterViewCommand(CLI::App* app, Globals* globals,
   CLI::App* const verb = app->add_subcommand(
       "view",
       "the archive, and graphs and dumps on disk, in a browser: runs, ranks, "
-      "steps, values, switches");
+      "steps, values, switches (for many at once: rankprobed --web-listen)");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<ViewFlags>();
   verb->add_option("--port", flags->port,

@@ -3,8 +3,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/auth/server_credentials.h"
+#include "common/rpc/grpc_channel.h"
 
 namespace rankprobe {
+namespace {
+
+std::string PeerOf(const grpc::CallbackServerContext& context) {
+  std::string peer = context.peer();
+  // What gRPC says of calls within the process, and of no other.
+  if (peer != "unknown") return peer;
+  const auto found = context.client_metadata().find(kPagePeerKey);
+  if (found == context.client_metadata().end()) return peer;
+  return absl::StrCat(
+      "page:", absl::string_view(found->second.data(), found->second.size()));
+}
+
+}  // namespace
 
 Auditor::Entry Auditor::Describe(const grpc::CallbackServerContext& context,
                                  absl::string_view action,
@@ -17,7 +31,7 @@ Auditor::Entry Auditor::Describe(const grpc::CallbackServerContext& context,
     record.actor = principal->name;
     record.role = std::string(RoleName(principal->role));
   }
-  record.peer = context.peer();
+  record.peer = PeerOf(context);
   record.action = std::string(action);
   record.run = run;
   record.detail = std::move(detail);

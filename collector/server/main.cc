@@ -219,6 +219,8 @@ int Main(int argc, char** argv) {
   const std::string host = config.listen.substr(0, config.listen.rfind(':'));
   std::printf("rankprobed listening on %s:%d\n", host.c_str(),
               (*server)->port());
+  if (const std::string page = (*server)->page_address(); !page.empty())
+    std::printf("rankprobed serves its page on %s\n", page.c_str());
   std::fflush(stdout);
   if (!config.port_file.empty())
     std::ofstream(config.port_file) << (*server)->port() << "\n";

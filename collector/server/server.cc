@@ -35,6 +35,7 @@
 #include "collector/server/metrics.h"
 #include "collector/server/roller.h"
 #include "collector/server/uploader.h"
+#include "collector/server/web_page.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
@@ -134,6 +135,13 @@ class ServerImpl final : public Server {
   }
 
   absl::Status Listen() {
+    // Before ranks are accepted: an address that is taken ends the start.
+    if (!config_.web_listen.empty()) {
+      RP_ASSIGN_OR_RETURN(
+          page_, WebPage::Listen({config_.web_listen, config_.web_names,
+                                  config_.tls_cert, config_.tls_key},
+                                 security_.authorizer, logger_));
+    }
     RP_RETURN_IF_ERROR(OpenGate());
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -213,16 +221,28 @@ class ServerImpl final : public Server {
         LogFaultOfEvents();
       }
     });
+    if (page_ != nullptr) {
+      RP_RETURN_IF_ERROR(page_->Serve(
+          server_->InProcessChannel(WebPage::Arguments()),
+          absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":",
+                       port())));
+      logger_->Info("page", {{"address", page_->address()}});
+    }
     return absl::OkStatus();
   }
 
   int port() const override { return gate_->port(); }
+  std::string page_address() const override {
+    return page_ == nullptr ? "" : page_->address();
+  }
 
   void Shutdown() override {
     if (server_ == nullptr) return;
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
     gate_->Stop();
+    // Its requests are calls like others; they end, so that these can.
+    if (page_ != nullptr) page_->Stop();
     control_.Shutdown();
     EndCalls();
     metrics_server_.reset();
@@ -502,6 +522,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<Auditor> auditor_;
   std::unique_ptr<grpc::Server> server_;
+  // Has a channel to it.
+  std::unique_ptr<WebPage> page_;
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
   std::atomic<bool> audit_batch_waits_{false};

@@ -21,7 +21,7 @@ class Server {
  public:
   virtual ~Server() = default;
 
-  // Takes the opened store. UNAVAILABLE when the address cannot be bound.
+  // Takes the opened store. UNAVAILABLE when an address cannot be bound.
   // `objects`: of a leaf, where what has ended is stored; outlives it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerConfig& config, std::unique_ptr<Store> store,
@@ -29,6 +29,8 @@ class Server {
       ObjectStore* objects = nullptr);
 
   virtual int port() const = 0;
+  // Of the page for browsers; empty: there is none.
+  virtual std::string page_address() const = 0;
 
   // Says goodbye, takes no more calls, writes and syncs what was received.
   virtual void Shutdown() = 0;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/object_store/open_object_store.h"
 #include "collector/server/server_manual.h"
+#include "collector/server/web_page.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -39,6 +40,10 @@ constexpr TextKey kTexts[] = {
      "IPv4 address that --metrics-port listens on (127.0.0.1); who reaches it "
      "reads counts, and the statistics that --metrics-values names, never "
      "tensors"},
+    {"web-listen", &ServerConfig::web_listen,
+     "serve the page of `rankprobe view` on this address, with --tls-cert by "
+     "TLS; beyond loopback with --tls-cert and --token-file only. A viewer's "
+     "token looks, an operator's switches"},
     {"triggers", &ServerConfig::trigger_file,
      "JSON file with flight recorder, triggers and budgets of runs that were "
      "given none"},
@@ -151,6 +156,9 @@ class JsonConfig : public CLI::Config {
     if (std::vector<std::string> values = reader.StringList("metrics-values");
         !values.empty())
       add("metrics-values", std::move(values));
+    if (std::vector<std::string> names = reader.StringList("web-name");
+        !names.empty())
+      add("web-name", std::move(names));
     for (const std::string& name : reader.UnknownNames())
       faults_->Add(name, "this key", "a known key (see --help)");
     return items;
@@ -186,6 +194,36 @@ void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
+// As tokens and archive are worth to others; --insecure is for ranks.
+void CheckWeb(const ServerConfig& config, ConfigFaults* faults) {
+  if (config.web_listen.empty()) {
+    if (!config.web_names.empty())
+      faults->Add("web-name", config.web_names[0], "given with web-listen");
+    return;
+  }
+  if (!WebPage::CheckAddress(config.web_listen).ok()) {
+    faults->Add("web-listen", config.web_listen,
+                "ADDRESS:PORT with a port 0..65535 (IPv6 in brackets)");
+    return;
+  }
+  const bool loopback =
+      IsLoopbackHost(ParseHostPort(config.web_listen, 0)->host);
+  if (!loopback && (config.tls_cert.empty() || config.token_file.empty())) {
+    faults->Add("web-listen", config.web_listen,
+                "a loopback address, or used with --tls-cert, --tls-key and "
+                "--token-file: beyond loopback the page wants TLS and tokens, "
+                "with --insecure, too");
+  } else if (!config.tls_client_ca.empty() && config.token_file.empty()) {
+    faults->Add("web-listen", config.web_listen,
+                "used with --token-file where --tls-client-ca is: a browser "
+                "proves itself to the page by a token");
+  }
+  for (const std::string& name : config.web_names) {
+    if (name.empty() || name.find_first_of(":/@ ,") != std::string::npos)
+      faults->Add("web-name", name, "a name without scheme and port");
+  }
+}
+
 void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
   const bool leaf = config.role == "leaf";
   if (!leaf && config.role != "all" && config.role != "reader") {
@@ -213,6 +251,7 @@ void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
 
 void Check(const ServerConfig& config, ConfigFaults* faults) {
   CheckRole(config, faults);
+  CheckWeb(config, faults);
   const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
   if (!listen.ok()) {
     faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
@@ -284,6 +323,10 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                  "of connected ranks, at the newest step of each that has "
                  "ended; at most 1,000 values")
       ->type_name("PATTERN");
+  app.add_option("--web-name", config.web_names,
+                 "with --web-listen: a further name that browsers call this "
+                 "machine by; those in --tls-cert are known")
+      ->type_name("NAME");
   app.add_flag("--insecure", config.insecure,
                "allow listening beyond loopback without TLS or without tokens");
   app.add_flag("--compress-payloads", config.compress_payloads,

@@ -55,6 +55,9 @@ struct ServerConfig {
   std::vector<std::string> metrics_values;
   // An IPv4 address.
   std::string metrics_host = "127.0.0.1";
+  // ADDRESS:PORT of the page for browsers; empty: none. See web_page.h.
+  std::string web_listen;
+  std::vector<std::string> web_names;
   // "all": an archive of its own. "leaf": that, and what has ended is stored in
   // the object store. "reader": serves what leaves have stored, takes nothing.
   std::string role = "all";

@@ -16,12 +16,17 @@ Manual ServerManual() {
       "Beyond loopback it wants TLS and tokens or client certificates, or "
       "--insecure.\n"
       "\n"
+      "With --web-listen it serves the page of `rankprobe view` to browsers. "
+      "Its address is printed; who opens it is asked for a token, if there is "
+      "a --token-file.\n"
+      "\n"
       "The keys of --config FILE are the flags without the two minus signs, "
       "in one JSON object; a key that is not known is an error.\n"
       "\n"
       "SIGTERM and SIGINT end it: queries get --drain-seconds, then what was "
       "received is committed and synced.";
-  manual.values = {{"--metrics-host", "ADDRESS"}};
+  manual.values = {{"--metrics-host", "ADDRESS"},
+                   {"--web-listen", "ADDRESS:PORT"}};
   manual.exit_codes = {
       {"0", "clean end"},
       {"2", "bad flags, config, or files that they name"},

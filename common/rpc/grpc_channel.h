@@ -16,6 +16,10 @@
 
 namespace rankprobe {
 
+// Of a call within the collector's process, for the audit: the browser that it is
+// made for. Of other calls it says nothing.
+inline constexpr char kPagePeerKey[] = "rankprobe-page-peer";
+
 inline std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const ChannelSecurity& security,
     grpc::ChannelArguments arguments) {

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import pathlib
@@ -17,6 +16,7 @@ from typing import Any, Iterator
 import pytest
 
 import harness
+from page_client import PageClient
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-class View:
+class View(PageClient):
     """`rankprobe view`, and a client with the token of its address."""
 
     def __init__(self, collector: str, *flags: str, environment: dict[str, str] | None = None) -> None:
@@ -49,35 +49,8 @@ class View:
         self.line = self.process.stdout.readline()
         if "--json" in flags:
             self.line = json.loads(self.line)["address"]
-        self.origin, _, self.token = self.line.strip().partition("/#token=")
-        self.port = int(self.origin.rpartition(":")[2] or 0)
-
-    def ask(self, method: str, path: str, body: bytes | None = None,
-            headers: dict[str, str] | None = None) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        connection.request(method, path, body, headers or {})
-        response = connection.getresponse()
-        response.connection = connection  # lives as long as the answer
-        return response
-
-    def post(self, method: str, request: Any, **headers: str) -> http.client.HTTPResponse:
-        body = request if isinstance(request, bytes) else json.dumps(request).encode()
-        return self.ask("POST", f"/api/v1/{method}", body, {
-            "Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **headers})
-
-    def call(self, method: str, **request: Any) -> Any:
-        response = self.post(method, request)
-        text = response.read()
-        assert response.status == 200, text
-        if response.getheader("Content-Type") == "application/x-ndjson":
-            return [json.loads(line) for line in text.splitlines()]
-        assert response.getheader("Content-Type") == "application/json"
-        return json.loads(text)
-
-    def error(self, method: str, request: Any, **headers: str) -> tuple[int, str, str]:
-        response = self.post(method, request, **headers)
-        error = json.loads(response.read())["error"]
-        return response.status, error["code"], error["message"]
+        origin, _, token = self.line.strip().partition("/#token=")
+        super().__init__(origin or "http://127.0.0.1:0", token)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[str, str]:
         self.process.send_signal(number)
@@ -132,9 +105,8 @@ def test_the_page_and_its_files(start_view, collector) -> None:
 
 def test_a_run_in_json(start_view, recorded) -> None:
     view = start_view(recorded.address, "--json")
-    about = view.ask("GET", "/api/v1/about", headers={"Authorization": f"Bearer {view.token}"})
-    assert json.loads(about.read()) == {"version": recorded.cli("--version").stdout.split()[1],
-                                        "collector": recorded.address, "root": ""}
+    assert view.about() == {"version": recorded.cli("--version").stdout.split()[1], "collector": recorded.address, "root": "",
+                            "jobs": True}
     (run,) = view.call("ArchiveService/ListRuns")["runs"]
     assert run["run"] == "shown" and run["steps"] == str(STEPS)
     steps = view.call("ArchiveService/ListSteps", run="shown")["steps"]
@@ -259,6 +231,12 @@ def test_roles_are_the_collectors(start_view, start_collector, tmp_path: pathlib
     assert views["operator"].call("ControlService/SetTriggers", run="job") == {"ranks": "0"}
     audit = [json.loads(line) for line in (collector.data_dir / "audit.jsonl").read_text().splitlines()]
     assert {(line["actor"], line["action"]) for line in audit} == {("operators-name", "SetTriggers")}
+    # The server is the user's own: a viewer's jobs are processes of his, and read as he may. Who may not read has jobs that say so.
+    for role, said in (("viewer", 'no run named "job"'), ("operator", 'no run named "job"'), ("nobody", "token")):
+        assert "caller" not in views[role].about()
+        job = views[role].call("JobStart", command="export", options={"run": "job"})["id"]
+        harness.wait_for(lambda: views[role].call("JobGet", id=job)["state"] == "JOB_STATE_FAILED", 60, "the end of the job")
+        assert said in views[role].call("JobGet", id=job)["messages"], role
 
 
 @pytest.mark.parametrize(("flags", "code", "said"), [

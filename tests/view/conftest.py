@@ -69,21 +69,23 @@ TRAINING = textwrap.dedent("""
 
 
 class Training:
-    """Four ranks that train until stop()."""
+    """Ranks that train until stop(); `environment` is theirs alone."""
 
-    def __init__(self, directory: pathlib.Path, collector: harness.Collector, run: str, config: dict, bad_step: int) -> None:
+    def __init__(self, directory: pathlib.Path, collector: harness.Collector, run: str, config: dict, bad_step: int, ranks: int = RANKS,
+                 environment: dict[str, str] | None = None) -> None:
         self._stop = directory / f"{run}.stop"
         (directory / f"{run}.json").write_text(json.dumps(config))
         (directory / f"{run}.py").write_text(TRAINING)
         self._log = open(directory / f"{run}.log", "w+")
         self._ranks: list[subprocess.Popen] = []
         port = str(free_port())
-        for rank in range(RANKS):
+        for rank in range(ranks):
             self._ranks.append(subprocess.Popen(
                 [sys.executable, directory / f"{run}.py", directory / f"{run}.json", self._stop, str(BAD_RANK), str(bad_step), "50"],
                 stdout=self._log, stderr=self._log,
                 env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, "RANK": str(rank),
-                     "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}))
+                     "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                     **(environment or {})}))
 
     def stop(self) -> None:
         self._stop.touch()
@@ -91,6 +93,15 @@ class Training:
             rank.wait(timeout=120)
         self._log.seek(0)
         assert all(rank.returncode == 0 for rank in self._ranks), self._log.read()[-4000:]
+
+
+class CollectorsPage:
+    """The page that a collector with --web-listen serves, opened with `token`; None: as who has none."""
+
+    def __init__(self, collector: harness.Collector, token: str | None = None) -> None:
+        self.origin = re.findall(r"^rankprobed serves its page on (\S+)/$", collector.log_text(), re.M)[-1]
+        self.token = token
+        self.address = self.origin + ("/" if token is None else f"/#token={token}")
 
 
 class View:
@@ -132,7 +143,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def collector(tmp_path_factory) -> Iterator[harness.Collector]:
-    collector = harness.Collector(tmp_path_factory.mktemp("collector")).start()
+    collector = harness.Collector(tmp_path_factory.mktemp("collector"), "--web-listen", "127.0.0.1:0").start()
     yield collector
     assert collector.stop() == 0, collector.log_text()[-2000:]
 
@@ -144,14 +155,14 @@ def view(collector) -> Iterator[View]:
     view.stop()
 
 
-def _config(**fields: Any) -> dict:
+def training_config(**fields: Any) -> dict:
     return {"task": "statistics", "dump_path": "./dump", "rank": [], "step": [], "level": "mix", "dump_enable": True, "statistics": {}, **fields}
 
 
 @pytest.fixture(scope="session")
 def training(collector, tmp_path_factory) -> Iterator[str]:
     """The run "train": recorded from its first step, NaN on one rank from BAD_STEP on, alive."""
-    job = Training(tmp_path_factory.mktemp("train"), collector, "train", _config(), BAD_STEP)
+    job = Training(tmp_path_factory.mktemp("train"), collector, "train", training_config(), BAD_STEP)
     harness.wait_for(lambda: _steps(collector, "train") > BAD_STEP + 2, 120, "the training's steps")
     yield "train"
     job.stop()
@@ -160,7 +171,7 @@ def training(collector, tmp_path_factory) -> Iterator[str]:
 @pytest.fixture
 def idle(collector, tmp_path) -> Iterator[str]:
     """The run "idle": alive, healthy, dumping off."""
-    job = Training(tmp_path, collector, "idle", _config(dump_enable=False), 10**9)
+    job = Training(tmp_path, collector, "idle", training_config(dump_enable=False), 10**9)
     harness.wait_for(lambda: len(collector.json("status", "--run", "idle").get("agents", [])) == RANKS, 120, "four ranks")
     yield "idle"
     job.stop()
@@ -171,7 +182,7 @@ def _steps(collector, run: str) -> int:
 
 
 @contextlib.contextmanager
-def open_page(browser, view: View, name: str) -> Iterator[Any]:
+def open_page(browser, view: View | CollectorsPage, name: str) -> Iterator[Any]:
     """A page of its own; what the browser complained of fails the test, and a picture of its end is kept."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-US", accept_downloads=True)
     context.set_default_timeout(20_000)

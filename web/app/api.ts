@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collector's services as JSON, through the process that serves this page.
+import { signal as box } from "@preact/signals";
 import { token } from "./route";
+import { t } from "./text";
 
 export class ApiError extends Error {
   // "NOT_FOUND", ... as gRPC has it; "NETWORK": no answer at all.
@@ -9,30 +11,36 @@ export class ApiError extends Error {
   }
 }
 
+function bearer(): Record<string, string> {
+  const held = token();
+  return held === "" ? {} : { Authorization: `Bearer ${held}` };
+}
+
 export async function post(method: string, body: unknown, signal?: AbortSignal): Promise<Response> {
   let answer: Response;
   try {
     answer = await fetch(`/api/v1/${method}`, {
       method: "POST",
-      headers: { "Content-Type": "application/json", Authorization: `Bearer ${token()}` },
+      headers: { "Content-Type": "application/json", ...bearer() },
       body: JSON.stringify(body),
       signal,
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError("NETWORK", "rankprobe view does not answer: has it ended?");
+    throw new ApiError("NETWORK", "the server of this page does not answer: has it ended?");
   }
   if (answer.ok) return answer;
-  let code = `HTTP ${answer.status}`;
-  let message = answer.statusText;
+  throw await errorOf(answer);
+}
+
+async function errorOf(answer: Response): Promise<ApiError> {
   try {
     const { error } = await answer.json();
-    code = error.code;
-    message = error.message;
+    return new ApiError(error.code, error.message);
   } catch {
     // No JSON: the status is all there is.
+    return new ApiError(`HTTP ${answer.status}`, answer.statusText);
   }
-  throw new ApiError(code, message);
 }
 
 export async function call<T>(method: string, body: unknown = {}, signal?: AbortSignal): Promise<T> {
@@ -63,8 +71,34 @@ export async function* stream<T>(method: string, body: unknown, signal?: AbortSi
   }
 }
 
-export async function about(signal?: AbortSignal): Promise<{ version: string; collector: string; root: string }> {
-  const answer = await fetch("/api/v1/about", { headers: { Authorization: `Bearer ${token()}` }, signal });
-  if (!answer.ok) throw new ApiError(answer.status === 401 ? "UNAUTHENTICATED" : `HTTP ${answer.status}`, answer.statusText);
-  return answer.json();
+export interface About {
+  version: string;
+  collector: string;
+  root: string;
+  jobs: boolean;
+  // Whom a collector that serves this page itself takes us for; absent: `rankprobe view` serves it, as its user.
+  caller?: { name: string; role: string };
+}
+
+// What is known of the server; what may be done there follows from it.
+export const server = box<About | undefined>(undefined);
+
+export async function about(signal?: AbortSignal): Promise<About> {
+  const answer = await fetch("/api/v1/about", { headers: bearer(), signal });
+  if (!answer.ok) throw await errorOf(answer);
+  server.value = (await answer.json()) as About;
+  return server.value;
+}
+
+// Why nothing may be switched here; "": it may. A viewer of another collector is told by that when he tries.
+export function whyNoSwitch(): string {
+  const caller = server.value?.caller;
+  return caller === undefined || caller.role === "operator" ? "" : t("{0} is {1}: switching needs an operator's token.", caller.name, caller.role);
+}
+
+// Why no job can be started here; "": it can.
+export function whyNoJobs(): string {
+  const { jobs, collector, caller } = server.value ?? {};
+  if (jobs === false && collector !== "") return t("This collector does no jobs. `rankprobe view` does, and so does a terminal.");
+  return caller === undefined || caller.role === "operator" ? "" : t("{0} is {1}: a job needs an operator's token.", caller.name, caller.role);
 }

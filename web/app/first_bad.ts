@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first bad call of a run: the step by its extremes, the call by what
 // `rankprobe overflow_check` says of that step, over ranks and communication.
-import { stream } from "./api";
+import { stream, whyNoJobs } from "./api";
 import { isBad, leavesOf, type Leaf } from "./calls";
 import type { Grid } from "./grid";
 import { runJob } from "./jobs";
@@ -24,6 +24,8 @@ export interface Bad {
   call?: BadCall;
   // Calls of other ranks that are as early.
   others: { rank: number; call: string }[];
+  // This server does not say which call it was.
+  unasked?: boolean;
 }
 
 // Ranks of a step that are looked at together.
@@ -47,6 +49,7 @@ export async function findFirstBad(run: string, overview: Grid, signal: AbortSig
   const step = grid.first[column];
   const ranks = grid.rows.filter((row) => row.nonFinite[column] > 0)
     .map((row) => (row.name.startsWith("rank") ? Number(row.name.slice(4)) : -1)).filter((rank) => rank >= 0).sort((a, b) => a - b);
+  if (whyNoJobs() !== "") return { step, ranks, rank: ranks[0] ?? -1, others: [], unasked: true };
   const { found } = await origin(step, run, ranks, signal);
   if (found.length === 0) return { step, ranks, rank: ranks[0] ?? -1, others: [] };
   const [first, ...others] = found.map((one) => ({ rank: Number(one.rank), call: one.call }));

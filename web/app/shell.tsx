@@ -2,9 +2,10 @@
 // What is around every page: its head, the pages of a run, language and colours.
 import { render } from "preact";
 import { signal } from "@preact/signals";
-import { about } from "./api";
+import { useState } from "preact/hooks";
+import { about, type ApiError } from "./api";
 import { useLoaded } from "./load";
-import { Failure } from "./parts/basics";
+import { Failure, Field } from "./parts/basics";
 import { Compare } from "./pages/compare";
 import { DivergencePage } from "./pages/divergence";
 import { Events } from "./pages/events";
@@ -19,7 +20,7 @@ import { Runs } from "./pages/runs";
 import { Step } from "./pages/step";
 import { Tensor } from "./pages/tensor";
 import { Trend } from "./pages/trend";
-import { href, route, startRouting } from "./route";
+import { href, route, setToken, startRouting } from "./route";
 import { language, setLanguage, t } from "./text";
 
 const THEME_KEY = "rankprobe.theme";
@@ -53,6 +54,32 @@ function Page() {
   return <p>{t("There is no page of this name.")} <a href={href("run", run)}>{t("Overview")}</a></p>;
 }
 
+// Who is not known yet brings a token: it stays in this tab.
+function SignIn({ error }: { error: ApiError }) {
+  const [text, setText] = useState("");
+  const enter = () => {
+    setToken(text.trim());
+    location.reload();
+  };
+  // `rankprobe view` has one key, which nobody knows by heart.
+  if (error.message.includes("rankprobe view")) return <Failure error={error} />;
+  return (
+    <>
+      <p class="failure" role="alert"><strong>{error.code}</strong> {error.message}</p>
+      <form class="card form" onSubmit={(event) => { event.preventDefault(); enter(); }}>
+        <Field label={t("Token")}><input type="password" autocomplete="off" value={text} onInput={(event) => setText(event.currentTarget.value)} /></Field>
+        <button class="primary" type="submit" disabled={!/^[!-~]+$/.test(text.trim())}>{t("Enter")}</button>
+      </form>
+      <p class="note">{t("A collector's page asks for a token of its token file: a viewer's to look, an operator's to switch, too. It is kept for this tab alone.")}</p>
+    </>
+  );
+}
+
+function leave(): void {
+  setToken("");
+  location.reload();
+}
+
 function Shell() {
   const { page, run } = route.value;
   const server = useLoaded("about", about);
@@ -65,6 +92,7 @@ function Shell() {
         {run !== "" && <h1 class="run-name">{run}</h1>}
         <span class="grow" />
         <a href={href("jobs", "", { run })} aria-current={run === "" && page === "jobs" ? "page" : undefined}>{t("Jobs")}</a>
+        {server.value?.caller && server.value.caller.name !== "anybody" && <button onClick={leave} title={t("Forget the token of this tab")}>{server.value.caller.name} ({server.value.caller.role}) ×</button>}
         {server.value && <span class="server">{[server.value.collector, server.value.root, server.value.version].filter((part) => part !== "").join(" · ")}</span>}
         <button onClick={() => setTheme(theme.value === "dark" ? "light" : "dark")}>{theme.value === "dark" ? t("Light") : t("Dark")}</button>
         <button onClick={() => setLanguage(language.value === "en" ? "zh" : "en")} lang={language.value === "en" ? "zh" : "en"}>{language.value === "en" ? "中文" : "English"}</button>
@@ -75,8 +103,12 @@ function Shell() {
         </nav>
       )}
       <main id="main" tabIndex={-1}>
-        {server.error && <Failure error={server.error} retry={server.reload} />}
-        <Page />
+        {server.error?.code === "UNAUTHENTICATED" || server.error?.code === "PERMISSION_DENIED" ? <SignIn error={server.error} /> : (
+          <>
+            {server.error && <Failure error={server.error} retry={server.reload} />}
+            {server.value !== undefined || server.error !== undefined ? <Page /> : <p class="waiting" aria-busy="true">{t("Loading …")}</p>}
+          </>
+        )}
       </main>
     </>
   );

@@ -7,11 +7,11 @@
 #include <functional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/base/version.h"
 #include "common/rpc/grpc_channel.h"
-#include "common/text/json_text.h"
 #include "web/gateway/json_reply.h"
 
 namespace rankprobe {
@@ -34,6 +34,13 @@ void KeepGrpc() {
   (void)kept;
 }
 
+// What metadata can carry, and not "".
+bool IsText(absl::string_view text) {
+  return !text.empty() && absl::c_all_of(text, [](unsigned char c) {
+    return absl::ascii_isgraph(c);
+  });
+}
+
 double WaitSeconds(const v1::SwitchOptions& options) {
   return options.timeout_ms() == 0 ? 10 : options.timeout_ms() / 1000.0;
 }
@@ -54,8 +61,8 @@ double ExtraSeconds(const v1::VerifyRequest&) { return kLongSeconds; }
 // One request on its way.
 class Gateway::Call {
  public:
-  Call(const Gateway& gateway, const std::string& body, HttpReply* reply)
-      : gateway_(gateway), body_(body), reply_(reply) {}
+  Call(const Gateway& gateway, const HttpRequest& asked, HttpReply* reply)
+      : gateway_(gateway), asked_(asked), reply_(reply) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -72,7 +79,7 @@ class Gateway::Call {
     absl::Status status =
         StatusOf((stub->*method)(&context, request, &response));
     std::string json;
-    if (status.ok()) status = ToJson(response, &json);
+    if (status.ok()) status = Convert(response, &json);
     if (status.ok() && json.size() > options().max_answer_bytes)
       status = TooLarge();
     if (status.ok()) {
@@ -120,7 +127,7 @@ class Gateway::Call {
     Response response;
     while (wanted && reader->Read(&response)) {
       std::string json;
-      status = ToJson(response, &json);
+      status = Convert(response, &json);
       bytes += json.size() + 1;
       if (status.ok() && bytes > options().max_answer_bytes)
         status = TooLarge();
@@ -160,20 +167,39 @@ class Gateway::Call {
   const GatewayOptions& options() const { return gateway_.options_; }
 
   bool Read(google::protobuf::Message* request) {
-    const absl::Status status = FromJson(body_, request);
+    const absl::Status status = [&] {
+      const Turnstile::Turn turn(&gateway_.converting_);
+      return FromJson(asked_.body, request);
+    }();
     if (status.ok()) return true;
     SendError(status, reply_);
     return false;
   }
 
+  absl::Status Convert(const google::protobuf::Message& response,
+                       std::string* json) const {
+    const Turnstile::Turn turn(&gateway_.converting_);
+    return ToJson(response, json);
+  }
+
   template <typename Request>
   void Prepare(const Request& request, grpc::ClientContext* context) {
-    if (body_.size() >= kLargeBody) Introduce();
+    if (asked_.body.size() >= kLargeBody && options().channel == nullptr)
+      Introduce();
     SetLimits(options().timeout_seconds + ExtraSeconds(request), context);
   }
 
   void SetLimits(double seconds, grpc::ClientContext* context) {
-    AddToken(options().security, context);
+    if (options().callers == nullptr) {
+      AddToken(options().security, context);
+    } else {
+      // For the audit: whose call it is, and where from.
+      if (IsText(asked_.token)) {
+        context->AddMetadata("authorization",
+                             absl::StrCat("Bearer ", asked_.token));
+      }
+      if (IsText(asked_.peer)) context->AddMetadata(kPagePeerKey, asked_.peer);
+    }
     context->set_deadline(
         std::chrono::system_clock::now() +
         std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
@@ -205,7 +231,7 @@ class Gateway::Call {
   }
 
   const Gateway& gateway_;
-  const std::string& body_;
+  const HttpRequest& asked_;
   HttpReply* const reply_;
 };
 
@@ -253,7 +279,13 @@ const std::vector<Gateway::Row>& Gateway::Rows() {
   return *rows;
 }
 
-Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
+Gateway::Gateway(GatewayOptions options)
+    : options_(std::move(options)), converting_(options_.most_converting) {
+  if (options_.channel != nullptr) {
+    control_ = v1::ControlService::NewStub(options_.channel);
+    archive_ = v1::ArchiveService::NewStub(options_.channel);
+    return;
+  }
   KeepGrpc();
   if (options_.collector.empty()) return;
   grpc::ChannelArguments arguments;
@@ -270,20 +302,32 @@ Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
 }
 
 absl::Status Gateway::CheckCollector() const {
-  if (!options_.collector.empty()) return absl::OkStatus();
+  if (control_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "rankprobe view has no collector: start it with --collector HOST:PORT");
 }
 
-void Gateway::Answer(absl::string_view method, const std::string& body,
+absl::Status Gateway::MayCall(absl::string_view token,
+                              absl::string_view name) const {
+  if (options_.callers == nullptr) return absl::OkStatus();
+  return options_.callers->MayCall(token, absl::StrCat("/rankprobe.v1.", name));
+}
+
+absl::Status Gateway::MayReadTensors(absl::string_view token) const {
+  return MayCall(token, "ArchiveService/GetTensor");
+}
+
+void Gateway::Answer(absl::string_view method, const HttpRequest& request,
                      HttpReply* reply) const {
   for (const Row& row : Rows()) {
     if (method != row.name) continue;
-    if (const absl::Status status = CheckCollector(); !status.ok()) {
+    absl::Status status = CheckCollector();
+    if (status.ok()) status = MayCall(request.token, row.name);
+    if (!status.ok()) {
       SendError(status, reply);
       return;
     }
-    Call call(*this, body, reply);
+    Call call(*this, request, reply);
     row.answer(&call, *this);
     return;
   }
@@ -291,16 +335,11 @@ void Gateway::Answer(absl::string_view method, const std::string& body,
 }
 
 absl::Status Gateway::ReadTensor(const v1::GetTensorRequest& request,
-                                 HttpReply* reply, std::string* bytes) const {
+                                 const HttpRequest& asked, HttpReply* reply,
+                                 std::string* bytes) const {
   RP_RETURN_IF_ERROR(CheckCollector());
-  const std::string no_body;
-  return Call(*this, no_body, reply).ReadTensor(request, bytes);
-}
-
-std::string Gateway::AboutJson(absl::string_view root) const {
-  return absl::StrCat("{\"version\":", JsonString(Version()),
-                      ",\"collector\":", JsonString(options_.collector),
-                      ",\"root\":", JsonString(root), "}");
+  RP_RETURN_IF_ERROR(MayReadTensors(asked.token));
+  return Call(*this, asked, reply).ReadTensor(request, bytes);
 }
 
 std::vector<std::string> Gateway::Methods() {

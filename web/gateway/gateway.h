@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From JSON over HTTP to the collector's services and back: the page's API. It
-// speaks to the collector as the user who started it, like any command: what
-// that user may do, and what of it is audited, is the collector's decision.
+// From JSON over HTTP to the collector's services and back: the page's API. In
+// `rankprobe view` it speaks to the collector as the user who started it, like any
+// command: what that user may do, and what of it is audited, is the collector's
+// decision. In the collector itself it speaks as each who asks, whom it checks by
+// the collector's rules before every call.
 //
 //   POST /api/v1/{Service}/{Method}   the request as proto3 JSON
 //
@@ -23,6 +25,8 @@
 #include "common/rpc/channel_security.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
+#include "web/gateway/caller_check.h"
+#include "web/gateway/turnstile.h"
 #include "web/http/http_message.h"
 
 namespace rankprobe {
@@ -31,8 +35,16 @@ struct GatewayOptions {
   // HOST:PORT. Empty: there is none, and every call says so.
   std::string collector;
   ChannelSecurity security;
+  // Inside the collector, both or none: the way to its services, which checks
+  // nobody, and who may call what. `callers` outlives the gateway. `collector` is
+  // what the page says then.
+  std::shared_ptr<grpc::Channel> channel;
+  const CallerCheck* callers = nullptr;
   // For each call; those that go through records or wait for ranks have more.
   double timeout_seconds = 30;
+  // How many calls are made from JSON or to it at once, which is most of what they
+  // cost; 0: all.
+  size_t most_converting = 0;
   // Of one response, as JSON. RESOURCE_EXHAUSTED beyond.
   size_t max_answer_bytes = 64 << 20;
 };
@@ -43,14 +55,16 @@ class Gateway {
 
   // Answers a request for "ArchiveService/ListRuns". Blocks until the answer is
   // whole or the client has gone; its call is cancelled then.
-  void Answer(absl::string_view method, const std::string& body,
+  void Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply) const;
+  // Whoever brings `token` may read bytes of tensors.
+  absl::Status MayReadTensors(absl::string_view token) const;
   // The bytes of one payload, for whoever answers with something made of them.
   // Ends early when the client of `reply` goes.
-  absl::Status ReadTensor(const v1::GetTensorRequest& request, HttpReply* reply,
+  absl::Status ReadTensor(const v1::GetTensorRequest& request,
+                          const HttpRequest& asked, HttpReply* reply,
                           std::string* bytes) const;
-  // {"version":"0.1.0","collector":"127.0.0.1:7411","root":"dumps"}
-  std::string AboutJson(absl::string_view root) const;
+  const CallerCheck* callers() const { return options_.callers; }
 
   // "ControlService/GetConfig" and so on.
   static std::vector<std::string> Methods();
@@ -60,9 +74,11 @@ class Gateway {
   class Call;
   // FAILED_PRECONDITION: there is none to call.
   absl::Status CheckCollector() const;
+  absl::Status MayCall(absl::string_view token, absl::string_view name) const;
   static const std::vector<Row>& Rows();
 
   const GatewayOptions options_;
+  mutable Turnstile converting_;
   std::unique_ptr<v1::ControlService::Stub> control_;
   std::unique_ptr<v1::ArchiveService::Stub> archive_;
 };

@@ -11,6 +11,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace rankprobe {
@@ -34,36 +35,62 @@ std::string PathOf(boost::beast::string_view target) {
   return std::string(View(target.substr(0, target.find('?'))));
 }
 
+// "127.0.0.1:50122", "[::1]:50122"; "" of one that is gone.
+std::string PeerOf(const asio::ip::tcp::socket& socket) {
+  boost::system::error_code error;
+  const asio::ip::tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return "";
+  const std::string address = peer.address().to_string();
+  return peer.address().is_v6() ? absl::StrCat("[", address, "]:", peer.port())
+                                : absl::StrCat(address, ":", peer.port());
+}
+
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket, const ConnectionRoom* room,
                        std::function<void()> ended)
-    : socket_(std::move(socket)),
+    : stream_(std::move(socket), room->tls),
       room_(*room),
       ended_(std::move(ended)),
-      timer_(socket_.get_executor()),
+      timer_(stream_.get_executor()),
       // A request's header has room, with what comes behind it.
       buffer_(room->options.max_header_bytes + (64 << 10)) {}
 
 Connection::~Connection() { ended_(); }
 
 void Connection::Start() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
     Error ignored;
-    self->socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-    self->NextRequest();
+    self->stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
+    if (self->stream_.is_tls()) {
+      self->Handshake();
+    } else {
+      self->NextRequest();
+    }
+  });
+}
+
+void Connection::Handshake() {
+  if (closed_) return;
+  Arm(room_.options.request_timeout);
+  stream_.async_handshake([self = shared_from_this()](Error error) {
+    if (error) {
+      self->Close();
+    } else {
+      self->NextRequest();
+    }
   });
 }
 
 void Connection::Drain() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
     self->draining_ = true;
     if (self->reply_ == nullptr && !self->writing_) self->Close();
   });
 }
 
 void Connection::Abort() {
-  asio::post(socket_.get_executor(),
+  asio::post(stream_.get_executor(),
              [self = shared_from_this()] { self->Close(); });
 }
 
@@ -77,6 +104,7 @@ void Connection::NextRequest() {
     ReadHead();
     return;
   }
+  idle_ = true;
   Arm(room_.options.idle_timeout);
   Fill();
 }
@@ -85,7 +113,7 @@ void Connection::NextRequest() {
 void Connection::Fill() {
   if (filling_) return;
   filling_ = true;
-  socket_.async_read_some(
+  stream_.async_read_some(
       buffer_.prepare(kReadAhead),
       [self = shared_from_this()](Error error, size_t bytes) {
         self->OnFilled(error, bytes);
@@ -108,11 +136,12 @@ void Connection::OnFilled(Error error, size_t bytes) {
 }
 
 void Connection::ReadHead() {
+  idle_ = false;
   Arm(room_.options.request_timeout);
   parser_.emplace();
   parser_->header_limit(room_.options.max_header_bytes);
   parser_->body_limit(room_.options.max_body_bytes);
-  http::async_read_header(socket_, buffer_, *parser_,
+  http::async_read_header(stream_, buffer_, *parser_,
                           [self = shared_from_this()](Error error, size_t) {
                             self->OnHead(error);
                           });
@@ -138,7 +167,9 @@ void Connection::OnHead(Error error) {
     Refuse(*refusal);
     return;
   }
-  http::async_read(socket_, buffer_, *parser_,
+  token_ = TokenOf(head).value_or("");
+  if (IsApi(head)) proven_ = true;
+  http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](Error error, size_t) {
                      self->OnBody(error);
                    });
@@ -166,10 +197,12 @@ void Connection::Handle() {
   request.method = std::string(View(message.method_string()));
   request.path = PathOf(message.target());
   request.body = std::move(message.body());
+  request.token = std::move(token_);
+  request.peer = PeerOf(stream_.socket());
   // The worker holds the connection while it may call this.
   reply_ = std::make_shared<ReplyStream>(
       [this] {
-        asio::post(socket_.get_executor(),
+        asio::post(stream_.get_executor(),
                    [self = shared_from_this()] { self->Pump(); });
       },
       last_);
@@ -199,7 +232,7 @@ void Connection::Pump() {
 void Connection::WriteSlice() {
   writing_ = true;
   Arm(room_.options.write_timeout);
-  asio::async_write(socket_,
+  asio::async_write(stream_,
                     asio::buffer(out_.data() + written_,
                                  std::min(kSlice, out_.size() - written_)),
                     [self = shared_from_this()](Error error, size_t bytes) {
@@ -271,7 +304,8 @@ void Connection::Linger() {
   }
   lingering_ = true;
   Error ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  // With TLS, too: where an answer ends is said by its length, or its last piece.
+  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   Arm(kLinger);
   // A read that watches for the end of the client goes on as the first one.
   if (!filling_) Discard();
@@ -281,7 +315,7 @@ void Connection::Linger() {
 // which takes the answer away from the client.
 void Connection::Discard() {
   buffer_.clear();
-  socket_.async_read_some(
+  stream_.async_read_some(
       buffer_.prepare(kReadAhead),
       [self = shared_from_this()](Error error, size_t bytes) {
         self->discarded_ += bytes;
@@ -298,7 +332,7 @@ void Connection::Close() {
   timer_.cancel();
   ++armed_;
   Error ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
   if (reply_ != nullptr) reply_->Gone();
 }
 

@@ -8,7 +8,9 @@
 #ifndef RANKPROBE_WEB_HTTP_CONNECTION_H_
 #define RANKPROBE_WEB_HTTP_CONNECTION_H_
 
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -22,6 +24,7 @@
 
 #include "absl/time/time.h"
 #include "web/http/http_server.h"
+#include "web/http/peer_stream.h"
 #include "web/http/reply_stream.h"
 #include "web/http/request_guard.h"
 
@@ -33,6 +36,8 @@ struct ConnectionRoom {
   HttpHandler handler;
   GuardRules rules;
   boost::asio::thread_pool* workers = nullptr;
+  // Null: plain text.
+  boost::asio::ssl::context* tls = nullptr;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -51,10 +56,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Drain();
   // Closes now; a handler that runs is told.
   void Abort();
+  // Somebody has asked on it who may.
+  bool proven() const { return proven_; }
+  // No request is read or answered.
+  bool idle() const { return idle_; }
 
  private:
   using Error = boost::system::error_code;
 
+  void Handshake();
   void NextRequest();
   void Fill();
   void OnFilled(Error error, size_t bytes);
@@ -75,7 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Close();
   void Arm(absl::Duration timeout);
 
-  boost::asio::ip::tcp::socket socket_;
+  PeerStream stream_;
   const ConnectionRoom& room_;
   const std::function<void()> ended_;
   boost::asio::steady_timer timer_;
@@ -90,6 +100,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string out_;
   size_t written_ = 0;
   size_t discarded_ = 0;
+  // Of the request that is read.
+  std::string token_;
+  std::atomic<bool> proven_ = false;
+  std::atomic<bool> idle_ = false;
   bool filling_ = false;
   bool writing_ = false;
   bool last_ = false;

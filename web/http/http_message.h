@@ -16,6 +16,10 @@ struct HttpRequest {
   // As it was sent, up to a '?': "/api/v1/about". Escapes are not undone.
   std::string path;
   std::string body;
+  // Of its `Authorization: Bearer`; it was looked at below /api/ only.
+  std::string token;
+  // The client's address and port.
+  std::string peer;
 };
 
 // One answer. Owned by the server; used by the thread that the handler runs

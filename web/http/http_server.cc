@@ -3,6 +3,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -14,11 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/monotonic_time.h"
+#include "common/base/status_macros.h"
 #include "web/http/connection.h"
 
 namespace rankprobe {
@@ -30,30 +33,43 @@ using Error = boost::system::error_code;
 
 constexpr int kIoThreads = 2;
 
+std::string Bracketed(const asio::ip::address& address) {
+  const std::string text = address.to_string();
+  return address.is_v6() ? absl::StrCat("[", text, "]") : text;
+}
+
 class Server final : public HttpServer {
  public:
-  Server(HttpServerOptions options, HttpHandler handler)
+  explicit Server(HttpServerOptions options)
       : workers_(options.max_connections),
         acceptor_(asio::make_strand(io_)),
         retry_(acceptor_.get_executor()) {
     room_.options = std::move(options);
-    room_.handler = std::move(handler);
     room_.workers = &workers_;
   }
   ~Server() override { Stop(); }
 
   absl::Status Listen();
   uint16_t port() const override { return port_; }
+  std::string origin() const override { return origin_; }
+  void Serve(HttpHandler handler) override;
   void Stop() override;
 
  private:
+  void MakeRules(const asio::ip::address& address);
   void Accept();
   void OnAccepted(Error error, tcp::socket socket);
-  void Serve(tcp::socket socket);
+  // False: they all are at work for who may ask. What it looked at is to be let go
+  // of without the lock.
+  bool MakeRoom(std::vector<std::shared_ptr<Connection>>* looked_at)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Take(tcp::socket socket);
   static void TurnAway(tcp::socket socket);
   void ForEach(void (Connection::*method)());
   void Ended();
 
+  // Connections use it.
+  std::unique_ptr<asio::ssl::context> tls_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{
       io_.get_executor()};
@@ -63,6 +79,7 @@ class Server final : public HttpServer {
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   uint16_t port_ = 0;
+  std::string origin_;
   std::vector<std::thread> threads_;
   bool stopped_ = false;
 
@@ -74,18 +91,26 @@ class Server final : public HttpServer {
 };
 
 absl::Status Server::Listen() {
-  const HttpServerOptions& options = room_.options;
+  HttpServerOptions& options = room_.options;
   Error error;
-  const asio::ip::address_v4 address =
-      asio::ip::make_address_v4(options.address, error);
-  if (error || !address.is_loopback()) {
+  const asio::ip::address address =
+      asio::ip::make_address(options.address, error);
+  if (error || (!options.tls.has_value() && !address.is_loopback())) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.address,
                      " is no address of this machine alone, like "
                      "127.0.0.1"));
   }
-  if (options.token.empty())
+  if (options.token.empty() && !options.check_token)
     return absl::InvalidArgumentError("a server needs a token");
+  if (options.tls.has_value()) {
+    RP_ASSIGN_OR_RETURN(tls_, MakeTlsContext(*options.tls));
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                        NamesOfCertificate(options.tls->cert_pem));
+    options.names.insert(options.names.end(), names.begin(), names.end());
+    options.tls->key_pem.clear();
+    room_.tls = tls_.get();
+  }
   const tcp::endpoint wanted(address, options.port);
   acceptor_.open(wanted.protocol(), error);
   // Without it a port is taken for a minute after each use.
@@ -95,17 +120,47 @@ absl::Status Server::Listen() {
     acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot listen on ", options.address, ":", options.port,
+        absl::StrCat("cannot listen on ", Bracketed(address), ":", options.port,
                      ": ", error.message()));
   }
   port_ = acceptor_.local_endpoint(error).port();
-  room_.rules.hosts = {absl::StrCat(options.address, ":", port_),
-                       absl::StrCat("localhost:", port_)};
-  room_.rules.token = options.token;
+  MakeRules(address);
+  return absl::OkStatus();
+}
+
+// Names of this machine alone are never another site's.
+void Server::MakeRules(const asio::ip::address& address) {
+  const HttpServerOptions& options = room_.options;
+  GuardRules& rules = room_.rules;
+  rules.token = options.token;
+  rules.check_token = options.check_token;
+  rules.scheme = options.tls.has_value() ? "https" : "http";
+  const std::string own =
+      address.is_unspecified() ? "127.0.0.1" : Bracketed(address);
+  std::vector<std::string> names = {own, "localhost"};
+  names.insert(names.end(), options.names.begin(), options.names.end());
+  const bool usual = port_ == (options.tls.has_value() ? 443 : 80);
+  for (const std::string& name : names) {
+    const std::string lower = absl::AsciiStrToLower(name);
+    for (const std::string& host :
+         {absl::StrCat(lower, ":", port_), usual ? lower : std::string()}) {
+      if (!host.empty() && !absl::c_linear_search(rules.hosts, host))
+        rules.hosts.push_back(host);
+    }
+  }
+  // A certificate has names of the machine, and none of them may be its address.
+  const std::string& shown = options.tls.has_value() && !options.names.empty()
+                                 ? options.names.front()
+                                 : own;
+  origin_ = absl::StrCat(rules.scheme, "://", absl::AsciiStrToLower(shown), ":",
+                         port_);
+}
+
+void Server::Serve(HttpHandler handler) {
+  room_.handler = std::move(handler);
   asio::post(acceptor_.get_executor(), [this] { Accept(); });
   for (int i = 0; i < kIoThreads; ++i)
     threads_.emplace_back([this] { io_.run(); });
-  return absl::OkStatus();
 }
 
 void Server::Accept() {
@@ -129,21 +184,44 @@ void Server::OnAccepted(Error error, tcp::socket socket) {
     return;
   }
   bool has_room = false;
+  std::vector<std::shared_ptr<Connection>> looked_at;
   {
     const absl::MutexLock lock(&mutex_);
     if (stopping_) return;
-    has_room = open_ < room_.options.max_connections;
+    has_room = open_ < room_.options.max_connections ||
+               // Who was sent away is still on the way for a moment.
+               (open_ < 2 * room_.options.max_connections &&
+                room_.options.strangers_make_way && MakeRoom(&looked_at));
     if (has_room) ++open_;
   }
   if (has_room) {
-    Serve(std::move(socket));
+    Take(std::move(socket));
   } else {
     TurnAway(std::move(socket));
   }
   Accept();
 }
 
-void Server::Serve(tcp::socket socket) {
+bool Server::MakeRoom(std::vector<std::shared_ptr<Connection>>* looked_at) {
+  auto found = connections_.end();
+  for (auto known = connections_.begin(); known != connections_.end();
+       ++known) {
+    looked_at->push_back(known->lock());
+    const Connection* const connection = looked_at->back().get();
+    if (connection == nullptr) continue;
+    if (!connection->proven()) {
+      found = known;
+      break;
+    }
+    if (found == connections_.end() && connection->idle()) found = known;
+  }
+  if (found == connections_.end()) return false;
+  if (const auto connection = found->lock()) connection->Abort();
+  connections_.erase(found);
+  return true;
+}
+
+void Server::Take(tcp::socket socket) {
   const auto connection = std::make_shared<Connection>(
       std::move(socket), &room_, [this] { Ended(); });
   {
@@ -218,12 +296,19 @@ void Server::Stop() {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(
+    HttpServerOptions options) {
+  auto server = std::make_unique<Server>(std::move(options));
+  RP_RETURN_IF_ERROR(server->Listen());
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     HttpServerOptions options, HttpHandler handler) {
-  auto server =
-      std::make_unique<Server>(std::move(options), std::move(handler));
-  if (const absl::Status status = server->Listen(); !status.ok()) return status;
-  return std::unique_ptr<HttpServer>(std::move(server));
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
+                      Listen(std::move(options)));
+  server->Serve(std::move(handler));
+  return server;
 }
 
 }  // namespace rankprobe

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP/1.1 server for a page on this machine: keep-alive, bodies of
-// bounded size, answers whole or in pieces with back pressure. What it answers
-// is the handler's; who may ask is decided here (request_guard.h).
+// A small HTTP/1.1 server for a page: keep-alive, bodies of bounded size, answers
+// whole or in pieces with back pressure; beyond this machine with TLS only. What
+// it answers is the handler's; who may ask is decided here (request_guard.h).
 //
 // Two threads move bytes; each request has a thread of its own while its handler
 // runs, so a handler may block. Thread-safe. Failures: Start says why it cannot
@@ -10,25 +10,39 @@
 #define RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "web/http/http_message.h"
+#include "web/http/tls_identity.h"
 
 namespace rankprobe {
 
 struct HttpServerOptions {
-  // An IPv4 address of this machine alone, 127.a.b.c.
+  // An IP address, without brackets: with `tls` any, without it one of this
+  // machine alone, 127.a.b.c or ::1.
   std::string address = "127.0.0.1";
   // 0: any that is free.
   uint16_t port = 0;
-  // Wanted of every request below /api/. Not empty.
+  // Wanted of every request below /api/. Not empty, but with `check_token`.
   std::string token;
+  // See GuardRules. Runs in the threads that move bytes: it must not block.
+  std::function<absl::Status(absl::string_view token)> check_token;
+  std::optional<TlsIdentity> tls;
+  // Further names that a browser may call this server by, without a port; those
+  // in the certificate are known.
+  std::vector<std::string> names;
 
   // Further ones are closed at once with a 503.
   size_t max_connections = 64;
+  // But first the oldest one makes way on which nobody has asked who may; or else
+  // one that is idle.
+  bool strangers_make_way = false;
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 1 << 20;
   // A connection without a request.
@@ -43,14 +57,22 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // Listens when it returns. INVALID_ARGUMENT: an address beyond this machine;
-  // FAILED_PRECONDITION: the port is taken or may not be used.
+  // Listens when it returns, but accepts nobody before Serve. INVALID_ARGUMENT:
+  // an address beyond this machine without TLS, or a certificate or key that
+  // cannot be used; FAILED_PRECONDITION: the port is taken or may not be used.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(
+      HttpServerOptions options);
+  // Both.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       HttpServerOptions options, HttpHandler handler);
   // As Stop.
   virtual ~HttpServer() = default;
 
   virtual uint16_t port() const = 0;
+  // Where a browser finds it: "http://127.0.0.1:8080".
+  virtual std::string origin() const = 0;
+  // Once.
+  virtual void Serve(HttpHandler handler) = 0;
   // No connection is accepted, idle ones are closed, answers are ended; after
   // the grace the rest is cut and its handlers' OnGone run. Returns when no
   // handler runs. May be called again, by one thread at a time.

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "web/http/testing/raw_client.h"
+#include "web/http/testing/tls_peer.h"
 
 namespace rankprobe {
 namespace {
@@ -344,7 +345,7 @@ TEST_F(HttpServerTest, ListensOnThisMachineOnly) {
   HttpServerOptions options;
   options.token = kToken;
   for (const char* address :
-       {"0.0.0.0", "192.0.2.1", "::1", "localhost", "", "evil.example"}) {
+       {"0.0.0.0", "192.0.2.1", "::", "localhost", "", "evil.example"}) {
     options.address = address;
     EXPECT_TRUE(absl::IsInvalidArgument(
         HttpServer::Start(options, [](const HttpRequest&, HttpReply*) {})
@@ -364,6 +365,184 @@ TEST_F(HttpServerTest, ListensOnThisMachineOnly) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       HttpServer::Start(options, [](const HttpRequest&, HttpReply*) {
       }).status()));
+}
+
+TEST_F(HttpServerTest, APortIsTakenBeforeAnybodyIsServed) {
+  options_.token = kToken;
+  auto bound = HttpServer::Listen(options_);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  options_.port = (*bound)->port();
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(HttpServer::Listen(options_).status()));
+  server_ = *std::move(bound);
+  // It waits in the kernel.
+  RawClient early(port());
+  early.Say(GetAndClose("/early"));
+  server_->Serve([](const HttpRequest& request, HttpReply* reply) {
+    reply->Send(200, "text/plain", request.path);
+  });
+  EXPECT_TRUE(absl::EndsWith(early.Rest(), "/early"));
+}
+
+TEST_F(HttpServerTest, NobodyNeedBeServed) {
+  options_.token = kToken;
+  auto bound = HttpServer::Listen(options_);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  const RawClient waits((*bound)->port());
+  (*bound)->Stop();
+}
+
+TEST_F(HttpServerTest, ByTlsItHasTheNamesOfItsCertificate) {
+  options_.tls = MakeIdentity("DNS:node0.example,IP:10.1.2.3");
+  options_.names = {"Alias"};
+  StartEcho();
+  EXPECT_EQ(server_->origin(), absl::StrCat("https://alias:", port()));
+  const auto ask = [this](const std::string& host, const std::string& more) {
+    TlsClient client(port());
+    EXPECT_TRUE(client.connected());
+    client.Say(absl::StrCat("GET /a HTTP/1.1\r\nHost: ", host, "\r\n", more,
+                            "Connection: close\r\n\r\n"));
+    return client.Rest();
+  };
+  for (const char* name : {"node0.example", "NODE0.example", "10.1.2.3",
+                           "alias", "localhost", "127.0.0.1"}) {
+    const std::string host = absl::StrCat(name, ":", port());
+    EXPECT_THAT(ask(host, absl::StrCat("Origin: https://", host, "\r\n")),
+                StartsWith("HTTP/1.1 200 "))
+        << host;
+    EXPECT_THAT(ask(host, absl::StrCat("Origin: http://", host, "\r\n")),
+                StartsWith("HTTP/1.1 403 "))
+        << host;
+  }
+  for (const std::string host : {"node0.example", "evil.example", "0.0.0.0"}) {
+    EXPECT_THAT(ask(host, ""), StartsWith("HTTP/1.1 403 ")) << host;
+    EXPECT_THAT(ask(absl::StrCat(host, ":1"), ""), StartsWith("HTTP/1.1 403 "))
+        << host;
+  }
+}
+
+TEST_F(HttpServerTest, ALongAnswerComesWholeByTls) {
+  options_.tls = MakeIdentity("DNS:localhost");
+  const std::string long_text(3 << 20, 'x');
+  Start([&long_text](const HttpRequest& request, HttpReply* reply) {
+    if (request.method == "GET") {
+      reply->Send(200, "text/plain", long_text);
+      return;
+    }
+    reply->Begin(200, "text/plain");
+    for (size_t at = 0; at < long_text.size(); at += 64 << 10)
+      reply->Write(long_text.substr(at, 64 << 10));
+  });
+  TlsClient whole(port());
+  whole.Say(GetAndClose("/"));
+  EXPECT_TRUE(absl::EndsWith(whole.Rest(), long_text));
+  TlsClient pieces(port());
+  pieces.Say(PostHead("Content-Length: 2\r\nConnection: close\r\n") + "{}");
+  EXPECT_EQ(Unchunked(pieces.Rest()), long_text);
+}
+
+TEST_F(HttpServerTest, WhoSpeaksNoTlsOrAnOldOneIsCutOff) {
+  options_.tls = MakeIdentity("DNS:localhost");
+  options_.request_timeout = absl::Milliseconds(200);
+  StartEcho();
+  RawClient plain(port());
+  plain.Say(Get("/"));
+  EXPECT_THAT(plain.Rest(), Not(HasSubstr("HTTP/1.1")));
+  EXPECT_FALSE(TlsClient(port(), TLS1_1_VERSION).connected());
+  // Says nothing.
+  RawClient silent(port());
+  EXPECT_EQ(silent.Rest(), "");
+  TlsClient good(port());
+  good.Say(GetAndClose("/b"));
+  EXPECT_TRUE(absl::EndsWith(good.Rest(), "GET /b "));
+}
+
+// The two others of the next test.
+absl::Status TwoTokens(absl::string_view token) {
+  if (token == "rank") return absl::PermissionDeniedError("rank is agent");
+  if (token == "vera" || token == "otto") return absl::OkStatus();
+  return absl::UnauthenticatedError("no such token");
+}
+
+TEST_F(HttpServerTest, EachBringsATokenOfHisOwn) {
+  options_.check_token = &TwoTokens;
+  Start([](const HttpRequest& request, HttpReply* reply) {
+    reply->Send(200, "text/plain", absl::StrCat("asked by ", request.token));
+  });
+  const auto ask = [this](const std::string& fields) {
+    RawClient client(port());
+    client.Say(absl::StrCat("GET /api/v1/x HTTP/1.1\r\nHost: ", Host(),
+                            "\r\nConnection: close\r\n", fields, "\r\n"));
+    return client.Rest();
+  };
+  for (const char* name : {"vera", "otto"}) {
+    EXPECT_TRUE(absl::EndsWith(
+        ask(absl::StrCat("Authorization: Bearer ", name, "\r\n")),
+        absl::StrCat("asked by ", name)));
+  }
+  const std::string agent = ask("Authorization: Bearer rank\r\n");
+  EXPECT_THAT(agent, StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(agent, HasSubstr("rank is agent"));
+  for (const std::string fields :
+       {"", "Authorization: Bearer \r\n", "Authorization: Bearer ver\r\n",
+        "Authorization: Basic vera\r\n", "Authorization: vera\r\n",
+        "Authorization: Bearer vera\r\nAuthorization: Bearer vera\r\n"}) {
+    const std::string answer = ask(fields);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 ")) << fields;
+    EXPECT_THAT(answer, HasSubstr("UNAUTHENTICATED")) << fields;
+  }
+  // The page itself is the same for everybody.
+  RawClient page(port());
+  page.Say(GetAndClose("/"));
+  EXPECT_THAT(page.Rest(), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, StrangersMakeWayOfWhoMayAsk) {
+  options_.max_connections = 8;
+  options_.strangers_make_way = true;
+  StartEcho();
+  const std::string known = PostHead("Content-Length: 2\r\n") + "{}";
+  RawClient first(port());
+  first.Say(known);
+  EXPECT_THAT(first.Answer(), StartsWith("HTTP/1.1 200 "));
+  std::vector<std::unique_ptr<RawClient>> strangers;
+  for (int i = 0; i < 12; ++i) {
+    strangers.push_back(std::make_unique<RawClient>(port()));
+    // Who has proven himself stays.
+    first.Say(known);
+    EXPECT_THAT(first.Answer(), StartsWith("HTTP/1.1 200 ")) << i;
+  }
+  RawClient later(port());
+  later.Say(known);
+  EXPECT_THAT(later.Answer(), StartsWith("HTTP/1.1 200 "));
+  // The oldest went.
+  EXPECT_EQ(strangers.front()->Rest(), "");
+}
+
+TEST_F(HttpServerTest, WhoIsIdleMakesWayOfWhoAsks) {
+  options_.max_connections = 4;
+  options_.strangers_make_way = true;
+  absl::Notification began, go_on;
+  Start([&](const HttpRequest& request, HttpReply* reply) {
+    if (request.body == "[]") {
+      began.Notify();
+      go_on.WaitForNotification();
+    }
+    reply->Send(200, "text/plain", request.body);
+  });
+  const std::string head = PostHead("Content-Length: 2\r\n");
+  RawClient busy(port());
+  busy.Say(head + "[]");
+  began.WaitForNotification();
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 6; ++i) {
+    idle.push_back(std::make_unique<RawClient>(port()));
+    idle.back()->Say(head + "{}");
+    EXPECT_TRUE(absl::EndsWith(idle.back()->Answer(), "{}")) << i;
+  }
+  EXPECT_EQ(idle.front()->Rest(), "");
+  go_on.Notify();
+  EXPECT_TRUE(absl::EndsWith(busy.Answer(), "[]"));
 }
 
 }  // namespace

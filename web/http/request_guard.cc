@@ -15,6 +15,7 @@ namespace {
 
 constexpr char kInvalid[] = "INVALID_ARGUMENT";
 constexpr char kDenied[] = "PERMISSION_DENIED";
+constexpr char kUnauthenticated[] = "UNAUTHENTICATED";
 
 std::vector<absl::string_view> ValuesOf(const RequestHead& head,
                                         absl::string_view name) {
@@ -30,10 +31,6 @@ bool OnlyValueIs(const RequestHead& head, absl::string_view name,
                  absl::string_view wanted) {
   const std::vector<absl::string_view> values = ValuesOf(head, name);
   return values.size() == 1 && values[0] == wanted;
-}
-
-bool IsApi(const RequestHead& head) {
-  return absl::StartsWith(head.path, "/api/");
 }
 
 // A browser says where a request comes from. "none" is an address that the user
@@ -59,14 +56,43 @@ bool IsJson(const RequestHead& head) {
   return absl::EqualsIgnoreCase(type, "application/json");
 }
 
-bool HasToken(const RequestHead& head, absl::string_view token) {
-  const std::vector<absl::string_view> values = ValuesOf(head, "Authorization");
-  if (values.size() != 1 || token.empty()) return false;
-  absl::string_view given = values[0];
-  return absl::ConsumePrefix(&given, "Bearer ") && SameBytes(given, token);
+std::optional<Refusal> WhyUnknown(const RequestHead& head,
+                                  const GuardRules& rules) {
+  const std::optional<std::string> given = TokenOf(head);
+  if (!rules.check_token) {
+    if (given.has_value() && !rules.token.empty() &&
+        SameBytes(*given, rules.token)) {
+      return std::nullopt;
+    }
+    return Refusal{401, kUnauthenticated,
+                   "the token of this page is missing or wrong: open the "
+                   "address that `rankprobe view` printed"};
+  }
+  if (!given.has_value()) {
+    return Refusal{401, kUnauthenticated,
+                   "the authorization is not one bearer token"};
+  }
+  const absl::Status status = rules.check_token(*given);
+  if (status.ok()) return std::nullopt;
+  if (absl::IsPermissionDenied(status))
+    return Refusal{403, kDenied, std::string(status.message())};
+  return Refusal{401, kUnauthenticated, std::string(status.message())};
 }
 
 }  // namespace
+
+bool IsApi(const RequestHead& head) {
+  return absl::StartsWith(head.path, "/api/");
+}
+
+std::optional<std::string> TokenOf(const RequestHead& head) {
+  const std::vector<absl::string_view> values = ValuesOf(head, "Authorization");
+  if (values.empty()) return "";
+  absl::string_view given = values[0];
+  if (values.size() != 1 || !absl::ConsumePrefix(&given, "Bearer "))
+    return std::nullopt;
+  return std::string(given);
+}
 
 std::optional<Refusal> WhyRefused(const RequestHead& head,
                                   const GuardRules& rules) {
@@ -83,7 +109,8 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
                                 "number")};
   }
   for (const absl::string_view origin : ValuesOf(head, "Origin")) {
-    if (!absl::EqualsIgnoreCase(origin, absl::StrCat("http://", host)))
+    if (!absl::EqualsIgnoreCase(origin,
+                                absl::StrCat(rules.scheme, "://", host)))
       return Refusal{403, kDenied, "a page of another site asks"};
   }
   if (ComesFromOtherSite(head))
@@ -92,10 +119,8 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
     return Refusal{405, "UNIMPLEMENTED", "GET and POST only"};
   if (head.path.empty() || head.path[0] != '/')
     return Refusal{400, kInvalid, "the target is no path"};
-  if (IsApi(head) && !HasToken(head, rules.token)) {
-    return Refusal{401, "UNAUTHENTICATED",
-                   "the token of this page is missing or wrong: open the "
-                   "address that `rankprobe view` printed"};
+  if (IsApi(head)) {
+    if (auto refusal = WhyUnknown(head, rules)) return refusal;
   }
   if (head.method == "POST" && !IsJson(head))
     return Refusal{415, kInvalid, "a body is application/json"};

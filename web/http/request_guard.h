@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may ask a server on this machine: the page that it served itself, and
-// programs that know its token. Pages of other sites in the same browser reach
+// Who may ask a server: the page that it served itself, and programs that know
+// a token. Pages of other sites in the same browser reach
 // the port too, by their own name for 127.0.0.1 (DNS rebinding) or by plain
 // requests across sites; they are told apart here, before a body is read. Pure.
 #ifndef RANKPROBE_WEB_HTTP_REQUEST_GUARD_H_
 #define RANKPROBE_WEB_HTTP_REQUEST_GUARD_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace rankprobe {
@@ -28,6 +30,11 @@ struct GuardRules {
   std::vector<std::string> hosts;
   // Of every request below /api/.
   std::string token;
+  // In its place, where there are many: OK, or why who brings this one ("": none)
+  // may ask for nothing at all.
+  std::function<absl::Status(absl::string_view token)> check_token;
+  // What the address of a page of this server begins with.
+  std::string scheme = "http";
 };
 
 struct Refusal {
@@ -39,6 +46,13 @@ struct Refusal {
 // Nothing: the request may go on.
 std::optional<Refusal> WhyRefused(const RequestHead& head,
                                   const GuardRules& rules);
+
+// Whether the path is below /api/.
+bool IsApi(const RequestHead& head);
+
+// What the one `Authorization: Bearer` of the request brings; "" if it brings
+// nothing. Nothing: there are two, or it is something else.
+std::optional<std::string> TokenOf(const RequestHead& head);
 
 }  // namespace rankprobe
 

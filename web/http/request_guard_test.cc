@@ -54,6 +54,18 @@ TEST(RequestGuardTest, OtherNamesOfThisMachineAreRefused) {
   EXPECT_EQ(Api({{"Host", "127.0.0.1:80"}}), 400) << "two";
 }
 
+TEST(RequestGuardTest, APageByTlsHasAnOriginByTls) {
+  GuardRules rules = Rules();
+  rules.scheme = "https";
+  const auto status = [&rules](const std::string& origin) {
+    const auto refusal = WhyRefused(
+        {"GET", "/", {{"Host", "127.0.0.1:80"}, {"Origin", origin}}}, rules);
+    return refusal.has_value() ? refusal->status : 200;
+  };
+  EXPECT_EQ(status("https://127.0.0.1:80"), 200);
+  EXPECT_EQ(status("http://127.0.0.1:80"), 403);
+}
+
 TEST(RequestGuardTest, OtherSitesAreRefused) {
   for (const char* origin :
        {"null", "http://evil.example", "https://127.0.0.1:80",

@@ -127,7 +127,8 @@ JobRunner::~JobRunner() {
 
 absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
   if (options_.program.empty())
-    return absl::UnimplementedError("this server does no jobs");
+    return absl::UnimplementedError(
+        "this server does no jobs: start `rankprobe view`, or use the command");
   auto job = std::make_shared<Job>();
   // A page asks much that is wrong; it costs no directory.
   RP_RETURN_IF_ERROR(ToCommand(spec, ScratchDirectory::Parent()).status());

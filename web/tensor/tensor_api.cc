@@ -11,10 +11,14 @@
 
 namespace rankprobe {
 
-bool TensorApi::Answer(absl::string_view method, const std::string& body,
+bool TensorApi::Answer(absl::string_view method, const HttpRequest& request,
                        HttpReply* reply) {
   if (method != "TensorLook") return false;
-  const absl::StatusOr<v1::TensorLook> look = Look(body, reply);
+  const absl::StatusOr<v1::TensorLook> look = [&] {
+    if (!options_.one_at_a_time) return Look(request, reply);
+    const absl::MutexLock lock(&looking_);
+    return Look(request, reply);
+  }();
   if (look.ok()) {
     SendMessage(*look, reply);
   } else {
@@ -23,23 +27,27 @@ bool TensorApi::Answer(absl::string_view method, const std::string& body,
   return true;
 }
 
-absl::StatusOr<v1::TensorLook> TensorApi::Look(const std::string& body,
+absl::StatusOr<v1::TensorLook> TensorApi::Look(const HttpRequest& asked,
                                                HttpReply* reply) {
+  // Of what is kept, too.
+  RP_RETURN_IF_ERROR(gateway_->MayReadTensors(asked.token));
   v1::TensorLookRequest request;
-  RP_RETURN_IF_ERROR(FromJson(body, &request));
-  RP_ASSIGN_OR_RETURN(const Bytes tensor, Fetch(request.tensor(), reply));
+  RP_RETURN_IF_ERROR(FromJson(asked.body, &request));
+  RP_ASSIGN_OR_RETURN(const Bytes tensor,
+                      Fetch(request.tensor(), asked, reply));
   Bytes minus = std::make_shared<const std::string>();
   if (request.has_minus()) {
-    RP_ASSIGN_OR_RETURN(minus, Fetch(request.minus(), reply));
+    RP_ASSIGN_OR_RETURN(minus, Fetch(request.minus(), asked, reply));
   }
   return LookAtTensor(request, *tensor, *minus);
 }
 
 absl::StatusOr<TensorApi::Bytes> TensorApi::Fetch(const v1::TensorPlace& place,
+                                                  const HttpRequest& asked,
                                                   HttpReply* reply) {
-  if (place.length_bytes() > kMaxTensorBytes) {
+  if (place.length_bytes() > options_.max_tensor_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the tensor is larger than the ", kMaxTensorBytes >> 20,
+        "the tensor is larger than the ", options_.max_tensor_bytes >> 20,
         " MiB that a page looks at: rankprobe export writes it as a file"));
   }
   const std::string key =
@@ -60,14 +68,14 @@ absl::StatusOr<TensorApi::Bytes> TensorApi::Fetch(const v1::TensorPlace& place,
   request.set_digest(place.digest());
   request.set_length_bytes(place.length_bytes());
   std::string bytes;
-  RP_RETURN_IF_ERROR(gateway_->ReadTensor(request, reply, &bytes));
+  RP_RETURN_IF_ERROR(gateway_->ReadTensor(request, asked, reply, &bytes));
   auto fetched = std::make_shared<const std::string>(std::move(bytes));
   const absl::MutexLock lock(&mutex_);
   kept_.emplace_front(key, fetched);
   uint64_t all = 0;
   for (auto it = kept_.begin(); it != kept_.end();) {
     all += it->second->size();
-    it = all > kMaxKeptBytes ? kept_.erase(it) : std::next(it);
+    it = all > options_.max_kept_bytes ? kept_.erase(it) : std::next(it);
   }
   return fetched;
 }

@@ -24,27 +24,36 @@
 
 namespace rankprobe {
 
+struct TensorOptions {
+  // Of one tensor, and of all that are kept.
+  uint64_t max_tensor_bytes = uint64_t{512} << 20;
+  uint64_t max_kept_bytes = uint64_t{1} << 30;
+  // One look at a time: for a process that has other things to do. Further ones
+  // wait.
+  bool one_at_a_time = false;
+};
+
 class TensorApi {
  public:
-  // Of one tensor, and of all that are kept.
-  static constexpr uint64_t kMaxTensorBytes = uint64_t{512} << 20;
-  static constexpr uint64_t kMaxKeptBytes = uint64_t{1} << 30;
-
   // `gateway` outlives it.
-  explicit TensorApi(const Gateway* gateway) : gateway_(gateway) {}
+  TensorApi(TensorOptions options, const Gateway* gateway)
+      : options_(options), gateway_(gateway) {}
 
   // False: `method` is none of its own, and nothing is answered.
-  bool Answer(absl::string_view method, const std::string& body,
+  bool Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply);
 
  private:
   using Bytes = std::shared_ptr<const std::string>;
 
-  absl::StatusOr<v1::TensorLook> Look(const std::string& body,
+  absl::StatusOr<v1::TensorLook> Look(const HttpRequest& asked,
                                       HttpReply* reply);
-  absl::StatusOr<Bytes> Fetch(const v1::TensorPlace& place, HttpReply* reply);
+  absl::StatusOr<Bytes> Fetch(const v1::TensorPlace& place,
+                              const HttpRequest& asked, HttpReply* reply);
 
+  const TensorOptions options_;
   const Gateway* const gateway_;
+  absl::Mutex looking_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Mutex mutex_;
   // By run, digest and length; the one that was looked at last in front.
   std::list<std::pair<std::string, Bytes>> kept_ ABSL_GUARDED_BY(mutex_);

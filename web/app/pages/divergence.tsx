@@ -2,13 +2,13 @@
 // The first calls whose outputs differ while their inputs match, over all ranks,
 // as `rankprobe first-divergence` finds them, with both sides beside each other.
 import { useState } from "preact/hooks";
-import { call, stream } from "../api";
+import { call, stream, whyNoJobs, whyNoSwitch } from "../api";
 import { dtypeName, isBad, leavesOf, numbersOf, shapeText, type Leaf } from "../calls";
 import { count, double, number, quoted } from "../format";
 import { startJob } from "../jobs";
 import { asApiError, useLoaded } from "../load";
 import type { AgentInfo, CallEntry, Double, Int64 } from "../messages";
-import { Card, Command, Empty, Failure, Show, Stack, TextField } from "../parts/basics";
+import { Card, Command, Empty, Failure, NoSwitch, Show, Stack, TextField } from "../parts/basics";
 import { shown } from "../parts/call_card";
 import { JobState } from "../parts/job_state";
 import { optionsOf, pairOf, sideOf, TwoDumps, useComparison } from "../parts/two_dumps";
@@ -175,8 +175,9 @@ function Again({ run, other, alive }: { run: string; other: string; alive: boole
   };
   return (
     <>
-      <button class="primary" disabled={!alive} onClick={() => void record()}>{t("Record these calls in full at the next step, on both sides, and compare again")}</button>
+      <button class="primary" disabled={!alive || (whyNoSwitch() || whyNoJobs()) !== ""} onClick={() => void record()}>{t("Record these calls in full at the next step, on both sides, and compare again")}</button>
       {!alive && <span class="note"> {t("No rank is connected.")}</span>}
+      <NoSwitch />
       {error !== undefined && <Failure error={asApiError(error)} />}
       <p class="note">{t("To go on:")}</p>
       <Command text={`rankprobe compare -tp run:${quoted(run)} -gp run:${quoted(other)}`} />

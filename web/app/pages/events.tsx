@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happened, newest first; and the triggers that wait for something.
-import { call } from "../api";
+import { ApiError, call } from "../api";
 import { int, processName, quoted, time } from "../format";
 import { useLoaded } from "../load";
 import type { EventInfo } from "../messages";
@@ -11,7 +11,15 @@ import { t } from "../text";
 
 export function Events({ run }: { run: string }) {
   const events = useLoaded(`events ${run}`, (signal) => call<{ events: EventInfo[] }>("ControlService/ListEvents", { run }, signal), 2000);
-  const triggers = useLoaded(`triggers ${run}`, (signal) => call<Record<string, unknown>>("ControlService/GetTriggers", { run }, signal));
+  const triggers = useLoaded(`triggers ${run}`, async (signal) => {
+    try {
+      return { spec: await call<Record<string, unknown>>("ControlService/GetTriggers", { run }, signal) };
+    } catch (error) {
+      // Nobody has set any.
+      if (error instanceof ApiError && error.code === "NOT_FOUND") return {};
+      throw error;
+    }
+  });
   const columns: Column<EventInfo>[] = [
     { name: t("Time"), text: (one) => int(one.timeUnixNs), show: (one) => time(one.timeUnixNs) },
     { name: t("Event"), text: (one) => one.kind.replace(/^KIND_/, "").toLowerCase().replace(/_/g, " ") },
@@ -35,7 +43,7 @@ export function Events({ run }: { run: string }) {
             rowClass={(one) => (one.kind === "KIND_ERROR" || one.kind === "KIND_TRIGGER_FIRED" ? "bad" : "")} />}
       </Show>
       <h2>{t("Triggers and budgets")}</h2>
-      <Show of={triggers}>{(spec) => <pre class="json">{JSON.stringify(spec, null, 2)}</pre>}</Show>
+      <Show of={triggers}>{({ spec }: { spec?: unknown }) => spec === undefined ? <p class="note">{t("This run has no triggers.")}</p> : <pre class="json">{JSON.stringify(spec, null, 2)}</pre>}</Show>
       <Command text={`rankprobe watch --run ${quoted(run)}`} />
     </>
   );

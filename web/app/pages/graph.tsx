@@ -2,6 +2,7 @@
 // Modules and the calls in them, of one process at one step, straight from the
 // archive: what made a NaN or an infinity is counted up to every module.
 import { useMemo } from "preact/hooks";
+import { whyNoJobs } from "../api";
 import { quoted } from "../format";
 import { Explorer } from "../graph/explorer";
 import { graphOf, type GraphData } from "../graph/model";
@@ -62,11 +63,11 @@ export function Graph({ run }: { run: string }) {
                 }} />
             )}
           </Show>
-          <details class="hand">
+          {whyNoJobs() !== "" ? <p class="note" role="note">{whyNoJobs()} {t("All ranks of this step as one graph:")}</p> : <details class="hand">
             <summary>{t("All ranks of this step, or beside another run")}</summary>
             <p><a href={graphHref({ target: `run:${run}@${where.step}`, overflowCheck: true })}>{t("All ranks of this step as one graph, with where they send to")}</a></p>
             <Together names={[]} target={`run:${run}@${where.step}`} />
-          </details>
+          </details>}
           <Command text={`rankprobe graph_visualize -tp run:${quoted(run)}@${where.step} -o graph`} />
         </>
       )}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this server does or has done beside the page: compare, convert, export.
 import { useState } from "preact/hooks";
-import { call } from "../api";
+import { call, server, whyNoJobs } from "../api";
 import { bytes, duration, int, quoted, time } from "../format";
 import { isOver, saveJobFile, startJob, type JobInfo } from "../jobs";
 import { asApiError, useLoaded } from "../load";
@@ -168,8 +168,8 @@ function JobCard({ job, changed }: { job: JobInfo; changed: () => void }) {
         {job.state === "JOB_STATE_DONE" && page === undefined && (answer === undefined
           ? <button onClick={() => void show().catch(setError)}>{t("Show the answer")}</button> : <button onClick={() => setAnswer(undefined)}>{t("Close")}</button>)}
         {job.files.map((file) => <button key={file.name} onClick={() => void saveJobFile(job.id, file.name).catch(setError)}>{t("Save {0}", file.name)} ({bytes(file.lengthBytes)})</button>)}
-        {!isOver(job) ? <button onClick={() => act(call("JobCancel", { id: job.id }))}>{t("Cancel")}</button>
-          : <button onClick={() => act(call("JobDelete", { id: job.id }))}>{t("Delete")}</button>}
+        {!isOver(job) ? <button disabled={whyNoJobs() !== ""} onClick={() => act(call("JobCancel", { id: job.id }))}>{t("Cancel")}</button>
+          : <button disabled={whyNoJobs() !== ""} onClick={() => act(call("JobDelete", { id: job.id }))}>{t("Delete")}</button>}
       </p>
       {answer !== undefined && <pre class="json" tabIndex={0}>{answer}</pre>}
       {error !== undefined && <Failure error={asApiError(error)} />}
@@ -182,9 +182,9 @@ export function Jobs() {
   return (
     <>
       <h1>{t("Jobs")}</h1>
-      <NewJob done={loaded.reload} />
+      {whyNoJobs() === "" ? <NewJob done={loaded.reload} /> : <Empty><p>{whyNoJobs()}</p><Command text={`rankprobe view --collector ${server.value!.collector}`} /></Empty>}
       <Show of={loaded}>
-        {({ jobs, mostRunning, mostKept }) => jobs.length === 0 ? (
+        {({ jobs, mostRunning, mostKept }) => jobs.length === 0 ? whyNoJobs() === "" && (
           <Empty><p>{t("No job yet. Comparisons that are begun on the page of a run stand here, too.")}</p><Command text={`rankprobe compare -tp run:${quoted("A")} -gp run:${quoted("B")}`} /></Empty>
         ) : (
           <>

@@ -2,12 +2,12 @@
 // The ranks now, and what they record: switched on and off from here, with what a
 // config would record shown before it is sent.
 import { useState } from "preact/hooks";
-import { call } from "../api";
+import { call, whyNoSwitch } from "../api";
 import { bytes, count, duration, int, parseRanges, processName, quoted } from "../format";
 import { asApiError, useLoaded } from "../load";
 import type { AgentInfo, ExplainResponse, GetConfigResponse, SwitchResult } from "../messages";
 import { isOn } from "../plan";
-import { Card, Command, Empty, Failure, Field, Show, TextField } from "../parts/basics";
+import { Card, Command, Empty, Failure, Field, NoSwitch, Show, TextField } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import { t } from "../text";
 
@@ -72,6 +72,7 @@ function Switch({ run, config, agents, changed }: { run: string; config: GetConf
   const [preview, setPreview] = useState<ExplainResponse>();
   const [error, setError] = useState<unknown>();
   const [busy, setBusy] = useState(false);
+  const held = busy || whyNoSwitch() !== "";
   const on = isOn(config, agents);
   const configText = text ?? pretty(config.configJson);
   const edited = text !== undefined && text !== pretty(config.configJson);
@@ -112,10 +113,11 @@ function Switch({ run, config, agents, changed }: { run: string; config: GetConf
         <TextField label={t("Ranks (all if empty)")} value={ranks} placeholder="0,2-3" onChange={setRanks} />
         <TextField label={t("At step (soonest if empty)")} value={atStep} onChange={setAtStep} />
         <TextField label={t("For steps (0: until told otherwise)")} value={forSteps} onChange={setForSteps} />
-        <button class="primary" disabled={busy} onClick={() => send(true)}>{t("Switch on")}</button>
-        <button disabled={busy} onClick={() => send(false)}>{t("Switch off")}</button>
-        <button disabled={busy} onClick={() => run1(async () => { await call("ControlService/ShipFlight", { run }); })}>{t("Keep the flight recorder's steps")}</button>
+        <button class="primary" disabled={held} onClick={() => send(true)}>{t("Switch on")}</button>
+        <button disabled={held} onClick={() => send(false)}>{t("Switch off")}</button>
+        <button disabled={held} onClick={() => run1(async () => { await call("ControlService/ShipFlight", { run }); })}>{t("Keep the flight recorder's steps")}</button>
       </div>
+      <NoSwitch />
       <details>
         <summary>{t("config.json: what is recorded")}</summary>
         <Field label={t("Sent with “Switch on” when it was changed here")}>

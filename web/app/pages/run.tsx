@@ -2,7 +2,7 @@
 // The first minute with a run: is it whole, is it alive, where did it first go
 // wrong, on which ranks, and the call that made it.
 import { useMemo, useState } from "preact/hooks";
-import { call } from "../api";
+import { call, whyNoJobs, whyNoSwitch } from "../api";
 import { callName, dtypeName, numbersOf, shapeText } from "../calls";
 import { findFirstBad, type Bad } from "../first_bad";
 import { bytes, count, int, number, quoted, time } from "../format";
@@ -11,7 +11,7 @@ import { asApiError, useLoaded } from "../load";
 import type { AgentInfo, GetConfigResponse, RunInfo, SwitchResult } from "../messages";
 import { Overview } from "../overview";
 import { endOf, isOn } from "../plan";
-import { Card, Command, Empty, Failure, Show, Stack } from "../parts/basics";
+import { Card, Command, Empty, Failure, NoSwitch, Show, Stack } from "../parts/basics";
 import { Heatmap } from "../parts/heatmap";
 import { go, href } from "../route";
 import { t } from "../text";
@@ -69,8 +69,9 @@ function RecordInFull({ run, entry, live }: { run: string; entry: string; live: 
   };
   return (
     <>
-      <button class="primary" disabled={!live || busy} onClick={record}>{t("Record this call in full at the next step")}</button>
+      <button class="primary" disabled={!live || busy || whyNoSwitch() !== ""} onClick={record}>{t("Record this call in full at the next step")}</button>
       {!live && <span class="note"> {t("No rank is connected.")}</span>}
+      <NoSwitch />
       {busy && <span class="waiting" aria-busy="true"> {t("The ranks agree on a step …")}</span>}
       {said.length > 0 && <p class="done" role="status">{said.join(" ")} <a href={href("live", run)}>{t("Live")}</a></p>}
       {error !== undefined && <Failure error={asApiError(error)} />}
@@ -88,7 +89,8 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
         {t("Step {0}, {1}: NaN or infinite values.", bad.step, ranksText(bad.ranks, all))}{" "}
         <a href={href("step", run, { step: bad.step, rank: bad.rank >= 0 ? bad.rank : undefined, call: found?.entry.entry })}>{t("Show the step")}</a>
       </p>
-      {found === undefined ? <p>{t("No call of that step made them: they came in with its arguments or its parameters.")}</p> : (
+      {bad.unasked ? <p>{whyNoJobs()} {t("Which call made them, this command says:")}</p>
+        : found === undefined ? <p>{t("No call of that step made them: they came in with its arguments or its parameters.")}</p> : (
         <>
           <p class="call-name">{found.entry.entry}</p>
           <p>

@@ -2,7 +2,7 @@
 // Small things that every page is made of.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import type { ApiError } from "../api";
+import { whyNoSwitch, type ApiError } from "../api";
 import type { Loaded } from "../load";
 import { t } from "../text";
 
@@ -15,6 +15,12 @@ export function Failure({ error, retry }: { error: ApiError; retry?: () => void 
       {retry && <button onClick={retry}>{t("Try again")}</button>}
     </div>
   );
+}
+
+// Beside buttons that are held back for want of the right.
+export function NoSwitch() {
+  const why = whyNoSwitch();
+  return why === "" ? null : <p class="note" role="note">{why}</p>;
 }
 
 export function Empty({ children }: { children: ComponentChildren }) {

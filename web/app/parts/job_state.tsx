@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far a job is, why it failed, and a button that ends it.
-import { call } from "../api";
+import { call, whyNoJobs } from "../api";
 import { isOver, type JobInfo } from "../jobs";
 import { t } from "../text";
 import type { ApiError } from "../api";
@@ -43,7 +43,7 @@ export function JobState({ job, error, gone }: { job?: JobInfo; error?: ApiError
       {!isOver(job) && (
         <p class="waiting" aria-busy="true" role="status">
           <JobProgress job={job} />{" "}
-          <button onClick={() => void call("JobCancel", { id: job.id }).catch(() => undefined)}>{t("Cancel")}</button>
+          <button disabled={whyNoJobs() !== ""} onClick={() => void call("JobCancel", { id: job.id }).catch(() => undefined)}>{t("Cancel")}</button>
         </p>
       )}
       {job.state === "JOB_STATE_CANCELLED" && <p class="note">{t("cancelled")}. {gone && <button onClick={gone}>{t("Do it again")}</button>}</p>}

@@ -2,7 +2,7 @@
 // Which run, step and rank lies beside which, as the address has it, and what a
 // comparison of the two is told. Shared by the pages that compare.
 import { useState } from "preact/hooks";
-import { call } from "../api";
+import { call, whyNoJobs } from "../api";
 import { stepOf } from "../format";
 import { startJob, useJob, type JobSpec } from "../jobs";
 import { asApiError, useLoaded } from "../load";
@@ -126,7 +126,8 @@ export function TwoDumps({ run, action, spec, more }: Props) {
           <label class="check"><input type="checkbox" checked={field("layer_mapping") === "true"} onChange={(event) => setQuery({ layer_mapping: event.currentTarget.checked ? "true" : undefined })} /> {t("Match layers of other names")}</label>
           <label class="field"><span>{t("or by this mapping (yaml)")}</span><textarea rows={4} spellcheck={false} value={mapping} onInput={(event) => setMapping(event.currentTarget.value)} /></label>
         </details>
-        <button class="primary" type="button" onClick={() => void begin()} disabled={busy || bad || field("other") === ""}>{action}</button>
+        <button class="primary" type="button" onClick={() => void begin()} disabled={busy || bad || field("other") === "" || whyNoJobs() !== ""}>{action}</button>
+        {whyNoJobs() !== "" && <span class="note" role="note">{whyNoJobs()}</span>}
         {bad && <span class="note">{t("Steps and ranks are numbers; a rank needs its step.")}</span>}
       </div>
       {error !== undefined && <Failure error={asApiError(error)} />}

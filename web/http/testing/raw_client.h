@@ -53,6 +53,7 @@ class RawClient {
     }
     return true;
   }
+  int fd() const { return fd_; }
   // One byte or more, unless the connection is at its end.
   bool More() {
     char bytes[16 << 10];

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who asks a server that many may ask, each with a token of his own, and what
+// they may: the collector's rules, for the collector's page.
+#ifndef RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
+#define RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+struct Caller {
+  std::string name;
+  // "viewer", or "operator", who may also switch and start jobs.
+  std::string role;
+};
+
+// Thread-safe; does not block.
+class CallerCheck {
+ public:
+  virtual ~CallerCheck() = default;
+
+  // `token` is "" where none was brought. UNAUTHENTICATED; PERMISSION_DENIED:
+  // one who may not look.
+  virtual absl::StatusOr<Caller> Identify(absl::string_view token) const = 0;
+  // `path` is "/rankprobe.v1.ControlService/SetConfig". As Identify, and
+  // PERMISSION_DENIED.
+  virtual absl::Status MayCall(absl::string_view token,
+                               absl::string_view path) const = 0;
+};
+
+// PERMISSION_DENIED: `what` needs an operator. `check` null: everybody is one.
+absl::Status CheckIsOperator(const CallerCheck* check, absl::string_view token,
+                             absl::string_view what);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
