@@ -4,14 +4,18 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collector/archive/query_grid.h"
 #include "collector/archive/rollup_block.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
 #include "collector/testing/frames.h"
 #include "common/base/little_endian.h"
 #include "gtest/gtest.h"
@@ -180,21 +184,75 @@ class RollupTest : public testing::TempDirTest {
             .ok());
     return heads;
   }
-  size_t Blocks(uint32_t run, uint64_t incarnation) {
-    size_t blocks = 0;
+  // Of steps and blocks of which there is anything; those of older archives
+  // count into `older` too.
+  size_t Blocks(uint32_t run, uint64_t incarnation, size_t* older = nullptr) {
+    std::set<std::pair<uint32_t, int64_t>> blocks;
     for (const uint32_t first : {0u, kFirstGivenValue / kRollupBlockValues}) {
       for (uint32_t block = first; block < first + 4; ++block) {
+        const auto count = [&](int64_t step, absl::string_view) {
+          blocks.emplace(block, step);
+          return absl::OkStatus();
+        };
         EXPECT_TRUE(store_
-                        ->ForEachRollupBlock(run, incarnation, block, 0,
-                                             INT64_MAX,
-                                             [&](int64_t, absl::string_view) {
-                                               ++blocks;
-                                               return absl::OkStatus();
-                                             })
+                        ->ForEachRollupBlock(
+                            run, incarnation, block, 0, INT64_MAX,
+                            [&](int64_t step, absl::string_view bytes) {
+                              if (older != nullptr) ++*older;
+                              return count(step, bytes);
+                            })
                         .ok());
+        for (uint8_t stat = 0; stat < 16; ++stat) {
+          EXPECT_TRUE(store_
+                          ->ForEachRollupColumn(run, incarnation, block, stat,
+                                                0, INT64_MAX, count)
+                          .ok());
+        }
       }
     }
-    return blocks;
+    return blocks.size();
+  }
+  // As a collector before version 8 left it: all statistics of a block in one
+  // row.
+  void JoinColumns() {
+    store_.reset();
+    IndexOptions index_options;
+    index_options.directory = root_ + "/data/index";
+    index_options.file_system = file_system_.get();
+    auto index = OpenLevelDbIndex(index_options);
+    ASSERT_TRUE(index.ok());
+    auto batch = (*index)->NewBatch();
+    std::map<std::string, std::string> joined;
+    ASSERT_TRUE((*index)
+                    ->Scan("a",
+                           [&](absl::string_view key, absl::string_view value) {
+                             EXPECT_EQ(key.size(), 26u);
+                             // Statistics ascend.
+                             std::string older(key);
+                             older.erase(17, 1);
+                             joined[older].append(value.data(), value.size());
+                             batch->Delete(key);
+                             return absl::OkStatus();
+                           })
+                    .ok());
+    ASSERT_FALSE(joined.empty());
+    for (const auto& [key, value] : joined) batch->Put(key, value);
+    ASSERT_TRUE((*index)
+                    ->Scan("o",
+                           [&](absl::string_view key, absl::string_view value) {
+                             v1::RollupLayout layout;
+                             EXPECT_TRUE(layout.ParseFromArray(
+                                 value.data(), static_cast<int>(value.size())));
+                             EXPECT_NE(layout.statistics(), 0u);
+                             layout.clear_statistics();
+                             batch->Put(key, layout.SerializeAsString());
+                             return absl::OkStatus();
+                           })
+                    .ok());
+    batch->Put(keys::kSchema, "7");
+    ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
+    index->reset();
+    store_ = OpenStore();
   }
 
   // Every statistic, kind of row, values and reducer; the whole answers.
@@ -298,7 +356,7 @@ TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
           .ok());
   RollupBlockWriter writer;
   writer.Put(0, kNorm, 4711);
-  rows.blocks.emplace_back(0, writer.Encode());
+  writer.AppendTo(0, &rows.columns);
   PendingRollup step;
   step.run_number = run;
   step.key.run = "run";
@@ -357,6 +415,42 @@ TEST_F(RollupTest, WhatWaitedAtACrashIsRolledUpAfterwards) {
   store_ = OpenStore();
   EXPECT_EQ(RollUp().steps, 1u);
   EXPECT_EQ(AskAll(), of_records);
+}
+
+TEST_F(RollupTest, RowsOfOlderArchivesAreReadAndReplaced) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int step = 0; step < 3; ++step)
+    AddStep(&frames, step, Calls(70, step + 1));
+  Commit(frames);
+  RollUp();
+  const std::vector<std::string> wanted = AskAll();
+  JoinColumns();
+  const uint32_t run = *store_->RunNumber("run");
+  size_t older = 0;
+  EXPECT_EQ(Blocks(run, 1, &older), 3u * (3 + 2));
+  EXPECT_EQ(older, 3u * (3 + 2));
+  EXPECT_EQ(AskAll(), wanted);
+  EXPECT_EQ(rolled_up_, 3u);
+  // One step is rolled up anew, one goes, and one comes.
+  v1::Record* const record = frames.AddBatch(1)->add_records();
+  record->set_order(99);
+  record->mutable_call()->set_entry("late");
+  AddStep(&frames, 3, Calls(70, 1));
+  ASSERT_TRUE(store_->Commit(frames.Range(3, 5)).ok());
+  const std::vector<std::string> of_records = AskAll();
+  EXPECT_EQ(RollUp().steps, 2u);
+  EXPECT_EQ(AskAll(), of_records);
+  EXPECT_EQ(rolled_up_, 4u);
+  older = 0;
+  EXPECT_EQ(Blocks(run, 1, &older), 4u * (3 + 2));
+  EXPECT_EQ(older, 2u * (3 + 2));
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = std::set<int64_t>{0, 1};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  older = 0;
+  EXPECT_EQ(Blocks(run, 1, &older), 2u * (3 + 2));
+  EXPECT_EQ(older, 3u + 2);
 }
 
 TEST_F(RollupTest, GoesWithItsStepAndItsRun) {

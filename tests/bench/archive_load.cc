@@ -26,8 +26,8 @@
 #include "collector/archive/query_series.h"
 #include "collector/archive/rollup.h"
 #include "collector/archive/rollup_block.h"
-#include "collector/archive/step_summary.h"
 #include "collector/archive/summary_reader.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store.h"
 #include "common/base/monotonic_time.h"
 
@@ -129,13 +129,15 @@ class Generator {
           writer.Put(slot, kMax, static_cast<float>(scale));
           writer.Put(slot, kMin, -static_cast<float>(scale));
         }
-        rows.blocks.emplace_back(block, writer.Encode());
-        bytes += rows.blocks.back().second.size();
+        writer.AppendTo(block, &rows.columns);
       }
+      for (const RollupColumnRow& column : rows.columns)
+        bytes += column.bytes.size();
       if (step == 0) {
         v1::RollupLayout layout;
         layout.add_blocks(0);
         layout.add_blocks(blocks - 1);
+        layout.set_statistics(1 << kMax | 1 << kMin | 1 << kMean | 1 << kNorm);
         for (int64_t call = 0; call < size.calls; ++call) {
           v1::RollupName name;
           name.set_entry(absl::StrCat("Module.layers.", call / 50, ".block.",
