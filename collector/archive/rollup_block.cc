@@ -54,14 +54,6 @@ void RollupBlockWriter::AppendTo(uint32_t block,
   }
 }
 
-std::string RollupBlockWriter::Encode() const {
-  std::string out;
-  for (size_t stat = 0; stat < kStatCount; ++stat) {
-    if (columns_[stat].present != 0) EncodeColumn(stat, columns_[stat], &out);
-  }
-  return out;
-}
-
 absl::StatusOr<RollupColumn> RollupColumn::Find(absl::string_view block,
                                                 Stat stat) {
   RollupColumn out;

@@ -27,8 +27,6 @@ class RollupBlockWriter {
   void Put(uint32_t slot, Stat stat, double value);
   // A row of each statistic that there is.
   void AppendTo(uint32_t block, std::vector<RollupColumnRow>* rows) const;
-  // As older archives have it: all of them in one.
-  std::string Encode() const;
 
  private:
   struct Column {

@@ -247,8 +247,9 @@ size_t AskGrid(Store* store, const v1::QueryGridRequest& request,
   return bytes;
 }
 
-// What the heads and the rows of summaries of a run hold, without keys. With
-// keys, as LevelDB has compressed them: summaries_on_disk_mb.
+// What heads would hold if each had a row of its own, and what the rows of
+// summaries do, without keys. With keys, as LevelDB has compressed them, and of
+// heads what is there: summaries_on_disk_mb.
 void PrintSizes(Store* store, const Size& size) {
   const uint32_t run = Must(store->RunNumber("ranks"));
   uint64_t heads = 0, tiles = 0;
@@ -350,8 +351,11 @@ int Run(int argc, char** argv) {
     Print("archive.make_ranks_s", absl::ToDoubleSeconds(Since(began)), 0);
     // There are no blocks yet.
     store->CompactRollups();
+    const Size whole;
     Print("archive.summaries_on_disk_mb",
-          static_cast<double>(store->RollupBytes()) / 1e6, 0);
+          static_cast<double>(store->RollupBytes()) / 1e6,
+          160.0 * static_cast<double>(size.ranks * size.steps) /
+              static_cast<double>(whole.ranks * whole.steps));
     began = MonotonicNow();
     const uint64_t step_bytes = generator.Calls(size);
     Print("archive.make_calls_s", absl::ToDoubleSeconds(Since(began)), 0);

@@ -30,6 +30,13 @@ class SummaryTest : public TempDirTest {
     maker_ = std::make_unique<SummaryMaker>(store_.get());
   }
 
+  // LevelDB would still write while its files are deleted.
+  void TearDown() override {
+    maker_.reset();
+    store_.reset();
+    TempDirTest::TearDown();
+  }
+
   // Three calls; `end`: with the step's end.
   static void AddStep(Frames* frames, int64_t step, double value,
                       bool end = true, uint64_t order = 0) {
