@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "collector/archive/load_step.h"
 #include "collector/archive/rollup_block.h"
-#include "collector/archive/step_summary.h"
 #include "common/base/status_macros.h"
 #include "dump_format/statistics_json.h"
 
@@ -45,6 +44,19 @@ bool IsGiven(CallSection section) {
   return section == CallSection::kInputArgs ||
          section == CallSection::kInputKwargs ||
          section == CallSection::kParameters || section == CallSection::kInput;
+}
+
+void AddToSummary(bool given, const v1::TensorSummary& tensor,
+                  StepSummary* summary) {
+  ++summary->values;
+  if (const auto number = StatisticOf(tensor, kMax); number.has_value())
+    summary->max.Add(*number, /*smallest=*/false);
+  if (const auto number = StatisticOf(tensor, kMin); number.has_value())
+    summary->min.Add(*number, /*smallest=*/true);
+  if (given) return;
+  ++summary->made;
+  if (const auto number = StatisticOf(tensor, kNorm); number.has_value())
+    summary->norm.Add(*number, /*smallest=*/false);
 }
 
 absl::StatusOr<RollupMaker::Dictionary*> RollupMaker::Load(uint32_t run) {
@@ -113,7 +125,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
     layout.add_order(ZigZag(int64_t{id} - last) << 1 | (given ? 1 : 0));
     last = id;
     RollupBlockWriter& block = blocks[id / kRollupBlockValues];
-    summary.AddValue(given, tensor);
+    AddToSummary(given, tensor, &summary);
     for (size_t stat = 0; stat < kStatCount; ++stat) {
       const std::optional<double> number =
           StatisticOf(tensor, static_cast<Stat>(stat));
@@ -130,7 +142,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
     RP_RETURN_IF_ERROR(status);
   }
   for (const auto& [block, writer] : blocks) {
-    rows.blocks.emplace_back(block, writer.Encode());
+    writer.AppendTo(block, &rows.columns);
     const int intervals = layout.blocks_size();
     if (intervals > 0 && layout.blocks(intervals - 1) + 1 == block) {
       layout.set_blocks(intervals - 1, block);
@@ -139,6 +151,8 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
       layout.add_blocks(block);
     }
   }
+  for (const RollupColumnRow& column : rows.columns)
+    layout.set_statistics(layout.statistics() | 1u << column.statistic);
   const auto [it, is_new] =
       names->layouts.try_emplace(LayoutKey(layout), names->next_layout);
   if (is_new) {

@@ -16,8 +16,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store.h"
 #include "common/records/call_values.h"
+#include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
 
@@ -26,6 +28,10 @@ inline constexpr uint32_t kFirstGivenValue = uint32_t{1} << 26;
 
 // What a call was given, as against what it made.
 bool IsGiven(CallSection section);
+
+// A value of the step.
+void AddToSummary(bool given, const v1::TensorSummary& tensor,
+                  StepSummary* summary);
 
 class RollupMaker {
  public:

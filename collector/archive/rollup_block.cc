@@ -26,28 +26,32 @@ void RollupBlockWriter::Put(uint32_t slot, Stat stat, double value) {
   columns_[stat].values[slot] = value;
 }
 
-std::string RollupBlockWriter::Encode() const {
-  std::string out;
+void RollupBlockWriter::EncodeColumn(size_t stat, const Column& column,
+                                     std::string* out) {
+  bool wide = false;
+  for (uint64_t left = column.present; left != 0; left &= left - 1)
+    wide = wide || !FitsFloat(column.values[absl::countr_zero(left)]);
+  const size_t width = wide ? 8 : 4;
+  std::array<uint64_t, kRollupBlockValues> numbers{};
+  size_t count = 0;
+  for (uint64_t left = column.present; left != 0; left &= left - 1)
+    numbers[count++] = FloatBits(column.values[absl::countr_zero(left)], width);
+  const size_t kind = out->size();
+  out->push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
+  AppendLittleEndian(column.present, out);
+  if (AppendNumbers({numbers.data(), count}, width, out))
+    (*out)[kind] = static_cast<char>((*out)[kind] | kPackedBlockColumn);
+}
+
+void RollupBlockWriter::AppendTo(uint32_t block,
+                                 std::vector<RollupColumnRow>* rows) const {
   for (size_t stat = 0; stat < kStatCount; ++stat) {
-    const Column& column = columns_[stat];
-    if (column.present == 0) continue;
-    bool wide = false;
-    for (uint64_t left = column.present; left != 0; left &= left - 1)
-      wide = wide || !FitsFloat(column.values[absl::countr_zero(left)]);
-    const size_t width = wide ? 8 : 4;
-    std::array<uint64_t, kRollupBlockValues> numbers{};
-    size_t count = 0;
-    for (uint64_t left = column.present; left != 0; left &= left - 1) {
-      numbers[count++] =
-          FloatBits(column.values[absl::countr_zero(left)], width);
-    }
-    const size_t kind = out.size();
-    out.push_back(static_cast<char>(stat | (wide ? kWideColumn : 0)));
-    AppendLittleEndian(column.present, &out);
-    if (AppendNumbers({numbers.data(), count}, width, &out))
-      out[kind] = static_cast<char>(out[kind] | kPackedBlockColumn);
+    if (columns_[stat].present == 0) continue;
+    RollupColumnRow& row = rows->emplace_back();
+    row.block = block;
+    row.statistic = static_cast<uint8_t>(stat);
+    EncodeColumn(stat, columns_[stat], &row.bytes);
   }
-  return out;
 }
 
 absl::StatusOr<RollupColumn> RollupColumn::Find(absl::string_view block,

@@ -9,10 +9,12 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collector/archive/number_column.h"
+#include "collector/store/number_column.h"
+#include "collector/store/store.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe {
@@ -23,13 +25,15 @@ class RollupBlockWriter {
  public:
   // `slot` < kRollupBlockValues; a statistic of a slot once.
   void Put(uint32_t slot, Stat stat, double value);
-  std::string Encode() const;
+  // A row of each statistic that there is.
+  void AppendTo(uint32_t block, std::vector<RollupColumnRow>* rows) const;
 
  private:
   struct Column {
     uint64_t present = 0;
     std::array<double, kRollupBlockValues> values{};
   };
+  static void EncodeColumn(size_t stat, const Column& column, std::string* out);
   PerStat<Column> columns_{};
 };
 

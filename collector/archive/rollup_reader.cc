@@ -2,8 +2,8 @@
 #include "collector/archive/rollup_reader.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "collector/archive/rollup.h"
@@ -55,42 +55,58 @@ size_t RollupReader::portion() const {
 absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
   rows_.clear();
   if (!any_) return absl::OkStatus();
-  struct Range {
-    int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
-  };
-  std::map<uint64_t, Range> ranges;
+  rows_.reserve(steps.size());
   for (const v1::StepInfo& step : steps) {
-    Range& range = ranges[step.incarnation()];
-    range.first = std::min(range.first, step.step());
-    range.last = std::max(range.last, step.step());
-    rows_.try_emplace({step.incarnation(), step.step()});
+    Row& row = rows_.emplace_back();
+    row.incarnation = step.incarnation();
+    row.step = step.step();
   }
-  for (const auto& [incarnation, range] : ranges) {
-    const auto find = [&, of = incarnation](int64_t step) -> Row* {
-      const auto it = rows_.find(std::make_pair(of, step));
-      return it == rows_.end() ? nullptr : &it->second;
-    };
-    const ProcessRange steps_of{incarnation, static_cast<uint64_t>(range.first),
-                                static_cast<uint64_t>(range.last)};
+  const auto before = [](const Row& a, const Row& b) {
+    return std::tie(a.incarnation, a.step) < std::tie(b.incarnation, b.step);
+  };
+  if (!std::is_sorted(rows_.begin(), rows_.end(), before))
+    std::sort(rows_.begin(), rows_.end(), before);
+  of_rows_.assign(rows_.size() * places_.size() * stats_.size(), 0);
+  there_.assign(of_rows_.size(), false);
+  for (size_t begin = 0, end = 0; begin < rows_.size(); begin = end) {
+    const uint64_t incarnation = rows_[begin].incarnation;
+    while (end < rows_.size() && rows_[end].incarnation == incarnation) ++end;
+    const int64_t first_step = rows_[begin].step;
+    const int64_t last_step = rows_[end - 1].step;
+    const ProcessRange steps_of{incarnation, static_cast<uint64_t>(first_step),
+                                static_cast<uint64_t>(last_step)};
     RP_RETURN_IF_ERROR(store_->ForEachHeadIn(
         run_, {&steps_of, 1},
         [&](size_t, int64_t step, const v1::RollupHead& head) {
-          Row* const row = find(step);
-          if (row == nullptr) return absl::OkStatus();
-          row->records = head.records();
-          row->layout = head.layout();
-          row->numbers.resize(places_.size() * stats_.size());
-          row->there.resize(row->numbers.size());
+          const size_t at = FindRow(incarnation, step);
+          if (at == rows_.size()) return absl::OkStatus();
+          rows_[at].records = head.records();
+          rows_[at].layout = head.layout();
+          rows_[at].has_head = true;
           return absl::OkStatus();
         }));
     size_t first = 0;
     for (const auto& [block, of_block] : blocks_) {
+      const auto take = [&, &ids = of_block](int64_t step, size_t stat,
+                                             absl::string_view bytes) {
+        const size_t row = FindRow(incarnation, step);
+        if (row == rows_.size() || !rows_[row].has_head)
+          return absl::OkStatus();
+        return TakeNumbers(bytes, ids, first * stats_.size(), stat, row);
+      };
+      for (size_t stat = 0; stat < stats_.size(); ++stat) {
+        RP_RETURN_IF_ERROR(store_->ForEachRollupColumn(
+            run_, incarnation, block, static_cast<uint8_t>(stats_[stat]),
+            first_step, last_step, [&](int64_t step, absl::string_view bytes) {
+              return take(step, stat, bytes);
+            }));
+      }
       RP_RETURN_IF_ERROR(store_->ForEachRollupBlock(
-          run_, incarnation, block, range.first, range.last,
-          [&, &ids = of_block](int64_t step, absl::string_view bytes) {
-            Row* const row = find(step);
-            if (row == nullptr || row->numbers.empty()) return absl::OkStatus();
-            return TakeNumbers(bytes, ids, first * stats_.size(), row);
+          run_, incarnation, block, first_step, last_step,
+          [&](int64_t step, absl::string_view bytes) -> absl::Status {
+            for (size_t stat = 0; stat < stats_.size(); ++stat)
+              RP_RETURN_IF_ERROR(take(step, stat, bytes));
+            return absl::OkStatus();
           }));
       first += of_block.size();
     }
@@ -98,19 +114,36 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
   return absl::OkStatus();
 }
 
+size_t RollupReader::FindRow(uint64_t incarnation, int64_t step) {
+  const auto is = [&](size_t at) {
+    return at < rows_.size() && rows_[at].step == step &&
+           rows_[at].incarnation == incarnation;
+  };
+  if (!is(next_row_)) {
+    const auto it = std::lower_bound(
+        rows_.begin(), rows_.end(), std::make_pair(incarnation, step),
+        [](const Row& row, const std::pair<uint64_t, int64_t>& wanted) {
+          return std::tie(row.incarnation, row.step) <
+                 std::tie(wanted.first, wanted.second);
+        });
+    next_row_ = static_cast<size_t>(it - rows_.begin());
+    if (!is(next_row_)) return rows_.size();
+  }
+  return next_row_++;
+}
+
 absl::Status RollupReader::TakeNumbers(absl::string_view block,
                                        absl::Span<const uint32_t> ids,
-                                       size_t first, Row* row) const {
-  for (size_t stat = 0; stat < stats_.size(); ++stat) {
-    RP_ASSIGN_OR_RETURN(const RollupColumn column,
-                        RollupColumn::Find(block, stats_[stat]));
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const uint32_t slot = ids[i] % kRollupBlockValues;
-      if ((column.present() >> slot & 1) == 0) continue;
-      const size_t at = first + i * stats_.size() + stat;
-      row->numbers[at] = column.At(slot);
-      row->there[at] = true;
-    }
+                                       size_t first, size_t stat, size_t row) {
+  RP_ASSIGN_OR_RETURN(const RollupColumn column,
+                      RollupColumn::Find(block, stats_[stat]));
+  const size_t begin = row * places_.size() * stats_.size();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint32_t slot = ids[i] % kRollupBlockValues;
+    if ((column.present() >> slot & 1) == 0) continue;
+    const size_t at = begin + first + i * stats_.size() + stat;
+    of_rows_[at] = column.At(slot);
+    there_[at] = true;
   }
   return absl::OkStatus();
 }
@@ -142,17 +175,18 @@ absl::StatusOr<bool> RollupReader::ForEachValue(
     absl::FunctionRef<absl::Status(const Name&,
                                    absl::Span<const std::optional<double>>)>
         visit) {
-  const auto it = rows_.find(std::make_pair(step.incarnation(), step.step()));
-  if (it == rows_.end() || it->second.records == 0 ||
-      it->second.records != step.records())
+  const size_t number = FindRow(step.incarnation(), step.step());
+  if (number == rows_.size() || rows_[number].records == 0 ||
+      rows_[number].records != step.records())
     return false;
-  const Row& row = it->second;
+  const Row& row = rows_[number];
+  const size_t begin = number * places_.size() * stats_.size();
   RP_ASSIGN_OR_RETURN(const Layout* const layout, LayoutOf(row.layout));
   for (const Place* const place : *layout) {
     for (size_t stat = 0; stat < stats_.size(); ++stat) {
-      const size_t at = place->number * stats_.size() + stat;
+      const size_t at = begin + place->number * stats_.size() + stat;
       numbers_[stat].reset();
-      if (row.there[at]) numbers_[stat] = row.numbers[at];
+      if (there_[at]) numbers_[stat] = of_rows_[at];
     }
     RP_RETURN_IF_ERROR(visit(place->name, numbers_));
   }

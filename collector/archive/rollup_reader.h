@@ -59,17 +59,21 @@ class RollupReader {
   };
   using Layout = std::vector<const Place*>;
   struct Row {
+    uint64_t incarnation = 0;
+    int64_t step = 0;
     uint64_t records = 0;
     uint32_t layout = 0;
-    // Of each value its statistics, and which of them are there.
-    std::vector<double> numbers;
-    std::vector<bool> there;
+    bool has_head = false;
   };
+  // The row's place; rows_.size(): there is none. Quick where rows are looked
+  // for in their order.
+  size_t FindRow(uint64_t incarnation, int64_t step);
   absl::StatusOr<const Layout*> LayoutOf(uint32_t number);
-  // Of the values `ids` of a block, to where the numbers of the first begin.
+  // A statistic of the values `ids` of a block, to where the numbers of the
+  // first begin.
   absl::Status TakeNumbers(absl::string_view block,
                            absl::Span<const uint32_t> ids, size_t first,
-                           Row* row) const;
+                           size_t stat, size_t row);
 
   Store* const store_;
   const std::vector<Stat> stats_;
@@ -82,7 +86,12 @@ class RollupReader {
   absl::flat_hash_map<uint32_t, Layout> layouts_;
   bool any_ = false;
   // Of the last Read, by incarnation and step.
-  absl::flat_hash_map<std::pair<uint64_t, int64_t>, Row> rows_;
+  std::vector<Row> rows_;
+  // Behind the one that was found last.
+  size_t next_row_ = 0;
+  // Of each row the statistics of its values, and which of them are there.
+  std::vector<double> of_rows_;
+  std::vector<bool> there_;
 };
 
 }  // namespace rankprobe

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/archive/rollup.h"
 
-#include <bit>
-#include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collector/archive/query_grid.h"
 #include "collector/archive/rollup_block.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
 #include "collector/testing/frames.h"
-#include "common/base/little_endian.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -25,92 +26,16 @@ using testing::MakeIdentity;
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-TEST(RollupBlockTest, WhatIsReadBackIsWhatWasPutIn) {
-  RollupBlockWriter writer;
-  const std::vector<double> exact = {
-      0.0, -0.0, 1.5, 0x1p-149, -kInfinite, 3.4028234663852886e38};
-  const std::vector<double> wide = {1e39, 0.1, -1.7976931348623157e308,
-                                    9007199254740991.0};
-  for (size_t i = 0; i < exact.size(); ++i)
-    writer.Put(static_cast<uint32_t>(i * 9), kNorm, exact[i]);
-  for (size_t i = 0; i < wide.size(); ++i)
-    writer.Put(static_cast<uint32_t>(63 - i), kMax, wide[i]);
-  writer.Put(5, kNanCount, kNotANumber);
-  const std::string bytes = writer.Encode();
-  // Numbers that a float holds take four bytes; these are too different to be
-  // packed.
-  EXPECT_EQ(bytes.size(), 3 * 9 + 6 * 4 + 4 * 8 + 4u);
-  const auto norms = RollupColumn::Find(bytes, kNorm);
-  ASSERT_TRUE(norms.ok());
-  uint64_t present = 0;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    const double got = norms->At(static_cast<uint32_t>(i * 9));
-    EXPECT_EQ(got, exact[i]);
-    EXPECT_EQ(std::signbit(got), std::signbit(exact[i]));
-    present |= uint64_t{1} << (i * 9);
-  }
-  EXPECT_EQ(norms->present(), present);
-  const auto largest = RollupColumn::Find(bytes, kMax);
-  ASSERT_TRUE(largest.ok());
-  for (size_t i = 0; i < wide.size(); ++i)
-    EXPECT_EQ(largest->At(static_cast<uint32_t>(63 - i)), wide[i]);
-  const auto nans = RollupColumn::Find(bytes, kNanCount);
-  ASSERT_TRUE(nans.ok());
-  EXPECT_TRUE(std::isnan(nans->At(5)));
-  EXPECT_EQ(RollupColumn::Find(bytes, kMin)->present(), 0u);
-  EXPECT_TRUE(absl::IsDataLoss(
-      RollupColumn::Find(bytes.substr(0, bytes.size() - 1), kStd).status()));
-}
-
-TEST(RollupBlockTest, AFullBlockIsShorterAndTheSame) {
-  RollupBlockWriter writer;
-  std::vector<double> numbers;
-  for (uint32_t slot = 0; slot < kRollupBlockValues; ++slot) {
-    // Norms from 1e-3 to 1e2.
-    numbers.push_back(std::pow(10, slot % 6 - 3.0) / 3);
-    writer.Put(slot, kNorm, numbers.back());
-    writer.Put(slot, kMin, -static_cast<float>(numbers.back()));
-  }
-  const std::string bytes = writer.Encode();
-  EXPECT_LT(bytes.size(), 2 * 9 + 64 * (8 + 4) - 64u);
-  const auto norms = RollupColumn::Find(bytes, kNorm);
-  const auto smallest = RollupColumn::Find(bytes, kMin);
-  ASSERT_TRUE(norms.ok() && smallest.ok());
-  for (uint32_t slot = 0; slot < kRollupBlockValues; ++slot) {
-    EXPECT_EQ(norms->At(slot), numbers[slot]);
-    EXPECT_EQ(smallest->At(slot), -static_cast<float>(numbers[slot]));
-  }
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    // It may end behind a column.
-    const std::string part = bytes.substr(0, size);
-    if (const auto cut = RollupColumn::Find(part, kNorm);
-        cut.ok() && cut->present() != 0)
-      EXPECT_EQ(cut->At(3), numbers[3]);
-  }
-}
-
-// As archives of version 6 have it.
-TEST(RollupBlockTest, ABlockOfOlderArchivesIsRead) {
-  std::string bytes = {'\x03', 0x05, 0, 0, 0, 0, 0, 0, 0};  // Norm of 0 and 2
-  for (const float number : {1.5f, -2.0f})
-    AppendLittleEndian(std::bit_cast<uint32_t>(number), &bytes);
-  bytes += std::string{'\x80', 0x02, 0, 0, 0, 0, 0, 0, 0};  // Max of 1
-  AppendLittleEndian(std::bit_cast<uint64_t>(0.1), &bytes);
-  const auto norms = RollupColumn::Find(bytes, kNorm);
-  const auto largest = RollupColumn::Find(bytes, kMax);
-  ASSERT_TRUE(norms.ok() && largest.ok());
-  EXPECT_EQ(norms->present(), 5u);
-  EXPECT_EQ(norms->At(0), 1.5);
-  EXPECT_EQ(norms->At(2), -2);
-  EXPECT_EQ(largest->present(), 2u);
-  EXPECT_EQ(largest->At(1), 0.1);
-}
-
 class RollupTest : public testing::TempDirTest {
  protected:
   void SetUp() override {
     testing::TempDirTest::SetUp();
     store_ = OpenStore();
+  }
+  // LevelDB would still write while its files are deleted.
+  void TearDown() override {
+    store_.reset();
+    testing::TempDirTest::TearDown();
   }
 
   struct Call {
@@ -180,21 +105,75 @@ class RollupTest : public testing::TempDirTest {
             .ok());
     return heads;
   }
-  size_t Blocks(uint32_t run, uint64_t incarnation) {
-    size_t blocks = 0;
+  // Of steps and blocks of which there is anything; those of older archives
+  // count into `older` too.
+  size_t Blocks(uint32_t run, uint64_t incarnation, size_t* older = nullptr) {
+    std::set<std::pair<uint32_t, int64_t>> blocks;
     for (const uint32_t first : {0u, kFirstGivenValue / kRollupBlockValues}) {
       for (uint32_t block = first; block < first + 4; ++block) {
+        const auto count = [&](int64_t step, absl::string_view) {
+          blocks.emplace(block, step);
+          return absl::OkStatus();
+        };
         EXPECT_TRUE(store_
-                        ->ForEachRollupBlock(run, incarnation, block, 0,
-                                             INT64_MAX,
-                                             [&](int64_t, absl::string_view) {
-                                               ++blocks;
-                                               return absl::OkStatus();
-                                             })
+                        ->ForEachRollupBlock(
+                            run, incarnation, block, 0, INT64_MAX,
+                            [&](int64_t step, absl::string_view bytes) {
+                              if (older != nullptr) ++*older;
+                              return count(step, bytes);
+                            })
                         .ok());
+        for (uint8_t stat = 0; stat < 16; ++stat) {
+          EXPECT_TRUE(store_
+                          ->ForEachRollupColumn(run, incarnation, block, stat,
+                                                0, INT64_MAX, count)
+                          .ok());
+        }
       }
     }
-    return blocks;
+    return blocks.size();
+  }
+  // As a collector before version 8 left it: all statistics of a block in one
+  // row.
+  void JoinColumns() {
+    store_.reset();
+    IndexOptions index_options;
+    index_options.directory = root_ + "/data/index";
+    index_options.file_system = file_system_.get();
+    auto index = OpenLevelDbIndex(index_options);
+    ASSERT_TRUE(index.ok());
+    auto batch = (*index)->NewBatch();
+    std::map<std::string, std::string> joined;
+    ASSERT_TRUE((*index)
+                    ->Scan("a",
+                           [&](absl::string_view key, absl::string_view value) {
+                             EXPECT_EQ(key.size(), 26u);
+                             // Statistics ascend.
+                             std::string older(key);
+                             older.erase(17, 1);
+                             joined[older].append(value.data(), value.size());
+                             batch->Delete(key);
+                             return absl::OkStatus();
+                           })
+                    .ok());
+    ASSERT_FALSE(joined.empty());
+    for (const auto& [key, value] : joined) batch->Put(key, value);
+    ASSERT_TRUE((*index)
+                    ->Scan("o",
+                           [&](absl::string_view key, absl::string_view value) {
+                             v1::RollupLayout layout;
+                             EXPECT_TRUE(layout.ParseFromArray(
+                                 value.data(), static_cast<int>(value.size())));
+                             EXPECT_NE(layout.statistics(), 0u);
+                             layout.clear_statistics();
+                             batch->Put(key, layout.SerializeAsString());
+                             return absl::OkStatus();
+                           })
+                    .ok());
+    batch->Put(keys::kSchema, "7");
+    ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
+    index->reset();
+    store_ = OpenStore();
   }
 
   // Every statistic, kind of row, values and reducer; the whole answers.
@@ -298,7 +277,7 @@ TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
           .ok());
   RollupBlockWriter writer;
   writer.Put(0, kNorm, 4711);
-  rows.blocks.emplace_back(0, writer.Encode());
+  writer.AppendTo(0, &rows.columns);
   PendingRollup step;
   step.run_number = run;
   step.key.run = "run";
@@ -357,6 +336,42 @@ TEST_F(RollupTest, WhatWaitedAtACrashIsRolledUpAfterwards) {
   store_ = OpenStore();
   EXPECT_EQ(RollUp().steps, 1u);
   EXPECT_EQ(AskAll(), of_records);
+}
+
+TEST_F(RollupTest, RowsOfOlderArchivesAreReadAndReplaced) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int step = 0; step < 3; ++step)
+    AddStep(&frames, step, Calls(70, step + 1));
+  Commit(frames);
+  RollUp();
+  const std::vector<std::string> wanted = AskAll();
+  JoinColumns();
+  const uint32_t run = *store_->RunNumber("run");
+  size_t older = 0;
+  EXPECT_EQ(Blocks(run, 1, &older), 3u * (3 + 2));
+  EXPECT_EQ(older, 3u * (3 + 2));
+  EXPECT_EQ(AskAll(), wanted);
+  EXPECT_EQ(rolled_up_, 3u);
+  // One step is rolled up anew, one goes, and one comes.
+  v1::Record* const record = frames.AddBatch(1)->add_records();
+  record->set_order(99);
+  record->mutable_call()->set_entry("late");
+  AddStep(&frames, 3, Calls(70, 1));
+  ASSERT_TRUE(store_->Commit(frames.Range(3, 5)).ok());
+  const std::vector<std::string> of_records = AskAll();
+  EXPECT_EQ(RollUp().steps, 2u);
+  EXPECT_EQ(AskAll(), of_records);
+  EXPECT_EQ(rolled_up_, 4u);
+  older = 0;
+  EXPECT_EQ(Blocks(run, 1, &older), 4u * (3 + 2));
+  EXPECT_EQ(older, 2u * (3 + 2));
+  DeleteOptions options;
+  options.run = "run";
+  options.steps = std::set<int64_t>{0, 1};
+  ASSERT_TRUE(store_->Delete(options).ok());
+  older = 0;
+  EXPECT_EQ(Blocks(run, 1, &older), 2u * (3 + 2));
+  EXPECT_EQ(older, 3u + 2);
 }
 
 TEST_F(RollupTest, GoesWithItsStepAndItsRun) {

@@ -102,6 +102,7 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(Store* store,
   RP_ASSIGN_OR_RETURN(const bool summarised, store->IsSummarised(run));
   if (!summarised) return std::optional<RunSteps>();
   RunSteps out;
+  out.last_step = last_step;
   RP_ASSIGN_OR_RETURN(out.run, store->RunNumber(run));
   // What is rolled up between this look and the next one is read twice as well
   // as once: its records say the same.
@@ -124,6 +125,7 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(Store* store,
         const int64_t last = std::min(last_step, row.highest_step());
         if (!row.has_lowest_step() || first > last) return;
         out.processes[identity.incarnation()] = identity;
+        out.ends[identity.incarnation()] = row.highest_step();
         by_rank[{!identity.has_rank(),
                  identity.has_rank() ? identity.rank() : identity.pid()}]
             .push_back({identity.incarnation(), first, last});

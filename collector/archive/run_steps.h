@@ -32,6 +32,9 @@ struct RunSteps {
   absl::flat_hash_set<std::pair<uint64_t, int64_t>> unrolled;
   // Beside those in `ranges`.
   uint64_t deleted = 0;
+  // The last step that was asked for, and by incarnation the last one there is.
+  int64_t last_step = 0;
+  absl::flat_hash_map<uint64_t, int64_t> ends;
 
   const v1::Identity& Of(const ProcessRange& range) const {
     return processes.at(range.incarnation);

@@ -87,10 +87,12 @@ absl::StatusOr<RankSteps> FindRankSteps(Store* store,
     return std::make_tuple(step.step(), !step.has_rank(),
                            step.has_rank() ? step.rank() : step.pid());
   };
-  std::sort(out.steps.begin(), out.steps.end(),
-            [&](const v1::StepInfo& a, const v1::StepInfo& b) {
-              return place(a) < place(b);
-            });
+  const auto before = [&](const v1::StepInfo& a, const v1::StepInfo& b) {
+    return place(a) < place(b);
+  };
+  // Those of one process are.
+  if (!std::is_sorted(out.steps.begin(), out.steps.end(), before))
+    std::sort(out.steps.begin(), out.steps.end(), before);
   return out;
 }
 

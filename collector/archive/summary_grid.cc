@@ -146,7 +146,7 @@ absl::StatusOr<StepSummary> SummarizeRecords(Store* store,
   for (const v1::CallPhase& call : view.calls) {
     ForEachNamedTensor(call, [&](CallSection section, absl::string_view,
                                  const v1::TensorSummary& tensor) {
-      summary.AddValue(IsGiven(section), tensor);
+      AddToSummary(IsGiven(section), tensor, &summary);
     });
   }
   return summary;
@@ -182,13 +182,26 @@ class Rows {
   absl::flat_hash_map<uint64_t, size_t> of_;
 };
 
+// Behind a process' last step there is nothing that a whole slot would count too
+// much: its steps need not be read each by itself.
+void ToEndOfSlot(const RunSteps& steps, int level, ProcessRange* range) {
+  const uint64_t slot_steps = uint64_t{1} << (level * kSummaryBits);
+  if (range->last == static_cast<uint64_t>(steps.ends.at(range->incarnation))) {
+    range->last = std::min(range->last | (slot_steps - 1),
+                           static_cast<uint64_t>(steps.last_step));
+  }
+}
+
 absl::Status ReadRanges(Store* store, const RunSteps& steps, const Rows& rows,
                         SummaryStat stat, absl::FunctionRef<bool()> cancelled,
                         SummaryCells* cells) {
   const absl::Span<const ProcessRange> all = steps.ranges;
   for (size_t next = 0; next < all.size(); next += kRangesAtOnce) {
     if (cancelled()) return absl::CancelledError("the caller has gone");
-    const auto portion = all.subspan(next, kRangesAtOnce);
+    const auto asked = all.subspan(next, kRangesAtOnce);
+    std::vector<ProcessRange> portion(asked.begin(), asked.end());
+    for (ProcessRange& range : portion)
+      ToEndOfSlot(steps, cells->level(), &range);
     RP_RETURN_IF_ERROR(ReadSummaries(
         store, steps.run, portion, cells->level(), stat,
         [&](size_t range, int64_t, const StepSummary& summary) {

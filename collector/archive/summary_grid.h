@@ -13,7 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collector/archive/step_summary.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store.h"
 #include "dump_format/statistics.h"
 #include "rankprobe/v1/query.pb.h"

@@ -150,21 +150,23 @@ absl::Status ReadSummaries(
       });
 }
 
-absl::StatusOr<std::string> SummaryMaker::Make(const SummaryTile& tile) {
+absl::StatusOr<std::string> SummaryMaker::Make(const SummaryTile& tile,
+                                               bool with_heads) {
   const int bits = tile.level * kSummaryBits;
   const uint64_t begin = tile.tile << bits;
   const ProcessRange range{
       tile.incarnation, begin,
       std::min(begin + (uint64_t{1} << bits) - 1, kMaxStepNumber)};
-  SummaryTileWriter writer(tile.level);
+  SummaryTileWriter writer(tile.level, with_heads);
   bool current = true;
   if (tile.level == 1) {
     RP_RETURN_IF_ERROR(store_->ForEachHeadIn(
         tile.run, {&range, 1},
         [&](size_t, int64_t step, const v1::RollupHead& head) {
           current = current && head.version() != 0;
-          writer.Put(static_cast<uint32_t>(static_cast<uint64_t>(step) - begin),
-                     SummaryOf(step, head));
+          writer.PutHead(
+              static_cast<uint32_t>(static_cast<uint64_t>(step) - begin), step,
+              head);
           return absl::OkStatus();
         }));
   } else {
@@ -247,8 +249,8 @@ absl::StatusOr<uint64_t> SummaryMaker::MakePending(
     if (tiles.empty()) return made;
     for (const SummaryTile& tile : tiles) {
       if (cancelled()) return made;
-      const absl::Status status =
-          store_->WriteTile(tile, [&] { return Make(tile); });
+      const absl::Status status = store_->WriteTile(
+          tile, [&](bool with_heads) { return Make(tile, with_heads); });
       if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
         return made;
       // Without it what is below is read.

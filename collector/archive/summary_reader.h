@@ -15,7 +15,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "collector/archive/step_summary.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store.h"
 
 namespace rankprobe {
@@ -39,7 +39,7 @@ class SummaryMaker {
  private:
   absl::Status FindMissing(const std::string& run,
                            absl::FunctionRef<bool()> cancelled);
-  absl::StatusOr<std::string> Make(const SummaryTile& tile);
+  absl::StatusOr<std::string> Make(const SummaryTile& tile, bool with_heads);
 
   Store* const store_;
   // Of the runs that were there at the start those that were not searched yet:

@@ -85,6 +85,11 @@ class ReadOnlyStore : public Store {
       uint32_t, uint32_t) override {
     return std::nullopt;
   }
+  absl::Status ForEachRollupColumn(
+      uint32_t, uint64_t, uint32_t, uint8_t, int64_t, int64_t,
+      const std::function<absl::Status(int64_t, absl::string_view)>&) override {
+    return absl::OkStatus();
+  }
   absl::Status ForEachRollupBlock(
       uint32_t, uint64_t, uint32_t, int64_t, int64_t,
       const std::function<absl::Status(int64_t, absl::string_view)>&) override {
@@ -160,7 +165,7 @@ class ReadOnlyStore : public Store {
   }
   absl::Status WriteTile(
       const SummaryTile&,
-      const std::function<absl::StatusOr<std::string>()>&) override {
+      const std::function<absl::StatusOr<std::string>(bool)>&) override {
     return Refused();
   }
   absl::StatusOr<v1::VerifyReport> Verify(

@@ -49,6 +49,31 @@ class LevelDbBatch : public IndexBatch {
   leveldb::WriteBatch batch_;
 };
 
+// An iterator is of one moment, wherever it is moved.
+class LevelDbSnapshot : public IndexSnapshot {
+ public:
+  explicit LevelDbSnapshot(std::shared_ptr<leveldb::DB> db)
+      : db_(std::move(db)) {
+    leveldb::ReadOptions options;
+    options.verify_checksums = true;
+    it_.reset(db_->NewIterator(options));
+  }
+  absl::Status ScanRange(
+      absl::string_view first, absl::string_view last,
+      const std::function<absl::Status(
+          absl::string_view key, absl::string_view value)>& callback) override {
+    for (it_->Seek(ToSlice(first)); it_->Valid() && ToView(it_->key()) <= last;
+         it_->Next()) {
+      RP_RETURN_IF_ERROR(callback(ToView(it_->key()), ToView(it_->value())));
+    }
+    return FromLevelDb(it_->status(), "index scan");
+  }
+
+ private:
+  const std::shared_ptr<leveldb::DB> db_;
+  std::unique_ptr<leveldb::Iterator> it_;
+};
+
 class LevelDbIndex : public Index {
  public:
   explicit LevelDbIndex(const IndexOptions& options)
@@ -197,6 +222,12 @@ class LevelDbIndex : public Index {
       RP_RETURN_IF_ERROR(FromLevelDb(it->status(), "index scan"));
     }
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<IndexSnapshot>> Snapshot() override {
+    std::shared_ptr<leveldb::DB> db = Db();
+    if (db == nullptr) return Closed();
+    return std::make_unique<LevelDbSnapshot>(std::move(db));
   }
 
   uint64_t ApproximateBytes(absl::string_view prefix) override {

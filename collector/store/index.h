@@ -26,6 +26,17 @@ class IndexBatch {
   virtual void Delete(absl::string_view key) = 0;
 };
 
+// What one moment's index has. The index outlives it.
+class IndexSnapshot {
+ public:
+  virtual ~IndexSnapshot() = default;
+  // As Index::ScanRange.
+  virtual absl::Status ScanRange(
+      absl::string_view first, absl::string_view last,
+      const std::function<absl::Status(absl::string_view key,
+                                       absl::string_view value)>& callback) = 0;
+};
+
 class Index {
  public:
   virtual ~Index() = default;
@@ -51,6 +62,8 @@ class Index {
       absl::Span<const std::pair<std::string, std::string>> ranges,
       const std::function<absl::Status(size_t range, absl::string_view key,
                                        absl::string_view value)>& callback) = 0;
+  // For ranges of several tables that belong together. One thread at a time.
+  virtual absl::StatusOr<std::unique_ptr<IndexSnapshot>> Snapshot() = 0;
   // Of the files; what was written a short while ago is not counted.
   virtual uint64_t ApproximateBytes(absl::string_view prefix) = 0;
   // Gives back the space of what was deleted under `prefix`.

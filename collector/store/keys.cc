@@ -156,6 +156,13 @@ std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block) {
   AppendBigEndian(block, &key);
   return key;
 }
+std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
+                          uint8_t statistic) {
+  std::string key = RollupBlocks(run, incarnation, block);
+  // Behind all steps of the older rows.
+  key.push_back(static_cast<char>(0x80 | statistic));
+  return key;
+}
 std::string AtStep(absl::string_view prefix, int64_t step) {
   return AtOffset(prefix, static_cast<uint64_t>(step));
 }
@@ -170,10 +177,14 @@ std::string RollupLayout(uint32_t run, uint32_t number) {
   return key;
 }
 
-std::string SummaryTile(uint32_t run, int level, uint64_t incarnation,
-                        uint64_t tile) {
+std::string SummaryLevel(uint32_t run, int level) {
   std::string key = Table('j', run);
   key.push_back(static_cast<char>(level));
+  return key;
+}
+std::string SummaryTile(uint32_t run, int level, uint64_t incarnation,
+                        uint64_t tile) {
+  std::string key = SummaryLevel(run, level);
   AppendBigEndian(incarnation, &key);
   AppendBigEndian(tile, &key);
   return key;
@@ -215,7 +226,8 @@ std::optional<uint64_t> ParseSegment(absl::string_view key) {
 }
 
 std::optional<int64_t> ParseRollupStep(absl::string_view key) {
-  if (key.size() != 1 + 4 + 8 + 8 && key.size() != 1 + 4 + 8 + 4 + 8)
+  if (key.size() != 1 + 4 + 8 + 8 && key.size() != 1 + 4 + 8 + 4 + 8 &&
+      key.size() != 1 + 4 + 8 + 4 + 1 + 8)
     return std::nullopt;
   return static_cast<int64_t>(ReadBigEndian64(key.substr(key.size() - 8)));
 }
@@ -226,6 +238,10 @@ std::optional<uint32_t> ParseRollupNumber(absl::string_view key) {
 std::optional<uint64_t> ParseTile(absl::string_view key) {
   if (key.size() != 1 + 4 + 1 + 8 + 8) return std::nullopt;
   return ReadBigEndian64(key.substr(14));
+}
+std::optional<uint64_t> ParseTileIncarnation(absl::string_view key) {
+  if (key.size() != 1 + 4 + 1 + 8 + 8) return std::nullopt;
+  return ReadBigEndian64(key.substr(6));
 }
 
 std::string SyncedValue(const Synced& synced) {

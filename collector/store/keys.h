@@ -16,7 +16,9 @@
 //   d run(4) [step(8) incarnation(8)]         deletion to finish; empty value
 //   u run(4) step(8) incarnation(8)           to be rolled up; empty value
 //   h run(4) incarnation(8) step(8)           RollupHead
-//   a run(4) incarnation(8) block(4) step(8)  statistics of a block of values
+//   a run(4) incarnation(8) block(4) statistic(1) step(8)   a statistic of a
+//                                             block of values
+//   a run(4) incarnation(8) block(4) step(8)  of older archives: all of them
 //   n run(4) id(4)                            RollupName: of a value
 //   o run(4) number(4)                        RollupLayout
 //   j run(4) level(1) incarnation(8) tile(8)  summaries of 64^level steps
@@ -83,13 +85,19 @@ std::string DeletedStep(uint32_t run, int64_t step, uint64_t incarnation);
 std::string Tombstone(absl::string_view run);
 std::string PendingRollup(uint32_t run, int64_t step, uint64_t incarnation);
 std::string RollupHeads(uint32_t run, uint64_t incarnation);
+// Of older archives.
 std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block);
-// `prefix` of either of them, and the step.
+// `statistic`: below 128.
+std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
+                          uint8_t statistic);
+// `prefix` of one of them, and the step.
 std::string AtStep(absl::string_view prefix, int64_t step);
 std::string RollupName(uint32_t run, uint32_t id);
 std::string RollupLayout(uint32_t run, uint32_t number);
 std::string SummaryTile(uint32_t run, int level, uint64_t incarnation,
                         uint64_t tile);
+// All keys of such rows of a run.
+std::string SummaryLevel(uint32_t run, int level);
 // All keys of a run in one table.
 std::string TableOfRun(char table, uint32_t run);
 
@@ -119,6 +127,7 @@ std::optional<int64_t> ParseRollupStep(absl::string_view key);
 std::optional<uint32_t> ParseRollupNumber(absl::string_view key);
 // Tile of a key of table j.
 std::optional<uint64_t> ParseTile(absl::string_view key);
+std::optional<uint64_t> ParseTileIncarnation(absl::string_view key);
 
 // The value of kSynced.
 struct Synced {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "collector/store/rollup_blocks.h"
+#include "collector/store/rollup_heads.h"
 #include "collector/store/row_writer.h"
 #include "collector/store/store.h"
 #include "common/base/limits.h"
@@ -107,16 +107,14 @@ absl::Status RemoveRollup(Index* index, uint32_t run, const StepToDelete& step,
                           RowWriter* rows) {
   RP_RETURN_IF_ERROR(
       rows->Delete(keys::PendingRollup(run, step.step, step.incarnation)));
-  const std::string key =
-      keys::AtStep(keys::RollupHeads(run, step.incarnation), step.step);
-  RP_ASSIGN_OR_RETURN(const std::vector<uint32_t> blocks,
-                      RollupBlocksOf(index, run, key));
-  for (const uint32_t block : blocks) {
-    RP_RETURN_IF_ERROR(rows->Delete(keys::AtStep(
-        keys::RollupBlocks(run, step.incarnation, block), step.step)));
-  }
-  // Behind its blocks: as long as it names them they can be found.
-  return PutDeletedHead(run, step.incarnation, step.step, rows);
+  RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupHead> head,
+                      FindRollupHead(index, run, step.incarnation, step.step));
+  RP_ASSIGN_OR_RETURN(
+      const std::vector<std::string> columns,
+      RollupRowsOf(index, run, step.incarnation, step.step, head));
+  for (const std::string& key : columns) RP_RETURN_IF_ERROR(rows->Delete(key));
+  // Behind its columns: as long as it names them they can be found.
+  return PutDeletedHead(index, run, step.incarnation, step.step, rows);
 }
 
 // Removes records and references of a marked step; its payloads go into

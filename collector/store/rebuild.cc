@@ -15,7 +15,7 @@
 #include "collector/store/payload_finder.h"
 #include "collector/store/payload_store.h"
 #include "collector/store/recovery.h"
-#include "collector/store/rollup_blocks.h"
+#include "collector/store/rollup_heads.h"
 #include "collector/store/row_writer.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/upgrade.h"
@@ -277,7 +277,7 @@ class Rebuilder {
     }
     if (step->old.deleted_unix_ns() != 0) {
       counted_[run] += step->old.records();
-      return PutDeletedHead(run, incarnation, place->step, rows);
+      return PutDeletedHead(index_.get(), run, incarnation, place->step, rows);
     }
     v1::StepRow& row = step->counted;
     row.set_updated_unix_ns(step->old.updated_unix_ns() != 0

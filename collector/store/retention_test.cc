@@ -89,9 +89,10 @@ TEST_F(RetentionTest, RollupsCount) {
     v1::RollupLayout layout;
     layout.add_blocks(0);
     layout.add_blocks(0);
+    layout.set_statistics(1 << 3);
     rows.layouts.emplace_back(0, layout);
-    rows.blocks.emplace_back(
-        0, testing::RandomBytes(static_cast<uint64_t>(step), 100000));
+    rows.columns.push_back(
+        {0, 3, testing::RandomBytes(static_cast<uint64_t>(step), 100000)});
     ASSERT_TRUE(store_->WriteRollup(pending, rows).ok());
   }
   store_->CompactRollups();

@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collector/store/archive_reader.h"
+#include "collector/store/step_summary.h"
 #include "common/base/clock.h"
 #include "common/base/dedup_window.h"
 #include "common/config/plan.h"
@@ -125,11 +126,19 @@ struct PendingRollup {
   StepKey key;
 };
 
+// A statistic of the values of a block.
+struct RollupColumnRow {
+  uint32_t block = 0;
+  uint8_t statistic = 0;
+  std::string bytes;
+};
+
 // What a step is rolled up to (docs/formats.md, "Rollups"), and what the run
 // needs to read it that is not stored yet.
 struct RollupRows {
   v1::RollupHead head;
-  std::vector<std::pair<uint32_t, std::string>> blocks;
+  // Of those that the layout names.
+  std::vector<RollupColumnRow> columns;
   std::vector<std::pair<uint32_t, v1::RollupName>> names;
   std::vector<std::pair<uint32_t, v1::RollupLayout>> layouts;
 };
@@ -142,8 +151,6 @@ struct SummaryTile {
   uint64_t incarnation = 0;
   uint64_t tile = 0;
 };
-inline constexpr int kSummaryLevels = 3;
-inline constexpr int kSummaryBits = 6;
 
 // Steps, or tiles, of one process.
 struct ProcessRange {
@@ -265,6 +272,12 @@ class Store : public ArchiveReader {
   virtual absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
       uint32_t run, uint32_t number) = 0;
   // Of one process, steps ascending, from the first to the last one given.
+  virtual absl::Status ForEachRollupColumn(
+      uint32_t run, uint64_t incarnation, uint32_t block, uint8_t statistic,
+      int64_t first_step, int64_t last_step,
+      const std::function<absl::Status(int64_t step, absl::string_view)>&
+          callback) = 0;
+  // The same of rows of older archives, which have all statistics.
   virtual absl::Status ForEachRollupBlock(
       uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
       int64_t last_step,
@@ -297,10 +310,13 @@ class Store : public ArchiveReader {
   virtual std::vector<SummaryTile> TilesToMake(size_t most) = 0;
   virtual void AddTileToMake(const SummaryTile& tile) = 0;
   // `make` reads heads and lower tiles, which stay as they are meanwhile; empty
-  // bytes: nothing is to be kept. FAILED_PRECONDITION: the run is gone.
+  // bytes: nothing is to be kept. `with_heads`: the process has come to steps
+  // behind those of this row of level 1, and what is made is to hold their heads,
+  // which go then. FAILED_PRECONDITION: the run is gone.
   virtual absl::Status WriteTile(
       const SummaryTile& tile,
-      const std::function<absl::StatusOr<std::string>()>& make) = 0;
+      const std::function<absl::StatusOr<std::string>(bool with_heads)>&
+          make) = 0;
 
   // Maintenance: one job at a time, others wait; ingest and reading go on.
   virtual absl::StatusOr<v1::VerifyReport> Verify(

@@ -248,6 +248,8 @@ void StoreImpl::ForgetRun(uint32_t run) {
   for (std::set<StepId>* const steps : {&pending_rollups_, &rollups_aside_})
     std::erase_if(*steps,
                   [run](const StepId& id) { return std::get<0>(id) == run; });
+  std::erase_if(open_tiles_,
+                [run](const auto& tile) { return tile.first.first == run; });
   std::erase_if(missing_tiles_, [run](const auto& tile) {
     return std::get<1>(tile.first) == run;
   });

@@ -136,6 +136,11 @@ class StoreImpl : public Store, private StoreHooks {
           callback) override;
   absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
       uint32_t run, uint32_t number) override;
+  absl::Status ForEachRollupColumn(
+      uint32_t run, uint64_t incarnation, uint32_t block, uint8_t statistic,
+      int64_t first_step, int64_t last_step,
+      const std::function<absl::Status(int64_t, absl::string_view)>& callback)
+      override;
   absl::Status ForEachRollupBlock(
       uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
       int64_t last_step,
@@ -161,7 +166,7 @@ class StoreImpl : public Store, private StoreHooks {
   void AddTileToMake(const SummaryTile& tile) override;
   absl::Status WriteTile(
       const SummaryTile& tile,
-      const std::function<absl::StatusOr<std::string>()>& make) override;
+      const std::function<absl::StatusOr<std::string>(bool)>& make) override;
   absl::StatusOr<v1::VerifyReport> Verify(
       const v1::VerifyRequest& request,
       const std::function<absl::Status(const v1::VerifyReport&)>& progress)
@@ -284,6 +289,23 @@ class StoreImpl : public Store, private StoreHooks {
       const std::string& run,
       const std::map<uint64_t, std::pair<int64_t, int64_t>>& ranges)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Steps of table a behind `prefix`.
+  absl::Status ForEachStepBehind(
+      const std::string& prefix, int64_t first_step, int64_t last_step,
+      const std::function<absl::Status(int64_t, absl::string_view)>& callback);
+  // Of the process' steps that have a head of kRollupVersion: its records.
+  absl::StatusOr<absl::flat_hash_map<int64_t, uint64_t>> CurrentRollups(
+      uint32_t run, uint64_t incarnation);
+  // Incarnation and number of the rows of level 1 whose heads are in table h.
+  absl::Status FindRowsWithoutHeads(
+      uint32_t run, std::set<std::pair<uint64_t, uint64_t>>* tiles);
+  // Whether the process has come to steps behind the row.
+  absl::StatusOr<bool> IsPassed(const SummaryTile& tile)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After this row was written: an older one that was left without heads is
+  // made anew.
+  void CloseOlderTile(const SummaryTile& tile, bool with_heads)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is open and has rested is rolled up as far as it is there.
   void QueueRestedSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TouchTile(uint32_t run, int level, uint64_t incarnation, uint64_t tile)
@@ -361,6 +383,8 @@ class StoreImpl : public Store, private StoreHooks {
   using TileId = std::tuple<int, uint32_t, uint64_t, uint64_t>;
   // Rows of table j that are to be made, and when one of their steps changed.
   std::map<TileId, int64_t> missing_tiles_ ABSL_GUARDED_BY(mutex_);
+  // Of a process the newest row of level 1 that was written without heads.
+  std::map<RunIncarnation, uint64_t> open_tiles_ ABSL_GUARDED_BY(mutex_);
 
   // One job at a time; taken before the others.
   absl::Mutex maintenance_mutex_ ABSL_ACQUIRED_BEFORE(rollup_mutex_);

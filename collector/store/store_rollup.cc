@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "collector/store/keys.h"
-#include "collector/store/rollup_blocks.h"
+#include "collector/store/rollup_heads.h"
 #include "collector/store/row_writer.h"
 #include "collector/store/step_counts.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store_impl.h"
 
 namespace rankprobe {
@@ -23,45 +24,8 @@ namespace {
 constexpr size_t kMaxPendingRollups = 1 << 18;
 // A step that does not go on for so long is rolled up though it has not ended.
 constexpr absl::Duration kOpenRest = absl::Seconds(10);
-// A step has no more; a layout that names more is not one of ours.
-constexpr size_t kMaxRollupBlocks = 1 << 16;
 
 }  // namespace
-
-absl::StatusOr<std::vector<uint32_t>> RollupBlocksOf(
-    Index* index, uint32_t run, absl::string_view head_key) {
-  std::vector<uint32_t> blocks;
-  RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupHead> head,
-                      GetMessage<v1::RollupHead>(index, head_key));
-  if (!head.has_value() || head->deleted()) return blocks;
-  RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupLayout> layout,
-                      GetMessage<v1::RollupLayout>(
-                          index, keys::RollupLayout(run, head->layout())));
-  if (!layout.has_value()) return blocks;
-  for (int i = 0; i + 1 < layout->blocks_size(); i += 2) {
-    for (uint64_t block = layout->blocks(i); block <= layout->blocks(i + 1);
-         ++block) {
-      if (blocks.size() == kMaxRollupBlocks)
-        return absl::DataLossError("the layout of a rollup cannot be read");
-      blocks.push_back(static_cast<uint32_t>(block));
-    }
-  }
-  return blocks;
-}
-
-absl::Status PutDeletedHead(uint32_t run, uint64_t incarnation, int64_t step,
-                            RowWriter* rows) {
-  for (int level = 1; level <= kSummaryLevels; ++level) {
-    RP_RETURN_IF_ERROR(rows->Delete(keys::SummaryTile(
-        run, level, incarnation,
-        static_cast<uint64_t>(step) >> (level * kSummaryBits))));
-  }
-  v1::RollupHead deleted;
-  deleted.set_version(kRollupVersion);
-  deleted.set_deleted(true);
-  return rows->Put(keys::AtStep(keys::RollupHeads(run, incarnation), step),
-                   deleted.SerializeAsString());
-}
 
 absl::Status StoreImpl::LoadPendingRollups() {
   more_pending_rollups_ = false;
@@ -137,43 +101,77 @@ void StoreImpl::SetRollupAside(const PendingRollup& step) {
   rollups_aside_.insert(id);
 }
 
+absl::StatusOr<absl::flat_hash_map<int64_t, uint64_t>>
+StoreImpl::CurrentRollups(uint32_t run, uint64_t incarnation) {
+  absl::flat_hash_map<int64_t, uint64_t> records;
+  const ProcessRange all{incarnation, 0, std::numeric_limits<int64_t>::max()};
+  RP_RETURN_IF_ERROR(
+      ForEachRollupHead(index_.get(), run, {&all, 1},
+                        [&](size_t, int64_t step, const v1::RollupHead& head) {
+                          if (head.version() == kRollupVersion)
+                            records[step] = head.records();
+                          return absl::OkStatus();
+                        }));
+  return records;
+}
+
+absl::Status StoreImpl::FindRowsWithoutHeads(
+    uint32_t run, std::set<std::pair<uint64_t, uint64_t>>* tiles) {
+  return index_->Scan(keys::SummaryLevel(run, 1), [&](absl::string_view key,
+                                                      absl::string_view value) {
+    const std::optional<uint64_t> tile = keys::ParseTile(key);
+    const std::optional<uint64_t> incarnation = keys::ParseTileIncarnation(key);
+    if (tile.has_value() && incarnation.has_value() &&
+        !SummaryTileView::HasHeads(value))
+      tiles->emplace(*incarnation, *tile);
+    return absl::OkStatus();
+  });
+}
+
 absl::StatusOr<v1::ReindexReport> StoreImpl::QueueRollups(
     const std::string& run) {
   RP_ASSIGN_OR_RETURN(const uint32_t number, RunNumber(run));
   absl::MutexLock rollup_lock(&rollup_mutex_);
   // Behind the lock, so that nothing is deleted between the two.
-  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps, ListSteps(run));
+  RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps, ListSteps(run));
+  std::sort(steps.begin(), steps.end(),
+            [](const v1::StepInfo& a, const v1::StepInfo& b) {
+              return std::make_pair(a.incarnation(), a.step()) <
+                     std::make_pair(b.incarnation(), b.step());
+            });
   RowWriter rows(index_.get());
   v1::ReindexReport report;
   uint64_t queued = 0;
   std::map<uint64_t, std::pair<int64_t, int64_t>> ranges;
   std::set<std::pair<uint64_t, uint64_t>> stale_tiles;
+  // Of the process that is looked at.
+  absl::flat_hash_map<int64_t, uint64_t> records_of_current;
   for (const v1::StepInfo& step : steps) {
-    auto& range =
-        ranges.try_emplace(step.incarnation(), step.step(), step.step())
-            .first->second;
-    range.first = std::min(range.first, step.step());
-    range.second = std::max(range.second, step.step());
-    const std::string key = keys::AtStep(
-        keys::RollupHeads(number, step.incarnation()), step.step());
-    RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupHead> head,
-                        GetMessage<v1::RollupHead>(index_.get(), key));
-    const bool current = head.has_value() && head->version() == kRollupVersion;
+    const auto [range, is_new] =
+        ranges.try_emplace(step.incarnation(), step.step(), step.step());
+    range->second.second = step.step();
+    if (is_new) {
+      RP_ASSIGN_OR_RETURN(records_of_current,
+                          CurrentRollups(number, step.incarnation()));
+    }
+    const auto head = records_of_current.find(step.step());
+    const bool current = head != records_of_current.end();
     if (step.deleted()) {
       if (current) continue;
-      RP_RETURN_IF_ERROR(
-          PutDeletedHead(number, step.incarnation(), step.step(), &rows));
+      RP_RETURN_IF_ERROR(PutDeletedHead(
+          index_.get(), number, step.incarnation(), step.step(), &rows));
       stale_tiles.emplace(step.incarnation(),
                           static_cast<uint64_t>(step.step()) >> kSummaryBits);
       continue;
     }
     if (step.records() == 0) continue;
     report.set_rank_steps(report.rank_steps() + 1);
-    if (current && head->records() == step.records()) continue;
+    if (current && head->second == step.records()) continue;
     RP_RETURN_IF_ERROR(rows.Put(
         keys::PendingRollup(number, step.step(), step.incarnation()), ""));
     ++queued;
   }
+  RP_RETURN_IF_ERROR(FindRowsWithoutHeads(number, &stale_tiles));
   report.set_queued(queued);
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   absl::MutexLock lock(&mutex_);
@@ -238,32 +236,36 @@ absl::Status StoreImpl::WriteRollup(const PendingRollup& step,
     holds = row->records() == summary.records();
   }
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  RP_ASSIGN_OR_RETURN(const StaleSummaries stale,
+                      FindStaleSummaries(index_.get(), run,
+                                         step.key.incarnation, step.key.step));
   const std::string head_key =
       keys::AtStep(keys::RollupHeads(run, step.key.incarnation), step.key.step);
-  RP_ASSIGN_OR_RETURN(const std::vector<uint32_t> before,
-                      RollupBlocksOf(index_.get(), run, head_key));
-  const auto block_key = [&](uint32_t block) {
-    return keys::AtStep(keys::RollupBlocks(run, step.key.incarnation, block),
-                        step.key.step);
-  };
-  for (const uint32_t block : before) batch->Delete(block_key(block));
-  for (const auto& [block, bytes] : rows.blocks)
-    batch->Put(block_key(block), bytes);
+  std::optional<v1::RollupHead> head_before = stale.head;
+  if (!head_before.has_value()) {
+    RP_ASSIGN_OR_RETURN(head_before,
+                        GetMessage<v1::RollupHead>(index_.get(), head_key));
+  }
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> before,
+                      RollupRowsOf(index_.get(), run, step.key.incarnation,
+                                   step.key.step, head_before));
+  for (const std::string& key : before) batch->Delete(key);
+  for (const RollupColumnRow& column : rows.columns) {
+    batch->Put(keys::AtStep(keys::RollupColumns(run, step.key.incarnation,
+                                                column.block, column.statistic),
+                            step.key.step),
+               column.bytes);
+  }
   for (const auto& [name_id, name] : rows.names)
     batch->Put(keys::RollupName(run, name_id), name.SerializeAsString());
   for (const auto& [number, layout] : rows.layouts)
     batch->Put(keys::RollupLayout(run, number), layout.SerializeAsString());
+  for (const auto& [key, head] : stale.heads) batch->Put(key, head);
+  for (const std::string& key : stale.keys) batch->Delete(key);
   batch->Put(head_key, summary.SerializeAsString());
   if (!holds) {
     batch->Put(keys::PendingRollup(run, step.key.step, step.key.incarnation),
                "");
-  }
-  for (int level = 1; level <= kSummaryLevels; ++level) {
-    const std::string tile = keys::SummaryTile(
-        run, level, step.key.incarnation,
-        static_cast<uint64_t>(step.key.step) >> (level * kSummaryBits));
-    RP_ASSIGN_OR_RETURN(const auto stale, index_->Get(tile));
-    if (stale.has_value()) batch->Delete(tile);
   }
   absl::Status status = index_->Write(std::move(batch), /*sync=*/false);
   absl::MutexLock lock(&mutex_);
@@ -335,11 +337,9 @@ absl::StatusOr<std::optional<v1::RollupLayout>> StoreImpl::FindRollupLayout(
                                       keys::RollupLayout(run, number));
 }
 
-absl::Status StoreImpl::ForEachRollupBlock(
-    uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
-    int64_t last_step,
+absl::Status StoreImpl::ForEachStepBehind(
+    const std::string& prefix, int64_t first_step, int64_t last_step,
     const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
-  const std::string prefix = keys::RollupBlocks(run, incarnation, block);
   return index_->ScanRange(
       keys::AtStep(prefix, first_step), keys::AtStep(prefix, last_step),
       [&](absl::string_view key, absl::string_view value) -> absl::Status {
@@ -348,6 +348,23 @@ absl::Status StoreImpl::ForEachRollupBlock(
           return absl::DataLossError("a block of a rollup cannot be read");
         return callback(*step, value);
       });
+}
+
+absl::Status StoreImpl::ForEachRollupColumn(
+    uint32_t run, uint64_t incarnation, uint32_t block, uint8_t statistic,
+    int64_t first_step, int64_t last_step,
+    const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
+  return ForEachStepBehind(
+      keys::RollupColumns(run, incarnation, block, statistic), first_step,
+      last_step, callback);
+}
+
+absl::Status StoreImpl::ForEachRollupBlock(
+    uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
+    int64_t last_step,
+    const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
+  return ForEachStepBehind(keys::RollupBlocks(run, incarnation, block),
+                           first_step, last_step, callback);
 }
 
 }  // namespace rankprobe

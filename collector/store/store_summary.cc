@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "collector/store/keys.h"
+#include "collector/store/rollup_heads.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store_impl.h"
 
 namespace rankprobe {
@@ -100,24 +102,7 @@ absl::Status StoreImpl::ForEachHeadIn(
     uint32_t run, absl::Span<const ProcessRange> steps,
     const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
         callback) {
-  KeyRanges ranges;
-  ranges.reserve(steps.size());
-  for (const ProcessRange& range : steps) {
-    const std::string prefix = keys::RollupHeads(run, range.incarnation);
-    ranges.emplace_back(keys::AtStep(prefix, static_cast<int64_t>(range.first)),
-                        keys::AtStep(prefix, static_cast<int64_t>(range.last)));
-  }
-  v1::RollupHead head;
-  return index_->ScanRanges(
-      ranges,
-      [&](size_t range, absl::string_view key,
-          absl::string_view value) -> absl::Status {
-        const std::optional<int64_t> step = keys::ParseRollupStep(key);
-        if (!step.has_value() ||
-            !head.ParseFromArray(value.data(), static_cast<int>(value.size())))
-          return absl::DataLossError("a rollup cannot be read");
-        return callback(range, *step, head);
-      });
+  return ForEachRollupHead(index_.get(), run, steps, callback);
 }
 
 absl::Status StoreImpl::ForEachTileIn(
@@ -170,9 +155,18 @@ std::vector<SummaryTile> StoreImpl::TilesToMake(size_t most) {
   return out;
 }
 
+absl::StatusOr<bool> StoreImpl::IsPassed(const SummaryTile& tile) {
+  v1::Identity identity;
+  identity.set_incarnation(tile.incarnation);
+  RP_ASSIGN_OR_RETURN(const v1::IncarnationRow* const row,
+                      LoadIncarnation(tile.run, identity));
+  return row->has_highest_step() &&
+         static_cast<uint64_t>(row->highest_step()) >> kSummaryBits > tile.tile;
+}
+
 absl::Status StoreImpl::WriteTile(
     const SummaryTile& tile,
-    const std::function<absl::StatusOr<std::string>()>& make) {
+    const std::function<absl::StatusOr<std::string>(bool)>& make) {
   absl::MutexLock rollup_lock(&rollup_mutex_);
   const TileId id{tile.level, tile.run, tile.incarnation, tile.tile};
   const auto run_is_there = [&] {
@@ -182,19 +176,34 @@ absl::Status StoreImpl::WriteTile(
     }
     return false;
   };
+  bool with_heads = false;
   {
     absl::MutexLock lock(&mutex_);
     RP_RETURN_IF_ERROR(sticky_);
     missing_tiles_.erase(id);
     if (!run_is_there())
       return absl::FailedPreconditionError("the run is not there any more");
+    if (tile.level == 1) {
+      RP_ASSIGN_OR_RETURN(with_heads, IsPassed(tile));
+    }
   }
-  RP_ASSIGN_OR_RETURN(const std::string bytes, make());
+  RP_ASSIGN_OR_RETURN(const std::string bytes, make(with_heads));
   if (bytes.empty()) return absl::OkStatus();
+  const std::string key =
+      keys::SummaryTile(tile.run, tile.level, tile.incarnation, tile.tile);
+  RP_ASSIGN_OR_RETURN(const auto before, index_->Get(key));
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(
-      keys::SummaryTile(tile.run, tile.level, tile.incarnation, tile.tile),
-      bytes);
+  batch->Put(key, bytes);
+  if (tile.level == 1 && SummaryTileView::HasHeads(bytes)) {
+    RP_ASSIGN_OR_RETURN(const SummaryTileView view,
+                        SummaryTileView::Parse(bytes, tile.level, tile.tile));
+    const std::string heads = keys::RollupHeads(tile.run, tile.incarnation);
+    RP_RETURN_IF_ERROR(view.ForEachHead(
+        ~uint64_t{0}, [&](int64_t step, const v1::RollupHead&) {
+          batch->Delete(keys::AtStep(heads, step));
+          return absl::OkStatus();
+        }));
+  }
   const absl::Status status = index_->Write(std::move(batch), /*sync=*/false);
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
@@ -202,11 +211,26 @@ absl::Status StoreImpl::WriteTile(
     TouchTile(tile.run, tile.level, tile.incarnation, tile.tile);
     return status;
   }
-  if (tile.level < kSummaryLevels) {
+  if (tile.level == 1) CloseOlderTile(tile, with_heads);
+  // It says what the one before said, which those above it count.
+  if (tile.level < kSummaryLevels && !before.has_value()) {
     TouchTile(tile.run, tile.level + 1, tile.incarnation,
               tile.tile >> kSummaryBits);
   }
   return absl::OkStatus();
+}
+
+void StoreImpl::CloseOlderTile(const SummaryTile& tile, bool with_heads) {
+  const RunIncarnation process{tile.run, tile.incarnation};
+  const auto open = open_tiles_.find(process);
+  if (open != open_tiles_.end() && open->second < tile.tile) {
+    TouchTile(tile.run, 1, tile.incarnation, open->second);
+    open_tiles_.erase(open);
+  } else if (open != open_tiles_.end() && open->second == tile.tile &&
+             with_heads) {
+    open_tiles_.erase(open);
+  }
+  if (!with_heads) open_tiles_[process] = tile.tile;
 }
 
 }  // namespace rankprobe

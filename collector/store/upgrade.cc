@@ -93,7 +93,8 @@ absl::Status BringUpToDate(Index* index, absl::string_view version) {
   if (version == "1") {
     RP_RETURN_IF_ERROR(ReferenceBuilder(index).Run());
   } else if (!version.empty() && version != "2" && version != "3" &&
-             version != "4" && version != "5" && version != "6") {
+             version != "4" && version != "5" && version != "6" &&
+             version != "7") {
     return absl::FailedPreconditionError(absl::StrCat(
         "format version ", version,
         " is not known; this rankprobed reads versions 1 to ", kSchemaVersion));

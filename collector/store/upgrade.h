@@ -15,6 +15,7 @@
 //   6  summaries (table j)
 //   7  numbers of rollups and summaries may be packed. Rows of older versions
 //      stay as they are: each says how it is written.
+//   8  rows of summaries may hold the heads of their steps
 #ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 #define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 
@@ -24,7 +25,7 @@
 
 namespace rankprobe {
 
-inline constexpr char kSchemaVersion[] = "7";
+inline constexpr char kSchemaVersion[] = "8";
 
 // FAILED_PRECONDITION for a version that is not known here. `version` is empty
 // for a new archive.

@@ -10,7 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "collector/store/rollup_blocks.h"
+#include "collector/store/verify_rollups.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/io/content_hash.h"
@@ -414,66 +414,11 @@ class Verifier {
     return index_->Scan("q", look);
   }
 
-  // Each rollup against its step; what was made before summaries is no fault.
   absl::Status Rollups() {
-    return index_->Scan(
-        "h",
-        [&](absl::string_view key, absl::string_view value) -> absl::Status {
-          RP_RETURN_IF_ERROR(Row());
-          v1::RollupHead head;
-          const uint32_t run = keys::ParseRun(key).value_or(0);
-          // Their fields are in another order here.
-          const std::optional<keys::StepParts> swapped = keys::ParseStep(key);
-          if (!swapped.has_value() || !Parse(value, &head)) {
-            Fault(
-                absl::StrCat("a rollup of ", RunText(run), " cannot be read"));
-            return absl::OkStatus();
-          }
-          if (head.version() != kRollupVersion) return absl::OkStatus();
-          return CheckRollup(key, value, run,
-                             static_cast<int64_t>(swapped->incarnation),
-                             static_cast<uint64_t>(swapped->step), head);
-        });
-  }
-
-  absl::Status CheckRollup(absl::string_view key, absl::string_view value,
-                           uint32_t run, int64_t step, uint64_t incarnation,
-                           const v1::RollupHead& head) {
-    RP_ASSIGN_OR_RETURN(const auto row_bytes,
-                        index_->Get(keys::Step(run, step, incarnation)));
-    v1::StepRow row;
-    const bool there = row_bytes.has_value() && Parse(*row_bytes, &row);
-    const bool deleted = row.deleted_unix_ns() != 0;
-    std::string fault;
-    if (!there) {
-      fault = "there is a rollup and no step";
-    } else if (deleted != head.deleted()) {
-      fault = deleted ? "the step was deleted, its rollup was not"
-                      : "the rollup says that the step was deleted";
-    } else if (!deleted && row.records() != head.records()) {
-      fault = absl::StrCat("the rollup is of ", head.records(), " records, ",
-                           row.records(), " are here");
-    } else if (!deleted) {
-      RP_ASSIGN_OR_RETURN(const auto layout,
-                          index_->Get(keys::RollupLayout(run, head.layout())));
-      if (layout.has_value()) return absl::OkStatus();
-      fault = "the layout of its rollup is missing";
-    } else {
-      return absl::OkStatus();
-    }
-    // It is to be made, or both have changed meanwhile.
-    RP_ASSIGN_OR_RETURN(const auto pending, index_->Get(keys::PendingRollup(
-                                                run, step, incarnation)));
-    RP_ASSIGN_OR_RETURN(const auto now, index_->Get(key));
-    RP_ASSIGN_OR_RETURN(const auto deletion,
-                        index_->Get(keys::DeletedStep(run, step, incarnation)));
-    RP_ASSIGN_OR_RETURN(const auto row_now,
-                        index_->Get(keys::Step(run, step, incarnation)));
-    if (pending.has_value() || deletion.has_value() || now != value ||
-        row_now != row_bytes)
-      return absl::OkStatus();
-    Fault(absl::StrCat(RunText(run), ", step ", step, ": ", fault));
-    return absl::OkStatus();
+    return VerifyRollups(index_, {[this] { return Row(); },
+                                  [this](uint32_t run, absl::string_view text) {
+                                    Fault(absl::StrCat(RunText(run), text));
+                                  }});
   }
 
   Index* const index_;

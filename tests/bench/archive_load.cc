@@ -26,8 +26,8 @@
 #include "collector/archive/query_series.h"
 #include "collector/archive/rollup.h"
 #include "collector/archive/rollup_block.h"
-#include "collector/archive/step_summary.h"
 #include "collector/archive/summary_reader.h"
+#include "collector/store/step_summary.h"
 #include "collector/store/store.h"
 #include "common/base/monotonic_time.h"
 
@@ -129,13 +129,15 @@ class Generator {
           writer.Put(slot, kMax, static_cast<float>(scale));
           writer.Put(slot, kMin, -static_cast<float>(scale));
         }
-        rows.blocks.emplace_back(block, writer.Encode());
-        bytes += rows.blocks.back().second.size();
+        writer.AppendTo(block, &rows.columns);
       }
+      for (const RollupColumnRow& column : rows.columns)
+        bytes += column.bytes.size();
       if (step == 0) {
         v1::RollupLayout layout;
         layout.add_blocks(0);
         layout.add_blocks(blocks - 1);
+        layout.set_statistics(1 << kMax | 1 << kMin | 1 << kMean | 1 << kNorm);
         for (int64_t call = 0; call < size.calls; ++call) {
           v1::RollupName name;
           name.set_entry(absl::StrCat("Module.layers.", call / 50, ".block.",
@@ -245,8 +247,9 @@ size_t AskGrid(Store* store, const v1::QueryGridRequest& request,
   return bytes;
 }
 
-// What the heads and the rows of summaries of a run hold, without keys. With
-// keys, as LevelDB has compressed them: summaries_on_disk_mb.
+// What heads would hold if each had a row of its own, and what the rows of
+// summaries do, without keys. With keys, as LevelDB has compressed them, and of
+// heads what is there: summaries_on_disk_mb.
 void PrintSizes(Store* store, const Size& size) {
   const uint32_t run = Must(store->RunNumber("ranks"));
   uint64_t heads = 0, tiles = 0;
@@ -348,8 +351,11 @@ int Run(int argc, char** argv) {
     Print("archive.make_ranks_s", absl::ToDoubleSeconds(Since(began)), 0);
     // There are no blocks yet.
     store->CompactRollups();
+    const Size whole;
     Print("archive.summaries_on_disk_mb",
-          static_cast<double>(store->RollupBytes()) / 1e6, 0);
+          static_cast<double>(store->RollupBytes()) / 1e6,
+          160.0 * static_cast<double>(size.ranks * size.steps) /
+              static_cast<double>(whole.ranks * whole.steps));
     began = MonotonicNow();
     const uint64_t step_bytes = generator.Calls(size);
     Print("archive.make_calls_s", absl::ToDoubleSeconds(Since(began)), 0);

@@ -4,6 +4,7 @@
 #define RANKPROBE_COLLECTOR_ARCHIVE_TESTING_SUMMARY_FIXTURE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "collector/archive/query_grid.h"
 #include "collector/archive/rollup.h"
-#include "collector/archive/step_summary.h"
 #include "collector/archive/summary_reader.h"
 #include "collector/store/index.h"
 #include "collector/store/keys.h"
+#include "collector/store/step_summary.h"
 #include "collector/testing/frames.h"
 #include "gtest/gtest.h"
 
@@ -27,6 +28,13 @@ class SummaryTest : public TempDirTest {
     TempDirTest::SetUp();
     store_ = OpenStore();
     maker_ = std::make_unique<SummaryMaker>(store_.get());
+  }
+
+  // LevelDB would still write while its files are deleted.
+  void TearDown() override {
+    maker_.reset();
+    store_.reset();
+    TempDirTest::TearDown();
   }
 
   // Three calls; `end`: with the step's end.
@@ -82,6 +90,63 @@ class SummaryTest : public TempDirTest {
   // Run "run" with the one process 1 as an older collector left it, without the
   // rows of these prefixes.
   void MakeOlder(const std::vector<std::string>& without) {
+    EditIndex([&](Index* index, IndexBatch* batch) {
+      for (const std::string& prefix : without) {
+        ASSERT_TRUE(index
+                        ->Scan(prefix,
+                               [&](absl::string_view key, absl::string_view) {
+                                 batch->Delete(key);
+                                 return absl::OkStatus();
+                               })
+                        .ok());
+      }
+      v1::RunRow row;
+      ASSERT_TRUE(row.ParseFromString(**index->Get(keys::Run("run"))));
+      row.clear_summarised();
+      batch->Put(keys::Run("run"), row.SerializeAsString());
+      v1::IncarnationRow sender;
+      const std::string sender_key = keys::Incarnation(row.id(), 1);
+      ASSERT_TRUE(sender.ParseFromString(**index->Get(sender_key)));
+      sender.clear_lowest_step();
+      sender.clear_highest_step();
+      batch->Put(sender_key, sender.SerializeAsString());
+      batch->Put(keys::kSchema, "5");
+    });
+  }
+  // Steps of process 1 of "run" that have a head in table h, and the numbers of
+  // the rows of level 1 that stand for heads.
+  struct Kept {
+    std::vector<int64_t> heads;
+    std::vector<uint64_t> rows;
+  };
+  Kept WhereHeadsAre() {
+    Kept kept;
+    const uint32_t run = *store_->RunNumber("run");
+    EditIndex([&](Index* index, IndexBatch*) {
+      EXPECT_TRUE(index
+                      ->Scan(keys::RollupHeads(run, 1),
+                             [&](absl::string_view key, absl::string_view) {
+                               kept.heads.push_back(
+                                   *keys::ParseRollupStep(key));
+                               return absl::OkStatus();
+                             })
+                      .ok());
+      EXPECT_TRUE(
+          index
+              ->Scan(keys::SummaryLevel(run, 1),
+                     [&](absl::string_view key, absl::string_view value) {
+                       if (*keys::ParseTileIncarnation(key) == 1 &&
+                           SummaryTileView::HasHeads(value))
+                         kept.rows.push_back(*keys::ParseTile(key));
+                       return absl::OkStatus();
+                     })
+              .ok());
+    });
+    return kept;
+  }
+  // With the index that the store has, which is opened anew.
+  void EditIndex(
+      const std::function<void(Index* index, IndexBatch* batch)>& edit) {
     maker_.reset();
     store_.reset();
     {
@@ -91,26 +156,7 @@ class SummaryTest : public TempDirTest {
       auto index = OpenLevelDbIndex(index_options);
       ASSERT_TRUE(index.ok());
       auto batch = (*index)->NewBatch();
-      for (const std::string& prefix : without) {
-        ASSERT_TRUE((*index)
-                        ->Scan(prefix,
-                               [&](absl::string_view key, absl::string_view) {
-                                 batch->Delete(key);
-                                 return absl::OkStatus();
-                               })
-                        .ok());
-      }
-      v1::RunRow row;
-      ASSERT_TRUE(row.ParseFromString(**(*index)->Get(keys::Run("run"))));
-      row.clear_summarised();
-      batch->Put(keys::Run("run"), row.SerializeAsString());
-      v1::IncarnationRow sender;
-      const std::string sender_key = keys::Incarnation(row.id(), 1);
-      ASSERT_TRUE(sender.ParseFromString(**(*index)->Get(sender_key)));
-      sender.clear_lowest_step();
-      sender.clear_highest_step();
-      batch->Put(sender_key, sender.SerializeAsString());
-      batch->Put(keys::kSchema, "5");
+      edit(index->get(), batch.get());
       ASSERT_TRUE((*index)->Write(std::move(batch), /*sync=*/true).ok());
     }
     store_ = OpenStore();

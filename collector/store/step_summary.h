@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one or several steps of a process come to, and rows of 64 of these
-// (docs/formats.md, "Summaries"). True values: nothing is clipped or rounded, a
-// NaN among the numbers is the result. Plain values, one thread at a time.
-#ifndef RANKPROBE_COLLECTOR_ARCHIVE_STEP_SUMMARY_H_
-#define RANKPROBE_COLLECTOR_ARCHIVE_STEP_SUMMARY_H_
+// What one or several steps of a process come to, and rows of 64 of these, some
+// of which hold all that the heads of their steps say (docs/formats.md,
+// "Summaries"). True values: nothing is clipped or rounded, a NaN among the
+// numbers is the result. Plain values, one thread at a time.
+#ifndef RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
+#define RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collector/archive/number_column.h"
+#include "collector/store/number_column.h"
 #include "rankprobe/v1/store.pb.h"
-#include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
+
+// Rows of summaries are of 64^level steps.
+inline constexpr int kSummaryLevels = 3;
+inline constexpr int kSummaryBits = 6;
+// RollupHead.version of those that are made now.
+inline constexpr uint32_t kRollupVersion = 1;
 
 // The largest or the smallest of several numbers.
 struct StepExtreme {
@@ -42,7 +49,6 @@ struct StepSummary {
   // all values.
   StepExtreme norm, max, min;
 
-  void AddValue(bool given, const v1::TensorSummary& tensor);
   void Join(const StepSummary& other);
 };
 
@@ -54,16 +60,27 @@ inline constexpr uint32_t kTileSlots = 64;
 // `level`: of the row, whose slots cover 64^(level - 1) steps each.
 class SummaryTileWriter {
  public:
-  explicit SummaryTileWriter(int level) : level_(level) {}
+  // `with_heads`: a row of level 1 that stands for the heads of its steps, each
+  // of which is put with PutHead.
+  explicit SummaryTileWriter(int level, bool with_heads = false)
+      : level_(level), with_heads_(with_heads) {}
   // Of steps of this slot; what was put there before is joined.
   void Put(uint32_t slot, const StepSummary& summary);
+  // Of a row of level 1, once a slot. `head`: of kRollupVersion.
+  void PutHead(uint32_t slot, int64_t step, const v1::RollupHead& head);
   // Empty where nothing was put.
   std::string Encode(uint64_t tile) const;
 
  private:
+  struct HeadNumbers {
+    uint64_t records = 0, layout = 0;
+  };
   const int level_;
+  const bool with_heads_;
   uint64_t present_ = 0;
   std::array<StepSummary, kTileSlots> slots_{};
+  // Of those that PutHead brought.
+  std::array<HeadNumbers, kTileSlots> heads_{};
 };
 
 // Which of the three extremes are read; the others stay empty.
@@ -75,12 +92,21 @@ class SummaryTileView {
   // DATA_LOSS where the bytes are no such row.
   static absl::StatusOr<SummaryTileView> Parse(absl::string_view bytes,
                                                int level, uint64_t tile);
+  // Whether bytes that Parse takes are of a row with heads.
+  static bool HasHeads(absl::string_view bytes);
   uint64_t present() const { return present_; }
+  // It stands for the heads of its steps.
+  bool has_heads() const { return has_heads_; }
+  // Of those of the slots that are there, ascending; they say what was put.
+  absl::Status ForEachHead(
+      uint64_t slots,
+      absl::FunctionRef<absl::Status(int64_t step, const v1::RollupHead&)>
+          callback) const;
   // Of these slots together, those that are there.
   StepSummary Reduce(uint64_t slots, SummaryStat stat) const;
 
  private:
-  static constexpr size_t kFields = 16;
+  static constexpr size_t kFields = 18;
   struct Column {
     // 0: absent, all zero.
     uint8_t width = 0;
@@ -97,9 +123,10 @@ class SummaryTileView {
 
   int level_ = 1;
   uint64_t tile_ = 0, present_ = 0;
+  bool has_heads_ = false;
   std::array<Column, kFields> columns_{};
 };
 
 }  // namespace rankprobe
 
-#endif  // RANKPROBE_COLLECTOR_ARCHIVE_STEP_SUMMARY_H_
+#endif  // RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_

@@ -3,8 +3,8 @@
 // way to say the same (docs/formats.md, "Packed numbers"): the highest byte of a
 // floating point number is its sign and most of its exponent, of which those of
 // one column have few. Plain values, one thread at a time.
-#ifndef RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
-#define RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
+#ifndef RANKPROBE_COLLECTOR_STORE_NUMBER_COLUMN_H_
+#define RANKPROBE_COLLECTOR_STORE_NUMBER_COLUMN_H_
 
 #include <bit>
 #include <cstddef>
@@ -75,4 +75,4 @@ class NumberColumn {
 
 }  // namespace rankprobe
 
-#endif  // RANKPROBE_COLLECTOR_ARCHIVE_NUMBER_COLUMN_H_
+#endif  // RANKPROBE_COLLECTOR_STORE_NUMBER_COLUMN_H_

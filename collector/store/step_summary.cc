@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collector/archive/step_summary.h"
+#include "collector/store/step_summary.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,9 +7,8 @@
 #include <optional>
 
 #include "absl/numeric/bits.h"
-#include "collector/store/store.h"
 #include "common/base/little_endian.h"
-#include "dump_format/statistics_json.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -27,10 +26,14 @@ enum SummaryField : uint8_t {
   kNormValue,
   kMaxValue = kNormValue + 3,
   kMinValue = kMaxValue + 3,
-  kSummaryFields = kMinValue + 3
+  // Of rows with heads.
+  kRecords = kMinValue + 3,
+  kLayout,
+  kSummaryFields
 };
-// Of version 1 no column is packed.
-constexpr char kTileVersion = 2, kFirstTileVersion = 1;
+// Of version 1 no column is packed; version 3 is version 2 with heads.
+constexpr char kFirstTileVersion = 1, kTileVersion = 2,
+               kTileWithHeadsVersion = 3;
 constexpr uint8_t kConstantColumn = 0x10, kFloatColumn = 0x20,
                   kPackedTileColumn = 0x40;
 // Version and mask; field and kind.
@@ -116,18 +119,6 @@ void StepExtreme::Join(const StepExtreme& other, bool smallest) {
   non_finite += other.non_finite;
 }
 
-void StepSummary::AddValue(bool given, const v1::TensorSummary& tensor) {
-  ++values;
-  if (const auto number = StatisticOf(tensor, kMax); number.has_value())
-    max.Add(*number, /*smallest=*/false);
-  if (const auto number = StatisticOf(tensor, kMin); number.has_value())
-    min.Add(*number, /*smallest=*/true);
-  if (given) return;
-  ++made;
-  if (const auto number = StatisticOf(tensor, kNorm); number.has_value())
-    norm.Add(*number, /*smallest=*/false);
-}
-
 void StepSummary::Join(const StepSummary& other) {
   deleted += other.deleted;
   if (other.steps == 0) return;
@@ -176,10 +167,16 @@ void SummaryTileWriter::Put(uint32_t slot, const StepSummary& summary) {
   slots_[slot].Join(summary);
 }
 
+void SummaryTileWriter::PutHead(uint32_t slot, int64_t step,
+                                const v1::RollupHead& head) {
+  Put(slot, SummaryOf(step, head));
+  heads_[slot] = {head.records(), head.layout()};
+}
+
 std::string SummaryTileWriter::Encode(uint64_t tile) const {
   std::string out;
   if (present_ == 0) return out;
-  out.push_back(kTileVersion);
+  out.push_back(with_heads_ ? kTileWithHeadsVersion : kTileVersion);
   AppendLittleEndian(present_, &out);
   const uint64_t begin = tile << (level_ * kSummaryBits);
   std::array<TileColumn, kSummaryFields> columns{};
@@ -208,6 +205,10 @@ std::string SummaryTileWriter::Encode(uint64_t tile) const {
     set_extreme(kNormValue, from.norm);
     set_extreme(kMaxValue, from.max);
     set_extreme(kMinValue, from.min);
+    if (with_heads_) {
+      set(kRecords, heads_[slot].records);
+      set(kLayout, heads_[slot].layout);
+    }
   }
   for (uint8_t field = 0; field < kSummaryFields; ++field)
     AppendTileColumn(field, columns[field], count, &out);
@@ -221,9 +222,11 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
   const absl::Status bad =
       absl::DataLossError("a row of summaries cannot be read");
   if (bytes.size() < kTileHead || bytes[0] < kFirstTileVersion ||
-      bytes[0] > kTileVersion)
+      bytes[0] > kTileWithHeadsVersion)
     return bad;
   SummaryTileView view;
+  view.has_heads_ = HasHeads(bytes);
+  if (view.has_heads_ && level != 1) return bad;
   view.level_ = level;
   view.tile_ = tile;
   view.present_ = GetLittleEndian(bytes.substr(1, 8));
@@ -260,6 +263,10 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
   return view;
 }
 
+bool SummaryTileView::HasHeads(absl::string_view bytes) {
+  return !bytes.empty() && bytes[0] == kTileWithHeadsVersion;
+}
+
 double SummaryTileView::At(size_t field, size_t index) const {
   const Column& column = columns_[field];
   if (column.width == 0) return 0;
@@ -269,6 +276,45 @@ double SummaryTileView::At(size_t field, size_t index) const {
         GetLittleEndian({column.data + index * column.width, column.width}));
   }
   return FloatOf(column.numbers.At(index), column.width);
+}
+
+absl::Status SummaryTileView::ForEachHead(
+    uint64_t slots,
+    absl::FunctionRef<absl::Status(int64_t, const v1::RollupHead&)> callback)
+    const {
+  v1::RollupHead head;
+  size_t index = 0;
+  for (uint64_t left = present_; left != 0; left &= left - 1, ++index) {
+    const uint64_t slot = left & -left;
+    if ((slots & slot) == 0) continue;
+    const auto whole = [&](size_t field) {
+      return static_cast<uint64_t>(At(field, index));
+    };
+    const auto extreme = [&](size_t field) {
+      return StepExtreme{At(field, index), whole(field + 1), whole(field + 2)};
+    };
+    head.Clear();
+    head.set_version(kRollupVersion);
+    if (whole(kSteps) == 0) {
+      head.set_deleted(true);
+    } else {
+      StepSummary summary;
+      summary.made = whole(kMade);
+      summary.values = whole(kValues);
+      summary.norm = extreme(kNormValue);
+      summary.max = extreme(kMaxValue);
+      summary.min = extreme(kMinValue);
+      FillHead(summary, &head);
+      head.set_incomplete(whole(kIncomplete) != 0);
+      head.set_records(whole(kRecords));
+      head.set_layout(static_cast<uint32_t>(whole(kLayout)));
+    }
+    const auto step =
+        static_cast<int64_t>((tile_ << kSummaryBits) +
+                             static_cast<uint64_t>(absl::countr_zero(slot)));
+    RP_RETURN_IF_ERROR(callback(step, head));
+  }
+  return absl::OkStatus();
 }
 
 template <typename Visit>

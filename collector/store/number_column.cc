@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collector/archive/number_column.h"
+#include "collector/store/number_column.h"
 
 #include <algorithm>
 #include <array>
