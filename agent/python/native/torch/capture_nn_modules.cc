@@ -293,7 +293,8 @@ std::optional<double> Capture::SaveMonitored(const std::string& name,
           norm = NormOf(*map, "grad");
           const std::optional<double> update = NormOf(*map, "update"),
                                       param = NormOf(*map, "param");
-          if (update.has_value() && param.has_value())
+          // Of a parameter that is 0 there is none: a NaN would be an alarm.
+          if (update.has_value() && param.has_value() && *param != 0)
             AddNumber("ratio", *update / *param, map);
         },
         nullptr);
