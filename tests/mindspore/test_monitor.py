@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -182,6 +183,50 @@ def test_odd_trainings_keep_every_bit_and_are_recorded(tmp_path: pathlib.Path, c
             once = [entry["grad"]["Norm"] for name, entry in data.items() if name.endswith(".0.debug") and "grad" in entry]
             assert data[loss]["grad_norm"]["Norm"] == pytest.approx(math.sqrt(sum(g * g for g in once)), **_TOLERANCE)
             assert isinstance(data[loss]["lr"], dict)
+
+
+def _rows(directory: pathlib.Path, metric: str, step: int) -> dict[str, list[float]]:
+    """Norm, Max, Min and Mean of each row of one of msprobe's files."""
+    (path,) = directory.glob(f"*/{metric}_{step}-{step}.csv")
+    head, *rows = csv.reader(path.open())
+    if metric.startswith("exp_avg"):  # where its rows have no vpp_stage and the step behind the norm
+        head = ["name", "norm", "step", "max", "min", "mean", "shape", "dtype"]
+    named = [dict(zip(head, row)) for row in rows]
+    return {row["name"]: [float(row[op]) for op in ("norm", "max", "min", "mean")] for row in named}
+
+
+def _statistics(tensor: dict) -> list[float]:
+    return [tensor[name] for name in ("Norm", "Max", "Min", "Mean")]
+
+
+def test_beside_the_monitor_of_msprobe(tmp_path: pathlib.Path) -> None:
+    """What msprobe's TrainerMon writes here is what is recorded here, number by number as far as it writes them. Gradients
+    of weights it cannot: of these its monitor ends the training (a Parameter of MindSpore has no `grad`)."""
+    config, theirs = tmp_path / "msprobe.json", tmp_path / "theirs"
+    config.write_text(json.dumps({"targets": {"blocks.0.fc": {}, "head": {}}, "ops": ["norm", "max", "min", "mean"],
+                                  "xy_distribution": True, "mv_distribution": True, "param_distribution": True}))
+    program("trainer_mon.py", config, tmp_path / "out.json", MONITOR_OUTPUT_DIR=str(theirs))
+    assert _train(tmp_path, "mint_adam", _config(tmp_path, {"every": 1})) == json.loads((tmp_path / "out.json").read_text())
+    digits = {"rel": 2e-5, "abs": 2e-6}  # six behind the point
+    for step in range(STEPS):
+        data, cells = _step(tmp_path, step), _step(tmp_path, step, "dump")
+        # Its files of activations stay empty and are not there: it forgets them before they are written.
+        rows = _rows(theirs, "actv_grad", step)
+        assert set(rows) == {f"{cell}.{side}" for cell in ("blocks.0.fc", "head") for side in ("input", "output")}
+        for name, row in rows.items():
+            cell, _, side = name.rpartition(".")
+            side = {"input": "output", "output": "input"}[side]  # of the backward call
+            assert _statistics(cells[f"Cell.{cell}.Dense.backward.0"][side][0]) == pytest.approx(row, **digits), name
+        for state in ("exp_avg", "exp_avg_sq"):
+            rows = _rows(theirs, state, step)
+            assert len(rows) == 14
+            for name, row in rows.items():
+                parameter = data[f"Parameter.{name[len(state) + 1:]}.0.debug"]
+                assert _statistics(parameter[state]) == pytest.approx(row, **digits), name
+        rows = _rows(theirs, "param_origin", step)
+        assert len(rows) == 4
+        for name, row in rows.items():  # in each step, and behind it too, it writes what they were in the first
+            assert _statistics(_step(tmp_path, 0)[f"Parameter.{name}.0.debug"]["param"]) == pytest.approx(row, **digits), name
 
 
 def test_zero_code_and_asked_over_steps(tmp_path: pathlib.Path, collector) -> None:  # noqa: F811
