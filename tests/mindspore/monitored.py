@@ -3,7 +3,7 @@
 
 With a config a PrecisionDebugger records it. OUT gets {"truth": of each step, "state": every parameter and
 every state of the optimizer, bit for bit}. Norms are NumPy's, of the script's own tensors; rates are computed
-here and not asked of the optimizer. CASE alone: every case without a debugger, their states by name.
+here and not asked of the optimizer. CASE all: every case, by name, each below a directory of its own in dump_path.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class Block(nn.Cell):
 
 
 class Net(nn.Cell):
-    """`idle` has a weight of 0 and a gradient of 0; `cut` has none; `frozen` wants none; `scale` is the network's own."""
+    """`idle` has a weight of 0 and a gradient of 0; `cut` has none; `frozen` wants none; `scale` is the
+    network's own, of no dimensions."""
 
     def __init__(self):
         super().__init__()
         self.blocks = nn.SequentialCell(Block(), Block())
         self.idle = nn.Dense(6, 6, weight_init="zeros", has_bias=False)
         self.cut, self.frozen, self.head = nn.Dense(6, 6), nn.Dense(6, 6), nn.Dense(6, 3)
-        self.scale = Parameter(Tensor(np.ones(3, np.float32)), name="scale")
+        self.scale = Parameter(Tensor(1.0, ms.float32), name="scale")
         for parameter in self.frozen.get_parameters():
             parameter.requires_grad = False
 
@@ -112,7 +113,7 @@ def states(optimizer: Any) -> dict[str, Any]:
     """Its lists beside its parameters, one tensor for each of these."""
     own = {id(p) for p in optimizer.parameters}
     return {name: value for name, value in vars(optimizer).items() if isinstance(value, ParameterTuple)
-            and not own & {id(one) for one in value} and len(value) == len(optimizer.parameters) and value[0].size > 1}
+            and not own & {id(one) for one in value} and len(value) == len(optimizer.parameters) and name != "learning_rate"}
 
 
 def digest(tensors: Any) -> list[str]:
@@ -215,9 +216,26 @@ class Training:
         return digest([*self.net.get_parameters(), *self.optimizer.get_parameters()])
 
 
-def alone() -> dict[str, list[str]]:
-    """What each case comes to without a debugger."""
-    return {case: run_case(case, None)["state"] for case in [*OPTIMIZERS, *WAYS]}
+def run_all(config: dict) -> dict[str, dict]:
+    """Every case; with a config each is recorded, below a directory of its own."""
+    said = {}
+    for case in [*OPTIMIZERS, *WAYS]:
+        debugger = None
+        if config:
+            path = f"{config['dump_path']}-{case}.json"
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**config, "dump_path": f"{config['dump_path']}/{case}/dump"}, file)
+            debugger = recorder(path)
+        said[case] = run_case(case, debugger)
+        if debugger is not None:
+            debugger.close()
+    return said
+
+
+def recorder(path: str) -> Any:
+    from rankprobe.mindspore import PrecisionDebugger
+
+    return PrecisionDebugger(config_path=path)
 
 
 def run_case(case: str, debugger: Any) -> dict:
@@ -232,14 +250,14 @@ def run_case(case: str, debugger: Any) -> dict:
 
 
 def main() -> None:
-    case, out = sys.argv[1:3]
-    debugger = None
-    if len(sys.argv) > 3:
-        from rankprobe.mindspore import PrecisionDebugger
-        debugger = PrecisionDebugger(config_path=sys.argv[3])
-    said = alone() if case == "alone" else run_case(case, debugger)
-    if debugger is not None:
-        debugger.close()
+    case, out, *config = sys.argv[1:4]
+    if case == "all":
+        said = run_all(json.loads(open(config[0], encoding="utf-8").read()) if config else {})
+    else:
+        debugger = recorder(config[0]) if config else None
+        said = run_case(case, debugger)
+        if debugger is not None:
+            debugger.close()
     with open(out, "w", encoding="utf-8") as file:
         json.dump(said, file)
 

@@ -37,17 +37,20 @@ def _unscaled(gradient: Any, scale: float) -> Any:
     if scale == 1.0:
         return gradient
     array = array_of(gradient)
-    return gradient if array is None else Tensor.from_numpy(array * array.dtype.type(1.0 / scale))
+    # Of no dimensions NumPy makes a number.
+    return gradient if array is None else Tensor.from_numpy(numpy.asarray(array * array.dtype.type(1.0 / scale)))
 
 
 def _states(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
     """(name, parameters, their states) of the lists that it has made beside its parameters, by its own names for them."""
+    rates = getattr(optimizer, "learning_rate", None)
     holders = [(vars(optimizer), optimizer.parameters)]
     holders += [(group, group["params"]) for group in getattr(optimizer, "param_groups", ())]
     for holder, parameters in holders:
         own = {id(parameter) for parameter in optimizer.parameters}
         for name, value in holder.items():
-            if isinstance(value, ParameterTuple) and len(value) == len(parameters) and not any(id(one) in own for one in value):
+            if isinstance(value, ParameterTuple) and value is not rates and len(value) == len(parameters) and not any(
+                    id(one) in own for one in value):
                 yield name, parameters, value
 
 
@@ -135,7 +138,7 @@ class Monitor(monitor.Monitor):
         now = array_of(parameter)
         same = now.dtype == before.dtype and now.shape == before.shape
         with numpy.errstate(all="ignore"):
-            return Tensor.from_numpy(numpy.subtract(now, before, out=before if same else None))
+            return Tensor.from_numpy(numpy.asarray(numpy.subtract(now, before, out=before if same else None)))
 
     def _number(self, value: float) -> Any:
         return Tensor(value, mindspore.float64)
