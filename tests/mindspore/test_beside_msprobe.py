@@ -14,6 +14,9 @@ from tree_diff import differences
 _INTENDED = json.loads((pathlib.Path(__file__).parent / "intended_differences.json").read_text())
 
 
+# By how much its numbers of primitives are larger: those of forwards before the range count in msprobe, where cells and
+# functions of these do not. Of `tokens` that is one forward of three. With these numbers every entry is the same.
+_AHEAD = {"tokens": 3}
 # What msprobe cannot record here, and why.
 _NOT_IN_MSPROBE = {"bfloat16_L1": "the reductions of its statistics have no kernel for bfloat16 on the CPU"}
 
@@ -24,7 +27,9 @@ def test_entry_by_entry(scenario, name: str) -> None:
     intended = _INTENDED.get(name, {})
     everywhere = [text for texts in _INTENDED["*"].values() for text in texts]
     ours, theirs = scenario(name, "rankprobe") / "dump", scenario(name, "msprobe") / "dump"
-    found = differences(ours, theirs, ordered="order" not in intended)
+    found = differences(ours, theirs, ordered="order" not in intended, ahead=_AHEAD.get(name, 0))
+    if name in _AHEAD:
+        assert any("Primitive." in text for text in differences(ours, theirs)), "numbered otherwise, and is not"
     patterns = [text for texts in intended.values() for text in texts]
     unexpected = [text for text in found if not any(pattern in text for pattern in patterns + everywhere)]
     assert not unexpected, "\n".join(unexpected[:40])

@@ -8,37 +8,10 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Iterator
 
 import pytest
-
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(_ROOT / "tests" / "integration"))
-
-import harness  # noqa: E402
-from conftest import HERE, cli  # noqa: E402
-from polling import wait_for  # noqa: E402
-
-_TRAIN = HERE / "plain_train.py"
-
-
-@pytest.fixture
-def collector(tmp_path: pathlib.Path) -> Iterator[harness.Collector]:
-    directory = tmp_path / "collector"
-    directory.mkdir()
-    running = harness.Collector(directory).start()
-    yield running
-    assert running.stop() == 0, running.log_text()[-2000:]
-
-
-def attached(*words: object) -> list[str]:
-    return [sys.executable, "-m", "rankprobe.run", *map(str, words)]
-
-
-def trained(*words: object, **environment: str) -> subprocess.CompletedProcess:
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    return done
+from conftest import cli
+from live import ROOT, TRAIN, attached, collector, harness, trained, training, wait_for  # noqa: F401 - fixtures
 
 
 def loss(done: subprocess.CompletedProcess) -> str:
@@ -52,9 +25,9 @@ def entries(step: pathlib.Path) -> list[str]:
 def test_a_script_is_attached_and_a_step_is_one_call_of_its_optimizer(tmp_path: pathlib.Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"task": "statistics", "level": "mix", "dump_path": str(tmp_path / "dump"), "rank": [], "step": []}))
-    done = trained(*attached("--on", "--config", config, "--"), sys.executable, _TRAIN, 3)
+    done = trained(*attached("--on", "--config", config, "--"), sys.executable, TRAIN, 3)
     assert "attached to Net, recording" in done.stderr and "not attached" not in done.stderr
-    assert loss(done) == loss(trained(sys.executable, _TRAIN, 3)), "the training is another one"
+    assert loss(done) == loss(trained(sys.executable, TRAIN, 3)), "the training is another one"
     for step in range(3):
         found = entries(tmp_path / "dump" / f"step{step}")
         assert {"Cell.fc1.Dense.forward.0", "Functional.relu.0.forward", "Primitive.matmul.MatMul.0.forward",
@@ -64,68 +37,6 @@ def test_a_script_is_attached_and_a_step_is_one_call_of_its_optimizer(tmp_path: 
 def test_a_script_without_an_optimizer_is_told(tmp_path: pathlib.Path) -> None:
     done = trained(*attached("--"), sys.executable, "-c", "import mindspore")
     assert "not attached: no optimizer was made of a cell's parameters" in done.stderr
-
-
-class Training:
-    """plain_train.py, attached and idle until it is switched, that goes on until finish()."""
-
-    def __init__(self, directory: pathlib.Path, collector: harness.Collector, run: str, *words: object) -> None:
-        self.end, self.log, self.errors = directory / "end", directory / "out.log", directory / "err.log"
-        self._collector, self._run = collector, run
-        with open(self.log, "wb") as out, open(self.errors, "wb") as errors:
-            self.process = subprocess.Popen(
-                [*attached("--collector", collector.address, "--run", run, *words, "--"), sys.executable, str(_TRAIN), "1",
-                 str(self.end)], stdout=out, stderr=errors)
-        wait_for(self._connected, 120, "the rank")
-
-    def _connected(self) -> bool:
-        done = self._collector.cli("status", "--run", self._run, "--json", check=False)
-        return done.returncode == 0 and any(agent["connected"] for agent in json.loads(done.stdout)["agents"])
-
-    def steps(self) -> list[str]:
-        """A line a step that is done."""
-        return [line for line in self.log.read_text().splitlines(True) if line.startswith("STEP") and line.endswith("\n")]
-
-    def wait_steps(self, count: int) -> None:
-        target = len(self.steps()) + count
-        wait_for(lambda: len(self.steps()) >= target, 120, f"{count} steps; {self.errors}")
-
-    def recorded(self) -> list[int]:
-        return sorted(int(s["step"]) for s in self._collector.json("status", "--run", self._run, "--steps").get("steps", []))
-
-    def finish(self) -> None:
-        """It ends well, and every step of it is that of the script alone."""
-        self.end.write_text("")
-        assert self.process.wait(120) == 0, self.errors.read_text()
-        alone = trained(sys.executable, _TRAIN, len(self.steps())).stdout
-        assert self.steps() == [line for line in alone.splitlines(True) if line.startswith("STEP")], "the training is another one"
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    def whole(self, steps: list[int]) -> None:
-        """The ledger's account: of exactly these steps every record is stored, and nothing else was."""
-        ledger = [json.loads(line) for line in self._collector.cli("ledger", "--run", self._run, "--json").stdout.splitlines()]
-        assert [int(s["step"]) for s in ledger] == steps, ledger
-        for step in ledger:
-            assert step["state"] == "STATE_WHOLE" and not step.get("gaps"), step
-            assert int(step["expected_records"]) == int(step["stored_records"]) > 10, step
-            assert step["expected_payloads"] == step["stored_payloads"], step
-
-
-@pytest.fixture
-def training(tmp_path: pathlib.Path, collector: harness.Collector) -> Iterator:
-    running: list[Training] = []
-
-    def start(run: str, *words: object) -> Training:
-        running.append(Training(tmp_path, collector, run, *words))
-        return running[-1]
-
-    yield start
-    for job in running:
-        job.kill()
 
 
 def test_switched_from_outside(tmp_path: pathlib.Path, training, collector: harness.Collector) -> None:
@@ -212,7 +123,7 @@ print("missed", missed)
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_no_exception_of_a_handler_is_lost(tmp_path: pathlib.Path, level: str, kind: str) -> None:
     done = trained(sys.executable, "-c", _ALARMS, kind, level, tmp_path / "dump",
-                   PYTHONPATH=f"{os.environ['PYTHONPATH']}:{_ROOT / 'tests' / 'lib'}")
+                   PYTHONPATH=f"{os.environ['PYTHONPATH']}:{ROOT / 'tests' / 'lib'}")
     assert "missed 0" in done.stdout, done.stdout + done.stderr
     errors = [path.read_text() for path in (tmp_path / "dump").rglob("dump_error_info.log")]
     assert not any("alarm" in text for text in errors), errors
@@ -223,7 +134,7 @@ def test_a_nan_fires_a_trigger(tmp_path: pathlib.Path, collector: harness.Collec
     rules.write_text(json.dumps({"flight": {"steps": 2, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}}]}))
     collector.cli("triggers", "set", rules, "--run", "bad", check=False)
     end = tmp_path / "end"
-    job = subprocess.Popen([*attached("--collector", collector.address, "--run", "bad", "--"), sys.executable, str(_TRAIN), "1",
+    job = subprocess.Popen([*attached("--collector", collector.address, "--run", "bad", "--"), sys.executable, str(TRAIN), "1",
                             str(end), "40"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: "trigger nan" in collector.cli("events", "--run", "bad", check=False).stdout, 120, "the event")
@@ -243,11 +154,11 @@ def test_a_spool_keeps_what_no_collector_took(tmp_path: pathlib.Path, collector:
     assert collector.stop() == 0
     spool = tmp_path / "spool"
     trained(*attached("--collector", address, "--run", "kept", "--on", "--config", config, "--on-collector-missing", "spool", "--"),
-            sys.executable, _TRAIN, 2, RANKPROBE_SPOOL=str(spool))
+            sys.executable, TRAIN, 2, RANKPROBE_SPOOL=str(spool))
     assert any(path.is_file() for path in spool.rglob("*"))
     collector.start()
     # The next process of that machine brings it.
-    trained(*attached("--collector", address, "--run", "other", "--"), sys.executable, _TRAIN, 2, RANKPROBE_SPOOL=str(spool))
+    trained(*attached("--collector", address, "--run", "other", "--"), sys.executable, TRAIN, 2, RANKPROBE_SPOOL=str(spool))
     collector.cli("export", "--run", "kept", "-o", tmp_path / "out")
     payloads = list((tmp_path / "out" / "step0").rglob("*.npy"))
     assert len(payloads) > 10 and not list((tmp_path / "out").rglob("*.pt"))
@@ -278,8 +189,9 @@ def refused(tmp_path: pathlib.Path, *, mode: str = "PYNATIVE_MODE", **fields: ob
     ({"statistics": {"summary_mode": ["max", "hash"]}}, "static"),
     ({"statistics": {"summary_mode": "xor"}}, "xor is for PyTorch"),
     ({"task": "tensor", "tensor": {"file_format": "pt"}}, "npy, bin"),
-    ({"task": "monitor"}, "monitor is for PyTorch"),
-], ids=["A5", "A6", "A11", "A20", "A22", "A24-list", "A24-xor", "A25", "monitor"])
+    ({"task": "monitor", "monitor": {"values": ["communication"]}}, "communication alone records nothing of MindSpore"),
+    ({"task": "monitor", "monitor": {"every": 0}}, "monitor.every: 0"),
+], ids=["A5", "A6", "A11", "A20", "A22", "A24-list", "A24-xor", "A25", "monitor-communication", "monitor-every"])
 def test_fields_that_are_refused(tmp_path: pathlib.Path, fields: dict, reason: str) -> None:
     said = refused(tmp_path, **fields)
     assert "REFUSED" in said and reason in said, said

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 from typing import Any, Iterator
 
 import numpy
@@ -24,7 +25,8 @@ def places(tree: pathlib.Path) -> dict[str, pathlib.Path]:
     return {step.name: next(step.iterdir()) for step in sorted(tree.glob("step*"))}
 
 
-def differences(ours: pathlib.Path, theirs: pathlib.Path, ordered: bool = True) -> list[str]:
+def differences(ours: pathlib.Path, theirs: pathlib.Path, ordered: bool = True, ahead: int = 0) -> list[str]:
+    """ahead: by how much the numbers of primitives in `theirs` are larger."""
     mine, peer = places(ours), places(theirs)
     if list(mine) != list(peer):
         return [f"steps {list(mine)} and {list(peer)}"]
@@ -32,21 +34,24 @@ def differences(ours: pathlib.Path, theirs: pathlib.Path, ordered: bool = True) 
     for step, directory in mine.items():
         if directory.name.rstrip("0123456789") != peer[step].name.rstrip("0123456789"):
             out.append(f"{step}: {directory.name} and {peer[step].name}")
-        out += [f"{step}: {text}" for text in _of_step(directory, peer[step], ordered)]
+        out += [f"{step}: {text}" for text in _of_step(directory, peer[step], ordered, ahead)]
     return out
 
 
-def _read(path: pathlib.Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _read(path: pathlib.Path, ahead: int = 0) -> dict:
+    text = path.read_text(encoding="utf-8")
+    if ahead:
+        text = re.sub(r'"(Primitive\.\w+\.\w+)\.(\d+)\.', lambda match: f'"{match[1]}.{int(match[2]) - ahead}.', text)
+    return json.loads(text)
 
 
-def _of_step(mine: pathlib.Path, peer: pathlib.Path, ordered: bool) -> Iterator[str]:
+def _of_step(mine: pathlib.Path, peer: pathlib.Path, ordered: bool, ahead: int) -> Iterator[str]:
     files = sorted(p.name for p in peer.iterdir() if p.suffix == ".json")
     if sorted(p.name for p in mine.iterdir() if p.suffix == ".json" and p.name != "run_card.json") != files:
         yield f"files {sorted(p.name for p in mine.iterdir())} and {files}"
         return
     name = "debug.json" if "debug.json" in files else "dump.json"
-    one, other = _read(mine / name), _read(peer / name)
+    one, other = _read(mine / name), _read(peer / name, ahead)
     for key in ("task", "level", "framework"):
         if one[key] != other[key]:
             yield f"{key}: {one[key]} and {other[key]}"
@@ -54,8 +59,8 @@ def _of_step(mine: pathlib.Path, peer: pathlib.Path, ordered: bool) -> Iterator[
         yield f"dump_data_dir: {one['dump_data_dir']} and {other['dump_data_dir']}"
     yield from _entries(one["data"], other["data"], mine, peer, ordered)
     if "construct.json" in files:
-        yield from _construct(_read(mine / "construct.json"), _read(peer / "construct.json"))
-        yield from _stacks(_read(mine / "stack.json"), _read(peer / "stack.json"))
+        yield from _construct(_read(mine / "construct.json"), _read(peer / "construct.json", ahead))
+        yield from _stacks(_read(mine / "stack.json"), _read(peer / "stack.json", ahead))
 
 
 def _entries(mine: dict, peer: dict, my_place: pathlib.Path, peer_place: pathlib.Path, ordered: bool) -> Iterator[str]:

@@ -40,6 +40,10 @@ class Block(torch.nn.Module):
 
 
 model = torch.nn.Sequential(Block(), Block(), torch.nn.Linear(6, 3))
+if "zero" in told:
+    nothing = model.get_parameter(told["zero"])
+    nothing.data.zero_()
+    nothing.register_hook(lambda gradient: gradient * 0)
 net = torch.nn.parallel.DistributedDataParallel(model) if world > 1 else model
 make = {"adam": lambda p: torch.optim.Adam(p, lr=0.01), "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
 optimizer = make[told.get("optimizer", "adam")](model.parameters())
@@ -136,6 +140,15 @@ def test_every_value_is_what_the_training_itself_sees(tmp_path, optimizer, state
         assert training["lr"]["Norm"] == pytest.approx(seen["lr"])
         assert training["grad_norm"]["Norm"] == pytest.approx(sum(g * g for g in seen["grad"].values()) ** 0.5, rel=1e-5)
         assert ("step_seconds" in training) == (step > 0)
+
+
+def test_there_is_no_ratio_to_a_parameter_that_is_zero(tmp_path) -> None:
+    _train(tmp_path, _config(tmp_path, {"every": 1, "list": ["2.bias", "2.weight"]}), zero="2.bias")
+    for step in range(5):
+        data = _step(tmp_path, step)
+        nothing = data["Update.2.bias.0.debug"]
+        assert nothing["param"]["Norm"] == nothing["update"]["Norm"] == 0 and "ratio" not in nothing
+        assert data["Update.2.weight.0.debug"]["ratio"]["Norm"] > 0
 
 
 def test_modules_are_recorded_as_at_level_l0(tmp_path) -> None:

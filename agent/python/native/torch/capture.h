@@ -131,8 +131,9 @@ class Capture : public std::enable_shared_from_this<Capture> {
                     const pybind11::object& gradient);
 
   // --- Task monitor: values by name, as one record. With the norms of "update"
-  // and "param" their "ratio" is one more. What comes back is the norm of "grad"
-  // where it is known: there is one, and it does not lie on a device.
+  // and "param", of which the second is not 0, their "ratio" is one more. What
+  // comes back is the norm of "grad" where it is known: there is one, and it
+  // does not lie on a device.
   std::optional<double> SaveMonitored(const std::string& name,
                                       const pybind11::dict& values);
 

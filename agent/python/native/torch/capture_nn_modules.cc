@@ -293,8 +293,10 @@ std::optional<double> Capture::SaveMonitored(const std::string& name,
           norm = NormOf(*map, "grad");
           const std::optional<double> update = NormOf(*map, "update"),
                                       param = NormOf(*map, "param");
-          if (update.has_value() && param.has_value())
-            AddNumber("ratio", *update / *param, map);
+          // Of a parameter that is 0 there is none: a NaN would be an alarm. What
+          // Norm says of a tensor without dimensions has a sign.
+          if (update.has_value() && param.has_value() && *param != 0)
+            AddNumber("ratio", std::fabs(*update / *param), map);
         },
         nullptr);
   });

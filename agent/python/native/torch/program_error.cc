@@ -7,12 +7,11 @@ namespace rankprobe {
 namespace {
 
 // Of rankprobe._program_error; no error is set afterwards.
-bool CameFromSignal(PyObject* traceback) {
+bool IsPrograms(PyObject* traceback) {
   const PyRef module =
       PyRef::Steal(PyImport_ImportModule("rankprobe._program_error"));
   const PyRef answer = PyRef::Steal(
-      module ? PyObject_CallMethod(module.get(), "came_from_signal", "O",
-                                   traceback)
+      module ? PyObject_CallMethod(module.get(), "is_programs", "O", traceback)
              : nullptr);
   if (!answer) PyErr_Clear();
   return answer.get() == Py_True;
@@ -45,8 +44,7 @@ bool RaiseLaterIfPrograms(PyObject* error) {
   const PyRef traceback = PyRef::Steal(PyException_GetTraceback(error));
   // What is no Exception is no fault of a call, whoever raised it. Errors of C
   // code have no frames: most of what is cleared costs no more than that.
-  if (exception && (!traceback || !CameFromSignal(traceback.get())))
-    return false;
+  if (exception && (!traceback || !IsPrograms(traceback.get()))) return false;
   if (!OnMainThread()) return false;
   Py_INCREF(error);
   if (Py_AddPendingCall(&RaiseNow, error) != 0) Py_DECREF(error);

@@ -5,7 +5,9 @@
 // A signal handler of the program runs whenever Python code does, ours too, and
 // what it raises (Ctrl-C, a time limit, an end that was asked for) is no fault
 // of a call of ours. Such an error is raised again in the main thread as soon
-// as our code is done with what it was at, as if the signal had come then.
+// as our code is done with what it was at, as if the signal had come then. So
+// is what a computation of the program's came to that our code waited for
+// (rankprobe._program_error.raise_programs).
 //
 // Threads: with the GIL held. Failure: none; without memory, or with 32 of
 // them waiting, one is lost.

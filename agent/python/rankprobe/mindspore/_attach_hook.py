@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
-import importlib
 import os
 import sys
 from typing import Any, Callable, Optional
@@ -21,6 +20,7 @@ from mindspore import nn
 from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._frontend.errors import CollectorMissingError
+from rankprobe.mindspore._optimizers import OPTIMIZERS, calls
 from rankprobe.mindspore.debugger import PrecisionDebugger
 
 
@@ -40,7 +40,6 @@ class _Attachment:
         self._optimizer: Optional[nn.Optimizer] = None
         self._networks: list[nn.Cell] = []
         self._pid = os.getpid()
-        self.depth = 0
         atexit.register(self._say_why_not)
 
     def made(self, optimizer: nn.Optimizer) -> None:
@@ -108,29 +107,18 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
 def install(module: Any) -> None:
     """module: mindspore. Watches every optimizer of it that is made from now on."""
     attachment = _Attachment()
-    _watch(module.nn.Optimizer, attachment)
-    experimental = importlib.import_module("mindspore.experimental.optim.optimizer")  # those of mindspore.mint.optim
-    _watch(experimental.Optimizer, attachment)
+    for kind in OPTIMIZERS:
+        _watch_making(kind, attachment)
+    # First of all watchers, so the last at the end of a call: what the monitor has to say of it belongs to its step.
+    calls.watch(lambda *_: None, lambda optimizer: _guarded(attachment.stepped, optimizer))
 
 
-def _watch(optimizer_class: Any, attachment: _Attachment) -> None:
-    make, call = optimizer_class.__init__, optimizer_class.__call__
+def _watch_making(optimizer_class: Any, attachment: _Attachment) -> None:
+    make = optimizer_class.__init__
 
     @functools.wraps(make)
     def rankprobe_init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         _guarded(attachment.made, self)
 
-    @functools.wraps(call)
-    def rankprobe_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attachment.depth += 1  # one may call another
-        try:
-            result = call(self, *args, **kwargs)
-        finally:
-            attachment.depth -= 1
-        if attachment.depth == 0:
-            _guarded(attachment.stepped, self)
-        return result
-
     optimizer_class.__init__ = rankprobe_init
-    optimizer_class.__call__ = rankprobe_call

@@ -17,9 +17,10 @@ from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy, typing
 from mindspore.common.api import _no_grad, _pynative_executor
 
+from rankprobe._program_error import raise_programs
+
 # Taken before any stand-in.
 _ADD, _SUB = ops.add, ops.sub
-_STATISTICS_OF_NUMPY = "c"
 
 
 def grad_enabled() -> bool:
@@ -31,15 +32,35 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, TensorPy)
 
 
+def wait() -> None:
+    """Until what the program has called is computed.
+
+    An operator that fails says so in the next wait for anything, once and to whoever waits: to us, where we are the
+    first. The program gets that error, as it would without us.
+    """
+    try:
+        _pynative_executor.sync()
+    except Exception as error:  # noqa: BLE001 - of whatever kind
+        raise_programs(error)
+
+
+def array_of(tensor: Any) -> Optional[numpy.ndarray]:
+    """Its asnumpy(), after wait(); None: NumPy has no such type."""
+    wait()
+    try:
+        return tensor.asnumpy()
+    except (RuntimeError, TypeError, ValueError):
+        return None
+
+
 def describe(tensor: Any, needs: int, generation: int) -> dict:
     """The fields that ValueReader::ReadDescribed takes; without `address` the statistics are null."""
     if isinstance(tensor, numpy.ndarray):
         return _of_array(tensor, {"type": "numpy.ndarray", "numpy": True, "dtype": str(tensor.dtype),
                                   "stats": _numpy_statistics(tensor)}, tensor.shape)
+    array = array_of(tensor)
     fields = {"dtype": str(tensor.dtype), "requires_grad": bool(getattr(tensor, "_requires_grad", False))}
-    try:
-        array = tensor.asnumpy()
-    except (RuntimeError, TypeError, ValueError):  # a type that NumPy has not
+    if array is None:
         return {**fields, "shape": tuple(tensor.shape)}
     if array.dtype.kind == "c":
         fields["stats"] = _numpy_statistics(array)
@@ -95,7 +116,7 @@ def _gradient_sum(one: Any, other: Any) -> Any:
 
 def _gradient_outside(whole: Any, inside: Any) -> Any:
     """What came from elsewhere; None for nothing."""
-    if whole is inside or numpy.array_equal(whole.asnumpy(), inside.asnumpy()):
+    if whole is inside or numpy.array_equal(array_of(whole), array_of(inside)):
         return None
     with _no_grad():
         return _SUB(whole, inside)

@@ -12,30 +12,30 @@ from mindspore import nn
 from mindspore.common.jit_config import JitConfig
 
 from rankprobe._frontend.process import report_fault
-from rankprobe.mindspore._bindings import grad_enabled, is_tensor
+from rankprobe.mindspore._bindings import grad_enabled, is_tensor, wait
 
 
-def _is_compiled(function: Any, depth: int = 0) -> bool:
+def is_compiled(function: Any, depth: int = 0) -> bool:
     """Whether a construct is that of a cell under @jit: nothing below it runs in Python."""
     for cell in getattr(function, "__closure__", None) or ():
         try:
             inner = cell.cell_contents
         except ValueError:  # not set yet
             continue
-        if isinstance(inner, JitConfig) or (depth < 8 and isinstance(inner, types.FunctionType) and _is_compiled(inner, depth + 1)):
+        if isinstance(inner, JitConfig) or (depth < 8 and isinstance(inner, types.FunctionType) and is_compiled(inner, depth + 1)):
             return True
     return False
 
 
-def named_cells(model: Any) -> Iterator[tuple[str, nn.Cell, bool]]:
-    """(path with the model's index, cell, whether it is a root) of everything that runs in Python."""
+def named_cells(model: Any, compiled: bool = False) -> Iterator[tuple[str, nn.Cell, bool]]:
+    """(path with the model's index, cell, whether it is a root) of everything that runs in Python. compiled: and what does not."""
     for index, root in enumerate(model if isinstance(model, (list, tuple)) else [model]):
         prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
         seen: set[int] = set()
         waiting = [("", root)]
         while waiting:
             path, cell = waiting.pop()
-            if id(cell) in seen or _is_compiled(type(cell).construct):
+            if id(cell) in seen or (not compiled and is_compiled(type(cell).construct)):
                 continue
             seen.add(id(cell))
             yield prefix + path, cell, cell is root
@@ -50,7 +50,7 @@ def _tensors(value: Any) -> tuple:
     return (value,) if is_tensor(value) else ()
 
 
-def _parameters(cell: nn.Cell) -> dict[str, Any]:
+def own_parameters(cell: nn.Cell) -> dict[str, Any]:
     """Its own parameters by the last part of their names."""
     return {parameter.name.rpartition(".")[2]: parameter for parameter in cell._params.values() if parameter is not None}
 
@@ -126,6 +126,7 @@ class CellHooks:
             call = gradients = None
             capture.enter_quiet()  # what we ask of tensors is no call of the user's
             try:
+                wait()
                 call = capture.begin_module(name, args, kwargs or None)
                 if call is not None:
                     if self.parameters_grad:
@@ -152,7 +153,8 @@ class CellHooks:
                 return
             capture.enter_quiet()
             try:
-                capture.end_module(call, output, _parameters(cell) if call.kept else {})
+                wait()
+                capture.end_module(call, output, own_parameters(cell) if call.kept else {})
                 if gradients is not None and grad_enabled():
                     gradients.outputs(_tensors(output))
             except Exception as error:  # noqa: BLE001 - the network must not notice
@@ -173,7 +175,7 @@ class CellHooks:
         return stack.pop()[1:] if stack else (None, None)
 
     def _watch_parameters(self, cell_name: str, cell: nn.Cell) -> None:
-        for name, parameter in _parameters(cell).items():
+        for name, parameter in own_parameters(cell).items():
             if parameter.requires_grad and (id(cell), name) not in self._watched:
                 self._watched.add((id(cell), name))
                 self._handles.append(parameter.register_hook(self._on_gradient(cell_name, name)))

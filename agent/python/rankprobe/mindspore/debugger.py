@@ -26,6 +26,7 @@ from rankprobe._say import say
 from rankprobe.mindspore._apis import Apis
 from rankprobe.mindspore._bindings import make_capture
 from rankprobe.mindspore._cells import CellHooks, named_cells
+from rankprobe.mindspore._monitor import Monitor
 from rankprobe.mindspore._process import FRAMEWORK, check_mode
 from rankprobe.mindspore._saving import check_saved, save_variable
 
@@ -35,8 +36,11 @@ _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 
 def _check_plan(plan: dict) -> None:
     """What documents allow for PyTorch alone, or for what is no PyNative mode."""
-    if plan["task"] == "monitor":
-        raise InvalidParameterError("task: monitor is for PyTorch")
+    monitor = plan.get("monitor", {})
+    if monitor.get("communication") and not plan["records_modules"] and not any(
+            monitor[word] for word in ("weight_gradients", "parameters", "optimizer", "updates", "training")):
+        raise InvalidParameterError("monitor.values: communication alone records nothing of MindSpore, whose collectives have no kernel "
+                                    "on a CPU to try it with; task statistics at level L1 has them as Distributed")
     if plan["summary_mode"] == "xor":
         raise InvalidParameterError("summary_mode: xor is for PyTorch; md5 has a checksum of each tensor in MindSpore too")
 
@@ -101,6 +105,7 @@ class PrecisionDebugger:
             self._apis = Apis(self._capture)
             self._cells = CellHooks(self._capture)
             self._cells.on_root_begin, self._cells.on_root_end = self._on_root_begin, self._on_root_end
+            self._monitor = Monitor(self._capture)
             # What is in place is that of the plan in force.
             self._applied = False
             PrecisionDebugger._instance = self
@@ -204,9 +209,11 @@ class PrecisionDebugger:
             if self._inert:
                 self._forget()
             return
-        if not self._session.native.forget_empty_step() and self._steps.any_dirty:
-            self._session.stop()
-            self._export(self._steps.current)
+        if not self._session.native.forget_empty_step():
+            self._monitor.end_recording()
+            if self._steps.any_dirty:
+                self._session.stop()
+                self._export(self._steps.current)
         self._session.finish_exports()
         self._closed = True
         self._take_off()
@@ -263,6 +270,7 @@ class PrecisionDebugger:
         if model is not None:
             self._watch(model, plan, token_range is not None)
         self._steps.begin(token_range)
+        self._monitor.begin_step(plan, model)
         self._capture.enabled = token_range is None
         self._cells.begin_step()
 
@@ -288,6 +296,7 @@ class PrecisionDebugger:
     def _take_off(self) -> None:
         """In steps that are not recorded nothing of ours is left in MindSpore."""
         self._applied = False
+        self._monitor.end_step()
         self._apis.remove()
         self._cells.remove()
 
@@ -307,6 +316,8 @@ class PrecisionDebugger:
             self._session.stop()
             self._session.commit()
             self._steps.running = False
+        self._monitor.end_recording()
+        self._monitor.end_step()
         self._capture.enabled = True
         self._session.native.step()
         self._export(self._steps.end())
