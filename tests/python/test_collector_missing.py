@@ -263,7 +263,7 @@ def test_one_that_hangs_makes_one_step_wait_which_is_said(dump, collector) -> No
         tasks = pathlib.Path(f"/proc/{collector.process.pid}/task").iterdir()
         return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
-    # Its first steps may be over before it has a plan, on a busy machine.
+    # Its first steps may be over before it is connected, on a busy machine.
     harness.wait_for(lambda: step() and "rank-steps stored" in collector.cli("ledger", "--run", "hung").stdout, 60, "a stored step")
     collector.process.send_signal(signal.SIGSTOP)
     try:

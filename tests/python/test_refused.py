@@ -26,6 +26,8 @@ SCRIPT = textwrap.dedent("""
     from rankprobe.pytorch import PrecisionDebugger
     debugger = PrecisionDebugger(config_path=sys.argv[1])
     net = torch.nn.Linear(64, 64)
+    if sys.argv[2:] == ["wait"]:
+        sys.stdin.read()
     for step in range(4):
         debugger.start(model=net)
         out = net(torch.full((1, 64), float(step)))
@@ -33,8 +35,6 @@ SCRIPT = textwrap.dedent("""
             out = torch.sinh(torch.full((1, 64), 1234.5))
         debugger.stop()
         debugger.step()
-    if sys.argv[2:] == ["wait"]:
-        sys.stdin.read()
     print("trained", file=sys.stderr, flush=True)
 """)
 # Of the call and of the tensor that are to be spoilt.
@@ -110,7 +110,7 @@ def proxy():
 
 def train(dump, collector: str, *arguments: str, task: str = "statistics", until: threading.Event | None = None,
           **environment: str) -> str:
-    """What the job said to stderr. With "wait" it ends after `until`."""
+    """What the job said to stderr. With "wait" it trains after `until`."""
     job = subprocess.Popen([sys.executable, "-c", SCRIPT, dump.config(level="L1", task=task), *arguments], text=True,
                            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                            env={**os.environ, "RANKPROBE_COLLECTOR": collector, "RANK": "0", "RANKPROBE_RUN": "poison",
@@ -198,7 +198,7 @@ def test_what_a_spool_delivers_is_refused_in_the_ledger_too(dump, collector, pro
     kept = train(dump, "127.0.0.1:1", "poison", **spool)  # nothing listens on port 1
     assert f"payloads are kept in {tmp_path / 'spool'}, the next process that records with it sends them" in kept, kept
     meddler = proxy(collector.address, spoil_records)
-    # It ends once a collector takes the spool: its own steps follow those, however slow that one is.
+    # It trains once a collector takes the spool: its own steps follow those, and none goes into a spool of its own.
     said = refusals(train(dump, meddler.address, "wait", until=meddler.meddled, **spool))
     assert meddler.spoilt == 1
     assert len(said) == 1 and "of the spool of process" in said[0], said
