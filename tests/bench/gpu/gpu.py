@@ -32,7 +32,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "overhead"))
-from monitor import Launched  # noqa: E402
+from launched import STEADY_MALLOC, Launched  # noqa: E402
 from overhead import transformer  # noqa: E402
 
 MODES = ("eager", "compiled", "compiled_graphs", "captured")
@@ -180,7 +180,8 @@ def measure(mode: str, arguments: argparse.Namespace) -> bool:
     shape = [f"--{name}={getattr(arguments, name)}" for name in ("device", "dtype", "layers", "width", "heads", "batch", "length")]
     for number in range(arguments.launches):
         order = cases if number % 2 == 0 else cases[::-1]
-        with Launched([f"{case},{mode}" for case in order], __file__, shape) as launched:
+        tools = {f"{case},{mode}": ["--worker", f"{case},{mode}", *shape] for case in order}
+        with Launched(__file__, tools, dict(os.environ, **STEADY_MALLOC)) as launched:
             for case in order:
                 launched.ask(f"{case},{mode}", "3")  # compiles, and warms
             for _ in range(arguments.turns):

@@ -23,7 +23,8 @@ import sys
 import tempfile
 
 import numpy as np
-from overhead import STEADY_MALLOC, added_to, build, distinct_bytes, launch, read_bandwidth, typical
+from launched import STEADY_MALLOC
+from overhead import added_to, build, distinct_bytes, launch, read_bandwidth, typical
 
 # Calls and bytes, modules and bytes, each in many proportions.
 SHAPES = ["layers=2,width=64,batch=2,length=32", "layers=8,width=64,batch=2,length=32", "layers=16,width=64,batch=2,length=32",

@@ -22,12 +22,12 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-from overhead import STEADY_MALLOC, build
+from launched import STEADY_MALLOC, Launched
+from overhead import build
 
 TRAINER_MON = {"targets": {}, "xy_distribution": True, "wg_distribution": True, "mv_distribution": True,
                "param_distribution": True, "ops": ["norm", "max", "min", "mean"]}
@@ -79,50 +79,9 @@ def worker(tool: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-class Launched:
-    """A process of a script for each tool, which runs what it is asked for and stays alive. A context manager: its end
-    ends them. Raises SystemExit with what a process said, if one ends before it was asked to."""
-
-    def __init__(self, tools: list[str], script: str, arguments: list[str] | None = None) -> None:
-        self._said = {tool: tempfile.TemporaryFile("w+") for tool in tools}
-        self._running = {
-            tool: subprocess.Popen([sys.executable, script, "--worker", tool, *(arguments or [])],
-                                   env=dict(os.environ, **STEADY_MALLOC), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=self._said[tool], text=True) for tool in tools}
-
-    def __enter__(self) -> "Launched":
-        return self
-
-    def ask(self, tool: str, what: str):
-        process = self._running[tool]
-        try:
-            process.stdin.write(what + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended: what it said says why
-        line = process.stdout.readline()
-        if not line:
-            process.wait(timeout=120)
-            self._said[tool].seek(0)
-            raise SystemExit(f"the process of {tool} ended with {process.returncode}:\n{self._said[tool].read()[-4000:]}")
-        return json.loads(line)
-
-    def __exit__(self, kind, *_rest) -> None:
-        for tool, process in self._running.items():
-            if kind is not None:
-                process.kill()
-            try:
-                process.stdin.close()
-            except BrokenPipeError:
-                pass
-            process.wait(timeout=120)
-            process.stdout.close()
-            self._said[tool].close()
-
-
 def launch(tools: list[str], turns: int, steps: int, times: dict[str, list], script: str = __file__) -> None:
     """Starts a process of `script` for each tool and adds the turns of each to `times`."""
-    with Launched(tools, script) as launched:
+    with Launched(script, {tool: ["--worker", tool] for tool in tools}, dict(os.environ, **STEADY_MALLOC)) as launched:
         for tool in tools:
             launched.ask(tool, "3")  # warm
         for _ in range(turns):

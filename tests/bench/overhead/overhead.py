@@ -43,10 +43,11 @@ import os
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+from launched import STEADY_MALLOC, Launched
 
 
 def build(name: str):
@@ -112,10 +113,6 @@ def transformer(layers: int, width: int, heads: int, batch: int, length: int):
 
     tokens = torch.randint(0, 1000, (batch, length))
     return Transformer(), (tokens, tokens.view(-1))
-
-
-STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432",
-                 "MALLOC_TOP_PAD_": "16777216"}
 
 
 def thread_seconds(pid: int) -> float:
@@ -338,23 +335,13 @@ LIMITS = {("L0", "statistics"): "1.05", ("L1", "statistics"): "1.15", ("mix", "s
 
 def launch(model: str, names: list, arguments: argparse.Namespace, environment: dict, times: list) -> None:
     """Starts a process for each name and adds the steps of their turns to `times`."""
-    processes = [subprocess.Popen([sys.executable, __file__, "--worker", *name, model, arguments.risk_level], env=environment,
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-                 for name in names]
-
-    def turn(process: subprocess.Popen, steps: int) -> list:
-        process.stdin.write(f"{steps}\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    for process in processes:
-        turn(process, 3)  # warm
-    for _ in range(arguments.rounds):
-        for index, process in enumerate(processes):
-            times[index].append(turn(process, arguments.steps))
-    for process in processes:
-        process.stdin.close()
-        process.wait(timeout=120)
+    tools = {name: ["--worker", *name, model, arguments.risk_level] for name in names}
+    with Launched(__file__, tools, environment) as launched:
+        for name in names:
+            launched.ask(name, "3")  # warm
+        for _ in range(arguments.rounds):
+            for name, of_name in zip(names, times):
+                of_name.append(launched.ask(name, str(arguments.steps)))
 
 
 def measure(model: str, group: list, arguments: argparse.Namespace, environment: dict, bandwidth: float) -> bool:
