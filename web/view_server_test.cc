@@ -55,6 +55,15 @@ class OddCollector final : public v1::ArchiveService::Service {
                          const v1::GetLedgerRequest*, Writer* writer) override {
     return on_ledger(context, writer);
   }
+  // Its next ListRuns lasts until it is cancelled.
+  void HoldRuns(absl::Notification* began, absl::Notification* cancelled) {
+    on_runs = [=](grpc::ServerContext* context, v1::ListRunsResponse*) {
+      began->Notify();
+      while (!context->IsCancelled()) std::this_thread::yield();
+      cancelled->Notify();
+      return grpc::Status::CANCELLED;
+    };
+  }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
   std::shared_ptr<grpc::Channel> channel() {
     return server_->InProcessChannel(grpc::ChannelArguments());
@@ -166,13 +175,7 @@ TEST_F(ViewServerTest, AFailureBehindTheFirstLineIsTheLastLine) {
 
 TEST_F(ViewServerTest, AClientThatGoesAwayCancelsItsCall) {
   absl::Notification began, cancelled;
-  collector_.on_runs = [&](grpc::ServerContext* context,
-                           v1::ListRunsResponse*) {
-    began.Notify();
-    while (!context->IsCancelled()) std::this_thread::yield();
-    cancelled.Notify();
-    return grpc::Status::CANCELLED;
-  };
+  collector_.HoldRuns(&began, &cancelled);
   Start();
   RawClient client(port_);
   client.Say(Post("ListRuns"));
@@ -338,13 +341,7 @@ TEST_F(CollectorsPageTest, SaysWhoAsksAndThatThereAreNoJobs) {
 
 TEST_F(CollectorsPageTest, ItsEndEndsWhatIsAnswered) {
   absl::Notification began, cancelled;
-  collector_.on_runs = [&](grpc::ServerContext* context,
-                           v1::ListRunsResponse*) {
-    began.Notify();
-    while (!context->IsCancelled()) std::this_thread::yield();
-    cancelled.Notify();
-    return grpc::Status::CANCELLED;
-  };
+  collector_.HoldRuns(&began, &cancelled);
   std::thread asking([this] {
     (void)Ask("POST /api/v1/ArchiveService/ListRuns", "operator-1");
   });

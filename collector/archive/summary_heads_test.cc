@@ -25,11 +25,14 @@ std::vector<int64_t> Steps(int64_t first, int64_t last) {
 class SummaryHeadsTest : public SummaryTest {
  protected:
   // Steps 0 to 199 of process 1.
-  void Make200() {
+  void Commit200() {
     frames_ = std::make_unique<Frames>(MakeIdentity("run", 0, 1));
     for (int64_t step = 0; step < 200; ++step)
       AddStep(frames_.get(), step, static_cast<double>(step));
     Commit(*frames_);
+  }
+  void Make200() {
+    Commit200();
     MakeSummaries();
   }
   void CommitNew(size_t before) {
@@ -75,10 +78,7 @@ class SummaryHeadsTest : public SummaryTest {
 };
 
 TEST_F(SummaryHeadsTest, RowsThatAreLeftBehindHoldTheHeads) {
-  frames_ = std::make_unique<Frames>(MakeIdentity("run", 0, 1));
-  for (int64_t step = 0; step < 200; ++step)
-    AddStep(frames_.get(), step, static_cast<double>(step));
-  Commit(*frames_);
+  Commit200();
   RollUp();
   const auto before = Heads();
   EXPECT_EQ(before.size(), 200u);
@@ -215,10 +215,7 @@ TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
 
 // As version 7 left them: all heads in table h, and rows that say it again.
 TEST_F(SummaryHeadsTest, RowsOfOlderArchivesAreReadAndReindexed) {
-  frames_ = std::make_unique<Frames>(MakeIdentity("run", 0, 1));
-  for (int64_t step = 0; step < 200; ++step)
-    AddStep(frames_.get(), step, static_cast<double>(step));
-  Commit(*frames_);
+  Commit200();
   RollUp();
   const auto before = Heads();
   const uint32_t run = *store_->RunNumber("run");
