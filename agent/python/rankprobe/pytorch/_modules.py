@@ -153,7 +153,7 @@ class ModuleHooks:
         self._warn = warn
         self._handles: list[Any] = []
         # What has begun and not ended, by thread.
-        self._forwards = _native.ModuleForwards(capture, _wanting, _parameters)
+        self._forwards = _native.ModuleForwards(capture, lambda value: _wanting(value), _parameters)
         # By id; another module may have that of one that is gone.
         self._hooked: dict[int, weakref.ref] = {}
         # Of _hidden_hooks.
