@@ -275,3 +275,21 @@ def test_addresses_are_no_settings() -> None:
 
     one, other = facts(), facts()
     assert one == other and any("warmup=3" in value and "schedule>" in value for _, _, value in one), one
+
+
+def test_what_is_plain_is_read_without_an_operator_and_has_the_same_digest(dump) -> None:
+    read = dump.debugger(level="L0")._capture.digest
+    table = torch.arange(24).reshape(4, 6)
+    plain = [table, table[1:3], torch.ones(()), torch.ones(2, 1, 3).transpose(0, 1), torch.nn.Parameter(torch.ones(3)),
+             *(torch.ones(2, 3).to(kind) for kind in (torch.float16, torch.bfloat16, torch.float64, torch.uint8, torch.bool,
+                                                      torch.complex64))]
+    for tensor in plain:
+        for limit in (1, 7, 48, 1 << 20):
+            assert read(tensor, limit) == _run_card.digest(tensor, limit), (tensor, limit)
+    other = [table.t(), table[:, 1:], torch.ones(0), torch.ones(2, device="meta"), torch.eye(2).to_sparse(),
+             torch.ones(2, dtype=torch.complex64).conj(), torch.ones(1).expand(3)]
+    assert [read(tensor, 100) for tensor in other] == [""] * len(other)
+    assert read("text", 100) == ""
+    freed = torch.ones(3)
+    freed.storage().resize_(0)  # as FSDP does
+    assert read(freed, 100) == "" and _run_card.digest(freed, 100) == "float32[3]"

@@ -27,6 +27,7 @@
 #include "agent/runtime/recorder/step_requests.h"
 #include "agent/runtime/session/config_file.h"
 #include "agent/runtime/session/options.h"
+#include "common/base/little_endian.h"
 #include "common/base/version.h"
 #include "common/io/content_hash.h"
 #include "common/tensor/dtype.h"
@@ -93,6 +94,27 @@ std::vector<PyTensorView> ReadTensors(const py::sequence& objects) {
   for (const py::handle object : objects)
     out.push_back(ReadTensor(py::reinterpret_borrow<py::object>(object)));
   return out;
+}
+
+std::string DigestOf(absl::string_view data) {
+  FileHash hash;
+  hash.Add(data);
+  return absl::StrFormat("%016x", hash.Digest());
+}
+
+// An array of Python's would be made of a copy of each integer.
+std::string WordsDigest(const py::tuple& words, const py::bytes& tail) {
+  std::string data(sizeof(uint64_t) * words.size(), '\0');
+  char* out = data.data();
+  for (const py::handle word : words) {
+    const uint64_t value = PyLong_AsUnsignedLongLong(word.ptr());
+    if (value == ~uint64_t{0} && PyErr_Occurred() != nullptr)
+      throw py::error_already_set();
+    PutLittleEndian(value, out);
+    out += sizeof(uint64_t);
+  }
+  data += static_cast<std::string_view>(tail);
+  return DigestOf(data);
 }
 
 using RequestTokens = std::tuple<std::string, int64_t, std::optional<int64_t>>;
@@ -434,12 +456,23 @@ PYBIND11_MODULE(_native, m) {
       "content_digest",
       [](const py::buffer& data) {
         const py::buffer_info info = data.request();
-        rankprobe::FileHash hash;
-        hash.Add({static_cast<const char*>(info.ptr),
-                  static_cast<size_t>(info.size * info.itemsize)});
-        return absl::StrFormat("%016x", hash.Digest());
+        return rankprobe::DigestOf(
+            {static_cast<const char*>(info.ptr),
+             static_cast<size_t>(info.size * info.itemsize)});
       },
       py::arg("data"), "XXH3-64 of contiguous bytes, 16 hexadecimal digits.");
+  m.def(
+      "memory_digest",
+      [](uintptr_t address, size_t size) {
+        return rankprobe::DigestOf(
+            {reinterpret_cast<const char*>(address), size});
+      },
+      py::arg("address"), py::arg("size"),
+      "content_digest of `size` bytes at `address`, which are the caller's.");
+  m.def("words_digest", &rankprobe::WordsDigest, py::arg("words"),
+        py::arg("tail"),
+        "content_digest of a tuple of integers below 2**64, eight bytes each, "
+        "lowest first, and of `tail` behind them.");
   m.def(
       "fault_line",
       [](const std::string& path, const std::string& fault) {

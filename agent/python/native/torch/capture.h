@@ -143,6 +143,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   bool WantsReplica() const;
   void ReportReplica(const pybind11::list& tensors);
   bool WantsFacts() const;
+  // ValueReader::Digest; the GIL is held over `limit_bytes` of reading.
+  std::string Digest(const pybind11::object& tensor, uint64_t limit_bytes);
   // (section, name, value), UTF-8.
   void RecordFacts(
       const std::vector<std::tuple<std::string, std::string, std::string>>&

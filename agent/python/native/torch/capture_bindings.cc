@@ -10,6 +10,7 @@
 #include "agent/python/native/session/plan_dict.h"
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/module_forwards.h"
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/program_error.h"
@@ -63,6 +64,25 @@ void RegisterCapture(py::module_& m) {
   py::class_<ModuleGradients>(m, "ModuleGradients",
                               "Takes the gradients of one module call.")
       .def("outputs", &ModuleGradients::Outputs, py::arg("outputs"));
+  py::class_<ModuleForwards>(m, "ModuleForwards",
+                             "Forwards of hooked modules that are open.")
+      .def(
+          py::init([](std::shared_ptr<Capture> capture,
+                      const py::object& wanting, const py::object& parameters) {
+            return std::make_unique<ModuleForwards>(
+                std::move(capture), PyRef::Share(wanting.ptr()),
+                PyRef::Share(parameters.ptr()));
+          }),
+          py::arg("capture"), py::arg("wanting"), py::arg("parameters"))
+      .def("begin", &ModuleForwards::Begin, py::arg("name"), py::arg("module"),
+           py::arg("args"), py::arg("kwargs"), py::arg("with_gradients"))
+      .def("push", &ModuleForwards::Push, py::arg("module"), py::arg("call"))
+      .def("end", &ModuleForwards::End, py::arg("module"), py::arg("output"))
+      .def("end_compiled", &ModuleForwards::EndCompiled, py::arg("module"),
+           py::arg("output"))
+      .def("abandon", &ModuleForwards::Abandon, py::arg("module"),
+           py::arg("stopped"))
+      .def("clear", &ModuleForwards::Clear);
   py::class_<Recorder::SavedValue>(m, "SavedValue", "A value of save().");
   py::class_<Capture, std::shared_ptr<Capture>>(
       m, "Capture", "What hooks of PyTorch record through.")
@@ -112,6 +132,8 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("wants_replica", &Capture::WantsReplica)
       .def("report_replica", &Capture::ReportReplica, py::arg("tensors"))
       .def_property_readonly("wants_facts", &Capture::WantsFacts)
+      .def("digest", &Capture::Digest, py::arg("tensor"),
+           py::arg("limit_bytes"))
       .def("record_facts", &Capture::RecordFacts, py::arg("facts"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
       .def("report_fault", &Capture::ReportFault, py::arg("what"))

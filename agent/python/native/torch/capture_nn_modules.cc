@@ -359,6 +359,11 @@ bool Capture::WantsFacts() const {
   return recorder != nullptr && recorder->WantsFacts();
 }
 
+std::string Capture::Digest(const py::object& tensor, uint64_t limit_bytes) {
+  const QuietScope quiet(*this);
+  return reader_.Digest(tensor.ptr(), limit_bytes);
+}
+
 void Capture::RecordFacts(
     const std::vector<std::tuple<std::string, std::string, std::string>>&
         facts) {

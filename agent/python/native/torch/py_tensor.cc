@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors as ValueReader reads them: by their memory where that can be had, else
 // by what describe() says of them.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "agent/python/native/torch/program_error.h"
 #include "agent/python/native/torch/py_read.h"
 #include "agent/python/native/torch/py_statistics.h"
 #include "agent/python/native/torch/py_value.h"
+#include "common/io/content_hash.h"
 #include "common/tensor/dtype.h"
 
 namespace rankprobe {
@@ -111,6 +116,32 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
     out->identity.version = static_cast<uint64_t>(version);
   }
   return true;
+}
+
+std::string ValueReader::Digest(PyObject* tensor, uint64_t limit_bytes) const {
+  PyTensorView view;
+  if (!torch_->IsPlainTensor(tensor) || !ReadPlain(tensor, false, &view) ||
+      view.address == 0) {
+    return "";
+  }
+  const auto size = static_cast<uint64_t>(ElementSize(view.dtype));
+  uint64_t elements = 1;
+  for (size_t i = view.shape.size(); i-- > 0;) {
+    if (view.shape[i] != 1 &&
+        view.strides[i] != static_cast<int64_t>(elements)) {
+      return "";
+    }
+    elements *= static_cast<uint64_t>(view.shape[i]);
+  }
+  if (elements == 0 || size == 0) return "";
+  const uint64_t count =
+      std::max<uint64_t>(1, std::min(elements, limit_bytes / size));
+  FileHash hash;
+  hash.Add({reinterpret_cast<const char*>(view.address),  // NOLINT: as said
+            static_cast<size_t>(count * size)});
+  return absl::StrFormat(
+      "%s[%s] %016x", absl::StripPrefix(TorchDtypeName(view.dtype), "torch."),
+      absl::StrJoin(view.shape, ", "), hash.Digest());
 }
 
 uintptr_t ValueReader::Storage(PyObject* tensor) const {

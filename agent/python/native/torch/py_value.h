@@ -114,6 +114,9 @@ class ValueReader {
   PyValue ReadSection(PyObject* object, ReadMode mode) const;
   // Any tuple as a list, named or not.
   PyValue ReadItems(PyObject* tuple, ReadMode mode) const;
+  // "float32[2, 3] 91c0..", the digest of the first `limit_bytes` of a plain,
+  // contiguous tensor in host memory; empty for another.
+  std::string Digest(PyObject* tensor, uint64_t limit_bytes) const;
   // Storage of a plain CPU tensor; 0: not known.
   uintptr_t Storage(PyObject* tensor) const;
 

@@ -157,8 +157,9 @@ def _backward(call: torch.Tensor, after: torch.Tensor, text: str, tensors: list)
 _library: Any = None
 
 
+@functools.lru_cache(None)
 def supported() -> bool:
-    """Whether this PyTorch has what the operators need."""
+    """Whether this PyTorch, whose compiler is there, has what the operators need."""
     try:
         from torch._dynamo.eval_frame import set_eval_frame_isolate_recompiles_id  # noqa: F401
         from torch._higher_order_ops.effects import _register_effectful_op  # noqa: F401

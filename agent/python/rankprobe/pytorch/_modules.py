@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import threading
 import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
@@ -98,6 +98,15 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
+@contextlib.contextmanager
+def _quiet(capture: Any) -> Iterator[None]:
+    capture.enter_quiet()
+    try:
+        yield
+    finally:
+        capture.leave_quiet()
+
+
 def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
     """function(*args); a fault of ours becomes None and a report."""
     try:
@@ -121,6 +130,8 @@ class _Hooked(NamedTuple):
     handles: list
     # What it is called in compiled code.
     number: int
+    # Of its parameters, as ModuleHooks.
+    watched: dict
 
     def put_back(self, module: torch.nn.Module) -> None:
         pre, post = self.handles
@@ -141,22 +152,25 @@ class ModuleHooks:
         self._capture = capture
         self._warn = warn
         self._handles: list[Any] = []
-        self._open = threading.local()
+        # What has begun and not ended, by thread.
+        self._forwards = _native.ModuleForwards(capture, lambda value: _wanting(value), _parameters)
         # By id; another module may have that of one that is gone.
         self._hooked: dict[int, weakref.ref] = {}
         # Of _hidden_hooks.
         self._holds = False
         # Names of modules that were warned about.
         self._told: set[str] = set()
-        # By module and name: what is watched (a reference to the parameter, or its
-        # accumulator), and the handle.
-        self._parameters: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+        # Of each hooked module by name: what is watched (a reference to the parameter, or its
+        # accumulator), and the handle. By id; emptied when the handles are taken off.
+        self._watched: dict[int, dict[str, tuple[Any, Any]]] = {}
         # By module, and by number.
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
         self._numbers: dict[int, _Hooked] = {}
         self._last_number = 0
         self._keys: list[int] = []
         self._numbered: list[weakref.ref] = []
+        # Something hooked may have no number.
+        self._unnumbered = True
         # Set by the debugger from the plan in force.
         self.backward = True
         self.parameters_grad = True
@@ -204,10 +218,10 @@ class ModuleHooks:
         if _HAS_ALWAYS_CALL:
             handles = self._hook(name, full, module)
         elif _HAS_KWARGS:
-            handles.append(module.register_forward_pre_hook(self._pre(name, full), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._post(), with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(self._pre(name, full, {}), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._post(name), with_kwargs=True))
         else:
-            pre, post = self._pre(name, full), self._post()
+            pre, post = self._pre(name, full, {}), self._post(name)
             handles.append(module.register_forward_pre_hook(
                 marked(lambda m, args: pre(m, args, None))))
             handles.append(module.register_forward_hook(marked(lambda m, args, output: post(m, args, None, output))))
@@ -221,15 +235,17 @@ class ModuleHooks:
         known = self._known.get(module)
         if known is not None and known.name == name and known.full == full:
             known.put_back(module)
+            self._unnumbered = True
             return known.handles
-        pre, post = self._pre(name, full), self._post()
+        watched = {} if known is None else known.watched
+        pre, post = self._pre(name, full, watched), self._post(name)
         handles = [module.register_forward_pre_hook(pre, with_kwargs=True),
                    module.register_forward_hook(post, with_kwargs=True, always_call=True)]
         if known is not None:
             del self._numbers[known.number]
         self._last_number += 1
         known = self._known[module] = self._numbers[self._last_number] = _Hooked(
-            weakref.ref(module), name, full, pre, post, handles, self._last_number)
+            weakref.ref(module), name, full, pre, post, handles, self._last_number, watched)
         # torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key.
         if not self._keys:
             self._keys = [handle.id for handle in handles]
@@ -237,6 +253,7 @@ class ModuleHooks:
             handle.remove()
             handle.id = key
         known.put_back(module)
+        self._unnumbered = True
         return handles
 
     def remove(self, handles: Optional[list[Any]] = None) -> None:
@@ -247,7 +264,9 @@ class ModuleHooks:
         if handles is None:
             self._handles.clear()
             self._hooked.clear()
-            self._parameters.clear()
+            for watched in self._watched.values():
+                watched.clear()
+            self._watched.clear()
             if self._holds:
                 self._holds = False
                 _hidden_hooks.release()
@@ -260,84 +279,56 @@ class ModuleHooks:
     def forget(self, module: torch.nn.Module) -> None:
         self._hooked.pop(id(module), None)
 
-    def _stack(self) -> list[Any]:
-        stack = getattr(self._open, "stack", None)
-        if stack is None:
-            stack = self._open.stack = []
-        return stack
-
     def begin_step(self) -> None:
-        self._stack().clear()
+        self._forwards.clear()
 
-    def _pre(self, name: str, full: bool) -> Callable:
-        capture = self._capture
+    def _pre(self, name: str, full: bool, watched: dict) -> Callable:
+        capture, forwards = self._capture, self._forwards
 
         def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
             if _graph_calls.in_compiler():
                 return _graph_calls.begin_in_compiler(module, args, kwargs)
-            stack = self._stack()
-            if not capture.active:
-                stack.append((module, None, None))
-                return
-            call = gradients = None
-            capture.enter_quiet()  # what we ask of tensors is no call of the user's
+            if self.on_first is not None and capture.active:
+                self._begin_first()
             try:
-                if self.on_first is not None:
-                    first, self.on_first = self.on_first, None
-                    first()
-                call = capture.begin_module(name, args, kwargs or None)
-                if call is not None:
-                    if self.parameters_grad:
-                        self._watch_parameters(name, module)
-                    if full and self.backward and torch.is_grad_enabled():
-                        gradients = capture.module_gradients(call, _wanting(args))
+                if forwards.begin(name, module, args, kwargs, full and self.backward) and self.parameters_grad:
+                    self._watch_parameters(name, module, watched)
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 report_fault(capture, f"{name} before its forward", error)
-            finally:
-                capture.leave_quiet()
-            stack.append((module, call, gradients))
 
         return marked(rankprobe_pre)
 
-    def _post(self) -> Callable:
-        capture = self._capture
+    def _begin_first(self) -> None:
+        first, self.on_first = self.on_first, None
+        with _quiet(self._capture):  # what we ask of tensors is no call of the user's
+            _guarded(self._capture, "the first module", first)
+
+    def _post(self, name: str) -> Callable:
+        capture, forwards = self._capture, self._forwards
 
         def rankprobe_post(module: torch.nn.Module, args: tuple, kwargs: Optional[dict], output: Any) -> None:
             if _graph_calls.in_compiler():
                 return _graph_calls.end_in_compiler(module, output)
-            call, gradients = self._begun(module)
-            if call is None:
-                return
             error = sys.exc_info()[0] if output is None else None
             if error is not None:
-                (capture.stop_module if recomputation_stopped(error) else capture.abandon_module)(call)
+                forwards.abandon(module, recomputation_stopped(error))
                 return
-            capture.enter_quiet()
             try:
-                capture.end_module(call, output, _parameters(module) if call.kept else {})
-                if gradients is not None and torch.is_grad_enabled() and gradients.outputs(_wanting(output)):
-                    self._tell_in_place(call.name.rpartition(".forward.")[0])
+                in_place = forwards.end(module, output)
+                if in_place is not None:
+                    self._tell_in_place(in_place.rpartition(".forward.")[0])
             except Exception as error:  # noqa: BLE001 - the model must not notice
-                report_fault(capture, f"{call.name} after its forward", error)
-            finally:
-                capture.leave_quiet()
+                report_fault(capture, f"{name} after its forward", error)
 
         return marked(rankprobe_post)
-
-    def _begun(self, module: torch.nn.Module) -> tuple[Any, Any]:
-        """The call and the gradients of the forward of `module` that ends."""
-        stack = self._stack()
-        while stack and stack[-1][0] is not module:
-            # Left by an exception that a forward in between has caught.
-            _, call, _ = stack.pop()
-            if call is not None:
-                self._capture.abandon_module(call)
-        return stack.pop()[1:] if stack else (None, None)
 
     # --- compiled code, called by GraphCalls
 
     def give_numbers(self) -> None:
         """What is hooked can be recorded from within a graph. torch.compile's guards are on the attribute."""
+        if not self._unnumbered:
+            return
+        self._unnumbered = False
         for known in self._known.values():
             module = known.module()
             if module is not None and self.is_hooked(module) and _graph_calls.NUMBER not in module.__dict__:
@@ -350,6 +341,7 @@ class ModuleHooks:
             if module is not None:
                 module.__dict__.pop(_graph_calls.NUMBER, None)
         self._numbered.clear()
+        self._unnumbered = True
 
     def numbered(self, number: int) -> Optional[_Hooked]:
         known = self._numbers.get(number)
@@ -369,18 +361,16 @@ class ModuleHooks:
                 first()
             call = capture.begin_compiled_module(known.name, args, kwargs or None, frames)
             if call is not None and self.parameters_grad:
-                self._watch_parameters(known.name, module)
+                self._watch_parameters(known.name, module, known.watched)
             return call if known.full and self.backward else None
         finally:
-            self._stack().append((module, call, None))
+            self._forwards.push(module, call)
 
     def end_compiled(self, number: int, output: Any) -> None:
         known = self.numbered(number)
         module = None if known is None else known.module()
         if module is not None:
-            call, _ = self._begun(module)
-            if call is not None:
-                self._capture.end_module(call, output, _parameters(module) if call.kept else {})
+            self._forwards.end_compiled(module, output)
 
     def traced_gradients(self, put: Callable, args: tuple) -> Any:
         return self._capture.module_gradients(_native.traced_module_call(put), _wanting(args))
@@ -394,14 +384,21 @@ class ModuleHooks:
             self._warn(f"{name} changes a view in place: the gradient of that input is not recorded, nor is the "
                        "backward of the module that made it")
 
-    def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
-        watched = self._parameters.setdefault(module, {})
+    def _watch_parameters(self, module_name: str, module: torch.nn.Module, watched: dict[str, tuple[Any, Any]]) -> None:
+        missing = []
         for name, parameter in module._parameters.items():
             known = watched.get(name)
-            if _HAS_POST_ACCUMULATE and known is not None and known[0]() is parameter:
-                continue
+            if parameter is not None and (known is None or not _HAS_POST_ACCUMULATE or known[0]() is not parameter):
+                missing.append((name, parameter, known))
+        if missing:
+            self._watched[id(watched)] = watched
+            with _quiet(self._capture):  # what we ask of tensors is no call of the user's
+                self._watch(module_name, missing, watched)
+
+    def _watch(self, module_name: str, missing: list, watched: dict[str, tuple[Any, Any]]) -> None:
+        for name, parameter, known in missing:
             # torch.func puts computed tensors in place of parameters.
-            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+            if not parameter.requires_grad or not parameter.is_leaf:
                 continue
             if _HAS_POST_ACCUMULATE:
                 if known is not None:

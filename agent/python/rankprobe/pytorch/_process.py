@@ -28,10 +28,10 @@ FRAMEWORK = Framework("pytorch", torch.__version__, torch.nn.Module, "torch.nn.M
 def check_torch_compile() -> None:
     """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
     # Not asked of torch, which would import it.
-    if "torch._dynamo" not in sys.modules or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+    if "torch._dynamo" not in sys.modules:
         return
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    if compiling is not None and compiling():
+    if compiling is not None and compiling() and os.environ.get("TORCHDYNAMO_DISABLE") != "1":
         raise InterfaceUsageError("rankprobe cannot record inside torch.compile; set TORCHDYNAMO_DISABLE=1")
 
 

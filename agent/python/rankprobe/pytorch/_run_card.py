@@ -10,9 +10,7 @@ known to be harmless is named without its value.
 
 from __future__ import annotations
 
-import array
 import contextlib
-import ctypes
 import gc
 import importlib.metadata
 import os
@@ -22,7 +20,7 @@ import re
 import socket
 import sys
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping, Optional
 
 import torch
 import torch.utils._python_dispatch
@@ -40,8 +38,11 @@ _MAX_PARAMETERS = 4096
 _MAX_LEAVES = 256
 # What every call of a module runs in.
 _CALL = torch.nn.Module._call_impl
-# Of dispatch: PyTorch 1.13 has no such function.
-_without_modes = getattr(torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext)
+# Of dispatch: PyTorch 1.13 has no such functions.
+_disable_modes = getattr(torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_early_modes = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", lambda: 0)
+_AS_IT_IS = contextlib.nullcontext()
 
 _ENVIRONMENT = re.compile(
     r"(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GLOO|HCCL|ASCEND|HIP|ROCM|XLA|"
@@ -61,6 +62,11 @@ def is_wanted() -> bool:
     return os.environ.get("RANKPROBE_RUN_CARD", "1") not in ("0", "off", "false")
 
 
+def _without_modes() -> ContextManager:
+    # Disabling none costs a tenth of a millisecond.
+    return _disable_modes() if _modes() or _early_modes() else _AS_IT_IS
+
+
 def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     """ "float32[2, 3] 91c0..": of the first `limit_bytes` of its elements; without digits
     where they cannot be read. No call of a __torch_function__ of the program's, nor of a mode of its, which would trace what we read."""
@@ -73,29 +79,34 @@ def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
     if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not local.numel():
         return head
-    count = max(1, min(local.numel(), limit_bytes // local.element_size()))
-    with torch.no_grad():
+    size = local.element_size()
+    count = max(1, min(local.numel(), limit_bytes // size))
+    flat = local
+    if local.device.type != "cpu" or not local.is_contiguous() or local.is_conj() or local.is_neg():
         flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
         flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
     if type(flat) is not torch.Tensor:  # of a FakeTensor, say: there is no memory
         return head
-    buffer = (ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())
-    return f"{head} {_native.content_digest(buffer)}"
+    address = flat.data_ptr()
+    # None where the storage was given back, as FSDP does.
+    return f"{head} {_native.memory_digest(address, count * size)}" if address else head
 
 
 def _short(data: bytes) -> str:
     return _native.content_digest(data)
 
 
-def random_state() -> Iterator[tuple[str, str]]:
+def random_state(quick: Callable[[torch.Tensor, int], str]) -> Iterator[tuple[str, str]]:
+    """quick: digest() of what is plain; "" of what is not."""
     _, words, spare = random.getstate()
-    yield "python", _short(array.array("Q", words).tobytes() + repr(spare).encode())
-    yield "torch", digest(torch.get_rng_state(), 1 << 20)
+    yield "python", _native.words_digest(words, repr(spare).encode())
+    state = torch.default_generator.get_state()
+    yield "torch", quick(state, 1 << 20) or digest(state, 1 << 20)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, *rest = numpy.random.get_state()
         yield "numpy", _short(f"{kind}{rest}".encode() + keys.tobytes())
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         yield f"cuda:{torch.cuda.current_device()}", digest(torch.cuda.get_rng_state(), 1 << 20)
 
 
@@ -268,18 +279,22 @@ def _tensors(value: Any, out: list[torch.Tensor], depth: int = 0) -> None:
             _tensors(item, out, depth + 1)
 
 
-def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]]) -> str:
-    """One digest of all tensors on the host; what lies on a device is not waited for."""
+def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]],
+                 quick: Callable[[torch.Tensor, int], str] = digest) -> str:
+    """One digest of all tensors on the host; what lies on a device is not waited for. quick: as of random_state()."""
     tensors: list[torch.Tensor] = []
     _tensors(arguments, tensors)
     _tensors(keywords or {}, tensors)
     if not tensors:
         return ""
-    with torch._C.DisableTorchFunction():
-        on_device = any(t.device.type != "cpu" for t in tensors)
-    if on_device:
-        return "on a device: not read"
-    told = [digest(t, _BATCH_BYTES // len(tensors)) for t in tensors]
+    limit = _BATCH_BYTES // len(tensors)
+    told = [quick(t, limit) for t in tensors]
+    if not all(told):
+        with torch._C.DisableTorchFunction():
+            on_device = any(t.device.type != "cpu" for t in tensors)
+        if on_device:
+            return "on a device: not read"
+        told = [known or digest(t, limit) for known, t in zip(told, tensors)]
     return told[0] if len(told) == 1 else f"{len(told)} tensors {_short(repr(told).encode())}"
 
 
@@ -306,7 +321,7 @@ class RunCard:
         if not self._wanted or self._step == step or not self._capture.wants_facts:
             return
         self._step = step
-        facts = self._section("random state", random_state)
+        facts = self._section("random state", lambda: random_state(self._capture.digest))
         if not self._told:
             self._told = True
             for section, source in (("versions", versions), ("packages", packages), ("host", host), ("world", world),
@@ -358,7 +373,7 @@ class RunCard:
                 prefix = self._roots.get(id(called.get("self")))
                 if prefix is not None:
                     yield f"{prefix}forward", batch_digest(called.get("args", called.get("input", ())),
-                                                           called.get("kwargs"))
+                                                           called.get("kwargs"), self._capture.digest)
             frame = frame.f_back
 
     def _section(self, section: str, source: Callable[[], Iterable[tuple[str, str]]]) -> list[Fact]:
