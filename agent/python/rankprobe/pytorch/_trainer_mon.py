@@ -22,8 +22,6 @@ import tempfile
 import uuid
 from typing import Any, Optional
 
-import torch
-
 from rankprobe import monitor_csv
 from rankprobe.pytorch._errors import InvalidParameterError
 from rankprobe.pytorch._process import environment_rank, warn
