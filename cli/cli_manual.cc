@@ -71,7 +71,8 @@ Manual CliManual() {
         "rankprobe first-divergence served reference --rules vllm-llama"}},
       {"config_check",
        {"rankprobe config_check dump reference",
-        "rankprobe config_check run:new run:old --all"}},
+        "rankprobe config_check run:new run:old --all",
+        "rankprobe config_check -d train.sh model.yaml -o new.zip"}},
       {"compare", {"rankprobe compare -tp dump -gp reference -o result -da"}},
       {"merge_result",
        {"rankprobe merge_result -i result -o merged -config merge.yaml"}},
@@ -222,9 +223,8 @@ Manual CliManual() {
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "For the flags of these names."},
       {"RANKPROBE_PYTHON",
-       "The Python that runs acc_check and run (with torch) and export "
-       "--format "
-       "(with pyarrow); else python3."},
+       "The Python that runs acc_check and run (with torch), export --format "
+       "(with pyarrow) and config_check -d; else python3."},
   };
   manual.see_also = {"rankprobed(8)", "README.md and docs/ of the project"};
   return manual;

@@ -75,7 +75,7 @@ std::string TensorNotesJson(const StepView& view) {
   std::string out;
   JsonTextWriter json(&out);
   for (const v1::CallPhase& call : view.calls) {
-    ForEachNamedTensor(call, [&](CallSection, absl::string_view name,
+    ForEachNamedTensor(call, [&](TensorPlace, absl::string_view name,
                                  const v1::TensorSummary& tensor) {
       if (!HasNote(tensor)) return;
       if (out.empty()) json.BeginObject();

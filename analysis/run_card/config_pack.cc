@@ -36,7 +36,7 @@ constexpr absl::string_view kWeights = "weights/";
 constexpr absl::string_view kBatches = "dataset/";
 constexpr absl::string_view kRandom = "random/";
 
-// As agents choose what of an environment is recorded: _run_card.py, which
+// As agents choose what of an environment is recorded: _harmless.py, which
 // tests/python/test_run_card.py compares.
 constexpr std::array<absl::string_view, 22> kHarmless = {
     "CUDA_",          "CUBLAS_",    "CUDNN_",  "NCCL_", "NVIDIA_", "TORCH_",

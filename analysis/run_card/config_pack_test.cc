@@ -83,6 +83,37 @@ TEST_F(ConfigPackTest, EqualOnesDifferInNothing) {
   EXPECT_EQ(report->ranks_compared(), 2);
 }
 
+// As `config_check -d` makes them, before there is a program.
+TEST_F(ConfigPackTest, PacksWithoutStepsAreComparedWhole) {
+  const auto pack = [](const std::string& torch) {
+    return std::vector<ZipPart>{{"pip", absl::StrCat("torch=", torch, "\n")},
+                                {"env", "{}"}};
+  };
+  const auto same = Compare(pack("2.13.0"), pack("2.13.0"));
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_THAT(same->differences(), IsEmpty());
+  EXPECT_THAT(same->unseen(), IsEmpty());
+  const auto other = Compare(pack("2.13.0"), pack("2.12.0"));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(Texts(*other),
+              ElementsAre("packages torch, rank 0: 2.13.0 | 2.12.0"));
+}
+
+// Each member at most 64 MiB, whatever its directory says.
+TEST_F(ConfigPackTest, ABombIsNamedAndTheOthersAreCompared) {
+  std::vector<ZipPart> bomb = Pack("1", "2", "{}");
+  bomb[1].content = std::string(size_t{65} << 20, ' ');
+  std::vector<ZipPart> liar = Pack("2", "2", "{}");
+  liar[1].content = std::string(size_t{65} << 20, ' ');
+  liar[1].size = 10;
+  const auto report = Compare(bomb, liar);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->unseen(),
+              ElementsAre(HasSubstr("a.zip, env: env has 68157440 bytes"),
+                          HasSubstr("b.zip, env: a zip member is longer")));
+  EXPECT_THAT(Texts(*report), ::testing::Contains(HasSubstr("learning_rate")));
+}
+
 TEST_F(ConfigPackTest, OneCallMoreIsADifferenceHoweverManyThereAre) {
   const auto calls = [](int count) {
     return std::vector<ZipPart>{

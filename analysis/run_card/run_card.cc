@@ -222,7 +222,13 @@ v1::RunCardReport CompareCards(const Cards& a, const Cards& b) {
     }
     for (const std::string& text : cards->unread) report.add_unseen(text);
   }
-  if (report.steps_compared() == 0)
+  // Packs that were made without the program have none.
+  const auto has_steps = [](const Cards& cards) {
+    return std::any_of(
+        cards.ranks.begin(), cards.ranks.end(),
+        [](const auto& rank) { return !rank.second.steps.empty(); });
+  };
+  if (report.steps_compared() == 0 && (has_steps(a) || has_steps(b)))
     report.add_unseen("no step is on both sides");
   return report;
 }

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -15,15 +13,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// The logarithm of a norm wanders by some percent in a sound run; no move is
-// measured in less.
-constexpr double kLeastDeviation = 0.1;
-// Of normal numbers: what a median of absolute deviations stands for.
-constexpr double kDeviationOfMad = 1.4826;
 // Of a kind of values so many must agree over ranks for the rest to stand out.
 constexpr size_t kLeastAlike = 3;
-// It wanders less than what it is made of.
-constexpr double kLossFactor = 2;
 // Steps.
 constexpr size_t kLeastAgreed = 3;
 constexpr double kMostUnlike = 0.34;
@@ -35,32 +26,6 @@ bool IsFinite(const ScanCell& cell) {
 }
 bool RanksAgree(const ScanCell& cell) { return cell.largest == cell.smallest; }
 
-double Median(std::vector<double> numbers) {
-  const auto middle =
-      numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
-}
-
-// A parameter's value as the optimizer finds it, or what the optimizer keeps.
-bool IsState(absl::string_view name) {
-  return absl::StartsWith(name, "Parameter.") &&
-         !absl::EndsWith(name, ".grad") && !absl::EndsWith(name, ".param");
-}
-
-bool IsLoss(absl::string_view name) {
-  return absl::StartsWith(name, "Training.") &&
-         absl::StrContains(name, ".debug.loss");
-}
-
-// A learning rate falls to nothing, as fast as it likes, and what is added with
-// it.
-bool IsOfTheSchedule(absl::string_view name) {
-  return absl::StartsWith(name, "Update.") ||
-         (absl::StartsWith(name, "Training.") &&
-          absl::StrContains(name, ".debug.lr"));
-}
-
 // Values of one kind: "Parameter..grad", "Module..parameters_grad..weight".
 std::string LikeOf(absl::string_view name) {
   return absl::StrCat(
@@ -68,54 +33,6 @@ std::string LikeOf(absl::string_view name) {
       absl::StrContains(name, ".parameters_grad.") ? "parameters_grad.." : "",
       name.substr(name.rfind('.') + 1));
 }
-
-// The course of a number up to now, and how far the next one is off it.
-class Course {
- public:
-  Course(const ScanOptions& options, double factor, bool only_up = false)
-      : options_(options),
-        least_distance_(std::log(factor)),
-        only_up_(only_up) {}
-
-  // Against the line through what was: norms fall and rise all the time.
-  bool IsMove(double number) const {
-    const size_t count = log_.size();
-    if (count < options_.least) return false;
-    const auto half = static_cast<std::ptrdiff_t>(count / 2);
-    const double slope = (Median({log_.end() - half, log_.end()}) -
-                          Median({log_.begin(), log_.begin() + half})) /
-                         static_cast<double>(count - static_cast<size_t>(half));
-    std::vector<double> level, off;
-    for (size_t i = 0; i < count; ++i)
-      level.push_back(log_[i] + slope * static_cast<double>(count - i));
-    const double middle = Median(level);
-    for (const double past : level) off.push_back(std::fabs(past - middle));
-    const double deviation =
-        std::max(kDeviationOfMad * Median(std::move(off)), kLeastDeviation);
-    const double off_by = Log(number) - middle;
-    const double distance = only_up_ ? off_by : std::fabs(off_by);
-    return distance > options_.deviations * deviation &&
-           distance > least_distance_;
-  }
-
-  double Usual() const { return log_.empty() ? 0 : std::exp(Median(log_)); }
-
-  void Add(double number) {
-    log_.push_back(Log(number));
-    if (log_.size() > options_.window) log_.erase(log_.begin());
-  }
-
-  static double Log(double number) {
-    return std::log(
-        std::max(std::fabs(number), std::numeric_limits<double>::min()));
-  }
-
- private:
-  const ScanOptions& options_;
-  const double least_distance_;
-  const bool only_up_;
-  std::vector<double> log_;
-};
 
 class Scanner {
  public:
@@ -161,13 +78,12 @@ class Scanner {
 
   void FindMoves(size_t value) {
     const std::string& name = input_.values[value].name;
-    // Of the machine, not of the training.
-    if (absl::EndsWith(name, ".step_seconds")) return;
-    const double factor =
-        IsLoss(name) ? std::min(options_.factor, kLossFactor) : options_.factor;
+    if (HasNoCourse(name)) return;
+    const CourseLimits limits(options_, name);
+    CourseLimits spread_limits = limits;
+    spread_limits.only_up = false;
     const std::vector<ScanCell>& cells = Cells(value);
-    Course course(options_, factor, IsOfTheSchedule(name)),
-        spread(options_, factor);
+    Course course, spread;
     size_t quiet_until = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];
@@ -177,9 +93,11 @@ class Scanner {
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
         // Where one rank alone moves the smallest one stays, or the largest.
-        const bool all = course.IsMove(cell.largest) &&
-                         (cell.count < 2 || course.IsMove(cell.smallest));
-        const bool one = !all && cell.count > 1 && spread.IsMove(apart);
+        const bool all =
+            course.IsMove(cell.largest, limits) &&
+            (cell.count < 2 || course.IsMove(cell.smallest, limits));
+        const bool one =
+            !all && cell.count > 1 && spread.IsMove(apart, spread_limits);
         if (all || one) {
           const bool up = std::fabs(Course::Log(cell.largest) -
                                     Course::Log(course.Usual())) >=
@@ -194,8 +112,9 @@ class Scanner {
           continue;  // not part of the course
         }
       }
-      course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest));
-      spread.Add(apart);
+      course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest),
+                 options_.window);
+      spread.Add(apart, options_.window);
     }
   }
 
@@ -222,21 +141,19 @@ class Scanner {
 
   void FindVanished(size_t value) {
     const std::vector<ScanCell>& cells = Cells(value);
-    size_t before = 0, since = cells.size(), zeros = 0;
-    Course course(options_, options_.factor);
+    size_t since = 0;
+    ZeroRun zeros;
+    Course course;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsFinite(cells[i])) continue;
+      zeros.Add(cells[i].smallest == 0);
       if (cells[i].smallest != 0) {
-        ++before;
-        course.Add(cells[i].smallest);
-        since = cells.size();
-        zeros = 0;
-      } else if (zeros++ == 0) {
+        course.Add(cells[i].smallest, options_.window);
+      } else if (zeros.zeros() == 1) {
         since = i;
       }
     }
-    if (since < cells.size() && before >= options_.least &&
-        zeros >= options_.least) {
+    if (zeros.Vanished(options_.least, options_.least)) {
       const bool one = cells[since].largest != 0;
       Add(ScanKind::kVanished, since, value,
           one ? cells[since].smallest_rank : -1, 0, course.Usual());
@@ -245,7 +162,7 @@ class Scanner {
 
   // An optimizer's state is there from its first step to the end.
   void FindNoMore(size_t value) {
-    if (!IsState(input_.values[value].name)) return;
+    if (!IsStateOfOptimizer(input_.values[value].name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
     bool there = false;
     for (size_t i = 0; i < cells.size(); ++i) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/detect/course.h"
 
 namespace rankprobe::analysis {
 
@@ -41,15 +42,7 @@ struct ScanInput {
   std::vector<ScanSeries> values;
 };
 
-struct ScanOptions {
-  // How many recorded steps a value's own course is taken from, and the fewest.
-  size_t window = 20;
-  size_t least = 5;
-  // A move counts from so many robust deviations of the logarithm on, and from
-  // this factor on.
-  double deviations = 8;
-  double factor = 4;
-};
+using ScanOptions = CourseOptions;
 
 enum class ScanKind {
   kNonFinite,  // NaN or infinite

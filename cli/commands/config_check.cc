@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// config_check.
+// config_check. What a pack is made of is Python's to say.
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/run_card/config_pack.h"
 #include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/python_worker.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
@@ -20,9 +23,28 @@ namespace {
 struct ConfigCheckFlags {
   std::string target;
   std::string reference;
+  // Of a pack that is to be made.
+  bool dump = false;
+  std::string output;
+  std::vector<std::string> scripts;
   bool all = false;
   bool force = false;
 };
+
+absl::Status MakePack(const ConfigCheckFlags& flags, int* exit_code) {
+  std::vector<std::string> words = {"--output", flags.output, "--"};
+  // -d alone is an empty word.
+  for (const std::string& script : flags.scripts) {
+    if (!script.empty()) words.push_back(script);
+  }
+  RP_ASSIGN_OR_RETURN(
+      const auto worker,
+      PythonWorker::Start("rankprobe.config_pack", words,
+                          "config_check -d needs Python with rankprobe",
+                          PythonWorker::Input::kOurs));
+  RP_ASSIGN_OR_RETURN(*exit_code, worker->Wait());
+  return absl::OkStatus();
+}
 
 absl::StatusOr<v1::RunCardReport> CompareDumps(const Globals& globals,
                                                const ConfigCheckFlags& flags,
@@ -42,6 +64,14 @@ absl::StatusOr<v1::RunCardReport> CompareDumps(const Globals& globals,
 
 absl::Status ConfigCheck(const Globals& globals, const ConfigCheckFlags& flags,
                          int* exit_code) {
+  if (flags.dump) {
+    if (!flags.target.empty())
+      return absl::InvalidArgumentError("-d makes a pack, and compares none");
+    return MakePack(flags, exit_code);
+  }
+  if (flags.target.empty() || flags.reference.empty())
+    return absl::InvalidArgumentError(
+        "two dumps, or two packs, are to be named; or -d");
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   const bool packs = analysis::IsConfigPack(flags.target);
   if (packs != analysis::IsConfigPack(flags.reference)) {
@@ -78,16 +108,26 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
       "states, settings, versions");
   AddGlobals(check, globals);
   auto flags = std::make_shared<ConfigCheckFlags>();
+  check->add_option("target", flags->target,
+                    "the dump in question, or a pack of msprobe (.zip)");
+  check->add_option("reference", flags->reference, "what to compare it with");
+  CLI::Option* const dump =
+      check
+          ->add_option("-d,--dump", flags->scripts,
+                       "make a pack as msprobe's: packages, environment, and "
+                       "the settings in these scripts (.sh) and files (.yaml)")
+          ->expected(0, -1)
+          ->type_name("FILE");
+  flags->output = "./config_check_pack.zip";
   check
-      ->add_option("target", flags->target,
-                   "the dump in question, or a pack of msprobe (.zip)")
-      ->required();
-  check->add_option("reference", flags->reference, "what to compare it with")
-      ->required();
+      ->add_option("-o,--output", flags->output,
+                   "the pack; default ./config_check_pack.zip")
+      ->needs(dump);
   check->add_flag("--all", flags->all,
                   "every difference, not the first of each section");
   AddForce(check, &flags->force);
-  check->callback([command, flags] {
+  check->callback([command, flags, dump] {
+    flags->dump = dump->count() > 0;
     command->run = [flags](const Globals& g, int* code) {
       return ConfigCheck(g, *flags, code);
     };

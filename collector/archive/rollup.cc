@@ -135,9 +135,9 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
     return absl::OkStatus();
   };
   for (const v1::CallPhase& call : view.calls) {
-    ForEachNamedTensor(call, [&](CallSection section, absl::string_view name,
+    ForEachNamedTensor(call, [&](TensorPlace at, absl::string_view name,
                                  const v1::TensorSummary& tensor) {
-      if (status.ok()) status = add(call.entry(), section, name, tensor);
+      if (status.ok()) status = add(call.entry(), at.section, name, tensor);
     });
     RP_RETURN_IF_ERROR(status);
   }

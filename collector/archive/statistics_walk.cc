@@ -30,9 +30,10 @@ absl::Status WalkRecords(Store* store, const StepKey& key,
   std::vector<std::optional<double>> numbers(stats.size());
   absl::Status status;
   for (const v1::CallPhase& call : view.calls) {
-    ForEachNamedTensor(call, [&](CallSection section, absl::string_view name,
+    ForEachNamedTensor(call, [&](TensorPlace at, absl::string_view name,
                                  const v1::TensorSummary& tensor) {
-      if (!status.ok() || !chooser->Wants(IsGiven(section), call.entry(), name))
+      if (!status.ok() ||
+          !chooser->Wants(IsGiven(at.section), call.entry(), name))
         return;
       for (size_t i = 0; i < stats.size(); ++i)
         numbers[i] = StatisticOf(tensor, stats[i]);

@@ -144,9 +144,9 @@ absl::StatusOr<StepSummary> SummarizeRecords(Store* store,
   summary.steps = 1;
   summary.incomplete = step.complete() ? 0 : 1;
   for (const v1::CallPhase& call : view.calls) {
-    ForEachNamedTensor(call, [&](CallSection section, absl::string_view,
+    ForEachNamedTensor(call, [&](TensorPlace at, absl::string_view,
                                  const v1::TensorSummary& tensor) {
-      AddToSummary(IsGiven(section), tensor, &summary);
+      AddToSummary(IsGiven(at.section), tensor, &summary);
     });
   }
   return summary;

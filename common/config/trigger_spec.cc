@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/config_reader.h"
+#include "common/detect/course.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -19,6 +20,8 @@ constexpr size_t kMaxNameBytes = 64;
 constexpr uint32_t kMaxFlightSteps = 1000;
 constexpr uint64_t kMaxFlightBytes = uint64_t{4} << 30;
 constexpr int64_t kMaxRaisedSteps = 1000;
+constexpr uint32_t kMaxWindow = 1000;
+constexpr uint32_t kMaxVanishedValues = 1000000;
 constexpr size_t kMaxJsonBytes = 1 << 20;
 
 bool LegalLevel(const std::string& level) {
@@ -82,9 +85,18 @@ class Checker {
           Fault(absl::StrCat(at, ".silence.after_ms"),
                 rule.silence().after_ms(), "at least 100");
         break;
+      case v1::TriggerRule::kMove:
+        CheckMove(absl::StrCat(at, ".move"), rule.move());
+        break;
+      case v1::TriggerRule::kVanished:
+        if (rule.vanished().values() > kMaxVanishedValues)
+          Fault(absl::StrCat(at, ".vanished.values"), rule.vanished().values(),
+                "0 .. 1000000");
+        break;
       case v1::TriggerRule::CONDITION_NOT_SET:
         Fault(absl::StrCat(at, ".condition"), "absent",
-              "one of non_finite, norm_jump, loss, silence, replica");
+              "one of non_finite, norm_jump, loss, silence, replica, move, "
+              "vanished");
         break;
       default:
         break;
@@ -100,8 +112,33 @@ class Checker {
             "0 or more");
   }
 
+  // 0 is a default.
+  void CheckMove(const std::string& at, const v1::Move& move) {
+    if (!v1::Move::Statistic_IsValid(move.statistic()))
+      Fault(absl::StrCat(at, ".statistic"), static_cast<int>(move.statistic()),
+            "a STATISTIC_ name");
+    if (move.window() == 1 || move.window() > kMaxWindow)
+      Fault(absl::StrCat(at, ".window"), move.window(), "2 .. 1000");
+    if (!(move.deviations() >= 0) || std::isinf(move.deviations()))
+      Fault(absl::StrCat(at, ".deviations"), move.deviations(),
+            "a positive number");
+    if (move.factor() != 0 &&
+        (!(move.factor() > 1) || std::isinf(move.factor())))
+      Fault(absl::StrCat(at, ".factor"), move.factor(), "a number above 1");
+  }
+
   ConfigFaults faults_;
 };
+
+void FillMove(v1::Move* move) {
+  const CourseOptions usual;
+  if (move->statistic() == v1::Move::STATISTIC_UNSPECIFIED)
+    move->set_statistic(v1::Move::STATISTIC_NORM);
+  if (move->window() == 0)
+    move->set_window(static_cast<uint32_t>(usual.window));
+  if (move->deviations() == 0) move->set_deviations(usual.deviations);
+  if (move->factor() == 0) move->set_factor(usual.factor);
+}
 
 }  // namespace
 
@@ -122,6 +159,10 @@ v1::TriggerSpec WithDefaults(v1::TriggerSpec spec) {
     if (rule.max_fires() == 0) rule.set_max_fires(10);
     if (rule.has_norm_jump() && rule.norm_jump().warmup() == 0)
       rule.mutable_norm_jump()->set_warmup(5);
+    if (rule.has_move()) FillMove(rule.mutable_move());
+    if (rule.has_vanished() && rule.vanished().values() == 0)
+      rule.mutable_vanished()->set_values(
+          static_cast<uint32_t>(CourseOptions().least));
   }
   return spec;
 }

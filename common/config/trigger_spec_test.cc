@@ -14,7 +14,9 @@ TEST(TriggerSpecTest, ReadsJsonAndFillsDefaults) {
   const auto spec = ParseTriggerSpec(R"({
     "flight": {"steps": 3},
     "rules": [{"name": "nan", "non_finite": {"nan_only": true}},
-              {"name": "jump", "norm_jump": {"factor": 100}, "level": "L1"}],
+              {"name": "jump", "norm_jump": {"factor": 100}, "level": "L1"},
+              {"name": "sharp", "move": {"factor": 9}},
+              {"name": "dead", "vanished": {"from_start": true}}],
     "budget": {"bytes_per_step": 1000000}})");
   ASSERT_TRUE(spec.ok()) << spec.status();
   const v1::TriggerSpec full = WithDefaults(*spec);
@@ -24,6 +26,11 @@ TEST(TriggerSpecTest, ReadsJsonAndFillsDefaults) {
   EXPECT_EQ(full.rules(0).for_steps(), 2);
   EXPECT_EQ(full.rules(1).level(), "L1");
   EXPECT_EQ(full.rules(1).norm_jump().warmup(), 5u);
+  EXPECT_EQ(full.rules(2).move().statistic(), v1::Move::STATISTIC_NORM);
+  EXPECT_EQ(full.rules(2).move().window(), 20u);
+  EXPECT_EQ(full.rules(2).move().deviations(), 8);
+  EXPECT_EQ(full.rules(2).move().factor(), 9);
+  EXPECT_EQ(full.rules(3).vanished().values(), 5u);
   EXPECT_EQ(ParseTriggerSpec(TriggerSpecToJson(full))->SerializeAsString(),
             full.SerializeAsString());
 }
@@ -33,13 +40,20 @@ TEST(TriggerSpecTest, NamesEveryFault) {
     "flight": {"steps": 1001, "level": "L9"},
     "rules": [{"name": "a"}, {"name": "a", "silence": {"after_ms": 1}},
               {"name": "j", "norm_jump": {"factor": 1}},
-              {"name": "l", "loss": {}, "for_steps": -1}],
+              {"name": "l", "loss": {}, "for_steps": -1},
+              {"name": "m", "move": {"statistic": 9, "window": 1,
+                                     "deviations": -1, "factor": 1}},
+              {"name": "w", "move": {"window": 1001, "factor": "Infinity"}},
+              {"name": "v", "vanished": {"values": 1000001}}],
     "budget": {"ms_per_step": -1}})");
   const std::string message(spec.status().message());
   for (const char* word :
        {"flight.steps", "flight.level", "rules[0].condition", "rules[1].name",
         "rules[1].silence.after_ms", "rules[2].norm_jump.factor",
-        "rules[3].loss", "rules[3].for_steps", "budget.ms_per_step"})
+        "rules[3].loss", "rules[3].for_steps", "rules[4].move.statistic",
+        "rules[4].move.window", "rules[4].move.deviations",
+        "rules[4].move.factor", "rules[5].move.window", "rules[5].move.factor",
+        "rules[6].vanished.values", "budget.ms_per_step"})
     EXPECT_THAT(message, HasSubstr(word));
   EXPECT_FALSE(ParseTriggerSpec("{").ok());
   EXPECT_FALSE(ParseTriggerSpec(R"({"unknown": 1})").ok());

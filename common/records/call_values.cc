@@ -111,14 +111,14 @@ void ForEachPlacedTensor(const v1::CallPhase& phase, Visit visit) {
 }
 
 void ForEachNamedTensor(const v1::CallPhase& phase,
-                        absl::FunctionRef<void(CallSection, absl::string_view,
+                        absl::FunctionRef<void(TensorPlace, absl::string_view,
                                                const v1::TensorSummary&)>
                             visit) {
   std::string name;
   WalkPhase(
       phase,
       [&](TensorPlace place, const v1::TensorSummary& tensor) {
-        visit(place.section, name, tensor);
+        visit(place, name, tensor);
       },
       &name);
 }

@@ -41,7 +41,7 @@ void ForEachPlacedTensor(
 // gradient the parameter's name, of a debug value what is below it. The name
 // lives as long as the call of `visit`.
 void ForEachNamedTensor(const v1::CallPhase& phase,
-                        absl::FunctionRef<void(CallSection, absl::string_view,
+                        absl::FunctionRef<void(TensorPlace, absl::string_view,
                                                const v1::TensorSummary&)>
                             visit);
 

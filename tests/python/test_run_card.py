@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import harness
+from rankprobe import _harmless
 from rankprobe.pytorch import _run_card
 
 CLI = harness.BIN / "rankprobe"
@@ -156,10 +157,10 @@ def test_a_pack_of_msprobe_is_read_by_the_same_lists() -> None:
     def words(name: str) -> list[str]:
         return re.findall(r'"(.*?)"', re.search(rf"> {name} = {{(.*?)}};", source, re.DOTALL).group(1))
 
-    prefixes, names = re.fullmatch(r"\(([A-Z|]+)\)_\[A-Z0-9_\]\+\|([A-Z_|]+)", _run_card._ENVIRONMENT.pattern).groups()
+    prefixes, names = re.fullmatch(r"\(([A-Z|]+)\)_\[A-Z0-9_\]\+\|([A-Z_|]+)", _harmless.ENVIRONMENT.pattern).groups()
     assert words("kHarmless") == [f"{prefix}_" for prefix in prefixes.split("|")]
     assert words("kHarmlessNames") == names.split("|")
-    assert words("kSecret") == _run_card._SECRET.pattern.split("|")
+    assert words("kSecret") == _harmless.SECRET.pattern.split("|")
 
 
 def test_off_by_the_environment(tmp_path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -80,3 +81,17 @@ def test_csv_of_nothing_is_refused(tmp_path) -> None:
         done = subprocess.run([sys.executable, "-m", "rankprobe.monitor_csv", *words], capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.returncode == 2 and fault in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_parameters_behind_the_step_are_there_whatever_pytorch_is(tmp_path) -> None:
+    """PyTorch below 2.0 has no hooks of optimizers: what is around its step is to lie inside of what ends ours."""
+    script = ("import sys, torch; from rankprobe.pytorch import TrainerMon\n"
+              "net = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+              "TrainerMon(sys.argv[1], params_have_main_grad=False).set_monitor(net, optimizer)\n"
+              "for _ in range(2):\n    net(torch.ones(1, 2)).sum().backward(); optimizer.step()\n")
+    config = _config(tmp_path, param_distribution=True, ops=["norm"])
+    done = subprocess.run([sys.executable, "-c", script, config], capture_output=True, text=True, timeout=120, cwd=tmp_path,
+                          env={**os.environ, "MONITOR_OUTPUT_DIR": str(tmp_path / "out")})
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.glob("out/*/*.csv")} == {
+        f"param_{which}_{step}-{step}.csv" for which in ("origin", "updated") for step in (0, 1)}

@@ -90,8 +90,8 @@ class Communication:
             return None
         return {op: _of_list(op, [float(self._number(op, tensor)) for tensor in tensors], tensors) for op in self._ops}
 
-    def rows(self, data: dict, stacks: dict, step: int) -> list[list]:
-        """data: of dump.json; stacks: of stack.json, empty where no lines were given."""
+    def _functions(self, data: dict, stacks: dict) -> dict[str, dict[str, list[dict[str, float]]]]:
+        """Of each function and place of its arguments ("pre_0", "post_1") the numbers of each call."""
         functions: dict[str, dict[str, list[dict[str, float]]]] = {}
         nothing = {op: math.nan for op in self._ops}
         for function, content in self._calls(data, stacks):
@@ -105,8 +105,18 @@ class Communication:
             for side, wanted in (("pre", self._before), ("post", True)):
                 for index, pair in enumerate(pairs if wanted else ()):
                     tags.setdefault(f"{side}_{index}", []).append(pair[side == "post"] or nothing)
+        return functions
+
+    def numbers(self, data: dict, stacks: dict) -> Iterator[tuple[str, str, dict[str, float]]]:
+        """Of each function and place of its arguments what its calls of the step have together."""
+        for function, tags in self._functions(data, stacks).items():
+            for tag, calls in tags.items():
+                yield function, tag, {op: _of_calls(op, [call[op] for call in calls]) for op in self._ops}
+
+    def rows(self, data: dict, stacks: dict, step: int) -> list[list]:
+        """data: of dump.json; stacks: of stack.json, empty where no lines were given."""
         found = []
-        for function, tags in functions.items():
+        for function, tags in self._functions(data, stacks).items():
             cells: list[Any] = [cell for calls in tags.values() for cell in (
                 *(self._cell(op, [call[op] for call in calls]) for op in self._ops), "nan", "nan")]  # no shape, no dtype
             if cells:

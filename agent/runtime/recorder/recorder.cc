@@ -402,16 +402,11 @@ void Recorder::Resolve(const DeferredResults& results) {
 void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
                         const BuildFn& build, ReferenceComparer::Phase phase) {
   AddTrace();
-  const bool watched = watcher_ != nullptr && watcher_->active();
-  const bool timed = watched && watcher_->timed();
-  const int64_t began_ns = timed ? clock_->MonotonicNanos() : 0;
-  const uint64_t payload_bytes = tensors_.payload_bytes();
-  if (watched) tensors_.SetDegraded(watcher_->evidence_level());
+  const WatchedPhase watched = BeginWatched();
   v1::CallPhase* call = AddRecord()->mutable_call();
   call->set_entry(entry);
   call->set_kind(kind);
   CallBuilder builder(&tensors_, plan_.get(), filter_->WantsPayload(entry));
-  const size_t deferred = tensors_.deferred();
   if (reference_.active()) {
     tensors_.BeginReference(
         reference_.Begin(phase, entry, tensors_.held_bytes()));
@@ -423,16 +418,7 @@ void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
     build(builder, call);
   }
   ++counts_.call_phases;
-  if (watched) {
-    if (tensors_.deferred() > deferred) {
-      deferred_phases_.push_back(call);
-    } else {
-      watcher_->OnPhase(*call);
-    }
-    watcher_->AddCost(
-        tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(),
-        timed ? clock_->MonotonicNanos() - began_ns : 0);
-  }
+  EndWatched(watched, call);
   SubmitIfDue();
 }
 

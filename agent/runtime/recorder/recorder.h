@@ -260,6 +260,14 @@ class Recorder {
     int64_t number = 0;
   };
 
+  struct WatchedPhase {
+    bool watched = false;
+    bool timed = false;
+    int64_t began_ns = 0;
+    uint64_t payload_bytes = 0;
+    size_t deferred = 0;
+  };
+
   bool Forked() const { return fork_guard_.InChild(); }
   void AdoptPlan(const ActivePlan& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -272,6 +280,10 @@ class Recorder {
   void AddPhase(
       const std::string& entry, v1::CallKind kind, const BuildFn& build,
       ReferenceComparer::Phase phase = ReferenceComparer::Phase::kOther)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Around what fills a phase: its cost, and triggers that look at it.
+  WatchedPhase BeginWatched() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWatched(const WatchedPhase& phase, const v1::CallPhase* call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginReference(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As many differences from the reference as were wanted: the step ends here.

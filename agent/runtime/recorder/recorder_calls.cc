@@ -294,7 +294,10 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
   if (Forked() || session_ == nullptr) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   const int64_t step = init_step_ + loop_;
-  if (!step_begun_) AdoptPlan(session_->BeginStep(step));
+  if (!step_begun_) {
+    AdoptPlan(session_->BeginStep(step));
+    if (watcher_ != nullptr) watcher_->BeginStep(step);
+  }
   if (!plan_enabled_ || !(plan_->RecordsSaved() || plan_->Monitors()) ||
       !plan_->RecordsValues() || !plan_->WantsStep(step) ||
       !plan_->WantsRank(rank_)) {
@@ -304,12 +307,14 @@ std::optional<Recorder::SavedValue> Recorder::SaveValue(
   const int64_t number = call_numbers_[absl::StrCat(name, ".debug")]++;
   const auto add = [&](const std::string& entry, const BuildValueFn& fill) {
     mutex_.AssertHeld();
+    const WatchedPhase watched = BeginWatched();
     v1::CallPhase* call = AddRecord()->mutable_call();
     call->set_entry(entry);
     call->set_kind(v1::CALL_KIND_DEBUG);
     CallBuilder builder(&tensors_, plan_.get(), plan_->KeepsAllTensors());
     fill(builder, call->mutable_debug());
     ++counts_.call_phases;
+    EndWatched(watched, call);
   };
   add(absl::StrCat(name, ".", number, ".debug"), build);
   SavedValue saved;
@@ -327,6 +332,7 @@ void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
   if (value.gradient_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (value.step_generation != generation_ || !step_begun_) return;
+  const WatchedPhase watched = BeginWatched();
   v1::CallPhase* call = AddRecord()->mutable_call();
   call->set_entry(value.gradient_entry);
   call->set_kind(v1::CALL_KIND_DEBUG);
@@ -334,6 +340,7 @@ void Recorder::SaveGradient(const SavedValue& value, absl::string_view path,
   CallBuilder builder(&tensors_, plan_.get(), plan_->KeepsAllTensors());
   build(builder, call->mutable_debug());
   ++counts_.call_phases;
+  EndWatched(watched, call);
   SubmitIfDue();
 }
 

@@ -8,6 +8,30 @@
 
 namespace rankprobe {
 
+Recorder::WatchedPhase Recorder::BeginWatched() {
+  WatchedPhase phase;
+  phase.watched = watcher_ != nullptr && watcher_->active();
+  phase.timed = phase.watched && watcher_->timed();
+  if (phase.timed) phase.began_ns = clock_->MonotonicNanos();
+  phase.payload_bytes = tensors_.payload_bytes();
+  phase.deferred = tensors_.deferred();
+  if (phase.watched) tensors_.SetDegraded(watcher_->evidence_level());
+  return phase;
+}
+
+void Recorder::EndWatched(const WatchedPhase& phase,
+                          const v1::CallPhase* call) {
+  if (!phase.watched) return;
+  if (tensors_.deferred() > phase.deferred) {
+    deferred_phases_.push_back(call);
+  } else {
+    watcher_->OnPhase(*call);
+  }
+  watcher_->AddCost(
+      tensors_.payload_bytes() - phase.payload_bytes + call->ByteSizeLong(),
+      phase.timed ? clock_->MonotonicNanos() - phase.began_ns : 0);
+}
+
 bool Recorder::WantsLoss() const {
   return !Forked() && watcher_ != nullptr && watcher_->active();
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -59,20 +59,29 @@ std::optional<std::string> NonFinite(const v1::TensorStats& stats,
 
 void TriggerEngine::Configure(const v1::TriggerSpec& spec) {
   std::vector<Rule> rules;
-  watches_tensors_ = watches_norms_ = false;
+  watches_tensors_ = watches_norms_ = watches_courses_ = false;
+  notice_given_ = false;
   for (const v1::TriggerRule& rule : spec.rules()) {
     Rule next;
     next.rule = rule;
     // A rule that stays keeps its rest.
-    for (const Rule& old : rules_) {
+    for (Rule& old : rules_) {
       if (old.rule.name() != rule.name()) continue;
       next.rests_until_ns = old.rests_until_ns;
       next.fires = old.fires;
+      if (old.courses != nullptr && old.courses->IsFor(rule))
+        next.courses = std::move(old.courses);
     }
     watches_norms_ = watches_norms_ || rule.has_norm_jump();
-    watches_tensors_ =
-        watches_tensors_ || rule.has_norm_jump() || rule.has_non_finite();
+    watches_courses_ = watches_courses_ || CourseWatch::Looks(rule);
     rules.push_back(std::move(next));
+  }
+  for (Rule& old : rules_) old.courses = nullptr;  // gives its memory back
+  for (Rule& rule : rules) {
+    watches_tensors_ = watches_tensors_ || watches_norms_ || watches_courses_ ||
+                       rule.rule.has_non_finite();
+    if (rule.courses == nullptr && CourseWatch::Looks(rule.rule))
+      rule.courses = std::make_unique<CourseWatch>(rule.rule, &course_memory_);
   }
   rules_ = std::move(rules);
   if (!watches_norms_) norms_.clear();
@@ -105,56 +114,96 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
   // where it is computed with.
   if (!watches_tensors_ || MovesValuesOnly(phase.entry())) return all;
   const UnwrittenPlaces unwritten = UnwrittenPlacesOf(phase.entry());
-  int place = 0;
-  ForEachPlacedTensor(phase, [&](TensorPlace at,
-                                 const v1::TensorSummary& tensor) {
+  int number = 0;
+  const auto look = [&](TensorPlace at, absl::string_view value,
+                        const v1::TensorSummary& tensor) {
     if (!tensor.has_stats()) return;
-    const v1::TensorStats& stats = tensor.stats();
-    const char* const section = SectionName(at.section);
-    ++place;
+    ++number;
     if (IsUnwritten(unwritten, phase, at, tensor)) return;
-    History* history = nullptr;
-    double norm = 0;
-    if (watches_norms_ && stats.has_norm_f() && std::isfinite(stats.norm_f())) {
-      norm = stats.norm_f();
-      const std::string key =
-          absl::StrCat(phase.entry(), " ", section, " ", place);
-      const auto it = norms_.find(key);
-      if (it != norms_.end()) {
-        history = &it->second;
-      } else if (norms_.size() < kMaxHistories) {
-        history = &norms_[key];
-      }
+    LookAtTensor(step, phase, at, number, tensor.stats(), &all);
+    if (watches_courses_) {
+      LookAtCourses(step, phase.entry(),
+                    phase.debug_path().empty() ? value : phase.debug_path(),
+                    tensor.stats(), &all);
     }
-    for (Rule& rule : rules_) {
-      if (!absl::StrContains(phase.entry(), rule.rule.entry_contains()))
-        continue;
-      std::string detail;
-      if (rule.rule.has_non_finite()) {
-        const auto found = NonFinite(stats, rule.rule.non_finite().nan_only());
-        if (!found.has_value() || Resting(rule)) continue;
-        detail = absl::StrCat(section, " ", at.index, ": ", *found);
-      } else if (rule.rule.has_norm_jump() && history != nullptr &&
-                 history->count >= rule.rule.norm_jump().warmup() &&
-                 norm > rule.rule.norm_jump().factor() * history->mean &&
-                 history->mean > 0) {
-        if (Resting(rule)) continue;
-        detail = absl::StrCat(section, " ", at.index, ": Norm ", norm, ", ",
-                              norm / history->mean, " times its mean of ",
-                              history->mean);
-      } else {
-        continue;
-      }
-      all.push_back(Fire(&rule, step, phase.entry(), detail));
-    }
-    if (history != nullptr) {
-      history->mean = history->count == 0
-                          ? norm
-                          : history->mean + kNewest * (norm - history->mean);
-      ++history->count;
-    }
-  });
+  };
+  if (watches_courses_) {
+    ForEachNamedTensor(phase, look);
+  } else {
+    ForEachPlacedTensor(
+        phase, [&look](TensorPlace at, const v1::TensorSummary& tensor) {
+          look(at, "", tensor);
+        });
+  }
   return all;
+}
+
+void TriggerEngine::LookAtTensor(int64_t step, const v1::CallPhase& phase,
+                                 TensorPlace at, int number,
+                                 const v1::TensorStats& stats,
+                                 std::vector<v1::TriggerFired>* all) {
+  const char* const section = SectionName(at.section);
+  History* history = nullptr;
+  double norm = 0;
+  if (watches_norms_ && stats.has_norm_f() && std::isfinite(stats.norm_f())) {
+    norm = stats.norm_f();
+    const std::string key =
+        absl::StrCat(phase.entry(), " ", section, " ", number);
+    const auto it = norms_.find(key);
+    if (it != norms_.end()) {
+      history = &it->second;
+    } else if (norms_.size() < kMaxHistories) {
+      history = &norms_[key];
+    }
+  }
+  for (Rule& rule : rules_) {
+    if (!absl::StrContains(phase.entry(), rule.rule.entry_contains())) continue;
+    std::string detail;
+    if (rule.rule.has_non_finite()) {
+      const auto found = NonFinite(stats, rule.rule.non_finite().nan_only());
+      if (!found.has_value() || Resting(rule)) continue;
+      detail = absl::StrCat(section, " ", at.index, ": ", *found);
+    } else if (rule.rule.has_norm_jump() && history != nullptr &&
+               history->count >= rule.rule.norm_jump().warmup() &&
+               norm > rule.rule.norm_jump().factor() * history->mean &&
+               history->mean > 0) {
+      if (Resting(rule)) continue;
+      detail = absl::StrCat(section, " ", at.index, ": Norm ", norm, ", ",
+                            norm / history->mean, " times its mean of ",
+                            history->mean);
+    } else {
+      continue;
+    }
+    all->push_back(Fire(&rule, step, phase.entry(), detail));
+  }
+  if (history != nullptr) {
+    history->mean = history->count == 0
+                        ? norm
+                        : history->mean + kNewest * (norm - history->mean);
+    ++history->count;
+  }
+}
+
+void TriggerEngine::LookAtCourses(int64_t step, const std::string& entry,
+                                  absl::string_view value,
+                                  const v1::TensorStats& stats,
+                                  std::vector<v1::TriggerFired>* all) {
+  for (Rule& rule : rules_) {
+    if (rule.courses == nullptr) continue;
+    const auto found =
+        rule.courses->Look(step, entry, value, stats, Resting(rule));
+    if (found.has_value()) all->push_back(Fire(&rule, step, entry, *found));
+  }
+}
+
+std::optional<std::string> TriggerEngine::TakeNotice() {
+  if (notice_given_ || course_memory_.left_out() == left_out_before_)
+    return std::nullopt;
+  notice_given_ = true;
+  left_out_before_ = course_memory_.left_out();
+  return "trigger rules `move` and `vanished` have no room for more values: "
+         "those that came last are not looked at (entry_contains, a smaller "
+         "window)";
 }
 
 std::vector<v1::TriggerFired> TriggerEngine::OnLoss(int64_t step, double loss) {

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of a TriggerSpec against what a rank records: which have come true.
 // Cheap when a rule does not ask: non-finite values cost three comparisons a
-// tensor. Not thread-safe: guarded by the TriggerWatcher's lock.
+// tensor; names of values are made only where a rule looks at courses. Not
+// thread-safe: guarded by the TriggerWatcher's lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_
 #define RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "agent/runtime/triggers/course_watch.h"
 #include "common/base/clock.h"
+#include "common/records/call_values.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/triggers.pb.h"
 
@@ -18,7 +23,9 @@ namespace rankprobe {
 
 class TriggerEngine {
  public:
-  explicit TriggerEngine(const Clock* clock) : clock_(clock) {}
+  explicit TriggerEngine(const Clock* clock,
+                         size_t course_bytes = CourseMemory::kDefaultBytes)
+      : clock_(clock), course_memory_(course_bytes) {}
 
   // `spec` has its defaults filled in.
   void Configure(const v1::TriggerSpec& spec);
@@ -28,12 +35,16 @@ class TriggerEngine {
   std::vector<v1::TriggerFired> OnPhase(int64_t step,
                                         const v1::CallPhase& phase);
   std::vector<v1::TriggerFired> OnLoss(int64_t step, double loss);
+  // What the rules cannot do, once for a spec: for a person.
+  std::optional<std::string> TakeNotice();
 
  private:
   struct Rule {
     v1::TriggerRule rule;
     int64_t rests_until_ns = INT64_MIN;
     uint32_t fires = 0;
+    // Of a rule that looks at courses.
+    std::unique_ptr<CourseWatch> courses;
   };
   struct History {
     double mean = 0;
@@ -44,10 +55,22 @@ class TriggerEngine {
   v1::TriggerFired Fire(Rule* rule, int64_t step, const std::string& entry,
                         const std::string& detail);
 
+  // The `number`-th tensor with statistics of its phase.
+  void LookAtTensor(int64_t step, const v1::CallPhase& phase, TensorPlace at,
+                    int number, const v1::TensorStats& stats,
+                    std::vector<v1::TriggerFired>* all);
+  void LookAtCourses(int64_t step, const std::string& entry,
+                     absl::string_view value, const v1::TensorStats& stats,
+                     std::vector<v1::TriggerFired>* all);
+
   const Clock* const clock_;
+  CourseMemory course_memory_;
   std::vector<Rule> rules_;
   bool watches_tensors_ = false;
   bool watches_norms_ = false;
+  bool watches_courses_ = false;
+  bool notice_given_ = false;
+  uint64_t left_out_before_ = 0;
   // Norms by entry and place; bounded.
   absl::flat_hash_map<std::string, History> norms_;
 };

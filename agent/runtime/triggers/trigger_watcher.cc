@@ -127,6 +127,12 @@ void TriggerWatcher::EmitFired(std::vector<v1::TriggerFired> fired) {
 void TriggerWatcher::OnPhase(const v1::CallPhase& phase) {
   absl::MutexLock lock(&mutex_);
   EmitFired(triggers_.OnPhase(step_, phase));
+  if (auto notice = triggers_.TakeNotice(); notice.has_value()) {
+    v1::AgentEvent event;
+    event.mutable_error()->set_step(step_);
+    event.mutable_error()->set_message(*std::move(notice));
+    emit_(std::move(event));
+  }
 }
 
 void TriggerWatcher::OnLoss(double loss) {

@@ -28,6 +28,8 @@ _NAMES = {
     "msprobe.pytorch.reproducibility.random_reproducibility": ("random_save",),
     "msprobe.core": (),
     "msprobe.core.common": (),
+    "msprobe.core.monitor_v2": ("TrainerMonitorV2",),
+    "msprobe.core.monitor_v2.trainer": ("TrainerMonitorV2",),
     "msprobe.core.common.exceptions": ("MsprobeException",),
 }
 _OTHER_NAMES = {"MsprobeException": "RankprobeError"}

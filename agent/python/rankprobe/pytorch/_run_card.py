@@ -26,6 +26,7 @@ import torch
 import torch.utils._python_dispatch
 
 from rankprobe import _native
+from rankprobe._harmless import SECRET, environment
 from rankprobe.pytorch._modules import is_compiled, uncompiled_path
 
 Fact = tuple[str, str, str]
@@ -44,11 +45,6 @@ _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _early_modes = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", lambda: 0)
 _AS_IT_IS = contextlib.nullcontext()
 
-_ENVIRONMENT = re.compile(
-    r"(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GLOO|HCCL|ASCEND|HIP|ROCM|XLA|"
-    r"FSDP|MEGATRON|DEEPSPEED|TRITON|VLLM)_[A-Z0-9_]+|PYTHONHASHSEED|WORLD_SIZE|LOCAL_WORLD_SIZE|TZ|"
-    r"ATEN_CPU_CAPABILITY|TOKENIZERS_PARALLELISM")
-_SECRET = re.compile(r"token|key|secret|passw|cred|auth|cookie|session|login|signature|bearer", re.IGNORECASE)
 # Options whose values say how the training is done, whatever they are.
 _OPTION = re.compile(
     r"(.*[-_.])?(seed|lr|learning[-_]rate|batch[-_]size|epochs?|steps?|optimizer|optim|scheduler|dtype|precision|"
@@ -130,15 +126,9 @@ def packages() -> Iterator[tuple[str, str]]:
             yield folder.group(1).replace("_", "-").lower(), folder.group(2)
 
 
-def environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, value in variables.items():
-        if _ENVIRONMENT.fullmatch(name) and not _SECRET.search(name):
-            yield name, value
-
-
 def _option_value(name: str, value: str) -> str:
     """`value`, where it is known to be harmless; else 16 bits that tell two values apart."""
-    if _SECRET.search(name):
+    if SECRET.search(name):
         return "(not recorded)"
     if _PLAIN.fullmatch(value) or (_OPTION.fullmatch(name) and len(value) <= 64 and "://" not in value):
         return value

@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import atexit
 import datetime
-import functools
 import json
 import os
 import pathlib
 import re
 import tempfile
-import types
 import uuid
 from typing import Any, Optional
-
-import torch
 
 from rankprobe import monitor_csv
 from rankprobe.pytorch._errors import InvalidParameterError
 from rankprobe.pytorch._process import environment_rank, warn
+from rankprobe.pytorch._step_ends import StepEnds
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 _DISTRIBUTIONS = {"xy_distribution": ("activations", "activation_gradients"), "wg_distribution": ("weight_gradients",),
@@ -133,6 +130,7 @@ class TrainerMon:
         self._root = pathlib.Path(os.environ.get("MONITOR_OUTPUT_DIR", "./monitor_output")).absolute()
         self._debugger: Optional[PrecisionDebugger] = None
         self._micro_batches = 1
+        self._model: Any = None
 
     def monitor_gnorm_with_ad(self, model: Any, optimizer: Any = None, grad_acc_steps: int = 1, tp_group: Any = None,
                               dp_group: Any = None, start_iteration: int = 0) -> None:
@@ -166,23 +164,16 @@ class TrainerMon:
         if start_iteration:
             PrecisionDebugger.set_init_step(start_iteration)
         model = model[0] if isinstance(model, (list, tuple)) and len(model) == 1 else model
-        self._watch_step(model, optimizer)
+        self._model = model
         atexit.register(self._write_csv, dump, self._root / name)
         PrecisionDebugger.start(model=model)
+        StepEnds(optimizer, self._end_step)
 
-    def _watch_step(self, model: Any, optimizer: Any) -> None:
-        step = optimizer.step
-
-        @functools.wraps(step)
-        def rankprobe_step(_: Any, *args: Any, **kwargs: Any) -> Any:
-            result = step(*args, **kwargs)
-            if PrecisionDebugger._instance is self._debugger:
-                PrecisionDebugger.stop()
-                PrecisionDebugger.step()
-                PrecisionDebugger.start(model=model)
-            return result
-
-        optimizer.step = types.MethodType(rankprobe_step, optimizer)
+    def _end_step(self) -> None:
+        if PrecisionDebugger._instance is self._debugger:
+            PrecisionDebugger.stop()
+            PrecisionDebugger.step()
+            PrecisionDebugger.start(model=self._model)
 
     def _write_csv(self, dump: pathlib.Path, out: pathlib.Path) -> None:
         """What the private collector has written of this process; with another collector there is nothing here."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The csv files of msprobe's second training monitor (`monitors` in its config), from exported steps of task monitor:
+rank_{rank}/{monitor}_step{first}-{last}.csv, a row a tensor.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import pathlib
+import re
+from typing import Any, Iterable, Iterator, Optional, Sequence
+
+from rankprobe._communication_csv import Communication, is_tensor
+from rankprobe.monitor_csv import statistic
+
+OPS = ("min", "max", "mean", "norm", "nans")
+_CALL = re.compile(r"Module\.(.+)\.([^.]+)\.(forward|backward)\.(\d+)")
+_GRADIENTS = re.compile(r"Module\.(.+)\.([^.]+)\.parameters_grad\.(\d+)")
+_OF_PARAMETER = re.compile(r"(Parameter|Update|State)\.(.+)\.0\.debug")
+# Of a model that is not a list of chunks.
+_NO_STAGE = -1
+
+
+def _number(op: str, tensor: dict) -> float:
+    return float(statistic(op, tensor))
+
+
+class Rows:
+    """The rows of one rank's steps, for each of `monitors` (as read_config gives them).
+
+    chunks: the model is a list: names begin with the number of the chunk, and ':'.
+    """
+
+    def __init__(self, monitors: dict[str, dict], chunks: bool, rank: int) -> None:
+        self._monitors, self._chunks, self._rank = monitors, chunks, rank
+        self._communication: dict[str, Communication] = {}
+        for slug, told in monitors.items():
+            if told["kind"] == "cc":
+                self._communication[slug] = Communication(told["ops"], statistic, told["cc_pre_hook"], told["cc_codeline"])
+
+    def of(self, slug: str, step: int, modules: dict, others: dict, stacks: dict) -> list[dict]:
+        """modules, others, stacks: the data of dump.json and debug.json, and stack.json."""
+        told = self._monitors[slug]
+        if told["kind"] == "cc":
+            return [{"step": step, "module_name": f"{function}/rank{self._rank}/{place}", "scope": "comm",
+                     **numbers}
+                    for function, place, numbers in self._communication[slug].numbers(modules, stacks)]
+        found = {"module": self._of_modules, "weight_grad": self._of_gradients, "optimizer": self._of_states,
+                 "param": self._of_parameters}[told["kind"]](told, modules, others)
+        rows = []
+        for name, suffix, scope, micro, tensor in found:
+            stage, full = self._named(name)
+            rows.append({"vpp_stage": stage, "step": step, "module_name": full + suffix, "scope": scope,
+                         **({} if micro is None else {"micro_step": micro}), **{op: _number(op, tensor) for op in told["ops"]}})
+        return rows
+
+    def _named(self, path: str) -> tuple[int, str]:
+        chunk, _, rest = path.partition(".")
+        return (int(chunk), f"{chunk}:{rest}") if self._chunks and chunk.isdigit() else (_NO_STAGE, path)
+
+    def _of_modules(self, told: dict, modules: dict, _: dict) -> Iterator[tuple]:
+        for entry, content in modules.items():
+            call = _CALL.fullmatch(entry)
+            if call is None or (told["targets"] and not any(part in self._named(call[1])[1] for part in told["targets"])):
+                continue
+            if call[3] == "forward":
+                sides = {"input": [*content.get("input_args", []), *content.get("input_kwargs", {}).values()],
+                         "output": content.get("output", [])}
+            else:  # gradients of what a module was given are what its backward made
+                sides = {"grad_input": content.get("output") or [], "grad_output": content.get("input") or []}
+            for side, values in sides.items():
+                for index, tensor in enumerate(value for value in values if is_tensor(value)):
+                    yield call[1], f".{side}.{index}", call[3], None, tensor
+
+    def _of_gradients(self, told: dict, modules: dict, others: dict) -> Iterator[tuple]:
+        micro_batches = told["grad_acc_steps"]
+        for entry, content in modules.items():
+            gradients = _GRADIENTS.fullmatch(entry)
+            if gradients is None:
+                continue
+            number = int(gradients[3]) % micro_batches + 1
+            if number < micro_batches and not told["monitor_mbs_grad"]:
+                continue
+            for name, tensors in content.items():
+                if is_tensor(tensors[0]):
+                    yield f"{gradients[1]}.{name}", "", "unreduced", number, tensors[0]
+        for name, content in _of_kind("Parameter", others):
+            if is_tensor(content.get("grad")):
+                yield name, "", "reduced", micro_batches, content["grad"]
+
+    @staticmethod
+    def _of_states(_: dict, __: dict, others: dict) -> Iterator[tuple]:
+        for key in ("exp_avg", "exp_avg_sq"):
+            for name, content in _of_kind("State", others):
+                if is_tensor(content.get(key)):
+                    yield name, f".{key}", key, None, content[key]
+
+    @staticmethod
+    def _of_parameters(_: dict, __: dict, others: dict) -> Iterator[tuple]:
+        for kind, scope in (("Parameter", "param_origin"), ("Update", "param_updated")):
+            for name, content in _of_kind(kind, others):
+                if is_tensor(content.get("param")) and math.prod(content["param"]["shape"]):
+                    yield name, "", scope, None, content["param"]
+
+
+def _of_kind(kind: str, others: dict) -> Iterator[tuple[str, dict]]:
+    for entry, content in others.items():
+        of = _OF_PARAMETER.fullmatch(entry)
+        if of is not None and of[1] == kind:
+            yield of[2], content
+
+
+def header(kind: str, ops: Sequence[str]) -> list[str]:
+    return ["vpp_stage", "step", "module_name", "scope", *(["micro_step"] if kind == "weight_grad" else []), *ops]
+
+
+def write(folder: pathlib.Path, slug: str, kind: str, ops: Sequence[str], rows: Iterable[dict], step: int, start: int,
+          steps_per_file: int) -> Optional[pathlib.Path]:
+    """Appends the rows of a step to its file; None where there are none."""
+    rows = list(rows)
+    if not rows:
+        return None
+    first = start + (step - start) // steps_per_file * steps_per_file
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{_file_name(slug)}_step{first}-{first + steps_per_file - 1}.csv"
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=header(kind, ops))
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _file_name(slug: Any) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", slug.replace("..", "_")).strip("._") or "monitor"
+
+
+__all__ = ["OPS", "Rows", "header", "write"]

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pack of msprobe's config_check, of what is known without the program: `rankprobe config_check -d`.
+
+    python -m rankprobe.config_pack [FILE ..] -o PACK.zip
+
+FILE: scripts that start the training (.sh) and files of settings (.yaml). The pack has
+the packages of this Python, of its environment what is known to be harmless, and the
+settings. Exit status 2: bad usage, or a file that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import zipfile
+from typing import Any, Iterator, Sequence
+
+from rankprobe._harmless import SECRET, environment
+
+_MAX_BYTES = 10 << 20
+_LAUNCH = re.compile(r"(?:msrun|torchrun|python\d? -m torch\.distributed\.launch)\s[^|]*")
+_BLOCK = re.compile(r'([A-Za-z0-9_]{1,20}_ARGS)="(.*?)"', re.DOTALL)
+# A flag, and what stands behind it, which is no flag.
+_FLAG = re.compile(r"--([\w-]+)(?:\s+(?!--)([^\s\\]+))?")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+
+
+class PackError(ValueError):
+    """What a pack cannot be made of."""
+
+
+def of_script(text: str) -> dict[str, Any]:
+    """Options of the first launch (torchrun, msrun, torch.distributed.launch) of a shell script; one without a value is true."""
+    lines = [line.split("#")[0].rstrip() for line in text.splitlines() if not line.lstrip().startswith("#")]
+    script = "\n".join(line for line in lines if line) + "\n"
+    launch = _LAUNCH.search(script)
+    if launch is None:
+        return {}
+    command = launch.group()
+    for name, content in _BLOCK.findall(script):
+        command = command.replace(f"${name}", content.replace("\n", " "))
+    options: dict[str, Any] = {}
+    for name, value in _FLAG.findall(command):
+        variable = _VARIABLE.match(value)
+        if variable is not None:
+            assigned = re.findall(rf"{variable[1]}=\s*(.+)", script)
+            value = assigned[-1] if assigned else value
+        options[name] = value or True
+    return options
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _leaves(below, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and not all(isinstance(one, (int, float, str, bool, list)) for one in value):
+        for index, below in enumerate(value):
+            yield from _leaves(below, f"{name}.{index}" if name else str(index))
+    elif isinstance(value, (int, float, str, bool, list)):
+        yield name, value
+
+
+def of_yaml(text: str) -> dict[str, Any]:
+    """Each leaf by its path."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise PackError("PyYAML is needed for .yaml files: pip install pyyaml") from error
+    try:
+        return dict(_leaves(yaml.safe_load(text), ""))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PackError(f"no YAML: {' '.join(str(error).split())}") from error
+
+
+_READERS = {".sh": of_script, ".yaml": of_yaml}
+
+
+def settings_of(files: Sequence[str]) -> dict[str, Any]:
+    """Of all files; a name that two of them have otherwise has both values."""
+    settings: dict[str, Any] = {}
+    for file in files:
+        path = pathlib.Path(file)
+        reader = _READERS.get(path.suffix)
+        if reader is None:
+            raise PackError(f"{file}: a script (.sh) or settings (.yaml) are expected")
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise PackError(f"{file}: more than {_MAX_BYTES} bytes")
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PackError(f"{file}: {error}") from error
+        try:
+            found = reader(text)
+        except PackError as error:
+            raise PackError(f"{file}: {error}") from error
+        for name, value in found.items():
+            if name in settings and settings[name] != value:
+                value = {"description": "duplicate_value", "values": [settings[name], value]}
+            settings[name] = value
+    return {name: "(not recorded)" if SECRET.search(name) else value for name, value in settings.items()}
+
+
+def members_of(files: Sequence[str]) -> dict[str, str]:
+    """The members of a pack by name."""
+    settings = settings_of(files)
+    packages = "".join(f"{found.metadata.get('Name')}={found.version}\n" for found in importlib.metadata.distributions() if found.metadata)
+    return {"pip": packages, "env": json.dumps(dict(environment(os.environ)), indent=4),
+            **({"hyperparameters/hyperparameters_static.json": json.dumps(settings, indent=4, default=str)} if settings else {})}
+
+
+def write(members: dict[str, str], out: pathlib.Path) -> None:
+    """Whole or not at all. Raises FileExistsError: there is one."""
+    handle, name = tempfile.mkstemp(dir=out.parent, prefix=".rankprobe-", suffix=".zip")
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as pack:
+            for member, content in members.items():
+                pack.writestr(member, content)
+        os.link(name, out)
+    finally:
+        os.unlink(name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="rankprobe config_check -d", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("-o", "--output", default="./config_check_pack.zip")
+    arguments = parser.parse_args(argv)
+    out = pathlib.Path(arguments.output)
+    try:
+        if out.suffix != ".zip":
+            raise PackError(f"{out}: the name of a pack ends in .zip")
+        members = members_of(arguments.files)
+        write(members, out)
+    except (PackError, OSError) as error:
+        print(f"rankprobe: {error}", file=sys.stderr)
+        return 2
+    if arguments.files and len(members) < 3:
+        print("rankprobe: the files start no training with options (torchrun, msrun, torch.distributed.launch) and have no settings",
+              file=sys.stderr)
+    print(f"{out}: {', '.join(sorted(members))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

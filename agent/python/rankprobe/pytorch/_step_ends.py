@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step that ends with optimizer.step(), for TrainerMon and TrainerMonitorV2."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any, Callable
+
+
+class StepEnds:
+    """Has `ended()` called behind each step() of one optimizer, until remove().
+
+    Around `ended()` the optimizer is without it: what ended() puts around step() itself
+    (PyTorch below 2.0 has no hooks of optimizers) comes to lie inside, as it did before.
+    """
+
+    def __init__(self, optimizer: Any, ended: Callable[[], None]) -> None:
+        self._optimizer, self._ended = optimizer, ended
+        self._own: Any = None
+        self._method: Any = None
+        self._install()
+
+    def _install(self) -> None:
+        self._own, step = vars(self._optimizer).get("step"), self._optimizer.step
+
+        @functools.wraps(step)
+        def rankprobe_step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            result = step(*args, **kwargs)
+            removed = self.remove()
+            self._ended()
+            if removed:
+                self._install()
+            return result
+
+        self._method = self._optimizer.step = types.MethodType(rankprobe_step, self._optimizer)
+
+    def remove(self) -> bool:
+        """False: it stays, a scheduler has wrapped it in its turn; or it is gone already."""
+        if self._method is None or vars(self._optimizer).get("step") is not self._method:
+            return False
+        if self._own is None:
+            del self._optimizer.step
+        else:
+            self._optimizer.step = self._own
+        self._method = None
+        return True
+
+
+__all__ = ["StepEnds"]

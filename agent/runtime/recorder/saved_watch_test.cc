@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Triggers and budgets look at values that are saved (level debug, task
+// monitor), as at those of calls.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "agent/runtime/recorder/recorder.h"
+#include "agent/runtime/testing/fake_session.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::FakeSession;
+using testing::Received;
+using ::testing::SizeIs;
+
+class WatchedSession : public FakeSession {
+ public:
+  WatchedSession(Received* received, TriggerWatcher* watcher)
+      : FakeSession(received), watcher_(watcher) {}
+  TriggerWatcher* watcher() override { return watcher_; }
+
+ private:
+  TriggerWatcher* const watcher_;
+};
+
+class SavedWatchTest : public ::testing::Test {
+ protected:
+  SavedWatchTest()
+      : watcher_(&clock_, [this](v1::AgentEvent event) {
+          events_.push_back(std::move(event));
+        }) {
+    RecorderOptions options;
+    options.config_json = R"({"dump_path": "d", "level": "debug"})";
+    options.rank = 0;
+    auto recorder = Recorder::Create(
+        options, std::make_unique<WatchedSession>(&received_, &watcher_),
+        &clock_);
+    EXPECT_TRUE(recorder.ok()) << recorder.status();
+    recorder_ = *std::move(recorder);
+  }
+
+  std::optional<Recorder::SavedValue> Save(float number) {
+    data_ = {number};
+    TensorInfo info;
+    info.view = {data_.data(), v1::DTYPE_FLOAT32, sizes_, strides_};
+    const auto fill = [&](CallBuilder& b, v1::Value* v) { b.Tensor(info, v); };
+    return recorder_->SaveValue("y", fill, [](CallBuilder&, v1::Value*) {});
+  }
+
+  ManualClock clock_;
+  std::vector<v1::AgentEvent> events_;
+  TriggerWatcher watcher_;
+  Received received_;
+  std::unique_ptr<Recorder> recorder_;
+  std::vector<float> data_;
+  const std::vector<int64_t> sizes_ = {1}, strides_ = {1};
+};
+
+TEST_F(SavedWatchTest, ATriggerFindsThem) {
+  v1::TriggerSpec spec;
+  v1::TriggerRule* const rule = spec.add_rules();
+  rule->set_name("nan");
+  rule->mutable_non_finite();
+  rule->set_cool_down_ms(1);
+  watcher_.Configure(spec);
+  Save(1);
+  recorder_->Step();
+  EXPECT_THAT(events_, SizeIs(0));
+  const auto saved = Save(std::numeric_limits<float>::quiet_NaN());
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(events_[0].fired().entry(), "y.0.debug");
+  EXPECT_EQ(events_[0].fired().step(), 1);
+  EXPECT_EQ(events_[0].fired().detail(), "value 0: Max NaN");
+  clock_.Advance(absl::Seconds(1));
+  // Their gradients come later.
+  TensorInfo info;
+  info.view = {data_.data(), v1::DTYPE_FLOAT32, sizes_, strides_};
+  recorder_->SaveGradient(
+      *saved, "", [&](CallBuilder& b, v1::Value* v) { b.Tensor(info, v); });
+  ASSERT_THAT(events_, SizeIs(2));
+  EXPECT_EQ(events_[1].fired().entry(), "y_grad.0.debug");
+  recorder_->Step();
+}
+
+TEST_F(SavedWatchTest, TheyCostTheBudget) {
+  v1::TriggerSpec spec;
+  spec.mutable_budget()->set_bytes_per_step(1);
+  watcher_.Configure(spec);
+  Save(1);
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(events_[0].budget().budget(), "bytes_per_step");
+  EXPECT_EQ(events_[0].budget().degraded(), 2u);
+  recorder_->Step();
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/detect/course.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/match.h"
+
+namespace rankprobe {
+namespace {
+
+// The logarithm of a norm wanders by some percent in a sound run; no move is
+// measured in less.
+constexpr double kLeastDeviation = 0.1;
+// Of normal numbers: what a median of absolute deviations stands for.
+constexpr double kDeviationOfMad = 1.4826;
+// It wanders less than what it is made of.
+constexpr double kLossFactor = 2;
+
+// Windows of the usual size need no memory of the heap.
+using Numbers = absl::InlinedVector<double, 32>;
+
+double Median(Numbers numbers) {
+  const auto middle =
+      numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
+
+bool IsLoss(absl::string_view name) {
+  return absl::StartsWith(name, "Training.") &&
+         absl::StrContains(name, ".debug.loss");
+}
+
+bool IsOfTheSchedule(absl::string_view name) {
+  return absl::StartsWith(name, "Update.") ||
+         (absl::StartsWith(name, "Training.") &&
+          absl::StrContains(name, ".debug.lr"));
+}
+
+}  // namespace
+
+CourseLimits::CourseLimits(const CourseOptions& options, double factor, bool up)
+    : least(options.least),
+      deviations(options.deviations),
+      least_distance(std::log(factor)),
+      only_up(up) {}
+
+CourseLimits::CourseLimits(const CourseOptions& options, absl::string_view name)
+    : CourseLimits(
+          options,
+          IsLoss(name) ? std::min(options.factor, kLossFactor) : options.factor,
+          IsOfTheSchedule(name)) {}
+
+bool HasNoCourse(absl::string_view name) {
+  return absl::EndsWith(name, ".step_seconds");
+}
+
+bool IsStateOfOptimizer(absl::string_view name) {
+  return absl::StartsWith(name, "Parameter.") &&
+         !absl::EndsWith(name, ".grad") && !absl::EndsWith(name, ".param");
+}
+
+bool Course::IsMove(double number, const CourseLimits& limits) const {
+  const size_t count = log_.size();
+  if (count < std::max<size_t>(limits.least, 2)) return false;
+  const auto half = static_cast<std::ptrdiff_t>(count / 2);
+  const double slope = (Median(Numbers(log_.end() - half, log_.end())) -
+                        Median(Numbers(log_.begin(), log_.begin() + half))) /
+                       static_cast<double>(count - static_cast<size_t>(half));
+  Numbers level;
+  for (size_t i = 0; i < count; ++i)
+    level.push_back(log_[i] + slope * static_cast<double>(count - i));
+  const double now = Log(number);
+  // Nearly all are near all of the level, and then near its middle.
+  const auto [low, high] = std::minmax_element(level.begin(), level.end());
+  if (now - *low <= limits.least_distance &&
+      (limits.only_up || *high - now <= limits.least_distance))
+    return false;
+  const double middle = Median(level);
+  for (double& past : level) past = std::fabs(past - middle);
+  const double deviation =
+      std::max(kDeviationOfMad * Median(std::move(level)), kLeastDeviation);
+  const double off_by = now - middle;
+  const double distance = limits.only_up ? off_by : std::fabs(off_by);
+  return distance > limits.deviations * deviation &&
+         distance > limits.least_distance;
+}
+
+double Course::Usual() const {
+  return log_.empty() ? 0 : std::exp(Median(Numbers(log_.begin(), log_.end())));
+}
+
+void Course::Add(double number, size_t window) {
+  log_.push_back(Log(number));
+  if (log_.size() > window) log_.erase(log_.begin());
+}
+
+double Course::Log(double number) {
+  return std::log(
+      std::max(std::fabs(number), std::numeric_limits<double>::min()));
+}
+
+}  // namespace rankprobe
