@@ -55,6 +55,8 @@ build() {
     if [ ! -f "$RANKPROBE_BUILD_DIR/build.ninja" ]; then
       cmake --preset "$RANKPROBE_PRESET" "${RANKPROBE_CMAKE_ARGS[@]}"
     fi
+    # A header that a package has brought anew may have an older date than what was made of it: clang refuses that.
+    [ ! -e /var/lib/dpkg/status ] || find "$RANKPROBE_BUILD_DIR" -name '*.pch' ! -newer /var/lib/dpkg/status -delete
     if [ $# -gt 0 ]; then
       cmake --build "$RANKPROBE_BUILD_DIR" -j "$jobs" --target "$@"
     else
