@@ -175,17 +175,20 @@ bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
     // The agent's own plan, in force until it has heard of the run's.
     return true;
   }
+  if (IsForeign(identity, epoch)) return true;
   if (it == runs_.end()) return false;
   const std::shared_ptr<const CompiledPlan> plan =
       it->second.plans.ByEpoch(epoch);
   return plan != nullptr && plan->Admits(rank, step);
 }
 
-std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(const std::string& run,
-                                                         uint64_t epoch) const {
+std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(
+    const v1::Identity& identity, uint64_t epoch) const {
   absl::MutexLock lock(&mutex_);
-  const auto it = runs_.find(run);
-  return it == runs_.end() ? nullptr : it->second.plans.ByEpoch(epoch);
+  const auto it = runs_.find(identity.run());
+  return it == runs_.end() || IsForeign(identity, epoch)
+             ? nullptr
+             : it->second.plans.ByEpoch(epoch);
 }
 
 void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,

@@ -77,6 +77,9 @@ class ControlPlane {
     std::optional<v1::TriggerSpec> default_triggers;
     // A disk that takes longer to sync what it has written is not waited for.
     absl::Duration sync_wait = absl::Seconds(1);
+    // Ranks may come from another collector, with plans that were agreed on there:
+    // steps under a plan that was not sent from here are not checked against it.
+    bool one_of_several = false;
     // Plans are saved on a thread of their own; else in the calls that asked
     // for it, after the lock.
     bool own_thread = false;
@@ -110,8 +113,9 @@ class ControlPlane {
                                    const Principal& principal) const;
   // The ingest gate: may this process record this step under this epoch?
   bool Admits(const v1::Identity& identity, int64_t step, uint64_t epoch) const;
-  // The plan behind an epoch; null when it is not known (any more).
-  std::shared_ptr<const CompiledPlan> PlanOf(const std::string& run,
+  // The plan behind an epoch of this process; null when it is not known (any more),
+  // or another collector's.
+  std::shared_ptr<const CompiledPlan> PlanOf(const v1::Identity& identity,
                                              uint64_t epoch) const;
   void NoteReceived(const std::string& session, uint64_t bytes,
                     int64_t pending_delta);
@@ -304,7 +308,13 @@ class ControlPlane {
   // Somebody that an edit waited for has gone.
   void TryEditSetAside(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // To one rank; notes what it has heard of.
-  static void SendTo(Agent* agent, const v1::Directive& directive);
+  void SendTo(Agent* agent, const v1::Directive& directive)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteSent(const v1::Identity& identity, uint64_t epoch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The process has its plan of this epoch from elsewhere.
+  bool IsForeign(const v1::Identity& identity, uint64_t epoch) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Begins to make the edit that waits the plan of the run, if it may.
   void TryEdit(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EditDone(const std::string& run, FileEdit edit,
@@ -427,6 +437,8 @@ class ControlPlane {
   std::list<std::unique_ptr<ExplainOperation>> explains_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
+  // Of one of several: epochs that were sent from here, by incarnation.
+  std::map<uint64_t, std::set<uint64_t>> sent_plans_ ABSL_GUARDED_BY(mutex_);
   bool going_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   NewRunBudget new_runs_ ABSL_GUARDED_BY(mutex_);

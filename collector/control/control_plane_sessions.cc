@@ -24,6 +24,8 @@ constexpr size_t kMaxWaitingAudit = 1024;
 constexpr uint32_t kProtocol = 1;
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kSessionIdBytes = 16;
+// Of this collector behind another of the run; an agent says how far.
+constexpr uint64_t kMaxEpochsBehind = 1 << 20;
 
 std::string Describe(const v1::Identity& identity) {
   return absl::StrCat("process ", identity.pid(), " on ", identity.host());
@@ -249,6 +251,14 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   if (const auto plan = run->plans.ForRank(rank); plan != nullptr) {
     *welcome.mutable_plan() = plan->spec;
     agent.sent_epoch = plan->spec.epoch();
+    // It does not take one that is older than its own, or that one.
+    if (plan->spec.epoch() > hello.plan_epoch())
+      NoteSent(identity, plan->spec.epoch());
+  }
+  // The next plan from here is to be newer than what it brought.
+  if (options_.one_of_several) {
+    run->plans.RaiseEpoch(std::min(hello.plan_epoch(),
+                                   run->plans.last_epoch() + kMaxEpochsBehind));
   }
   agent.file_state = std::move(file_state);
   agent.file_seen = agent.sent_epoch;

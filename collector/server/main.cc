@@ -186,7 +186,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::unique_ptr<ObjectStore>> objects =
       OpenObjects(config, file_system.get(), &clock, &ending);
   if (!objects.ok()) return Fail(6, std::string(objects.status().message()));
-  const bool is_reader = config.role == "reader";
+  const bool is_reader = config.role == "reader" || config.role == "root";
   SealedReader sealed(objects->get());
   std::unique_ptr<FileLock> lock;
   auto store = is_reader ? OpenReader(config, &sealed, file_system.get(), &lock)

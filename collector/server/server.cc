@@ -19,14 +19,17 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/auditor.h"
 #include "collector/auth/server_credentials.h"
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
+#include "collector/control/leaf_registry.h"
 #include "collector/rpc/agent_service.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/control_service.h"
+#include "collector/rpc/root_service.h"
 #include "collector/sealed/sealer.h"
 #include "collector/server/connection_gate.h"
 #include "collector/server/descriptor_limit.h"
@@ -34,6 +37,7 @@
 #include "collector/server/janitor.h"
 #include "collector/server/metrics.h"
 #include "collector/server/roller.h"
+#include "collector/server/root_link.h"
 #include "collector/server/uploader.h"
 #include "collector/server/web_page.h"
 #include "common/base/monotonic_event.h"
@@ -68,6 +72,8 @@ constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
 // Of a scrape, whose connection is cut after two seconds.
 constexpr absl::Duration kMetricsValuesTime = absl::Seconds(1);
 constexpr size_t kMetricsMaxValues = 1000;
+// Of the leaves of a run, in an answer.
+constexpr size_t kLeavesNamed = 8;
 
 class ServerImpl final : public Server {
  public:
@@ -134,6 +140,60 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
+  // Of a leaf that has one, once it listens.
+  absl::Status LinkToRoot() {
+    RootLink::Options options;
+    options.root = config_.root;
+    ChannelSecurityFiles files;
+    files.tls_ca = config_.root_ca;
+    files.token_file = config_.root_token_file;
+    if (!config_.root_ca.empty()) {
+      files.tls_cert = config_.tls_cert;
+      files.tls_key = config_.tls_key;
+    }
+    RP_ASSIGN_OR_RETURN(options.security, ReadChannelSecurity(files));
+    options.leaf = sealer_->shard();
+    options.address =
+        config_.advertise.empty()
+            ? absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')),
+                           ":", port())
+            : config_.advertise;
+    options.max_ranks = static_cast<uint32_t>(
+        std::min<uint64_t>(config_.max_sessions, UINT32_MAX));
+    options.agents = [this] { return control_.ListAgents(""); };
+    options.healthy = [this] { return !archive_failed_; };
+    root_link_ = std::make_unique<RootLink>(std::move(options), logger_);
+    root_link_->Start();
+    return absl::OkStatus();
+  }
+
+  // Leaves alone can do it. In words for a person.
+  absl::Status Elsewhere(const std::string& run) const {
+    std::vector<std::string> leaves = leaves_->LeavesOf(run, MonotonicNow());
+    const size_t count = leaves.size();
+    if (count > kLeavesNamed) leaves.resize(kLeavesNamed);
+    return absl::UnimplementedError(absl::StrCat(
+        "a root does not do this yet; ",
+        count == 0 ? "no leaf that is there has ranks of it"
+                   : absl::StrCat("ask the leaves that have ranks of it: ",
+                                  absl::StrJoin(leaves, ", "),
+                                  count > kLeavesNamed ? " .." : "")));
+  }
+
+  // Of a root.
+  void BeRoot(grpc::ServerBuilder* builder) {
+    leaves_ =
+        std::make_unique<LeafRegistry>(LeafRegistry::Options(), MonotonicNow());
+    root_service_ = std::make_unique<RootService>(leaves_.get(), logger_,
+                                                  security_.authorizer);
+    control_service_.SetLeaves(
+        {[this](const std::string& run) {
+           return leaves_->ListAgents(run, MonotonicNow());
+         },
+         [this](const std::string& run) { return Elsewhere(run); }});
+    builder->RegisterService(root_service_.get());
+  }
+
   absl::Status Listen() {
     // Before ranks are accepted: an address that is taken ends the start.
     if (!config_.web_listen.empty()) {
@@ -171,6 +231,7 @@ class ServerImpl final : public Server {
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
+    if (config_.role == "root") BeRoot(&builder);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     grpc::ResourceQuota quota("rankprobed");
     quota.Resize(config_.grpc_memory_bytes);
@@ -228,6 +289,7 @@ class ServerImpl final : public Server {
                        port())));
       logger_->Info("page", {{"address", page_->address()}});
     }
+    if (!config_.root.empty()) RP_RETURN_IF_ERROR(LinkToRoot());
     return absl::OkStatus();
   }
 
@@ -240,6 +302,8 @@ class ServerImpl final : public Server {
     if (server_ == nullptr) return;
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
+    // The root sends nobody here any more.
+    if (root_link_ != nullptr) root_link_->Stop();
     gate_->Stop();
     // Its requests are calls like others; they end, so that these can.
     if (page_ != nullptr) page_->Stop();
@@ -398,6 +462,7 @@ class ServerImpl final : public Server {
     ControlPlane::Options options;
     options.events = events;
     options.own_thread = true;
+    options.one_of_several = !config.root.empty();
     options.default_triggers = parts.triggers;
     options.max_sessions = config.max_sessions;
     options.agents = parts.security.authorizer->CountAgents();
@@ -517,6 +582,10 @@ class ServerImpl final : public Server {
   // Of a leaf.
   std::unique_ptr<Sealer> sealer_;
   std::unique_ptr<Uploader> uploader_;
+  std::unique_ptr<RootLink> root_link_;
+  // Of a root.
+  std::unique_ptr<LeafRegistry> leaves_;
+  std::unique_ptr<RootService> root_service_;
   std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<ConnectionGate> gate_;
