@@ -40,6 +40,7 @@
 #include "collector/control/step_pace.h"
 #include "collector/control/switch_operation.h"
 #include "collector/store/store.h"
+#include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
 
@@ -80,6 +81,9 @@ class ControlPlane {
     // Ranks may come from another collector, with plans that were agreed on there:
     // steps under a plan that was not sent from here are not checked against it.
     bool one_of_several = false;
+    // Of a leaf with a root, which controls its ranks: takes what they say. Only
+    // queues. Null: they are controlled here.
+    std::function<void(v1::RelayedEvent)> relay;
     // Plans are saved on a thread of their own; else in the calls that asked
     // for it, after the lock.
     bool own_thread = false;
@@ -102,6 +106,9 @@ class ControlPlane {
                                   Peer peer = {});
   void OnEvent(const std::string& session, const v1::AgentEvent& event);
   void Disconnected(const std::string& session, const std::string& reason);
+
+  // To a rank whose words are relayed; nothing if it has gone.
+  void Say(const std::string& session, const v1::Directive& directive);
 
   // The session behind an id, if it is the principal's own; NOT_FOUND.
   struct SessionInfo {
@@ -153,6 +160,10 @@ class ControlPlane {
   void WaitForSaves() { saves_.Wait(); }
 
  private:
+  // Whose process it is, for a root.
+  void RelayHello(const std::string& session, const v1::Hello& hello,
+                  const Peer& peer);
+  void RelayGone(const std::string& session, const std::string& reason);
   // What the store is to be told: the newest of it, once.
   struct DumpingNote {
     std::atomic<bool> dumping{false};

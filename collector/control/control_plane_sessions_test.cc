@@ -376,6 +376,42 @@ TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
   ASSERT_TRUE(Admit(next).ok());
 }
 
+// What ranks of a leaf record is the root's affair, and nothing is decided here.
+TEST_F(SessionsTest, RanksOfALeafAreControlledByItsRoot) {
+  std::vector<v1::RelayedEvent> relayed;
+  ControlPlane::Options options;
+  options.one_of_several = true;
+  options.relay = [&](v1::RelayedEvent event) { relayed.push_back(event); };
+  Restart(options);
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(R"({"dump_path": "d"})");
+  const auto admission = Admit(hello);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  EXPECT_FALSE(admission->welcome.has_plan());
+  ASSERT_EQ(relayed.size(), 1u);
+  EXPECT_EQ(relayed[0].event().hello().config_json(), hello.config_json());
+  const std::string session = admission->welcome.session_id();
+  v1::Directive adopt;
+  adopt.mutable_adopt()->mutable_plan()->set_epoch(4);
+  control_->Say(session, adopt);
+  control_->Say("nobody", adopt);
+  // Its plan is not known here, and is not checked.
+  EXPECT_TRUE(control_->Admits(hello.identity(), 3, 4));
+  v1::AgentEvent edited;
+  edited.mutable_config_edited()->set_config_json(R"({"dump_path": "e"})");
+  control_->OnEvent(session, edited);
+  EXPECT_EQ(relayed.back().event().config_edited().config_json(),
+            edited.config_edited().config_json());
+  EXPECT_TRUE(absl::IsNotFound(control_->GetConfig("run").status()));
+  v1::AgentEvent progress;
+  progress.mutable_progress()->set_step(9);
+  control_->OnEvent(session, progress);
+  EXPECT_EQ(control_->ListAgents("run").agents(0).step(), 9);
+  control_->Disconnected(session, "it broke");
+  ASSERT_EQ(relayed.size(), 4u);
+  EXPECT_EQ(relayed.back().gone(), "it broke");
+}
+
 TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
   ControlPlane::Options options;
   options.max_idle_runs = 0;

@@ -137,6 +137,7 @@ void LeafRegistry::TakeAgents(const std::string& name,
   leaf.address = report.address();
   leaf.max_ranks = std::min(report.max_ranks(), kMaxRanksOfALeaf);
   leaf.heard = now;
+  if (report.only_events()) return;
   for (const v1::AgentInfo& agent : leaf.agents) {
     const auto place = places_.find(KeyOf(agent.identity()));
     if (place != places_.end() && place->second.leaf == name)

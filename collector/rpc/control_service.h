@@ -25,8 +25,9 @@ class ControlService : public v1::ControlService::CallbackService {
   ControlService(ControlPlane* control, DiskQueue* audited, WorkerPool* pool)
       : control_(control), audited_(audited), pool_(pool) {}
 
-  // Of a root: who its leaves say is connected, and what it answers to all else,
-  // which leaves alone can do. Before the server starts.
+  // Of a root: who its leaves say is connected. Of a leaf: what it answers to all
+  // else, which its root alone can do. Null: as any collector. Before the server
+  // starts.
   struct Leaves {
     std::function<v1::ListAgentsResponse(const std::string& run)> list_agents;
     std::function<absl::Status(const std::string& run)> elsewhere;

@@ -2,10 +2,12 @@
 #include "collector/server/root_link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_time.h"
 #include "common/rpc/grpc_channel.h"
 
 namespace rankprobe {
@@ -44,6 +46,7 @@ void RootLink::Start() {
 void RootLink::Stop() {
   if (!thread_.joinable()) return;
   stop_.Set();
+  options_.relay->Wake();
   {
     absl::MutexLock lock(&mutex_);
     if (context_ != nullptr) context_->TryCancel();
@@ -75,12 +78,46 @@ v1::LeafReport RootLink::ReportOf(const Options& options) {
 void RootLink::Run() {
   absl::BitGen random;
   absl::Duration backoff = kMinBackoff;
-  while (!stop_.WaitFor(absl::ZeroDuration())) {
+  while (!IsOver()) {
     const bool linked = options_.healthy() && RunStream();
     backoff = linked ? kMinBackoff : std::min(backoff * 2, kMaxBackoff);
     // Leaves that lost one root must not come back in the same moment.
     if (stop_.WaitFor(backoff * absl::Uniform(random, 0.5, 1.5))) return;
   }
+}
+
+void RootLink::Talk(Stream* stream, absl::Duration interval,
+                    grpc::ClientContext* context) {
+  std::atomic<bool> ended{false};
+  std::thread reader([&] {
+    for (v1::RootNote note; stream->Read(&note);) {
+      for (const v1::RelayedDirective& relayed : note.directives())
+        options_.say(relayed.session(), relayed.directive());
+    }
+    ended = true;
+    options_.relay->Wake();
+  });
+  options_.relay->BeginAnew();
+  bool goes_on = true;
+  MonotonicTime next_report = MonotonicAfter(interval);
+  while (goes_on && !ended && !IsOver() && options_.healthy()) {
+    v1::LeafReport report;
+    report.set_leaf(options_.leaf);
+    report.set_address(options_.address);
+    report.set_max_ranks(options_.max_ranks);
+    report.set_only_events(true);
+    // Too much has waited: from the beginning.
+    if (!options_.relay->Take(kMaxReportBytes, &report)) break;
+    if (!report.events().empty()) goes_on = stream->Write(report);
+    if (goes_on && MonotonicNow() >= next_report) {
+      goes_on = stream->Write(ReportOf(options_));
+      next_report = MonotonicAfter(interval);
+    }
+    if (report.events().empty()) options_.relay->Wait(Until(next_report));
+  }
+  // Else it has ended, and says why.
+  if (goes_on && !ended) context->TryCancel();
+  reader.join();
 }
 
 bool RootLink::RunStream() {
@@ -90,7 +127,7 @@ bool RootLink::RunStream() {
     absl::MutexLock lock(&mutex_);
     context_ = &context;
     // Stop has looked for it before.
-    if (stop_.WaitFor(absl::ZeroDuration())) context.TryCancel();
+    if (IsOver()) context.TryCancel();
   }
   const auto stream = stub_->Link(&context);
   v1::RootNote note;
@@ -98,15 +135,12 @@ bool RootLink::RunStream() {
   if (linked) {
     logger_->Info("root_linked", {{"root", options_.root}});
     told_.clear();
-    const absl::Duration interval =
-        absl::Milliseconds(std::clamp(note.report_ms(), 100u, kMaxReportMs));
-    while (!stop_.WaitFor(interval) && options_.healthy() &&
-           stream->Write(ReportOf(options_))) {
-    }
-  }
-  // Else it has ended, and says why.
-  if (stop_.WaitFor(absl::ZeroDuration()) || !options_.healthy())
+    Talk(stream.get(),
+         absl::Milliseconds(std::clamp(note.report_ms(), 100u, kMaxReportMs)),
+         &context);
+  } else if (IsOver()) {
     context.TryCancel();
+  }
   const grpc::Status status = stream->Finish();
   {
     absl::MutexLock lock(&mutex_);
@@ -114,7 +148,7 @@ bool RootLink::RunStream() {
   }
   const std::string why =
       linked ? "it had been linked" : status.error_message();
-  if (!stop_.WaitFor(absl::ZeroDuration()) && told_ != why) {
+  if (!IsOver() && told_ != why) {
     told_ = why;
     logger_->Log(
         Logger::Severity::kWarning, "no_root",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread of a leaf that tells its root that it is there and which ranks it has.
+// The thread of a leaf that tells its root that it is there, which ranks it has and
+// what they say, and brings them what the root says.
 //
 // Ownership: one per server; the Logger outlives it. Threads: Start and Stop from
 // one thread. Failure: a root that is away or refuses is tried again, and that is
@@ -17,6 +18,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collector/control/relay_queue.h"
 #include "common/base/logger.h"
 #include "common/base/monotonic_event.h"
 #include "common/rpc/channel_security.h"
@@ -35,6 +38,9 @@ class RootLink {
     std::string address;
     uint32_t max_ranks = 0;
     std::function<v1::ListAgentsResponse()> agents;
+    // What ranks say; outlives the link.
+    RelayQueue* relay = nullptr;
+    std::function<void(const std::string& session, const v1::Directive&)> say;
     // False: it can take nothing any more, and is not to be sent ranks.
     std::function<bool()> healthy;
   };
@@ -53,6 +59,11 @@ class RootLink {
   void Run();
   // One life of the stream; true if the root had taken it.
   bool RunStream();
+  using Stream = grpc::ClientReaderWriter<v1::LeafReport, v1::RootNote>;
+  // Until it ends, this one is told to stop, or is not well.
+  void Talk(Stream* stream, absl::Duration interval,
+            grpc::ClientContext* context);
+  bool IsOver() { return stop_.WaitFor(absl::ZeroDuration()); }
 
   const Options options_;
   const Logger* const logger_;

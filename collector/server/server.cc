@@ -19,7 +19,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/auditor.h"
 #include "collector/auth/server_credentials.h"
@@ -72,8 +71,6 @@ constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
 // Of a scrape, whose connection is cut after two seconds.
 constexpr absl::Duration kMetricsValuesTime = absl::Seconds(1);
 constexpr size_t kMetricsMaxValues = 1000;
-// Of the leaves of a run, in an answer.
-constexpr size_t kLeavesNamed = 8;
 
 class ServerImpl final : public Server {
  public:
@@ -94,8 +91,8 @@ class ServerImpl final : public Server {
         store_(std::move(store)),
         security_(parts.security),
         events_(std::move(parts.events)),
-        control_(ControlOptions(config, parts, events_.get()), store_.get(),
-                 clock),
+        control_(ControlOptions(config, parts, events_.get(), &relay_),
+                 store_.get(), clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
         quick_pool_(kQuickThreads, /*max_queued=*/1024),
         session_pool_(std::make_unique<WorkerPool>(
@@ -105,7 +102,7 @@ class ServerImpl final : public Server {
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_(AgentOptions(&ingest_metrics_, &quick_pool_,
+        agent_service_(AgentOptions(config, &ingest_metrics_, &quick_pool_,
                                     session_pool_.get(), logger),
                        &control_, commits_.get(), store_.get()),
         control_service_(&control_, &audited_, &quick_pool_),
@@ -161,36 +158,31 @@ class ServerImpl final : public Server {
     options.max_ranks = static_cast<uint32_t>(
         std::min<uint64_t>(config_.max_sessions, UINT32_MAX));
     options.agents = [this] { return control_.ListAgents(""); };
+    options.relay = &relay_;
+    options.say = [this](const std::string& session,
+                         const v1::Directive& directive) {
+      control_.Say(session, directive);
+    };
     options.healthy = [this] { return !archive_failed_; };
     root_link_ = std::make_unique<RootLink>(std::move(options), logger_);
     root_link_->Start();
     return absl::OkStatus();
   }
 
-  // Leaves alone can do it. In words for a person.
-  absl::Status Elsewhere(const std::string& run) const {
-    std::vector<std::string> leaves = leaves_->LeavesOf(run, MonotonicNow());
-    const size_t count = leaves.size();
-    if (count > kLeavesNamed) leaves.resize(kLeavesNamed);
-    return absl::UnimplementedError(absl::StrCat(
-        "a root does not do this yet; ",
-        count == 0 ? "no leaf that is there has ranks of it"
-                   : absl::StrCat("ask the leaves that have ranks of it: ",
-                                  absl::StrJoin(leaves, ", "),
-                                  count > kLeavesNamed ? " .." : "")));
-  }
-
   // Of a root.
   void BeRoot(grpc::ServerBuilder* builder) {
     leaves_ =
         std::make_unique<LeafRegistry>(LeafRegistry::Options(), MonotonicNow());
-    root_service_ = std::make_unique<RootService>(leaves_.get(), logger_,
-                                                  security_.authorizer);
-    control_service_.SetLeaves(
-        {[this](const std::string& run) {
-           return leaves_->ListAgents(run, MonotonicNow());
-         },
-         [this](const std::string& run) { return Elsewhere(run); }});
+    root_service_ = std::make_unique<RootService>(
+        leaves_.get(), &control_, logger_, security_.authorizer,
+        [this](std::function<void()> task, size_t bytes) {
+          return session_pool_->Run(std::move(task), bytes);
+        });
+    control_service_.SetLeaves({[this](const std::string& run) {
+                                  return leaves_->ListAgents(run,
+                                                             MonotonicNow());
+                                },
+                                nullptr});
     builder->RegisterService(root_service_.get());
   }
 
@@ -232,6 +224,16 @@ class ServerImpl final : public Server {
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
     if (config_.role == "root") BeRoot(&builder);
+    // Its ranks are the root's to switch.
+    if (!config_.root.empty()) {
+      control_service_.SetLeaves(
+          {nullptr, [this](const std::string&) {
+             return absl::FailedPreconditionError(
+                 absl::StrCat("this leaf's ranks are controlled "
+                              "by its root: ask ",
+                              config_.root));
+           }});
+    }
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     grpc::ResourceQuota quota("rankprobed");
     quota.Resize(config_.grpc_memory_bytes);
@@ -458,24 +460,36 @@ class ServerImpl final : public Server {
 
   static ControlPlane::Options ControlOptions(const ServerConfig& config,
                                               const Parts& parts,
-                                              EventLog* events) {
+                                              EventLog* events,
+                                              RelayQueue* relay) {
     ControlPlane::Options options;
     options.events = events;
     options.own_thread = true;
     options.one_of_several = !config.root.empty();
+    if (!config.root.empty()) {
+      options.relay = [relay](v1::RelayedEvent event) {
+        relay->Push(std::move(event));
+      };
+    }
     options.default_triggers = parts.triggers;
     options.max_sessions = config.max_sessions;
     options.agents = parts.security.authorizer->CountAgents();
     options.credit_bytes = config.credit_bytes;
     return options;
   }
-  static AgentService::Options AgentOptions(IngestMetrics* metrics,
+  static AgentService::Options AgentOptions(const ServerConfig& config,
+                                            IngestMetrics* metrics,
                                             WorkerPool* pool,
                                             WorkerPool* sessions,
                                             const Logger* logger) {
     AgentService::Options options;
     options.metrics = metrics;
     options.logger = logger;
+    if (config.role == "root") {
+      options.refusal = absl::FailedPreconditionError(
+          "this is a root, which sends ranks to its leaves and takes none "
+          "itself; this agent is older than that");
+    }
     options.run = [pool](std::function<void()> task) {
       return pool->Run(std::move(task));
     };
@@ -569,6 +583,8 @@ class ServerImpl final : public Server {
   bool events_failed_ = false;
   const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
+  // Of a leaf.
+  RelayQueue relay_;
   ControlPlane control_;
   WorkerPool pool_;
   WorkerPool quick_pool_;

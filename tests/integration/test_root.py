@@ -170,7 +170,168 @@ def test_a_root_that_is_away_is_in_nobodys_way(start_fleet):
     fleet.wait_whole()
 
 
-def test_a_leaf_proves_itself_and_a_root_switches_nothing(start_fleet, tmp_path):
+def all_follow(fleet: Fleet, *command: str) -> dict:
+    """A switch of the root that all ranks follow at one step; asked again while it does not know of all of them yet.
+    These ranks do not wait for each other: one that is far behind comes to the step later."""
+    answers = []
+
+    def done() -> bool:
+        answers.append(fleet.root.json(*command, "--run", "oracle", check=False))
+        return len(answers[-1].get("ranks", [])) == AGENTS
+
+    wait_for(done, 60, lambda: f"a switch of all ranks: {answers[-1:]} {fleet.root.log_text()[-1500:]}")
+    answer = answers[-1]
+    assert {rank["state"] for rank in answer["ranks"]} <= {"STATE_APPLIED", "STATE_PREPARED"}, answer
+    applied = {rank["applied_step"] for rank in answer["ranks"] if rank["state"] == "STATE_APPLIED"}
+    assert applied <= {answer["effective_at_step"]}, answer
+    wait_for(lambda: epochs(fleet) == {int(answer["epoch"])}, 90, lambda: f"epoch {answer['epoch']}: {epochs(fleet)}")
+    return answer
+
+
+def epochs(fleet: Fleet) -> set[int]:
+    agents = fleet.root.json("status", "--run", "oracle", check=False).get("agents", [])
+    return {int(agent["plan_epoch"]) for agent in agents if agent.get("connected")} if len(agents) >= AGENTS else set()
+
+
+def test_the_root_switches_the_ranks_of_all_leaves_at_one_step(start_fleet):
+    fleet = start_fleet(3)
+    fleet.start_agents()
+    fleet.wait_acked(2)
+    on = all_follow(fleet, "enable")
+    assert sum(bool(fleet.connected(leaf)) for leaf in fleet.leaves) > 1
+    # A leaf leaves that to its root.
+    refused = fleet.leaves[0].cli("disable", "--run", "oracle", check=False)
+    assert refused.returncode != 0 and f"ask {fleet.root.address}" in refused.stderr, refused.stderr
+    # Ranks that come to another leaf keep the plan.
+    lost = fullest(fleet)
+    lost.kill()
+    fleet.wait_acked(4)
+    wait_for(lambda: epochs(fleet) == {int(on["epoch"])}, 30, lambda: f"epoch {on['epoch']}: {epochs(fleet)}")
+    # A root that was killed knows what was decided, and uses no epoch twice.
+    fleet.root.kill()
+    lost.start()
+    fleet.root.start()
+    assert int(fleet.root.json("config", "get", "--run", "oracle")["epoch"]) == int(on["epoch"])
+    off = all_follow(fleet, "disable")
+    assert int(off["epoch"]) > int(on["epoch"])
+    fleet.end_agents()
+    fleet.wait_whole()
+
+
+def test_a_leaf_that_hangs_in_a_switch_is_named(start_fleet):
+    fleet = start_fleet(3)
+    fleet.start_agents()
+    fleet.wait_acked(2)
+    all_follow(fleet, "enable")
+    hangs = fullest(fleet)
+    ranks = fleet.connected(hangs)
+    hangs.process.send_signal(signal.SIGSTOP)
+    try:
+        answer = fleet.root.json("disable", "--run", "oracle", check=False)
+    finally:
+        hangs.process.send_signal(signal.SIGCONT)
+    applied = {int(rank["rank"]): rank["applied_step"] for rank in answer["ranks"] if rank["state"] == "STATE_APPLIED"}
+    # Who did not answer is named, and the others are at one step or have not switched.
+    assert len(answer["ranks"]) == AGENTS and not ranks & set(applied), answer
+    assert set(applied.values()) <= {answer["effective_at_step"]}, answer
+    fleet.wait_acked(2)
+    fleet.end_agents()
+    fleet.wait_whole()
+
+
+def test_a_root_killed_in_a_switch_leaves_one_plan(start_fleet):
+    fleet = start_fleet(2)
+    fleet.start_agents()
+    fleet.wait_acked(2)
+    all_follow(fleet, "enable")
+    for number in range(4):
+        # At once: it has not heard of the command, or ranks are preparing. Or later.
+        command = subprocess.Popen([harness.BIN / "rankprobe", "--collector", fleet.root.address,
+                                    "disable" if number % 2 == 0 else "enable", "--run", "oracle"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = fleet.root.log_text().count("leaf_linked")
+        if number >= 2:
+            # Decided: the commit is on its way, or has been for some.
+            plans = len(list((fleet.directory / "objects").rglob("plans/*/*")))
+            wait_for(lambda: command.poll() is not None or len(list(
+                (fleet.directory / "objects").rglob("plans/*/*"))) > plans, 30, "a plan that is decided on")
+        fleet.root.kill()
+        command.wait(timeout=60)
+        fleet.root.start()
+        wait_for(lambda: fleet.root.log_text().count("leaf_linked") >= before + 2, 30, "both leaves")
+        decided = int(fleet.root.json("config", "get", "--run", "oracle")["epoch"])
+        wait_for(lambda: epochs(fleet) == {decided}, 60, lambda: f"epoch {decided} everywhere: {epochs(fleet)}")
+    all_follow(fleet, "disable")
+    fleet.end_agents()
+
+
+def test_of_two_roots_one_decides(start_fleet):
+    fleet = start_fleet(2)
+    fleet.start_agents()
+    fleet.wait_acked(2)
+    second = fleet._collector("second", "--role", "root", "--object-store", fleet.url).start()
+    try:
+        on = all_follow(fleet, "enable")
+        refused = second.cli("enable", "--run", "oracle", check=False)
+        assert refused.returncode != 0 and "another root has decided" in refused.stderr, refused.stderr
+        assert epochs(fleet) == {int(on["epoch"])}
+        all_follow(fleet, "disable")
+    finally:
+        assert second.stop() == 0
+    fleet.end_agents()
+
+
+def whole_steps(fleet: Fleet, run: str) -> dict[int, set[int]]:
+    """Step to its ranks, of those that are whole in the store; nothing while the ledger says of anything that it is not."""
+    lines = fleet.root.cli("ledger", "--run", run, "--json", check=False).stdout.splitlines()
+    steps: dict[int, set[int]] = {}
+    for step in map(json.loads, lines):
+        if step["state"] != "STATE_WHOLE":
+            return {}
+        steps.setdefault(step["step"], set()).add(step["rank"])
+    return steps
+
+
+def test_a_training_over_several_leaves_is_one_dump(start_fleet, start_job):
+    fleet = start_fleet(3)
+    job = start_job("training", fleet.root.address, harness.config(), world_size=4)
+    job.wait_steps(3)
+    wait_for(lambda: sum(agent.get("connected", False) for agent in fleet.root.json(
+        "status", "--run", "training", check=False).get("agents", [])) == 4, 30, "all ranks in the root's status")
+    on = fleet.root.json("enable", "--run", "training", "--for-steps", "3")
+    assert on["summary"] == f"4/4 ranks at step {on['effective_at_step']}", on
+    first = on["effective_at_step"]
+    assert "MODULE" in fleet.root.cli("explain", "--run", "training", "--rank", "0").stdout.upper()
+    job.wait_steps(8)
+    assert job.finish() == [0] * 4
+    expected = {first + n: set(range(4)) for n in range(3)}
+    wait_for(lambda: whole_steps(fleet, "training") == expected, 60,
+             lambda: f"{expected} in the store: {whole_steps(fleet, 'training')}")
+    fleet.root.cli("export", "--run", "training", "-o", fleet.directory / "exported")
+    assert harness.tree_ranks(fleet.directory / "exported") == {step: {f"rank{r}" for r in range(4)}
+                                                                for step in expected}
+
+
+def test_a_training_whose_leaf_is_killed_has_no_gap(start_fleet, start_job):
+    fleet = start_fleet(3)
+    job = start_job("killed", fleet.root.address, harness.config(dump_enable=True), world_size=4)
+    job.wait_steps(4)
+    leaf = max(fleet.leaves, key=lambda one: len(one.json("status", "--run", "killed", check=False).get("agents", [])))
+    leaf.kill()
+    for rank in range(4):
+        job.wait_steps(6, rank=rank)
+    leaf.start()
+    assert job.finish() == [0] * 4
+    last = len(job.ranks[0].steps()) - 1
+
+    def all_there() -> bool:
+        steps = whole_steps(fleet, "killed")
+        return all(steps.get(step) == set(range(4)) for step in range(last))
+
+    wait_for(all_there, 90, lambda: f"steps 0 to {last - 1}: {fleet.root.cli('ledger', '--run', 'killed', check=False)}")
+
+
+def test_a_leaf_proves_itself(start_fleet, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("leaf nodes llllllllllllllllllll\nagent job aaaaaaaaaaaaaaaaaaaa\nviewer bob vvvvvvvvvvvvvvvvvvvv\n"
                       "operator ann oooooooooooooooooooo\n")
@@ -187,8 +348,6 @@ def test_a_leaf_proves_itself_and_a_root_switches_nothing(start_fleet, tmp_path)
     leaf.flags = tuple(str(tmp_path / "leaf.token") if flag.endswith("agent.token") else flag for flag in leaf.flags)
     leaf.start()
     wait_for(lambda: "root_linked" in leaf.log_text(), 30, "the leaf to be taken")
-    refused = fleet.root.cli("--token-file", tmp_path / "operator.token", "enable", "--run", "oracle", check=False)
-    assert refused.returncode != 0 and "a root does not do this yet" in refused.stderr, refused.stderr
 
 
 @pytest.mark.parametrize("flags,says", [
