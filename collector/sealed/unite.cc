@@ -127,7 +127,8 @@ v1::IncarnationRow UniteRows(std::vector<v1::IncarnationRow> rows) {
   all.set_refused_frames(unnamed + refusals.size());
   all.clear_refusals();
   const size_t left_out = Less(refusals.size(), kMaxRefusals);
-  for (auto it = std::next(refusals.begin(), static_cast<std::ptrdiff_t>(left_out));
+  for (auto it =
+           std::next(refusals.begin(), static_cast<std::ptrdiff_t>(left_out));
        it != refusals.end(); ++it)
     all.add_refusals()->Swap(&it->second);
   return all;
