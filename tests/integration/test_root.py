@@ -17,6 +17,8 @@ from polling import wait_for
 
 SEED = 7
 AGENTS = 6
+# In flags, until its port is known.
+ROOT = "ROOT:0"
 
 
 class Fleet:
@@ -25,12 +27,19 @@ class Fleet:
         self.directory = directory
         self.url = str(directory / "objects")
         (directory / "objects").mkdir()
-        self.root = self._collector("root", "--role", "root", "--object-store", self.url, *root_flags).start()
-        self.leaves = [self._collector(f"leaf{n}", "--role", "leaf", "--object-store", self.url, "--seal-seconds",
-                                       str(seal_seconds),
-                                       "--seal-quiet-seconds", "2", "--min-free-bytes", "0", "--drain-seconds", "60", "--root",
-                                       self.root.address, *leaf_flags).start() for n in range(leaves)]
+        self.leaves: list[harness.Collector] = []
         self.agents: list[subprocess.Popen] = []
+        self.root = self._collector("root", "--role", "root", "--object-store", self.url, *root_flags)
+        self.leaves = [self._collector(f"leaf{n}", "--role", "leaf", "--object-store", self.url, "--seal-seconds",
+                                       str(seal_seconds), "--seal-quiet-seconds", "2", "--min-free-bytes", "0",
+                                       "--drain-seconds", "60", "--root", ROOT, *leaf_flags) for n in range(leaves)]
+
+    def begin(self) -> "Fleet":
+        self.root.start()
+        for leaf in self.leaves:
+            leaf.flags = tuple(self.root.address if flag == ROOT else flag for flag in leaf.flags)
+            leaf.start()
+        return self
 
     def _collector(self, name: str, *flags: str) -> harness.Collector:
         directory = self.directory / name
@@ -96,7 +105,7 @@ class Fleet:
                 agent.kill()
                 agent.wait()
         for collector in [*self.leaves, self.root]:
-            if collector.process.poll() is None:
+            if collector.process is not None and collector.process.poll() is None:
                 assert collector.stop() == 0, collector.log_text()[-2000:]
 
 
@@ -106,7 +115,7 @@ def start_fleet(tmp_path: pathlib.Path):
 
     def start(*args, **kwargs) -> Fleet:
         fleets.append(Fleet(tmp_path, *args, **kwargs))
-        return fleets[-1]
+        return fleets[-1].begin()
 
     yield start
     for fleet in fleets:
