@@ -153,7 +153,8 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
     AddGap("COLLECTOR_CRASH", 0, 0,
            absl::StrCat(row.lost_frames(),
                         " frames were committed, not synced, and went with the "
-                        "collector's machine"),
+                        "collector's machine; or a leaf has them and has not "
+                        "stored them"),
            &ledger);
   }
   const uint64_t named = static_cast<uint64_t>(row.refusals_size());

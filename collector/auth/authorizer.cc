@@ -13,6 +13,7 @@
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/control.pb.h"
+#include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -33,14 +34,20 @@ std::optional<Role> RoleOf(v1::AccessRole role) {
   }
 }
 
+struct MethodAccess {
+  // Absent: it names none.
+  std::optional<Role> role;
+  bool audited = false;
+};
+
 // By path. Built once: looking up what callers name in the pool would let them
 // fill its cache of unknown names.
-const absl::flat_hash_map<std::string, v1::Access>& AccessOfMethods() {
+const absl::flat_hash_map<std::string, MethodAccess>& AccessOfMethods() {
   static const auto* const table = [] {
-    auto* const methods = new absl::flat_hash_map<std::string, v1::Access>();
+    auto* const methods = new absl::flat_hash_map<std::string, MethodAccess>();
     for (const google::protobuf::Descriptor* const message :
          {v1::Hello::descriptor(), v1::SwitchResult::descriptor(),
-          v1::DeleteReport::descriptor()}) {
+          v1::DeleteReport::descriptor(), v1::LeafReport::descriptor()}) {
       const google::protobuf::FileDescriptor* const file = message->file();
       for (int s = 0; s < file->service_count(); ++s) {
         const google::protobuf::ServiceDescriptor* const service =
@@ -48,9 +55,13 @@ const absl::flat_hash_map<std::string, v1::Access>& AccessOfMethods() {
         for (int m = 0; m < service->method_count(); ++m) {
           const google::protobuf::MethodDescriptor* const method =
               service->method(m);
-          (*methods)[absl::StrCat("/", service->full_name(), "/",
-                                  method->name())] =
-              method->options().GetExtension(v1::access);
+          const v1::Access& access = method->options().GetExtension(v1::access);
+          MethodAccess& entry = (*methods)[absl::StrCat(
+              "/", service->full_name(), "/", method->name())];
+          entry.role = method->options().GetExtension(v1::leaf_only)
+                           ? Role::kLeaf
+                           : RoleOf(access.role());
+          entry.audited = access.audited();
         }
       }
     }
@@ -71,12 +82,12 @@ std::optional<Role> NeededRole(absl::string_view path) {
   if (absl::StartsWith(path, "/grpc.reflection.")) return Role::kViewer;
   const auto it = AccessOfMethods().find(path);
   if (it == AccessOfMethods().end()) return Role::kOperator;
-  return RoleOf(it->second.role()).value_or(Role::kOperator);
+  return it->second.role.value_or(Role::kOperator);
 }
 
 bool IsAudited(absl::string_view path) {
   const auto it = AccessOfMethods().find(path);
-  return it != AccessOfMethods().end() && it->second.audited();
+  return it != AccessOfMethods().end() && it->second.audited;
 }
 
 absl::Status Authorizer::CheckOperator(const Credentials& credentials,
@@ -116,7 +127,8 @@ absl::StatusOr<Principal> Authorizer::Identify(
       return absl::UnauthenticatedError(
           absl::StrCat("the certificate of \"", credentials.certificate_name,
                        "\" names no role (URI rankprobe:agent, "
-                       "rankprobe:operator or rankprobe:viewer)"));
+                       "rankprobe:leaf, rankprobe:operator or "
+                       "rankprobe:viewer)"));
     }
   }
   return absl::UnauthenticatedError(

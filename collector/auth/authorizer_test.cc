@@ -11,6 +11,7 @@
 #include "google/protobuf/descriptor_database.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/access.pb.h"
+#include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -36,7 +37,32 @@ TokenTable Table() {
   return *TokenTable::Parse(
       "agent jobs aaaaaaaaaaaaaaaa\n"
       "operator alice oooooooooooooooo\n"
-      "viewer bob vvvvvvvvvvvvvvvv\n");
+      "viewer bob vvvvvvvvvvvvvvvv\n"
+      "leaf node0 llllllllllllllll\n");
+}
+
+// A leaf's token opens one stream, and nobody else's opens that.
+TEST(AuthorizerTest, ALeafLinksAndNothingElse) {
+  constexpr char kLink[] = "/rankprobe.v1.RootService/Link";
+  constexpr char kFind[] = "/rankprobe.v1.RootService/FindCollector";
+  const Authorizer authorizer(Table(), /*client_certificates=*/false);
+  const Credentials leaf = Token("llllllllllllllll");
+  EXPECT_TRUE(authorizer.Check(leaf, kLink).ok());
+  for (const char* const path : {kFind, kSession, kListAgents, kSetConfig}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(authorizer.Check(leaf, path).status()))
+        << path;
+  }
+  for (const char* const token :
+       {"aaaaaaaaaaaaaaaa", "oooooooooooooooo", "vvvvvvvvvvvvvvvv"}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(
+        authorizer.Check(Token(token), kLink).status()))
+        << token;
+  }
+  EXPECT_TRUE(authorizer.Check(Token("aaaaaaaaaaaaaaaa"), kFind).ok());
+  const Authorizer by_certificate(std::nullopt, /*client_certificates=*/true);
+  EXPECT_TRUE(by_certificate.Check(Certificate("rankprobe:leaf"), kLink).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      by_certificate.Check(Certificate("rankprobe:leaf"), kSession).status()));
 }
 
 TEST(AuthorizerTest, RolesReachTheirMethodsOnly) {
@@ -111,6 +137,14 @@ TEST(AccessTest, EveryMethodNamesItsRole) {
         const google::protobuf::MethodDescriptor* const method =
             file->service(s)->method(m);
         ++methods;
+        if (method->options().GetExtension(v1::leaf_only)) {
+          EXPECT_EQ(NeededRole(absl::StrCat("/", method->service()->full_name(),
+                                            "/", method->name())),
+                    Role::kLeaf);
+          EXPECT_FALSE(method->options().HasExtension(v1::access))
+              << method->full_name() << " is for leaves and for others";
+          continue;
+        }
         ASSERT_TRUE(method->options().HasExtension(v1::access))
             << method->full_name() << " names no role (access.proto)";
         const v1::Access access = method->options().GetExtension(v1::access);

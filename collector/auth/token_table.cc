@@ -76,6 +76,8 @@ absl::string_view RoleName(Role role) {
   switch (role) {
     case Role::kAgent:
       return "agent";
+    case Role::kLeaf:
+      return "leaf";
     case Role::kOperator:
       return "operator";
     case Role::kViewer:
@@ -85,7 +87,8 @@ absl::string_view RoleName(Role role) {
 }
 
 std::optional<Role> ParseRole(absl::string_view name) {
-  for (const Role role : {Role::kAgent, Role::kOperator, Role::kViewer}) {
+  for (const Role role :
+       {Role::kAgent, Role::kLeaf, Role::kOperator, Role::kViewer}) {
     if (name == RoleName(role)) return role;
   }
   return std::nullopt;
@@ -135,7 +138,7 @@ absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
     }
     const std::optional<Role> role = ParseRole(words[0]);
     if (!role.has_value())
-      faults.Add(where, words[0], "one of agent, operator, viewer");
+      faults.Add(where, words[0], "one of agent, leaf, operator, viewer");
     if (words[1].size() > kMaxNameBytes)
       faults.Add(where, "its name", "at most 255 bytes");
     if (words[2].size() < kMinTokenBytes || words[2].size() > kMaxTokenBytes) {

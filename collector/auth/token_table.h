@@ -2,8 +2,9 @@
 // Bearer tokens and what their holders may do. Immutable after parsing.
 //
 // The file: one holder a line, `ROLE NAME TOKEN [BINDING..]`; a word that
-// begins with '#' begins a comment. Roles are agent, operator and viewer. An
-// operator may do what a viewer may. Bindings, of an agent only:
+// begins with '#' begins a comment. Roles are agent, leaf, operator and viewer.
+// An operator may do what a viewer may; a leaf links itself to a root and does
+// nothing else. Bindings, of an agent only:
 //   run=NAME     it sends to this run and no other
 //   ranks=0-3,8  it is one of these ranks, or none yet
 //   reads=NAME   besides its own run it may read this one's reference
@@ -22,7 +23,7 @@
 
 namespace rankprobe {
 
-enum class Role { kAgent, kOperator, kViewer };
+enum class Role { kAgent, kLeaf, kOperator, kViewer };
 
 absl::string_view RoleName(Role role);
 std::optional<Role> ParseRole(absl::string_view name);

@@ -38,6 +38,16 @@ absl::Status ControlPlane::CheckRunName(const std::string& run) {
 
 void ControlPlane::OnEvent(const std::string& session,
                            const v1::AgentEvent& event) {
+  if (options_.relay != nullptr && !event.has_metrics()) {
+    v1::RelayedEvent relayed;
+    relayed.set_session(session);
+    *relayed.mutable_event() = event;
+    options_.relay(std::move(relayed));
+    // The rest is not for a leaf.
+    if (!event.has_progress() && !event.has_applied() &&
+        !event.has_rank_known() && !event.has_goodbye())
+      return;
+  }
   if (event.has_config_edited())
     return OnConfigEdited(session, event.config_edited());
   if (event.has_rank_known()) return OnRankKnown(session, event.rank_known());
@@ -137,12 +147,29 @@ void ControlPlane::NoteUndelivered(const v1::Undelivered& said, Agent* agent) {
   });
 }
 
+void ControlPlane::RelayGone(const std::string& session,
+                             const std::string& reason) {
+  v1::RelayedEvent relayed;
+  relayed.set_session(session);
+  relayed.set_gone(reason);
+  options_.relay(std::move(relayed));
+}
+
+void ControlPlane::Say(const std::string& session,
+                       const v1::Directive& directive) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = agents_.find(session);
+  // Not SendTo: a plan that comes so is none of this collector's.
+  if (it != agents_.end() && it->second.connected) it->second.sender(directive);
+}
+
 void ControlPlane::Disconnected(const std::string& session,
                                 const std::string& reason) {
   const RunQueuedAfter save(&saves_);
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
+  if (options_.relay != nullptr) RelayGone(session, reason);
   it->second.connected = false;
   const bool was_dumping = std::exchange(it->second.dumping, false);
   // It will not find us here when it tries again.
@@ -175,17 +202,20 @@ bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
     // The agent's own plan, in force until it has heard of the run's.
     return true;
   }
+  if (IsForeign(identity, epoch)) return true;
   if (it == runs_.end()) return false;
   const std::shared_ptr<const CompiledPlan> plan =
       it->second.plans.ByEpoch(epoch);
   return plan != nullptr && plan->Admits(rank, step);
 }
 
-std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(const std::string& run,
-                                                         uint64_t epoch) const {
+std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(
+    const v1::Identity& identity, uint64_t epoch) const {
   absl::MutexLock lock(&mutex_);
-  const auto it = runs_.find(run);
-  return it == runs_.end() ? nullptr : it->second.plans.ByEpoch(epoch);
+  const auto it = runs_.find(identity.run());
+  return it == runs_.end() || IsForeign(identity, epoch)
+             ? nullptr
+             : it->second.plans.ByEpoch(epoch);
 }
 
 void ControlPlane::NoteReceived(const std::string& session, uint64_t bytes,

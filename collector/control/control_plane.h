@@ -40,6 +40,7 @@
 #include "collector/control/step_pace.h"
 #include "collector/control/switch_operation.h"
 #include "collector/store/store.h"
+#include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
 
@@ -77,6 +78,12 @@ class ControlPlane {
     std::optional<v1::TriggerSpec> default_triggers;
     // A disk that takes longer to sync what it has written is not waited for.
     absl::Duration sync_wait = absl::Seconds(1);
+    // Ranks may come from another collector, with plans that were agreed on there:
+    // steps under a plan that was not sent from here are not checked against it.
+    bool one_of_several = false;
+    // Of a leaf with a root, which controls its ranks: takes what they say. Only
+    // queues. Null: they are controlled here.
+    std::function<void(v1::RelayedEvent)> relay;
     // Plans are saved on a thread of their own; else in the calls that asked
     // for it, after the lock.
     bool own_thread = false;
@@ -100,6 +107,9 @@ class ControlPlane {
   void OnEvent(const std::string& session, const v1::AgentEvent& event);
   void Disconnected(const std::string& session, const std::string& reason);
 
+  // To a rank whose words are relayed; nothing if it has gone.
+  void Say(const std::string& session, const v1::Directive& directive);
+
   // The session behind an id, if it is the principal's own; NOT_FOUND.
   struct SessionInfo {
     v1::Identity identity;
@@ -110,8 +120,9 @@ class ControlPlane {
                                    const Principal& principal) const;
   // The ingest gate: may this process record this step under this epoch?
   bool Admits(const v1::Identity& identity, int64_t step, uint64_t epoch) const;
-  // The plan behind an epoch; null when it is not known (any more).
-  std::shared_ptr<const CompiledPlan> PlanOf(const std::string& run,
+  // The plan behind an epoch of this process; null when it is not known (any more),
+  // or another collector's.
+  std::shared_ptr<const CompiledPlan> PlanOf(const v1::Identity& identity,
                                              uint64_t epoch) const;
   void NoteReceived(const std::string& session, uint64_t bytes,
                     int64_t pending_delta);
@@ -149,6 +160,10 @@ class ControlPlane {
   void WaitForSaves() { saves_.Wait(); }
 
  private:
+  // Whose process it is, for a root.
+  void RelayHello(const std::string& session, const v1::Hello& hello,
+                  const Peer& peer);
+  void RelayGone(const std::string& session, const std::string& reason);
   // What the store is to be told: the newest of it, once.
   struct DumpingNote {
     std::atomic<bool> dumping{false};
@@ -304,7 +319,13 @@ class ControlPlane {
   // Somebody that an edit waited for has gone.
   void TryEditSetAside(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // To one rank; notes what it has heard of.
-  static void SendTo(Agent* agent, const v1::Directive& directive);
+  void SendTo(Agent* agent, const v1::Directive& directive)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteSent(const v1::Identity& identity, uint64_t epoch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The process has its plan of this epoch from elsewhere.
+  bool IsForeign(const v1::Identity& identity, uint64_t epoch) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Begins to make the edit that waits the plan of the run, if it may.
   void TryEdit(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EditDone(const std::string& run, FileEdit edit,
@@ -427,6 +448,8 @@ class ControlPlane {
   std::list<std::unique_ptr<ExplainOperation>> explains_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
+  // Of one of several: epochs that were sent from here, by incarnation.
+  std::map<uint64_t, std::set<uint64_t>> sent_plans_ ABSL_GUARDED_BY(mutex_);
   bool going_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   NewRunBudget new_runs_ ABSL_GUARDED_BY(mutex_);

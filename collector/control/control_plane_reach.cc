@@ -15,6 +15,8 @@
 namespace rankprobe {
 namespace {
 
+constexpr size_t kMaxSentPlans = 64;
+
 // In a line.
 constexpr size_t kMaxNamedOthers = 8;
 
@@ -117,13 +119,31 @@ void ControlPlane::TryEditSetAside(Run* run) {
   TakeEdit(it->second, run, *run->edits.TakeAside());
 }
 
+void ControlPlane::NoteSent(const v1::Identity& identity, uint64_t epoch) {
+  if (!options_.one_of_several) return;
+  // What is forgotten is not checked.
+  if (sent_plans_.size() >= 2 * options_.max_sessions) sent_plans_.clear();
+  std::set<uint64_t>& epochs = sent_plans_[identity.incarnation()];
+  epochs.insert(epoch);
+  if (epochs.size() > kMaxSentPlans) epochs.erase(epochs.begin());
+}
+
+bool ControlPlane::IsForeign(const v1::Identity& identity,
+                             uint64_t epoch) const {
+  if (!options_.one_of_several) return false;
+  const auto sent = sent_plans_.find(identity.incarnation());
+  return sent == sent_plans_.end() || !sent->second.contains(epoch);
+}
+
 void ControlPlane::SendTo(Agent* agent, const v1::Directive& directive) {
   if (directive.has_prepare()) {
     agent->sent_epoch =
         std::max(agent->sent_epoch, directive.prepare().plan().epoch());
+    NoteSent(agent->identity, directive.prepare().plan().epoch());
   } else if (directive.has_adopt()) {
     agent->sent_epoch =
         std::max(agent->sent_epoch, directive.adopt().plan().epoch());
+    NoteSent(agent->identity, directive.adopt().plan().epoch());
   }
   agent->sender(directive);
 }

@@ -24,6 +24,8 @@ constexpr size_t kMaxWaitingAudit = 1024;
 constexpr uint32_t kProtocol = 1;
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kSessionIdBytes = 16;
+// Of this collector behind another of the run; an agent says how far.
+constexpr uint64_t kMaxEpochsBehind = 1 << 20;
 
 std::string Describe(const v1::Identity& identity) {
   return absl::StrCat("process ", identity.pid(), " on ", identity.host());
@@ -198,9 +200,11 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   RP_ASSIGN_OR_RETURN(const OpenedIncarnation opened,
                       store_->OpenIncarnation(identity, claim));
   RP_RETURN_IF_ERROR(ReadRun(identity.run()));
-  RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
-  RP_ASSIGN_OR_RETURN(const std::shared_ptr<const CompiledPlan> own,
-                      ReadOwnPlan(identity));
+  std::shared_ptr<const CompiledPlan> own;
+  if (options_.relay == nullptr) {
+    RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
+    RP_ASSIGN_OR_RETURN(own, ReadOwnPlan(identity));
+  }
   std::string file_state;
   if (!peer.anonymous && !hello.config_json().empty())
     file_state = Sha256(RunEdits::KeyOf(hello.config_json()));
@@ -217,6 +221,9 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   run->stored = true;
   // Nobody will hear of that session again.
   if (!admission.replaced_session.empty()) {
+    if (options_.relay != nullptr)
+      RelayGone(admission.replaced_session,
+                "another connection took its place");
     for (auto& op : run->switches) op->OnLost(admission.replaced_session);
     ForgetFinished(run);
   }
@@ -246,15 +253,28 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   welcome.set_resume_after_sequence(opened.committed);
   welcome.set_credit_bytes(options_.credit_bytes);
   welcome.set_takes_offers(true);
-  if (const auto plan = run->plans.ForRank(rank); plan != nullptr) {
+  // Of a leaf's ranks the root says what they record.
+  const bool controlled = options_.relay == nullptr;
+  if (const auto plan = run->plans.ForRank(rank);
+      plan != nullptr && controlled) {
     *welcome.mutable_plan() = plan->spec;
     agent.sent_epoch = plan->spec.epoch();
+    // It does not take one that is older than its own, or that one.
+    if (plan->spec.epoch() > hello.plan_epoch())
+      NoteSent(identity, plan->spec.epoch());
+  }
+  // The next plan from here is to be newer than what it brought.
+  if (options_.one_of_several) {
+    run->plans.RaiseEpoch(std::min(hello.plan_epoch(),
+                                   run->plans.last_epoch() + kMaxEpochsBehind));
   }
   agent.file_state = std::move(file_state);
   agent.file_seen = agent.sent_epoch;
-  if (run->triggers.set()) *welcome.mutable_triggers() = run->triggers.spec();
+  if (run->triggers.set() && controlled)
+    *welcome.mutable_triggers() = run->triggers.spec();
   welcome.set_degrade(run->triggers.degrade());
   agent.last_moved = agent.last_heard;
+  if (!controlled) RelayHello(session, hello, agent.peer);
   v1::Event told = EventOf(v1::Event::KIND_CONNECTED, agent);
   // Steps may count anew, in a server that was started again.
   if (const auto plan = run->plans.ForRank(rank);
@@ -266,6 +286,23 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   }
   EmitEvent(std::move(told));
   return admission;
+}
+
+void ControlPlane::RelayHello(const std::string& session,
+                              const v1::Hello& hello, const Peer& peer) {
+  v1::RelayedEvent relayed;
+  relayed.set_session(session);
+  *relayed.mutable_event()->mutable_hello() = hello;
+  v1::RelayedPeer& who = *relayed.mutable_peer();
+  who.set_name(peer.principal.name);
+  who.set_anonymous(peer.anonymous);
+  who.set_run(peer.principal.run);
+  for (const auto& [first, last] : peer.principal.ranks) {
+    who.add_ranks(first);
+    who.add_ranks(last);
+  }
+  who.set_address(peer.address);
+  options_.relay(std::move(relayed));
 }
 
 absl::Status ControlPlane::CheckRoom(const v1::Identity& identity,

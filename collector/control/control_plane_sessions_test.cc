@@ -337,6 +337,81 @@ TEST_F(SessionsTest, ARuleForAllRunsDoesNotKeepThemAll) {
   EXPECT_EQ(control_->CountRuns(), 8u);
 }
 
+// Another leaf may have agreed on plans that are not known here, or on another one
+// of the same epoch: what was recorded under them is not filtered by ours.
+TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
+  ControlPlane::Options options;
+  options.one_of_several = true;
+  Restart(options);
+  v1::Hello first = HelloOf(0, 1);
+  first.set_config_json(R"({"dump_path": "d", "rank": [0]})");
+  ASSERT_TRUE(Admit(first).ok());
+  EXPECT_TRUE(control_->Admits(first.identity(), 0, 1));
+  EXPECT_NE(control_->PlanOf(first.identity(), 1), nullptr);
+  // One that has come new is under this run's plan, which is not for rank 1.
+  const v1::Hello fresh = HelloOf(1, 2);
+  ASSERT_TRUE(Admit(fresh).ok());
+  EXPECT_FALSE(control_->Admits(fresh.identity(), 0, 1));
+  // One that was elsewhere.
+  v1::Hello moved = HelloOf(2, 3);
+  moved.set_plan_epoch(7);
+  ASSERT_TRUE(Admit(moved).ok());
+  for (const uint64_t epoch : {1, 5, 7}) {
+    EXPECT_TRUE(control_->Admits(moved.identity(), 0, epoch)) << epoch;
+    EXPECT_EQ(control_->PlanOf(moved.identity(), epoch), nullptr) << epoch;
+  }
+  // The next plan from here is newer than what it brought.
+  v1::SetDumpEnableRequest request;
+  request.set_run("run");
+  request.set_enable(false);
+  request.mutable_options()->set_no_wait(true);
+  control_->SetDumpEnable(request, [](const auto&) {});
+  EXPECT_FALSE(control_->Admits(moved.identity(), 0, 8));
+  // What an agent says cannot use up the epochs.
+  v1::Hello hostile = HelloOf(4, 4);
+  hostile.set_plan_epoch(UINT64_MAX);
+  ASSERT_TRUE(Admit(hostile).ok());
+  v1::Hello next = HelloOf(5, 5);
+  next.set_plan_epoch(UINT64_MAX);
+  ASSERT_TRUE(Admit(next).ok());
+}
+
+// What ranks of a leaf record is the root's affair, and nothing is decided here.
+TEST_F(SessionsTest, RanksOfALeafAreControlledByItsRoot) {
+  std::vector<v1::RelayedEvent> relayed;
+  ControlPlane::Options options;
+  options.one_of_several = true;
+  options.relay = [&](v1::RelayedEvent event) { relayed.push_back(event); };
+  Restart(options);
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(R"({"dump_path": "d"})");
+  const auto admission = Admit(hello);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  EXPECT_FALSE(admission->welcome.has_plan());
+  ASSERT_EQ(relayed.size(), 1u);
+  EXPECT_EQ(relayed[0].event().hello().config_json(), hello.config_json());
+  const std::string session = admission->welcome.session_id();
+  v1::Directive adopt;
+  adopt.mutable_adopt()->mutable_plan()->set_epoch(4);
+  control_->Say(session, adopt);
+  control_->Say("nobody", adopt);
+  // Its plan is not known here, and is not checked.
+  EXPECT_TRUE(control_->Admits(hello.identity(), 3, 4));
+  v1::AgentEvent edited;
+  edited.mutable_config_edited()->set_config_json(R"({"dump_path": "e"})");
+  control_->OnEvent(session, edited);
+  EXPECT_EQ(relayed.back().event().config_edited().config_json(),
+            edited.config_edited().config_json());
+  EXPECT_TRUE(absl::IsNotFound(control_->GetConfig("run").status()));
+  v1::AgentEvent progress;
+  progress.mutable_progress()->set_step(9);
+  control_->OnEvent(session, progress);
+  EXPECT_EQ(control_->ListAgents("run").agents(0).step(), 9);
+  control_->Disconnected(session, "it broke");
+  ASSERT_EQ(relayed.size(), 4u);
+  EXPECT_EQ(relayed.back().gone(), "it broke");
+}
+
 TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
   ControlPlane::Options options;
   options.max_idle_runs = 0;

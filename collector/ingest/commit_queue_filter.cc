@@ -25,7 +25,7 @@ void CommitQueue::BeginStepGate(Upload* upload, int64_t step, uint64_t epoch) {
   StepPlan& plan = upload->plan_of_step[step];
   plan.epoch = epoch;
   const std::shared_ptr<const CompiledPlan> compiled =
-      epoch == 0 ? nullptr : control_->PlanOf(upload->identity.run(), epoch);
+      epoch == 0 ? nullptr : control_->PlanOf(upload->identity, epoch);
   plan.gate.reset();
   if (compiled != nullptr) {
     plan.gate = std::make_shared<RecordFilter>(

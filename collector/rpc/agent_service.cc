@@ -27,10 +27,12 @@ constexpr uint64_t kMaxLostFrames = uint64_t{1} << 28;
 
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
  public:
-  SessionStream(size_t max_queued, ControlPlane* control, Peer peer, Runner run)
+  SessionStream(size_t max_queued, ControlPlane* control, Peer peer, Runner run,
+                absl::Status refusal)
       : ServerStream(max_queued),
         control_(control),
         run_(std::move(run)),
+        refusal_(std::move(refusal)),
         peer_(std::move(peer)) {
     peer_.end = [handle = handle()](const absl::Status& status) {
       handle->End(status);
@@ -44,6 +46,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
       if (!untrusted->has_hello())
         return FinishOnce(
             absl::InvalidArgumentError("the first event is not a hello"));
+      if (!refusal_.ok()) return Refuse(untrusted->hello().identity());
       return GoOnElsewhere(run_, untrusted->ByteSizeLong(),
                            [this, untrusted] { return Admit(untrusted); });
     }
@@ -65,6 +68,15 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   }
 
  private:
+  void Refuse(const v1::Identity& untrusted) {
+    absl::Status status = peer_.principal.MayBe(
+        untrusted.run(), untrusted.has_rank()
+                             ? std::optional<int64_t>(untrusted.rank())
+                             : std::nullopt);
+    status.Update(refusal_);
+    FinishOnce(status);
+  }
+
   bool Admit(v1::AgentEvent* untrusted) {
     absl::StatusOr<ControlPlane::Admission> admission = control_->Admit(
         untrusted->hello(),
@@ -85,6 +97,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 
   ControlPlane* const control_;
   const Runner run_;
+  const absl::Status refusal_;
   Peer peer_;
   std::string session_;
 };
@@ -325,7 +338,8 @@ grpc::ServerWriteReactor<v1::ReferenceChunk>* AgentService::GetReference(
 grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
     grpc::CallbackServerContext* context) {
   return new SessionStream(options_.max_queued_directives, control_,
-                           PeerOf(*context), options_.run_session);
+                           PeerOf(*context), options_.run_session,
+                           options_.refusal);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*

@@ -30,6 +30,8 @@ class AgentService : public AgentServiceBase {
   struct Options {
     // Directives waiting for one slow agent.
     size_t max_queued_directives = 1024;
+    // Not OK: what each rank is told that may come here at all.
+    absl::Status refusal;
     // May be null; outlives the service.
     IngestMetrics* metrics = nullptr;
     // Likewise: of frames that are refused.

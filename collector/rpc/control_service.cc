@@ -126,6 +126,8 @@ void ControlService::ActAudited(
 grpc::ServerUnaryReactor* ControlService::SetConfig(
     grpc::CallbackServerContext* context, const v1::SetConfigRequest* request,
     v1::SwitchResult* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   auto* const reactor = new LateReactor<v1::SwitchResult>(response);
   const Auditor::Entry entry = auditor_->Describe(
       *context, "SetConfig", request->run(),
@@ -151,6 +153,8 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
 grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
     grpc::CallbackServerContext* context,
     const v1::SetDumpEnableRequest* request, v1::SwitchResult* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   auto* const reactor = new LateReactor<v1::SwitchResult>(response);
   const Auditor::Entry entry = auditor_->Describe(
       *context, request->enable() ? "Enable" : "Disable", request->run(),
@@ -175,6 +179,8 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
 grpc::ServerUnaryReactor* ControlService::GetConfig(
     grpc::CallbackServerContext* context, const v1::GetConfigRequest* request,
     v1::GetConfigResponse* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
     RP_ASSIGN_OR_RETURN(*response, control_->GetConfig(request->run()));
     return absl::OkStatus();
@@ -184,13 +190,17 @@ grpc::ServerUnaryReactor* ControlService::GetConfig(
 grpc::ServerUnaryReactor* ControlService::ListAgents(
     grpc::CallbackServerContext* context, const v1::ListAgentsRequest* request,
     v1::ListAgentsResponse* response) {
-  *response = control_->ListAgents(request->run());
+  *response = leaves_.list_agents != nullptr
+                  ? leaves_.list_agents(request->run())
+                  : control_->ListAgents(request->run());
   return Answer(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* ControlService::Explain(
     grpc::CallbackServerContext* context, const v1::ExplainRequest* request,
     v1::ExplainResponse* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   auto* const reactor = new LateReactor<v1::ExplainResponse>(response);
   // The caller may leave meanwhile, and take the request along.
   if (!pool_->Run(
@@ -207,6 +217,8 @@ grpc::ServerUnaryReactor* ControlService::Explain(
 grpc::ServerUnaryReactor* ControlService::SetTriggers(
     grpc::CallbackServerContext* context, const v1::SetTriggersRequest* request,
     v1::SetTriggersResponse* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   // It stays until it is finished, whatever the caller does.
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Auditor::Entry entry =
@@ -230,6 +242,8 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
 grpc::ServerUnaryReactor* ControlService::GetTriggers(
     grpc::CallbackServerContext* context, const v1::GetTriggersRequest* request,
     v1::TriggerSpec* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
     RP_ASSIGN_OR_RETURN(*response, control_->GetTriggers(request->run()));
     return absl::OkStatus();
@@ -239,6 +253,8 @@ grpc::ServerUnaryReactor* ControlService::GetTriggers(
 grpc::ServerUnaryReactor* ControlService::ShipFlight(
     grpc::CallbackServerContext* context, const v1::ShipFlightRequest* request,
     v1::ShipFlightResponse* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Auditor::Entry entry = auditor_->Describe(
       *context, "ShipFlight", request->run(),
@@ -261,6 +277,8 @@ grpc::ServerUnaryReactor* ControlService::ShipFlight(
 grpc::ServerUnaryReactor* ControlService::ListEvents(
     grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
     v1::ListEventsResponse* response) {
+  if (leaves_.elsewhere != nullptr)
+    return Answer(context, leaves_.elsewhere(request->run()));
   *response = control_->ListEvents(*request);
   return Answer(context, absl::OkStatus());
 }

@@ -9,6 +9,10 @@
 #ifndef RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "collector/auth/auditor.h"
 #include "collector/control/control_plane.h"
 #include "collector/rpc/worker_pool.h"
@@ -21,6 +25,14 @@ class ControlService : public v1::ControlService::CallbackService {
   ControlService(ControlPlane* control, DiskQueue* audited, WorkerPool* pool)
       : control_(control), audited_(audited), pool_(pool) {}
 
+  // Of a root: who its leaves say is connected. Of a leaf: what it answers to all
+  // else, which its root alone can do. Null: as any collector. Before the server
+  // starts.
+  struct Leaves {
+    std::function<v1::ListAgentsResponse(const std::string& run)> list_agents;
+    std::function<absl::Status(const std::string& run)> elsewhere;
+  };
+  void SetLeaves(Leaves leaves) { leaves_ = std::move(leaves); }
   // Before the server starts. It outlives the service.
   void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
 
@@ -73,6 +85,7 @@ class ControlService : public v1::ControlService::CallbackService {
   DiskQueue* const audited_;
   WorkerPool* const pool_;
   const Auditor* auditor_ = nullptr;
+  Leaves leaves_;
 };
 
 }  // namespace rankprobe

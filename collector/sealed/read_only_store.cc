@@ -192,11 +192,49 @@ class ReadOnlyStore : public Store {
   const std::string name_;
 };
 
+class RootStore final : public ReadOnlyStore {
+ public:
+  RootStore(ArchiveReader* reader, std::string name, PlanLog* plans)
+      : ReadOnlyStore(reader, std::move(name)), plans_(plans) {}
+
+  absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
+      const std::string& key) override {
+    return plans_->Load(key);
+  }
+  absl::Status SavePlan(const std::string& key,
+                        const v1::PlanSpec& plan) override {
+    return plans_->Save(key, plan);
+  }
+  // Its leaf has settled who it is, and keeps it.
+  absl::StatusOr<OpenedIncarnation> OpenIncarnation(
+      const v1::Identity&, const IncarnationClaim& claim) override {
+    OpenedIncarnation opened;
+    opened.proved = true;
+    opened.principal = claim.principal;
+    return opened;
+  }
+  absl::Status NoteDumping(const v1::Identity&, bool) override {
+    return absl::OkStatus();
+  }
+  absl::Status NoteUndelivered(const v1::Identity&,
+                               const v1::Undelivered&) override {
+    return absl::OkStatus();
+  }
+
+ private:
+  PlanLog* const plans_;
+};
+
 }  // namespace
 
 std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader,
                                         std::string name) {
   return std::make_unique<ReadOnlyStore>(reader, std::move(name));
+}
+
+std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, std::string name,
+                                    PlanLog* plans) {
+  return std::make_unique<RootStore>(reader, std::move(name), plans);
 }
 
 }  // namespace rankprobe

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "collector/sealed/plan_log.h"
 #include "collector/store/archive_reader.h"
 #include "collector/store/store.h"
 
@@ -17,6 +18,10 @@ namespace rankprobe {
 // `name`: of where it lies, for the line.
 std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader,
                                         std::string name);
+// Of a root, which takes no frames either: plans are kept in the log, and it is
+// told who is there. The log outlives it.
+std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, std::string name,
+                                    PlanLog* plans);
 
 }  // namespace rankprobe
 

@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/sealed/sealed_reader.h"
+#include "collector/sealed/unite.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -38,15 +39,19 @@ absl::StatusOr<v1::SealedLogEntry> SealedReader::ReadEntry(
 }
 
 void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
+  const int log =
+      state->log_numbers
+          .try_emplace(entry.shard(),
+                       static_cast<int>(state->log_numbers.size()) + 1)
+          .first->second;
   const auto object = std::make_shared<const v1::SealedObject>(entry.records());
   for (int i = 0; i < entry.steps_size(); ++i) {
     v1::SealedStep& sealed = *entry.mutable_steps(i);
-    Step& step =
-        state->steps[{sealed.info().step(), sealed.info().incarnation()}];
-    // The counts are of all that one collector had of it.
-    if (step.sources.empty() || sealed.info().records() >= step.info.records())
-      step.info.Swap(sealed.mutable_info());
-    if (entry.has_records()) step.sources.push_back({object, i});
+    const StepId id(sealed.info().step(), sealed.info().incarnation());
+    Step& step = state->steps[id];
+    AddInfo(sealed.mutable_info(), log, &step);
+    if (entry.has_records()) step.sources.push_back({object, i, log});
+    if (step.several != nullptr) state->to_unite.insert(id);
   }
   for (const v1::SealedObject& pack : entry.packs()) {
     if (!state->packs.insert(pack.name()).second) continue;
@@ -55,7 +60,7 @@ void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
   }
   for (v1::IncarnationRow& row : *entry.mutable_incarnations()) {
     v1::IncarnationRow& known =
-        state->incarnations[row.identity().incarnation()];
+        state->incarnations[row.identity().incarnation()][log];
     if (row.committed_sequence() >= known.committed_sequence())
       known.Swap(&row);
   }
@@ -63,6 +68,58 @@ void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
     state->damaged[{damage.digest(), damage.length_bytes()}] = damage.place();
   }
   state->logs[entry.shard()] = entry.sequence();
+}
+
+// The counts are of all that one collector had of it.
+void SealedReader::AddInfo(v1::StepInfo* info, int log, Step* step) {
+  if (step->several == nullptr && (step->log == 0 || step->log == log)) {
+    if (step->log == 0 || info->records() >= step->info.records())
+      step->info.Swap(info);
+    step->log = log;
+    return;
+  }
+  if (step->several == nullptr) {
+    step->several = std::make_unique<Several>();
+    step->several->of_logs[step->log] = step->info;
+  }
+  v1::StepInfo& known = step->several->of_logs[log];
+  if (info->records() >= known.records()) known.Swap(info);
+}
+
+absl::Status SealedReader::UniteSteps(const std::string& run) {
+  while (true) {
+    StepKey key;
+    key.run = run;
+    std::vector<Source> sources;
+    std::map<int, v1::StepInfo> infos;
+    std::string run_key;
+    {
+      absl::MutexLock lock(&mutex_);
+      Run& state = runs_[run];
+      if (state.to_unite.empty()) return absl::OkStatus();
+      const StepId id = *state.to_unite.begin();
+      key.step = id.first;
+      key.incarnation = id.second;
+      const Step& step = state.steps[id];
+      sources = step.sources;
+      infos = step.several->of_logs;
+      run_key = state.key;
+    }
+    sealed::StepUnion all;
+    for (const Source& source : sources) {
+      RP_RETURN_IF_ERROR(
+          ReadSource(key, run_key, source, [&](const v1::Record& record) {
+            all.Add(source.log, record);
+            return absl::OkStatus();
+          }));
+    }
+    absl::MutexLock lock(&mutex_);
+    Run& state = runs_[run];
+    Step& step = state.steps[{key.step, key.incarnation}];
+    step.info = all.Describe(infos);
+    if (step.sources.size() == sources.size())
+      state.to_unite.erase({key.step, key.incarnation});
+  }
 }
 
 absl::Status SealedReader::ReadNewEntries(
@@ -171,6 +228,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
     // Its first set is on its way.
     if (absl::IsNotFound(status)) continue;
     RP_RETURN_IF_ERROR(status);
+    RP_RETURN_IF_ERROR(UniteSteps(name));
     absl::MutexLock lock(&mutex_);
     const Run& run = runs_[name];
     v1::RunInfo& info = out.emplace_back();

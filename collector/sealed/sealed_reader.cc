@@ -9,6 +9,7 @@
 #include "collector/sealed/pack_object.h"
 #include "collector/sealed/records_object.h"
 #include "collector/sealed/sealed_keys.h"
+#include "collector/sealed/unite.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -31,6 +32,7 @@ bool Before(const v1::StepInfo& a, const v1::StepInfo& b) {
 absl::StatusOr<std::vector<v1::StepInfo>> SealedReader::ListSteps(
     const std::string& run, const IntSet& steps) {
   RP_RETURN_IF_ERROR(Refresh(run));
+  RP_RETURN_IF_ERROR(UniteSteps(run));
   std::vector<v1::StepInfo> out;
   absl::MutexLock lock(&mutex_);
   for (const auto& [id, step] : runs_[run].steps) {
@@ -43,6 +45,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> SealedReader::ListSteps(
 absl::StatusOr<ArchiveReader::SomeSteps> SealedReader::ListStepsAfter(
     const std::string& run, std::optional<int64_t> after, size_t most) {
   RP_RETURN_IF_ERROR(Refresh(run));
+  RP_RETURN_IF_ERROR(UniteSteps(run));
   SomeSteps some;
   absl::MutexLock lock(&mutex_);
   const std::map<StepId, Step>& steps = runs_[run].steps;
@@ -79,6 +82,22 @@ SealedReader::RecordsIndex(const std::string& key, uint64_t object_bytes) {
   return index;
 }
 
+absl::Status SealedReader::ReadSource(
+    const StepKey& key, const std::string& run_key, const Source& source,
+    const std::function<absl::Status(const v1::Record&)>& callback) {
+  const std::string object = sealed::RecordsKey(run_key, source.object->name());
+  RP_ASSIGN_OR_RETURN(const auto index,
+                      RecordsIndex(object, source.object->bytes()));
+  if (source.member >= index->members_size() ||
+      index->members(source.member).step() != key.step ||
+      index->members(source.member).incarnation() != key.incarnation) {
+    return absl::DataLossError(
+        absl::StrCat(object, " has other steps than its entry says"));
+  }
+  return ReadSealedRecords(store_, object, index->members(source.member),
+                           callback);
+}
+
 absl::Status SealedReader::ForEachRecord(
     const StepKey& key,
     const std::function<absl::Status(const v1::Record&)>& callback) {
@@ -95,21 +114,9 @@ absl::Status SealedReader::ForEachRecord(
   // What came late stands where its order is; of one order the first stays.
   std::map<uint64_t, v1::Record> merged;
   for (const Source& source : sources) {
-    const std::string object =
-        sealed::RecordsKey(run_key, source.object->name());
-    RP_ASSIGN_OR_RETURN(const auto index,
-                        RecordsIndex(object, source.object->bytes()));
-    if (source.member >= index->members_size() ||
-        index->members(source.member).step() != key.step ||
-        index->members(source.member).incarnation() != key.incarnation) {
-      return absl::DataLossError(
-          absl::StrCat(object, " has other steps than its entry says"));
-    }
-    const v1::SealedMember& member = index->members(source.member);
-    if (sources.size() == 1)
-      return ReadSealedRecords(store_, object, member, callback);
-    RP_RETURN_IF_ERROR(ReadSealedRecords(
-        store_, object, member, [&](const v1::Record& record) {
+    if (sources.size() == 1) return ReadSource(key, run_key, source, callback);
+    RP_RETURN_IF_ERROR(
+        ReadSource(key, run_key, source, [&](const v1::Record& record) {
           merged.try_emplace(record.order(), record);
           return absl::OkStatus();
         }));
@@ -210,8 +217,11 @@ absl::Status SealedReader::ForEachIncarnation(
   std::vector<v1::IncarnationRow> rows;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [incarnation, row] : runs_[run].incarnations)
-      rows.push_back(row);
+    for (const auto& [incarnation, of_logs] : runs_[run].incarnations) {
+      std::vector<v1::IncarnationRow> several;
+      for (const auto& [log, row] : of_logs) several.push_back(row);
+      rows.push_back(sealed::UniteRows(std::move(several)));
+    }
   }
   for (const v1::IncarnationRow& row : rows) callback(row);
   return absl::OkStatus();

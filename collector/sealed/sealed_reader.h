@@ -5,7 +5,9 @@
 //
 // Lists look for entries that are new; what they named stays known, for objects
 // never change. Of a step that several sets have records of, the set that was
-// sealed first has a record of an order (docs/formats.md, "Sealed archive").
+// sealed first has a record of an order (docs/formats.md, "Sealed archive"). Where
+// they are of several collectors, to which a rank came one after another, the
+// step's records are read to count them, once for each set.
 // Memory: some 330 bytes a step of a process, 420 bytes a payload of a run whose
 // payloads are asked for (measured: docs/scale.md).
 // Ownership: the store outlives it. Thread-safe; requests are sent without a lock
@@ -68,10 +70,19 @@ class SealedReader : public ArchiveReader {
   struct Source {
     std::shared_ptr<const v1::SealedObject> object;
     int member = 0;
+    // Whose it is.
+    int log = 0;
+  };
+  // Of a step that several collectors have sealed something of.
+  struct Several {
+    std::map<int, v1::StepInfo> of_logs;
   };
   struct Step {
     v1::StepInfo info;
     std::vector<Source> sources;
+    // Of whom `info` is, unless they are several.
+    int log = 0;
+    std::unique_ptr<Several> several;
   };
   struct PayloadPlace {
     std::shared_ptr<const std::string> key;
@@ -81,8 +92,13 @@ class SealedReader : public ArchiveReader {
     std::string key;
     // The last entry of each log.
     std::map<std::string, uint64_t> logs;
+    // From 1.
+    std::map<std::string, int> log_numbers;
     std::map<StepId, Step> steps;
-    std::map<uint64_t, v1::IncarnationRow> incarnations;
+    // Those whose counts are to be put together.
+    std::set<StepId> to_unite;
+    // By log.
+    std::map<uint64_t, std::map<int, v1::IncarnationRow>> incarnations;
     // Those whose indexes have not been read, and payloads of the others.
     std::map<std::string, uint64_t> unread_packs;
     absl::flat_hash_map<PayloadId, std::shared_ptr<const PayloadPlace>> places;
@@ -101,6 +117,11 @@ class SealedReader : public ArchiveReader {
                                                const std::string& shard,
                                                uint64_t sequence);
   static void AddEntry(v1::SealedLogEntry entry, Run* state);
+  static void AddInfo(v1::StepInfo* info, int log, Step* step);
+  absl::Status UniteSteps(const std::string& run);
+  absl::Status ReadSource(
+      const StepKey& key, const std::string& run_key, const Source& source,
+      const std::function<absl::Status(const v1::Record&)>& callback);
   // As it is known, read if it is not.
   absl::Status Known(const std::string& run);
   absl::StatusOr<std::shared_ptr<const PayloadPlace>> FindPayload(

@@ -84,7 +84,8 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<ObjectStore> objects,
       OpenObjectStore(options, ProcessEnvironment(), file_system, clock));
-  if (config.role == "leaf") {
+  // Both decide by what is put if there is none.
+  if (config.role == "leaf" || config.role == "root") {
     RP_RETURN_IF_ERROR(ProbeObjectStore(objects.get(), ProbeOptions()));
   } else {
     // That it is there, and that we may.
@@ -96,11 +97,12 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
 // `lock`: of the data directory, for events and audit are there. It is to be held
 // as long as the store is.
 absl::StatusOr<std::unique_ptr<Store>> OpenReader(
-    const ServerConfig& config, SealedReader* sealed, FileSystem* file_system,
-    std::unique_ptr<FileLock>* lock) {
+    const ServerConfig& config, SealedReader* sealed, PlanLog* plans,
+    FileSystem* file_system, std::unique_ptr<FileLock>* lock) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
   RP_ASSIGN_OR_RETURN(
       *lock, file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
+  if (plans != nullptr) return NewRootStore(sealed, config.object_store, plans);
   return NewReadOnlyStore(sealed, config.object_store);
 }
 
@@ -186,10 +188,17 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::unique_ptr<ObjectStore>> objects =
       OpenObjects(config, file_system.get(), &clock, &ending);
   if (!objects.ok()) return Fail(6, std::string(objects.status().message()));
-  const bool is_reader = config.role == "reader";
+  const bool is_reader = config.role == "reader" || config.role == "root";
   SealedReader sealed(objects->get());
   std::unique_ptr<FileLock> lock;
-  auto store = is_reader ? OpenReader(config, &sealed, file_system.get(), &lock)
+  std::unique_ptr<PlanLog> plans;
+  if (config.role == "root") {
+    auto opened = PlanLog::Open(objects->get());
+    if (!opened.ok()) return Fail(6, std::string(opened.status().message()));
+    plans = *std::move(opened);
+  }
+  auto store = is_reader ? OpenReader(config, &sealed, plans.get(),
+                                      file_system.get(), &lock)
                          : Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) return FailToOpen(config.data_dir, store.status());
   const RecoveryReport recovery = (*store)->recovery();

@@ -24,9 +24,11 @@
 #include "collector/auth/server_credentials.h"
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
+#include "collector/control/leaf_registry.h"
 #include "collector/rpc/agent_service.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/control_service.h"
+#include "collector/rpc/root_service.h"
 #include "collector/sealed/sealer.h"
 #include "collector/server/connection_gate.h"
 #include "collector/server/descriptor_limit.h"
@@ -34,6 +36,7 @@
 #include "collector/server/janitor.h"
 #include "collector/server/metrics.h"
 #include "collector/server/roller.h"
+#include "collector/server/root_link.h"
 #include "collector/server/uploader.h"
 #include "collector/server/web_page.h"
 #include "common/base/monotonic_event.h"
@@ -88,8 +91,8 @@ class ServerImpl final : public Server {
         store_(std::move(store)),
         security_(parts.security),
         events_(std::move(parts.events)),
-        control_(ControlOptions(config, parts, events_.get()), store_.get(),
-                 clock),
+        control_(ControlOptions(config, parts, events_.get(), &relay_),
+                 store_.get(), clock),
         pool_(config.worker_threads, /*max_queued=*/1024),
         quick_pool_(kQuickThreads, /*max_queued=*/1024),
         session_pool_(std::make_unique<WorkerPool>(
@@ -99,7 +102,7 @@ class ServerImpl final : public Server {
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
-        agent_service_(AgentOptions(&ingest_metrics_, &quick_pool_,
+        agent_service_(AgentOptions(config, &ingest_metrics_, &quick_pool_,
                                     session_pool_.get(), logger),
                        &control_, commits_.get(), store_.get()),
         control_service_(&control_, &audited_, &quick_pool_),
@@ -132,6 +135,55 @@ class ServerImpl final : public Server {
     logger_->Info(
         "leaf", {{"object_store", objects->name()}, {"log", sealer_->shard()}});
     return absl::OkStatus();
+  }
+
+  // Of a leaf that has one, once it listens.
+  absl::Status LinkToRoot() {
+    RootLink::Options options;
+    options.root = config_.root;
+    ChannelSecurityFiles files;
+    files.tls_ca = config_.root_ca;
+    files.token_file = config_.root_token_file;
+    if (!config_.root_ca.empty()) {
+      files.tls_cert = config_.tls_cert;
+      files.tls_key = config_.tls_key;
+    }
+    RP_ASSIGN_OR_RETURN(options.security, ReadChannelSecurity(files));
+    options.leaf = sealer_->shard();
+    options.address =
+        config_.advertise.empty()
+            ? absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')),
+                           ":", port())
+            : config_.advertise;
+    options.max_ranks = static_cast<uint32_t>(
+        std::min<uint64_t>(config_.max_sessions, UINT32_MAX));
+    options.agents = [this] { return control_.ListAgents(""); };
+    options.relay = &relay_;
+    options.say = [this](const std::string& session,
+                         const v1::Directive& directive) {
+      control_.Say(session, directive);
+    };
+    options.healthy = [this] { return !archive_failed_; };
+    root_link_ = std::make_unique<RootLink>(std::move(options), logger_);
+    root_link_->Start();
+    return absl::OkStatus();
+  }
+
+  // Of a root.
+  void BeRoot(grpc::ServerBuilder* builder) {
+    leaves_ =
+        std::make_unique<LeafRegistry>(LeafRegistry::Options(), MonotonicNow());
+    root_service_ = std::make_unique<RootService>(
+        leaves_.get(), &control_, logger_, security_.authorizer,
+        [this](std::function<void()> task, size_t bytes) {
+          return session_pool_->Run(std::move(task), bytes);
+        });
+    control_service_.SetLeaves({[this](const std::string& run) {
+                                  return leaves_->ListAgents(run,
+                                                             MonotonicNow());
+                                },
+                                nullptr});
+    builder->RegisterService(root_service_.get());
   }
 
   absl::Status Listen() {
@@ -171,6 +223,17 @@ class ServerImpl final : public Server {
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
+    if (config_.role == "root") BeRoot(&builder);
+    // Its ranks are the root's to switch.
+    if (!config_.root.empty()) {
+      control_service_.SetLeaves(
+          {nullptr, [this](const std::string&) {
+             return absl::FailedPreconditionError(
+                 absl::StrCat("this leaf's ranks are controlled "
+                              "by its root: ask ",
+                              config_.root));
+           }});
+    }
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     grpc::ResourceQuota quota("rankprobed");
     quota.Resize(config_.grpc_memory_bytes);
@@ -228,6 +291,7 @@ class ServerImpl final : public Server {
                        port())));
       logger_->Info("page", {{"address", page_->address()}});
     }
+    if (!config_.root.empty()) RP_RETURN_IF_ERROR(LinkToRoot());
     return absl::OkStatus();
   }
 
@@ -240,6 +304,8 @@ class ServerImpl final : public Server {
     if (server_ == nullptr) return;
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
+    // The root sends nobody here any more.
+    if (root_link_ != nullptr) root_link_->Stop();
     gate_->Stop();
     // Its requests are calls like others; they end, so that these can.
     if (page_ != nullptr) page_->Stop();
@@ -394,23 +460,36 @@ class ServerImpl final : public Server {
 
   static ControlPlane::Options ControlOptions(const ServerConfig& config,
                                               const Parts& parts,
-                                              EventLog* events) {
+                                              EventLog* events,
+                                              RelayQueue* relay) {
     ControlPlane::Options options;
     options.events = events;
     options.own_thread = true;
+    options.one_of_several = !config.root.empty();
+    if (!config.root.empty()) {
+      options.relay = [relay](v1::RelayedEvent event) {
+        relay->Push(std::move(event));
+      };
+    }
     options.default_triggers = parts.triggers;
     options.max_sessions = config.max_sessions;
     options.agents = parts.security.authorizer->CountAgents();
     options.credit_bytes = config.credit_bytes;
     return options;
   }
-  static AgentService::Options AgentOptions(IngestMetrics* metrics,
+  static AgentService::Options AgentOptions(const ServerConfig& config,
+                                            IngestMetrics* metrics,
                                             WorkerPool* pool,
                                             WorkerPool* sessions,
                                             const Logger* logger) {
     AgentService::Options options;
     options.metrics = metrics;
     options.logger = logger;
+    if (config.role == "root") {
+      options.refusal = absl::FailedPreconditionError(
+          "this is a root, which sends ranks to its leaves and takes none "
+          "itself; this agent is older than that");
+    }
     options.run = [pool](std::function<void()> task) {
       return pool->Run(std::move(task));
     };
@@ -504,6 +583,8 @@ class ServerImpl final : public Server {
   bool events_failed_ = false;
   const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
+  // Of a leaf.
+  RelayQueue relay_;
   ControlPlane control_;
   WorkerPool pool_;
   WorkerPool quick_pool_;
@@ -517,6 +598,10 @@ class ServerImpl final : public Server {
   // Of a leaf.
   std::unique_ptr<Sealer> sealer_;
   std::unique_ptr<Uploader> uploader_;
+  std::unique_ptr<RootLink> root_link_;
+  // Of a root.
+  std::unique_ptr<LeafRegistry> leaves_;
+  std::unique_ptr<RootService> root_service_;
   std::unique_ptr<HttpTextServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<ConnectionGate> gate_;

@@ -44,6 +44,14 @@ constexpr TextKey kTexts[] = {
      "serve the page of `rankprobe view` on this address, with --tls-cert by "
      "TLS; beyond loopback with --tls-cert and --token-file only. A viewer's "
      "token looks, an operator's switches"},
+    {"root-ca", &ServerConfig::root_ca,
+     "with --root: PEM certificates that vouch for the root; the connection to "
+     "it "
+     "is TLS, with --tls-cert as this leaf's own"},
+    {"root-token-file", &ServerConfig::root_token_file,
+     "with --root: file with this leaf's token, which the root's token file "
+     "has "
+     "as `leaf NAME TOKEN`"},
     {"triggers", &ServerConfig::trigger_file,
      "JSON file with flight recorder, triggers and budgets of runs that were "
      "given none"},
@@ -136,8 +144,9 @@ class JsonConfig : public CLI::Config {
     const auto add = [&](const char* name, std::vector<std::string> inputs) {
       items.push_back({{}, name, std::move(inputs)});
     };
-    for (const char* const name : {"listen", "data-dir", "port-file",
-                                   "log-level", "role", "object-store"})
+    for (const char* const name :
+         {"listen", "data-dir", "port-file", "log-level", "role",
+          "object-store", "root", "advertise"})
       if (const auto v = reader.String(name)) add(name, {*v});
     for (const TextKey& key : kTexts)
       if (const auto v = reader.String(key.name)) add(key.name, {*v});
@@ -224,16 +233,49 @@ void CheckWeb(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
-void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
-  const bool leaf = config.role == "leaf";
-  if (!leaf && config.role != "all" && config.role != "reader") {
-    faults->Add("role", config.role, "one of all, leaf, reader");
+// How a leaf and its root find each other.
+void CheckRoot(const ServerConfig& config, ConfigFaults* faults) {
+  if (config.root.empty()) {
+    for (const auto& [name, value] :
+         {std::pair("advertise", config.advertise),
+          std::pair("root-ca", config.root_ca),
+          std::pair("root-token-file", config.root_token_file)})
+      if (!value.empty()) faults->Add(name, value, "given with root");
     return;
   }
+  if (config.role != "leaf")
+    faults->Add("root", config.root, "given with role leaf");
+  const absl::StatusOr<HostPort> root = ParseHostPort(config.root, 1);
+  if (!root.ok()) {
+    faults->Add("root", config.root, "HOST:PORT");
+  } else if (!config.root_token_file.empty() && config.root_ca.empty() &&
+             !IsLoopbackHost(root->host)) {
+    faults->Add("root-token-file", config.root_token_file,
+                "used with root-ca: beyond loopback the token would travel in "
+                "plain text");
+  }
+  if (!config.advertise.empty() && !ParseHostPort(config.advertise, 1).ok())
+    faults->Add("advertise", config.advertise, "HOST:PORT that ranks reach");
+  const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
+  if (config.advertise.empty() && listen.ok() &&
+      (listen->host == "0.0.0.0" || listen->host == "[::]")) {
+    faults->Add("advertise", "nothing",
+                "HOST:PORT that ranks reach, as listen names every address");
+  }
+}
+
+void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
+  const bool leaf = config.role == "leaf";
+  if (!leaf && config.role != "all" && config.role != "reader" &&
+      config.role != "root") {
+    faults->Add("role", config.role, "one of all, leaf, reader, root");
+    return;
+  }
+  CheckRoot(config, faults);
   if (config.object_store.empty() != (config.role == "all")) {
     faults->Add("object-store",
                 config.object_store.empty() ? "nothing" : config.object_store,
-                "given with role leaf or reader, and with them only");
+                "given with role leaf, reader or root, and with them only");
   } else if (!config.object_store.empty()) {
     if (const absl::Status status =
             CheckObjectStoreUrl(config.object_store, ProcessEnvironment());
@@ -335,8 +377,17 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   app.add_option("--role", config.role,
                  "all: an archive of its own (the default); leaf: that, and "
                  "what has ended is stored in --object-store; reader: serves "
-                 "what leaves have stored")
+                 "what leaves have stored; root: that, and tells ranks which "
+                 "leaf is theirs")
       ->type_name("ROLE");
+  app.add_option("--root", config.root,
+                 "of a leaf: the root that sends it ranks (docs/scale.md)")
+      ->type_name("HOST:PORT");
+  app.add_option(
+         "--advertise", config.advertise,
+         "with --root: where ranks reach this leaf; that of --listen if "
+         "left out")
+      ->type_name("HOST:PORT");
   app.add_option("--object-store", config.object_store,
                  "where leaves store: s3://BUCKET/PREFIX or the absolute path "
                  "of a directory (docs/scale.md)")

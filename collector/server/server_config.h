@@ -60,6 +60,7 @@ struct ServerConfig {
   std::vector<std::string> web_names;
   // "all": an archive of its own. "leaf": that, and what has ended is stored in
   // the object store. "reader": serves what leaves have stored, takes nothing.
+  // "root": that, and tells ranks which leaf is theirs.
   std::string role = "all";
   // See collector/object_store/open_object_store.h.
   std::string object_store;
@@ -67,6 +68,14 @@ struct ServerConfig {
   uint64_t seal_quiet_seconds = 600;
   // A leaf deletes steps here once they are stored.
   bool free_stored = false;
+  // Of a leaf: HOST:PORT of its root; empty: none.
+  std::string root;
+  // HOST:PORT that ranks come to; empty: that of `listen`.
+  std::string advertise;
+  // PEM certificates that vouch for the root; empty: no TLS. What this leaf shows
+  // of itself is tls_cert.
+  std::string root_ca;
+  std::string root_token_file;
 };
 
 // The result of reading the command line.

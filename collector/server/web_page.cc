@@ -68,7 +68,8 @@ class Callers final : public CallerCheck {
         authorizer_->Identify(CredentialsOf(token));
     if (!principal.ok()) return principal.status();
     Caller caller{principal->name, std::string(RoleName(principal->role))};
-    if (principal->role != Role::kAgent) return caller;
+    if (principal->role == Role::kOperator || principal->role == Role::kViewer)
+      return caller;
     return absl::PermissionDeniedError(absl::StrCat(
         caller.name, " is ", caller.role, "; this page needs viewer"));
   }

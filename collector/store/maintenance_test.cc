@@ -397,14 +397,20 @@ TEST_F(MaintenanceTest, FramesLostWithTheMachineAreCountedOnce) {
   ASSERT_TRUE(store->NoteLostFrames(frames.identity(), 4).ok());
   ASSERT_TRUE(store->NoteLostFrames(frames.identity(), 4).ok());
   ASSERT_TRUE(store->Commit(frames.Range(4, 6)).ok());
-  uint64_t lost = 0;
-  ASSERT_TRUE(store
-                  ->ForEachIncarnation("run",
-                                       [&](const v1::IncarnationRow& row) {
-                                         lost += row.lost_frames();
-                                       })
-                  .ok());
-  EXPECT_EQ(lost, 2u);
+  // And again, later.
+  ASSERT_TRUE(store->NoteLostFrames(frames.identity(), 9).ok());
+  v1::IncarnationRow found;
+  ASSERT_TRUE(
+      store
+          ->ForEachIncarnation(
+              "run", [&](const v1::IncarnationRow& row) { found = row; })
+          .ok());
+  EXPECT_EQ(found.lost_frames(), 5u);
+  ASSERT_EQ(found.absent_size(), 2);
+  EXPECT_EQ(found.absent(0).first(), 3u);
+  EXPECT_EQ(found.absent(0).last(), 4u);
+  EXPECT_EQ(found.absent(1).first(), 7u);
+  EXPECT_EQ(found.absent(1).last(), 9u);
   EXPECT_EQ(store->ListSteps("run")->size(), 4u);
 }
 

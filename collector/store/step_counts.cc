@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/step_counts.h"
 
+#include <algorithm>
+
 #include "collector/store/store.h"
 #include "common/base/saturating_add.h"
 #include "common/records/call_values.h"
@@ -72,6 +74,22 @@ void CountRecord(const v1::Record& record,
     default:
       return;
   }
+}
+
+void DescribeCounts(const v1::StepRow& step, v1::StepInfo* info) {
+  info->set_records(step.records());
+  info->set_payloads(step.payloads());
+  info->set_lost(std::max(step.lost_records(), step.end().lost_records()) +
+                 std::max(step.lost_payloads(), step.end().lost_payloads()));
+  *info->mutable_losses() = step.losses();
+  info->set_stored_records(step.rank_records());
+  if (step.has_end()) {
+    // A rank numbers its records densely and its end is the last.
+    info->set_expected_records(step.end_order() + 1);
+    info->set_expected_payloads(step.end().payloads());
+  }
+  info->set_filtered_calls(step.end().filtered_calls() + step.gate_filtered());
+  info->set_complete(IsComplete(step));
 }
 
 bool IsComplete(const v1::StepRow& step) {

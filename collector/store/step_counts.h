@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
 
@@ -16,6 +17,9 @@ namespace rankprobe {
 void CountRecord(const v1::Record& record,
                  const std::function<void(const v1::PayloadRef&)>& on_payload,
                  v1::StepRow* step);
+
+// What readers are told of the counts. Who and when is the caller's.
+void DescribeCounts(const v1::StepRow& step, v1::StepInfo* info);
 
 // The step has its beginning, its end and all calls that its end counts.
 bool IsComplete(const v1::StepRow& step);

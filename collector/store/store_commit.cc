@@ -18,6 +18,7 @@ constexpr size_t kMaxKnownPayloads = 1 << 20;
 constexpr size_t kMaxKnownSteps = 100000;
 // Of one incarnation: its row is written with each of its commits.
 constexpr int kMaxRefusals = 32;
+constexpr int kMaxAbsentRanges = 256;
 
 void NoteRefusal(const v1::RefusalRow& refusal, v1::IncarnationRow* row) {
   row->set_refused_frames(row->refused_frames() + 1);
@@ -31,6 +32,19 @@ void NoteStep(int64_t step, v1::IncarnationRow* row) {
   row->set_lowest_step(
       row->has_lowest_step() ? std::min(row->lowest_step(), step) : step);
   row->set_highest_step(std::max(row->highest_step(), step));
+}
+
+// Behind those that are known.
+void NoteAbsent(uint64_t first, uint64_t last, v1::IncarnationRow* row) {
+  const int known = row->absent_size();
+  if (known > 0 && (known >= kMaxAbsentRanges ||
+                    row->absent(known - 1).last() + 1 == first)) {
+    row->mutable_absent(known - 1)->set_last(last);
+    return;
+  }
+  v1::FrameRange* const range = row->add_absent();
+  range->set_first(first);
+  range->set_last(last);
 }
 
 }  // namespace
@@ -456,6 +470,7 @@ absl::Status StoreImpl::NoteLostFrames(const v1::Identity& identity,
   if (through_sequence <= row->committed_sequence()) return absl::OkStatus();
   row->set_lost_frames(row->lost_frames() + through_sequence -
                        row->committed_sequence());
+  NoteAbsent(row->committed_sequence() + 1, through_sequence, row);
   row->set_committed_sequence(through_sequence);
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   batch->Put(keys::Incarnation(run->id(), identity.incarnation()),

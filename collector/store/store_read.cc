@@ -49,21 +49,9 @@ class StepReader {
     info.set_pid(identity.pid());
     info.set_host(identity.host());
     info.set_incarnation(parts->incarnation);
-    info.set_records(row.records());
-    info.set_payloads(row.payloads());
+    DescribeCounts(row, &info);
     info.set_updated_unix_ns(row.updated_unix_ns());
-    info.set_lost(std::max(row.lost_records(), row.end().lost_records()) +
-                  std::max(row.lost_payloads(), row.end().lost_payloads()));
-    *info.mutable_losses() = row.losses();
-    info.set_stored_records(row.rank_records());
-    if (row.has_end()) {
-      // A rank numbers its records densely and its end is the last.
-      info.set_expected_records(row.end_order() + 1);
-      info.set_expected_payloads(row.end().payloads());
-    }
-    info.set_filtered_calls(row.end().filtered_calls() + row.gate_filtered());
     info.set_deleted(row.deleted_unix_ns() != 0);
-    info.set_complete(IsComplete(row));
     return info;
   }
 

@@ -50,6 +50,9 @@ struct Flags {
   uint64_t seed = 0;
   // The agent's side.
   bool agent = false, spool = false, kept = false;
+  // Only looks at what is there.
+  bool check = false;
+  std::vector<std::string> states;
   std::string collector, state, spool_directory;
   int64_t rank = 0, life = 0;
 };
@@ -341,12 +344,24 @@ int Main(int argc, char** argv) {
   app.add_flag("--kept", flags.kept,
                "the end of a step waits for the spool, not for the collector");
   app.add_flag("--agent", flags.agent, "(internal) be an agent");
+  app.add_flag("--check", flags.check,
+               "compare the archive of --collector with --states, once");
+  app.add_option("--states", flags.states, "with --check: of each rank");
   app.add_option("--collector", flags.collector, "(internal)");
   app.add_option("--state", flags.state, "(internal)");
   app.add_option("--spool-directory", flags.spool_directory, "(internal)");
   app.add_option("--rank", flags.rank, "(internal)");
   app.add_option("--life", flags.life, "(internal)");
   CLI11_PARSE(app, argc, argv);
+  if (flags.check) {
+    Checker checker(flags.collector, flags.seed, flags.kept);
+    checker.Check(flags.states);
+    for (const std::string& fault : checker.faults())
+      std::printf("  %s\n", fault.c_str());
+    std::printf("%llu steps checked\n",
+                static_cast<unsigned long long>(checker.steps_checked()));
+    return checker.faults().empty() && checker.steps_checked() > 0 ? 0 : 1;
+  }
   if (flags.agent) {
     return RunAgent(flags.collector, flags.seed, flags.rank, flags.life,
                     flags.state, flags.spool_directory, flags.kept);

@@ -119,8 +119,8 @@ def test_a_leaf_frees_what_is_stored(start, start_job, store_url, tmp_path):
 
 @pytest.mark.parametrize("flags,says", [
     (["--role", "leaf"], "object-store"),
-    (["--object-store", "/x"], "with role leaf or reader"),
-    (["--role", "other"], "one of all, leaf, reader"),
+    (["--object-store", "/x"], "with role leaf, reader or root"),
+    (["--role", "other"], "one of all, leaf, reader, root"),
     (["--role", "leaf", "--object-store", "relative"], "absolute path"),
     (["--role", "leaf", "--object-store", "s3://B"], "bucket's name"),
     (["--role", "leaf", "--object-store", "s3://bucket?endpoint=http://elsewhere"], "plain http"),

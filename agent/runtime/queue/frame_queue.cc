@@ -52,6 +52,7 @@ bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
 
 bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
                          bool may_wait) {
+  if (!kept_.empty() && (shedding_ || !HasRoom(bytes, limit))) ForgetKept();
   if (shedding_ && used_bytes_ <= options_.budget_bytes / 2) shedding_ = false;
   if (!HasRoom(bytes, limit)) {
     *reason = v1::LOSS_REASON_AGENT_BUDGET;
@@ -133,8 +134,9 @@ bool FrameQueue::Knows(const Digest& digest) const {
          newest_step_ - it->second <= kAgentRemembersSteps;
 }
 
-bool FrameQueue::HasRoomFor(uint64_t bytes) const {
+bool FrameQueue::HasRoomFor(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
+  if (!kept_.empty() && !HasRoom(bytes, options_.budget_bytes)) ForgetKept();
   return HasRoom(bytes, options_.budget_bytes);
 }
 
@@ -400,7 +402,18 @@ void FrameQueue::DropCommitted(uint64_t sequence) {
       --next_frame_;
       in_flight_bytes_ -= frame.wire_bytes;
     }
-    if (frame.payload != nullptr) done.push_back(std::move(frame.payload));
+    const bool keeps =
+        keep_until_referred_ && waiting_for_room_ == 0 && !shedding_;
+    if (frame.records != nullptr || !keeps) {
+      for (Frame& kept : kept_) done.push_back(std::move(kept.payload));
+      kept_.clear();
+    }
+    if (frame.records == nullptr && keeps) {
+      frame.budget_bytes = 0;
+      kept_.push_back(std::move(frame));
+    } else if (frame.payload != nullptr) {
+      done.push_back(std::move(frame.payload));
+    }
     frames_.pop_front();
   }
   mutex_.Unlock();
@@ -408,8 +421,46 @@ void FrameQueue::DropCommitted(uint64_t sequence) {
   mutex_.Lock();
 }
 
+void FrameQueue::ForgetKept() {
+  std::deque<Frame> kept;
+  kept.swap(kept_);
+  mutex_.Unlock();
+  kept.clear();
+  mutex_.Lock();
+}
+
+void FrameQueue::KeepUntilReferred(bool keep) {
+  absl::MutexLock lock(&mutex_);
+  keep_until_referred_ = keep;
+  if (!keep) ForgetKept();
+}
+
+void FrameQueue::TakeBack(uint64_t sequence) {
+  while (!kept_.empty() && kept_.back().sequence > sequence) {
+    frames_.push_front(std::move(kept_.back()));
+    kept_.pop_back();
+    ++next_spooled_;
+  }
+  // Nobody can make use of the end of a payload alone. Its pieces have numbers
+  // in a row.
+  while (!frames_.empty() && frames_.front().payload != nullptr &&
+         frames_.front().offset > 0 &&
+         frames_.front().sequence > sequence + 1) {
+    Frame frame = frames_.front();
+    frame.budget_bytes = 0;
+    --frame.sequence;
+    frame.offset -= kChunkBytes;
+    frame.length = kChunkBytes;
+    frame.wire_bytes = frame.length + kFrameOverhead;
+    frames_.push_front(std::move(frame));
+    ++next_spooled_;
+  }
+}
+
 void FrameQueue::Resume(uint64_t sequence) {
   absl::MutexLock lock(&mutex_);
+  TakeBack(sequence);
+  committed_here_ = sequence;
   // The collector has lost what it had committed, perhaps payloads as well.
   if (sequence < committed_) known_.clear();
   // Another collector, perhaps: it is asked again.
@@ -444,8 +495,9 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   for (const v1::RefusedFrame& refused : ack.refused_frames())
     Refuse(refused.sequence(), refused.reason(), /*by_us=*/false);
   committed_ = std::max(committed_, ack.committed());
+  committed_here_ = std::max(committed_here_, ack.committed());
   synced_ = std::max(synced_, ack.synced());
-  DropCommitted(committed_);
+  DropCommitted(committed_here_);
   TakeAnswers(ack);
   for (const std::string& have : ack.have_digests()) {
     if (!options_.remember) break;

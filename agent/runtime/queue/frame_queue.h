@@ -66,7 +66,7 @@ class FrameQueue {
   bool SubmitRecords(std::unique_ptr<RecordBuffer> records,
                      bool may_wait = true);
   // Whether records of so many bytes would be taken without waiting.
-  bool HasRoomFor(uint64_t bytes) const;
+  bool HasRoomFor(uint64_t bytes);
   absl::Status Flush(v1::Durability level, absl::Duration deadline);
   // Until everything submitted before was given to NoteSpooled, or is
   // committed. After it has taken too long once: only while that moves on.
@@ -89,8 +89,12 @@ class FrameQueue {
   void NoteSpooled(uint64_t sequence);
   // Everything submitted so far is in the spool or committed.
   bool AllKept() const;
+  // From now on payloads stay here, as far as there is room, until records
+  // behind them are committed, which refer to them: another collector that the
+  // process may come to has neither.
+  void KeepUntilReferred(bool keep);
   // The collector holds everything up to `sequence`; what follows is sent
-  // again. What it holds stays until its first ack, which names those it has
+  // again, payloads of which a part is to be sent from their beginning. What it holds stays until its first ack, which names those it has
   // refused: an ack that did may have been lost.
   void Resume(uint64_t sequence);
   // Whether NextFrame may now give what it did not give before. Frames that it
@@ -216,6 +220,10 @@ class FrameQueue {
   // After anything that may end a wait for room or at a barrier.
   void TellWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go of frames that are kept. Lets go of the lock meanwhile.
+  void ForgetKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frames behind `sequence` that are here and not in frames_ any more.
+  void TakeBack(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   const Clock* const clock_;
@@ -257,6 +265,11 @@ class FrameQueue {
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t committed_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The same of this connection's collector alone.
+  uint64_t committed_here_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool keep_until_referred_ ABSL_GUARDED_BY(mutex_) = false;
+  // Frames of payloads right before those of frames_, committed.
+  std::deque<Frame> kept_ ABSL_GUARDED_BY(mutex_);
   // What the collector of this connection held when it began.
   uint64_t resumed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -62,6 +62,68 @@ TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
   EXPECT_EQ(left.last_step(), 9);
 }
 
+// What one collector had committed of a payload is no use to another.
+TEST_F(FrameQueueTest, AnotherCollectorGetsPayloadsFromTheirBeginning) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  ASSERT_TRUE(Payload('a', (2 << 20) + 5));  // frames 1 to 3
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
+  ASSERT_EQ(Drain().size(), 4u);
+  Commit(2);
+  queue_->Resume(0);
+  EXPECT_EQ(queue_->FirstSequence(), 1u);
+  const std::vector<v1::UploadFrame> again = Drain();
+  ASSERT_EQ(again.size(), 4u);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i].sequence(), i + 1);
+    if (!again[i].has_chunk()) continue;
+    EXPECT_EQ(again[i].chunk().offset_bytes(), bytes);
+    bytes += again[i].chunk().data().size();
+  }
+  EXPECT_EQ(bytes, (2u << 20) + 5);
+  // Its own word counts, not the other's.
+  Commit(1);
+  EXPECT_EQ(queue_->FirstSequence(), 2u);
+  Commit(4);
+  EXPECT_EQ(Used(), 0u);
+}
+
+// As does the payload of records that it gets.
+TEST_F(FrameQueueTest, PayloadsStayUntilRecordsBehindThemAreCommitted) {
+  Make(64 << 20, OverflowPolicy::kDropNewest);
+  queue_->KeepUntilReferred(true);
+  ASSERT_TRUE(Payload('a', 100));
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
+  ASSERT_TRUE(Payload('b', 100));
+  ASSERT_TRUE(Payload('c', (1 << 20) + 5));
+  ASSERT_TRUE(queue_->SubmitRecords(Records(4, 5)));
+  ASSERT_EQ(Drain().size(), 6u);
+  Commit(4);  // c's first piece
+  queue_->Resume(0);
+  EXPECT_EQ(queue_->FirstSequence(), 3u) << "a went with its records";
+  ASSERT_EQ(Drain().size(), 4u);
+  // A barrier that had been passed stays so.
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  EXPECT_EQ(stats.committed_sequence, 4u);
+  Commit(2);  // of what it never had
+  EXPECT_EQ(queue_->FirstSequence(), 3u);
+  Commit(6);
+  EXPECT_EQ(Used(), 0u);
+}
+
+TEST_F(FrameQueueTest, WhatIsKeptGivesWay) {
+  Make(4 << 20, OverflowPolicy::kDropNewest);
+  queue_->KeepUntilReferred(true);
+  ASSERT_TRUE(Payload('a', 3 << 20));
+  Commit(Drain().size());
+  EXPECT_GE(Used(), 3u << 20);
+  ASSERT_TRUE(Payload('b', 3 << 20)) << "what is kept is in nobody's way";
+  Commit(Drain().back().sequence());
+  EXPECT_TRUE(queue_->HasRoomFor(3 << 20));
+  EXPECT_EQ(Used(), 0u);
+}
+
 // stop() is one, where frames outlive a process that is killed.
 TEST_F(FrameQueueTest, ABarrierAtTheSpool) {
   FrameQueue::Options options{64 << 20, 64 << 20, OverflowPolicy::kDropNewest};

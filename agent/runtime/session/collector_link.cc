@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
 constexpr int kMaxMessageBytes = 4 << 20;
+constexpr absl::Duration kMaxLeafBackoff = absl::Seconds(1);
 
 // The tail's owner goes along until the transport has written it.
 grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
@@ -34,13 +35,28 @@ grpc::ByteBuffer ToByteBuffer(const v1::UploadFrame& frame) {
   return grpc::ByteBuffer(&bytes, 1);
 }
 
-std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
+bool IsAway(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::ALREADY_EXISTS:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& address,
+                                         const SessionOptions& options,
+                                         bool is_leaf) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  // A dead collector is noticed even when nothing is sent.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  // A dead collector is noticed even when nothing is sent; soon, where there is
+  // another one.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, is_leaf ? 5500 : 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, is_leaf ? 3000 : 10000);
   arguments.SetInt(
       GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_min)));
@@ -49,10 +65,17 @@ std::shared_ptr<grpc::Channel> ConnectTo(const SessionOptions& options) {
       GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return MakeChannel(options.collector, options.security, arguments);
+  return MakeChannel(address, options.security, arguments);
 }
 
 }  // namespace
+
+CollectorLink::Target::Target(const std::string& to,
+                              const SessionOptions& options, bool is_leaf)
+    : address(to),
+      channel(ConnectTo(to, options, is_leaf)),
+      stub(v1::AgentService::NewStub(channel)),
+      upload_stub(channel) {}
 
 CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
                              FrameQueue* queue, TriggerWatcher* watcher,
@@ -63,14 +86,15 @@ CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
       watcher_(watcher),
       outbox_(outbox),
       identity_(options.identity),
-      channel_(ConnectTo(options)),
-      stub_(v1::AgentService::NewStub(channel_)),
-      upload_stub_(channel_),
+      named_(std::make_shared<Target>(options.collector, options,
+                                      /*is_leaf=*/false)),
+      target_(named_),
+      finder_(NewFinder()),
       worker_([this] { Work(); }) {}
 
 void CollectorLink::Abandon() {
   worker_.detach();
-  channel_.reset();
+  named_->channel.reset();
 }
 
 absl::Status CollectorLink::WaitConnected(absl::Duration deadline) {
@@ -93,7 +117,12 @@ absl::Status CollectorLink::FetchReference(
   grpc::ClientContext context;
   AddToken(options_.security, &context);
   context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
-  const auto reader = stub_->GetReference(&context, request);
+  std::shared_ptr<Target> target;
+  {
+    absl::MutexLock lock(&mutex_);
+    target = target_;
+  }
+  const auto reader = target->stub->GetReference(&context, request);
   absl::Status status;
   for (v1::ReferenceChunk chunk; status.ok() && reader->Read(&chunk);)
     status = add(chunk);
@@ -190,6 +219,8 @@ void CollectorLink::StayConnected() {
     }
     backoff = was_connected ? options_.reconnect_min
                             : std::min(backoff * 2, options_.reconnect_max);
+    // There is another leaf, or soon will be.
+    if (finder_.is_root()) backoff = std::min(backoff, kMaxLeafBackoff);
     // Jitter: a thousand ranks must not come back in the same moment.
     const MonotonicTime until =
         MonotonicAfter(backoff * absl::Uniform(random, 0.5, 1.5));
@@ -219,12 +250,49 @@ v1::AgentEvent CollectorLink::HelloEvent() {
   return event;
 }
 
+CollectorFinder CollectorLink::NewFinder() {
+  return CollectorFinder(
+      named_->channel, options_.security, options_.replica,
+      [this] { outbox_->Wake(); },
+      [this](absl::Duration timeout) {
+        SpoolFrames();
+        TellIfSilent();
+        return outbox_->Wait(timeout);
+      });
+}
+
+absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
+    CollectorFinder* finder, const v1::Identity& identity) {
+  const absl::StatusOr<std::string> address = finder->Find(identity);
+  if (!address.ok()) {
+    NoteError(address.status());
+    return address.status();
+  }
+  absl::MutexLock lock(&mutex_);
+  if (address->empty()) {
+    target_ = named_;
+  } else if (target_ == named_ || target_->address != *address) {
+    target_ = std::make_shared<Target>(*address, options_, /*is_leaf=*/true);
+  }
+  return target_;
+}
+
 // One life of the connection, until it breaks or the session stops. True if
 // the collector had welcomed us.
 bool CollectorLink::RunConnection() {
+  v1::Identity identity;
+  {
+    absl::MutexLock lock(&mutex_);
+    identity = identity_;
+  }
+  const absl::StatusOr<std::shared_ptr<Target>> located =
+      Locate(&finder_, identity);
+  if (!located.ok()) return false;
+  Target* const target = located->get();
+  queue_->KeepUntilReferred(target != named_.get());
   ControlStream control([this] { outbox_->Wake(); });
   AddToken(options_.security, control.context());
-  stub_->async()->Session(control.context(), &control);
+  target->stub->async()->Session(control.context(), &control);
   control.Start();
   control.Write(HelloEvent());
 
@@ -237,7 +305,8 @@ bool CollectorLink::RunConnection() {
     while (control.Pop(&directive)) {
       if (directive.has_welcome()) {
         welcomed = true;
-        upload = OnWelcome(directive.welcome());
+        finder_.NoteReached();
+        upload = OnWelcome(directive.welcome(), target);
       } else if (directive.has_goodbye()) {
         // It goes down, or the rank that has become known is another process':
         // the next hello is told.
@@ -275,6 +344,8 @@ bool CollectorLink::RunConnection() {
   }
   if (upload != nullptr) upload->Close();
   control.Close();
+  // One that refuses this process is there, and right about it.
+  if (!welcomed && IsAway(control.status())) finder_.NoteNotReached();
   return welcomed;
 }
 
@@ -302,7 +373,7 @@ void CollectorLink::SayGoodbye(ControlStream* control) {
 }
 
 std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
-    const v1::Welcome& welcome) {
+    const v1::Welcome& welcome, Target* target) {
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
   TellEditAgain(welcome);
   watcher_->SetRunLevel(welcome.degrade());
@@ -320,8 +391,8 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
                (!options_.spool_directory.empty() && !Keeps());
       });
   AddToken(options_.security, upload->context());
-  upload_stub_.PrepareBidiStreamingCall(upload->context(), kUploadMethod, {},
-                                        upload.get());
+  target->upload_stub.PrepareBidiStreamingCall(upload->context(), kUploadMethod,
+                                               {}, upload.get());
   upload->Start();
   v1::UploadFrame open;
   open.mutable_open()->set_session_id(welcome.session_id());

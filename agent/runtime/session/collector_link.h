@@ -23,10 +23,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "agent/runtime/queue/frame_queue.h"
 #include "agent/runtime/session/bidi_stream.h"
+#include "agent/runtime/session/collector_finder.h"
 #include "agent/runtime/session/event_outbox.h"
 #include "agent/runtime/session/plan_switcher.h"
 #include "agent/runtime/session/session.h"
@@ -83,6 +85,15 @@ class CollectorLink {
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
   // Frames are encoded by the queue, payload bytes not copied.
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
+  // A collector and how to speak to it.
+  struct Target {
+    Target(const std::string& address, const SessionOptions& options,
+           bool is_leaf);
+    const std::string address;
+    std::shared_ptr<grpc::Channel> channel;
+    const std::unique_ptr<v1::AgentService::Stub> stub;
+    grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub;
+  };
   // How long a collector may take to appear before its absence is told.
   static constexpr absl::Duration kSilence = absl::Milliseconds(900);
 
@@ -90,10 +101,16 @@ class CollectorLink {
   bool DrainOrphans();
   void StayConnected();
   bool RunConnection();
+  CollectorFinder NewFinder();
+  // The one that was named or, where that is a root, the leaf that it names.
+  absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
+                                                 const v1::Identity& identity);
+  absl::Status DrainOrphan(OrphanSpool* orphan, CollectorFinder* finder);
   v1::AgentEvent HelloEvent();
   // Anything was recorded.
   bool HasSent() const;
-  std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome);
+  std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
+                                          Target* target);
   void OnDirective(const v1::Directive& directive);
   bool NextEvent(v1::AgentEvent* event, MonotonicTime* next_metrics);
   void SendNext(UploadStream* upload);
@@ -170,9 +187,11 @@ class CollectorLink {
   // It waits for room, which acks give.
   std::atomic<bool> ships_{false};
 
-  std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::AgentService::Stub> stub_;
-  grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub_;
+  const std::shared_ptr<Target> named_;
+  // Where the session is, or was last.
+  std::shared_ptr<Target> target_ ABSL_GUARDED_BY(mutex_);
+  // Worker only.
+  CollectorFinder finder_;
   std::thread worker_;
 };
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/session/collector_link.h"
 #include "agent/runtime/session/spool_drain.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -87,21 +88,31 @@ void CollectorLink::SpoolFrames() {
   spooled_bytes_ = spool_->bytes();
 }
 
-// What earlier lives left behind goes first: their sequence numbers and
-// their ranks are their own. False when stopping.
-bool CollectorLink::DrainOrphans() {
-  if (options_.spool_directory.empty()) return true;
+absl::Status CollectorLink::DrainOrphan(OrphanSpool* orphan,
+                                        CollectorFinder* finder) {
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<Target> target,
+                      Locate(finder, orphan->identity()));
   SpoolDrain drain(
-      stub_.get(), &upload_stub_, options_.security, options_.agent_version,
-      [this] { outbox_->Wake(); },
+      target->stub.get(), &target->upload_stub, options_.security,
+      options_.agent_version, [this] { outbox_->Wake(); },
       [this](absl::Duration timeout) {
         SpoolFrames();
         return outbox_->Wait(timeout);
       },
-      [this] {
+      [this, finder] {
+        finder->NoteReached();
         absl::MutexLock lock(&mutex_);
         heard_ = true;
       });
+  const absl::Status status = drain.Run(orphan);
+  if (absl::IsUnavailable(status)) finder->NoteNotReached();
+  return status;
+}
+
+// What earlier lives left behind goes first: their sequence numbers and
+// their ranks are their own. False when stopping.
+bool CollectorLink::DrainOrphans() {
+  if (options_.spool_directory.empty()) return true;
   int passed_over = 0;
   const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
       options_.spool_directory, file_system_.get(), IsOwnFile, &passed_over);
@@ -112,9 +123,10 @@ bool CollectorLink::DrainOrphans() {
     std::fputs(line.c_str(), stderr);
   }
   for (const auto& orphan : orphans) {
+    CollectorFinder finder = NewFinder();
     absl::Status status;
     for (;;) {
-      status = drain.Run(orphan.get());
+      status = DrainOrphan(orphan.get(), &finder);
       if (!absl::IsUnavailable(status)) break;
       NoteError(status);
       // A try that fails at once has spooled nothing, and a barrier may wait.

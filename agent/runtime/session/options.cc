@@ -65,6 +65,11 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
   }
   if (rank.has_value()) options.identity.set_rank(*rank);
   options.identity.set_world_size(world_size.value_or(0));
+  options.replica = text("RANKPROBE_REPLICA");
+  if (options.replica.size() > 255) {
+    return absl::InvalidArgumentError(
+        "RANKPROBE_REPLICA has at most 255 bytes");
+  }
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> queue_mb,
                       Number(environment, "RANKPROBE_QUEUE_MB", 1));
   if (queue_mb.has_value())

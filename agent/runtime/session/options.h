@@ -4,6 +4,8 @@
 //   RANKPROBE_RUN        name of the run; else TORCHELASTIC_RUN_ID, else
 //                        host-pid-time
 //   RANK, WORLD_SIZE     as torchrun sets them
+//   RANKPROBE_REPLICA    the same text in processes that hold the same
+//                        parameters: of several collectors they come to one
 //   RANKPROBE_QUEUE_MB   byte budget of the agent, MiB
 //   RANKPROBE_POLICY     block, stats_only or drop_newest
 //   RANKPROBE_ON_COLLECTOR_MISSING

@@ -51,6 +51,9 @@ struct SessionOptions {
   std::string collector;
   ChannelSecurity security;
   v1::Identity identity;  // incarnation 0: chosen by Create
+  // Of several collectors: processes of one text hold the same parameters and are
+  // to meet in one. Empty: not known.
+  std::string replica;
   // Hello.incarnation_secret; empty: chosen by Create.
   std::string incarnation_secret;
   std::string agent_version;

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/runtime/session/collector_finder.h"
 #include "agent/runtime/session/event_outbox.h"
 #include "agent/runtime/session/spool.h"
 #include "agent/runtime/session/spool_drain.h"
 #include "common/base/monotonic_time.h"
+#include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/io/file_system.h"
 #include "common/rpc/grpc_channel.h"
@@ -57,21 +59,36 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
   arguments.SetMaxSendMessageSize(kMaxDeliveryMessageBytes);
   const std::shared_ptr<grpc::Channel> channel =
       MakeChannel(options.collector, options.security, arguments);
-  const auto stub = v1::AgentService::NewStub(channel);
-  SpoolDrain::UploadStub upload_stub(channel);
   DeliveryClock clock(options.deadline);
   bool answered = false;
-  SpoolDrain drain(
-      stub.get(), &upload_stub, options.security, std::string(Version()),
-      [&clock] { clock.Wake(); },
-      [&clock](absl::Duration timeout) { return clock.Wait(timeout); },
-      [&answered] { answered = true; });
+  const auto wake = [&clock] { clock.Wake(); };
+  const auto wait = [&clock](absl::Duration timeout) {
+    return clock.Wait(timeout);
+  };
   for (const auto& orphan : orphans) {
     const MonotonicTime give_up = MonotonicAfter(options.patience);
-    absl::Status status = drain.Run(orphan.get());
+    CollectorFinder finder(channel, options.security, "", wake, wait);
+    const auto deliver = [&]() -> absl::Status {
+      RP_ASSIGN_OR_RETURN(const std::string leaf,
+                          finder.Find(orphan->identity()));
+      const std::shared_ptr<grpc::Channel> to =
+          leaf.empty() ? channel
+                       : MakeChannel(leaf, options.security, arguments);
+      const auto stub = v1::AgentService::NewStub(to);
+      SpoolDrain::UploadStub upload_stub(to);
+      SpoolDrain drain(stub.get(), &upload_stub, options.security,
+                       std::string(Version()), wake, wait, [&] {
+                         answered = true;
+                         finder.NoteReached();
+                       });
+      absl::Status status = drain.Run(orphan.get());
+      if (absl::IsUnavailable(status)) finder.NoteNotReached();
+      return status;
+    };
+    absl::Status status = deliver();
     while (absl::IsUnavailable(status) && MonotonicNow() < give_up &&
            clock.Wait(kRetryInterval))
-      status = drain.Run(orphan.get());
+      status = deliver();
     if (status.ok()) {
       result.delivered.push_back(orphan->identity());
       continue;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks the address that was named where a process is to connect to: a root names
+// one of its leaves (docs/scale.md), any other collector does not know the
+// question and is meant itself.
+//
+// Ownership: the channel is shared, the rest outlives it. Threads: Find and the
+// other methods from one thread; it waits by `wait`, which returns when something
+// may have happened (`wake` was called, from gRPC's threads) and is false when
+// the caller is to stop.
+// Failure: see Find; nothing is kept of a question that failed.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/monotonic_time.h"
+#include "common/rpc/channel_security.h"
+#include "rankprobe/v1/leaf.grpc.pb.h"
+
+namespace rankprobe {
+
+class CollectorFinder {
+ public:
+  CollectorFinder(const std::shared_ptr<grpc::Channel>& channel,
+                  const ChannelSecurity& security, std::string replica,
+                  std::function<void()> wake,
+                  std::function<bool(absl::Duration)> wait,
+                  absl::Duration patience = kPatience)
+      : security_(security),
+        replica_(std::move(replica)),
+        wake_(std::move(wake)),
+        wait_(std::move(wait)),
+        patience_(patience),
+        stub_(v1::RootService::NewStub(channel)) {}
+
+  // The leaf's address; empty: the address that was named, which is no root or
+  // cannot be asked. CANCELLED: stopping. UNAVAILABLE: a root, which has none now
+  // or does not answer.
+  absl::StatusOr<std::string> Find(const v1::Identity& identity);
+
+  // What became of the connection to what Find gave last. A leaf that was not
+  // reached for kPatience is named as failed until another one is.
+  void NoteReached();
+  void NoteNotReached();
+
+  // The address that was named is a root.
+  bool is_root() const { return is_root_; }
+
+  // Ranks of a leaf that is gone come to another within ten seconds: this, and
+  // what the root itself waits for it to come back.
+  static constexpr absl::Duration kPatience = absl::Seconds(3);
+
+ private:
+  struct Question;
+
+  const ChannelSecurity& security_;
+  const std::string replica_;
+  const std::function<void()> wake_;
+  const std::function<bool(absl::Duration)> wait_;
+  const absl::Duration patience_;
+  const std::unique_ptr<v1::RootService::Stub> stub_;
+  // It has said that it does not know the question.
+  bool is_plain_ = false;
+  bool is_root_ = false;
+  // What it said last.
+  std::string leaf_, address_;
+  // Since the connection to it fails; infinite: it does not.
+  MonotonicTime failing_since_ = kNeverFails;
+  std::vector<std::string> failed_;
+
+  static constexpr MonotonicTime kNeverFails = MonotonicTime::max();
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_

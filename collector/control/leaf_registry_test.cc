@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/control/leaf_registry.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LeafRegistryTest : public ::testing::Test {
+ protected:
+  static std::string Name(int leaf) { return absl::StrFormat("%032x", leaf); }
+  static std::string Address(int leaf) {
+    return absl::StrCat("10.0.0.", leaf, ":7411");
+  }
+  static v1::LeafReport ReportOf(int leaf, std::set<int64_t> ranks = {}) {
+    v1::LeafReport report;
+    report.set_leaf(Name(leaf));
+    report.set_address(Address(leaf));
+    report.set_max_ranks(4096);
+    for (const int64_t rank : ranks) {
+      v1::AgentInfo* const agent = report.add_agents();
+      agent->mutable_identity()->set_run("run");
+      agent->mutable_identity()->set_rank(rank);
+      agent->set_connected(true);
+      agent->set_step(10 * rank);
+    }
+    return report;
+  }
+  uint64_t Connect(int leaf, std::set<int64_t> ranks = {}) {
+    const absl::StatusOr<uint64_t> link = registry_.Connect(
+        ReportOf(leaf, std::move(ranks)), "leaves",
+        [this](const absl::Status& status) { ended_ = status; }, now_);
+    EXPECT_TRUE(link.ok()) << link.status();
+    return link.value_or(0);
+  }
+  absl::StatusOr<std::string> Find(int64_t rank,
+                                   std::set<std::string> failed = {},
+                                   const std::string& replica = "") {
+    v1::FindCollectorRequest request;
+    request.mutable_identity()->set_run("run");
+    request.mutable_identity()->set_rank(rank);
+    request.set_replica(replica);
+    for (const std::string& leaf : failed) request.add_failed(leaf);
+    const absl::StatusOr<v1::FoundCollector> found =
+        registry_.Find(request, now_);
+    if (!found.ok()) return found.status();
+    return found->address();
+  }
+  void Pass(absl::Duration time) { now_ += absl::ToChronoNanoseconds(time); }
+
+  MonotonicTime now_ = MonotonicNow();
+  LeafRegistry registry_{{}, now_};
+  absl::Status ended_;
+};
+
+TEST_F(LeafRegistryTest, WaitsForItsLeavesFirst) {
+  EXPECT_TRUE(absl::IsAborted(Find(0).status()));
+  const uint64_t one = Connect(1);
+  EXPECT_TRUE(absl::IsAborted(Find(0).status())) << "the others may come yet";
+  Pass(LeafRegistry::kSettling);
+  EXPECT_EQ(*Find(0), Address(1));
+  // A rank that a leaf has needs no waiting.
+  LeafRegistry later({}, now_);
+  ASSERT_TRUE(later
+                  .Connect(
+                      ReportOf(2, {5}), "leaves", [](const auto&) {}, now_)
+                  .ok());
+  v1::FindCollectorRequest request;
+  request.mutable_identity()->set_run("run");
+  request.mutable_identity()->set_rank(5);
+  EXPECT_EQ(later.Find(request, now_)->address(), Address(2));
+  registry_.Disconnected(one, now_);
+  Pass(LeafRegistry::kGrace);
+  EXPECT_THAT(std::string(Find(0).status().message()), HasSubstr("no leaf"));
+}
+
+TEST_F(LeafRegistryTest, SharesRanksAndMovesFewWhenALeafComesOrGoes) {
+  std::map<int, uint64_t> links;
+  for (int leaf = 1; leaf <= 4; ++leaf) links[leaf] = Connect(leaf);
+  Pass(LeafRegistry::kSettling);
+  std::map<int64_t, std::string> places;
+  std::map<std::string, int> count;
+  for (int64_t rank = 0; rank < 400; ++rank) {
+    places[rank] = *Find(rank);
+    ++count[places[rank]];
+  }
+  ASSERT_EQ(count.size(), 4u);
+  for (const auto& [address, ranks] : count) {
+    EXPECT_GT(ranks, 60) << address;
+    EXPECT_LE(ranks, 127) << address;
+  }
+  // They stay, whoever comes.
+  links[5] = Connect(5);
+  for (const auto& [rank, address] : places) EXPECT_EQ(*Find(rank), address);
+  // One goes: its ranks are moved, others are not.
+  registry_.Disconnected(links[2], now_);
+  Pass(LeafRegistry::kGrace);
+  for (const int leaf : {1, 3, 4, 5})
+    ASSERT_TRUE(registry_.Report(links[leaf], ReportOf(leaf), now_).ok());
+  for (const auto& [rank, address] : places) {
+    if (address == Address(2)) {
+      EXPECT_NE(*Find(rank), Address(2));
+    } else {
+      EXPECT_EQ(*Find(rank), address);
+    }
+  }
+}
+
+TEST_F(LeafRegistryTest, ALeafThatWasKilledMayComeBackForAMoment) {
+  const uint64_t one = Connect(1);
+  const uint64_t two = Connect(2);
+  Pass(LeafRegistry::kSettling);
+  const std::string first = *Find(7);
+  const bool is_one = first == Address(1);
+  const auto others_report = [&] {
+    return registry_.Report(is_one ? two : one, ReportOf(is_one ? 2 : 1), now_);
+  };
+  registry_.Disconnected(is_one ? one : two, now_);
+  Pass(LeafRegistry::kGrace - absl::Milliseconds(1));
+  ASSERT_TRUE(others_report().ok());
+  EXPECT_THAT(std::string(Find(7).status().message()),
+              HasSubstr("to come back"));
+  EXPECT_TRUE(absl::IsAborted(Find(7).status()));
+  // Whoever could not reach it for long need not wait.
+  EXPECT_EQ(*Find(7, {Name(is_one ? 1 : 2)}), Address(is_one ? 2 : 1));
+  // And stays there, whether the first one comes back or not.
+  Connect(is_one ? 1 : 2);
+  EXPECT_EQ(*Find(7), Address(is_one ? 2 : 1));
+}
+
+TEST_F(LeafRegistryTest, OneThatIsSilentIsNotThere) {
+  const uint64_t one = Connect(1, {3});
+  Pass(LeafRegistry::kSettling);
+  EXPECT_EQ(*Find(3), Address(1));
+  EXPECT_EQ(registry_.ListAgents("run", now_).agents_size(), 1);
+  Pass(LeafRegistry::kSilence);
+  EXPECT_FALSE(Find(3).ok());
+  EXPECT_EQ(registry_.ListAgents("run", now_).agents_size(), 0);
+  ASSERT_TRUE(registry_.Report(one, ReportOf(1, {3}), now_).ok());
+  EXPECT_EQ(*Find(3), Address(1));
+}
+
+// A second process of a rank comes to the leaf that has the first, which refuses
+// it.
+TEST_F(LeafRegistryTest, ARankGoesWhereItIs) {
+  for (int leaf = 1; leaf <= 8; ++leaf) Connect(leaf);
+  const uint64_t nine = Connect(9, {0, 1, 2, 3});
+  Pass(LeafRegistry::kSettling);
+  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_EQ(*Find(rank), Address(9));
+  // They have ended: their places are kept for a while.
+  ASSERT_TRUE(registry_.Report(nine, ReportOf(9), now_).ok());
+  EXPECT_EQ(*Find(0), Address(9));
+}
+
+TEST_F(LeafRegistryTest, CopiesOfAReplicaMeet) {
+  for (int leaf = 1; leaf <= 8; ++leaf) Connect(leaf);
+  Pass(LeafRegistry::kSettling);
+  std::set<std::string> of_one, of_all;
+  for (int64_t rank = 0; rank < 64; ++rank) {
+    of_all.insert(*Find(rank, {}, absl::StrCat("stage", rank % 16)));
+    if (rank % 16 == 3) of_one.insert(*Find(rank, {}, "stage3"));
+  }
+  EXPECT_EQ(of_one.size(), 1u);
+  EXPECT_GT(of_all.size(), 3u);
+}
+
+TEST_F(LeafRegistryTest, ALeafTakesSoManyAndNoMore) {
+  v1::LeafReport report = ReportOf(1);
+  report.set_max_ranks(3);
+  ASSERT_TRUE(registry_
+                  .Connect(
+                      report, "leaves", [](const auto&) {}, now_)
+                  .ok());
+  Pass(LeafRegistry::kSettling);
+  for (int64_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(Find(rank).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Find(3).status()));
+  EXPECT_TRUE(Find(2).ok());
+  // Who did not come gives way.
+  Pass(LeafRegistry::kPlacedFor);
+  report.set_max_ranks(3);
+  Connect(1);
+  EXPECT_TRUE(Find(3).ok());
+}
+
+TEST_F(LeafRegistryTest, WhatCannotBeALeafIsRefused) {
+  const auto connect = [&](const v1::LeafReport& report,
+                           const std::string& who = "leaves") {
+    return registry_
+        .Connect(
+            report, who, [](const auto&) {}, now_)
+        .status();
+  };
+  v1::LeafReport report = ReportOf(1);
+  report.set_leaf("../../leaf");
+  EXPECT_TRUE(absl::IsInvalidArgument(connect(report)));
+  report = ReportOf(1);
+  report.set_address("nowhere");
+  EXPECT_TRUE(absl::IsInvalidArgument(connect(report)));
+  report.set_address(std::string(1 << 20, 'a') + ":1");
+  EXPECT_TRUE(absl::IsInvalidArgument(connect(report)));
+  report = ReportOf(1, {int64_t{1} << 40});
+  EXPECT_TRUE(absl::IsInvalidArgument(connect(report)));
+  report = ReportOf(1, {1});
+  report.mutable_agents(0)->mutable_identity()->clear_run();
+  EXPECT_TRUE(absl::IsInvalidArgument(connect(report)));
+  // A name is its owner's.
+  const uint64_t one = Connect(1);
+  EXPECT_TRUE(absl::IsPermissionDenied(connect(ReportOf(1), "mallory")));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(registry_.Report(one, ReportOf(2), now_)));
+  EXPECT_TRUE(ended_.ok());
+  Connect(1);
+  EXPECT_TRUE(absl::IsAborted(ended_)) << "a second stream takes its place";
+}
+
+TEST_F(LeafRegistryTest, WhatRanksSayIsBounded) {
+  LeafRegistry small({.max_leaves = 2, .max_ranks = 4}, now_);
+  const auto connect = [&](int leaf) {
+    return small
+        .Connect(
+            ReportOf(leaf), "leaves", [](const auto&) {}, now_)
+        .status();
+  };
+  ASSERT_TRUE(connect(1).ok());
+  ASSERT_TRUE(connect(2).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(connect(3)));
+  Pass(LeafRegistry::kSettling);
+  v1::FindCollectorRequest request;
+  for (int64_t rank = 0; rank < 100; ++rank) {
+    request.mutable_identity()->set_run(absl::StrCat("run", rank));
+    request.mutable_identity()->set_rank(rank);
+    EXPECT_TRUE(small.Find(request, now_).ok());
+  }
+  request.set_replica(std::string(256, 'r'));
+  EXPECT_TRUE(absl::IsInvalidArgument(small.Find(request, now_).status()));
+  request.clear_replica();
+  for (int i = 0; i < 17; ++i) request.add_failed("x");
+  EXPECT_TRUE(absl::IsInvalidArgument(small.Find(request, now_).status()));
+}
+
+TEST_F(LeafRegistryTest, SaysWhoIsConnectedOverAllLeaves) {
+  Connect(1, {0, 2});
+  Connect(2, {1, 3});
+  const v1::ListAgentsResponse all = registry_.ListAgents("", now_);
+  ASSERT_EQ(all.agents_size(), 4);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(all.agents(i).identity().rank(), i);
+    // Behind the furthest of all, not of its leaf.
+    EXPECT_EQ(all.agents(i).lag_steps(), 30 - 10 * i);
+  }
+  EXPECT_EQ(registry_.ListAgents("other", now_).agents_size(), 0);
+  EXPECT_EQ(registry_.LeavesOf("run", now_).size(), 2u);
+  EXPECT_EQ(registry_.LeavesOf("other", now_).size(), 0u);
+}
+
+}  // namespace
+}  // namespace rankprobe

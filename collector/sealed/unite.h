@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several collectors say of one process, or of one step of it, put together:
+// a rank whose collector went comes to another, and some of its frames may be with
+// both. Pure functions.
+#ifndef RANKPROBE_COLLECTOR_SEALED_UNITE_H_
+#define RANKPROBE_COLLECTOR_SEALED_UNITE_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "rankprobe/v1/archive.pb.h"
+#include "rankprobe/v1/store.pb.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe::sealed {
+
+// At least one. Frames are lost that none of them has.
+v1::IncarnationRow UniteRows(std::vector<v1::IncarnationRow> rows);
+
+// Counts a step's records, each once, whoever has it.
+class StepUnion {
+ public:
+  // `log`: of the collector that has it. Its own records are all different.
+  void Add(int log, const v1::Record& record);
+  // `infos`: what each of them says of the step, by log, of at least one.
+  v1::StepInfo Describe(const std::map<int, v1::StepInfo>& infos) const;
+
+ private:
+  std::set<uint64_t> orders_;
+  v1::StepRow all_;
+  std::map<int, v1::StepRow> of_log_;
+};
+
+}  // namespace rankprobe::sealed
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_UNITE_H_
