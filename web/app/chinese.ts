@@ -466,4 +466,10 @@ export const CHINESE: Record<string, string> = {
   "{0}, step {1}: nothing is recorded": "{0}，step {1}：无记录",
   "{0}: not a number of steps": "{0}：不是 step 数",
   "{0}: relative difference {1}": "{0}：相对差 {1}",
+  "All steps": "全部 step",
+  "Farther": "缩小",
+  "Nearer": "放大",
+  "Later": "更晚",
+  "Earlier": "更早",
+  "Steps shown": "显示的 step",
 };
