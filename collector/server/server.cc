@@ -33,6 +33,7 @@
 #include "collector/server/http_text_server.h"
 #include "collector/server/janitor.h"
 #include "collector/server/metrics.h"
+#include "collector/server/page_dumps.h"
 #include "collector/server/roller.h"
 #include "collector/server/uploader.h"
 #include "collector/server/web_page.h"
@@ -138,9 +139,10 @@ class ServerImpl final : public Server {
     // Before ranks are accepted: an address that is taken ends the start.
     if (!config_.web_listen.empty()) {
       RP_ASSIGN_OR_RETURN(
-          page_, WebPage::Listen({config_.web_listen, config_.web_names,
-                                  config_.tls_cert, config_.tls_key},
-                                 security_.authorizer, logger_));
+          page_,
+          WebPage::Listen({config_.web_listen, config_.web_names,
+                           config_.tls_cert, config_.tls_key, config_.web_root},
+                          security_.authorizer, logger_));
     }
     RP_RETURN_IF_ERROR(OpenGate());
     grpc::EnableDefaultHealthCheckService(true);
@@ -222,10 +224,19 @@ class ServerImpl final : public Server {
       }
     });
     if (page_ != nullptr) {
-      RP_RETURN_IF_ERROR(page_->Serve(
-          server_->InProcessChannel(WebPage::Arguments()),
-          absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":",
-                       port())));
+      WebPage::Services services;
+      services.channel = server_->InProcessChannel(WebPage::Arguments());
+      services.collector = absl::StrCat(
+          config_.listen.substr(0, config_.listen.rfind(':')), ":", port());
+      services.auditor = auditor_.get();
+      services.fetch = [this](const JobDump& dump, uint64_t max_bytes,
+                              std::function<bool()> cancelled) {
+        return FetchDump(store_.get(), file_system_, &pool_, dump, max_bytes,
+                         std::move(cancelled));
+      };
+      services.job_directory = absl::StrCat(config_.data_dir, "/page_jobs");
+      services.min_free_bytes = config_.min_free_bytes;
+      RP_RETURN_IF_ERROR(page_->Serve(std::move(services)));
       logger_->Info("page", {{"address", page_->address()}});
     }
     return absl::OkStatus();

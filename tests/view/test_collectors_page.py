@@ -12,6 +12,7 @@ import harness
 import pytest
 from conftest import BAD_RANK, BAD_STEP, CollectorsPage, Training, open_page, training_config
 
+BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
 TOKENS = {"agent": "a1" * 16, "operator": "0e" * 16, "viewer": "7f" * 16}
 NAMES = {"agent": "alice", "operator": "olga", "viewer": "vera"}
 # As the page asks, from within it.
@@ -107,7 +108,7 @@ def test_a_viewer_looks_and_cannot_switch(browser, guarded, rank) -> None:
         status, said = page.evaluate(ASK, ["JobStart", {"command": "export", "options": {"run": rank}}, TOKENS["viewer"]])
         assert status == 403 and "needs operator" in said
         page.get_by_role("link", name="Jobs").click()
-        page.get_by_text("This collector does no jobs").wait_for()
+        page.get_by_text("vera is viewer: a job needs an operator's token.").wait_for()
         assert page.get_by_role("button", name="Start").count() == 0
     assert len(_audited(guarded)) == before
     assert not any(agent["dumping"] for agent in guarded.json("status", "--run", rank)["agents"])
@@ -141,9 +142,14 @@ def test_without_tokens_the_page_of_a_collector_on_loopback_is_open(browser, col
         page.get_by_role("link", name=training).click()
         card = page.locator(".card.bad")
         card.get_by_text(f"Step {BAD_STEP}, rank {BAD_RANK}").wait_for()
-        # Which call it was takes a job, and this page says how to come by it.
-        card.get_by_text("This collector does no jobs").wait_for()
+        card.locator(".call-name", has_text=BAD_CALL).wait_for()
+        card.get_by_text("Everything it was given is finite: the fault is its own.").wait_for()
         card.get_by_text(f"rankprobe overflow_check -i run:{training}@{BAD_STEP}").wait_for()
+        # A look costs no place in the list of jobs.
+        page.get_by_role("link", name="Jobs").click()
+        page.get_by_text("No job yet.").wait_for()
+        page.go_back()
+        card.wait_for()
         for name in ("Live", "Heat", "Trend", "Step", "Graph", "Compare", "Divergence", "Tensor", "Ledger", "Events"):
             page.get_by_role("navigation", name="Pages of the run").get_by_role("link", name=name, exact=True).click()
             page.locator("main").get_by_text(re.compile(r"\S")).first.wait_for()

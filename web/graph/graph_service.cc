@@ -32,7 +32,8 @@ class GoneFlag {
 
 absl::Status NoRoot() {
   return absl::FailedPreconditionError(
-      "rankprobe view shows no directory: start it with --root DIR");
+      "this server shows no directory: `rankprobe view --root DIR` does, and "
+      "rankprobed --web-root DIR");
 }
 
 }  // namespace
@@ -65,6 +66,15 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
   const absl::StatusOr<GraphRequest> request = ParseGraphRequest(body);
   if (!request.ok()) {
     SendError(request.status(), reply);
+    return;
+  }
+  if (options_.read_only && (method == "Build" || method == "SaveMapping")) {
+    SendError(absl::FailedPreconditionError(
+                  method == "Build"
+                      ? "this server makes graphs as jobs (graph_visualize)"
+                      : "this server writes nothing below its directory: keep "
+                        "the mapping in a file of yours"),
+              reply);
     return;
   }
   if (method == "Build") {
@@ -113,6 +123,10 @@ absl::StatusOr<GraphService::Opened> GraphService::OpenDatabase(
   if (absl::StartsWith(request.db, "@")) {
     RP_ASSIGN_OR_RETURN(opened.file, builder_->Find(request.db));
     name = "graph";
+  } else if (absl::string_view job = request.db;
+             open_job_file_ && absl::ConsumePrefix(&job, "job:")) {
+    RP_ASSIGN_OR_RETURN(Descriptor file, open_job_file_(job));
+    opened.file = std::make_shared<const Descriptor>(std::move(file));
   } else {
     if (root_ == nullptr) return NoRoot();
     if (!absl::EndsWith(request.db, ".vis.db")) {
@@ -126,6 +140,12 @@ absl::StatusOr<GraphService::Opened> GraphService::OpenDatabase(
                       GraphDatabase::Open(opened.file->get(), name,
                                           options_.query_timeout, gone));
   return opened;
+}
+
+absl::StatusOr<std::string> GraphService::FindDirectory(
+    absl::string_view path) const {
+  if (root_ == nullptr) return NoRoot();
+  return root_->FindDirectory(path);
 }
 
 absl::StatusOr<std::string> GraphService::ListJson() const {

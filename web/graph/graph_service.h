@@ -20,8 +20,10 @@
 #define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -37,6 +39,8 @@ struct GraphOptions {
   // Empty: there is none.
   std::string root;
   FetchRun fetch_run;
+  // Nothing below the root is written, and no graph is made by this process.
+  bool read_only = false;
   // Of what one request reads of a database.
   absl::Duration query_timeout = absl::Seconds(60);
 };
@@ -51,6 +55,13 @@ class GraphService {
   // Answers a request for "Open". Blocks.
   void Answer(absl::string_view method, absl::string_view body,
               HttpReply* reply) const;
+  // For whoever reads dumps below the root in another process.
+  absl::StatusOr<std::string> FindDirectory(absl::string_view path) const;
+  // How "job:NAME" is opened, from now on.
+  using OpenJobFile =
+      std::function<absl::StatusOr<Descriptor>(absl::string_view name)>;
+  void SetJobFiles(OpenJobFile open) { open_job_file_ = std::move(open); }
+  bool read_only() const { return options_.read_only; }
   // "" if there is none.
   std::string root() const {
     return root_ == nullptr ? std::string() : root_->directory();
@@ -75,6 +86,7 @@ class GraphService {
   const GraphOptions options_;
   const std::unique_ptr<GraphRoot> root_;
   const std::unique_ptr<GraphBuilder> builder_;
+  OpenJobFile open_job_file_;
 };
 
 }  // namespace rankprobe
