@@ -55,9 +55,8 @@ const SHADES = 1024;
 const word = ([r, g, b]: [number, number, number]) => (255 << 24) | (b << 16) | (g << 8) | r;
 
 // A pixel for each cell; what is not recorded is left empty.
-export function pictureOf(rows: Row[], columns: number, scale: Scale): OffscreenCanvas {
-  const canvas = new OffscreenCanvas(Math.max(1, columns), Math.max(1, rows.length));
-  const image = new ImageData(canvas.width, canvas.height);
+export function pictureOf(rows: Row[], columns: number, scale: Scale): ImageData {
+  const image = new ImageData(Math.max(1, columns), Math.max(1, rows.length));
   const pixels = new Uint32Array(image.data.buffer);
   const shades = Int32Array.from({ length: SHADES }, (_, i) => word(colour(i / (SHADES - 1))));
   const bad = word(BAD_COLOUR);
@@ -67,6 +66,5 @@ export function pictureOf(rows: Row[], columns: number, scale: Scale): Offscreen
       pixels[at] = nonFinite[x] > 0 || !Number.isFinite(cells[x]) ? bad : shades[Math.round(place(cells[x], scale) * (SHADES - 1))];
     }
   });
-  canvas.getContext("2d")!.putImageData(image, 0, 0);
-  return canvas;
+  return image;
 }

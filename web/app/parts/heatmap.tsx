@@ -48,23 +48,14 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
     return () => watch.disconnect();
   }, [named]);
 
-  // One pixel a cell, drawn larger without smoothing: as fast for a million. Made
-  // once a grid, not for every move of the pointer.
+  // One pixel a cell, which the browser draws larger: as fast for a million. Made once a
+  // grid; what is pointed at lies over it.
   const picture = useMemo(() => pictureOf(grid.rows, columns, scale), [grid, scale]);
-
   useLayoutEffect(() => {
-    const context = canvas.current!.getContext("2d")!;
-    context.clearRect(0, 0, width, height);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(picture, 0, 0, width, height);
+    canvas.current!.getContext("2d")!.putImageData(picture, 0, 0);
     // For who measures how long a view takes.
     canvas.current!.dataset.painted = String(grid.rows.length * columns);
-    if (at !== undefined) {
-      context.strokeStyle = "#ff9d00";
-      context.lineWidth = 2;
-      context.strokeRect((at.column * width) / columns, at.row * rowPx, Math.max(3, width / columns), rowPx);
-    }
-  }, [picture, width, height, at]);
+  }, [picture]);
 
   const point = (event: MouseEvent) => {
     const box = canvas.current!.getBoundingClientRect();
@@ -104,12 +95,15 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
             {grid.rows.map((row) => <div key={row.name} title={row.name} style={{ height: `${rowPx}px`, lineHeight: `${rowPx}px` }}><bdi>{row.name}</bdi></div>)}
           </div>
         )}
-        <canvas ref={canvas} width={width} height={Math.max(1, height)} tabIndex={0} role="img" aria-label={label}
-          onMouseMove={(event) => setAt(point(event))} onKeyDown={onKey}
-          onClick={(event) => {
-            const hit = point(event);
-            if (hit !== undefined) onOpen(grid.rows[hit.row], hit.column);
-          }} />
+        <div class="heatmap-picture">
+          <canvas ref={canvas} width={picture.width} height={picture.height} style={{ width: `${width}px`, height: `${height}px` }} tabIndex={0} role="img" aria-label={label}
+            onMouseMove={(event) => setAt(point(event))} onKeyDown={onKey}
+            onClick={(event) => {
+              const hit = point(event);
+              if (hit !== undefined) onOpen(grid.rows[hit.row], hit.column);
+            }} />
+          {at !== undefined && cell !== undefined && <div class="heatmap-at" style={{ left: `${(at.column * width) / columns}px`, top: `${at.row * rowPx}px`, width: `${Math.max(3, width / columns)}px`, height: `${rowPx}px` }} />}
+        </div>
       </div>
       <p class="legend">
         <span class="legend-bar" aria-hidden="true" />
