@@ -30,6 +30,11 @@ constexpr int kMaxMessageBytes = 8 << 20;
 constexpr uint64_t kMaxTensorBytes = 64 << 20;
 constexpr uint64_t kMaxKeptBytes = 128 << 20;
 constexpr absl::Duration kStopGrace = absl::Milliseconds(300);
+// Of a side.
+constexpr size_t kMostGraphNodes = 250'000;
+constexpr size_t kMaxGraphNameBytes = 32 << 20;
+constexpr absl::Duration kGraphQueryTime = absl::Seconds(20);
+constexpr uint64_t kMaxTableBytes = 64 << 20;
 // Jobs: processes beside this one, so that what they cost and where they fail is
 // not the ranks' affair.
 constexpr size_t kMostJobs = 1;
@@ -172,7 +177,10 @@ class Page final : public WebPage {
     tensors.one_at_a_time = true;
     GraphOptions graphs;
     graphs.root = root_;
-    graphs.read_only = true;
+    graphs.read_only = graphs.one_at_a_time = true;
+    graphs.query_timeout = kGraphQueryTime;
+    graphs.limits = {kMostGraphNodes, kMaxGraphNameBytes};
+    graphs.max_untaken_bytes = kMaxKeptBytes;
     RP_ASSIGN_OR_RETURN(
         view_, ViewServer::Serve(std::move(http_), std::move(options), tensors,
                                  std::move(graphs), Jobs(std::move(services))));
@@ -214,6 +222,7 @@ class Page final : public WebPage {
     jobs.min_free_bytes = services.min_free_bytes + kJobReserve;
     jobs.max_memory_bytes = kMaxJobMemory;
     jobs.max_time = kMaxJobTime;
+    jobs.max_table_bytes = kMaxTableBytes;
     jobs.apart = true;
     return jobs;
   }

@@ -4,6 +4,7 @@ and that it ends with whoever asked."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pathlib
@@ -182,6 +183,81 @@ def test_links_fifos_and_what_is_no_dump_lead_nowhere(start_secured, tokens, roo
     assert '"rank": 1' not in said[-1] and "rank1.csv" not in said[-1]
     recorded(daemon, tokens.alice)
     assert daemon.alive and daemon.memory() < 512 << 20
+
+
+def huge_graph(path: pathlib.Path, nodes: int) -> pathlib.Path:
+    """A database of the real msprobe whose one step has so many nodes more."""
+    packed = sorted((harness.ROOT / "tests" / "golden" / "graphs").glob("*build_cnn_L0*.vis.db.gz"))[0]
+    path.write_bytes(gzip.decompress(packed.read_bytes()))
+    with sqlite3.connect(path) as database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(tb_nodes)")]
+        row = dict(zip(columns, database.execute("SELECT * FROM tb_nodes WHERE up_node != '' LIMIT 1").fetchone()))
+        insert = f"INSERT INTO tb_nodes ({', '.join(columns)}) VALUES ({', '.join('?' for _ in columns)})"
+        taken = database.execute(f"SELECT max({columns[0]}) FROM tb_nodes").fetchone()[0]
+        fresh = taken + 1 if isinstance(taken, int) else None
+        database.executemany(insert, ([row[name] if name not in ("node_name", "node_order", columns[0]) else f"Torch.{'n' * 200}.{i}.forward" if name == "node_name"
+                                       else 10_000 + i if name == "node_order" else (fresh + i if fresh is not None else f"id{i}") for name in columns]
+                                      for i in range(nodes)))
+    return path
+
+
+def test_huge_graphs_and_browsers_that_do_not_take_them_cost_bounded_memory(start_secured, tokens, root):
+    huge_graph(root / "many.vis.db", 251_000)
+    huge_graph(root / "large.vis.db", 90_000)
+    daemon = start_secured(*WEB, "--web-root", root)
+    viewer = page_of(daemon, tokens.viewer)
+    about = viewer.call("Graph/Open", db="large.vis.db")
+    place = {"step": about["steps"][0], "rank": about["ranks"][0]}
+    assert viewer.error("Graph/Graph", {"db": "many.vis.db", **place})[1] == "RESOURCE_EXHAUSTED"
+    whole = viewer.post("Graph/Graph", {"db": "large.vis.db", **place})
+    size = len(whole.read())
+    assert whole.status == 200 and size > 16 << 20
+    before = daemon.memory()
+    body = json.dumps({"db": "large.vis.db", **place}).encode()
+    held = []
+    try:
+        for _ in range(30):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.settimeout(harness.SOON)
+            one.connect((viewer.host, viewer.port))
+            one.sendall(f"POST /api/v1/Graph/Graph HTTP/1.1\r\nHost: {viewer.host}:{viewer.port}\r\nAuthorization: Bearer {tokens.viewer}\r\n"
+                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            held.append(one)
+        # Each has begun to be answered, or is told that others have not taken theirs.
+        said = [one.recv(64) for one in held]
+        assert any(b" 429 " in text for text in said) and any(b" 200 " in text for text in said)
+        recorded(daemon, tokens.alice)
+        assert daemon.memory() - before < 512 << 20
+    finally:
+        for one in held:
+            one.close()
+    harness.wait_for(lambda: viewer.post("Graph/Graph", {"db": "large.vis.db", **place}).status == 200, harness.SOON, "a graph again")
+
+
+def test_the_end_of_a_collector_waits_for_no_job(start_secured, tokens):
+    """Nor for one whose query waits behind a browser that reads nothing."""
+    daemon = start_secured(*WEB, "--worker-threads", 1)
+    rank = RawAgent(daemon, run="job", token=tokens.alice)
+    records = [begin_record(0, task="statistics", has_payloads=False)]
+    records += [call_record(i + 1, call(f"Torch.relu.{i}.forward", [harness.text("x" * 1000)])) for i in range(6000)]
+    records.append(end_record(6001, 6000))
+    for first in range(0, len(records), 400):
+        rank.batch(0, records[first:first + 400])
+    assert rank.committed()
+    operator = page_of(daemon, tokens.operator)
+    body = json.dumps({"run": "job", "step": "0", "rank": "0"}).encode()
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        held.settimeout(harness.SOON)
+        held.connect((operator.host, operator.port))
+        held.sendall(f"POST /api/v1/ArchiveService/ListCalls HTTP/1.1\r\nHost: {operator.host}:{operator.port}\r\nAuthorization: Bearer {tokens.viewer}\r\n"
+                     f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert held.recv(100).startswith(b"HTTP/1.1 200")
+        job = operator.call("JobStart", command="overflow_check", options={"input_path": "run:job@0"})
+        harness.wait_for(lambda: operator.call("JobGet", id=job["id"])["state"] == "JOB_STATE_RUNNING", harness.SOON, "a job at work")
+        assert daemon.stop(seconds=30) == 0
+    assert list((daemon.data_dir / "page_jobs").iterdir()) == []
 
 
 def test_a_closed_tab_ends_what_it_waited_for(start_secured, tokens):

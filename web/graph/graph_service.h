@@ -20,6 +20,7 @@
 #define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,7 @@
 #include "web/graph/graph_builder.h"
 #include "web/graph/graph_database.h"
 #include "web/graph/graph_root.h"
+#include "web/graph/one_thread.h"
 #include "web/http/http_message.h"
 
 namespace rankprobe {
@@ -41,6 +43,11 @@ struct GraphOptions {
   FetchRun fetch_run;
   // Nothing below the root is written, and no graph is made by this process.
   bool read_only = false;
+  // This process has more important things to do: one answer is made at a time,
+  // within these limits, and what clients have not taken yet is bounded.
+  bool one_at_a_time = false;
+  GraphLimits limits;
+  uint64_t max_untaken_bytes = UINT64_MAX;
   // Of what one request reads of a database.
   absl::Duration query_timeout = absl::Seconds(60);
 };
@@ -82,11 +89,16 @@ class GraphService {
   absl::StatusOr<std::string> LoadMapping(const GraphRequest& request) const;
   absl::StatusOr<std::string> SaveMapping(const GraphRequest& request) const;
   void Build(const GraphRequest& request, HttpReply* reply) const;
+  // Whole, and not left to the connection: this waits while the client is behind.
+  void SendLarge(const std::string& answer, HttpReply* reply) const;
 
   const GraphOptions options_;
   const std::unique_ptr<GraphRoot> root_;
   const std::unique_ptr<GraphBuilder> builder_;
   OpenJobFile open_job_file_;
+  // Or null.
+  const std::unique_ptr<OneThread> maker_;
+  mutable std::atomic<uint64_t> untaken_bytes_ = 0;
 };
 
 }  // namespace rankprobe

@@ -394,6 +394,9 @@ absl::Status JobRunner::Prepare(const JobPointer& job, JobCommand* command) {
       const absl::MutexLock lock(&mutex_);
       job->output.AddError(absl::StrCat(dump.name, " 0%\n"));
     }
+    if (const auto free = file_system_->FreeBytes(directory); free.ok()) {
+      left = std::min(left, *free - std::min(*free, options_.min_free_bytes));
+    }
     RP_ASSIGN_OR_RETURN(
         const std::string path,
         options_.fetch(dump, left, [this, job] { return IsCancelled(*job); }));

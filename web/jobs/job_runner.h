@@ -62,6 +62,8 @@ struct JobRunnerOptions {
   uint64_t max_memory_bytes = 0;
   // From its beginning; 0: as long as it takes.
   absl::Duration max_time = absl::ZeroDuration();
+  // Of a table that a page looks at; twice that of all in memory.
+  uint64_t max_table_bytes = 256 << 20;
   // This process has more important things to do, and secrets: see ChildOptions.
   bool apart = false;
   // An answer of this age is as good as a new one (JobSpec.reuse).

@@ -16,8 +16,6 @@
 namespace rankprobe {
 namespace {
 
-// Of tables in memory: in all, unless one alone is larger.
-constexpr uint64_t kTableBytes = 512 << 20;
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr absl::string_view kBytesType = "application/octet-stream";
 
@@ -48,6 +46,7 @@ void SendResult(const absl::StatusOr<Message>& result, HttpReply* reply) {
 JobsApi::JobsApi(const JobRunnerOptions& options, FileSystem* file_system,
                  Clock* clock)
     : file_system_(file_system),
+      max_table_bytes_(options.max_table_bytes),
       runner_(options, file_system, clock),
       checks_(ForChecks(options), file_system, clock) {}
 
@@ -156,14 +155,16 @@ absl::StatusOr<std::shared_ptr<ResultTable>> JobsApi::Table(
     tables_.splice(tables_.begin(), tables_, at);
     return tables_.front().second;
   }
-  RP_ASSIGN_OR_RETURN(std::shared_ptr<ResultTable> table,
-                      ResultTable::Read(file_system_, found.path()));
+  RP_ASSIGN_OR_RETURN(
+      std::shared_ptr<ResultTable> table,
+      ResultTable::Read(file_system_, found.path(), max_table_bytes_));
   tables_.emplace_front(found.path(), table);
   uint64_t bytes = 0;
   for (auto it = tables_.begin(); it != tables_.end();) {
     bytes += it->second->bytes();
-    it = it != tables_.begin() && bytes > kTableBytes ? tables_.erase(it)
-                                                      : std::next(it);
+    it = it != tables_.begin() && bytes > 2 * max_table_bytes_
+             ? tables_.erase(it)
+             : std::next(it);
   }
   return table;
 }

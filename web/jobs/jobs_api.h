@@ -48,6 +48,7 @@ class JobsApi {
   void SendFile(const v1::JobFileRequest& request, HttpReply* reply) const;
 
   FileSystem* const file_system_;
+  const uint64_t max_table_bytes_;
   JobRunner runner_;
   // For whoever looks at a run: not kept, in no list, and in nobody's way.
   JobRunner checks_;
