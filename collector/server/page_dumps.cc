@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<RunPlace>> ParseRunPlace(absl::string_view name) {
 absl::StatusOr<std::string> FetchDump(ArchiveReader* store,
                                       FileSystem* file_system, WorkerPool* pool,
                                       const JobDump& dump, uint64_t max_bytes,
-                                      std::function<bool()> cancelled) {
+                                      const std::function<bool()>& cancelled) {
   RP_ASSIGN_OR_RETURN(const std::vector<RunPlace> places,
                       ParseRunPlace(dump.name));
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(

@@ -230,9 +230,9 @@ class ServerImpl final : public Server {
           config_.listen.substr(0, config_.listen.rfind(':')), ":", port());
       services.auditor = auditor_.get();
       services.fetch = [this](const JobDump& dump, uint64_t max_bytes,
-                              std::function<bool()> cancelled) {
+                              const std::function<bool()>& cancelled) {
         return FetchDump(store_.get(), file_system_, &pool_, dump, max_bytes,
-                         std::move(cancelled));
+                         cancelled);
       };
       services.job_directory = absl::StrCat(config_.data_dir, "/page_jobs");
       services.min_free_bytes = config_.min_free_bytes;

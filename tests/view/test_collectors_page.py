@@ -114,6 +114,49 @@ def test_a_viewer_looks_and_cannot_switch(browser, guarded, rank) -> None:
     assert not any(agent["dumping"] for agent in guarded.json("status", "--run", rank)["agents"])
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_for_who_signs_in_looks_and_may_not_switch(browser, guarded, rank, dark: bool, width: int) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = {}
+    with open_page(browser, CollectorsPage(guarded), f"collectors_page_axe_{width}_{'dark' if dark else 'light'}") as page:
+        page.set_viewport_size({"width": width, "height": 844})
+
+        def look(name: str) -> None:
+            for one in Axe().run(page).response["violations"]:
+                found[name, one["id"]] = [node["html"][:200] for node in one["nodes"]][:3]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+        if dark:
+            page.get_by_role("button", name="Dark").click()
+        page.get_by_text("this page wants a token").wait_for()
+        look("sign in")
+        # By keyboard alone.
+        page.get_by_label("Token").focus()
+        page.keyboard.type(TOKENS["viewer"])
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name=rank).wait_for()
+        look("runs")
+        page.get_by_role("link", name=rank).press("Enter")
+        page.get_by_text("live: 1").wait_for()
+        look("overview")
+        page.get_by_role("navigation", name="Pages of the run").get_by_role("link", name="Live", exact=True).press("Enter")
+        page.get_by_text("vera is viewer: switching needs an operator's token.").wait_for()
+        look("live")
+        page.get_by_role("link", name="Jobs").press("Enter")
+        page.get_by_text("vera is viewer: a job needs an operator's token.").wait_for()
+        look("jobs of a viewer")
+    with open_page(browser, CollectorsPage(guarded, TOKENS["operator"]), f"collectors_page_axe_operator_{width}_{'dark' if dark else 'light'}") as page:
+        page.set_viewport_size({"width": width, "height": 844})
+        if dark:
+            page.get_by_role("button", name="Dark").click()
+        page.get_by_role("link", name="Jobs").click()
+        page.get_by_text("Exports and scans are for a terminal").wait_for()
+        look("jobs of an operator")
+    assert found == {}
+
+
 def test_an_operator_switches_and_the_rank_follows(browser, guarded, rank) -> None:
     with open_page(browser, CollectorsPage(guarded, TOKENS["operator"]), "collectors_page_operator") as page:
         page.get_by_role("link", name=rank).click()

@@ -326,7 +326,15 @@ def test_nothing_is_wider_than_the_screen(page, training, width: int) -> None:
         else:
             _tab(page, name)
             page.get_by_role("heading", name="Dumping is on").wait_for()
+            page.get_by_text("config.json: what is recorded").click()
+            page.get_by_role("button", name="What would it record?").click()
+            page.locator(".preview summary").first.click()
+            page.locator(".preview li").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    _tab(page, "Heat")
+    page.get_by_role("group", name="Steps shown").get_by_role("button", name="All steps").click()
+    page.locator(".heatmap canvas").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "Heat"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -476,4 +476,5 @@ export const CHINESE: Record<string, string> = {
   "Later": "更晚",
   "Earlier": "更早",
   "Steps shown": "显示的 step",
+  "Who are you?": "您是谁？",
 };

@@ -67,6 +67,7 @@ function SignIn({ error }: { error: ApiError }) {
   if (error.message.includes("rankprobe view")) return <Failure error={error} />;
   return (
     <>
+      <h1>{t("Who are you?")}</h1>
       <p class="failure" role="alert"><strong>{error.code}</strong> {error.message}</p>
       <form class="card form" onSubmit={(event) => { event.preventDefault(); enter(); }}>
         <Field label={t("Token")}><input type="password" autocomplete="off" value={text} onInput={(event) => setText(event.currentTarget.value)} /></Field>
