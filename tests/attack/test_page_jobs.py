@@ -10,6 +10,7 @@ import os
 import pathlib
 import socket
 import sqlite3
+import subprocess
 
 import harness
 import pytest
@@ -258,6 +259,41 @@ def test_the_end_of_a_collector_waits_for_no_job(start_secured, tokens):
         harness.wait_for(lambda: operator.call("JobGet", id=job["id"])["state"] == "JOB_STATE_RUNNING", harness.SOON, "a job at work")
         assert daemon.stop(seconds=30) == 0
     assert list((daemon.data_dir / "page_jobs").iterdir()) == []
+
+
+def test_the_command_of_a_job_opens_nothing_outside_whatever_it_is_told(root, tmp_path):
+    """Not by --force, and not by a link that is planted after the page has looked."""
+    (root / "swapped").symlink_to(tmp_path / "outside" / "dump")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "out").mkdir()
+    environment = {**os.environ, "RANKPROBE_READ_BELOW": f"{tmp_path / 'job'}\n{root}"}
+
+    def compare(target: object, golden: object, out: object = tmp_path / "job" / "out") -> subprocess.CompletedProcess:
+        return subprocess.run([harness.BIN / "rankprobe", "compare", "--force", "-tp", target, "-gp", golden, "-o", out], env=environment, capture_output=True, text=True,
+                              timeout=harness.SOON)
+
+    good = compare(root / "a", root / "b")
+    assert good.returncode == 0, good.stderr
+    for done in (compare(root / "swapped", root / "b"), compare(tmp_path / "outside" / "dump", root / "b"), compare(root / ".." / "outside" / "dump", root / "b"),
+                 compare(root / "a", root / "b", tmp_path / "elsewhere")):
+        assert done.returncode not in (0, 1) and done.stderr.startswith("rankprobe: "), done
+    assert not (tmp_path / "elsewhere").exists()
+    # Places that are not there are none, rather than all.
+    assert subprocess.run([harness.BIN / "rankprobe", "compare", "-tp", root / "a", "-gp", root / "b", "-o", tmp_path / "job" / "out"],
+                          env={**os.environ, "RANKPROBE_READ_BELOW": str(tmp_path / "none")}, capture_output=True, timeout=harness.SOON).returncode == 5
+
+
+def test_a_mapping_that_swells_is_the_jobs_own_affair(start_secured, tokens, root):
+    daemon = start_secured(*WEB, "--web-root", root)
+    operator = page_of(daemon, tokens.operator)
+    swelling = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+    deep = "[" * 200_000
+    for mapping in (swelling, deep, "\0\xff", "{" * 1000):
+        job = operator.call("JobStart", command="compare", options={"target_path": "root:a", "golden_path": "root:b"}, files={"data_mapping": mapping})
+        harness.wait_for(lambda: operator.call("JobGet", id=job["id"])["state"] in ENDED, 2 * harness.SOON, "its end")
+        assert operator.call("JobGet", id=job["id"])["state"] == "JOB_STATE_FAILED", mapping[:20]
+    recorded(daemon, tokens.alice)
+    assert daemon.alive and daemon.memory() < 512 << 20
 
 
 def test_a_closed_tab_ends_what_it_waited_for(start_secured, tokens):
