@@ -16,6 +16,42 @@ namespace rankprobe {
 
 namespace {
 
+// Keeps what is answered: before it goes out, that is written down.
+class AuditedReply final : public HttpReply {
+ public:
+  AuditedReply(HttpReply* reply, CallerCheck::Outcome outcome)
+      : reply_(reply), outcome_(std::move(outcome)) {}
+
+  void Send(int status, absl::string_view content_type,
+            std::string body) override {
+    Note(status, body);
+    reply_->Send(status, content_type, std::move(body));
+  }
+  void Begin(int status, absl::string_view content_type) override {
+    Note(status, "");
+    reply_->Begin(status, content_type);
+  }
+  bool Write(absl::string_view piece) override { return reply_->Write(piece); }
+  void OnGone(std::function<void()> callback) override {
+    reply_->OnGone(std::move(callback));
+  }
+
+ private:
+  void Note(int status, absl::string_view body) {
+    if (!outcome_) return;
+    std::exchange(outcome_, nullptr)(
+        status == 200 ? absl::OkStatus()
+                      : absl::UnknownError(absl::StrCat("HTTP ", status, " ",
+                                                        body.substr(0, 256))));
+  }
+
+  HttpReply* const reply_;
+  CallerCheck::Outcome outcome_;
+};
+
+// Of a request, for the audit.
+constexpr size_t kMostDetailBytes = 1024;
+
 // What changes something, or costs the server's machine work.
 bool NeedsOperator(absl::string_view method) {
   return method == "JobStart" || method == "JobCancel" ||
@@ -44,13 +80,39 @@ absl::StatusOr<std::unique_ptr<ViewServer>> ViewServer::Start(
   return view;
 }
 
+ViewServer::ViewServer(GatewayOptions options,
+                       std::unique_ptr<GraphService> graphs,
+                       TensorOptions tensors, JobRunnerOptions jobs)
+    : file_system_(NewPosixFileSystem()),
+      collector_(options.collector),
+      has_jobs_(!jobs.program.empty()),
+      gateway_(std::move(options)),
+      graphs_(std::move(graphs)),
+      tensors_(tensors, &gateway_),
+      jobs_(WithRoot(std::move(jobs), graphs_.get()), file_system_.get(),
+            &clock_) {
+  graphs_->SetJobFiles(
+      [this](absl::string_view name) { return jobs_.OpenFile(name); });
+}
+
+JobRunnerOptions ViewServer::WithRoot(JobRunnerOptions jobs,
+                                      const GraphService* graphs) {
+  jobs.root = graphs->root();
+  if (!jobs.root.empty()) {
+    jobs.sources.below_root = [graphs](absl::string_view path) {
+      return graphs->FindDirectory(path);
+    };
+  }
+  return jobs;
+}
+
 absl::StatusOr<std::unique_ptr<ViewServer>> ViewServer::Serve(
     std::unique_ptr<HttpServer> server, GatewayOptions options,
-    TensorOptions tensors) {
+    TensorOptions tensors, GraphOptions graphs, JobRunnerOptions jobs) {
   RP_ASSIGN_OR_RETURN(std::unique_ptr<GraphService> service,
-                      GraphService::Make({}));
+                      GraphService::Make(std::move(graphs)));
   auto view = std::unique_ptr<ViewServer>(new ViewServer(
-      std::move(options), std::move(service), tensors, JobRunnerOptions()));
+      std::move(options), std::move(service), tensors, std::move(jobs)));
   view->address_ = absl::StrCat(server->origin(), "/");
   view->Serve(std::move(server));
   return view;
@@ -76,7 +138,9 @@ std::string ViewServer::AboutJson(absl::string_view token) const {
   return absl::StrCat("{\"version\":", JsonString(Version()),
                       ",\"collector\":", JsonString(collector_),
                       ",\"root\":", JsonString(graphs_->root()),
-                      ",\"jobs\":", has_jobs_ ? "true" : "false", caller, "}");
+                      ",\"jobs\":", has_jobs_ ? "true" : "false",
+                      ",\"builds\":", graphs_->read_only() ? "false" : "true",
+                      caller, "}");
 }
 
 void ViewServer::AnswerApi(absl::string_view method, const HttpRequest& request,
@@ -88,7 +152,28 @@ void ViewServer::AnswerApi(absl::string_view method, const HttpRequest& request,
       SendError(status, reply);
       return;
     }
+    if (gateway_.callers() != nullptr) {
+      AuditedReply audited(
+          reply,
+          gateway_.callers()->Audit(
+              request.token, request.peer, method,
+              absl::string_view(request.body).substr(0, kMostDetailBytes)));
+      AnswerChecked(method, request, &audited);
+      return;
+    }
   }
+  if (method == "FirstBad") {
+    const absl::Status status = gateway_.MayRead(request.token);
+    if (!status.ok()) {
+      SendError(status, reply);
+      return;
+    }
+  }
+  AnswerChecked(method, request, reply);
+}
+
+void ViewServer::AnswerChecked(absl::string_view method,
+                               const HttpRequest& request, HttpReply* reply) {
   if (absl::ConsumePrefix(&method, "Graph/")) {
     graphs_->Answer(method, request.body, reply);
   } else if (!jobs_.Answer(method, request.body, reply) &&

@@ -31,7 +31,8 @@ class ViewServer {
   // On a server that listens already. `options` has the channel and the callers.
   static absl::StatusOr<std::unique_ptr<ViewServer>> Serve(
       std::unique_ptr<HttpServer> server, GatewayOptions options,
-      TensorOptions tensors);
+      TensorOptions tensors, GraphOptions graphs = {},
+      JobRunnerOptions jobs = {});
   ViewServer(const ViewServer&) = delete;
   ViewServer& operator=(const ViewServer&) = delete;
   // Ends what is being answered within a second or two, and jobs within some.
@@ -43,19 +44,18 @@ class ViewServer {
 
  private:
   ViewServer(GatewayOptions options, std::unique_ptr<GraphService> graphs,
-             TensorOptions tensors, JobRunnerOptions jobs)
-      : file_system_(NewPosixFileSystem()),
-        collector_(options.collector),
-        has_jobs_(!jobs.program.empty()),
-        gateway_(std::move(options)),
-        graphs_(std::move(graphs)),
-        tensors_(tensors, &gateway_),
-        jobs_(std::move(jobs), file_system_.get(), &clock_) {}
+             TensorOptions tensors, JobRunnerOptions jobs);
 
+  // Dumps below the root are what jobs read, too.
+  static JobRunnerOptions WithRoot(JobRunnerOptions jobs,
+                                   const GraphService* graphs);
   void Serve(std::unique_ptr<HttpServer> server);
   void Answer(const HttpRequest& request, HttpReply* reply);
   void AnswerApi(absl::string_view method, const HttpRequest& request,
                  HttpReply* reply);
+  // Of one who may.
+  void AnswerChecked(absl::string_view method, const HttpRequest& request,
+                     HttpReply* reply);
   std::string AboutJson(absl::string_view token) const;
 
   const std::unique_ptr<FileSystem> file_system_;

@@ -325,6 +325,7 @@ TEST_F(CollectorsPageTest, SaysWhoAsksAndThatThereAreNoJobs) {
   EXPECT_TRUE(absl::EndsWith(
       Ask("GET /api/v1/about", "viewer-1"),
       "\"collector\":\"node0:7411\",\"root\":\"\",\"jobs\":false,"
+      "\"builds\":true,"
       "\"caller\":{\"name\":\"somebody\",\"role\":\"viewer\"}}"));
   for (const char* method :
        {"JobStart", "JobCancel", "JobDelete", "Graph/Build",

@@ -137,11 +137,15 @@ class Opener {
 };
 
 // Jobs are commands of this program, asked for by the same user.
-JobRunnerOptions JobsAs(const Globals& globals) {
+JobRunnerOptions JobsAs(const Globals& globals, bool has_collector) {
   JobRunnerOptions jobs;
   std::error_code unknown;
   jobs.program =
       std::filesystem::read_symlink("/proc/self/exe", unknown).string();
+  if (!has_collector) {
+    jobs.sources.runs = JobSources::Runs::kNone;
+    return jobs;
+  }
   jobs.globals = {
       absl::StrCat("--collector=", globals.collector),
       absl::StrCat("--timeout=", globals.timeout_seconds),
@@ -181,9 +185,11 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   options.timeout_seconds = globals.timeout_seconds;
   GraphOptions graphs;
   graphs.root = flags.root;
-  JobRunnerOptions jobs;  // without a collector there are none
-  if (!options.collector.empty()) {
-    jobs = JobsAs(globals);
+  const bool has_collector = !options.collector.empty();
+  JobRunnerOptions jobs;  // without anything to read there are none
+  if (has_collector || !flags.root.empty())
+    jobs = JobsAs(globals, has_collector);
+  if (has_collector) {
     graphs.fetch_run = [&globals](const std::string& name, bool payloads,
                                   std::function<bool()> cancelled) {
       return FetchedRun::Fetch(globals, name, payloads, std::move(cancelled));

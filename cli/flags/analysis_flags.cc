@@ -4,13 +4,17 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/exit_codes.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/io/confined_file_system.h"
 #include "dump_format/input_files.h"
 
 namespace rankprobe {
@@ -54,6 +58,15 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
 }
 
 std::unique_ptr<FileSystem> OpenInputs(bool force) {
+  // A job of a page (web/jobs): whatever it is asked for, and whatever links are
+  // planted meanwhile, it reads and writes below these directories alone.
+  if (const char* const below = std::getenv("RANKPROBE_READ_BELOW")) {
+    absl::StatusOr<std::unique_ptr<FileSystem>> files =
+        NewConfinedFileSystem(absl::StrSplit(below, '\n', absl::SkipEmpty()));
+    if (files.ok()) return *std::move(files);
+    Print(stderr, "rankprobe: %s\n", files.status().message());
+    std::exit(kRefused);
+  }
   return NewInputFiles({force, [](const std::string& text) {
                           Print(stderr, "rankprobe: warning: %s\n", text);
                         }});

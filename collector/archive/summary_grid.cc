@@ -45,14 +45,17 @@ RowOfRank RowOf(const v1::StepInfo& step) {
 class SummaryCells {
  public:
   SummaryCells(SummaryStat stat, int64_t first, int64_t last, size_t rows,
-               size_t max_cells)
+               size_t max_cells, uint64_t least_steps_per_column)
       : stat_(stat) {
     const auto columns = [&] {
       return static_cast<uint64_t>(last >> bits_) -
              static_cast<uint64_t>(first >> bits_) + 1;
     };
-    while (columns() > 1 && columns() > max_cells / std::max<size_t>(rows, 1))
+    while (columns() > 1 &&
+           (columns() > max_cells / std::max<size_t>(rows, 1) ||
+            uint64_t{1} << bits_ < least_steps_per_column)) {
       ++bits_;
+    }
     first_column_ = first >> bits_;
     columns_.resize(columns());
     cells_.resize(rows * columns_.size());
@@ -266,7 +269,8 @@ absl::StatusOr<bool> QuerySummaries(
     last = std::max(last, step.step());
   }
   if (last < 0) first = last = 0;
-  SummaryCells cells(stat, first, last, rows.rows.size(), max_cells);
+  SummaryCells cells(stat, first, last, rows.rows.size(), max_cells,
+                     request.least_steps_per_column());
   RP_RETURN_IF_ERROR(ReadRanges(store, *steps, rows, stat, cancelled, &cells));
   uint64_t unrolled = 0;
   std::vector<ProcessRange> heads;

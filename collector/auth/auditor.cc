@@ -39,6 +39,11 @@ Auditor::Entry Auditor::Describe(const grpc::CallbackServerContext& context,
   return Entry(std::move(record), this);
 }
 
+Auditor::Entry Auditor::Describe(AuditRecord record) const {
+  record.outcome = kBegun;
+  return Entry(std::move(record), this);
+}
+
 void Auditor::Entry::Begin() const { auditor_->Write(record_); }
 
 void Auditor::Write(const AuditRecord& record) const {

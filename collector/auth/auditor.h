@@ -56,6 +56,8 @@ class Auditor {
   Entry Describe(const grpc::CallbackServerContext& context,
                  absl::string_view action, const std::string& run,
                  std::string detail) const;
+  // The same of a call that gRPC does not know: `record` says whose it is.
+  Entry Describe(AuditRecord record) const;
   // What another party has noted, such as a plan that an agent brought: nobody
   // waits for an answer, so it is not synced.
   void Write(const AuditRecord& record) const;

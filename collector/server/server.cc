@@ -35,6 +35,7 @@
 #include "collector/server/http_text_server.h"
 #include "collector/server/janitor.h"
 #include "collector/server/metrics.h"
+#include "collector/server/page_dumps.h"
 #include "collector/server/roller.h"
 #include "collector/server/root_link.h"
 #include "collector/server/uploader.h"
@@ -190,9 +191,10 @@ class ServerImpl final : public Server {
     // Before ranks are accepted: an address that is taken ends the start.
     if (!config_.web_listen.empty()) {
       RP_ASSIGN_OR_RETURN(
-          page_, WebPage::Listen({config_.web_listen, config_.web_names,
-                                  config_.tls_cert, config_.tls_key},
-                                 security_.authorizer, logger_));
+          page_,
+          WebPage::Listen({config_.web_listen, config_.web_names,
+                           config_.tls_cert, config_.tls_key, config_.web_root},
+                          security_.authorizer, logger_));
     }
     RP_RETURN_IF_ERROR(OpenGate());
     grpc::EnableDefaultHealthCheckService(true);
@@ -285,10 +287,19 @@ class ServerImpl final : public Server {
       }
     });
     if (page_ != nullptr) {
-      RP_RETURN_IF_ERROR(page_->Serve(
-          server_->InProcessChannel(WebPage::Arguments()),
-          absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":",
-                       port())));
+      WebPage::Services services;
+      services.channel = server_->InProcessChannel(WebPage::Arguments());
+      services.collector = absl::StrCat(
+          config_.listen.substr(0, config_.listen.rfind(':')), ":", port());
+      services.auditor = auditor_.get();
+      services.fetch = [this](const JobDump& dump, uint64_t max_bytes,
+                              const std::function<bool()>& cancelled) {
+        return FetchDump(store_.get(), file_system_, &pool_, dump, max_bytes,
+                         cancelled);
+      };
+      services.job_directory = absl::StrCat(config_.data_dir, "/page_jobs");
+      services.min_free_bytes = config_.min_free_bytes;
+      RP_RETURN_IF_ERROR(page_->Serve(std::move(services)));
       logger_->Info("page", {{"address", page_->address()}});
     }
     if (!config_.root.empty()) RP_RETURN_IF_ERROR(LinkToRoot());

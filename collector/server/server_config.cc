@@ -52,6 +52,9 @@ constexpr TextKey kTexts[] = {
      "with --root: file with this leaf's token, which the root's token file "
      "has "
      "as `leaf NAME TOKEN`"},
+    {"web-root", &ServerConfig::web_root,
+     "with --web-listen: the page shows the graph databases and dumps below "
+     "this directory, too, and writes nothing there"},
     {"triggers", &ServerConfig::trigger_file,
      "JSON file with flight recorder, triggers and budgets of runs that were "
      "given none"},
@@ -208,6 +211,8 @@ void CheckWeb(const ServerConfig& config, ConfigFaults* faults) {
   if (config.web_listen.empty()) {
     if (!config.web_names.empty())
       faults->Add("web-name", config.web_names[0], "given with web-listen");
+    if (!config.web_root.empty())
+      faults->Add("web-root", config.web_root, "given with web-listen");
     return;
   }
   if (!WebPage::CheckAddress(config.web_listen).ok()) {
@@ -404,7 +409,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                "what can still be read of it, say what was found, and end");
   for (const TextKey& key : kTexts) {
     app.add_option(absl::StrCat("--", key.name), config.*key.field, key.help)
-        ->type_name("FILE");
+        ->type_name(key.field == &ServerConfig::web_root ? "DIR" : "FILE");
   }
   app.set_config("--config", "", "JSON file with the same keys; flags beat it")
       ->type_name("FILE");

@@ -58,6 +58,8 @@ struct ServerConfig {
   // ADDRESS:PORT of the page for browsers; empty: none. See web_page.h.
   std::string web_listen;
   std::vector<std::string> web_names;
+  // A directory that the page shows; empty: none.
+  std::string web_root;
   // "all": an archive of its own. "leaf": that, and what has ended is stored in
   // the object store. "reader": serves what leaves have stored, takes nothing.
   // "root": that, and tells ranks which leaf is theirs.

@@ -40,7 +40,7 @@ TEST_F(ServerConfigTest, TheFileHasTheKeysOfTheFlags) {
       "tls-cert": "c", "tls-key": "k", "metrics-host": "127.0.0.2",
       "export-root": ["/a", "/b c"], "insecure": false, "compress-payloads": true,
       "metrics-port": 0, "metrics-values": ["a*", "b"], "worker-threads": 7,
-      "web-listen": "[::1]:8080", "web-name": ["node0", "n"],
+      "web-listen": "[::1]:8080", "web-name": ["node0", "n"], "web-root": "/w",
       "retention-bytes": 1099511627776})")});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const ServerConfig& config = parsed->config;
@@ -58,6 +58,7 @@ TEST_F(ServerConfigTest, TheFileHasTheKeysOfTheFlags) {
   EXPECT_THAT(config.metrics_values, ElementsAre("a*", "b"));
   EXPECT_EQ(config.web_listen, "[::1]:8080");
   EXPECT_THAT(config.web_names, ElementsAre("node0", "n"));
+  EXPECT_EQ(config.web_root, "/w");
   EXPECT_EQ(config.worker_threads, 7u);
   EXPECT_EQ(config.retention_bytes, uint64_t{1} << 40);
   EXPECT_EQ(config.max_sessions, ServerConfig().max_sessions);

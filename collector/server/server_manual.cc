@@ -18,7 +18,8 @@ Manual ServerManual() {
       "\n"
       "With --web-listen it serves the page of `rankprobe view` to browsers. "
       "Its address is printed; who opens it is asked for a token, if there is "
-      "a --token-file.\n"
+      "a --token-file. With --web-root it shows the graph databases and dumps "
+      "below a directory, too.\n"
       "\n"
       "The keys of --config FILE are the flags without the two minus signs, "
       "in one JSON object; a key that is not known is an error.\n"
@@ -39,6 +40,8 @@ Manual ServerManual() {
       {"DATA_DIR/index, DATA_DIR/segments", "The archive."},
       {"DATA_DIR/events.log, DATA_DIR/events.log.1", "What happened in runs."},
       {"DATA_DIR/audit.jsonl", "Who changed what, one JSON object a line."},
+      {"DATA_DIR/page_jobs",
+       "With --web-listen: what jobs of the page make. Emptied at a start."},
       {"DATA_DIR/sealing", "What a leaf is about to store, and what it has."},
       {"DATA_DIR/LOCK", "Held by the collector that uses the directory."},
   };

@@ -2,8 +2,11 @@
 #include "collector/server/web_page.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -12,7 +15,9 @@
 #include "absl/strings/strip.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/io/file_system.h"
 #include "common/rpc/channel_security.h"
+#include "web/graph/graph_root.h"
 #include "web/view_server.h"
 
 namespace rankprobe {
@@ -25,6 +30,30 @@ constexpr int kMaxMessageBytes = 8 << 20;
 constexpr uint64_t kMaxTensorBytes = 64 << 20;
 constexpr uint64_t kMaxKeptBytes = 128 << 20;
 constexpr absl::Duration kStopGrace = absl::Milliseconds(300);
+// Of a side.
+constexpr size_t kMostGraphNodes = 250'000;
+constexpr size_t kMaxGraphNameBytes = 32 << 20;
+constexpr absl::Duration kGraphQueryTime = absl::Seconds(20);
+constexpr uint64_t kMaxTableBytes = 64 << 20;
+// Jobs: processes beside this one, so that what they cost and where they fail is
+// not the ranks' affair.
+constexpr size_t kMostJobs = 1;
+constexpr size_t kMostJobsWaiting = 4;
+constexpr size_t kMostJobsKept = 8;
+constexpr uint64_t kMaxJobBytes = uint64_t{4} << 30;
+constexpr uint64_t kMaxJobMemory = uint64_t{2} << 30;
+constexpr absl::Duration kMaxJobTime = absl::Minutes(15);
+constexpr uint64_t kJobReserve = uint64_t{1} << 30;
+
+// `rankprobe` beside this program; empty: it is not there.
+std::string FindRankprobe() {
+  std::error_code unknown;
+  const std::filesystem::path own =
+      std::filesystem::read_symlink("/proc/self/exe", unknown);
+  if (unknown) return "";
+  const std::string program = own.parent_path() / "rankprobe";
+  return ::access(program.c_str(), X_OK) == 0 ? program : "";
+}
 
 struct IpPort {
   std::string address;
@@ -82,6 +111,24 @@ class Callers final : public CallerCheck {
     return status;
   }
 
+  Outcome Audit(absl::string_view token, absl::string_view peer,
+                absl::string_view action,
+                absl::string_view detail) const override {
+    AuditRecord record;
+    if (const absl::StatusOr<Caller> caller = Identify(token); caller.ok()) {
+      record.actor = caller->name;
+      record.role = caller->role;
+    }
+    record.peer = absl::StrCat("page:", peer);
+    record.action = std::string(action);
+    record.detail = std::string(detail);
+    const Auditor::Entry entry = auditor_->Describe(std::move(record));
+    entry.Begin();
+    return [entry](const absl::Status& status) { entry.End(status, "done"); };
+  }
+  // Before anybody asks.
+  void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
+
   // Of a request to the page, whatever it asks for.
   absl::Status CheckToken(absl::string_view token) const {
     const absl::Status status = Identify(token).status();
@@ -97,13 +144,14 @@ class Callers final : public CallerCheck {
   }
 
   const std::shared_ptr<const Authorizer> authorizer_;
+  const Auditor* auditor_ = nullptr;
   mutable LogLimiter log_;
 };
 
 class Page final : public WebPage {
  public:
-  explicit Page(std::unique_ptr<const Callers> callers)
-      : callers_(std::move(callers)) {}
+  Page(std::unique_ptr<Callers> callers, std::string root, const Logger* logger)
+      : callers_(std::move(callers)), root_(std::move(root)), logger_(logger) {}
 
   absl::Status Open(HttpServerOptions options) {
     const Callers* const callers = callers_.get();
@@ -115,11 +163,11 @@ class Page final : public WebPage {
     return absl::OkStatus();
   }
 
-  absl::Status Serve(std::shared_ptr<grpc::Channel> channel,
-                     const std::string& collector) override {
+  absl::Status Serve(Services services) override {
+    callers_->SetAuditor(services.auditor);
     GatewayOptions options;
-    options.collector = collector;
-    options.channel = std::move(channel);
+    options.collector = services.collector;
+    options.channel = std::move(services.channel);
     options.callers = callers_.get();
     // Ranks come first: what a page costs stays within some of the processors.
     options.most_converting =
@@ -128,8 +176,15 @@ class Page final : public WebPage {
     tensors.max_tensor_bytes = kMaxTensorBytes;
     tensors.max_kept_bytes = kMaxKeptBytes;
     tensors.one_at_a_time = true;
-    RP_ASSIGN_OR_RETURN(view_, ViewServer::Serve(std::move(http_),
-                                                 std::move(options), tensors));
+    GraphOptions graphs;
+    graphs.root = root_;
+    graphs.read_only = graphs.one_at_a_time = true;
+    graphs.query_timeout = kGraphQueryTime;
+    graphs.limits = {kMostGraphNodes, kMaxGraphNameBytes};
+    graphs.max_untaken_bytes = kMaxKeptBytes;
+    RP_ASSIGN_OR_RETURN(
+        view_, ViewServer::Serve(std::move(http_), std::move(options), tensors,
+                                 std::move(graphs), Jobs(std::move(services))));
     return absl::OkStatus();
   }
 
@@ -140,7 +195,42 @@ class Page final : public WebPage {
   std::string address() const override { return address_; }
 
  private:
-  const std::unique_ptr<const Callers> callers_;
+  // None where they cannot be: the page says so, and ranks are served.
+  JobRunnerOptions Jobs(Services services) const {
+    const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+    JobRunnerOptions jobs;
+    jobs.program = FindRankprobe();
+    absl::Status status;
+    if (jobs.program.empty()) {
+      status = absl::NotFoundError("no rankprobe beside rankprobed");
+    } else {
+      // What a collector that was killed left.
+      (void)files->DeleteTree(services.job_directory);
+      status = files->CreateDirectories(services.job_directory);
+    }
+    if (!status.ok()) {
+      logger_->Log(Logger::Severity::kWarning, "page_without_jobs",
+                   {{"status", status.ToString()}});
+      jobs.program.clear();
+    }
+    jobs.sources.runs = JobSources::Runs::kFetched;
+    jobs.fetch = std::move(services.fetch);
+    jobs.directory = services.job_directory;
+    jobs.most_running = kMostJobs;
+    jobs.most_waiting = kMostJobsWaiting;
+    jobs.most_kept = kMostJobsKept;
+    jobs.max_job_bytes = jobs.max_kept_bytes = kMaxJobBytes;
+    jobs.min_free_bytes = services.min_free_bytes + kJobReserve;
+    jobs.max_memory_bytes = kMaxJobMemory;
+    jobs.max_time = kMaxJobTime;
+    jobs.max_table_bytes = kMaxTableBytes;
+    jobs.apart = true;
+    return jobs;
+  }
+
+  const std::unique_ptr<Callers> callers_;
+  const std::string root_;
+  const Logger* const logger_;
   std::string address_;
   // Until it serves.
   std::unique_ptr<HttpServer> http_;
@@ -165,8 +255,16 @@ absl::StatusOr<std::unique_ptr<WebPage>> WebPage::Listen(
     RP_ASSIGN_OR_RETURN(identity.key_pem, ReadSmallFile(options.tls_key));
     http.tls = std::move(identity);
   }
+  if (!options.root.empty()) {
+    if (const absl::Status status = GraphRoot::Open(options.root).status();
+        !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--web-root: ", status.message()));
+    }
+  }
   auto page = std::make_unique<Page>(
-      std::make_unique<const Callers>(std::move(authorizer), logger));
+      std::make_unique<Callers>(std::move(authorizer), logger), options.root,
+      logger);
   const absl::Status status = page->Open(std::move(http));
   const std::string what = absl::StrCat("--web-listen: ", status.message());
   if (absl::IsFailedPrecondition(status)) return absl::UnavailableError(what);

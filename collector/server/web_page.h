@@ -21,8 +21,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collector/auth/auditor.h"
 #include "collector/auth/authorizer.h"
 #include "common/base/logger.h"
+#include "web/jobs/job_runner.h"
 
 namespace rankprobe {
 
@@ -36,19 +38,32 @@ class WebPage {
     // PEM files; empty: plain text, and loopback only.
     std::string tls_cert;
     std::string tls_key;
+    // Its graph databases and dumps are shown; empty: none.
+    std::string root;
   };
 
   // Listens, and accepts nobody before Serve. UNAVAILABLE: the address cannot be
-  // listened on; INVALID_ARGUMENT: a file that cannot be used.
+  // listened on; INVALID_ARGUMENT: a file or a directory that cannot be used.
   static absl::StatusOr<std::unique_ptr<WebPage>> Listen(
       const Options& options, std::shared_ptr<const Authorizer> authorizer,
       const Logger* logger);
   virtual ~WebPage() = default;
 
-  // `channel`: to the services, within this process. `collector`: the address
-  // that ranks have, for people.
-  virtual absl::Status Serve(std::shared_ptr<grpc::Channel> channel,
-                             const std::string& collector) = 0;
+  struct Services {
+    // To the services, within this process.
+    std::shared_ptr<grpc::Channel> channel;
+    // The address that ranks have, for people.
+    std::string collector;
+    // Outlives the page.
+    const Auditor* auditor = nullptr;
+    // A run of the archive as files; see page_dumps.h.
+    FetchJobDump fetch;
+    // Where jobs have their files. Made anew: nothing of it is kept.
+    std::string job_directory;
+    // The disk's reserve for ranks.
+    uint64_t min_free_bytes = 0;
+  };
+  virtual absl::Status Serve(Services services) = 0;
   // Takes no more requests, ends those that are being answered.
   virtual void Stop() = 0;
   // "https://node0:8443/".

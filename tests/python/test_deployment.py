@@ -19,6 +19,7 @@ import pytest
 
 import harness
 
+from page_client import PageClient
 from ports import free_port
 
 DEPLOY = harness.ROOT / "deploy"
@@ -64,6 +65,41 @@ def test_manifests_fit_each_other():
     assert job["metadata"]["labels"] == source
     address = {e["name"]: e.get("value") for e in job["spec"]["containers"][0]["env"]}["RANKPROBE_COLLECTOR"]
     assert address == f"{found['Service']['metadata']['name']}:{ports['grpc']}"
+
+
+def test_the_page_of_the_manifest_answers_by_its_names(tmp_path: pathlib.Path):
+    """The collector with the very flags of the pod, but for places: the page has TLS, asks for a token, and is called as the service and the
+    forwarded port are."""
+    found = manifests()
+    container = found["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    said = dict(flag[2:].split("=", 1) for flag in container["args"])
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert {name: int(said[flag].rpartition(":")[2]) for name, flag in (("grpc", "listen"), ("web", "web-listen"), ("metrics", "metrics-port"))} == ports
+    service = found["Service"]["metadata"]["name"]
+    subprocess.run([DEPLOY / "certs.sh", tmp_path / "tls", service, f"{service}.NAMESPACE.svc"], check=True, capture_output=True, timeout=120)
+    # As a secret is mounted: every file is a link.
+    (tmp_path / "mounted").mkdir()
+    for item in secret_of(found["Deployment"]["spec"]["template"])["items"]:
+        (tmp_path / "mounted" / item["path"]).symlink_to(tmp_path / "tls" / item["key"])
+    mount = next(m["mountPath"] for m in container["volumeMounts"] if m["name"] == "tls")
+    places = {**said, "listen": "127.0.0.1:0", "web-listen": "127.0.0.1:0", "metrics-port": "0", "metrics-host": "127.0.0.1", "data-dir": str(tmp_path / "data")}
+    flags = [f"--{name}={value.replace(mount, str(tmp_path / 'mounted'))}" for name, value in places.items()]
+    log = tmp_path / "log"
+    with open(log, "w") as out:
+        process = subprocess.Popen([harness.BIN / "rankprobed", *flags], stdout=out, stderr=out)
+    try:
+        page = re.compile(r"^rankprobed serves its page on https://(\S+):(\d+)/$", re.M)
+        harness.wait_for(lambda: page.search(log.read_text()) or process.poll() is not None, 60, "the page")
+        port = page.search(log.read_text())[2]
+        token = (tmp_path / "tls" / "viewer.token").read_text().strip()
+        client = PageClient(f"https://localhost:{port}", token, tmp_path / "tls" / "ca.pem")
+        assert client.about()["caller"]["role"] == "viewer" and client.about()["jobs"] is True
+        for host, status in ((service, 200), (f"{service}.NAMESPACE.svc", 200), (f"{service}.namespace.svc", 200), ("evil.example", 403)):
+            assert client.post("ArchiveService/ListRuns", {}, Host=f"{host}:{port}").status == status, host
+        assert PageClient(client.origin, None, tmp_path / "tls" / "ca.pem").post("ArchiveService/ListRuns", {}).status == 401
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
 
 
 def secret_of(template: dict) -> dict:

@@ -106,7 +106,7 @@ def test_the_page_and_its_files(start_view, collector) -> None:
 def test_a_run_in_json(start_view, recorded) -> None:
     view = start_view(recorded.address, "--json")
     assert view.about() == {"version": recorded.cli("--version").stdout.split()[1], "collector": recorded.address, "root": "",
-                            "jobs": True}
+                            "jobs": True, "builds": True}
     (run,) = view.call("ArchiveService/ListRuns")["runs"]
     assert run["run"] == "shown" and run["steps"] == str(STEPS)
     steps = view.call("ArchiveService/ListSteps", run="shown")["steps"]

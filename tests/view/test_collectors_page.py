@@ -12,6 +12,7 @@ import harness
 import pytest
 from conftest import BAD_RANK, BAD_STEP, CollectorsPage, Training, open_page, training_config
 
+BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
 TOKENS = {"agent": "a1" * 16, "operator": "0e" * 16, "viewer": "7f" * 16}
 NAMES = {"agent": "alice", "operator": "olga", "viewer": "vera"}
 # As the page asks, from within it.
@@ -107,10 +108,53 @@ def test_a_viewer_looks_and_cannot_switch(browser, guarded, rank) -> None:
         status, said = page.evaluate(ASK, ["JobStart", {"command": "export", "options": {"run": rank}}, TOKENS["viewer"]])
         assert status == 403 and "needs operator" in said
         page.get_by_role("link", name="Jobs").click()
-        page.get_by_text("This collector does no jobs").wait_for()
+        page.get_by_text("vera is viewer: a job needs an operator's token.").wait_for()
         assert page.get_by_role("button", name="Start").count() == 0
     assert len(_audited(guarded)) == before
     assert not any(agent["dumping"] for agent in guarded.json("status", "--run", rank)["agents"])
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_for_who_signs_in_looks_and_may_not_switch(browser, guarded, rank, dark: bool, width: int) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = {}
+    with open_page(browser, CollectorsPage(guarded), f"collectors_page_axe_{width}_{'dark' if dark else 'light'}") as page:
+        page.set_viewport_size({"width": width, "height": 844})
+
+        def look(name: str) -> None:
+            for one in Axe().run(page).response["violations"]:
+                found[name, one["id"]] = [node["html"][:200] for node in one["nodes"]][:3]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+        if dark:
+            page.get_by_role("button", name="Dark").click()
+        page.get_by_text("this page wants a token").wait_for()
+        look("sign in")
+        # By keyboard alone.
+        page.get_by_label("Token").focus()
+        page.keyboard.type(TOKENS["viewer"])
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name=rank).wait_for()
+        look("runs")
+        page.get_by_role("link", name=rank).press("Enter")
+        page.get_by_text("live: 1").wait_for()
+        look("overview")
+        page.get_by_role("navigation", name="Pages of the run").get_by_role("link", name="Live", exact=True).press("Enter")
+        page.get_by_text("vera is viewer: switching needs an operator's token.").wait_for()
+        look("live")
+        page.get_by_role("link", name="Jobs").press("Enter")
+        page.get_by_text("vera is viewer: a job needs an operator's token.").wait_for()
+        look("jobs of a viewer")
+    with open_page(browser, CollectorsPage(guarded, TOKENS["operator"]), f"collectors_page_axe_operator_{width}_{'dark' if dark else 'light'}") as page:
+        page.set_viewport_size({"width": width, "height": 844})
+        if dark:
+            page.get_by_role("button", name="Dark").click()
+        page.get_by_role("link", name="Jobs").click()
+        page.get_by_text("Exports and scans are for a terminal").wait_for()
+        look("jobs of an operator")
+    assert found == {}
 
 
 def test_an_operator_switches_and_the_rank_follows(browser, guarded, rank) -> None:
@@ -141,9 +185,14 @@ def test_without_tokens_the_page_of_a_collector_on_loopback_is_open(browser, col
         page.get_by_role("link", name=training).click()
         card = page.locator(".card.bad")
         card.get_by_text(f"Step {BAD_STEP}, rank {BAD_RANK}").wait_for()
-        # Which call it was takes a job, and this page says how to come by it.
-        card.get_by_text("This collector does no jobs").wait_for()
+        card.locator(".call-name", has_text=BAD_CALL).wait_for()
+        card.get_by_text("Everything it was given is finite: the fault is its own.").wait_for()
         card.get_by_text(f"rankprobe overflow_check -i run:{training}@{BAD_STEP}").wait_for()
+        # A look costs no place in the list of jobs.
+        page.get_by_role("link", name="Jobs").click()
+        page.get_by_text("No job yet.").wait_for()
+        page.go_back()
+        card.wait_for()
         for name in ("Live", "Heat", "Trend", "Step", "Graph", "Compare", "Divergence", "Tensor", "Ledger", "Events"):
             page.get_by_role("navigation", name="Pages of the run").get_by_role("link", name=name, exact=True).click()
             page.locator("main").get_by_text(re.compile(r"\S")).first.wait_for()

@@ -304,7 +304,7 @@ def test_a_heat_map_of_many_calls_has_their_names(page, collector, tmp_path) -> 
     assert page.locator(".readout").inner_text().startswith("Torch.relu.60.forward, step 0: 1.41421")
     assert page.evaluate("document.querySelector('.heatmap-frame').scrollTop") > 0
     # Drawn down to its end.
-    assert page.evaluate("(() => { const c = document.querySelector('canvas'); return c.getContext('2d').getImageData(5, c.height - 3, 1, 1).data[3] })()") == 255
+    assert page.evaluate("(() => { const c = document.querySelector('canvas'); return c.getContext('2d').getImageData(0, c.height - 1, 1, 1).data[3] })()") == 255
 
 
 def test_without_statistics_nothing_is_said_to_be_well(page, collector, tmp_path) -> None:
@@ -326,7 +326,15 @@ def test_nothing_is_wider_than_the_screen(page, training, width: int) -> None:
         else:
             _tab(page, name)
             page.get_by_role("heading", name="Dumping is on").wait_for()
+            page.get_by_text("config.json: what is recorded").click()
+            page.get_by_role("button", name="What would it record?").click()
+            page.locator(".preview summary").first.click()
+            page.locator(".preview li").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    _tab(page, "Heat")
+    page.get_by_role("group", name="Steps shown").get_by_role("button", name="All steps").click()
+    page.locator(".heatmap canvas").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "Heat"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -76,6 +76,8 @@ export interface About {
   collector: string;
   root: string;
   jobs: boolean;
+  // Graphs of dumps and runs are made by the server itself; else they are jobs.
+  builds: boolean;
   // Whom a collector that serves this page itself takes us for; absent: `rankprobe view` serves it, as its user.
   caller?: { name: string; role: string };
 }
@@ -98,7 +100,7 @@ export function whyNoSwitch(): string {
 
 // Why no job can be started here; "": it can.
 export function whyNoJobs(): string {
-  const { jobs, collector, caller } = server.value ?? {};
-  if (jobs === false && collector !== "") return t("This collector does no jobs. `rankprobe view` does, and so does a terminal.");
+  const { jobs, caller } = server.value ?? {};
+  if (jobs === false) return t("This server does no jobs. `rankprobe view` beside a collector does, and so does a terminal.");
   return caller === undefined || caller.role === "operator" ? "" : t("{0} is {1}: a job needs an operator's token.", caller.name, caller.role);
 }

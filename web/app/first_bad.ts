@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first bad call of a run: the step by its extremes, the call by what
 // `rankprobe overflow_check` says of that step, over ranks and communication.
-import { stream, whyNoJobs } from "./api";
+import { ApiError, call as ask, stream } from "./api";
 import { isBad, leavesOf, type Leaf } from "./calls";
 import type { Grid } from "./grid";
-import { runJob } from "./jobs";
 import type { CallEntry, Int64 } from "./messages";
 import { extremes } from "./overview";
 
@@ -24,16 +23,15 @@ export interface Bad {
   call?: BadCall;
   // Calls of other ranks that are as early.
   others: { rank: number; call: string }[];
-  // This server does not say which call it was.
-  unasked?: boolean;
+  // Why this server does not say which call it was.
+  unsaid?: ApiError;
 }
 
 // Ranks of a step that are looked at together.
 const MOST_RANKS = 64;
 
-export function origin(step: number, run: string, ranks: number[], signal: AbortSignal): Promise<{ found: { rank: Int64; call: string }[] }> {
-  const some = ranks.slice(0, MOST_RANKS);
-  return runJob({ command: "overflow_check", options: { input_path: `run:${run}@${step}${some.length === 0 ? "" : `/rank${some.join(",")}`}` } }, signal);
+function origin(step: number, run: string, ranks: number[], signal: AbortSignal): Promise<{ found: { rank: Int64; call: string }[] }> {
+  return ask("FirstBad", { run, step: String(step), ranks: ranks.slice(0, MOST_RANKS).map(String) }, signal);
 }
 
 export async function findFirstBad(run: string, overview: Grid, signal: AbortSignal): Promise<Bad | undefined> {
@@ -49,8 +47,14 @@ export async function findFirstBad(run: string, overview: Grid, signal: AbortSig
   const step = grid.first[column];
   const ranks = grid.rows.filter((row) => row.nonFinite[column] > 0)
     .map((row) => (row.name.startsWith("rank") ? Number(row.name.slice(4)) : -1)).filter((rank) => rank >= 0).sort((a, b) => a - b);
-  if (whyNoJobs() !== "") return { step, ranks, rank: ranks[0] ?? -1, others: [], unasked: true };
-  const { found } = await origin(step, run, ranks, signal);
+  let found: { rank: Int64; call: string }[];
+  try {
+    ({ found } = await origin(step, run, ranks, signal));
+  } catch (error) {
+    // The step and the ranks are known all the same.
+    if (!(error instanceof ApiError)) throw error;
+    return { step, ranks, rank: ranks[0] ?? -1, others: [], unsaid: error };
+  }
   if (found.length === 0) return { step, ranks, rank: ranks[0] ?? -1, others: [] };
   const [first, ...others] = found.map((one) => ({ rank: Number(one.rank), call: one.call }));
   // Without a rank, it is told from its process by nothing but its values.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One answer of QueryGrid, as columns of numbers.
-import { stream } from "./api";
-import { double, int } from "./format";
-import type { GridHead, GridRow } from "./messages";
+import { ApiError, post } from "./api";
+import type { GridHead } from "./messages";
 
 export const STATISTICS = ["Norm", "Max", "Min", "Mean", "NanCount", "InfCount", "ZeroCount", "Std"];
 
@@ -17,6 +16,7 @@ export interface GridQuery {
   rows: "GRID_ROWS_VALUE" | "GRID_ROWS_CALL" | "GRID_ROWS_MODULE" | "GRID_ROWS_RANK";
   reducer?: "GRID_REDUCER_MAX" | "GRID_REDUCER_MIN" | "GRID_REDUCER_MEAN";
   maxCells?: number;
+  leastStepsPerColumn?: number;
 }
 
 export interface Row {
@@ -38,23 +38,64 @@ export interface Grid {
 
 export async function queryGrid(query: GridQuery, signal?: AbortSignal): Promise<Grid> {
   const { firstStep, lastStep, ...rest } = query;
-  const body: Record<string, unknown> = { ...rest };
+  const body: Record<string, unknown> = { ...rest, packed: true };
   if (firstStep !== undefined) body.firstStep = String(firstStep);
   if (lastStep !== undefined) body.lastStep = String(lastStep);
+  const answer = await post("ArchiveService/QueryGrid", body, signal);
+  return gridOf(await answer.arrayBuffer());
+}
+
+// What the archive has together: columns of so many steps are there at once, whatever their number.
+const TOGETHER = 64;
+// A range of steps that is quick by each of them.
+const QUICK = 512;
+
+// A picture of steps `first` to `last`, the coarse one first where the fine one takes longer. Of a range so long that the fine one
+// shows no more, it is the only one.
+export async function pictureGrid(query: GridQuery, first: number, last: number, partial: (grid: Grid) => void, signal?: AbortSignal): Promise<Grid> {
+  const width = last - first + 1;
+  if (width <= QUICK) return queryGrid(query, signal);
+  const coarse = await queryGrid({ ...query, leastStepsPerColumn: TOGETHER }, signal);
+  if (Number(coarse.head.stepsPerColumn) < TOGETHER || width > TOGETHER * TOGETHER) return coarse;
+  partial(coarse);
+  return queryGrid(query, signal);
+}
+
+const HEAD = 0;
+const ERROR = 2;
+const [WIDE, ONE_COUNT, ONE_NON_FINITE, ONE_RANK] = [1, 2, 4, 8];
+
+// The frames of web/gateway/grid_bytes.h.
+export function gridOf(bytes: ArrayBuffer): Grid {
+  const view = new DataView(bytes);
+  const decoder = new TextDecoder();
   let grid: Grid | undefined;
-  for await (const reply of stream<{ head?: GridHead; row?: GridRow }>("ArchiveService/QueryGrid", body, signal)) {
-    if (reply.head !== undefined) {
-      grid = { head: reply.head, first: reply.head.firstSteps.map(Number), last: reply.head.lastSteps.map(Number), rows: [] };
-    } else if (reply.row !== undefined && grid !== undefined) {
-      const { name, cells, counts, nonFinite, ranks } = reply.row;
-      grid.rows.push({
-        name,
-        cells: Float64Array.from(cells, (cell, i) => (counts[i] > 0 ? double(cell) : NaN)),
-        counts: Uint32Array.from(counts),
-        nonFinite: Uint32Array.from(nonFinite),
-        ranks: Float64Array.from(ranks, int),
-      });
+  let at = 0;
+  const word = () => view.getUint32((at += 4) - 4, true);
+  const text = (size: number) => decoder.decode(new Uint8Array(bytes, (at += size) - size, size));
+  // What is behind a name is not where an array of numbers may begin.
+  const piece = (size: number) => bytes.slice(at, (at += size));
+  const numbers = (columns: number, one: boolean): Uint32Array => (one ? new Uint32Array(columns).fill(word()) : new Uint32Array(piece(4 * columns)));
+  while (at < bytes.byteLength) {
+    const [kind, size] = [word(), word()];
+    if (kind === HEAD) {
+      const head = JSON.parse(text(size)) as GridHead;
+      grid = { head, first: head.firstSteps.map(Number), last: head.lastSteps.map(Number), rows: [] };
+      continue;
     }
+    if (kind === ERROR || grid === undefined) {
+      const { error } = JSON.parse(text(size));
+      throw new ApiError(error.code, error.message);
+    }
+    const [flags, columns, length] = [word(), word(), word()];
+    const name = text(length);
+    const cells = (flags & WIDE) !== 0 ? new Float64Array(piece(8 * columns)) : new Float64Array(new Float32Array(piece(4 * columns)));
+    const counts = numbers(columns, (flags & ONE_COUNT) !== 0);
+    const nonFinite = numbers(columns, (flags & ONE_NON_FINITE) !== 0);
+    const ranks = new Float64Array(new Int32Array(numbers(columns, (flags & ONE_RANK) !== 0).buffer));
+    // As wide numbers have 0 there.
+    if ((flags & WIDE) !== 0) counts.forEach((one, i) => one === 0 && (cells[i] = NaN));
+    grid.rows.push({ name, cells, counts, nonFinite, ranks });
   }
   if (grid === undefined) throw new Error("the collector sent no head");
   return grid;

@@ -67,12 +67,12 @@ async function waitForJob(id: string, signal: AbortSignal, seen?: (job: JobInfo)
   }
 }
 
-// Has it done, and reads what it answers.
-export async function runJob<Report>(spec: JobSpec, signal: AbortSignal): Promise<Report> {
-  const { id } = await startJob({ ...spec, reuse: true }, signal);
-  const job = await waitForJob(id, signal);
+// Has it done. `seen` is told of it on the way.
+export async function runJob(spec: JobSpec, signal: AbortSignal, seen?: (job: JobInfo) => void): Promise<JobInfo> {
+  const { id } = await startJob(spec, signal);
+  const job = await waitForJob(id, signal, seen);
   if (job.state !== "JOB_STATE_DONE") throw new ApiError("JOB", job.messages || job.state);
-  return JSON.parse(job.reportJson) as Report;
+  return job;
 }
 
 // The job of this id, looked at until it is over.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a page asks for: loading, there, or failed with the reason.
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { ApiError } from "./api";
 
 export interface Loaded<T> {
@@ -19,7 +19,8 @@ export function asApiError(error: unknown): ApiError {
 export function useLoaded<T>(key: string, ask: (signal: AbortSignal, partial: (value: T) => void) => Promise<T>, everyMs = 0): Loaded<T> {
   const [state, setState] = useState<{ key: string; value?: T; error?: ApiError; loading: boolean }>({ key, loading: true });
   const [turn, setTurn] = useState(0);
-  useEffect(() => {
+  // Not after the next frame: what is asked for need not wait for a picture of the waiting.
+  useLayoutEffect(() => {
     const abort = new AbortController();
     let timer = 0;
     setState((before) => (before.key === key ? { ...before, loading: true } : { key, loading: true }));

@@ -7,6 +7,7 @@ import { about, type ApiError } from "./api";
 import { useLoaded } from "./load";
 import { Failure, Field } from "./parts/basics";
 import { Compare } from "./pages/compare";
+import { CompareDumps } from "./pages/compare_dumps";
 import { DivergencePage } from "./pages/divergence";
 import { Events } from "./pages/events";
 import { Graph } from "./pages/graph";
@@ -37,6 +38,7 @@ function Page() {
   const { page, run } = route.value;
   if (run === "" && page === "graph") return <GraphFile />;
   if (run === "" && page === "jobs") return <Jobs />;
+  if (run === "" && page === "compare") return <CompareDumps />;
   if (run === "") return page === "runs" ? <Runs /> : <p>{t("There is no page of this name.")} <a href={href("runs")}>{t("Runs")}</a></p>;
   switch (page) {
     case "run": return <Run key={run} run={run} />;
@@ -65,6 +67,7 @@ function SignIn({ error }: { error: ApiError }) {
   if (error.message.includes("rankprobe view")) return <Failure error={error} />;
   return (
     <>
+      <h1>{t("Who are you?")}</h1>
       <p class="failure" role="alert"><strong>{error.code}</strong> {error.message}</p>
       <form class="card form" onSubmit={(event) => { event.preventDefault(); enter(); }}>
         <Field label={t("Token")}><input type="password" autocomplete="off" value={text} onInput={(event) => setText(event.currentTarget.value)} /></Field>

@@ -11,11 +11,15 @@ export async function stepBehind(run: string, step: number, signal: AbortSignal)
   return steps.length === 0 ? undefined : int(steps[0].step);
 }
 
+// What was found before, to go on from: mostly one question is enough then.
+const found = new Map<string, number>();
+
 export async function lastStep(run: string, signal: AbortSignal): Promise<number | undefined> {
-  let known = await stepBehind(run, -1, signal);
-  if (known === undefined) return undefined;
+  const before = found.get(run);
+  let known = await stepBehind(run, before ?? -1, signal);
+  if (known === undefined) return before;
   let none = known;
-  for (let stride = 1024; ; stride *= 8) {
+  for (let stride = before === undefined ? 1024 : 1; ; stride *= 8) {
     const next = await stepBehind(run, known + stride, signal);
     if (next === undefined) {
       none = known + stride;
@@ -30,5 +34,6 @@ export async function lastStep(run: string, signal: AbortSignal): Promise<number
     if (next === undefined) none = middle;
     else known = next;
   }
+  found.set(run, known);
   return known;
 }

@@ -4,6 +4,7 @@
 #ifndef RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 #define RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,6 +31,14 @@ class CallerCheck {
   // PERMISSION_DENIED.
   virtual absl::Status MayCall(absl::string_view token,
                                absl::string_view path) const = 0;
+  // Writes down what an operator is about to do; what it returns is told what
+  // came of it, before he is. May wait for the disk.
+  using Outcome = std::function<void(const absl::Status& status)>;
+  virtual Outcome Audit(absl::string_view token, absl::string_view peer,
+                        absl::string_view action,
+                        absl::string_view detail) const {
+    return [](const absl::Status&) {};
+  }
 };
 
 // PERMISSION_DENIED: `what` needs an operator. `check` null: everybody is one.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_channel.h"
+#include "web/gateway/grid_bytes.h"
 #include "web/gateway/json_reply.h"
 
 namespace rankprobe {
@@ -22,6 +23,8 @@ constexpr double kLongSeconds = 3600;
 // A collector takes no more than 256 KiB from a connection whose first call is
 // not whole yet.
 constexpr size_t kLargeBody = 64 << 10;
+// Of a grid, at once.
+constexpr size_t kPieceBytes = 256 << 10;
 
 // When the last user of gRPC 1.51 lets go of it, that waits for a poller of its
 // own, for up to ten seconds: too long for Ctrl-C. The end of the process does
@@ -120,32 +123,40 @@ class Gateway::Call {
     const Cancel cancel(reply_, &context);
     Prepare(request, &context);
     const auto reader = (stub->*method)(&context, request);
+    const bool packed = IsPacked(request);
+    const absl::string_view type = packed ? kGridType : kJsonLinesType;
     absl::Status status;
     bool wanted = true;
-    size_t lines = 0;
+    bool begun = false;
     size_t bytes = 0;
+    // Rows of a grid go together: each by itself is small.
+    std::string pending;
     Response response;
     while (wanted && reader->Read(&response)) {
-      std::string json;
-      status = Convert(response, &json);
-      bytes += json.size() + 1;
+      const size_t before = pending.size();
+      status = packed ? Pack(response, &pending) : AddLine(response, &pending);
+      bytes += pending.size() - before;
       if (status.ok() && bytes > options().max_answer_bytes)
         status = TooLarge();
       wanted = status.ok();
-      if (!wanted) break;
-      json.push_back('\n');
-      if (lines++ == 0) reply_->Begin(200, kJsonLinesType);
-      wanted = reply_->Write(json);
+      if (!wanted || (packed && pending.size() < kPieceBytes)) continue;
+      if (!std::exchange(begun, true)) reply_->Begin(200, type);
+      wanted = reply_->Write(pending);
+      pending.clear();
     }
     if (!wanted) context.TryCancel();
     const grpc::Status ended = reader->Finish();
     if (status.ok()) status = StatusOf(ended);
-    if (status.ok()) {
-      if (lines == 0) reply_->Send(200, kJsonLinesType, "");
-    } else if (lines == 0) {
+    if (!status.ok() && !begun) {
       SendError(status, reply_);
+    } else if (!begun) {
+      reply_->Send(200, type, std::move(pending));
     } else {
-      (void)reply_->Write(absl::StrCat(ErrorJson(status), "\n"));
+      if (!status.ok()) pending.clear();
+      if (!status.ok() && packed) AppendGridError(status, &pending);
+      if (!status.ok() && !packed)
+        pending = absl::StrCat(ErrorJson(status), "\n");
+      if (!pending.empty()) (void)reply_->Write(pending);
     }
   }
 
@@ -174,6 +185,26 @@ class Gateway::Call {
     if (status.ok()) return true;
     SendError(status, reply_);
     return false;
+  }
+
+  absl::Status AddLine(const google::protobuf::Message& response,
+                       std::string* out) const {
+    std::string json;
+    RP_RETURN_IF_ERROR(Convert(response, &json));
+    absl::StrAppend(out, json, "\n");
+    return absl::OkStatus();
+  }
+
+  static bool IsPacked(const google::protobuf::Message&) { return false; }
+  static bool IsPacked(const v1::QueryGridRequest& request) {
+    return request.packed();
+  }
+  static absl::Status Pack(const google::protobuf::Message&, std::string*) {
+    return absl::InternalError("no grid");
+  }
+  absl::Status Pack(const v1::GridReply& reply, std::string* out) const {
+    const Turnstile::Turn turn(&gateway_.converting_);
+    return AppendGridFrame(reply, out);
   }
 
   absl::Status Convert(const google::protobuf::Message& response,
@@ -311,6 +342,11 @@ absl::Status Gateway::MayCall(absl::string_view token,
                               absl::string_view name) const {
   if (options_.callers == nullptr) return absl::OkStatus();
   return options_.callers->MayCall(token, absl::StrCat("/rankprobe.v1.", name));
+}
+
+absl::Status Gateway::MayRead(absl::string_view token) const {
+  RP_RETURN_IF_ERROR(CheckCollector());
+  return MayCall(token, "ArchiveService/ListCalls");
 }
 
 absl::Status Gateway::MayReadTensors(absl::string_view token) const {

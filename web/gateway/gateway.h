@@ -8,7 +8,8 @@
 //   POST /api/v1/{Service}/{Method}   the request as proto3 JSON
 //
 // A unary method answers with the response as JSON, a streaming one with a line
-// of JSON for each message, as it comes. A failure is {"error":{"code",
+// of JSON for each message, as it comes; QueryGrid with `packed` with the bytes of
+// grid_bytes.h. A failure is {"error":{"code",
 // "message"}} with the HTTP status of its code; after the first line it is the
 // last line. Only methods of a list here are reachable. Thread-safe.
 #ifndef RANKPROBE_WEB_GATEWAY_GATEWAY_H_
@@ -57,6 +58,8 @@ class Gateway {
   // whole or the client has gone; its call is cancelled then.
   void Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply) const;
+  // Whoever brings `token` may read what is recorded.
+  absl::Status MayRead(absl::string_view token) const;
   // Whoever brings `token` may read bytes of tensors.
   absl::Status MayReadTensors(absl::string_view token) const;
   // The bytes of one payload, for whoever answers with something made of them.

@@ -17,7 +17,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kMostGraphBytes = 256 << 20;
 constexpr size_t kMostPlaces = 100'000;
 constexpr int kJsonDepth = 64;
 
@@ -289,11 +288,11 @@ absl::StatusOr<std::string> GraphDatabase::GraphJson(int64_t step,
     for (;;) {
       RP_ASSIGN_OR_RETURN(const bool more, rows.Next());
       if (!more) break;
-      if (side.names.size() >= kMostGraphNodes ||
-          side.bytes > kMostGraphBytes) {
+      if (side.names.size() >= limits_.nodes || side.bytes > limits_.bytes) {
         return absl::ResourceExhaustedError(absl::StrCat(
             database_->name(), ": step ", step, ", rank ", rank, ": more than ",
-            kMostGraphNodes, " nodes or 256 MiB of names are not drawn"));
+            limits_.nodes, " nodes or ", limits_.bytes >> 20,
+            " MiB of names are not drawn here"));
       }
       const bool first = side.names.empty();
       side.names.emplace_back(rows.Text(0));

@@ -27,6 +27,12 @@ namespace rankprobe {
 // Of one side of one step and rank.
 inline constexpr size_t kMostGraphNodes = 1'000'000;
 
+// Of one side of a graph.
+struct GraphLimits {
+  size_t nodes = kMostGraphNodes;
+  size_t bytes = 256 << 20;
+};
+
 class GraphDatabase {
  public:
   static absl::StatusOr<std::unique_ptr<GraphDatabase>> Open(
@@ -38,6 +44,8 @@ class GraphDatabase {
   // What it is: {"compare", "task", "toolTip", "microSteps", "overflowCheck",
   // "steps", "ranks"}.
   absl::StatusOr<std::string> AboutJson();
+  // Of GraphJson.
+  void SetLimits(const GraphLimits& limits) { limits_ = limits; }
   // All nodes of a step and rank, in the order of the database, as columns:
   // {"sides": [{"source", "names", "parents", "kinds", "precision",
   // "overflow", "microSteps", "partners", "flags"}], "faults"}.
@@ -74,6 +82,7 @@ class GraphDatabase {
 
   const std::unique_ptr<ReadOnlySqlite> database_;
   std::set<std::string> node_columns_;
+  GraphLimits limits_;
 };
 
 }  // namespace rankprobe

@@ -279,6 +279,17 @@ absl::Status GraphRoot::WriteText(absl::string_view path,
   return status;
 }
 
+absl::StatusOr<std::string> GraphRoot::FindDirectory(
+    absl::string_view path) const {
+  absl::StatusOr<std::string> name = DirectoryOf(path);
+  if (!name.ok()) return name.status();
+  const Descriptor directory =
+      OpenBelow(openat2_, descriptor_.get(), std::string(path),
+                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (!directory.ok()) return ErrnoStatus(path);
+  return name;
+}
+
 absl::StatusOr<std::string> GraphRoot::DirectoryOf(
     absl::string_view path) const {
   if (!IsPathBelow(path)) {

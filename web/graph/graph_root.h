@@ -56,6 +56,8 @@ class GraphRoot {
                                        size_t max_bytes) const;
   // Appears whole under a name that is free or that of a regular file.
   absl::Status WriteText(absl::string_view path, absl::string_view text) const;
+  // "DIR/path" of a directory that is there and has no link on its way.
+  absl::StatusOr<std::string> FindDirectory(absl::string_view path) const;
   // "DIR/path", for the readers of dumps, which confine themselves.
   absl::StatusOr<std::string> DirectoryOf(absl::string_view path) const;
 

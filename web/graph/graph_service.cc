@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/graph/graph_service.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -30,9 +31,12 @@ class GoneFlag {
   std::atomic<bool> gone_ = false;
 };
 
+constexpr size_t kPiece = 256 << 10;
+
 absl::Status NoRoot() {
   return absl::FailedPreconditionError(
-      "rankprobe view shows no directory: start it with --root DIR");
+      "this server shows no directory: `rankprobe view --root DIR` does, and "
+      "rankprobed --web-root DIR");
 }
 
 }  // namespace
@@ -47,8 +51,9 @@ GraphService::GraphService(GraphOptions options,
                            std::unique_ptr<GraphRoot> root)
     : options_(std::move(options)),
       root_(std::move(root)),
-      builder_(
-          std::make_unique<GraphBuilder>(root_.get(), options_.fetch_run)) {}
+      builder_(std::make_unique<GraphBuilder>(root_.get(), options_.fetch_run)),
+      maker_(options_.one_at_a_time ? std::make_unique<OneThread>() : nullptr) {
+}
 
 absl::StatusOr<std::unique_ptr<GraphService>> GraphService::Make(
     GraphOptions options) {
@@ -67,17 +72,57 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
     SendError(request.status(), reply);
     return;
   }
+  if (options_.read_only && (method == "Build" || method == "SaveMapping")) {
+    SendError(absl::FailedPreconditionError(
+                  method == "Build"
+                      ? "this server makes graphs as jobs (graph_visualize)"
+                      : "this server writes nothing below its directory: keep "
+                        "the mapping in a file of yours"),
+              reply);
+    return;
+  }
   if (method == "Build") {
     Build(*request, reply);
     return;
   }
   const GoneFlag gone(reply);
-  absl::StatusOr<std::string> answer = AnswerOf(method, *request, gone.get());
-  if (answer.ok()) {
-    reply->Send(200, kJsonType, *std::move(answer));
+  absl::StatusOr<std::string> answer;
+  const auto make = [&] {
+    if (*gone.get()) {
+      answer = absl::CancelledError("the client has gone");
+      return;
+    }
+    answer = AnswerOf(method, *request, gone.get());
+  };
+  if (maker_ != nullptr) {
+    maker_->Run(make);
   } else {
-    SendError(answer.status(), reply);
+    make();
   }
+  if (!answer.ok()) {
+    SendError(answer.status(), reply);
+  } else if (options_.one_at_a_time && answer->size() > kPiece) {
+    SendLarge(*answer, reply);
+  } else {
+    reply->Send(200, kJsonType, *std::move(answer));
+  }
+}
+
+void GraphService::SendLarge(const std::string& answer,
+                             HttpReply* reply) const {
+  const uint64_t before = untaken_bytes_.fetch_add(answer.size());
+  if (before > 0 && before + answer.size() > options_.max_untaken_bytes) {
+    SendError(
+        absl::ResourceExhaustedError(
+            "too many graphs are on their way to others: try again later"),
+        reply);
+  } else {
+    reply->Begin(200, kJsonType);
+    absl::string_view rest = answer;
+    while (!rest.empty() && reply->Write(rest.substr(0, kPiece)))
+      rest.remove_prefix(std::min(rest.size(), kPiece));
+  }
+  untaken_bytes_ -= answer.size();
 }
 
 absl::StatusOr<std::string> GraphService::AnswerOf(
@@ -113,6 +158,10 @@ absl::StatusOr<GraphService::Opened> GraphService::OpenDatabase(
   if (absl::StartsWith(request.db, "@")) {
     RP_ASSIGN_OR_RETURN(opened.file, builder_->Find(request.db));
     name = "graph";
+  } else if (absl::string_view job = request.db;
+             open_job_file_ && absl::ConsumePrefix(&job, "job:")) {
+    RP_ASSIGN_OR_RETURN(Descriptor file, open_job_file_(job));
+    opened.file = std::make_shared<const Descriptor>(std::move(file));
   } else {
     if (root_ == nullptr) return NoRoot();
     if (!absl::EndsWith(request.db, ".vis.db")) {
@@ -125,7 +174,14 @@ absl::StatusOr<GraphService::Opened> GraphService::OpenDatabase(
   RP_ASSIGN_OR_RETURN(opened.database,
                       GraphDatabase::Open(opened.file->get(), name,
                                           options_.query_timeout, gone));
+  opened.database->SetLimits(options_.limits);
   return opened;
+}
+
+absl::StatusOr<std::string> GraphService::FindDirectory(
+    absl::string_view path) const {
+  if (root_ == nullptr) return NoRoot();
+  return root_->FindDirectory(path);
 }
 
 absl::StatusOr<std::string> GraphService::ListJson() const {

@@ -20,8 +20,11 @@
 #define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +32,7 @@
 #include "web/graph/graph_builder.h"
 #include "web/graph/graph_database.h"
 #include "web/graph/graph_root.h"
+#include "web/graph/one_thread.h"
 #include "web/http/http_message.h"
 
 namespace rankprobe {
@@ -37,6 +41,13 @@ struct GraphOptions {
   // Empty: there is none.
   std::string root;
   FetchRun fetch_run;
+  // Nothing below the root is written, and no graph is made by this process.
+  bool read_only = false;
+  // This process has more important things to do: one answer is made at a time,
+  // within these limits, and what clients have not taken yet is bounded.
+  bool one_at_a_time = false;
+  GraphLimits limits;
+  uint64_t max_untaken_bytes = UINT64_MAX;
   // Of what one request reads of a database.
   absl::Duration query_timeout = absl::Seconds(60);
 };
@@ -51,6 +62,13 @@ class GraphService {
   // Answers a request for "Open". Blocks.
   void Answer(absl::string_view method, absl::string_view body,
               HttpReply* reply) const;
+  // For whoever reads dumps below the root in another process.
+  absl::StatusOr<std::string> FindDirectory(absl::string_view path) const;
+  // How "job:NAME" is opened, from now on.
+  using OpenJobFile =
+      std::function<absl::StatusOr<Descriptor>(absl::string_view name)>;
+  void SetJobFiles(OpenJobFile open) { open_job_file_ = std::move(open); }
+  bool read_only() const { return options_.read_only; }
   // "" if there is none.
   std::string root() const {
     return root_ == nullptr ? std::string() : root_->directory();
@@ -71,10 +89,16 @@ class GraphService {
   absl::StatusOr<std::string> LoadMapping(const GraphRequest& request) const;
   absl::StatusOr<std::string> SaveMapping(const GraphRequest& request) const;
   void Build(const GraphRequest& request, HttpReply* reply) const;
+  // Whole, and not left to the connection: this waits while the client is behind.
+  void SendLarge(const std::string& answer, HttpReply* reply) const;
 
   const GraphOptions options_;
   const std::unique_ptr<GraphRoot> root_;
   const std::unique_ptr<GraphBuilder> builder_;
+  OpenJobFile open_job_file_;
+  // Or null.
+  const std::unique_ptr<OneThread> maker_;
+  mutable std::atomic<uint64_t> untaken_bytes_ = 0;
 };
 
 }  // namespace rankprobe

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <system_error>
 
@@ -29,14 +30,18 @@ constexpr absl::Duration kStopGrace = absl::Seconds(5);
 constexpr absl::Duration kPipeGrace = absl::Seconds(2);
 constexpr int kNice = 10;
 
-std::vector<std::string> Environment(
-    const std::vector<std::string>& variables) {
+std::vector<std::string> Environment(const ChildOptions& options) {
+  const std::vector<std::string>& variables = options.variables;
   std::vector<std::string> out = variables;
   const auto name_of = [](absl::string_view variable) {
     return variable.substr(0, variable.find('='));
   };
   for (char** at = environ; *at != nullptr; ++at) {
     const absl::string_view name = name_of(*at);
+    if (options.clean_environment && name != "PATH" && name != "HOME" &&
+        name != "LANG") {
+      continue;
+    }
     if (std::none_of(
             variables.begin(), variables.end(),
             [&](const std::string& one) { return name_of(one) == name; })) {
@@ -54,9 +59,14 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   return out;
 }
 
-// Sockets of the page's clients are no business of the child, and would stay
-// open with it; not every library marks its own.
-void CloseOnExec() {
+// Sockets of the page's clients, and of a collector's ranks, are no business of
+// the child, and would stay open with it; not every library marks its own. In the
+// child itself, so that none is missed that another thread has just opened.
+void CloseOthers(posix_spawn_file_actions_t* files) {
+#if __GLIBC_PREREQ(2, 34)
+  posix_spawn_file_actions_addclosefrom_np(files, STDERR_FILENO + 1);
+#else
+  (void)files;
   std::error_code ignored;
   std::filesystem::directory_iterator at("/proc/self/fd", ignored);
   for (; at != std::filesystem::directory_iterator(); at.increment(ignored)) {
@@ -66,13 +76,14 @@ void CloseOnExec() {
       (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
     }
   }
+#endif
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     const std::string& program, const std::vector<std::string>& arguments,
-    const std::vector<std::string>& variables) {
+    const ChildOptions& options) {
   int out[2] = {-1, -1};
   int err[2] = {-1, -1};
   if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) {
@@ -89,6 +100,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
                                    0);
   posix_spawn_file_actions_adddup2(&files, out[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, err[1], STDERR_FILENO);
+  CloseOthers(&files);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -104,8 +116,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
                                             POSIX_SPAWN_SETPGROUP);
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<std::string> environment = Environment(variables);
-  CloseOnExec();
+  std::vector<std::string> environment = Environment(options);
   pid_t pid = 0;
   const int failed =
       ::posix_spawn(&pid, program.c_str(), &files, &attributes,
@@ -122,6 +133,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   }
   // A training may run on this machine.
   (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(pid), kNice);
+  if (options.first_to_go) {
+    std::ofstream(absl::StrCat("/proc/", pid, "/oom_score_adj")) << 1000;
+  }
   for (const int fd : {out[0], err[0]}) (void)::fcntl(fd, F_SETFL, O_NONBLOCK);
   return std::unique_ptr<ChildProcess>(new ChildProcess(pid, out[0], err[0]));
 }
@@ -141,6 +155,14 @@ ChildProcess::~ChildProcess() {
 void ChildProcess::Signal(int signal) {
   const absl::MutexLock lock(&mutex_);
   if (!ended_) ::kill(-pid_, signal);
+}
+
+uint64_t ChildProcess::ResidentBytes() const {
+  std::ifstream file(absl::StrCat("/proc/", pid_, "/statm"));
+  uint64_t size = 0;
+  uint64_t resident = 0;
+  if (!(file >> size >> resident)) return 0;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 void ChildProcess::Stop() {

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,14 +19,24 @@
 
 namespace rankprobe {
 
+struct ChildOptions {
+  // "NAME=VALUE": take the place of those of this process.
+  std::vector<std::string> variables;
+  // This process has secrets in its environment: PATH, HOME and LANG alone are
+  // the child's beside `variables`.
+  bool clean_environment = false;
+  // Where memory runs out, the kernel ends the child and not this process.
+  bool first_to_go = false;
+};
+
 class ChildProcess {
  public:
-  // Begins in a process group of its own, at nice 10, without standard input
-  // and without signals blocked. `variables` ("NAME=VALUE") take the place of
-  // those of this process. RESOURCE_EXHAUSTED when it cannot be started.
+  // Begins in a process group of its own, at nice 10, without standard input,
+  // without signals blocked and with no descriptor of this process.
+  // RESOURCE_EXHAUSTED when it cannot be started.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::string& program, const std::vector<std::string>& arguments,
-      const std::vector<std::string>& variables);
+      const ChildOptions& options);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
   // Kills what still runs.
@@ -35,6 +46,8 @@ class ChildProcess {
   // or so `tick` is called. Returns its exit status; 128 + N of a signal.
   int Wait(const std::function<void(bool error, absl::string_view)>& on_text,
            const std::function<void()>& tick);
+  // Its memory now; 0: it has ended, or nobody knows. For the owning thread.
+  uint64_t ResidentBytes() const;
   // Asks it to end; some seconds later it is killed. May be called again.
   void Stop();
 

@@ -2,6 +2,7 @@
 #include "web/jobs/job_commands.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
 
@@ -19,7 +21,7 @@ constexpr size_t kMaxValueBytes = 4096;
 constexpr size_t kMaxFileBytes = 768 << 10;
 
 enum class OptionKind : uint8_t {
-  kDump,        // run:NAME[@STEP[/RANK]]
+  kDump,        // run:NAME[@STEP[/RANK]], or root:PATH
   kDumpPlace,   // the same, by its place on the command line
   kText,        // a value
   kTextPlace,   // a value, by its place
@@ -113,17 +115,23 @@ struct JobCommandRow {
   absl::Span<const JobOption> options;
   // The option that says where files go; none: it writes none.
   absl::string_view output;
+  // It reads dumps and asks a collector for nothing else.
+  bool reads_files = false;
+  // Of those, the bytes of tensors, too.
+  bool reads_tensors = false;
 };
 
 constexpr absl::string_view kExportName = "export";
+constexpr absl::string_view kOverflowName = "overflow_check";
+constexpr absl::string_view kGraphName = "graph_visualize";
 constexpr JobCommandRow kCommands[] = {
-    {"compare", kCompare, "output_path"},
-    {"first-divergence", kDivergence, ""},
-    {"overflow_check", kOverflow, "output_path"},
-    {"graph_visualize", kGraph, "output_path"},
+    {"compare", kCompare, "output_path", true, true},
+    {"first-divergence", kDivergence, "", true, true},
+    {kOverflowName, kOverflow, "output_path", true, false},
+    {kGraphName, kGraph, "output_path", true, true},
     {kExportName, kExport, ""},
-    {"config_check", kConfigCheck, ""},
-    {"replicas", kReplicas, ""},
+    {"config_check", kConfigCheck, "", true, false},
+    {"replicas", kReplicas, "", true, true},
     {"scan", kScan, ""},
 };
 
@@ -140,13 +148,8 @@ absl::Status CheckValue(absl::string_view option, absl::string_view value) {
   return absl::OkStatus();
 }
 
-// A page names runs: a path would be one of this machine.
-absl::Status CheckDump(absl::string_view option, absl::string_view value) {
-  if (absl::StartsWith(value, "run:") && value.size() > 4)
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, ": expected run:NAME or run:NAME@STEP"));
-}
+constexpr absl::string_view kRun = "run:";
+constexpr absl::string_view kRoot = "root:";
 
 // A word of a shell.
 std::string Quoted(absl::string_view word) {
@@ -159,8 +162,9 @@ std::string Quoted(absl::string_view word) {
 
 class CommandMaker {
  public:
-  CommandMaker(const v1::JobSpec& spec, const std::string& directory)
-      : spec_(spec), directory_(directory) {}
+  CommandMaker(const v1::JobSpec& spec, const std::string& directory,
+               const JobSources& sources)
+      : spec_(spec), directory_(directory), sources_(sources) {}
 
   absl::StatusOr<JobCommand> Make() {
     const JobCommandRow* const row =
@@ -171,6 +175,7 @@ class CommandMaker {
     if (row == std::end(kCommands))
       return absl::InvalidArgumentError("there is no such command for jobs");
     RP_RETURN_IF_ERROR(CheckNames(*row));
+    RP_RETURN_IF_ERROR(CheckSource(*row));
     Both(std::string(row->name));
     for (const JobOption& option : row->options)
       RP_RETURN_IF_ERROR(Add(option));
@@ -180,12 +185,61 @@ class CommandMaker {
     Own("--json");
     // Behind this no value is taken for an option.
     if (!places_.empty()) Own("--");
-    for (const std::string& value : places_) Both(value);
+    for (const auto& [value, shown] : places_) {
+      Own(value);
+      text_.push_back(Quoted(shown));
+    }
     made_.text = absl::StrCat("rankprobe ", absl::StrJoin(text_, " "));
     return std::move(made_);
   }
 
  private:
+  // Whether this server can give the command what it reads.
+  absl::Status CheckSource(const JobCommandRow& row) {
+    row_ = &row;
+    if (sources_.runs == JobSources::Runs::kAsked) return absl::OkStatus();
+    const auto live = spec_.options().find("live");
+    if (row.reads_files && live == spec_.options().end())
+      return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        row.name, row.reads_files ? " --live" : "",
+        " asks a collector, and jobs of this server do not: use the command, "
+        "or `rankprobe view --collector`"));
+  }
+
+  // A page names runs and what lies below the root: another path would be one of
+  // this machine. What the command is given in its place is returned.
+  absl::StatusOr<std::string> DumpOf(absl::string_view option,
+                                     const std::string& value) {
+    absl::string_view rest = value;
+    if (absl::ConsumePrefix(&rest, kRoot) && sources_.below_root) {
+      made_.reads_root = true;
+      return sources_.below_root(rest);
+    }
+    if (!absl::ConsumePrefix(&rest, kRun) || rest.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(option, ": expected run:NAME or run:NAME@STEP",
+                       sources_.below_root ? ", or root:DIRECTORY" : ""));
+    }
+    if (sources_.runs == JobSources::Runs::kAsked) return value;
+    if (sources_.runs == JobSources::Runs::kNone) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(option, ": ", value,
+                       ": rankprobe view has no collector: give --collector"));
+    }
+    JobDump dump;
+    dump.name = value;
+    // As the names of what the command fetches: the runner shows neither.
+    dump.path = absl::StrCat(directory_, "/tmp/rankprobe_run",
+                             made_.dumps.size(), "/dump");
+    dump.payloads =
+        row_->reads_tensors &&
+        (row_->name != kGraphName || spec_.options().contains("golden_path"));
+    dump.rank_directory = row_->name != kOverflowName;
+    made_.dumps.push_back(dump);
+    return dump.path;
+  }
+
   absl::Status CheckNames(const JobCommandRow& row) const {
     size_t bytes = 0;
     const auto known = [&row](absl::string_view name, bool file) {
@@ -242,8 +296,7 @@ class CommandMaker {
     switch (option.kind) {
       case kDump:
       case kDumpPlace:
-        RP_RETURN_IF_ERROR(CheckDump(option.name, value));
-        break;
+        return AddDump(option, value);
       case kFlag:
       case kFlagOrFile:
         if (value != "true") {
@@ -273,9 +326,23 @@ class CommandMaker {
         break;
     }
     if (option.kind == kDumpPlace || option.kind == kTextPlace) {
-      places_.push_back(value);
+      places_.emplace_back(value, value);
     } else {
       Both(absl::StrCat("--", option.name, "=", value));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddDump(const JobOption& option, const std::string& value) {
+    RP_ASSIGN_OR_RETURN(const std::string dump, DumpOf(option.name, value));
+    // Of the root people have the directory, too.
+    const std::string& shown =
+        made_.dumps.empty() || made_.dumps.back().path != dump ? dump : value;
+    if (option.kind == kDumpPlace) {
+      places_.emplace_back(dump, shown);
+    } else {
+      Own(absl::StrCat("--", option.name, "=", dump));
+      text_.push_back(Quoted(absl::StrCat("--", option.name, "=", shown)));
     }
     return absl::OkStatus();
   }
@@ -312,16 +379,20 @@ class CommandMaker {
 
   const v1::JobSpec& spec_;
   const std::string& directory_;
+  const JobSources& sources_;
+  const JobCommandRow* row_ = nullptr;
   JobCommand made_;
   std::vector<std::string> text_;
-  std::vector<std::string> places_;
+  // What the command is given, and what people are shown.
+  std::vector<std::pair<std::string, std::string>> places_;
 };
 
 }  // namespace
 
 absl::StatusOr<JobCommand> ToCommand(const v1::JobSpec& spec,
-                                     const std::string& directory) {
-  return CommandMaker(spec, directory).Make();
+                                     const std::string& directory,
+                                     const JobSources& sources) {
+  return CommandMaker(spec, directory, sources).Make();
 }
 
 }  // namespace rankprobe

@@ -104,6 +104,72 @@ TEST(JobCommandsTest, BadValuesAreSaid) {
   EXPECT_THAT(WhyNot(large), HasSubstr("768 KiB"));
 }
 
+JobSources Fetched() {
+  JobSources sources;
+  sources.runs = JobSources::Runs::kFetched;
+  sources.below_root =
+      [](absl::string_view path) -> absl::StatusOr<std::string> {
+    if (path == "a") return std::string("/root/a");
+    return absl::NotFoundError("not there");
+  };
+  return sources;
+}
+
+TEST(JobCommandsTest, RunsThatAreFetchedAreFilesOfTheCommand) {
+  const auto command = ToCommand(
+      Spec("compare",
+           {{"target_path", "run:x@3/rank1"}, {"golden_path", "root:a"}}),
+      "/d", Fetched());
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(
+      command->arguments,
+      ElementsAre("compare", "--target_path=/d/tmp/rankprobe_run0/dump",
+                  "--golden_path=/root/a", "--output_path=/d/out", "--json"));
+  ASSERT_EQ(command->dumps.size(), 1u);
+  EXPECT_EQ(command->dumps[0].name, "run:x@3/rank1");
+  EXPECT_TRUE(command->dumps[0].payloads);
+  EXPECT_TRUE(command->reads_root);
+  EXPECT_EQ(command->text,
+            "rankprobe compare --target_path=run:x@3/rank1 "
+            "--golden_path=/root/a");
+  const auto check = ToCommand(
+      Spec("overflow_check", {{"input_path", "run:x@3"}}), "/d", Fetched());
+  ASSERT_TRUE(check.ok());
+  EXPECT_FALSE(check->dumps[0].payloads) << "statistics say it";
+  EXPECT_FALSE(check->reads_root);
+  const auto placed = ToCommand(
+      Spec("config_check", {{"target", "run:x"}, {"reference", "run:y"}}), "/d",
+      Fetched());
+  ASSERT_TRUE(placed.ok());
+  EXPECT_THAT(placed->text, HasSubstr("run:x run:y"));
+  EXPECT_EQ(placed->arguments.back(), "/d/tmp/rankprobe_run1/dump");
+}
+
+TEST(JobCommandsTest, WhatAsksACollectorNeedsOne) {
+  const auto why = [](const v1::JobSpec& spec, const JobSources& sources) {
+    return ToCommand(spec, "/d", sources).status();
+  };
+  for (const v1::JobSpec& spec :
+       {Spec("export", {{"run", "a"}}), Spec("scan", {{"run", "a"}}),
+        Spec(
+            "first-divergence",
+            {{"target", "run:a"}, {"reference", "run:b"}, {"live", "true"}})}) {
+    EXPECT_EQ(why(spec, Fetched()).code(),
+              absl::StatusCode::kFailedPrecondition)
+        << spec.command();
+  }
+  EXPECT_EQ(
+      why(Spec("overflow_check", {{"input_path", "root:b"}}), Fetched()).code(),
+      absl::StatusCode::kNotFound);
+  JobSources none;
+  none.runs = JobSources::Runs::kNone;
+  EXPECT_EQ(why(Spec("overflow_check", {{"input_path", "run:b"}}), none).code(),
+            absl::StatusCode::kFailedPrecondition);
+  // Without a root its word means nothing.
+  EXPECT_EQ(why(Spec("overflow_check", {{"input_path", "root:a"}}), {}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(JobCommandsTest, AnExportIsOneFileOfTheJob) {
   const auto dump = ToCommand(Spec("export", {{"run", "a"}}), "/d");
   ASSERT_TRUE(dump.ok());

@@ -8,15 +8,16 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
 #include "common/io/scratch_directory.h"
+#include "web/jobs/job_files.h"
 #include "web/jobs/job_output.h"
 
 namespace rankprobe {
@@ -24,64 +25,8 @@ namespace {
 
 constexpr absl::Duration kLookAtDisk = absl::Seconds(2);
 constexpr int kPartialExit = 1;
-constexpr size_t kMaxListedFiles = 256;
 
 int64_t NowNanos(const Clock& clock) { return absl::ToUnixNanos(clock.Now()); }
-
-// Regular files below `directory`: name from there and size. Gone ones are none.
-void ForEachFileBelow(
-    const std::string& directory,
-    absl::FunctionRef<void(std::string name, uint64_t bytes)> take) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  fs::recursive_directory_iterator at(directory, ignored);
-  for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
-    std::error_code gone;
-    if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
-    const uintmax_t size = at->file_size(gone);
-    if (!gone) take(at->path().string().substr(directory.size() + 1), size);
-  }
-}
-
-uint64_t BytesBelow(const std::string& directory) {
-  uint64_t bytes = 0;
-  ForEachFileBelow(directory, [&bytes](const std::string&, uint64_t size) {
-    bytes += size;
-  });
-  return bytes;
-}
-
-std::vector<v1::JobFile> FilesBelow(const std::string& directory) {
-  std::vector<v1::JobFile> files;
-  ForEachFileBelow(directory, [&files](std::string name, uint64_t size) {
-    if (files.size() >= kMaxListedFiles) return;
-    v1::JobFile& file = files.emplace_back();
-    file.set_name(std::move(name));
-    file.set_length_bytes(size);
-  });
-  std::sort(files.begin(), files.end(),
-            [](const auto& a, const auto& b) { return a.name() < b.name(); });
-  return files;
-}
-
-// Names of the job's own places are no one's: of a fetched dump the part behind
-// its temporary directory is shown, of a result its name.
-std::string Shown(absl::string_view text, const std::string& directory) {
-  std::string out;
-  for (;;) {
-    const size_t at = text.find(directory);
-    absl::StrAppend(&out, text.substr(0, at));
-    if (at == absl::string_view::npos) return out;
-    text.remove_prefix(at + directory.size());
-    if (absl::ConsumePrefix(&text, "/out/") || !absl::StartsWith(text, "/tmp/"))
-      continue;
-    // "/tmp/rankprobe_4slhDU/dump/step1/..".
-    constexpr absl::string_view kDump = "/dump/";
-    const size_t dump = text.substr(0, 64).find(kDump);
-    if (dump != absl::string_view::npos)
-      text.remove_prefix(dump + kDump.size());
-  }
-}
 
 bool IsOver(v1::JobState state) {
   return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
@@ -96,6 +41,9 @@ struct JobRunner::Job {
   JobOutput output;
   JobCommand command;
   bool cancelled = false;
+  // How many wait in Do, and whether somebody else has begun it, too.
+  size_t waiting = 0;
+  bool kept = false;
   std::string why;
   int64_t ended_ns = 0;  // monotonic
   std::shared_ptr<ChildProcess> child;
@@ -126,13 +74,55 @@ JobRunner::~JobRunner() {
 }
 
 absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
+  const absl::MutexLock lock(&mutex_);
+  RP_ASSIGN_OR_RETURN(const JobPointer job, Begin(spec));
+  // It is somebody's now who may look again.
+  job->kept = true;
+  return InfoOf(*job);
+}
+
+absl::StatusOr<v1::JobInfo> JobRunner::Do(const v1::JobSpec& spec,
+                                          HttpReply* reply) {
+  JobPointer job;
+  {
+    const absl::MutexLock lock(&mutex_);
+    RP_ASSIGN_OR_RETURN(job, Begin(spec));
+    ++job->waiting;
+  }
+  bool left = false;
+  reply->OnGone([this, job, &left] {
+    left = true;
+    Leave(job);
+  });
+  absl::StatusOr<v1::JobInfo> info;
+  {
+    const auto over = [&job] { return IsOver(job->info.state()); };
+    const absl::MutexLock lock(&mutex_, absl::Condition(&over));
+    info = WholeInfoOf(*job);
+  }
+  reply->OnGone(nullptr);
+  if (!left) Leave(job);
+  return info;
+}
+
+void JobRunner::Leave(const JobPointer& job) {
+  std::string id;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (--job->waiting > 0 || job->kept || IsOver(job->info.state())) return;
+    id = job->info.id();
+  }
+  (void)Cancel(id);
+}
+
+absl::StatusOr<JobRunner::JobPointer> JobRunner::Begin(
+    const v1::JobSpec& spec) {
   if (options_.program.empty())
     return absl::UnimplementedError(
         "this server does no jobs: start `rankprobe view`, or use the command");
-  auto job = std::make_shared<Job>();
   // A page asks much that is wrong; it costs no directory.
-  RP_RETURN_IF_ERROR(ToCommand(spec, ScratchDirectory::Parent()).status());
-  const absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(
+      ToCommand(spec, ScratchDirectory::Parent(), options_.sources).status());
   v1::JobSpec same = spec;
   same.clear_reuse();
   if (spec.reuse()) {
@@ -144,7 +134,7 @@ absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
       if (fresh && !other->cancelled &&
           google::protobuf::util::MessageDifferencer::Equals(other->info.spec(),
                                                              same)) {
-        return InfoOf(*other);
+        return other;
       }
     }
   }
@@ -156,11 +146,13 @@ absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting, " jobs wait already: wait for them, or cancel some"));
   }
+  auto job = std::make_shared<Job>();
   RP_ASSIGN_OR_RETURN(ScratchDirectory directory,
                       ScratchDirectory::Make(file_system_, options_.directory));
   job->directory =
       std::make_shared<const ScratchDirectory>(std::move(directory));
-  RP_ASSIGN_OR_RETURN(job->command, ToCommand(spec, job->directory->path()));
+  RP_ASSIGN_OR_RETURN(
+      job->command, ToCommand(spec, job->directory->path(), options_.sources));
   job->info.set_id(
       absl::StrCat(++begun_, "-", absl::BytesToHexString(RandomBytes(4))));
   *job->info.mutable_spec() = same;
@@ -168,7 +160,7 @@ absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
   job->info.set_command_line(job->command.text);
   job->info.set_created_unix_ns(NowNanos(*clock_));
   jobs_.push_back(job);
-  return InfoOf(*job);
+  return job;
 }
 
 v1::JobList JobRunner::List() const {
@@ -186,10 +178,14 @@ absl::StatusOr<v1::JobInfo> JobRunner::Get(const std::string& id) const {
   const absl::MutexLock lock(&mutex_);
   const JobPointer job = Find(id);
   if (job == nullptr) return absl::NotFoundError("there is no such job");
-  v1::JobInfo info = InfoOf(*job);
+  return WholeInfoOf(*job);
+}
+
+v1::JobInfo JobRunner::WholeInfoOf(const Job& job) const {
+  v1::JobInfo info = InfoOf(job);
   // Of one at work it is a part, which nobody can read.
   if (IsOver(info.state()))
-    info.set_report_json(Shown(job->output.answer(), job->directory->path()));
+    info.set_report_json(Shown(job.output.answer(), job.directory->path()));
   return info;
 }
 
@@ -252,16 +248,30 @@ JobRunner::JobPointer JobRunner::Find(const std::string& id) const {
 }
 
 std::vector<JobRunner::JobPointer> JobRunner::Forget() {
-  auto over = std::count_if(
-      jobs_.begin(), jobs_.end(),
-      [](const JobPointer& job) { return IsOver(job->info.state()); });
+  const auto bytes_of = [](const Job& job) {
+    uint64_t bytes = 0;
+    for (const v1::JobFile& file : job.info.files())
+      bytes += file.length_bytes();
+    return bytes;
+  };
+  size_t over = 0;
+  uint64_t bytes = 0;
+  for (const JobPointer& job : jobs_) {
+    if (!IsOver(job->info.state())) continue;
+    ++over;
+    bytes += bytes_of(*job);
+  }
   std::vector<JobPointer> gone;
   std::erase_if(jobs_, [&](const JobPointer& job) {
-    if (static_cast<size_t>(over) <= options_.most_kept ||
-        !IsOver(job->info.state())) {
+    const bool too_much =
+        over > options_.most_kept || (options_.max_kept_bytes > 0 && over > 1 &&
+                                      bytes > options_.max_kept_bytes);
+    // Who waits for its end has not read it yet.
+    if (!too_much || !IsOver(job->info.state()) || job->waiting > 0) {
       return false;
     }
     --over;
+    bytes -= bytes_of(*job);
     gone.push_back(job);
     return true;
   });
@@ -304,18 +314,40 @@ void JobRunner::Work() {
   }
 }
 
-absl::Status JobRunner::Prepare(Job* job, const JobCommand& command) {
+bool JobRunner::IsCancelled(const Job& job) const {
+  const absl::MutexLock lock(&mutex_);
+  return job.cancelled;
+}
+
+absl::Status JobRunner::Prepare(const JobPointer& job, JobCommand* command) {
   const std::string& directory = job->directory->path();
   for (const char* const part : {"/out", "/in", "/tmp"}) {
     RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory + part));
   }
-  for (const JobInputFile& input : command.inputs) {
+  for (const JobInputFile& input : command->inputs) {
     RP_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file,
                         file_system_->OpenForWrite(
                             input.path, FileSystem::OpenMode::kCreateNew));
     const absl::string_view content = input.content;
     RP_RETURN_IF_ERROR(file->Append({&content, 1}));
     RP_RETURN_IF_ERROR(file->Close());
+  }
+  uint64_t left = options_.max_job_bytes;
+  for (const JobDump& dump : command->dumps) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      job->output.AddError(absl::StrCat(dump.name, " 0%\n"));
+    }
+    if (const auto free = file_system_->FreeBytes(directory); free.ok()) {
+      left = std::min(left, *free - std::min(*free, options_.min_free_bytes));
+    }
+    RP_ASSIGN_OR_RETURN(
+        const std::string path,
+        options_.fetch(dump, left, [this, job] { return IsCancelled(*job); }));
+    for (std::string& argument : command->arguments)
+      absl::StrReplaceAll({{dump.path, path}}, &argument);
+    const uint64_t bytes = BytesBelow(dump.path);
+    left -= std::min(left, bytes);
   }
   return absl::OkStatus();
 }
@@ -333,18 +365,27 @@ void JobRunner::Run(const JobPointer& job) {
     const absl::MutexLock lock(&mutex_);
     command = job->command;
   }
-  absl::Status status = Prepare(job.get(), command);
+  const MonotonicTime end = MonotonicAfter(
+      options_.max_time > absl::ZeroDuration() ? options_.max_time
+                                               : absl::Hours(24 * 365));
+  absl::Status status = Prepare(job, &command);
   int exit_code = 0;
-  bool overspent = false;
+  std::string overspent;
   std::shared_ptr<ChildProcess> child;
   if (status.ok()) {
     std::vector<std::string> arguments = options_.globals;
     arguments.insert(arguments.end(), command.arguments.begin(),
                      command.arguments.end());
-    auto started =
-        ChildProcess::Start(options_.program, arguments,
-                            {absl::StrCat("TMPDIR=", directory, "/tmp"),
-                             "RANKPROBE_PROGRESS=lines"});
+    ChildOptions options;
+    options.variables = {absl::StrCat("TMPDIR=", directory, "/tmp"),
+                         "RANKPROBE_PROGRESS=lines"};
+    if (command.reads_root || options_.apart) {
+      options.variables.push_back(absl::StrCat(
+          "RANKPROBE_READ_BELOW=", directory,
+          command.reads_root ? absl::StrCat("\n", options_.root) : ""));
+    }
+    options.clean_environment = options.first_to_go = options_.apart;
+    auto started = ChildProcess::Start(options_.program, arguments, options);
     status = started.status();
     if (started.ok()) child = *std::move(started);
   }
@@ -367,10 +408,21 @@ void JobRunner::Run(const JobPointer& job) {
           }
         },
         [&] {
-          if (overspent || Until(look_at) > absl::ZeroDuration()) return;
-          look_at = MonotonicAfter(kLookAtDisk);
-          overspent = Overspends(*job);
-          if (overspent) child->Stop();
+          if (!overspent.empty()) return;
+          if (Until(end) <= absl::ZeroDuration()) {
+            overspent = absl::StrCat("ended: it took longer than ",
+                                     absl::FormatDuration(options_.max_time));
+          } else if (options_.max_memory_bytes > 0 &&
+                     child->ResidentBytes() > options_.max_memory_bytes) {
+            overspent = absl::StrCat(
+                "ended: it needed more memory than a job has here (",
+                options_.max_memory_bytes >> 20, " MiB)");
+          } else if (Until(look_at) <= absl::ZeroDuration()) {
+            look_at = MonotonicAfter(kLookAtDisk);
+            if (Overspends(*job))
+              overspent = "ended: it needed more room on disk than a job has";
+          }
+          if (!overspent.empty()) child->Stop();
         });
   }
   // What it needed while it ran; a killed one left it.
@@ -383,18 +435,17 @@ void JobRunner::Run(const JobPointer& job) {
   job->info.set_exit_code(exit_code);
   job->info.set_ended_unix_ns(NowNanos(*clock_));
   job->ended_ns = clock_->MonotonicNanos();
-  const bool good = status.ok() && exit_code <= kPartialExit && !overspent &&
-                    !job->output.cut();
+  const bool good = status.ok() && exit_code <= kPartialExit &&
+                    overspent.empty() && !job->output.cut();
   if (good) {
     job->info.set_state(v1::JOB_STATE_DONE);
     job->info.mutable_files()->Assign(files.begin(), files.end());
-  } else if (job->cancelled && !overspent) {
+  } else if (job->cancelled && overspent.empty()) {
     job->info.set_state(v1::JOB_STATE_CANCELLED);
   } else {
     job->info.set_state(v1::JOB_STATE_FAILED);
     if (!status.ok()) job->why = std::string(status.message());
-    if (overspent)
-      job->why = "ended: it needed more room on disk than a job has";
+    if (!overspent.empty()) job->why = overspent;
     if (job->output.cut()) job->why = "its answer is too large";
     if (exit_code > 128) {
       absl::StrAppend(&job->why, job->why.empty() ? "" : "; ",

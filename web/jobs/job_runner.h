@@ -11,6 +11,7 @@
 #define RANKPROBE_WEB_JOBS_JOB_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,16 +24,29 @@
 #include "common/base/clock.h"
 #include "common/io/file_system.h"
 #include "rankprobe/v1/jobs.pb.h"
+#include "web/http/http_message.h"
 #include "web/jobs/child_process.h"
 #include "web/jobs/job_commands.h"
 
 namespace rankprobe {
+
+// Gets a run of the archive into JobDump.path, until `cancelled`: CANCELLED.
+// Blocks. Returns what the command is given in the place of that path: it, or a
+// directory below it. RESOURCE_EXHAUSTED beyond `max_bytes`.
+using FetchJobDump = std::function<absl::StatusOr<std::string>(
+    const JobDump& dump, uint64_t max_bytes, std::function<bool()> cancelled)>;
 
 struct JobRunnerOptions {
   // The program `rankprobe`. Empty: there are no jobs.
   std::string program;
   // In front of the command: which collector, with which certificates.
   std::vector<std::string> globals;
+  JobSources sources;
+  // With Runs::kFetched.
+  FetchJobDump fetch;
+  // Of `sources.below_root`. Nothing outside it and the job's own directory is
+  // read then; empty: there is none.
+  std::string root;
   // Where the jobs' directories are made. Empty: TMPDIR, or /tmp.
   std::string directory;
   size_t most_running = 2;
@@ -42,6 +56,16 @@ struct JobRunnerOptions {
   // What a job may have on disk, and how much room it leaves there.
   uint64_t max_job_bytes = uint64_t{16} << 30;
   uint64_t min_free_bytes = uint64_t{1} << 30;
+  // Of all ended ones together; 0: as many as are kept.
+  uint64_t max_kept_bytes = 0;
+  // Of a job's process; 0: as much as there is.
+  uint64_t max_memory_bytes = 0;
+  // From its beginning; 0: as long as it takes.
+  absl::Duration max_time = absl::ZeroDuration();
+  // Of a table that a page looks at; twice that of all in memory.
+  uint64_t max_table_bytes = 256 << 20;
+  // This process has more important things to do, and secrets: see ChildOptions.
+  bool apart = false;
   // An answer of this age is as good as a new one (JobSpec.reuse).
   absl::Duration fresh = absl::Seconds(30);
 };
@@ -58,6 +82,10 @@ class JobRunner {
   // INVALID_ARGUMENT: such a job there cannot be; RESOURCE_EXHAUSTED: too many
   // wait; UNIMPLEMENTED: this server does no jobs.
   absl::StatusOr<v1::JobInfo> Start(const v1::JobSpec& spec);
+  // Starts it, or takes one that is alike, waits for its end and answers as Get.
+  // `reply` is whose client waits: when the last one who waits goes, the job is
+  // cancelled.
+  absl::StatusOr<v1::JobInfo> Do(const v1::JobSpec& spec, HttpReply* reply);
   v1::JobList List() const;
   // With its report. NOT_FOUND.
   absl::StatusOr<v1::JobInfo> Get(const std::string& id) const;
@@ -91,9 +119,15 @@ class JobRunner {
   std::vector<JobPointer> Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Run(const JobPointer& job);
-  absl::Status Prepare(Job* job, const JobCommand& command);
+  absl::StatusOr<JobPointer> Begin(const v1::JobSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Leave(const JobPointer& job);
+  absl::Status Prepare(const JobPointer& job, JobCommand* command);
+  bool IsCancelled(const Job& job) const;
   bool Overspends(const Job& job) const;
   v1::JobInfo InfoOf(const Job& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::JobInfo WholeInfoOf(const Job& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const JobRunnerOptions options_;

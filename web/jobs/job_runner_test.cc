@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/jobs/job_runner.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -204,6 +207,164 @@ TEST_F(JobRunnerTest, WhatFillsTheDiskIsEnded) {
       "while :; do head -c 300000 /dev/zero >> \"$out/x\"; done\n");
   const v1::JobInfo info = Until(Begin(Check()), v1::JOB_STATE_FAILED);
   EXPECT_THAT(info.messages(), HasSubstr("room on disk"));
+}
+
+// The client of one request.
+class Client final : public HttpReply {
+ public:
+  void Send(int, absl::string_view, std::string) override {}
+  void Begin(int, absl::string_view) override {}
+  bool Write(absl::string_view) override { return true; }
+  void OnGone(std::function<void()> callback) override {
+    const absl::MutexLock lock(&mutex_);
+    callback_ = std::move(callback);
+  }
+  void UntilItWaits() {
+    const auto waits = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return callback_ != nullptr;
+    };
+    const absl::MutexLock lock(&mutex_, absl::Condition(&waits));
+  }
+  void Go() {
+    UntilItWaits();
+    const absl::MutexLock lock(&mutex_);
+    callback_();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::function<void()> callback_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(JobRunnerTest, WhoWaitsGetsTheAnswer) {
+  Start("echo '{}'\n");
+  Client client;
+  const auto info = runner_->Do(Check(), &client);
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->state(), v1::JOB_STATE_DONE);
+  EXPECT_EQ(info->report_json(), "{}\n");
+}
+
+TEST_F(JobRunnerTest, WhenTheLastOneWhoWaitsGoesItIsCancelled) {
+  Start("echo 'begun 1%' >&2\nexec sleep 600\n");
+  v1::JobSpec spec = Check();
+  spec.set_reuse(true);
+  Client first;
+  Client second;
+  absl::StatusOr<v1::JobInfo> said[2];
+  std::thread one([&] { said[0] = runner_->Do(spec, &first); });
+  std::thread two([&] { said[1] = runner_->Do(spec, &second); });
+  // Both wait for the same one.
+  while (runner_->List().jobs_size() == 0) std::this_thread::yield();
+  const std::string id = runner_->List().jobs(0).id();
+  UntilStage(id);
+  first.UntilItWaits();
+  second.UntilItWaits();
+  first.Go();
+  EXPECT_EQ(runner_->Get(id)->state(), v1::JOB_STATE_RUNNING);
+  second.Go();
+  one.join();
+  two.join();
+  for (const auto& info : said) {
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_EQ(info->state(), v1::JOB_STATE_CANCELLED);
+  }
+  EXPECT_EQ(runner_->List().jobs_size(), 1);
+}
+
+TEST_F(JobRunnerTest, OneThatSomebodyHasBegunIsNotEndedByWhoWaits) {
+  Start("echo 'begun 1%' >&2\nexec sleep 600\n");
+  v1::JobSpec spec = Check();
+  spec.set_reuse(true);
+  const std::string id = Begin(spec);
+  Client client;
+  std::thread waits([&] { (void)runner_->Do(spec, &client); });
+  client.Go();
+  UntilStage(id);
+  EXPECT_EQ(runner_->Get(id)->state(), v1::JOB_STATE_RUNNING);
+  ASSERT_TRUE(runner_->Cancel(id).ok());
+  waits.join();
+}
+
+TEST_F(JobRunnerTest, RunsAreFetchedBeforeIt) {
+  options_.sources.runs = JobSources::Runs::kFetched;
+  std::string name;
+  uint64_t room = 0;
+  options_.fetch = [&](const JobDump& dump, uint64_t max_bytes,
+                       const std::function<bool()>&) {
+    name = dump.name;
+    room = max_bytes;
+    std::filesystem::create_directories(dump.path + "/step3");
+    return dump.path + "/step3";
+  };
+  Start(
+      "test -d \"${2#--input_path=}\" || exit 9\n"
+      "echo \"${2#--input_path=}/x: bad\" >&2\n");
+  const v1::JobInfo info = Until(Begin(Check()), v1::JOB_STATE_DONE);
+  EXPECT_EQ(name, "run:a");
+  EXPECT_EQ(room, options_.max_job_bytes);
+  EXPECT_EQ(info.messages(), "step3/x: bad\n") << "no place is shown";
+}
+
+TEST_F(JobRunnerTest, ARunThatCannotBeFetchedSaysWhyAndWhoCancelsIsHeard) {
+  options_.sources.runs = JobSources::Runs::kFetched;
+  options_.fetch = [](const JobDump& dump, uint64_t,
+                      const std::function<bool()>& cancelled)
+      -> absl::StatusOr<std::string> {
+    if (dump.name == "run:b") return absl::NotFoundError("no run b");
+    while (!cancelled()) std::this_thread::yield();
+    return absl::CancelledError("cancelled");
+  };
+  Start("echo never\n");
+  v1::JobSpec other = Check();
+  (*other.mutable_options())["input_path"] = "run:b";
+  const v1::JobInfo info = Until(Begin(other), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(info.messages(), "no run b");
+  const std::string id = Begin(Check());
+  UntilStage(id);
+  ASSERT_TRUE(runner_->Cancel(id).ok());
+  EXPECT_EQ(Until(id, v1::JOB_STATE_CANCELLED).report_json(), "");
+}
+
+TEST_F(JobRunnerTest, ApartItGetsNoSecretAndGoesFirst) {
+  ::setenv("SOME_SECRET", "s3cr3t", 1);
+  const std::string here = scratch_.path() + "/open";
+  std::ofstream(here) << "x";
+  const int fd = ::open(here.c_str(), O_RDONLY);  // not close-on-exec
+  options_.apart = true;
+  Start("env >&2\ncat /proc/self/oom_score_adj >&2\nls -l /proc/self/fd >&2\n");
+  const v1::JobInfo info = Until(Begin(Check()), v1::JOB_STATE_DONE);
+  ::close(fd);
+  ::unsetenv("SOME_SECRET");
+  EXPECT_THAT(info.messages(), HasSubstr("TMPDIR="));
+  EXPECT_THAT(info.messages(), HasSubstr("PATH="));
+  EXPECT_THAT(info.messages(), HasSubstr("RANKPROBE_READ_BELOW="));
+  EXPECT_THAT(info.messages(), Not(HasSubstr("s3cr3t")));
+  EXPECT_THAT(info.messages(), HasSubstr("\n1000\n"));
+  EXPECT_THAT(info.messages(), Not(HasSubstr(here)));
+}
+
+TEST_F(JobRunnerTest, WhatNeedsTooMuchMemoryOrTimeIsEnded) {
+  options_.max_memory_bytes = 1;
+  Start("exec sleep 600\n");
+  EXPECT_THAT(Until(Begin(Check()), v1::JOB_STATE_FAILED).messages(),
+              HasSubstr("more memory"));
+  options_.max_memory_bytes = 0;
+  options_.max_time = absl::Milliseconds(1);
+  Start("exec sleep 600\n");
+  EXPECT_THAT(Until(Begin(Check()), v1::JOB_STATE_FAILED).messages(),
+              HasSubstr("took longer than 1ms"));
+}
+
+TEST_F(JobRunnerTest, WhatIsKeptHasARoomOfItsOwn) {
+  options_.max_kept_bytes = 100;
+  options_.most_running = 1;
+  Start("head -c 60 /dev/zero > \"${3#--output_path=}/x\"\n");
+  const std::string first = Begin(Check());
+  Until(first, v1::JOB_STATE_DONE);
+  Until(Begin(Check()), v1::JOB_STATE_DONE);
+  while (runner_->Get(first).ok()) std::this_thread::yield();
+  EXPECT_EQ(runner_->List().jobs_size(), 1);
 }
 
 TEST_F(JobRunnerTest, DeletedItIsGone) {

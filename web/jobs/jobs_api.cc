@@ -1,19 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/jobs/jobs_api.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "web/gateway/json_reply.h"
 
 namespace rankprobe {
 namespace {
 
-// Of tables in memory: in all, unless one alone is larger.
-constexpr uint64_t kTableBytes = 512 << 20;
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr absl::string_view kBytesType = "application/octet-stream";
+
+// Of looks at a run.
+constexpr size_t kMostChecks = 1;
+constexpr size_t kMostChecksWaiting = 8;
+constexpr size_t kMostChecksKept = 4;
+constexpr int kMostRanks = 64;
+
+JobRunnerOptions ForChecks(JobRunnerOptions options) {
+  options.most_running = kMostChecks;
+  options.most_waiting = kMostChecksWaiting;
+  options.most_kept = kMostChecksKept;
+  return options;
+}
 
 template <typename Message>
 void SendResult(const absl::StatusOr<Message>& result, HttpReply* reply) {
@@ -26,10 +43,63 @@ void SendResult(const absl::StatusOr<Message>& result, HttpReply* reply) {
 
 }  // namespace
 
+JobsApi::JobsApi(const JobRunnerOptions& options, FileSystem* file_system,
+                 Clock* clock)
+    : file_system_(file_system),
+      max_table_bytes_(options.max_table_bytes),
+      runner_(options, file_system, clock),
+      checks_(ForChecks(options), file_system, clock) {}
+
+void JobsApi::FirstBad(const std::string& body, HttpReply* reply) {
+  const auto look = [&]() -> absl::StatusOr<std::string> {
+    v1::FirstBadRequest request;
+    RP_RETURN_IF_ERROR(FromJson(body, &request));
+    if (request.run().empty() || request.ranks_size() > kMostRanks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected a run, and at most ", kMostRanks, " ranks"));
+    }
+    v1::JobSpec spec;
+    spec.set_command("overflow_check");
+    spec.set_reuse(true);
+    (*spec.mutable_options())["input_path"] =
+        absl::StrCat("run:", request.run(), "@", request.step(),
+                     request.ranks().empty() ? "" : "/rank",
+                     absl::StrJoin(request.ranks(), ","));
+    RP_ASSIGN_OR_RETURN(v1::JobInfo info, checks_.Do(spec, reply));
+    if (info.state() == v1::JOB_STATE_DONE) return info.report_json();
+    if (info.state() == v1::JOB_STATE_CANCELLED)
+      return absl::CancelledError("the server or the client ended it");
+    return absl::FailedPreconditionError(
+        info.messages().empty() ? "it failed" : info.messages());
+  };
+  absl::StatusOr<std::string> answer = look();
+  if (answer.ok()) {
+    reply->Send(200, kJsonType, *std::move(answer));
+  } else {
+    SendError(answer.status(), reply);
+  }
+}
+
+absl::StatusOr<Descriptor> JobsApi::OpenFile(absl::string_view name) const {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(name, absl::MaxSplits('/', 1));
+  RP_ASSIGN_OR_RETURN(const JobRunner::File found,
+                      runner_.FindFile(parts.first, parts.second));
+  Descriptor file(
+      ::open(found.path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(parts.second, ": ", std::strerror(errno)));
+  }
+  return file;
+}
+
 bool JobsApi::Answer(absl::string_view method, const std::string& body,
                      HttpReply* reply) {
   v1::JobRef ref;
-  if (method == "JobList") {
+  if (method == "FirstBad") {
+    FirstBad(body, reply);
+  } else if (method == "JobList") {
     SendMessage(runner_.List(), reply);
   } else if (method == "JobStart") {
     v1::JobSpec spec;
@@ -85,14 +155,16 @@ absl::StatusOr<std::shared_ptr<ResultTable>> JobsApi::Table(
     tables_.splice(tables_.begin(), tables_, at);
     return tables_.front().second;
   }
-  RP_ASSIGN_OR_RETURN(std::shared_ptr<ResultTable> table,
-                      ResultTable::Read(file_system_, found.path()));
+  RP_ASSIGN_OR_RETURN(
+      std::shared_ptr<ResultTable> table,
+      ResultTable::Read(file_system_, found.path(), max_table_bytes_));
   tables_.emplace_front(found.path(), table);
   uint64_t bytes = 0;
   for (auto it = tables_.begin(); it != tables_.end();) {
     bytes += it->second->bytes();
-    it = it != tables_.begin() && bytes > kTableBytes ? tables_.erase(it)
-                                                      : std::next(it);
+    it = it != tables_.begin() && bytes > 2 * max_table_bytes_
+             ? tables_.erase(it)
+             : std::next(it);
   }
   return table;
 }

@@ -3,6 +3,7 @@
 //
 //   POST /api/v1/JobStart, JobList, JobGet, JobCancel, JobDelete, JobRows
 //   POST /api/v1/JobFile    answers with the bytes of the file
+//   POST /api/v1/FirstBad   answers when it knows
 //
 // with the messages of proto/rankprobe/v1/jobs.proto as JSON. Thread-safe; a
 // failure is {"error":{..}} with its status, as in web/gateway/gateway.h.
@@ -19,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/io/descriptor_walk.h"
 #include "common/io/file_system.h"
 #include "web/http/http_message.h"
 #include "web/jobs/job_runner.h"
@@ -29,22 +31,27 @@ namespace rankprobe {
 class JobsApi {
  public:
   // Both outlive it.
-  JobsApi(JobRunnerOptions options, FileSystem* file_system, Clock* clock)
-      : file_system_(file_system),
-        runner_(std::move(options), file_system, clock) {}
+  JobsApi(const JobRunnerOptions& options, FileSystem* file_system,
+          Clock* clock);
 
   // False: `method` is none of its own, and nothing is answered.
   bool Answer(absl::string_view method, const std::string& body,
               HttpReply* reply);
+  // "ID/NAME": a file that a job made.
+  absl::StatusOr<Descriptor> OpenFile(absl::string_view name) const;
 
  private:
+  void FirstBad(const std::string& body, HttpReply* reply);
   absl::StatusOr<std::shared_ptr<ResultTable>> Table(const std::string& id,
                                                      const std::string& file);
   absl::StatusOr<v1::JobRows> Rows(const v1::JobRowsRequest& request);
   void SendFile(const v1::JobFileRequest& request, HttpReply* reply) const;
 
   FileSystem* const file_system_;
+  const uint64_t max_table_bytes_;
   JobRunner runner_;
+  // For whoever looks at a run: not kept, in no list, and in nobody's way.
+  JobRunner checks_;
   absl::Mutex mutex_;
   // Paths and tables, the one that was looked at last in front.
   std::list<std::pair<std::string, std::shared_ptr<ResultTable>>> tables_

@@ -50,16 +50,16 @@ bool Before(const SortKey& a, const SortKey& b) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ResultTable>> ResultTable::Read(
-    FileSystem* file_system, const std::string& path) {
+    FileSystem* file_system, const std::string& path, uint64_t max_file_bytes) {
   if (!absl::EndsWith(path, ".csv"))
     return absl::InvalidArgumentError("only csv files are shown as tables");
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
   const absl::Status too_large = absl::ResourceExhaustedError(
       "the table is larger than a page can look at: save it");
-  if (size > kMaxFileBytes) return too_large;
+  if (size > max_file_bytes) return too_large;
   auto table = std::shared_ptr<ResultTable>(new ResultTable());
   analysis::TableLimits limits;
-  limits.file_bytes = kMaxFileBytes;
+  limits.file_bytes = max_file_bytes;
   RP_RETURN_IF_ERROR(analysis::ReadTable(
       file_system, path, limits,
       [&](size_t, uint64_t row,
@@ -72,7 +72,9 @@ absl::StatusOr<std::shared_ptr<ResultTable>> ResultTable::Read(
         const size_t columns = table->columns_.size();
         if (cells.size() > columns)
           return absl::InvalidArgumentError("a row is longer than its head");
-        if (table->cells_.size() + columns > kMaxCells) return too_large;
+        if (table->cells_.size() + columns >
+            std::min<uint64_t>(kMaxCells, max_file_bytes / 8))
+          return too_large;
         for (size_t i = 0; i < columns; ++i) {
           const absl::string_view text =
               i < cells.size() ? cells[i].text : absl::string_view();

@@ -29,7 +29,8 @@ class ResultTable {
   // INVALID_ARGUMENT: no such table; RESOURCE_EXHAUSTED: larger than a page can
   // look at.
   static absl::StatusOr<std::shared_ptr<ResultTable>> Read(
-      FileSystem* file_system, const std::string& path);
+      FileSystem* file_system, const std::string& path,
+      uint64_t max_file_bytes = kMaxFileBytes);
 
   // INVALID_ARGUMENT: no such column, or more rows than a window has.
   absl::StatusOr<v1::JobRows> Rows(const v1::JobRowsRequest& request);

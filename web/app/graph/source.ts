@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph databases and dumps as the server of this page has them.
-import { call, stream } from "../api";
+import { call, server, stream } from "../api";
+import { runJob } from "../jobs";
 import { graphOf, type GraphData, type SideColumns } from "./model";
 
 export interface Listing {
@@ -133,8 +134,27 @@ export async function saveMapping(db: string, step: number, rank: number, pairs:
 }
 
 // The name of a graph made of dumps or runs, and what was said about it.
+// "run:a@3", or a dump below the root, as a job names it.
+export function dumpOf(name: string): string {
+  return name.startsWith("run:") ? name : `root:${name === "." ? "" : name}`;
+}
+
+// By a command of rankprobe beside the server; its database stays for a while.
+async function buildByJob(source: GraphSource, again: boolean, onProgress: (done: number, all: number) => void, signal: AbortSignal): Promise<{ db: string; warnings: string[] }> {
+  const options: Record<string, string> = { target_path: dumpOf(source.target ?? "") };
+  if (source.reference) options.golden_path = dumpOf(source.reference);
+  if (source.overflowCheck) options.overflow_check = "true";
+  if (source.fuzzy) options.fuzzy_match = "true";
+  if (source.layers) options.layer_mapping = "true";
+  const job = await runJob({ command: "graph_visualize", options, reuse: !again }, signal, (seen) => seen.percent >= 0 && onProgress(seen.percent, 100));
+  const file = job.files.find((one) => one.name.endsWith(".vis.db"));
+  if (file === undefined) throw new Error(job.messages || "the job made no graph");
+  return { db: `job:${job.id}/${file.name}`, warnings: job.messages === "" ? [] : [job.messages] };
+}
+
 export async function buildGraph(source: GraphSource, again: boolean, onProgress: (done: number, all: number) => void,
-                                 signal?: AbortSignal): Promise<{ db: string; warnings: string[] }> {
+                                 signal: AbortSignal): Promise<{ db: string; warnings: string[] }> {
+  if (server.value?.builds === false) return buildByJob(source, again, onProgress, signal);
   let built: { db: string; warnings: string[] } | undefined;
   const body = { target: source.target ?? "", reference: source.reference ?? "", overflowCheck: source.overflowCheck ?? false,
     fuzzy: source.fuzzy ?? false, layers: source.layers ?? false, again };

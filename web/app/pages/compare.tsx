@@ -24,7 +24,7 @@ interface CompareTable {
   unmatched: Int64;
 }
 
-interface CompareReport {
+export interface CompareReport {
   results: CompareTable[];
   unpaired: string[];
 }
@@ -89,14 +89,14 @@ function RowCard({ run, row, columns, stack, table, target: here, beside }: { ru
         <div class="note">
           <p>{t("No partner: the other side has no row of this name. Why that may be:")}</p>
           <ul>
-            <li>{t("It was not recorded there: another list, scope or level.")} <a href={href("ledger", other)}>{t("Ledger")}</a></li>
+            <li>{t("It was not recorded there: another list, scope or level.")} {other !== "" && <a href={href("ledger", other)}>{t("Ledger")}</a>}</li>
             <li>{t("Its calls are numbered otherwise.")} <button onClick={() => setQuery({ fuzzy_match: "true", job: undefined })}>{t("Match calls in order, whatever their numbers")}</button></li>
             <li>{t("Its layers have other names.")} <button onClick={() => setQuery({ layer_mapping: "true", job: undefined })}>{t("Match layers of other names")}</button></li>
           </ul>
         </div>
       )}
       <table class="twin">
-        <thead><tr><td /><th>{t("This run")}</th><th>{t("Against")}</th></tr></thead>
+        <thead><tr><td /><th>{run === "" ? t("Target") : t("This run")}</th><th>{t("Against")}</th></tr></thead>
         <tbody>
           {sides.map((name) => {
             const [a, b] = [cell(row, columns, `NPU ${name}`), twin(name) === undefined ? "" : cell(row, columns, twin(name)!)];
@@ -106,7 +106,7 @@ function RowCard({ run, row, columns, stack, table, target: here, beside }: { ru
       </table>
       <table class="twin"><tbody>{rest.map((name) => <tr key={name}><th scope="row">{name}</th><td>{cell(row, columns, name)}</td></tr>)}</tbody></table>
       <p>
-        <a href={href("step", run, { step, rank, call: target })}>{t("The call in this run")}</a>
+        {run !== "" && <a href={href("step", run, { step, rank, call: target })}>{t("The call in this run")}</a>}
         {!alone && other !== "" && <>{" · "}<a href={href("step", other, { step: beside.step || step, rank: beside.rank || rank, call: reference })}>{t("The call in {0}", other)}</a></>}
       </p>
       {stack !== "" && <><h3>{t("Stack")}</h3><Stack frames={stack.split("\n").filter((line) => line.trim() !== "")} /></>}
@@ -115,7 +115,7 @@ function RowCard({ run, row, columns, stack, table, target: here, beside }: { ru
   );
 }
 
-function CompareResult({ run, id, report, files, target, beside }: { run: string; id: string; report: CompareReport; files: string[]; target: Side; beside: Side }) {
+export function CompareResult({ run, id, report, files, target, beside }: { run: string; id: string; report: CompareReport; files: string[]; target: Side; beside: Side }) {
   const { file = "", find = "", results = "", sort = "", down = "", at = "" } = route.value.query;
   const [counts, setCounts] = useState<Record<string, number>>({});
   const [failure, setFailure] = useState<unknown>();

@@ -2,12 +2,13 @@
 // What lies below the directory of `rankprobe view --root`: graph databases, and
 // dumps that a graph is made of for the page.
 import { useState } from "preact/hooks";
+import { whyNoJobs } from "../api";
 import { bytes, count, time } from "../format";
 import { listRoot, type Listing } from "../graph/source";
 import { useLoaded } from "../load";
 import { Command, Empty, Field, Show } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
-import { go } from "../route";
+import { go, href } from "../route";
 import { t } from "../text";
 import { graphHref } from "./graph_file";
 
@@ -69,6 +70,8 @@ export function Together({ names, target: given = "" }: { names: string[]; targe
       <label class="check"><input type="checkbox" checked={fuzzy} onChange={() => setFuzzy(!fuzzy)} /> {t("calls in order, whatever their numbers")}</label>
       <label class="check"><input type="checkbox" checked={layers} onChange={() => setLayers(!layers)} /> {t("layers of other names")}</label>
       <button class="primary" type="submit">{t("Compare as a graph")}</button>
+      <button type="button" disabled={target.trim() === "" || reference.trim() === "" || whyNoJobs() !== ""} title={whyNoJobs()}
+        onClick={() => go(href("compare", "", { target: target.trim(), reference: reference.trim(), fuzzy_match: fuzzy ? "true" : undefined, layer_mapping: layers ? "true" : undefined }))}>{t("Compare value by value")}</button>
     </form>
   );
 }

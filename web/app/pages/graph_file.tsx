@@ -2,6 +2,7 @@
 // The graph of a database, or of dumps and runs that one is made of for this page:
 // "#/graph?db=a.vis.db", "#/graph?target=run:a@3&reference=dumps/b&oc=1".
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { server } from "../api";
 import { count, quoted } from "../format";
 import { Explorer, type Chosen } from "../graph/explorer";
 import { HandMatching, usePairs } from "../graph/matching";
@@ -39,7 +40,7 @@ export function GraphFile() {
   const ready = useLoaded(`graph ${key} ${again}`, async (signal) => {
     setProgress("");
     if (source.db !== undefined) return { db: source.db, warnings: [] as string[] };
-    return buildGraph(source, again > 0, (done, all) => setProgress(t("{0} of {1} ranks", done, all)), signal);
+    return buildGraph(source, again > 0, (done, all) => setProgress(server.value?.builds === false ? `${done}%` : t("{0} of {1} ranks", done, all)), signal);
   });
   const title = source.db ?? `${source.target || "."}${source.reference ? ` ⇄ ${source.reference}` : ""}`;
   return (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A statistic of every module, call or rank over the steps, as one picture.
 import { count, int, parseRanges, quoted, stepOf } from "../format";
-import { queryGrid, STATISTICS, type GridQuery } from "../grid";
+import { pictureGrid, STATISTICS, type Grid, type GridQuery } from "../grid";
 import { useLoaded } from "../load";
 import { Command, Empty, Select, Show, TextField } from "../parts/basics";
 import { Heatmap } from "../parts/heatmap";
@@ -16,15 +16,33 @@ const VALUES: Record<string, NonNullable<GridQuery["values"]>> = { outputs: "GRI
 // Shown where nothing else is asked for.
 const USUAL_STEPS = 1000;
 
+// Along the steps, and nearer or farther.
+function Move({ grid }: { grid: Grid }) {
+  const [first, last] = [grid.first[0], grid.last[grid.last.length - 1]];
+  const width = last - first + 1;
+  const to = (from: number, until: number) => setQuery({ from: Math.max(0, Math.round(from)), to: Math.max(0, Math.round(until)) });
+  const half = Math.max(1, Math.floor(width / 2));
+  return (
+    <div class="form moves" role="group" aria-label={t("Steps shown")}>
+      <button type="button" disabled={first <= 0} onClick={() => to(first - half, Math.max(first - half, 0) + width - 1)}>{t("Earlier")}</button>
+      <button type="button" onClick={() => to(first + half, last + half)}>{t("Later")}</button>
+      <button type="button" disabled={width < 2} onClick={() => to(first + width / 4, Math.max(first + width / 4, last - width / 4))}>{t("Nearer")}</button>
+      <button type="button" onClick={() => to(first - half, last + half)}>{t("Farther")}</button>
+      <button type="button" onClick={() => setQuery({ from: 0, to: undefined })}>{t("All steps")}</button>
+    </div>
+  );
+}
+
 export function Heat({ run }: { run: string }) {
   const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "" } = route.value.query;
-  const grid = useLoaded(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal) => {
+  const grid = useLoaded(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal, partial) => {
     // All of a long run is asked for by its first step, not by chance.
-    const last = from || to ? undefined : await lastStep(run, signal);
-    return queryGrid({
+    const last = to && from ? stepOf(to) : await lastStep(run, signal);
+    const first = from ? stepOf(from) : to ? 0 : last === undefined ? undefined : Math.max(0, last - USUAL_STEPS + 1);
+    return pictureGrid({
       run, rows: ROWS[rows] ?? ROWS.module, statistic: stat, match, reducer: REDUCERS[reduce], values: VALUES[of], ranks: parseRanges(ranks),
-      firstStep: last === undefined ? stepOf(from) : Math.max(0, last - USUAL_STEPS + 1), lastStep: stepOf(to), maxCells: 400_000,
-    }, signal);
+      firstStep: first, lastStep: stepOf(to), maxCells: 400_000,
+    }, first ?? 0, last ?? 0, partial, signal);
   });
   const words = ["rankprobe query --run", quoted(run), "--rows", rows, "--statistic", stat, "--reduce", reduce, "--of", of];
   if (from) words.push("--from-step", from);
@@ -57,6 +75,7 @@ export function Heat({ run }: { run: string }) {
               {int(value.head.stepsPerColumn) > 1 && `, ${t("{0} steps a column", count(value.head.stepsPerColumn))}`}
               {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are not whole", count(value.head.incompleteRankSteps))}`}
             </p>
+            <Move grid={value} />
             <Heatmap grid={value} whole={rows === "rank"} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {
               if (value.first[column] !== value.last[column]) setQuery({ from: value.first[column], to: value.last[column] });
               else if (rows === "rank") go(href("step", run, { step: value.first[column], rank: row.name.replace(/^rank/, "") }));

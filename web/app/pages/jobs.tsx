@@ -87,9 +87,13 @@ const COMMANDS: Asked[] = [
   ] },
 ];
 
+// Those that ask a collector themselves: not beside one, where a job has nothing but files.
+const ASKING = ["export", "scan"];
+
 function NewJob({ done }: { done: () => void }) {
-  const { command = "export", run = "" } = route.value.query;
-  const asked = COMMANDS.find((one) => one.command === command) ?? COMMANDS[0];
+  const possible = server.value?.builds === false ? COMMANDS.filter((one) => !ASKING.includes(one.command)) : COMMANDS;
+  const { command = "", run = "" } = route.value.query;
+  const asked = possible.find((one) => one.command === command) ?? possible[0];
   const preset: Record<string, string> = run === "" ? {} : { run, target_path: `run:${run}`, target: `run:${run}`, dump: `run:${run}`, input_path: `run:${run}` };
   const [values, setValues] = useState<Record<string, string>>({});
   const [error, setError] = useState<unknown>();
@@ -117,7 +121,7 @@ function NewJob({ done }: { done: () => void }) {
   return (
     <form class="card" onSubmit={(event) => event.preventDefault()}>
       <div class="form">
-        <Select label={t("Job")} value={asked.command} of={COMMANDS.map((one) => [one.command, one.title()])} onChange={(to) => { setValues({}); setQuery({ command: to }); }} />
+        <Select label={t("Job")} value={asked.command} of={possible.map((one) => [one.command, one.title()])} onChange={(to) => { setValues({}); setQuery({ command: to }); }} />
         {asked.fields.map((field) => {
           if (field.kind === "run") return <Select key={field.name} label={field.label()} value={value(field.name)} of={["", ...(runs.value?.runs ?? []).map((one) => one.run)].map((name) => [name, name || "–"])} onChange={(to) => set(field.name, to)} />;
           if (Array.isArray(field.kind)) return <Select key={field.name} label={field.label()} value={value(field.name) || field.kind[0]} of={field.kind.map((name) => [name, name || "–"])} onChange={(to) => set(field.name, to)} />;
@@ -128,6 +132,12 @@ function NewJob({ done }: { done: () => void }) {
         <button class="primary" type="button" onClick={() => void begin()} disabled={missing}>{t("Start")}</button>
       </div>
       <p class="note">{t("What it makes stays with this server; save it from here.")}</p>
+      {possible.length < COMMANDS.length && (
+        <>
+          <p class="note">{t("Exports and scans are for a terminal, or for `rankprobe view`:")}</p>
+          <Command text={`rankprobe export --run ${run === "" ? "RUN" : quoted(run)} --tar dump.tar --collector ${server.value!.collector}`} />
+        </>
+      )}
       {error !== undefined && <Failure error={asApiError(error)} />}
     </form>
   );
@@ -140,6 +150,8 @@ function resultPage(job: JobInfo): string | undefined {
   const [target, reference] = command === "compare" ? [options.target_path, options.golden_path] : [options.target, options.reference];
   if ((command !== "compare" && command !== "first-divergence") || job.state !== "JOB_STATE_DONE") return undefined;
   const [a, b] = [side(target), side(reference)];
+  const plain = (text: string) => text.replace(/^root:$/, ".").replace(/^root:/, "");
+  if (command === "compare" && (a === null || b === null)) return href("compare", "", { target: plain(target), reference: plain(reference), job: job.id });
   if (a === null || b === null) return undefined;
   return href(command === "compare" ? "compare" : "divergence", a[1], { step: a[2], rank: a[3], other: b[1], ostep: b[2], orank: b[3], job: job.id });
 }

@@ -2,7 +2,7 @@
 // The first minute with a run: is it whole, is it alive, where did it first go
 // wrong, on which ranks, and the call that made it.
 import { useMemo, useState } from "preact/hooks";
-import { call, whyNoJobs, whyNoSwitch } from "../api";
+import { call, whyNoSwitch } from "../api";
 import { callName, dtypeName, numbersOf, shapeText } from "../calls";
 import { findFirstBad, type Bad } from "../first_bad";
 import { bytes, count, int, number, quoted, time } from "../format";
@@ -89,7 +89,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
         {t("Step {0}, {1}: NaN or infinite values.", bad.step, ranksText(bad.ranks, all))}{" "}
         <a href={href("step", run, { step: bad.step, rank: bad.rank >= 0 ? bad.rank : undefined, call: found?.entry.entry })}>{t("Show the step")}</a>
       </p>
-      {bad.unasked ? <p>{whyNoJobs()} {t("Which call made them, this command says:")}</p>
+      {bad.unsaid !== undefined ? <><Failure error={bad.unsaid} /><p>{t("Which call made them, this command says:")}</p></>
         : found === undefined ? <p>{t("No call of that step made them: they came in with its arguments or its parameters.")}</p> : (
         <>
           <p class="call-name">{found.entry.entry}</p>

@@ -50,3 +50,21 @@ export function colour(share: number): [number, number, number] {
 }
 
 export const BAD_COLOUR: [number, number, number] = [214, 39, 40];
+
+const SHADES = 1024;
+const word = ([r, g, b]: [number, number, number]) => (255 << 24) | (b << 16) | (g << 8) | r;
+
+// A pixel for each cell; what is not recorded is left empty.
+export function pictureOf(rows: Row[], columns: number, scale: Scale): ImageData {
+  const image = new ImageData(Math.max(1, columns), Math.max(1, rows.length));
+  const pixels = new Uint32Array(image.data.buffer);
+  const shades = Int32Array.from({ length: SHADES }, (_, i) => word(colour(i / (SHADES - 1))));
+  const bad = word(BAD_COLOUR);
+  rows.forEach(({ cells, counts, nonFinite }, y) => {
+    for (let x = 0, at = y * columns; x < columns; ++x, ++at) {
+      if (counts[x] === 0) continue;
+      pixels[at] = nonFinite[x] > 0 || !Number.isFinite(cells[x]) ? bad : shades[Math.round(place(cells[x], scale) * (SHADES - 1))];
+    }
+  });
+  return image;
+}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows against steps as one picture. What is not recorded is left empty, NaN and
 // infinities are red whatever the scale.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { number } from "../format";
 import { stepsText, type Grid, type Row } from "../grid";
 import { t } from "../text";
-import { BAD_COLOUR, colour, place, scaleOf } from "./colors";
+import { pictureOf, scaleOf } from "./colors";
 
 interface Props {
   grid: Grid;
@@ -23,11 +23,14 @@ const NAMED_ROW_PX = 14;
 const MOST_PX = 28_000;
 const MOST_ROWS = MOST_PX / 3;
 
+// Of the one before, so that the next is not drawn twice.
+let knownWidth = 800;
+
 export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = false }: Props) {
   const grid = useMemo(() => (all.rows.length <= MOST_ROWS ? all : { ...all, rows: all.rows.slice(0, MOST_ROWS) }), [all]);
   const canvas = useRef<HTMLCanvasElement>(null);
   const frame = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(800);
+  const [width, setWidth] = useState(knownWidth);
   const [at, setAt] = useState<{ row: number; column: number } | undefined>();
   const scale = useMemo(() => scaleOf(grid.rows), [grid]);
   const columns = grid.first.length;
@@ -37,33 +40,22 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
   const height = grid.rows.length * rowPx;
 
   useEffect(() => {
-    const watch = new ResizeObserver(([entry]) => setWidth(Math.max(200, Math.floor(entry.contentRect.width) - (named ? NAMES_PX : 0))));
+    const watch = new ResizeObserver(([entry]) => {
+      // One that is taken out of the page has none.
+      if (entry.contentRect.width > 0) setWidth((knownWidth = Math.max(200, Math.floor(entry.contentRect.width) - (named ? NAMES_PX : 0))));
+    });
     watch.observe(frame.current!);
     return () => watch.disconnect();
   }, [named]);
 
-  useEffect(() => {
-    const context = canvas.current!.getContext("2d")!;
-    context.clearRect(0, 0, width, height);
-    // One pixel a cell, drawn larger without smoothing: as fast for a million.
-    const small = new OffscreenCanvas(Math.max(1, columns), Math.max(1, grid.rows.length));
-    const pixels = new ImageData(small.width, small.height);
-    grid.rows.forEach((row, y) => {
-      for (let x = 0; x < columns; ++x) {
-        if (row.counts[x] === 0) continue;
-        const [r, g, b] = row.nonFinite[x] > 0 || !Number.isFinite(row.cells[x]) ? BAD_COLOUR : colour(place(row.cells[x], scale));
-        pixels.data.set([r, g, b, 255], 4 * (y * columns + x));
-      }
-    });
-    small.getContext("2d")!.putImageData(pixels, 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, 0, 0, width, height);
-    if (at !== undefined) {
-      context.strokeStyle = "#ff9d00";
-      context.lineWidth = 2;
-      context.strokeRect((at.column * width) / columns, at.row * rowPx, Math.max(3, width / columns), rowPx);
-    }
-  }, [grid, scale, width, height, at]);
+  // One pixel a cell, which the browser draws larger: as fast for a million. Made once a
+  // grid; what is pointed at lies over it.
+  const picture = useMemo(() => pictureOf(grid.rows, columns, scale), [grid, scale]);
+  useLayoutEffect(() => {
+    canvas.current!.getContext("2d")!.putImageData(picture, 0, 0);
+    // For who measures how long a view takes.
+    canvas.current!.dataset.painted = String(grid.rows.length * columns);
+  }, [picture]);
 
   const point = (event: MouseEvent) => {
     const box = canvas.current!.getBoundingClientRect();
@@ -103,12 +95,15 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
             {grid.rows.map((row) => <div key={row.name} title={row.name} style={{ height: `${rowPx}px`, lineHeight: `${rowPx}px` }}><bdi>{row.name}</bdi></div>)}
           </div>
         )}
-        <canvas ref={canvas} width={width} height={Math.max(1, height)} tabIndex={0} role="img" aria-label={label}
-          onMouseMove={(event) => setAt(point(event))} onKeyDown={onKey}
-          onClick={(event) => {
-            const hit = point(event);
-            if (hit !== undefined) onOpen(grid.rows[hit.row], hit.column);
-          }} />
+        <div class="heatmap-picture">
+          <canvas ref={canvas} width={picture.width} height={picture.height} style={{ width: `${width}px`, height: `${height}px` }} tabIndex={0} role="img" aria-label={label}
+            onMouseMove={(event) => setAt(point(event))} onKeyDown={onKey}
+            onClick={(event) => {
+              const hit = point(event);
+              if (hit !== undefined) onOpen(grid.rows[hit.row], hit.column);
+            }} />
+          {at !== undefined && cell !== undefined && <div class="heatmap-at" style={{ left: `${(at.column * width) / columns}px`, top: `${at.row * rowPx}px`, width: `${Math.max(3, width / columns)}px`, height: `${rowPx}px` }} />}
+        </div>
       </div>
       <p class="legend">
         <span class="legend-bar" aria-hidden="true" />

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/server/page_dumps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rankprobe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(PageDumpsTest, ANameAndWhatItMayMean) {
+  const auto plain = ParseRunPlace("run:a");
+  ASSERT_TRUE(plain.ok());
+  ASSERT_EQ(plain->size(), 1u);
+  EXPECT_EQ((*plain)[0].run, "a");
+  EXPECT_THAT((*plain)[0].steps, IsEmpty());
+  const auto place = ParseRunPlace("run:a@b@3,7-9/rank0,2");
+  ASSERT_TRUE(place.ok());
+  ASSERT_EQ(place->size(), 2u);
+  EXPECT_EQ((*place)[0].run, "a@b");
+  EXPECT_THAT((*place)[0].steps, ElementsAre(3, 7, 8, 9));
+  EXPECT_THAT((*place)[0].ranks, ElementsAre(0, 2));
+  EXPECT_EQ((*place)[1].run, "a@b@3,7-9/rank0,2");
+  // What is no step belongs to the name.
+  for (const char* const name :
+       {"run:a@b", "run:a@", "run:@3", "run:a@3/rank", "run:a@3-1", "run:a@-3",
+        "run:a@3/rank-1", "run:a@0-9223372036854775807", "run:a@0-2000",
+        "run:a@0-1023,0-1023"}) {
+    const auto whole = ParseRunPlace(name);
+    ASSERT_TRUE(whole.ok()) << name;
+    ASSERT_EQ(whole->size(), 1u) << name;
+    EXPECT_EQ("run:" + (*whole)[0].run, name);
+  }
+  for (const char* const name : {"", "run:", "a", "/etc"})
+    EXPECT_FALSE(ParseRunPlace(name).ok()) << name;
+}
+
+}  // namespace
+}  // namespace rankprobe
