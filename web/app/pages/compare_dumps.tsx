@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two dumps below the directory of the server, or a dump and a run, value by value:
 // "#/compare?target=a/step3&reference=b/step3".
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { whyNoJobs } from "../api";
 import { dumpOf, listRoot } from "../graph/source";
 import { startJob, useJob } from "../jobs";
@@ -27,7 +27,7 @@ export function CompareDumps() {
   const asked = JSON.stringify([target, reference, optionsOf(query, OPTIONS)]);
   const ready = target !== "" && reference !== "";
   const held = whyNoJobs();
-  useEffect(() => setSides({ target, reference }), [target, reference]);
+  useLayoutEffect(() => setSides({ target, reference }), [target, reference]);
   useEffect(() => {
     if (!ready || id !== "" || held !== "") return;
     const abort = new AbortController();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small things that every page is made of.
 import type { ComponentChildren } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { whyNoSwitch, type ApiError } from "../api";
 import type { Loaded } from "../load";
 import { t } from "../text";
@@ -84,7 +84,8 @@ export function Field({ label, children }: { label: string; children: ComponentC
 export function TextField(props: { label: string; value: string; placeholder?: string; onChange: (text: string) => void; wide?: boolean }) {
   // What is being typed outlives a page that is drawn anew meanwhile.
   const [draft, setDraft] = useState(props.value);
-  useEffect(() => setDraft(props.value), [props.value]);
+  // Before anything can be typed: an effect that comes later would take away what was typed at once.
+  useLayoutEffect(() => setDraft(props.value), [props.value]);
   const take = (text: string) => {
     if (text.trim() !== props.value) props.onChange(text.trim());
   };
