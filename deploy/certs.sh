@@ -5,10 +5,10 @@
 # makes in DIRECTORY
 #   ca.pem                      vouches for all below (ca.key: keep it away)
 #   server.pem server.key       the collector, for localhost, 127.0.0.1, ::1 and the names given
-#   agent.pem  operator.pem  viewer.pem   clients, with their .key; the URI in each names its role
+#   agent.pem  operator.pem  viewer.pem  leaf.pem   clients, with their .key; the URI in each names its role
 #   expired.pem expired.key     an operator's that has run out, for tests
 #   tokens                      for rankprobed --token-file
-#   agent.token operator.token viewer.token   one token each, for RANKPROBE_TOKEN_FILE
+#   agent.token operator.token viewer.token leaf.token   one token each, for RANKPROBE_TOKEN_FILE and --root-token-file
 set -euo pipefail
 umask 077
 [ $# -ge 1 ] || { sed -n '3,11p' "${BASH_SOURCE[0]}" >&2; exit 2; }
@@ -38,12 +38,12 @@ key ca.key
 openssl req -new -x509 -key ca.key -sha256 -days 3650 -subj "/O=rankprobe/CN=rankprobe test CA" \
   -addext "keyUsage=critical,keyCertSign,cRLSign" -out ca.pem
 sign server "$names" serverAuth 825
-for role in agent operator viewer; do sign "$role" "URI:rankprobe:$role" clientAuth 825; done
+for role in agent operator viewer leaf; do sign "$role" "URI:rankprobe:$role" clientAuth 825; done
 # openssl x509 cannot look back before today with -days; -1 gives an end before its beginning.
 sign expired "$names,URI:rankprobe:operator" serverAuth,clientAuth -1
 
 : >tokens
-for role in agent operator viewer; do
+for role in agent operator viewer leaf; do
   token=$(openssl rand -hex 24)
   echo "$token" >"$role.token"
   echo "$role test-$role $token" >>tokens

@@ -39,7 +39,7 @@ sys.path.append(str(ROOT / "tests" / "lib"))
 
 from polling import wait_for  # noqa: E402
 from wire import (access, agent, agent_grpc, archive, archive_grpc, begin_record, call, call_record,  # noqa: E402, F401
-                  control, control_grpc, crc32c, digest, end_record, tensor, text, types, watch)
+                  control, control_grpc, crc32c, digest, end_record, leaf, tensor, text, types, watch)
 
 
 # --- the daemon ---------------------------------------------------------------

@@ -5,15 +5,15 @@ import hashlib
 
 import harness
 from google.protobuf import message_factory
-from harness import RawAgent, access, agent, archive, control
+from harness import RawAgent, access, agent, archive, control, leaf
 
 BEGUN = "BEGUN"
 FILES = (agent, control, archive)
 
 
-def methods():
-    """Every method of every service: (path, Access, request class, server streaming, client streaming)."""
-    for module in FILES:
+def methods(files=FILES):
+    """Every method of every service: (path, Access, descriptor)."""
+    for module in files:
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 yield (f"/{service.full_name}/{method.name}", method.GetOptions().Extensions[access.access], method)
@@ -28,7 +28,7 @@ def invoke(channel, path, method):
     request = message_class(method.input_type)
     serialize = lambda message: message.SerializeToString()
     deserialize = message_class(method.output_type).FromString
-    if path.split("/")[-1] in ("Session", "Upload"):
+    if path.split("/")[-1] in ("Session", "Upload", "Link"):
         call = channel.stream_stream(path, serialize, deserialize)
         return harness.outcome(call, iter([request()]))[0]
     kind = channel.unary_stream if path.split("/")[-1] in STREAMS else channel.unary_unary
@@ -59,6 +59,25 @@ def test_A01_the_table_of_roles_is_the_descriptors(secured, tokens):
     for path in ("/rankprobe.v1.ArchiveService/Destroy", "/rankprobe.v1.Other/Get", "/x"):
         call = channels["viewer"].unary_unary(path, lambda m: b"", lambda b: b)
         assert harness.outcome(call, None)[0] == "PERMISSION_DENIED", path
+
+
+def test_what_only_a_leaf_may(start_secured, tokens, tmp_path):
+    """A root's methods, asked by each role and by nobody, and a collector's by a leaf."""
+    secret = "1e" * 16
+    (tmp_path / "objects").mkdir()
+    root = start_secured("--role", "root", "--object-store", tmp_path / "objects", text=f"{tokens.text}leaf lea {secret}\n")
+    channels = {"agent": root.channel(tokens.alice), "viewer": root.channel(tokens.viewer),
+                "operator": root.channel(tokens.operator), "leaf": root.channel(secret)}
+    nobody = root.channel("")
+    grants = {**GRANTS, "leaf": set()}
+    for path, rule, method in methods((*FILES, leaf)):
+        only_leaf = method.GetOptions().Extensions[leaf.leaf_only]
+        assert only_leaf != (rule.role != access.ACCESS_ROLE_UNSPECIFIED), path
+        assert invoke(nobody, path, method) == "UNAUTHENTICATED", path
+        for role, channel in channels.items():
+            allowed = role == "leaf" if only_leaf else rule.role in grants[role]
+            assert (invoke(channel, path, method) != "PERMISSION_DENIED") == allowed, (path, role)
+    assert root.alive
 
 
 def actions(daemon):

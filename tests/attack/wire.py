@@ -36,6 +36,7 @@ from rankprobe.v1 import archive_pb2 as archive  # noqa: E402
 from rankprobe.v1 import archive_pb2_grpc as archive_grpc  # noqa: E402
 from rankprobe.v1 import control_pb2 as control  # noqa: E402
 from rankprobe.v1 import control_pb2_grpc as control_grpc  # noqa: E402
+from rankprobe.v1 import leaf_pb2 as leaf  # noqa: E402
 from rankprobe.v1 import types_pb2 as types  # noqa: E402
 from rankprobe.v1 import triggers_pb2 as watch  # noqa: E402
 

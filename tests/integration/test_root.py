@@ -359,6 +359,26 @@ def test_a_leaf_proves_itself(start_fleet, tmp_path):
     wait_for(lambda: "root_linked" in leaf.log_text(), 30, "the leaf to be taken")
 
 
+def test_a_leaf_and_its_root_speak_tls(start_fleet, tmp_path):
+    """The leaf checks the root's certificate, and without one to check it by it gets nowhere."""
+    for name in ("own", "other"):
+        subprocess.run([harness.ROOT / "deploy" / "certs.sh", tmp_path / name], check=True, capture_output=True)
+    own = tmp_path / "own"
+    fleet = start_fleet(1, "--root-token-file", str(own / "leaf.token"), "--root-ca", str(tmp_path / "other" / "ca.pem"),
+                        root_flags=("--tls-cert", str(own / "server.pem"), "--tls-key", str(own / "server.key"),
+                                    "--token-file", str(own / "tokens")))
+    leaf = fleet.leaves[0]
+    right = tuple(str(own / "ca.pem") if flag.endswith("ca.pem") else flag for flag in leaf.flags)
+    plain = tuple(flag for flag in right if flag != "--root-ca" and not flag.endswith("ca.pem"))
+    for flags, word in ((leaf.flags, "no_root"), (plain, "no_root"), (right, "root_linked")):
+        leaf.stop()
+        leaf.flags = flags
+        told = len(leaf.log_text())
+        leaf.start()
+        wait_for(lambda: word in leaf.log_text()[told:], 60, lambda: f"{word} with {flags}: {leaf.log_text()[told:]}")
+        assert word == "root_linked" or "root_linked" not in leaf.log_text()[told:]
+
+
 @pytest.mark.parametrize("flags,says", [
     (["--root", "127.0.0.1:1"], "given with role leaf"),
     (["--role", "leaf", "--object-store", "/x", "--root", "nowhere"], "HOST:PORT"),
