@@ -42,7 +42,6 @@ _CALL = torch.nn.Module._call_impl
 # Of dispatch: PyTorch 1.13 has no such functions.
 _disable_modes = getattr(torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
-_early_modes = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", lambda: 0)
 _AS_IT_IS = contextlib.nullcontext()
 
 # Options whose values say how the training is done, whatever they are.
@@ -56,6 +55,11 @@ _HYPERPARAMETER = (bool, int, float, str, type(None))
 
 def is_wanted() -> bool:
     return os.environ.get("RANKPROBE_RUN_CARD", "1") not in ("0", "off", "false")
+
+
+def _early_modes() -> int:
+    # Looked up late: this file is imported in the middle of an import of torch.
+    return getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", lambda: 0)()
 
 
 def _without_modes() -> ContextManager:
