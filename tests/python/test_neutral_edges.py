@@ -216,3 +216,16 @@ def test_ten_steps_of_two_ranks_are_the_same_bit_for_bit(tmp_path, level: str) -
         _, said = rank.communicate(timeout=240)
         assert rank.returncode == 0, said[-3000:]
     assert len(list((tmp_path / "dump" / "step9").glob("rank*/dump.json"))) == 2
+
+
+def test_forwards_without_a_graph_are_no_faults(dump) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    debugger = dump.debugger(level="L0")
+
+    def run() -> torch.Tensor:
+        with torch.inference_mode():
+            return model(torch.ones(3, 4))
+
+    _step(debugger, model, run)
+    assert debugger._capture.faults == 0
+    assert "Module.0.Linear.forward.0" in dump.data()

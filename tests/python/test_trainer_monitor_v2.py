@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rankprobe.pytorch import _step_ends  # noqa: E402
 from rankprobe.pytorch import InterfaceUsageError, InvalidParameterError, TrainerMonitorV2  # noqa: E402
 
 EACH = {"enabled": True}
@@ -109,3 +111,32 @@ def test_states_and_parameters_are_those_behind_each_step(tmp_path, stop) -> Non
 def test_a_rank_that_is_not_wanted_writes_nothing(tmp_path) -> None:
     _train(tmp_path, {"output_dir": str(tmp_path / "out"), "rank": [3], "monitors": {"param": EACH}}, 2, "stop")
     assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_where_nothing_can_be_recorded_the_training_goes_on(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    config = {"output_dir": str(tmp_path / "file" / "out"), "monitors": {"optimizer": EACH, "param": EACH}}
+    assert _train(tmp_path, config, 3, "stop") == _train(tmp_path, {"output_dir": str(tmp_path / "out"), "monitors": {"param": EACH}}, 3, "stop")
+
+
+def test_a_fault_at_the_end_of_a_step_is_told_once(monkeypatch, recwarn) -> None:
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def ended() -> None:
+        raise ValueError("a fault of rankprobe")
+
+    ends = _step_ends.StepEnds(optimizer, ended)
+    optimizer.step()
+    optimizer.step()
+    assert len([w for w in recwarn if "a fault of rankprobe" in str(w.message)]) == 1
+    assert ends.remove()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no device without an end")
+def test_a_config_is_a_file_of_some_size(tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "deep").write_text("[" * 100000)
+    for path, words in ((tmp_path / "fifo", "no regular file"), ("/dev/zero", "no regular file"), (tmp_path / "deep", "deep")):
+        with pytest.raises(InvalidParameterError, match=words):
+            TrainerMonitorV2(str(path))

@@ -4,19 +4,28 @@
 from __future__ import annotations
 
 import re
-from typing import Iterator, Mapping
+from typing import Any, Iterator, Mapping
 
 ENVIRONMENT = re.compile(
     r"(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|KMP|GLOO|HCCL|ASCEND|HIP|ROCM|XLA|"
     r"FSDP|MEGATRON|DEEPSPEED|TRITON|VLLM)_[A-Z0-9_]+|PYTHONHASHSEED|WORLD_SIZE|LOCAL_WORLD_SIZE|TZ|"
     r"ATEN_CPU_CAPABILITY|TOKENIZERS_PARALLELISM")
-SECRET = re.compile(r"token|key|secret|passw|cred|auth|cookie|session|login|signature|bearer", re.IGNORECASE)
+_SOUNDS = (r"token|key|secret|pass(?!es|age|ive|thr)|pwd|psw|private|cred|auth|cookie|session|login|signature|bearer|jwt|licen[cs]e|"
+           r"access[-_.]?id|(?<![a-z])(?:pw|pat|tok|sas|sig|dsn|aws)(?![a-z])")
+SECRET = re.compile(_SOUNDS, re.IGNORECASE)
+# In a value: "https://user:password@host", "api_key=..", "Authorization: ..".
+_INSIDE = re.compile(rf"//[^/\s]*@|(?:{_SOUNDS})[\w.-]*[\"']?\s*[=:]", re.IGNORECASE)
+
+
+def is_harmless(name: str, value: Any) -> bool:
+    """Whether a setting may be told with its value."""
+    return not SECRET.search(name) and not _INSIDE.search(str(value))
 
 
 def environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in variables.items():
-        if ENVIRONMENT.fullmatch(name) and not SECRET.search(name):
+        if ENVIRONMENT.fullmatch(name) and is_harmless(name, value):
             yield name, value
 
 
-__all__ = ["ENVIRONMENT", "SECRET", "environment"]
+__all__ = ["ENVIRONMENT", "SECRET", "environment", "is_harmless"]

@@ -21,9 +21,12 @@ import tempfile
 import zipfile
 from typing import Any, Iterator, Sequence
 
-from rankprobe._harmless import SECRET, environment
+from rankprobe._harmless import environment, is_harmless
+from rankprobe._inputs import Refused, open_input
 
 _MAX_BYTES = 10 << 20
+_MAX_VALUES = 100_000
+_MAX_DEPTH = 64
 _LAUNCH = re.compile(r"(?:msrun|torchrun|python\d? -m torch\.distributed\.launch)\s[^|]*")
 _BLOCK = re.compile(r'([A-Za-z0-9_]{1,20}_ARGS)="(.*?)"', re.DOTALL)
 # A flag, and what stands behind it, which is no flag.
@@ -55,6 +58,15 @@ def of_script(text: str) -> dict[str, Any]:
     return options
 
 
+def _check_size(value: Any, left: list[int], depth: int) -> None:
+    """Aliases can make much of little, and what holds itself endless."""
+    left[0] -= 1
+    if left[0] < 0 or depth > _MAX_DEPTH:
+        raise PackError(f"more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep")
+    for below in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ():
+        _check_size(below, left, depth + 1)
+
+
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, below in value.items():
@@ -73,8 +85,12 @@ def of_yaml(text: str) -> dict[str, Any]:
     except ImportError as error:
         raise PackError("PyYAML is needed for .yaml files: pip install pyyaml") from error
     try:
-        return dict(_leaves(yaml.safe_load(text), ""))
-    except (yaml.YAMLError, RecursionError) as error:
+        read = yaml.safe_load(text)
+        _check_size(read, [_MAX_VALUES], 0)
+        return dict(_leaves(read, ""))
+    except PackError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise PackError(f"no YAML: {' '.join(str(error).split())}") from error
 
 
@@ -90,9 +106,12 @@ def settings_of(files: Sequence[str]) -> dict[str, Any]:
         if reader is None:
             raise PackError(f"{file}: a script (.sh) or settings (.yaml) are expected")
         try:
-            if path.stat().st_size > _MAX_BYTES:
-                raise PackError(f"{file}: more than {_MAX_BYTES} bytes")
-            text = path.read_text(encoding="utf-8")
+            with open_input(file, force=False) as opened:
+                text = opened.read(_MAX_BYTES + 1)
+            if len(text) > _MAX_BYTES:
+                raise PackError(f"{file}: more than {_MAX_BYTES} characters")
+        except Refused as error:
+            raise PackError(str(error).replace("; --force reads it all the same", "")) from error
         except (OSError, UnicodeDecodeError) as error:
             raise PackError(f"{file}: {error}") from error
         try:
@@ -103,7 +122,7 @@ def settings_of(files: Sequence[str]) -> dict[str, Any]:
             if name in settings and settings[name] != value:
                 value = {"description": "duplicate_value", "values": [settings[name], value]}
             settings[name] = value
-    return {name: "(not recorded)" if SECRET.search(name) else value for name, value in settings.items()}
+    return {name: value if is_harmless(name, value) else "(not recorded)" for name, value in settings.items()}
 
 
 def members_of(files: Sequence[str]) -> dict[str, str]:
@@ -138,6 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise PackError(f"{out}: the name of a pack ends in .zip")
         members = members_of(arguments.files)
         write(members, out)
+    except FileExistsError:
+        print(f"rankprobe: {out} is there already", file=sys.stderr)
+        return 2
     except (PackError, OSError) as error:
         print(f"rankprobe: {error}", file=sys.stderr)
         return 2

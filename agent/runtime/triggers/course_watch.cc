@@ -126,9 +126,16 @@ std::optional<std::string> CourseWatch::Look(int64_t step,
   const std::optional<double> number =
       rule_.has_move() ? StatisticOf(stats, rule_.move().statistic())
                        : AmountOf(stats);
-  if (!number.has_value() || !std::isfinite(*number)) return std::nullopt;
-  if (rule_.has_move() && (*number == 0 || HasNoCourse(name)))
+  const bool has_number = number.has_value() && std::isfinite(*number);
+  if (!has_number ||
+      (rule_.has_move() && (*number == 0 || HasNoCourse(name)))) {
+    // Behind a move each recorded step counts, as in scan.
+    if (const auto it = values_.find(name);
+        it != values_.end() && it->second.quiet > 0) {
+      --it->second.quiet;
+    }
     return std::nullopt;
+  }
   Watched* const watched = Find(name);
   if (watched == nullptr) return std::nullopt;
   return rule_.has_move() ? LookForMove(value, *number, rests, watched)

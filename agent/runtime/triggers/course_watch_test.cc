@@ -3,6 +3,7 @@
 #include "agent/runtime/triggers/course_watch.h"
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <utility>
@@ -101,6 +102,24 @@ TEST_F(CourseWatchTest, AMoveIsToldOnceWithItsCourse) {
   EXPECT_THAT(fired_, SizeIs(1));
   Step(0.001);
   EXPECT_THAT(fired_, SizeIs(2));
+}
+
+// Zeros, which have no place in the course, count as steps behind a move: as in
+// scan.
+TEST_F(CourseWatchTest, TheStepsBehindAMoveAreThoseThatWereRecorded) {
+  Set(R"({"name": "sharp", "move": {"window": 4}, "cool_down_ms": 1})");
+  for (int i = 0; i < 5; ++i) Step(1);
+  Step(1000);
+  ASSERT_THAT(fired_, SizeIs(1));
+  for (const double norm :
+       {0.0, std::numeric_limits<double>::quiet_NaN(), 0.0}) {
+    clock_.Advance(absl::Seconds(1));
+    Step(norm);
+  }
+  clock_.Advance(absl::Seconds(1));
+  Step(1000);
+  ASSERT_THAT(fired_, SizeIs(2));
+  EXPECT_EQ(fired_[1].step(), 9);
 }
 
 TEST_F(CourseWatchTest, ASoundRunAndItsExtremesSayNothing) {

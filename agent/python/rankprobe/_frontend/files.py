@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import json
+
 from rankprobe._inputs import open_regular
+
+_MAX_CONFIG_BYTES = 10 << 20
 
 
 def read_regular(path: str, max_bytes: int) -> bytes:
@@ -16,3 +20,14 @@ def read_regular(path: str, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise ValueError(f"more than {max_bytes} bytes")
     return data
+
+
+def read_object(path: str) -> dict:
+    """A config in JSON. Raises OSError, and ValueError of what is none."""
+    try:
+        given = json.loads(read_regular(path, _MAX_CONFIG_BYTES))
+    except RecursionError:
+        raise ValueError("is nested too deep") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"an object is expected, not {type(given).__name__}")
+    return given

@@ -409,7 +409,10 @@ class ModuleHooks:
                 self._handles.append(handle)
                 continue
             with torch.enable_grad():
-                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                made = parameter.expand_as(parameter).grad_fn
+            if made is None:  # in inference mode, in functorch: no gradient comes
+                continue
+            node = made.next_functions[0][0]
             if known is None or known[0] is not node:
                 # The graph holds accumulators weakly: this keeps it.
                 handle = node.register_hook(self._on_gradient(module_name, name, parameter))

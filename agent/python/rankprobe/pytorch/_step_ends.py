@@ -7,6 +7,9 @@ import functools
 import types
 from typing import Any, Callable
 
+from rankprobe import _native
+from rankprobe.pytorch._process import warn
+
 
 class StepEnds:
     """Has `ended()` called behind each step() of one optimizer, until remove().
@@ -19,6 +22,7 @@ class StepEnds:
         self._optimizer, self._ended = optimizer, ended
         self._own: Any = None
         self._method: Any = None
+        self._told = False
         self._install()
 
     def _install(self) -> None:
@@ -28,12 +32,21 @@ class StepEnds:
         def rankprobe_step(_: Any, *args: Any, **kwargs: Any) -> Any:
             result = step(*args, **kwargs)
             removed = self.remove()
-            self._ended()
+            try:
+                self._ended()
+            except Exception as error:  # noqa: BLE001 - the optimizer has done its step
+                if not _native.raise_later_if_programs(error):
+                    self._tell(error)
             if removed:
                 self._install()
             return result
 
         self._method = self._optimizer.step = types.MethodType(rankprobe_step, self._optimizer)
+
+    def _tell(self, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            warn(f"the end of a step was not recorded, and the training goes on: {error!r}")
 
     def remove(self) -> bool:
         """False: it stays, a scheduler has wrapped it in its turn; or it is gone already."""

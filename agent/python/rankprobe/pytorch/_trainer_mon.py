@@ -23,6 +23,7 @@ import uuid
 from typing import Any, Optional
 
 from rankprobe import monitor_csv
+from rankprobe._frontend.files import read_object
 from rankprobe.pytorch._errors import InvalidParameterError
 from rankprobe.pytorch._process import environment_rank, warn
 from rankprobe.pytorch._step_ends import StepEnds
@@ -47,12 +48,9 @@ _LAST_STEP = 1_000_000
 def read_config(path: str) -> dict:
     """msprobe's monitor config, checked. Raises InvalidParameterError with every fault."""
     try:
-        with open(path, encoding="utf-8") as file:
-            given = json.load(file)
+        given = read_object(path)
     except (OSError, ValueError) as error:
         raise InvalidParameterError(f"config_file_path {path}: {error}") from error
-    if not isinstance(given, dict):
-        raise InvalidParameterError(f"config_file_path {path}: an object is expected, not {type(given).__name__}")
     faults = [f"{name}: {given[name]!r} is no {kind.__name__}" for name, kind in _FIELDS.items()
               if name in given and (not isinstance(given[name], kind) or (kind is int and isinstance(given[name], bool)))]
     if not faults:

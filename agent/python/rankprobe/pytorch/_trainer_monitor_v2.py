@@ -22,6 +22,7 @@ from typing import Any, Optional
 import torch
 
 from rankprobe import _monitor_v2_csv, monitor_csv
+from rankprobe._frontend.files import read_object
 from rankprobe.pytorch._errors import InterfaceUsageError, InvalidParameterError
 from rankprobe.pytorch._process import environment_rank, warn
 from rankprobe.pytorch._step_ends import StepEnds
@@ -88,12 +89,9 @@ def _read_monitor(name: str, given: dict, faults: list[str], unknown: list[str])
 def read_config(path: str, fr: Optional[str] = None) -> dict:
     """msprobe's config of `monitors`, checked and with its defaults. Raises InvalidParameterError with every fault."""
     try:
-        with open(path, encoding="utf-8") as file:
-            given = json.load(file)
+        given = read_object(path)
     except (OSError, ValueError) as error:
         raise InvalidParameterError(f"config_path {path}: {error}") from error
-    if not isinstance(given, dict):
-        raise InvalidParameterError(f"config_path {path}: an object is expected, not {type(given).__name__}")
     faults = _faults_of(given, _FIELDS)
     unknown = [name for name in given if name not in _FIELDS]
     monitors: dict[str, dict] = {}
@@ -240,9 +238,10 @@ class TrainerMonitorV2:
         return names
 
     def _end_step(self) -> None:
-        if self._over or PrecisionDebugger._instance is not self._debugger:
+        if self._over or self._debugger is None or PrecisionDebugger._instance is not self._debugger:
             return
-        if "optimizer" in self._kinds:
+        # One that nothing can be recorded by has no capture.
+        if "optimizer" in self._kinds and not self._debugger._over():
             self._record_states()
         PrecisionDebugger.stop()
         PrecisionDebugger.step()
@@ -251,9 +250,8 @@ class TrainerMonitorV2:
 
     def _record_states(self) -> None:
         """exp_avg and exp_avg_sq when the optimizer's step is over, as msprobe's second monitor has them."""
-        capture = self._debugger._capture if self._debugger is not None else None
-        chained = getattr(self._optimizer, "chained_optimizers", None) or [self._optimizer]
-        for optimizer in chained if capture is not None else ():
+        capture = self._debugger._capture  # type: ignore[union-attr]
+        for optimizer in getattr(self._optimizer, "chained_optimizers", None) or [self._optimizer]:
             states = getattr(optimizer, "state", {})
             for group in getattr(optimizer, "param_groups", ()):
                 for parameter in group["params"]:
