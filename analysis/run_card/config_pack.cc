@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -47,16 +48,68 @@ constexpr std::array<absl::string_view, 6> kHarmlessNames = {
     "PYTHONHASHSEED",      "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",    "TZ",
     "ATEN_CPU_CAPABILITY", "TOKENIZERS_PARALLELISM"};
-constexpr std::array<absl::string_view, 11> kSecret = {
-    "token",  "key",     "secret", "passw",     "cred",  "auth",
-    "cookie", "session", "login",  "signature", "bearer"};
+constexpr std::array<absl::string_view, 21> kSecret = {
+    "token",     "key",       "secret",  "passw", "passphrase", "pwd",
+    "psw",       "private",   "cred",    "auth",  "cookie",     "session",
+    "login",     "signature", "bearer",  "jwt",   "licens",     "licenc",
+    "access_id", "access-id", "accessid"};
+// As words of a name alone.
+constexpr std::array<absl::string_view, 8> kSecretWords = {
+    "pass", "pw", "pat", "tok", "sas", "sig", "dsn", "aws"};
+
+// Behind `word`'s first place in `text` from `from` on; npos: it has none.
+size_t BehindWord(absl::string_view text, absl::string_view word, bool whole,
+                  size_t from) {
+  const auto letter = [text](size_t at) {
+    return at < text.size() && absl::ascii_isalpha(text[at]);
+  };
+  for (size_t at = text.find(word, from); at != absl::string_view::npos;
+       at = text.find(word, at + 1)) {
+    const size_t behind = at + word.size();
+    if (!whole || (!(at > 0 && letter(at - 1)) && !letter(behind)))
+      return behind;
+  }
+  return absl::string_view::npos;
+}
+
+// Whether `sounds` says so of one of the words' places, told what is behind it.
+bool AnyWord(absl::string_view text,
+             absl::FunctionRef<bool(absl::string_view)> sounds) {
+  const std::string lower = absl::AsciiStrToLower(text);
+  const auto of = [&](absl::string_view word, bool whole) {
+    for (size_t at = 0; (at = BehindWord(lower, word, whole, at)) !=
+                        absl::string_view::npos;) {
+      if (sounds(absl::string_view(lower).substr(at))) return true;
+    }
+    return false;
+  };
+  return std::any_of(kSecret.begin(), kSecret.end(),
+                     [&](absl::string_view word) { return of(word, false); }) ||
+         std::any_of(kSecretWords.begin(), kSecretWords.end(),
+                     [&](absl::string_view word) { return of(word, true); });
+}
 
 bool MayBeSecret(absl::string_view name) {
-  const std::string lower = absl::AsciiStrToLower(name);
-  return std::any_of(kSecret.begin(), kSecret.end(),
-                     [&lower](absl::string_view word) {
-                       return absl::StrContains(lower, word);
-                     });
+  return AnyWord(name, [](absl::string_view) { return true; });
+}
+
+// "https://user:password@host", "api_key=..", "Authorization: ..".
+bool HoldsSecret(absl::string_view value) {
+  for (size_t at = value.find("//"); at != absl::string_view::npos;
+       at = value.find("//", at + 1)) {
+    const size_t end = value.find_first_of("/@ \t\n\r\f\v", at + 2);
+    if (end != absl::string_view::npos && value[end] == '@') return true;
+  }
+  return AnyWord(value, [](absl::string_view rest) {
+    size_t at = 0;
+    while (at < rest.size() &&
+           (absl::ascii_isalnum(rest[at]) || rest[at] == '_' ||
+            rest[at] == '.' || rest[at] == '-'))
+      ++at;
+    if (at < rest.size() && (rest[at] == '"' || rest[at] == '\'')) ++at;
+    while (at < rest.size() && absl::ascii_isspace(rest[at])) ++at;
+    return at < rest.size() && (rest[at] == '=' || rest[at] == ':');
+  });
 }
 
 bool IsHarmless(absl::string_view name) {
@@ -161,8 +214,9 @@ class PackReader {
       return absl::InvalidArgumentError("an object is expected");
     if (name == kEnvironment) {
       for (const JsonMember& one : root.fields()) {
-        if (IsHarmless(one.key))
-          Once(0, "environment", std::string(one.key), ValueText(one.value));
+        std::string value = ValueText(one.value);
+        if (IsHarmless(one.key) && !HoldsSecret(value))
+          Once(0, "environment", std::string(one.key), std::move(value));
       }
     } else if (absl::StartsWith(name, kHyperparameters)) {
       Hyperparameters(root);
@@ -190,8 +244,10 @@ class PackReader {
       absl::string_view name = one.key;
       while (absl::ConsumePrefix(&name, "-")) {
       }
+      std::string value = ValueText(one.value);
+      if (MayBeSecret(name) || HoldsSecret(value)) value = "(not shown)";
       Once(0, "hyperparameters", absl::StrReplaceAll(name, {{"-", "_"}}),
-           MayBeSecret(name) ? "(not shown)" : ValueText(one.value));
+           std::move(value));
     }
   }
 

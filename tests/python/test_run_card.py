@@ -160,7 +160,8 @@ def test_a_pack_of_msprobe_is_read_by_the_same_lists() -> None:
     prefixes, names = re.fullmatch(r"\(([A-Z|]+)\)_\[A-Z0-9_\]\+\|([A-Z_|]+)", _harmless.ENVIRONMENT.pattern).groups()
     assert words("kHarmless") == [f"{prefix}_" for prefix in prefixes.split("|")]
     assert words("kHarmlessNames") == names.split("|")
-    assert words("kSecret") == _harmless.SECRET.pattern.split("|")
+    assert words("kSecret") == list(_harmless.WITHIN)
+    assert words("kSecretWords") == list(_harmless.WORDS)
 
 
 def test_off_by_the_environment(tmp_path) -> None:
