@@ -137,6 +137,28 @@ TEST_F(ConfigPackTest, NoSecretIsTold) {
               ElementsAre("hyperparameters learning_rate, rank 0: 0.1 | 0.2"));
 }
 
+TEST_F(ConfigPackTest, NoSecretOfAValueIsTold) {
+  const auto pack = [](const std::string& secret) {
+    return std::vector<ZipPart>{
+        {"env", absl::StrCat(R"({"NCCL_DEBUG_FILE": "http://u:)", secret,
+                             R"(@host/x", "NCCL_A": "Api_Key.1' = )", secret,
+                             R"(", "NCCL_B": "my-pat:)", secret,
+                             R"(", "NCCL_C": "http://host/)", secret,
+                             R"(@x", "NCCL_D": "path=)", secret, R"("})")},
+        {"hyperparameters/hyperparameters_static.json",
+         absl::StrCat(R"({"--pass": ")", secret, R"(", "db": "x://u:)", secret,
+                      R"(@h", "hf_tok": ")", secret, R"(", "passes": ")",
+                      secret, R"("})")}};
+  };
+  const auto report = Compare(pack("s1"), pack("s2"));
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(Texts(*report),
+              ElementsAre("hyperparameters passes, rank 0: s1 | s2",
+                          "environment NCCL_C, rank 0: http://host/s1@x | "
+                          "http://host/s2@x",
+                          "environment NCCL_D, rank 0: path=s1 | path=s2"));
+}
+
 TEST_F(ConfigPackTest, ABrokenMemberIsNamedAndTheOthersAreCompared) {
   std::vector<ZipPart> broken = Pack("1", "2", "{}");
   broken[3].content = "{";
