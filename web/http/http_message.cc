@@ -64,6 +64,8 @@ int HttpStatusOf(absl::StatusCode code) {
       return 404;
     case absl::StatusCode::kResourceExhausted:
       return 429;
+    case absl::StatusCode::kFailedPrecondition:
+      return 409;
     case absl::StatusCode::kUnavailable:
       return 503;
     default:
