@@ -11,6 +11,9 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -26,6 +29,9 @@ namespace rankprobe {
 
 // How long a message may wait for the reader to take the one before it.
 inline constexpr absl::Duration kReaderPatience = absl::Seconds(30);
+// Small messages wait together: handing each to gRPC's threads and waiting for
+// them takes longer than making it.
+inline constexpr size_t kMostWaitingBytes = size_t{256} << 10;
 
 // A server stream that a worker thread fills: Write waits for room.
 template <typename Response>
@@ -40,36 +46,68 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
 
     // CANCELLED once the reader is gone, or has read nothing for too long.
     absl::Status Write(Response response) {
+      const size_t bytes = response.ByteSizeLong();
       absl::MutexLock lock(&mutex_);
-      AwaitReady();
-      if (stream_ == nullptr || cancelled_)
+      Await([this, bytes]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return bytes_ == 0 || bytes_ + bytes <= kMostWaitingBytes;
+      });
+      if (IsOver())
         return absl::CancelledError("the reader has gone, or does not read");
-      writing_ = true;
-      outgoing_ = std::move(response);
-      stream_->StartWrite(&outgoing_);
+      bytes_ += bytes;
+      waiting_.push_back({std::move(response), bytes});
+      WriteNext();
       return absl::OkStatus();
     }
     void Finish(const absl::Status& status) {
       absl::MutexLock lock(&mutex_);
-      AwaitReady();
+      Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !writing_; });
       if (stream_ != nullptr && !std::exchange(finished_, true))
         stream_->Finish(ToGrpc(status));
     }
     bool cancelled() const {
       absl::MutexLock lock(&mutex_);
-      return stream_ == nullptr || cancelled_;
+      return IsOver();
     }
 
    private:
     friend class StreamWriter;
-    void AwaitReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      const auto ready = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        return stream_ == nullptr || cancelled_ || !writing_;
-      };
-      if (ready_.WaitFor(&mutex_, patience_, ready)) return;
-      cancelled_ = true;
-      context_->TryCancel();
+    struct Waiting {
+      Response response;
+      size_t bytes = 0;
+    };
+
+    bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stream_ == nullptr || cancelled_;
     }
+    // Until `ready`, or it is over, which it is when the reader takes nothing.
+    template <typename Ready>
+    void Await(const Ready& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      while (!IsOver() && !ready()) {
+        const uint64_t taken = taken_;
+        const auto changed = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          return IsOver() || taken_ != taken;
+        };
+        if (ready_.WaitFor(&mutex_, patience_, changed)) continue;
+        cancelled_ = true;
+        context_->TryCancel();
+      }
+    }
+    void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (writing_ || waiting_.empty() || IsOver()) return;
+      writing_ = true;
+      outgoing_ = std::move(waiting_.front());
+      waiting_.pop_front();
+      stream_->StartWrite(&outgoing_.response);
+    }
+    void NoteWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      writing_ = false;
+      bytes_ -= outgoing_.bytes;
+      ++taken_;
+      cancelled_ = cancelled_ || !ok;
+      WriteNext();
+      ready_.NotifyAll();
+    }
+
     const absl::Duration patience_;
     mutable absl::Mutex mutex_;
     // Told by whatever may end a wait.
@@ -78,7 +116,12 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
     // Lives as long as `stream_`.
     grpc::CallbackServerContext* const context_;
     // Belongs to gRPC while `writing_`.
-    Response outgoing_ ABSL_GUARDED_BY(mutex_);
+    Waiting outgoing_ ABSL_GUARDED_BY(mutex_);
+    std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+    // Of those and of what is being written.
+    size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+    // Messages that the reader has taken.
+    uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
     bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
     bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -91,9 +134,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
  private:
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&handle_->mutex_);
-    handle_->writing_ = false;
-    handle_->cancelled_ = handle_->cancelled_ || !ok;
-    handle_->ready_.NotifyAll();
+    handle_->NoteWritten(ok);
   }
   void OnCancel() override {
     absl::MutexLock lock(&handle_->mutex_);
