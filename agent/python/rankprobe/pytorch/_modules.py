@@ -130,8 +130,6 @@ class _Hooked(NamedTuple):
     handles: list
     # What it is called in compiled code.
     number: int
-    # Of its parameters, as ModuleHooks.
-    watched: dict
 
     def put_back(self, module: torch.nn.Module) -> None:
         pre, post = self.handles
@@ -160,9 +158,9 @@ class ModuleHooks:
         self._holds = False
         # Names of modules that were warned about.
         self._told: set[str] = set()
-        # Of each hooked module by name: what is watched (a reference to the parameter, or its
-        # accumulator), and the handle. By id; emptied when the handles are taken off.
-        self._watched: dict[int, dict[str, tuple[Any, Any]]] = {}
+        # By module and name: what is watched (a reference to the parameter, or its
+        # accumulator), and the handle. Nothing else holds them: models come and go.
+        self._watched: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
         # By module, and by number.
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
         self._numbers: dict[int, _Hooked] = {}
@@ -218,10 +216,10 @@ class ModuleHooks:
         if _HAS_ALWAYS_CALL:
             handles = self._hook(name, full, module)
         elif _HAS_KWARGS:
-            handles.append(module.register_forward_pre_hook(self._pre(name, full, {}), with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(self._pre(name, full), with_kwargs=True))
             handles.append(module.register_forward_hook(self._post(name), with_kwargs=True))
         else:
-            pre, post = self._pre(name, full, {}), self._post(name)
+            pre, post = self._pre(name, full), self._post(name)
             handles.append(module.register_forward_pre_hook(
                 marked(lambda m, args: pre(m, args, None))))
             handles.append(module.register_forward_hook(marked(lambda m, args, output: post(m, args, None, output))))
@@ -237,15 +235,14 @@ class ModuleHooks:
             known.put_back(module)
             self._unnumbered = True
             return known.handles
-        watched = {} if known is None else known.watched
-        pre, post = self._pre(name, full, watched), self._post(name)
+        pre, post = self._pre(name, full), self._post(name)
         handles = [module.register_forward_pre_hook(pre, with_kwargs=True),
                    module.register_forward_hook(post, with_kwargs=True, always_call=True)]
         if known is not None:
             del self._numbers[known.number]
         self._last_number += 1
         known = self._known[module] = self._numbers[self._last_number] = _Hooked(
-            weakref.ref(module), name, full, pre, post, handles, self._last_number, watched)
+            weakref.ref(module), name, full, pre, post, handles, self._last_number)
         # torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key.
         if not self._keys:
             self._keys = [handle.id for handle in handles]
@@ -264,8 +261,6 @@ class ModuleHooks:
         if handles is None:
             self._handles.clear()
             self._hooked.clear()
-            for watched in self._watched.values():
-                watched.clear()
             self._watched.clear()
             if self._holds:
                 self._holds = False
@@ -282,7 +277,7 @@ class ModuleHooks:
     def begin_step(self) -> None:
         self._forwards.clear()
 
-    def _pre(self, name: str, full: bool, watched: dict) -> Callable:
+    def _pre(self, name: str, full: bool) -> Callable:
         capture, forwards = self._capture, self._forwards
 
         def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
@@ -292,7 +287,7 @@ class ModuleHooks:
                 self._begin_first()
             try:
                 if forwards.begin(name, module, args, kwargs, full and self.backward) and self.parameters_grad:
-                    self._watch_parameters(name, module, watched)
+                    self._watch_parameters(name, module)
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 report_fault(capture, f"{name} before its forward", error)
 
@@ -361,7 +356,7 @@ class ModuleHooks:
                 first()
             call = capture.begin_compiled_module(known.name, args, kwargs or None, frames)
             if call is not None and self.parameters_grad:
-                self._watch_parameters(known.name, module, known.watched)
+                self._watch_parameters(known.name, module)
             return call if known.full and self.backward else None
         finally:
             self._forwards.push(module, call)
@@ -384,14 +379,14 @@ class ModuleHooks:
             self._warn(f"{name} changes a view in place: the gradient of that input is not recorded, nor is the "
                        "backward of the module that made it")
 
-    def _watch_parameters(self, module_name: str, module: torch.nn.Module, watched: dict[str, tuple[Any, Any]]) -> None:
+    def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
+        watched = self._watched.setdefault(module, {})
         missing = []
         for name, parameter in module._parameters.items():
             known = watched.get(name)
             if parameter is not None and (known is None or not _HAS_POST_ACCUMULATE or known[0]() is not parameter):
                 missing.append((name, parameter, known))
         if missing:
-            self._watched[id(watched)] = watched
             with _quiet(self._capture):  # what we ask of tensors is no call of the user's
                 self._watch(module_name, missing, watched)
 
