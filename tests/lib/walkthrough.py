@@ -33,6 +33,7 @@ def _plain(text: str) -> str:
     """Without what differs from run to run."""
     text = re.sub(r"\S*/(?=(?:dump|train|long)[\w.*/-]*)", "", text)  # where the directory is
     text = re.sub(r"\d+(?:\.\d+)? (?:[KMG]iB|B)\b", "# B", text)
+    text = re.sub(r" step \d+ connected$", " connected", text)  # whether it has begun by then is the machine's affair
     return re.sub(r"\s+", " ", re.sub(r"(?<![a-z_])\d[\d.]*|proc\d+|_\d{9,}|\(run \S+\)", "#", text)).strip()
 
 

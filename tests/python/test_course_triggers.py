@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -104,7 +105,9 @@ def test_a_module_that_is_zeros_has_vanished(tmp_path, watching) -> None:
     first = fired["dead"][0]
     # Zero in four recorded steps, of which the fault's is the first.
     assert int(first["step"]) == FAULT + 3 * EVERY, fired
-    assert first["entry"] == "Module.0.Linear.forward.0" and "0 for 4 recorded steps, after 20 " in first["detail"], first
+    # How many were recorded before that, is the machine's affair: a rank may be in its first step when the rules reach it.
+    assert first["entry"] == "Module.0.Linear.forward.0", first
+    assert re.search(r"0 for 4 recorded steps, after (1\d|20) in which it was not", first["detail"]), first
     found = [f for f in _scan(watching, "zeros") if f["kind"] == "vanished"][0]
     assert int(found["step"]) == FAULT and found["name"].startswith("Module.0.Linear.forward.0."), found
 
