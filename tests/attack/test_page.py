@@ -174,7 +174,7 @@ def _looks(page: PageClient) -> bool:
         return False
 
 
-def _large_step(rank: RawAgent, step: int, calls: int) -> None:
+def large_step(rank: RawAgent, step: int, calls: int) -> None:
     """Its calls are some 4 MB as a page gets them, which no buffers on the way take."""
     records = [begin_record(0, task="statistics", has_payloads=False)]
     records += [call_record(i + 1, call(f"Torch.relu.{i}.forward", [text("x" * 1000)])) for i in range(calls)]
@@ -183,28 +183,33 @@ def _large_step(rank: RawAgent, step: int, calls: int) -> None:
         rank.batch(step, records[first:first + 400])
 
 
+def ask_slowly(page: PageClient, token: str, method: str, request: dict) -> socket.socket:
+    """A browser that has asked and takes little of the answer at once: whoever holds it reads, or does not."""
+    body = json.dumps(request).encode()
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.settimeout(harness.SOON)
+    one.connect((page.host, page.port))
+    one.sendall(f"POST /api/v1/{method} HTTP/1.1\r\nHost: {page.host}:{page.port}\r\nAuthorization: Bearer {token}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return one
+
+
 def test_browsers_that_read_nothing_hold_up_no_rank(start_secured, tokens):
     """More of them than the page, and the collector's queries, have threads: each asks for much and takes none of it."""
     calls = 4000
     daemon = start_secured(*WEB, "--worker-threads", 2)
     rank = RawAgent(daemon, run="job", token=tokens.alice)
-    _large_step(rank, 0, calls)
+    large_step(rank, 0, calls)
     assert rank.committed()
     page = page_of(daemon, tokens.viewer)
-    body = json.dumps({"run": "job", "step": "0", "rank": "0"}).encode()
-    assert len(page.call("ArchiveService/ListCalls", **json.loads(body))) == calls
+    request = {"run": "job", "step": "0", "rank": "0"}
+    assert len(page.call("ArchiveService/ListCalls", **request)) == calls
     before = daemon.memory()
     held = []
     try:
         for _ in range(60):
-            one = socket.socket()
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.settimeout(harness.SOON)
-            one.connect((page.host, page.port))
-            one.sendall((f"POST /api/v1/ArchiveService/ListCalls HTTP/1.1\r\nHost: {page.host}:{page.port}\r\n"
-                         f"Authorization: Bearer {tokens.viewer}\r\nContent-Type: application/json\r\n"
-                         f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
-            held.append(one)
+            held.append(ask_slowly(page, tokens.viewer, "ArchiveService/ListCalls", request))
         # Some are being answered, and go no further; the rest waits for the threads of queries.
         assert select.select(held, [], [], harness.SOON)[0]
         for step in range(1, 41):

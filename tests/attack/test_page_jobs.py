@@ -16,7 +16,7 @@ import harness
 import pytest
 from harness import RawAgent, begin_record, call, call_record, end_record, tensor
 from page_client import PageClient
-from test_page import WEB, page_of, recorded
+from test_page import WEB, ask_slowly, large_step, page_of, recorded
 
 ENDED = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
 SECRET = "the-secret-of-another-file"
@@ -214,17 +214,10 @@ def test_huge_graphs_and_browsers_that_do_not_take_them_cost_bounded_memory(star
     size = len(whole.read())
     assert whole.status == 200 and size > 16 << 20
     before = daemon.memory()
-    body = json.dumps({"db": "large.vis.db", **place}).encode()
     held = []
     try:
         for _ in range(30):
-            one = socket.socket()
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.settimeout(harness.SOON)
-            one.connect((viewer.host, viewer.port))
-            one.sendall(f"POST /api/v1/Graph/Graph HTTP/1.1\r\nHost: {viewer.host}:{viewer.port}\r\nAuthorization: Bearer {tokens.viewer}\r\n"
-                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            held.append(one)
+            held.append(ask_slowly(viewer, tokens.viewer, "Graph/Graph", {"db": "large.vis.db", **place}))
         # Each has begun to be answered, or is told that others have not taken theirs.
         said = [one.recv(64) for one in held]
         assert any(b" 429 " in text for text in said) and any(b" 200 " in text for text in said)
@@ -240,20 +233,10 @@ def test_the_end_of_a_collector_waits_for_no_job(start_secured, tokens):
     """Nor for one whose query waits behind a browser that reads nothing."""
     daemon = start_secured(*WEB, "--worker-threads", 1)
     rank = RawAgent(daemon, run="job", token=tokens.alice)
-    records = [begin_record(0, task="statistics", has_payloads=False)]
-    records += [call_record(i + 1, call(f"Torch.relu.{i}.forward", [harness.text("x" * 1000)])) for i in range(6000)]
-    records.append(end_record(6001, 6000))
-    for first in range(0, len(records), 400):
-        rank.batch(0, records[first:first + 400])
+    large_step(rank, 0, 6000)
     assert rank.committed()
     operator = page_of(daemon, tokens.operator)
-    body = json.dumps({"run": "job", "step": "0", "rank": "0"}).encode()
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        held.settimeout(harness.SOON)
-        held.connect((operator.host, operator.port))
-        held.sendall(f"POST /api/v1/ArchiveService/ListCalls HTTP/1.1\r\nHost: {operator.host}:{operator.port}\r\nAuthorization: Bearer {tokens.viewer}\r\n"
-                     f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    with ask_slowly(operator, tokens.viewer, "ArchiveService/ListCalls", {"run": "job", "step": "0", "rank": "0"}) as held:
         assert held.recv(100).startswith(b"HTTP/1.1 200")
         job = operator.call("JobStart", command="overflow_check", options={"input_path": "run:job@0"})
         harness.wait_for(lambda: operator.call("JobGet", id=job["id"])["state"] == "JOB_STATE_RUNNING", harness.SOON, "a job at work")
@@ -300,35 +283,21 @@ def test_a_closed_tab_ends_what_it_waited_for(start_secured, tokens):
     """Its query, and the look that a process was begun for. The only thread of queries is held by a browser that reads nothing."""
     daemon = start_secured(*WEB, "--worker-threads", 1)
     rank = RawAgent(daemon, run="job", token=tokens.alice)
-    records = [begin_record(0, task="statistics", has_payloads=False)]
-    records += [call_record(i + 1, call(f"Torch.relu.{i}.forward", [harness.text("x" * 1000)])) for i in range(6000)]
-    records.append(end_record(6001, 6000))
-    for first in range(0, len(records), 400):
-        rank.batch(0, records[first:first + 400])
+    large_step(rank, 0, 6000)
     bad_step(rank, 1)
     bad_step(rank, 2)
     assert rank.committed()
     page = page_of(daemon, tokens.viewer)
 
-    def begin(method: str, request: dict) -> socket.socket:
-        body = json.dumps(request).encode()
-        one = socket.socket()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.settimeout(harness.SOON)
-        one.connect((page.host, page.port))
-        one.sendall(f"POST /api/v1/{method} HTTP/1.1\r\nHost: {page.host}:{page.port}\r\nAuthorization: Bearer {tokens.viewer}\r\n"
-                    f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        return one
-
     def begun() -> set[str]:
         return {path.parts[-3] for path in (daemon.data_dir / "page_jobs").glob("*/tmp/rankprobe_run0")}
 
-    holds = begin("ArchiveService/ListCalls", {"run": "job", "step": "0", "rank": "0"})
+    holds = ask_slowly(page, tokens.viewer, "ArchiveService/ListCalls", {"run": "job", "step": "0", "rank": "0"})
     assert holds.recv(100).startswith(b"HTTP/1.1 200")
-    first = begin("FirstBad", {"run": "job", "step": "1"})
+    first = ask_slowly(page, tokens.viewer, "FirstBad", {"run": "job", "step": "1"})
     harness.wait_for(lambda: len(begun()) == 1, harness.SOON, "a look that has begun")
     (job,) = begun()
-    second = begin("FirstBad", {"run": "job", "step": "2"})
+    second = ask_slowly(page, tokens.viewer, "FirstBad", {"run": "job", "step": "2"})
     # One look at a time: that of the tab that closes ends, though its query never began.
     first.close()
     harness.wait_for(lambda: begun() and begun() != {job}, harness.SOON, "the next look")

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+from monitored_net import NET  # noqa: E402
 from ports import free_port  # noqa: E402
 
 SCRIPT = """
@@ -27,29 +28,7 @@ elif sys.argv[1] == "rankprobe":
     from rankprobe.pytorch import TrainerMon
 torch.manual_seed(0)
 torch.set_num_threads(1)
-
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.fc = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
-
-    def forward(self, x, scale=None):
-        return x + self.fc(self.norm(x)) * (1 if scale is None else scale)
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([Block(), Block()])
-        self.head = torch.nn.Linear(8, 2)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x, scale=torch.ones(8))
-        return self.head(torch.relu(x))
-
-
+""" + NET + """
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 if sys.argv[1] != "alone":

@@ -15,6 +15,7 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+from monitored_net import NET  # noqa: E402
 from ports import free_port  # noqa: E402
 
 SCRIPT = """
@@ -28,29 +29,7 @@ elif sys.argv[1] == "rankprobe":
     from rankprobe.pytorch import TrainerMonitorV2
 torch.manual_seed(0)
 torch.set_num_threads(1)
-
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.fc = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
-
-    def forward(self, x, scale=None):
-        return x + self.fc(self.norm(x)) * (1 if scale is None else scale)
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([Block(), Block()])
-        self.head = torch.nn.Linear(8, 2)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x, scale=torch.ones(8))
-        return self.head(torch.relu(x))
-
-
+""" + NET + """
 model = Net()
 # msprobe's second monitor hangs its hooks on nodes that it does not keep: without them it has no gradient "unreduced".
 nodes = [parameter.expand_as(parameter).grad_fn.next_functions[0][0] for parameter in model.parameters()]

@@ -78,8 +78,6 @@ void RegisterCapture(py::module_& m) {
            py::arg("args"), py::arg("kwargs"), py::arg("with_gradients"))
       .def("push", &ModuleForwards::Push, py::arg("module"), py::arg("call"))
       .def("end", &ModuleForwards::End, py::arg("module"), py::arg("output"))
-      .def("end_compiled", &ModuleForwards::EndCompiled, py::arg("module"),
-           py::arg("output"))
       .def("abandon", &ModuleForwards::Abandon, py::arg("module"),
            py::arg("stopped"))
       .def("clear", &ModuleForwards::Clear);

@@ -93,14 +93,6 @@ py::object ModuleForwards::End(const py::object& module,
   return py::str(open.call->call.forward_entry);
 }
 
-void ModuleForwards::EndCompiled(const py::object& module,
-                                 const py::object& output) {
-  const Open open = Take(module);
-  if (!open.call.has_value()) return;
-  capture_->EndModule(*open.call, output,
-                      open.call->call.kept ? Parameters(module) : py::dict());
-}
-
 void ModuleForwards::Abandon(const py::object& module, bool stopped) {
   const Open open = Take(module);
   if (!open.call.has_value()) return;

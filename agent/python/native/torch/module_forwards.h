@@ -38,7 +38,8 @@ class ModuleForwards {
   bool Begin(const std::string& name, const pybind11::object& module,
              const pybind11::tuple& args, const pybind11::object& kwargs,
              bool with_gradients);
-  // One of compiled code begins, which Capture was told of by the caller.
+  // One of compiled code begins, which Capture was told of by the caller, and
+  // whose gradients are found otherwise.
   void Push(const pybind11::object& module, std::optional<ModuleCall> call);
 
   // The forward of `module` ends, and those that an exception has left open
@@ -46,9 +47,6 @@ class ModuleForwards {
   // gradient is lost; else None.
   pybind11::object End(const pybind11::object& module,
                        const pybind11::object& output);
-  // The same of compiled code, whose gradients are found otherwise.
-  void EndCompiled(const pybind11::object& module,
-                   const pybind11::object& output);
   // An exception ends it; stopped: that of a recomputation, which has what it
   // needs.
   void Abandon(const pybind11::object& module, bool stopped);

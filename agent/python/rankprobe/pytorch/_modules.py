@@ -365,7 +365,7 @@ class ModuleHooks:
         known = self.numbered(number)
         module = None if known is None else known.module()
         if module is not None:
-            self._forwards.end_compiled(module, output)
+            self._forwards.end(module, output)
 
     def traced_gradients(self, put: Callable, args: tuple) -> Any:
         return self._capture.module_gradients(_native.traced_module_call(put), _wanting(args))
