@@ -56,6 +56,54 @@ def test_no_exception_of_a_handler_is_lost(tmp_path: pathlib.Path, level: str, k
     assert not any("alarm" in text for text in errors), errors
 
 
+READING = textwrap.dedent("""
+    import importlib, pathlib, signal, sys, torch
+    from rankprobe.pytorch import PrecisionDebugger
+    folder = pathlib.Path(sys.argv[1])
+    sys.path.insert(0, str(folder))
+    for number in range(30):
+        (folder / f"caller_{number}.py").write_text("def call(model, x):\\n    return model(x)\\n" + "# more\\n" * 20000)
+    callers = [importlib.import_module(f"caller_{number}").call for number in range(30)]
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    debugger = PrecisionDebugger(dump_path=str(folder / "dump"), level="L0")
+    debugger.start(model)
+    x = torch.ones(4, 8)
+    model(x)
+
+    def handler(*_):
+        raise TimeoutError("alarm")
+
+    signal.signal(signal.SIGALRM, handler)
+    missed = 0
+    for number, call in enumerate(callers):
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.0002 * number)
+                for _ in range(20000):
+                    call(model, x)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            missed += 1
+        except TimeoutError:
+            pass
+    for call in callers:
+        call(model, x)
+    debugger.stop()
+    print("missed", missed)
+""")
+
+
+def test_none_is_lost_where_source_files_are_read_for_stacks(tmp_path: pathlib.Path) -> None:
+    """A TimeoutError is an OSError, as what a file that is not there raises."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "RANKPROBE_COLLECTOR")}
+    done = subprocess.run([sys.executable, "-c", READING, tmp_path], capture_output=True, text=True, timeout=300,
+                          env={**environment, "RANKPROBE_BIN_DIR": str(harness.BIN),
+                               "PYTHONPATH": str(pathlib.Path(rankprobe.__file__).parents[1])})
+    assert done.returncode == 0 and done.stdout.split() == ["missed", "0"], done.stdout + done.stderr
+    stacks = next((tmp_path / "dump" / "step0").glob("*/stack.json")).read_text()
+    assert all(f"caller_{number}.py, line 2, in call" in stacks for number in range(30))
+
+
 def test_faults_of_our_own_stay_ours() -> None:
     try:
         torch.ones(2).view(3)

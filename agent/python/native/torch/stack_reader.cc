@@ -51,10 +51,13 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
       function == "__call__" && absl::EndsWith(file, "/torch/_ops.py");
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
-  if (!source || source.get() == Py_None) {
+  if (!source) {
+    // What the program's signal handler raised: the next call asks again.
     ClearOwnError();
-    return &line;
+    lines_.erase(it);
+    return &unread_;
   }
+  if (source.get() == Py_None) return &line;
   line.dropped = false;
   line.text = absl::StrCat("File ", file, ", line ", number, ", in ", function,
                            ", \n ", Utf8(source.get()));

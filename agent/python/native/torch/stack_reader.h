@@ -49,6 +49,7 @@ class StackReader {
   absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
   absl::node_hash_map<std::vector<const Line*>, std::vector<std::string>>
       stacks_;
+  const Line unread_{.dropped = true};
   std::vector<const Line*> key_;
 };
 

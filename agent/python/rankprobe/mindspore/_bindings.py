@@ -8,7 +8,6 @@ PyNative forward is MindSpore's own, looked at and not added to.
 
 from __future__ import annotations
 
-import linecache
 from typing import Any, Optional
 
 import mindspore
@@ -17,6 +16,7 @@ from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy, typing
 from mindspore.common.api import _no_grad, _pynative_executor
 
+from rankprobe._frontend.source_lines import source_line
 from rankprobe._program_error import raise_programs
 
 # Taken before any stand-in.
@@ -100,12 +100,6 @@ def convert(value: Any) -> Optional[tuple]:
     if isinstance(value, list):
         return ("value", list.copy(value))
     return None
-
-
-def source_line(path: str, number: int) -> Optional[str]:
-    """The stripped source line, or None when there is no source."""
-    line = linecache.getline(path, number)
-    return line.strip() if line else None
 
 
 def _gradient_sum(one: Any, other: Any) -> Any:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import linecache
 import weakref
 import zlib
 from typing import Any, Callable, Optional
 
 import torch
 
+from rankprobe._frontend.source_lines import source_line
 from rankprobe.pytorch import _graph_ops
 from rankprobe.pytorch._device import DeviceReader, memory_of
 
@@ -214,12 +214,6 @@ def convert(value: Any) -> Optional[tuple]:
             return ("p2p", value.tensor, getattr(value.op, "__name__", str(value.op)),
                     value.peer, value.tag, group_of(group)[1])
     return None
-
-
-def source_line(path: str, number: int) -> Optional[str]:
-    """The stripped source line, or None when there is no source."""
-    line = linecache.getline(path, number)
-    return line.strip() if line else None
 
 
 # Whether nodes of the autograd graph say when they were made.
