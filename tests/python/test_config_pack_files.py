@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -26,6 +27,10 @@ def _pack(directory, *words: str, **environment: str) -> subprocess.CompletedPro
                           env={**os.environ, "RANKPROBE_PYTHON": sys.executable, **environment})
 
 
+with_yaml = pytest.mark.skipif(importlib.util.find_spec("yaml") is None, reason="no PyYAML here")
+
+
+@with_yaml
 def test_secrets_are_in_no_pack(tmp_path) -> None:
     options = " ".join(f"{name} {value}" for name, value in {**SECRETS, **HARMLESS}.items())
     (tmp_path / "train.sh").write_text(f"torchrun train.py {options}\n")
@@ -41,6 +46,7 @@ def test_secrets_are_in_no_pack(tmp_path) -> None:
     assert environment["NCCL_ALGO"] == "Ring" and "NCCL_DEBUG_FILE" not in environment
 
 
+@with_yaml
 @pytest.mark.parametrize("text,words", [
     ("a: &a [*a]", "nested more than 64 deep"),
     ("a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
@@ -52,6 +58,14 @@ def test_settings_that_are_none(tmp_path, text, words) -> None:
     done = _pack(tmp_path, "-d", "model.yaml", "-o", "p.zip")
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not list(tmp_path.glob("*.zip")) and not list(tmp_path.glob(".rankprobe*"))
+
+
+def test_without_pyyaml_a_pack_says_what_it_lacks(tmp_path) -> None:
+    (tmp_path / "model.yaml").write_text("layers: 4\n")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "yaml.py").write_text("raise ImportError('none here')\n")
+    done = _pack(tmp_path, "-d", "model.yaml", "-o", "p.zip", PYTHONPATH=f"{tmp_path / 'hidden'}:{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode == 2 and "pip install pyyaml" in done.stderr and not (tmp_path / "p.zip").exists(), done.stderr
 
 
 def test_what_is_no_file(tmp_path) -> None:
