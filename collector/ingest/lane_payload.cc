@@ -12,6 +12,12 @@
 
 namespace rankprobe {
 
+namespace {
+
+constexpr uint64_t kPieceBytes = 64 << 10;
+
+}  // namespace
+
 absl::Status TakeFromLane(const SharedMemoryReader* memory,
                           v1::UploadFrame* untrusted) {
   v1::PayloadChunk& chunk = *untrusted->mutable_chunk();
@@ -32,9 +38,23 @@ absl::Status TakeFromLane(const SharedMemoryReader* memory,
         "a chunk has ", lane.length_bytes(), " bytes in shared memory; 1 to ",
         kChunkBytes, " are legal"));
   }
+  if (lane.offset_bytes() > memory->size() ||
+      lane.length_bytes() > memory->size() - lane.offset_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a chunk of ", lane.length_bytes(), " bytes lies at ",
+        lane.offset_bytes(), ", beyond the end of shared memory of ",
+        memory->size(), " bytes"));
+  }
   std::string data(lane.length_bytes(), '\0');
-  RP_RETURN_IF_ERROR(memory->Read(lane.offset_bytes(), absl::MakeSpan(data)));
-  chunk.set_crc32c(Crc32c(data));
+  uint32_t crc = 0;
+  // Each piece is still in the cache when its checksum is made.
+  for (uint64_t at = 0; at < data.size(); at += kPieceBytes) {
+    const absl::Span<char> piece =
+        absl::MakeSpan(data).subspan(at, kPieceBytes);
+    RP_RETURN_IF_ERROR(memory->Read(lane.offset_bytes() + at, piece));
+    crc = Crc32c({piece.data(), piece.size()}, crc);
+  }
+  chunk.set_crc32c(crc);
   chunk.set_data(std::move(data));
   return absl::OkStatus();
 }

@@ -148,7 +148,8 @@ class UploadStream
     absl::Status content = decoded;
     uint64_t encoded = untrusted->Length();
     // Of what came before nothing is wanted, and its place may be another's.
-    if (content.ok() && is_next && IsOnLane(frame_)) {
+    const bool on_lane = content.ok() && is_next && IsOnLane(frame_);
+    if (on_lane) {
       content = TakeFromLane(Lane(), &frame_);
       encoded += frame_.chunk().data().size();
       if (metrics_ != nullptr)
@@ -156,7 +157,7 @@ class UploadStream
     }
     // Measured once: admission, credit and commit go by it.
     const FrameSize size = SizeOf(frame_, encoded);
-    if (content.ok()) content = CheckContent(frame_, size);
+    if (content.ok()) content = CheckContent(frame_, size, on_lane);
     if (offers && !content.ok()) return Fail(content);
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
