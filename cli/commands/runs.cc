@@ -101,6 +101,12 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
           RankText(agent.identity()), agent.identity().run(),
           agent.config_fault());
   }
+  std::map<std::string, int> lanes;
+  for (const v1::AgentInfo& agent : response.agents())
+    if (agent.connected() && !agent.lane().empty()) ++lanes[agent.lane()];
+  for (const auto& [how, ranks] : lanes) {
+    Print(stdout, "payloads of %d ranks come through %s\n", ranks, how);
+  }
   return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
 

@@ -15,6 +15,7 @@ namespace {
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
 constexpr size_t kMaxUndeliveredReasonBytes = 500;
+constexpr size_t kMaxLaneText = 200;
 // What a process may claim to have lost: sums of it stay numbers.
 constexpr uint64_t kMaxUndelivered = uint64_t{1} << 40;
 
@@ -89,6 +90,7 @@ void ControlPlane::OnEvent(const std::string& session,
     case v1::AgentEvent::kMetrics:
       agent.lost_records = event.metrics().lost_records();
       agent.lost_payloads = event.metrics().lost_payloads();
+      agent.lane = VisibleText(event.metrics().lane().substr(0, kMaxLaneText));
       break;
     case v1::AgentEvent::kRankKnown:
       // OnRankKnown's.
@@ -258,6 +260,7 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
     info.set_lost_records(agent.lost_records);
     info.set_lost_payloads(agent.lost_payloads);
     info.set_framework_version(agent.framework_version);
+    info.set_lane(agent.lane);
     info.set_config_fault(agent.config_fault);
     if (const auto it = runs_.find(agent.identity.run());
         it != runs_.end() && agent.connected) {

@@ -180,6 +180,8 @@ class ControlPlane {
     bool dumping = false;
     uint64_t received_bytes = 0;
     int64_t pending_bytes = 0;
+    // How its payloads come, as it says.
+    std::string lane;
     uint64_t lost_records = 0;
     uint64_t lost_payloads = 0;
     std::string framework_version;

@@ -122,7 +122,7 @@ absl::Status CheckRecord(const v1::Record& record) {
   }
 }
 
-absl::Status CheckChunk(const v1::PayloadChunk& chunk) {
+absl::Status CheckChunk(const v1::PayloadChunk& chunk, bool own_checksum) {
   if (chunk.digest().size() != kPayloadDigestBytes)
     return absl::InvalidArgumentError("a chunk's digest is not 16 bytes");
   if (chunk.data().empty())
@@ -133,7 +133,7 @@ absl::Status CheckChunk(const v1::PayloadChunk& chunk) {
       chunk.data().size() > chunk.length_bytes() - chunk.offset_bytes()) {
     return absl::InvalidArgumentError("a chunk reaches beyond its payload");
   }
-  if (Crc32c(chunk.data()) != chunk.crc32c())
+  if (!own_checksum && Crc32c(chunk.data()) != chunk.crc32c())
     return absl::InvalidArgumentError("a chunk does not match its checksum");
   return absl::OkStatus();
 }
@@ -173,8 +173,9 @@ absl::Status CheckPlace(const v1::UploadFrame& frame,
   return absl::OkStatus();
 }
 
-absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size) {
-  if (frame.has_chunk()) return CheckChunk(frame.chunk());
+absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size,
+                          bool own_checksum) {
+  if (frame.has_chunk()) return CheckChunk(frame.chunk(), own_checksum);
   if (frame.has_batch()) {
     if (!IsStep(frame.batch().step())) {
       return absl::InvalidArgumentError(

@@ -17,9 +17,9 @@ absl::Status CheckPlace(const v1::UploadFrame& untrusted,
 
 // INVALID_ARGUMENT naming what is wrong with what the frame holds: it alone is
 // refused. `size`: of the frame; a chunk's bytes are compared with its
-// checksum.
+// checksum, unless that was made here (`own_checksum`).
 absl::Status CheckContent(const v1::UploadFrame& untrusted,
-                          const FrameSize& size);
+                          const FrameSize& size, bool own_checksum = false);
 
 }  // namespace rankprobe
 

@@ -14,6 +14,8 @@ namespace rankprobe {
 struct IngestMetrics {
   std::atomic<uint64_t> accepted_frames{0};
   std::atomic<uint64_t> accepted_bytes{0};
+  // Of these, what was read from memory of ranks on this host.
+  std::atomic<uint64_t> lane_bytes{0};
   std::atomic<uint64_t> duplicate_frames{0};
   // Frames that were refused, alone or with the stream that sent them.
   std::atomic<uint64_t> refused_frames{0};

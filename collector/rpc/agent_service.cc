@@ -10,6 +10,7 @@
 #include "collector/auth/server_credentials.h"
 #include "collector/ingest/frame_decoding.h"
 #include "collector/ingest/frame_validator.h"
+#include "collector/ingest/lane_payload.h"
 #include "collector/ingest/reference_source.h"
 #include "collector/ingest/refusal.h"
 #include "collector/rpc/server_stream.h"
@@ -27,10 +28,11 @@ constexpr uint64_t kMaxLostFrames = uint64_t{1} << 28;
 
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
  public:
-  SessionStream(size_t max_queued, ControlPlane* control, Peer peer, Runner run,
-                absl::Status refusal)
+  SessionStream(size_t max_queued, ControlPlane* control, LaneServer* lanes,
+                Peer peer, Runner run, absl::Status refusal)
       : ServerStream(max_queued),
         control_(control),
+        lanes_(lanes),
         run_(std::move(run)),
         refusal_(std::move(refusal)),
         peer_(std::move(peer)) {
@@ -64,7 +66,9 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   }
 
   void OnGone() override {
-    if (!session_.empty()) control_->Disconnected(session_, "the stream ended");
+    if (session_.empty()) return;
+    if (lanes_ != nullptr) lanes_->Forget(session_);
+    control_->Disconnected(session_, "the stream ended");
   }
 
  private:
@@ -91,11 +95,16 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
     session_ = admission->welcome.session_id();
     v1::Directive directive;
     *directive.mutable_welcome() = std::move(admission->welcome);
+    if (lanes_ != nullptr) {
+      lanes_->Expect(session_);
+      directive.mutable_welcome()->set_lane_socket(lanes_->name());
+    }
     handle()->Send(directive);
     return true;
   }
 
   ControlPlane* const control_;
+  LaneServer* const lanes_;
   const Runner run_;
   const absl::Status refusal_;
   Peer peer_;
@@ -107,12 +116,13 @@ class UploadStream
     : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
  public:
   UploadStream(ControlPlane* control, CommitQueue* commits, Store* store,
-               IngestMetrics* metrics, const Logger* logger,
-               Principal principal, Runner run)
+               const LaneServer* lanes, IngestMetrics* metrics,
+               const Logger* logger, Principal principal, Runner run)
       : ServerStream(/*max_queued=*/64),
         control_(control),
         commits_(commits),
         store_(store),
+        lanes_(lanes),
         metrics_(metrics),
         logger_(logger),
         principal_(std::move(principal)),
@@ -133,16 +143,25 @@ class UploadStream
     if (const absl::Status status = CheckPlace(frame_, next_sequence_);
         !status.ok())
       return Fail(status);
-    // Measured once: admission, credit and commit go by it.
-    const FrameSize size = SizeOf(frame_, untrusted->Length());
-    const absl::Status content =
-        decoded.ok() ? CheckContent(frame_, size) : decoded;
     const bool offers = frame_.has_offers();
     const bool is_next = offers || frame_.sequence() == next_sequence_;
+    absl::Status content = decoded;
+    uint64_t encoded = untrusted->Length();
+    // Of what came before nothing is wanted, and its place may be another's.
+    const bool on_lane = content.ok() && is_next && IsOnLane(frame_);
+    if (on_lane) {
+      content = TakeFromLane(Lane(), &frame_);
+      encoded += frame_.chunk().data().size();
+      if (metrics_ != nullptr)
+        metrics_->lane_bytes += frame_.chunk().data().size();
+    }
+    // Measured once: admission, credit and commit go by it.
+    const FrameSize size = SizeOf(frame_, encoded);
+    if (content.ok()) content = CheckContent(frame_, size, on_lane);
     if (offers && !content.ok()) return Fail(content);
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
-      metrics_->accepted_bytes += untrusted->Length();
+      metrics_->accepted_bytes += encoded;
       if (!is_next) ++metrics_->duplicate_frames;
     }
     if (is_next) {
@@ -221,6 +240,7 @@ class UploadStream
     }
     next_sequence_ = committed + 1;
     identity_ = identity;
+    session_ = frame.open().session_id();
     upload_ = commits_->Add(
         frame.open().session_id(), identity, session->principal, committed,
         {[handle = handle()](const v1::UploadAck& ack) { handle->Send(ack); },
@@ -230,6 +250,12 @@ class UploadStream
          [handle = handle()] { handle->Resume(); }},
         opened->refusals);
     return absl::OkStatus();
+  }
+
+  // What the session has handed over stays while this stream is read.
+  const SharedMemoryReader* Lane() {
+    if (lane_ == nullptr && lanes_ != nullptr) lane_ = lanes_->Find(session_);
+    return lane_.get();
   }
 
   // The stream cannot go on.
@@ -260,12 +286,15 @@ class UploadStream
   ControlPlane* const control_;
   CommitQueue* const commits_;
   Store* const store_;
+  const LaneServer* const lanes_;
   IngestMetrics* const metrics_;
   const Logger* const logger_;
   const Principal principal_;
   const Runner run_;
   v1::UploadFrame frame_;
   v1::Identity identity_;
+  std::string session_;
+  std::shared_ptr<const SharedMemoryReader> lane_;
   uint64_t refused_ = 0;
   uint64_t upload_ = 0;
   uint64_t next_sequence_ = 1;
@@ -338,15 +367,15 @@ grpc::ServerWriteReactor<v1::ReferenceChunk>* AgentService::GetReference(
 grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
     grpc::CallbackServerContext* context) {
   return new SessionStream(options_.max_queued_directives, control_,
-                           PeerOf(*context), options_.run_session,
-                           options_.refusal);
+                           options_.lanes, PeerOf(*context),
+                           options_.run_session, options_.refusal);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 AgentService::Upload(grpc::CallbackServerContext* context) {
-  return new UploadStream(control_, commits_, store_, options_.metrics,
-                          options_.logger, PeerOf(*context).principal,
-                          options_.run_session);
+  return new UploadStream(control_, commits_, store_, options_.lanes,
+                          options_.metrics, options_.logger,
+                          PeerOf(*context).principal, options_.run_session);
 }
 
 }  // namespace rankprobe

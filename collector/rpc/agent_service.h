@@ -14,6 +14,7 @@
 #include "collector/auth/authorizer.h"
 #include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
+#include "collector/rpc/lane_server.h"
 #include "common/base/logger.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
@@ -40,6 +41,8 @@ class AgentService : public AgentServiceBase {
     std::function<bool(std::function<void()>)> run;
     // Likewise, for what a rank waits for: no query may be ahead of it.
     std::function<bool(std::function<void()>, size_t bytes)> run_session;
+    // May be null: all bytes come in frames. Outlives the service.
+    LaneServer* lanes = nullptr;
   };
 
   AgentService(const Options& options, ControlPlane* control,

@@ -153,6 +153,10 @@ std::string MetricsText(const MetricsInput& input) {
                ingest.accepted_frames.load());
   text.Counter("accepted_bytes_total", "Bytes of frames that passed admission.",
                ingest.accepted_bytes.load());
+  text.Counter(
+      "lane_bytes_total",
+      "Of these, bytes read from memory that ranks on this host share.",
+      ingest.lane_bytes.load());
   text.Counter("committed_bytes_total",
                "Bytes of frames that survive a crash of the collector.",
                ingest.committed_bytes.load());
@@ -184,6 +188,9 @@ std::string MetricsText(const MetricsInput& input) {
                  ingest.commit_seconds);
   text.Histogram("sync_seconds", "Duration of syncs to the disk.",
                  ingest.sync_seconds);
+  text.Gauge("lanes",
+             "Ranks on this host that share memory with the collector.",
+             input.lanes);
   text.Gauge("pending_bytes", "Frames received and not yet committed.",
              input.pending_bytes);
   Agents(input.agents, &text);

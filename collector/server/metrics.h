@@ -23,6 +23,8 @@ struct MetricsInput {
   StoreTotals store;
   GarbageReport garbage;
   uint64_t pending_bytes = 0;
+  // Ranks whose memory is read.
+  uint64_t lanes = 0;
   uint64_t disk_free_bytes = 0;
   bool archive_failed = false;
   uint64_t dropped_audit = 0;

@@ -103,8 +103,9 @@ class ServerImpl final : public Server {
             CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
             clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
+        lanes_(StartLanes(config, logger)),
         agent_service_(AgentOptions(config, &ingest_metrics_, &quick_pool_,
-                                    session_pool_.get(), logger),
+                                    session_pool_.get(), lanes_.get(), logger),
                        &control_, commits_.get(), store_.get()),
         control_service_(&control_, &audited_, &quick_pool_),
         archive_service_(
@@ -488,13 +489,12 @@ class ServerImpl final : public Server {
     options.credit_bytes = config.credit_bytes;
     return options;
   }
-  static AgentService::Options AgentOptions(const ServerConfig& config,
-                                            IngestMetrics* metrics,
-                                            WorkerPool* pool,
-                                            WorkerPool* sessions,
-                                            const Logger* logger) {
+  static AgentService::Options AgentOptions(
+      const ServerConfig& config, IngestMetrics* metrics, WorkerPool* pool,
+      WorkerPool* sessions, LaneServer* lanes, const Logger* logger) {
     AgentService::Options options;
     options.metrics = metrics;
+    options.lanes = lanes;
     options.logger = logger;
     if (config.role == "root") {
       options.refusal = absl::FailedPreconditionError(
@@ -508,6 +508,21 @@ class ServerImpl final : public Server {
       return sessions->Run(std::move(task), bytes);
     };
     return options;
+  }
+  // Null: payloads of this host come in frames like those of others.
+  static std::unique_ptr<LaneServer> StartLanes(const ServerConfig& config,
+                                                const Logger* logger) {
+    if (config.no_lane || config.role == "root" || config.role == "reader")
+      return nullptr;
+    LaneServer::Options options;
+    // Files and connections come first.
+    options.max_lanes =
+        std::min<uint64_t>(options.max_lanes, RaiseDescriptorLimit() / 16);
+    absl::StatusOr<std::unique_ptr<LaneServer>> lanes =
+        LaneServer::Start(options);
+    if (lanes.ok()) return *std::move(lanes);
+    logger->Info("no_lane", {{"status", lanes.status().ToString()}});
+    return nullptr;
   }
   static CommitQueue::Options CommitOptions(const ServerConfig& config,
                                             IngestMetrics* metrics) {
@@ -549,6 +564,7 @@ class ServerImpl final : public Server {
   std::string Metrics() {
     MetricsInput input;
     input.ingest = &ingest_metrics_;
+    input.lanes = lanes_ == nullptr ? 0 : lanes_->lanes();
     input.exports = &export_metrics_;
     input.agents = control_.ListAgents("");
     input.store = store_->Totals();
@@ -601,6 +617,8 @@ class ServerImpl final : public Server {
   WorkerPool quick_pool_;
   std::unique_ptr<WorkerPool> session_pool_;
   std::unique_ptr<CommitQueue> commits_;
+  // Outlives the streams of the service.
+  const std::unique_ptr<LaneServer> lanes_;
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;

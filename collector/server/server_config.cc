@@ -154,7 +154,7 @@ class JsonConfig : public CLI::Config {
     for (const TextKey& key : kTexts)
       if (const auto v = reader.String(key.name)) add(key.name, {*v});
     for (const char* const name :
-         {"insecure", "compress-payloads", "free-stored"})
+         {"insecure", "compress-payloads", "free-stored", "no-lane"})
       if (const auto v = reader.Bool(name)) add(name, {*v ? "true" : "false"});
     for (const NumberKey& key : kNumbers)
       if (const auto* v = reader.Get(key.name)) add(key.name, {JsonText(*v)});
@@ -379,6 +379,9 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   app.add_flag("--compress-payloads", config.compress_payloads,
                "keep payload chunks that zstd makes at least a tenth smaller "
                "compressed");
+  app.add_flag("--no-lane", config.no_lane,
+               "take no payloads through shared memory from ranks on this host "
+               "(docs/security.md)");
   app.add_option("--role", config.role,
                  "all: an archive of its own (the default); leaf: that, and "
                  "what has ended is stored in --object-store; reader: serves "

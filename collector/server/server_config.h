@@ -20,6 +20,8 @@ struct ServerConfig {
   std::string log_level = "info";
   bool insecure = false;
   bool compress_payloads = false;
+  // Payloads of ranks on this host come in frames, too.
+  bool no_lane = false;
   // PEM files; see collector/auth/server_credentials.h.
   std::string tls_cert;
   std::string tls_key;

@@ -5,7 +5,8 @@
 // still on their way) falls on all alike.
 // Every mode has a model, an optimizer, a debugger and a run of its own.
 //   bench_steps HOST:PORT ROUNDS MODE=CONFIG.json..
-// A mode without a config file trains without rankprobe. Prints one JSON object
+// A mode without a config file trains without rankprobe. The payloads of a mode
+// whose name begins with "wire" go over the connection. Prints one JSON object
 // a line: {"mode": .., "seconds": [..], "thread_seconds": [..]}. The second is
 // CPU time of the training thread: it leaves out waiting, for the collector as
 // well as for other programs of the machine. "stop_seconds" is the end of the
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -22,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "examples/train_transformer/model.h"
@@ -55,6 +58,8 @@ class Mode {
       options.agent.collector = collector;
       options.agent.run = name_;
       options.agent.rank = 0;
+      ::setenv("RANKPROBE_LANE", absl::StartsWith(name_, "wire") ? "off" : "on",
+               1);
       auto created = rankprobe::PrecisionDebugger::Create(options);
       if (!created.ok()) {
         std::fprintf(stderr, "%s: %s\n", name_.c_str(),

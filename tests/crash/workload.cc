@@ -150,7 +150,12 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
     return 1;
   }
   StateFile state(state_path);
+  bool told_lane = false;
   for (int64_t step = life * kStepsPerLife; stop_requested == 0; ++step) {
+    if (!told_lane && (*session)->GetStats().lane_bytes > 0) {
+      told_lane = true;
+      const StateFile lane(state_path + kOnLane);
+    }
     (*session)->BeginStep(step);
     if (!state.Line('P', step)) return 1;
     if (!SubmitStep(session->get(), step, PayloadsOf(seed, rank, step, kept)))

@@ -29,6 +29,9 @@ Payload MakePayload(std::string data);
 std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
                                 bool kept);
 
+// Beside the state file of an agent whose payloads went through shared memory.
+inline constexpr char kOnLane[] = ".lane";
+
 // Runs as one rank until SIGTERM: exit code 0 when all that was recorded is
 // committed. `state_path` gets a line "P <step>" before a step is submitted and
 // "A <step>" once its flush has returned; `kept`: or once it is in the spool,

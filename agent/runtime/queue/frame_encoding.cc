@@ -115,12 +115,20 @@ void EncodeBatch(uint64_t sequence, std::shared_ptr<const std::string> batch,
 void EncodeChunk(uint64_t sequence, const ChunkToEncode& chunk,
                  std::shared_ptr<const void> owner, EncodedFrame* out) {
   Begin(sequence, out);
-  out->tail = chunk.data;
-  out->tail_owner = std::move(owner);
   v1::PayloadChunk fields;
   fields.set_digest(chunk.digest->data(), chunk.digest->size());
   fields.set_length_bytes(chunk.payload_bytes);
   fields.set_offset_bytes(chunk.offset);
+  if (chunk.place.has_value()) {
+    fields.mutable_lane()->set_offset_bytes(*chunk.place);
+    fields.mutable_lane()->set_length_bytes(chunk.data.size());
+    out->head.push_back(static_cast<char>(kChunkTag));
+    AppendVarint(fields.ByteSizeLong(), &out->head);
+    fields.AppendToString(&out->head);
+    return;
+  }
+  out->tail = chunk.data;
+  out->tail_owner = std::move(owner);
   fields.set_crc32c(Crc32c(chunk.data));
   std::string head = fields.SerializeAsString();
   head.push_back(static_cast<char>(kDataTag));

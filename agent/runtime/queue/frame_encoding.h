@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,12 +46,15 @@ BatchContent CountBatch(absl::string_view batch);
 void EncodeEmpty(uint64_t sequence, EncodedFrame* out);
 void EncodeBatch(uint64_t sequence, std::shared_ptr<const std::string> batch,
                  EncodedFrame* out);
-// The bytes of a payload from `offset`; computes their checksum.
+// The bytes of a payload from `offset`, with their checksum, which it computes.
 struct ChunkToEncode {
   const std::array<uint8_t, 16>* digest;
   uint64_t payload_bytes = 0;
   uint64_t offset = 0;
   absl::string_view data;
+  // Where in shared memory `data` lies, if the collector is to read it there:
+  // the frame then says so and has neither bytes nor checksum.
+  std::optional<uint64_t> place;
 };
 void EncodeChunk(uint64_t sequence, const ChunkToEncode& chunk,
                  std::shared_ptr<const void> owner, EncodedFrame* out);

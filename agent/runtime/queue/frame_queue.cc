@@ -44,7 +44,8 @@ FrameQueue::FrameQueue(const Options& options, const Clock* clock,
     : options_(options),
       clock_(clock),
       wake_(std::move(wake)),
-      memory_(std::make_shared<PayloadMemory>(options.budget_bytes)) {}
+      memory_(std::make_shared<PayloadMemory>(options.budget_bytes,
+                                              options.shared_memory)) {}
 
 bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
   return bytes <= limit && used_bytes_ <= limit - bytes;
@@ -331,8 +332,20 @@ void FrameQueue::MakeFrames() {
   TellWaiting();
 }
 
+const SharedMemory* FrameQueue::shared_memory(absl::Status* status) const {
+  const SharedMemory* const shared = memory_->shared();
+  if (shared == nullptr) *status = memory_->shared_status();
+  return shared;
+}
+
+void FrameQueue::UseLane(bool use) {
+  absl::MutexLock lock(&mutex_);
+  use_lane_ = use;
+}
+
 bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
   Frame frame;
+  bool lane = false;
   {
     absl::MutexLock framing(&framing_);
     absl::MutexLock lock(&mutex_);
@@ -346,8 +359,11 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
       return false;
     frame = frames_[next_frame_++];
     in_flight_bytes_ += frame.wire_bytes;
+    lane = use_lane_ && frame.payload != nullptr &&
+           memory_->PlaceOf(frame.payload->data()).has_value();
+    if (lane) lane_bytes_ += frame.length;
   }
-  Encode(std::move(frame), out);
+  Encode(std::move(frame), lane, out);
   return true;
 }
 
@@ -365,7 +381,8 @@ bool FrameQueue::NextUnspooled(EncodedFrame* out) {
     out->sequence = frame.sequence;
     return true;
   }
-  Encode(std::move(frame), out);
+  // For another process' life: shared memory ends with this one.
+  Encode(std::move(frame), /*lane=*/false, out);
   return true;
 }
 
@@ -375,16 +392,18 @@ bool FrameQueue::AllKept() const {
          Reached(Level::kSpooled) >= last_sequence_;
 }
 
-void FrameQueue::Encode(Frame frame, EncodedFrame* out) {
+void FrameQueue::Encode(Frame frame, bool lane, EncodedFrame* out) const {
   if (frame.records != nullptr) {
     EncodeBatch(frame.sequence, std::move(frame.records), out);
   } else if (frame.payload != nullptr) {
     // Outside the lock: checksums are the bulk of the work.
+    const char* const data = frame.payload->data() + frame.offset;
     EncodeChunk(frame.sequence,
                 {&frame.digest,
                  frame.payload->size(),
                  frame.offset,
-                 {frame.payload->data() + frame.offset, frame.length}},
+                 {data, frame.length},
+                 lane ? memory_->PlaceOf(data) : std::nullopt},
                 frame.payload->memory(), out);
   } else {
     EncodeEmpty(frame.sequence, out);
@@ -524,6 +543,7 @@ void FrameQueue::FillStats(SessionStats* stats) const {
   stats->payloads = payloads_;
   stats->payload_bytes = payload_bytes_;
   stats->deduplicated_bytes = deduplicated_bytes_;
+  stats->lane_bytes = lane_bytes_;
   stats->lost_records = lost_records_;
   stats->lost_payloads = lost_payloads_;
   stats->committed_sequence = committed_;

@@ -49,6 +49,8 @@ class FrameQueue {
     bool spools_records_only = false;
     // Whether equal payloads are sent once.
     bool remember = true;
+    // Whether large payloads lie in shared memory, for UseLane.
+    bool shared_memory = false;
   };
   using Digest = std::array<uint8_t, 16>;
 
@@ -77,6 +79,13 @@ class FrameQueue {
   void UseOffers(bool use);
   // What is to be offered before anything else is sent; false: nothing.
   bool NextOffers(v1::PayloadOffers* offers);
+
+  // Where large payloads lie, once there was one: a collector that has been given
+  // it to read may be told of the place in place of the bytes. Null: there is
+  // none, and why in `status` if that is known.
+  const SharedMemory* shared_memory(absl::Status* status) const;
+  // From now on NextFrame does so, or not.
+  void UseLane(bool use);
 
   // The next frame to send within `credit_bytes` of unacknowledged bytes; false
   // when there is none.
@@ -188,7 +197,8 @@ class FrameQueue {
                bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(framing_, mutex_);
-  static void Encode(Frame frame, EncodedFrame* out);
+  // `lane`: bytes in shared memory stay there.
+  void Encode(Frame frame, bool lane, EncodedFrame* out) const;
   void AddRecordsFrame(std::string batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -243,6 +253,7 @@ class FrameQueue {
   bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
   bool use_offers_ ABSL_GUARDED_BY(mutex_) = false;
+  bool use_lane_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<Digest, Offer> offers_ ABSL_GUARDED_BY(mutex_);
   // Index into items_ of the first that is not offered yet.
   size_t next_offer_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -295,6 +306,7 @@ class FrameQueue {
   uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payload_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t deduplicated_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lane_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_records_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_payloads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t blocked_ns_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -42,6 +42,61 @@ TEST_F(FrameQueueTest, NumbersFramesSplitsAndKeepsOrder) {
   EXPECT_EQ(Used(), 0u) << "all room is given back";
 }
 
+// A collector that has the memory is told of places; another one, and whoever
+// comes without, gets bytes, of the same frames.
+TEST_F(FrameQueueTest, TheLaneCarriesPlacesInTheSameFrames) {
+  queue_ = std::make_unique<FrameQueue>(
+      FrameQueue::Options{.budget_bytes = 64 << 20,
+                          .max_payload_bytes = 64 << 20,
+                          .policy = OverflowPolicy::kDropNewest,
+                          .shared_memory = true},
+      &clock_, [] {});
+  absl::Status status;
+  EXPECT_EQ(queue_->shared_memory(&status), nullptr);
+  EXPECT_TRUE(status.ok()) << "nothing was large yet";
+  ASSERT_TRUE(Payload('a', (2 << 20) + 5));
+  ASSERT_TRUE(Payload('b', 100));
+  ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
+  const SharedMemory* const shared = queue_->shared_memory(&status);
+  ASSERT_NE(shared, nullptr) << status;
+  queue_->UseLane(true);
+  // Credit is that of the bytes.
+  EXPECT_EQ(Drain(1 << 20).size(), 1u);
+  queue_->Resume(0);
+  const std::vector<v1::UploadFrame> places = Drain();
+  queue_->Resume(0);
+  queue_->UseLane(false);
+  const std::vector<v1::UploadFrame> bytes = Drain();
+  ASSERT_EQ(places.size(), 5u);
+  ASSERT_EQ(bytes.size(), 5u);
+  for (size_t i = 0; i < 3; ++i) {
+    v1::UploadFrame frame = places[i];
+    ASSERT_TRUE(frame.chunk().has_lane());
+    EXPECT_LT(frame.ByteSizeLong(), 100u);
+    const v1::LaneReference lane = frame.chunk().lane();
+    ASSERT_LE(lane.offset_bytes() + lane.length_bytes(), shared->size());
+    // As the collector does.
+    frame.mutable_chunk()->clear_lane();
+    frame.mutable_chunk()->set_data(shared->data() + lane.offset_bytes(),
+                                    lane.length_bytes());
+    frame.mutable_chunk()->set_crc32c(Crc32c(frame.chunk().data()));
+    EXPECT_EQ(frame.SerializeAsString(), bytes[i].SerializeAsString());
+  }
+  EXPECT_FALSE(places[3].chunk().has_lane()) << "too small";
+  for (size_t i = 3; i < 5; ++i)
+    EXPECT_EQ(places[i].SerializeAsString(), bytes[i].SerializeAsString());
+  // Its place is its own until it is committed.
+  const uint64_t first = places[0].chunk().lane().offset_bytes();
+  const auto place_of_next = [&](char tag) {
+    EXPECT_TRUE(Payload(tag, (2 << 20) + 5));
+    queue_->UseLane(true);
+    return Drain()[0].chunk().lane().offset_bytes();
+  };
+  EXPECT_NE(place_of_next('c'), first);
+  Commit(5);
+  EXPECT_EQ(place_of_next('d'), first);
+}
+
 TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   EXPECT_EQ(queue_->Undelivered().records(), 0u);

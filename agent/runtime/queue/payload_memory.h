@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for payload bytes that goes round: a training step needs blocks of the
 // same sizes as the one before, and fresh memory costs more in page faults than
-// the copy into it.
+// the copy into it. Large blocks lie in memory that a collector on this host can
+// be given to read; where there is none, or no room in it, in the heap.
 //
 // Ownership: shared by the queue and every block; blocks may outlive the queue
 // (the transport holds them until they are written).
@@ -13,10 +14,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/io/shared_memory.h"
 
 namespace rankprobe {
 
@@ -24,7 +28,12 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
  public:
   // Blocks in use and kept ones together stay within `limit_bytes`, as long as
   // those in use do.
-  explicit PayloadMemory(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  // `shared`: large blocks are to lie in shared memory.
+  PayloadMemory(uint64_t limit_bytes, bool shared)
+      : limit_bytes_(limit_bytes), want_shared_(shared) {}
+  explicit PayloadMemory(uint64_t limit_bytes)
+      : PayloadMemory(limit_bytes, /*shared=*/false) {}
+  ~PayloadMemory();
 
   // Bytes that a block for `bytes` takes.
   static uint64_t BlockBytes(uint64_t bytes);
@@ -38,19 +47,40 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
 
   uint64_t kept_bytes() const;
 
+  // The shared memory: from the first large block on, if there can be any. It
+  // stays as long as this.
+  const SharedMemory* shared() const;
+  // Why there is none; OK before the first large block.
+  absl::Status shared_status() const;
+  // Where in it the byte lies; nothing: elsewhere.
+  std::optional<uint64_t> PlaceOf(const char* data) const;
+
  private:
-  using Block = std::unique_ptr<char[]>;
+  // From the shared memory, else from the heap.
+  char* NewBlock(uint64_t block_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Free(char* data, uint64_t block_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OpenShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<uint64_t> PlaceLocked(const char* data) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   void Return(char* data, uint64_t block_bytes);
   void DropKept(uint64_t until_total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t limit_bytes_;
+  const bool want_shared_;
   mutable absl::Mutex mutex_;
   bool used_since_trim_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t in_use_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // By size.
-  std::map<uint64_t, std::vector<Block>> kept_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::vector<char*>> kept_ ABSL_GUARDED_BY(mutex_);
+  bool opened_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status shared_status_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SharedMemory> shared_ ABSL_GUARDED_BY(mutex_);
+  // Of the shared memory, from offset to length: in no block, without memory
+  // behind it. No two touch.
+  std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rankprobe

@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/queue/payload_memory.h"
 
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -52,6 +64,81 @@ TEST(PayloadMemoryTest, BlocksOutliveTheOwner) {
   std::shared_ptr<char> block = memory->Allocate(kMiB);
   memory.reset();
   block.get()[kMiB - 1] = 1;
+}
+
+TEST(PayloadMemoryTest, LargeBlocksLieInSharedMemory) {
+  const auto memory =
+      std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
+  const std::shared_ptr<char> small = memory->Allocate(1000);
+  EXPECT_EQ(memory->shared(), nullptr) << "nothing was large yet";
+  EXPECT_FALSE(memory->PlaceOf(small.get()).has_value());
+  const std::shared_ptr<char> block = memory->Allocate(kMiB);
+  ASSERT_NE(memory->shared(), nullptr) << memory->shared_status();
+  const std::optional<uint64_t> place = memory->PlaceOf(block.get() + 77);
+  ASSERT_TRUE(place.has_value());
+  block.get()[77] = 'x';
+  EXPECT_EQ(memory->shared()->data()[*place], 'x');
+  EXPECT_FALSE(memory->PlaceOf(small.get()).has_value());
+  EXPECT_FALSE(
+      memory->PlaceOf(memory->shared()->data() + memory->shared()->size())
+          .has_value());
+}
+
+// Blocks of all sizes come and go: no two that are in use share a byte, and what
+// does not fit comes from the heap.
+TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
+  const auto memory =
+      std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
+  std::mt19937_64 random(17);
+  std::vector<std::pair<std::shared_ptr<char>, uint64_t>> in_use;
+  uint64_t bytes = 0;
+  int shared = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const uint64_t size = 1 + random() % kMiB;
+    if (i % 500 == 499) memory->Trim();
+    while (bytes + PayloadMemory::BlockBytes(size) > 8 * kMiB) {
+      const size_t at = random() % in_use.size();
+      auto [block, length] = in_use[at];
+      const auto tag = static_cast<char>(length * 31);
+      ASSERT_EQ(block.get()[0], tag);
+      ASSERT_EQ(block.get()[length - 1], tag);
+      bytes -= PayloadMemory::BlockBytes(length);
+      in_use.erase(in_use.begin() + static_cast<int64_t>(at));
+    }
+    std::shared_ptr<char> block = memory->Allocate(size);
+    std::memset(block.get(), static_cast<char>(size * 31), size);
+    shared += memory->PlaceOf(block.get()).has_value() ? 1 : 0;
+    bytes += PayloadMemory::BlockBytes(size);
+    in_use.emplace_back(std::move(block), size);
+  }
+  EXPECT_GT(shared, 2500);
+  in_use.clear();
+  memory->Trim();
+  memory->Trim();
+  struct stat info;
+  ASSERT_EQ(::fstat(memory->shared()->fd(), &info), 0);
+  EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
+  // Nothing is left in pieces.
+  EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
+}
+
+// A child must not give back what its parent uses.
+TEST(PayloadMemoryTest, AForkedChildLeavesTheParentsMemoryAlone) {
+  auto memory = std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
+  memory->Allocate(kMiB).reset();  // kept
+  const pid_t child = ::fork();
+  if (child == 0) {
+    memory->Trim();
+    memory->Trim();
+    memory.reset();
+    ::_exit(0);
+  }
+  const std::shared_ptr<char> block = memory->Allocate(kMiB);
+  std::memset(block.get(), 'x', kMiB);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(std::string(block.get(), kMiB), std::string(kMiB, 'x'));
 }
 
 }  // namespace

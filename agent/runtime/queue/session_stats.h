@@ -17,6 +17,8 @@ struct SessionStats {
   uint64_t payload_bytes = 0;
   // Payload bytes not sent because the run has them already.
   uint64_t deduplicated_bytes = 0;
+  // Payload bytes that a collector on this host was told the place of.
+  uint64_t lane_bytes = 0;
   uint64_t lost_records = 0;
   uint64_t lost_payloads = 0;
   uint64_t reconnects = 0;
@@ -25,6 +27,9 @@ struct SessionStats {
   uint64_t spool_bytes = 0;
   // Last connection problem, for a person; empty when fine.
   std::string last_error;
+  // How payloads go, for a person: "shared memory", or over the connection and
+  // why; empty: none was large enough yet.
+  std::string lane;
 };
 
 }  // namespace rankprobe

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/session/spool_drain.h"
 #include "common/rpc/grpc_channel.h"
+#include "common/rpc/lane_socket.h"
 
 namespace rankprobe {
 namespace {
@@ -17,6 +18,8 @@ constexpr uint32_t kProtocol = 1;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr absl::Duration kMaxLeafBackoff = absl::Seconds(1);
+// How long a collector that listens on this host may take to answer.
+constexpr absl::Duration kLanePatience = absl::Milliseconds(250);
 
 // The tail's owner goes along until the transport has written it.
 grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
@@ -189,6 +192,7 @@ void CollectorLink::FillStats(SessionStats* stats) const {
   stats->reconnects = reconnects_;
   stats->spool_bytes = spooled_bytes_;
   stats->last_error = last_error_;
+  stats->lane = lane_;
 }
 
 bool CollectorLink::EverHeard() const {
@@ -349,7 +353,29 @@ bool CollectorLink::RunConnection() {
   return welcomed;
 }
 
+void CollectorLink::TryLane() {
+  if (lane_session_.empty()) return;
+  absl::Status status;
+  const SharedMemory* const shared = queue_->shared_memory(&status);
+  if (shared == nullptr) {
+    if (status.ok()) return;
+    lane_session_.clear();
+    return NoteLane(status);
+  }
+  const std::string session = std::exchange(lane_session_, "");
+  status = HandOver(lane_socket_, session, shared->fd(), kLanePatience);
+  queue_->UseLane(status.ok());
+  NoteLane(status);
+}
+
+void CollectorLink::NoteLane(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  lane_ = status.ok() ? "shared memory"
+                      : absl::StrCat("the connection: ", status.message());
+}
+
 void CollectorLink::SendNext(UploadStream* upload) {
+  TryLane();
   v1::UploadFrame offers;
   if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
     upload->Write(ToByteBuffer(offers));
@@ -380,6 +406,10 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   if (welcome.has_triggers()) watcher_->Configure(welcome.triggers());
   credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
   queue_->UseOffers(welcome.takes_offers());
+  // What this collector may be told of is to be handed over first.
+  queue_->UseLane(false);
+  lane_socket_ = welcome.lane_socket();
+  lane_session_ = options_.lane ? welcome.session_id() : "";
   queue_->Resume(welcome.resume_after_sequence());
   // A barrier is told at once, not by way of the worker.
   auto upload = std::make_unique<UploadStream>(
@@ -401,6 +431,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     absl::MutexLock lock(&mutex_);
     *open.mutable_open()->mutable_identity() = identity_;
     connected_ = true;
+    lane_.clear();
     fatal_ = absl::OkStatus();
     last_error_.clear();
     decided_.NotifyAll();
@@ -466,6 +497,7 @@ bool CollectorLink::NextEvent(v1::AgentEvent* event,
   metrics->set_lost_records(stats.lost_records);
   metrics->set_lost_payloads(stats.lost_payloads);
   metrics->set_reconnects(stats.reconnects);
+  metrics->set_lane(stats.lane);
   return true;
 }
 

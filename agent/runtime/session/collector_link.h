@@ -114,6 +114,10 @@ class CollectorLink {
   void OnDirective(const v1::Directive& directive);
   bool NextEvent(v1::AgentEvent* event, MonotonicTime* next_metrics);
   void SendNext(UploadStream* upload);
+  // Once a connection, when there is something to hand over: gives a collector
+  // on this host the memory that payloads lie in.
+  void TryLane();
+  void NoteLane(const absl::Status& status);
   void SayGoodbye(ControlStream* control);
   void ShipFlight();
   void OpenSpool();
@@ -167,6 +171,7 @@ class CollectorLink {
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   v1::Identity identity_ ABSL_GUARDED_BY(mutex_);
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string lane_ ABSL_GUARDED_BY(mutex_);
   // The newest edit of the config file.
   std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::Undelivered> undelivered_ ABSL_GUARDED_BY(mutex_);
@@ -181,6 +186,9 @@ class CollectorLink {
   absl::Mutex spool_mutex_;
   std::unique_ptr<Spool> spool_ ABSL_GUARDED_BY(spool_mutex_);
   bool told_spool_ ABSL_GUARDED_BY(spool_mutex_) = false;
+  // Worker only: where and as what session the memory may be handed over; empty:
+  // nowhere, or that was tried.
+  std::string lane_socket_, lane_session_;
   // Worker only: what the flight recorder held and is being sent.
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;

@@ -111,6 +111,13 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
     options.spool_is_attended = true;
   }
   options.remember_payloads = text("RANKPROBE_RESEND").empty();
+  const std::string lane = text("RANKPROBE_LANE");
+  if (lane == "off") {
+    options.lane = false;
+  } else if (!lane.empty() && lane != "on") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RANKPROBE_LANE=", lane, " is not one of on, off"));
+  }
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> spool_mb,
                       Number(environment, "RANKPROBE_SPOOL_MB", 1));
   if (spool_mb.has_value())

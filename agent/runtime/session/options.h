@@ -12,6 +12,8 @@
 //                        ignore, spool or fail (session.h)
 //   RANKPROBE_SPOOL      directory that keeps frames until they are committed
 //   RANKPROBE_STOP       committed or kept: what the end of a step waits for
+//   RANKPROBE_LANE       off: payloads go over the connection even where the
+//                        collector is on this host
 //   RANKPROBE_RESEND     set: equal payloads are sent again, for measurements
 //   RANKPROBE_TLS_*, RANKPROBE_TOKEN_FILE: common/rpc/channel_security.h
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_OPTIONS_H_

@@ -43,7 +43,7 @@ class SessionImpl final : public Session {
                 options_.policy, options_.block_deadline,
                 !options_.spool_directory.empty(),
                 options_.stop_barrier == StopBarrier::kKept,
-                options_.remember_payloads},
+                options_.remember_payloads, options_.lane},
                clock, [this] { outbox_.Wake(); }),
         watcher_(
             clock,

@@ -80,6 +80,8 @@ struct SessionOptions {
   bool spool_is_attended = false;
   // kKept needs spool_directory.
   StopBarrier stop_barrier = StopBarrier::kCommitted;
+  // A collector on this host may read payloads where they lie in shared memory.
+  bool lane = true;
   MissingCollector on_missing = MissingCollector::kIgnore;
   // How long Create waits under kFail.
   absl::Duration missing_deadline = absl::Seconds(10);

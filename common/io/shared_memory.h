@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that one process fills and another on the same host reads: an
+// anonymous file (memfd) whose descriptor is handed over.
+//
+// The maker maps it. The reader does not: it reads, so that a peer that means no
+// good can neither end it by SIGBUS nor make it allocate what was never
+// written. Sealed against shrinking, so that the reader cannot end the maker
+// either.
+// Failure: where the system has no such memory Create says so.
+#ifndef RANKPROBE_COMMON_IO_SHARED_MEMORY_H_
+#define RANKPROBE_COMMON_IO_SHARED_MEMORY_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/fork_guard.h"
+
+namespace rankprobe {
+
+// Thread-safe but for what is written to data().
+class SharedMemory {
+ public:
+  // Takes address space; memory as it is written to.
+  static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(uint64_t bytes);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  char* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  // Stays this object's.
+  int fd() const { return fd_; }
+  // Takes the memory for what is to be written there. False: there is none, and
+  // writing would end the process. Both numbers are multiples of a page.
+  bool Take(uint64_t offset, uint64_t bytes);
+  // What lies there is not needed any more: its memory is the system's. Not in a
+  // process that was forked: it is the parent's.
+  void GiveBack(uint64_t offset, uint64_t bytes);
+
+ private:
+  SharedMemory(int fd, char* data, uint64_t size)
+      : fd_(fd), data_(data), size_(size) {}
+
+  const ForkGuard fork_guard_;
+  const int fd_;
+  char* const data_;
+  const uint64_t size_;
+};
+
+// The other side. Thread-safe.
+class SharedMemoryReader {
+ public:
+  // Takes the descriptor, whatever it is of. INVALID_ARGUMENT unless it is
+  // memory as SharedMemory makes it, of 1 to `max_bytes` bytes: reading any
+  // other file could wait for its owner.
+  static absl::StatusOr<std::unique_ptr<SharedMemoryReader>> Adopt(
+      int untrusted_fd, uint64_t max_bytes);
+  ~SharedMemoryReader();
+  SharedMemoryReader(const SharedMemoryReader&) = delete;
+  SharedMemoryReader& operator=(const SharedMemoryReader&) = delete;
+
+  uint64_t size() const { return size_; }
+  // A copy of the bytes as they are at some moment of the call.
+  // INVALID_ARGUMENT beyond the end.
+  absl::Status Read(uint64_t offset, absl::Span<char> out) const;
+
+ private:
+  SharedMemoryReader(int fd, uint64_t size) : fd_(fd), size_(size) {}
+
+  const int fd_;
+  const uint64_t size_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_IO_SHARED_MEMORY_H_
