@@ -42,7 +42,9 @@ class LeafQuestions::Pending {
   void GiveUp();
   // The stream's. False: nobody waits any more.
   bool Begin(Stream* stream);
-  void Put(v1::LiveAnswer part);
+  // With the last part comes what the answer comes to: who takes the part must
+  // not read on.
+  void Put(v1::LiveAnswer part, bool last, const absl::Status& status);
   void End(const absl::Status& status);
   void Drop();
 
@@ -93,16 +95,18 @@ class LeafQuestions::Stream final
       }
       pending_ = std::move(pending);
     }
-    const bool last = incoming_.has_end();
-    const v1::LiveEnd end = incoming_.end();
-    pending_->Put(std::move(incoming_));
-    if (!last) return;
-    pending_->End(
-        end.code() == 0
-            ? absl::OkStatus()
-            : absl::Status(static_cast<absl::StatusCode>(end.code()),
-                           absl::StrCat("leaf ", pending_->address, ": ",
-                                        VisibleText(end.message()))));
+    if (!incoming_.has_end()) {
+      return pending_->Put(std::move(incoming_), /*last=*/false,
+                           absl::OkStatus());
+    }
+    const v1::LiveEnd& end = incoming_.end();
+    absl::Status status;
+    if (end.code() != 0) {
+      status = absl::Status(static_cast<absl::StatusCode>(end.code()),
+                            absl::StrCat("leaf ", pending_->address, ": ",
+                                         VisibleText(end.message())));
+    }
+    pending_->Put(std::move(incoming_), /*last=*/true, status);
     FinishOnce(absl::OkStatus());
   }
   void OnCancel() override { FinishOnce(absl::CancelledError("cancelled")); }
@@ -158,9 +162,14 @@ bool LeafQuestions::Pending::Begin(Stream* stream) {
   return true;
 }
 
-void LeafQuestions::Pending::Put(v1::LiveAnswer part) {
+void LeafQuestions::Pending::Put(v1::LiveAnswer part, bool last,
+                                 const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   waiting_ = std::move(part);
+  if (last && !ended_) {
+    ended_ = true;
+    status_ = status;
+  }
   changed_.NotifyAll();
 }
 
