@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "cli/client/away_notes.h"
 #include "common/rpc/grpc_channel.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
@@ -38,10 +39,10 @@ class Client {
   explicit Client(const Globals& globals) : globals_(globals) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
-    channel_ =
-        globals.local_reader != nullptr
-            ? globals.local_reader
-            : MakeChannel(globals.collector, globals.security, arguments);
+    channel_ = globals.local_reader != nullptr
+                   ? globals.local_reader
+                   : MakeChannel(globals.collector, globals.security, arguments,
+                                 AwayNotes());
     control = v1::ControlService::NewStub(channel_);
     archive = v1::ArchiveService::NewStub(channel_);
   }

@@ -23,6 +23,7 @@
 #include "collector/archive/link_table.h"
 #include "collector/archive/load_step.h"
 #include "collector/archive/request_cut.h"
+#include "common/base/monotonic_time.h"
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
@@ -108,9 +109,10 @@ absl::StatusOr<std::vector<v1::StepInfo>> Select(ArchiveReader* store,
 
 // Frames that are missing of processes of the run, as far as they may have been
 // of the chosen steps and ranks.
+// `began`: before any of it was asked for.
 absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
-                           Manifest* manifest) {
-  return store->ForEachIncarnation(
+                           MonotonicTime began, Manifest* manifest) {
+  RP_RETURN_IF_ERROR(store->ForEachIncarnation(
       options.run, [&](const v1::IncarnationRow& row) {
         const v1::Identity& identity = row.identity();
         if (!options.ranks.all() &&
@@ -123,7 +125,10 @@ absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
                                   : absl::StrCat("proc", identity.pid()),
                               *std::move(frames));
         }
-      });
+      }));
+  for (const std::string& why : store->Away(options.run, began))
+    manifest->AddLedger("", AccountAway(why));
+  return absl::OkStatus();
 }
 
 // Writes steps, one after the other, to one sink. One thread.
@@ -397,12 +402,13 @@ class StepExporter {
 absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
                                         const ExportOptions& options,
                                         const std::vector<ExportSink*>& sinks) {
+  const MonotonicTime began = MonotonicNow();
   Manifest manifest(options.run);
   RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
                       Select(store, options, &manifest));
   // Of a run that nothing came of it is all there is to say.
   Manifest lost(options.run);
-  RP_RETURN_IF_ERROR(AddLostFrames(store, options, &lost));
+  RP_RETURN_IF_ERROR(AddLostFrames(store, options, began, &lost));
   if (steps.empty() && lost.gap_count() == 0) {
     return absl::NotFoundError(absl::StrCat(
         "run \"", options.run, "\" has nothing in the chosen steps and ranks"));

@@ -192,6 +192,15 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
   return ledger;
 }
 
+v1::StepLedger AccountAway(const std::string& why) {
+  v1::StepLedger ledger;
+  ledger.set_step(-1);
+  ledger.set_state(v1::StepLedger::STATE_GAPS);
+  AddGap("LEAF_AWAY", 0, 0,
+         absl::StrCat(why, ": what it has not stored is not here"), &ledger);
+  return ledger;
+}
+
 absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(ArchiveReader* store,
                                                   const std::string& run) {
   RefusedPayloads refused;

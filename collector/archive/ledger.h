@@ -40,6 +40,10 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row);
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
                                             const IntSet& steps);
 
+// Of a collector that could not be asked (ArchiveReader::Away): nobody knows what
+// it has that is not here.
+v1::StepLedger AccountAway(const std::string& why);
+
 // Payloads of which a piece was refused, and why, by their digest in the store.
 using RefusedPayloads = absl::flat_hash_map<std::string, std::string>;
 absl::StatusOr<RefusedPayloads> RefusedPayloadsOf(ArchiveReader* store,

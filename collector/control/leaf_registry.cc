@@ -59,7 +59,7 @@ LeafRegistry::RankKey LeafRegistry::KeyOf(const v1::Identity& identity) {
               : absl::StrCat(identity.host(), " ", identity.pid())};
 }
 
-absl::Status LeafRegistry::Check(const v1::LeafReport& untrusted) {
+absl::Status LeafRegistry::Check(const v1::LeafReport& untrusted) const {
   if (!IsLeafName(untrusted.leaf())) {
     return absl::InvalidArgumentError(
         "a leaf's name has 32 hexadecimal digits");
@@ -68,6 +68,13 @@ absl::Status LeafRegistry::Check(const v1::LeafReport& untrusted) {
     return absl::InvalidArgumentError("a leaf's address is too long");
   RP_RETURN_IF_ERROR(
       ParseHostPort(untrusted.address(), /*min_port=*/1).status());
+  if (options_.own_addresses.find(untrusted.address()) !=
+      options_.own_addresses.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the leaf says that ranks reach it at ", untrusted.address(),
+        ", which is the root's own address: they would go round in a circle; "
+        "give its own with --advertise"));
+  }
   for (const v1::AgentInfo& agent : untrusted.agents()) {
     RP_RETURN_IF_ERROR(CheckIdentity(agent.identity()));
     if (agent.framework_version().size() > kMaxTextBytes)

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,9 @@ class LeafRegistry {
   struct Options {
     size_t max_leaves = 1024;
     size_t max_ranks = 1 << 18;
+    // The root's own, HOST:PORT: a leaf that names one of them as its address
+    // would have ranks go round in a circle.
+    std::set<std::string> own_addresses;
   };
   LeafRegistry(const Options& options, MonotonicTime began)
       : options_(options), began_(began) {}
@@ -102,7 +106,7 @@ class LeafRegistry {
   };
 
   static RankKey KeyOf(const v1::Identity& identity);
-  static absl::Status Check(const v1::LeafReport& untrusted);
+  absl::Status Check(const v1::LeafReport& untrusted) const;
   bool IsThere(const Leaf& leaf, MonotonicTime now) const;
   // It has gone so lately that it may come back.
   bool MayReturn(const Leaf& leaf, MonotonicTime now) const;

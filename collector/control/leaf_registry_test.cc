@@ -222,6 +222,24 @@ TEST_F(LeafRegistryTest, WhatCannotBeALeafIsRefused) {
   EXPECT_TRUE(absl::IsAborted(ended_)) << "a second stream takes its place";
 }
 
+TEST_F(LeafRegistryTest, ALeafIsNotAtTheRootsAddress) {
+  LeafRegistry::Options options;
+  options.own_addresses = {"root:7410", "10.0.0.1:7411"};
+  LeafRegistry registry(options, now_);
+  const auto end = [](const absl::Status&) {};
+  const absl::Status refused =
+      registry.Connect(ReportOf(1), "leaves", end, now_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--advertise"));
+  const absl::StatusOr<uint64_t> link =
+      registry.Connect(ReportOf(2), "leaves", end, now_);
+  ASSERT_TRUE(link.ok()) << link.status();
+  // Nor does it come to be there later.
+  v1::LeafReport moved = ReportOf(2);
+  moved.set_address("root:7410");
+  EXPECT_TRUE(absl::IsInvalidArgument(registry.Report(*link, moved, now_)));
+}
+
 TEST_F(LeafRegistryTest, WhatRanksSayIsBounded) {
   LeafRegistry small({.max_leaves = 2, .max_ranks = 4}, now_);
   const auto connect = [&](int leaf) {

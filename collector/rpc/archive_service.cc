@@ -21,6 +21,7 @@
 #include "collector/rpc/stream_writer.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/grpc_channel.h"
 
 namespace rankprobe {
 namespace {
@@ -32,13 +33,65 @@ constexpr int kExportThreads = 4;
 constexpr uint32_t kMaxRunsListed = 10000;
 constexpr size_t kMaxStepsListed = 10000;
 
+// In one answer's metadata, of which a client takes 8 KiB.
+constexpr size_t kMaxAwayBytes = 4 << 10;
+
+// Who asks is answered here: it is not this process that he cannot reach.
+absl::Status ToCaller(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return status;
+  return absl::AbortedError(status.message());
+}
+
+// Of what is said, as much as metadata takes.
+std::vector<std::string> AwayTrailer(const std::vector<std::string>& away) {
+  std::vector<std::string> said;
+  size_t bytes = 0;
+  for (const std::string& why : away) {
+    bytes += why.size() + 64;
+    if (bytes > kMaxAwayBytes) {
+      said.push_back(absl::StrCat(away.size() - said.size(), " more leaves"));
+      break;
+    }
+    said.push_back(why);
+  }
+  return said;
+}
+
 }  // namespace
+
+template <typename Work>
+grpc::ServerUnaryReactor* ArchiveService::AnswerUnary(
+    grpc::CallbackServerContext* context, WorkerPool* pool,
+    const std::string& run, Work work) {
+  return RunUnary(context, pool, [this, context, run, work = std::move(work)] {
+    const MonotonicTime began = MonotonicNow();
+    const absl::Status status = work();
+    for (const std::string& why : AwayTrailer(store_->Away(run, began)))
+      context->AddTrailingMetadata(kAwayKey, why);
+    return ToCaller(status);
+  });
+}
+
+template <typename Response, typename Work>
+grpc::ServerWriteReactor<Response>* ArchiveService::AnswerStream(
+    grpc::CallbackServerContext* context, const std::string& run, Work work) {
+  return RunStream<Response>(
+      context, pool_,
+      [this, run,
+       work = std::move(work)](typename StreamWriter<Response>::Handle* out) {
+        const MonotonicTime began = MonotonicNow();
+        const absl::Status status = work(out);
+        for (const std::string& why : AwayTrailer(store_->Away(run, began)))
+          out->AddTrailer(kAwayKey, why);
+        return ToCaller(status);
+      });
+}
 
 grpc::ServerUnaryReactor* ArchiveService::ListRuns(
     grpc::CallbackServerContext* context, const v1::ListRunsRequest* request,
     v1::ListRunsResponse* response) {
-  return RunUnary(
-      context, quick_pool_, [this, request, response]() -> absl::Status {
+  return AnswerUnary(
+      context, quick_pool_, "", [this, request, response]() -> absl::Status {
         const size_t limit =
             request->limit() == 0
                 ? kMaxRunsListed
@@ -63,28 +116,30 @@ grpc::ServerUnaryReactor* ArchiveService::ListRuns(
 grpc::ServerUnaryReactor* ArchiveService::ListSteps(
     grpc::CallbackServerContext* context, const v1::ListStepsRequest* request,
     v1::ListStepsResponse* response) {
-  return RunUnary(
-      context, quick_pool_, [this, request, response]() -> absl::Status {
-        std::optional<int64_t> after;
-        if (request->has_after_step()) after = request->after_step();
-        const size_t most =
-            request->limit() == 0
-                ? kMaxStepsListed
-                : std::min<size_t>(request->limit(), kMaxStepsListed);
-        RP_ASSIGN_OR_RETURN(
-            Store::SomeSteps some,
-            store_->ListStepsAfter(request->run(), after, most));
-        for (v1::StepInfo& step : some.steps)
-          response->add_steps()->Swap(&step);
-        response->set_truncated(some.more);
-        return absl::OkStatus();
-      });
+  return AnswerUnary(context, quick_pool_, request->run(),
+                     [this, request, response]() -> absl::Status {
+                       std::optional<int64_t> after;
+                       if (request->has_after_step())
+                         after = request->after_step();
+                       const size_t most =
+                           request->limit() == 0
+                               ? kMaxStepsListed
+                               : std::min<size_t>(request->limit(),
+                                                  kMaxStepsListed);
+                       RP_ASSIGN_OR_RETURN(
+                           Store::SomeSteps some,
+                           store_->ListStepsAfter(request->run(), after, most));
+                       for (v1::StepInfo& step : some.steps)
+                         response->add_steps()->Swap(&step);
+                       response->set_truncated(some.more);
+                       return absl::OkStatus();
+                     });
 }
 
 grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
     grpc::CallbackServerContext* context, const v1::ListCallsRequest* request) {
-  return RunStream<v1::CallEntry>(
-      context, pool_,
+  return AnswerStream<v1::CallEntry>(
+      context, request->run(),
       [this, request = *request](
           StreamWriter<v1::CallEntry>::Handle* out) -> absl::Status {
         RP_ASSIGN_OR_RETURN(
@@ -114,8 +169,8 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
 
 grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
     grpc::CallbackServerContext* context, const v1::GetTensorRequest* request) {
-  return RunStream<v1::TensorBytes>(
-      context, pool_,
+  return AnswerStream<v1::TensorBytes>(
+      context, request->run(),
       [this, request = *request](
           StreamWriter<v1::TensorBytes>::Handle* out) -> absl::Status {
         uint64_t offset = 0;
@@ -133,10 +188,11 @@ grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
 
 grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
     grpc::CallbackServerContext* context, const v1::GetLedgerRequest* request) {
-  return RunStream<v1::StepLedger>(
-      context, pool_,
+  return AnswerStream<v1::StepLedger>(
+      context, request->run(),
       [this, request = *request](
           StreamWriter<v1::StepLedger>::Handle* out) -> absl::Status {
+        const MonotonicTime began = MonotonicNow();
         const IntSet chosen_steps(
             {request.steps().begin(), request.steps().end()});
         const IntSet chosen_ranks(
@@ -164,14 +220,16 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
             }));
         for (v1::StepLedger& ledger : lost)
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
+        for (const std::string& why : store_->Away(request.run(), began))
+          RP_RETURN_IF_ERROR(out->Write(AccountAway(why)));
         return absl::OkStatus();
       });
 }
 
 grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
     grpc::CallbackServerContext* context, const v1::QueryGridRequest* request) {
-  return RunStream<v1::GridReply>(
-      context, pool_,
+  return AnswerStream<v1::GridReply>(
+      context, request->run(),
       [this, request = *request](StreamWriter<v1::GridReply>::Handle* out) {
         return rankprobe::QueryGrid(
             store_, request, [out] { return out->cancelled(); },
@@ -184,8 +242,8 @@ grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
 grpc::ServerWriteReactor<v1::SeriesReply>* ArchiveService::QuerySeries(
     grpc::CallbackServerContext* context,
     const v1::QuerySeriesRequest* request) {
-  return RunStream<v1::SeriesReply>(
-      context, pool_,
+  return AnswerStream<v1::SeriesReply>(
+      context, request->grid().run(),
       [this, request = *request](StreamWriter<v1::SeriesReply>::Handle* out) {
         return rankprobe::QuerySeries(
             store_, request, [out] { return out->cancelled(); },
@@ -198,17 +256,19 @@ grpc::ServerWriteReactor<v1::SeriesReply>* ArchiveService::QuerySeries(
 grpc::ServerUnaryReactor* ArchiveService::ListModules(
     grpc::CallbackServerContext* context, const v1::ListModulesRequest* request,
     v1::ListModulesResponse* response) {
-  return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(*response, rankprobe::ListModules(store_, *request));
-    return absl::OkStatus();
-  });
+  return AnswerUnary(context, pool_, request->run(),
+                     [this, request, response]() -> absl::Status {
+                       RP_ASSIGN_OR_RETURN(
+                           *response, rankprobe::ListModules(store_, *request));
+                       return absl::OkStatus();
+                     });
 }
 
 grpc::ServerWriteReactor<v1::ValuesReply>* ArchiveService::ReadValues(
     grpc::CallbackServerContext* context,
     const v1::ReadValuesRequest* request) {
-  return RunStream<v1::ValuesReply>(
-      context, pool_,
+  return AnswerStream<v1::ValuesReply>(
+      context, request->run(),
       [this, request = *request](StreamWriter<v1::ValuesReply>::Handle* out) {
         return rankprobe::ReadValues(
             store_, request, [out] { return out->cancelled(); },
@@ -324,8 +384,8 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
     allowed = auditor_->CheckOperator(
         *context, "an export to the collector's own directories");
   }
-  return RunStream<v1::ExportEvent>(
-      context, pool_,
+  return AnswerStream<v1::ExportEvent>(
+      context, request->run(),
       [this, request = *request, audit,
        allowed](StreamWriter<v1::ExportEvent>::Handle* out) -> absl::Status {
         const MonotonicTime began = MonotonicNow();

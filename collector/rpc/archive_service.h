@@ -87,6 +87,16 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
       const v1::GetLedgerRequest* request) override;
 
  private:
+  // As RunUnary and RunStream, of what readers ask: collectors that were to be
+  // asked, too, and could not, are named behind the answer (kAwayKey).
+  template <typename Work>
+  grpc::ServerUnaryReactor* AnswerUnary(grpc::CallbackServerContext* context,
+                                        WorkerPool* pool,
+                                        const std::string& run, Work work);
+  template <typename Response, typename Work>
+  grpc::ServerWriteReactor<Response>* AnswerStream(
+      grpc::CallbackServerContext* context, const std::string& run, Work work);
+
   Store* const store_;
   WorkerPool* const pool_;
   WorkerPool* const quick_pool_;

@@ -10,6 +10,7 @@
 #include "collector/auth/server_credentials.h"
 #include "collector/rpc/server_stream.h"
 #include "common/base/monotonic_time.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -23,10 +24,12 @@ constexpr size_t kMaxTextBytes = 512;
 
 class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
  public:
-  LinkStream(LeafRegistry* registry, ControlPlane* control,
-             const Logger* logger, std::string who, Runner run)
+  LinkStream(LeafRegistry* registry, LeafQuestions* questions,
+             ControlPlane* control, const Logger* logger, std::string who,
+             Runner run)
       : ServerStream(kMaxQueuedNotes),
         registry_(registry),
+        questions_(questions),
         control_(control),
         logger_(logger),
         who_(std::move(who)),
@@ -54,23 +57,30 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
   void OnGone() override {
     if (link_ == 0) return;
     registry_->Disconnected(link_, MonotonicNow());
+    questions_->Gone(link_);
     for (const auto& [leafs, session] : sessions_)
       control_->Disconnected(session, "its leaf has gone");
     logger_->Info("leaf_gone", {{"leaf", leaf_}});
   }
 
   bool Merge(v1::RootNote* queued, const v1::RootNote& next) override {
-    if (queued->directives_size() + next.directives_size() >
+    if (queued->directives_size() + next.directives_size() +
+            queued->questions_size() + next.questions_size() >
         kMaxDirectivesOfNote)
       return false;
     if (next.report_ms() > 0) queued->set_report_ms(next.report_ms());
     queued->mutable_directives()->MergeFrom(next.directives());
+    queued->mutable_questions()->MergeFrom(next.questions());
     return true;
   }
 
  private:
   absl::Status TakeReport(const v1::LeafReport& untrusted) {
-    if (link_ != 0) return registry_->Report(link_, untrusted, MonotonicNow());
+    if (link_ != 0) {
+      RP_RETURN_IF_ERROR(registry_->Report(link_, untrusted, MonotonicNow()));
+      questions_->Heard(link_, untrusted);
+      return absl::OkStatus();
+    }
     const absl::StatusOr<uint64_t> link = registry_->Connect(
         untrusted, who_,
         [handle = handle()](const absl::Status& status) {
@@ -89,6 +99,10 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     v1::RootNote note;
     note.set_report_ms(kReportMs);
     handle()->Send(note);
+    // Behind the first note, which has nothing else in it.
+    questions_->Linked(
+        link_, untrusted, who_,
+        [handle = handle()](const v1::RootNote& next) { handle->Send(next); });
     return absl::OkStatus();
   }
 
@@ -167,6 +181,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
   }
 
   LeafRegistry* const registry_;
+  LeafQuestions* const questions_;
   ControlPlane* const control_;
   const Logger* const logger_;
   const std::string who_;
@@ -179,13 +194,23 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::LeafReport, v1::RootNote>* RootService::Link(
-    grpc::CallbackServerContext* context) {
+std::string RootService::NameOf(
+    const grpc::CallbackServerContext& context) const {
   // Without a principal no call comes so far.
   const absl::StatusOr<Principal> who =
-      authorizer_->Identify(CredentialsOf(*context));
-  return new LinkStream(registry_, control_, logger_,
-                        who.ok() ? who->name : "nobody", run_);
+      authorizer_->Identify(CredentialsOf(context));
+  return who.ok() ? who->name : "nobody";
+}
+
+grpc::ServerBidiReactor<v1::LeafReport, v1::RootNote>* RootService::Link(
+    grpc::CallbackServerContext* context) {
+  return new LinkStream(registry_, questions_, control_, logger_,
+                        NameOf(*context), run_);
+}
+
+grpc::ServerReadReactor<v1::LiveAnswer>* RootService::Answer(
+    grpc::CallbackServerContext* context, v1::LiveAnswered* response) {
+  return questions_->Receive(NameOf(*context));
 }
 
 grpc::ServerUnaryReactor* RootService::FindCollector(

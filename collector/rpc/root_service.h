@@ -3,7 +3,9 @@
 // answers from memory on gRPC's threads. What ranks say to their leaves comes along
 // and goes to the control plane, as if they were connected here; what that says to
 // them goes back the same way.
-// Ownership: one per root; registry, control plane and Logger outlive it.
+// Answers of leaves to what they were asked go to whoever asked.
+// Ownership: one per root; registry, questions, control plane and Logger outlive
+// it.
 // Failure: a report that cannot be used ends its stream with a status; the leaf
 // begins anew. A rank that is refused is told goodbye.
 #ifndef RANKPROBE_COLLECTOR_RPC_ROOT_SERVICE_H_
@@ -12,11 +14,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "collector/auth/authorizer.h"
 #include "collector/control/control_plane.h"
 #include "collector/control/leaf_registry.h"
+#include "collector/rpc/leaf_questions.h"
 #include "common/base/logger.h"
 #include "rankprobe/v1/leaf.grpc.pb.h"
 
@@ -26,10 +30,11 @@ class RootService : public v1::RootService::CallbackService {
  public:
   // As AgentService's: what waits for the store runs there. Null: in place.
   using Runner = std::function<bool(std::function<void()>, size_t bytes)>;
-  RootService(LeafRegistry* registry, ControlPlane* control,
-              const Logger* logger,
+  RootService(LeafRegistry* registry, LeafQuestions* questions,
+              ControlPlane* control, const Logger* logger,
               std::shared_ptr<const Authorizer> authorizer, Runner run)
       : registry_(registry),
+        questions_(questions),
         control_(control),
         logger_(logger),
         authorizer_(std::move(authorizer)),
@@ -37,13 +42,19 @@ class RootService : public v1::RootService::CallbackService {
 
   grpc::ServerBidiReactor<v1::LeafReport, v1::RootNote>* Link(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerReadReactor<v1::LiveAnswer>* Answer(
+      grpc::CallbackServerContext* context,
+      v1::LiveAnswered* response) override;
   grpc::ServerUnaryReactor* FindCollector(
       grpc::CallbackServerContext* context,
       const v1::FindCollectorRequest* request,
       v1::FoundCollector* response) override;
 
  private:
+  std::string NameOf(const grpc::CallbackServerContext& context) const;
+
   LeafRegistry* const registry_;
+  LeafQuestions* const questions_;
   ControlPlane* const control_;
   const Logger* const logger_;
   const std::shared_ptr<const Authorizer> authorizer_;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -63,6 +64,12 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
       Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !writing_; });
       if (stream_ != nullptr && !std::exchange(finished_, true))
         stream_->Finish(ToGrpc(status));
+    }
+    // Before Finish: metadata behind the answer.
+    void AddTrailer(const std::string& key, const std::string& value) {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ != nullptr && !finished_)
+        context_->AddTrailingMetadata(key, value);
     }
     bool cancelled() const {
       absl::MutexLock lock(&mutex_);

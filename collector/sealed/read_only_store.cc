@@ -49,6 +49,10 @@ class ReadOnlyStore : public Store {
       const std::function<void(const v1::IncarnationRow&)>& callback) override {
     return reader_->ForEachIncarnation(run, callback);
   }
+  std::vector<std::string> Away(const std::string& run,
+                                MonotonicTime since) override {
+    return reader_->Away(run, since);
+  }
 
   // What there is none of here.
   RecoveryReport recovery() const override { return {}; }

@@ -233,25 +233,9 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
     const Run& run = runs_[name];
     v1::RunInfo& info = out.emplace_back();
     info.set_run(name);
-    std::set<std::string> processes;
-    std::set<int64_t> steps;
-    int64_t first_ns = INT64_MAX, last_ns = 0;
-    uint64_t records = 0;
-    for (const auto& [id, step] : run.steps) {
-      processes.insert(
-          step.info.has_rank()
-              ? absl::StrCat("rank", step.info.rank())
-              : absl::StrCat("proc", step.info.pid(), "@", step.info.host()));
-      steps.insert(id.first);
-      records += step.info.records();
-      first_ns = std::min(first_ns, step.info.updated_unix_ns());
-      last_ns = std::max(last_ns, step.info.updated_unix_ns());
-    }
-    info.set_created_unix_ns(run.steps.empty() ? 0 : first_ns);
-    info.set_updated_unix_ns(last_ns);
-    info.set_ranks(processes.size());
-    info.set_steps(steps.size());
-    info.set_records(records);
+    sealed::RunCounter counter;
+    for (const auto& [id, step] : run.steps) counter.Add(step.info);
+    counter.Describe(&info);
     info.set_stored_payload_bytes(run.payload_bytes);
     info.set_offered_payload_bytes(run.payload_bytes);
   }

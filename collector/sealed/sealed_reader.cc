@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "collector/sealed/pack_object.h"
@@ -18,15 +17,6 @@ namespace {
 // A hundred blocks of 64 MiB are read from without asking for an index twice.
 constexpr size_t kKeptIndexes = 100;
 
-// In the order of Store::ListSteps.
-bool Before(const v1::StepInfo& a, const v1::StepInfo& b) {
-  const auto rank = [](const v1::StepInfo& s) {
-    return s.has_rank() ? s.rank() : INT64_MAX;
-  };
-  return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
-         std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<v1::StepInfo>> SealedReader::ListSteps(
@@ -38,7 +28,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> SealedReader::ListSteps(
   for (const auto& [id, step] : runs_[run].steps) {
     if (steps.all() || steps.Contains(id.first)) out.push_back(step.info);
   }
-  std::sort(out.begin(), out.end(), &Before);
+  std::sort(out.begin(), out.end(), &sealed::IsStepBefore);
   return out;
 }
 
@@ -59,7 +49,7 @@ absl::StatusOr<ArchiveReader::SomeSteps> SealedReader::ListStepsAfter(
     }
     some.steps.push_back(it->second.info);
   }
-  std::sort(some.steps.begin(), some.steps.end(), &Before);
+  std::sort(some.steps.begin(), some.steps.end(), &sealed::IsStepBefore);
   return some;
 }
 

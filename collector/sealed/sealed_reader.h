@@ -62,6 +62,20 @@ class SealedReader : public ArchiveReader {
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) override;
 
+  // What each collector has stored, by the name of its logs: for who puts it
+  // together with what they have not (united_reader.h).
+  // Looks for what is new of the run. NOT_FOUND: nothing is there.
+  absl::Status Renew(const std::string& run) { return Refresh(run); }
+  // Of what is known; empty: nothing of the step.
+  std::map<std::string, v1::StepInfo> InfosByShard(const StepKey& key);
+  absl::Status ForEachRecordByShard(
+      const StepKey& key,
+      const std::function<absl::Status(const std::string& shard,
+                                       const v1::Record&)>& callback);
+  // Of what is known, by incarnation.
+  std::map<uint64_t, std::map<std::string, v1::IncarnationRow>> AccountsByShard(
+      const std::string& run);
+
  private:
   using StepId = std::pair<int64_t, uint64_t>;
   // Digest and length.
@@ -118,6 +132,7 @@ class SealedReader : public ArchiveReader {
                                                uint64_t sequence);
   static void AddEntry(v1::SealedLogEntry entry, Run* state);
   static void AddInfo(v1::StepInfo* info, int log, Step* step);
+  static std::map<int, std::string> ShardsOf(const Run& run);
   absl::Status UniteSteps(const std::string& run);
   absl::Status ReadSource(
       const StepKey& key, const std::string& run_key, const Source& source,

@@ -54,7 +54,19 @@ absl::StatusOr<std::unique_ptr<Sealer>> Sealer::Open(SealerOptions options,
   return sealer;
 }
 
+bool Sealer::IsStored(const std::string& run, const v1::StepInfo& info) const {
+  absl::MutexLock lock(&stored_mutex_);
+  const auto known = runs_.find(run);
+  if (known == runs_.end()) return false;
+  const auto sealed =
+      known->second.sealed.find({info.step(), info.incarnation()});
+  // What was deleted here after it was stored is as it was there.
+  return sealed != known->second.sealed.end() &&
+         (info.deleted() || sealed->second.records == info.records());
+}
+
 void Sealer::Note(const v1::SealedLogEntry& entry, Run* run) {
+  absl::MutexLock lock(&stored_mutex_);
   for (const v1::SealedStep& step : entry.steps()) {
     const StepId id(step.info().step(), step.info().incarnation());
     Sealed& known = run->sealed[id];
@@ -79,6 +91,7 @@ absl::StatusOr<Sealer::Run*> Sealer::OpenRun(const std::string& name) {
   for (const auto& [id, sealed] : run.sealed) {
     if (sealed.missing_payloads > 0) run.to_survey.insert(id);
   }
+  absl::MutexLock lock(&stored_mutex_);
   return &runs_.emplace(name, std::move(run)).first->second;
 }
 

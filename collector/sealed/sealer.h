@@ -6,7 +6,8 @@
 // when nothing of it has come for quiet_time. What comes after that makes a set of
 // its own, an addendum: the records whose orders are in no set before.
 // Sets are cut at block_bytes and block_steps.
-// Ownership: store, object store, file system and clock outlive it. One thread.
+// Ownership: store, object store, file system and clock outlive it. One thread,
+// but for IsStored.
 // Failure: what cannot be stored now is tried again by the next pass, unless the
 // log is another collector's now (Report.fenced).
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALER_H_
@@ -21,8 +22,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collector/object_store/object_store.h"
 #include "collector/sealed/order_ranges.h"
@@ -74,6 +77,11 @@ class Sealer {
   absl::Status SealReady(const std::function<bool()>& stop, Report* report);
 
   const std::string& shard() const { return shard_; }
+
+  // Whether all that `info` counts lies in the store, entry and all. Any thread;
+  // false of a run that no pass has come to yet.
+  bool IsStored(const std::string& run, const v1::StepInfo& info) const
+      ABSL_LOCKS_EXCLUDED(stored_mutex_);
 
  private:
   using StepId = std::pair<int64_t, uint64_t>;
@@ -148,7 +156,8 @@ class Sealer {
   absl::Status Free(const std::string& name,
                     const std::vector<v1::StepInfo>& steps, Run* run,
                     Report* report);
-  static void Note(const v1::SealedLogEntry& entry, Run* run);
+  void Note(const v1::SealedLogEntry& entry, Run* run)
+      ABSL_LOCKS_EXCLUDED(stored_mutex_);
 
   const SealerOptions options_;
   Store* const store_;
@@ -156,7 +165,10 @@ class Sealer {
   FileSystem* const file_system_;
   const Clock* const clock_;
   std::string shard_;
+  // The thread's. It changes which runs there are, and what of them is sealed,
+  // with the mutex held, which others look there with.
   std::map<std::string, Run> runs_;
+  mutable absl::Mutex stored_mutex_;
 };
 
 }  // namespace rankprobe

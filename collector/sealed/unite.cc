@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "collector/sealed/order_ranges.h"
 #include "collector/store/step_counts.h"
 #include "common/base/saturating_add.h"
@@ -158,6 +159,32 @@ v1::StepInfo StepUnion::Describe(
         info, records == of_log_.end() ? v1::StepRow() : records->second, &all);
   }
   return all;
+}
+
+bool IsStepBefore(const v1::StepInfo& a, const v1::StepInfo& b) {
+  const auto rank = [](const v1::StepInfo& s) {
+    return s.has_rank() ? s.rank() : INT64_MAX;
+  };
+  return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
+         std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+}
+
+void RunCounter::Add(const v1::StepInfo& step) {
+  processes_.insert(step.has_rank()
+                        ? absl::StrCat("rank", step.rank())
+                        : absl::StrCat("proc", step.pid(), "@", step.host()));
+  steps_.insert(step.step());
+  records_ = SaturatingAdd(records_, step.records());
+  first_ns_ = std::min(first_ns_, step.updated_unix_ns());
+  last_ns_ = std::max(last_ns_, step.updated_unix_ns());
+}
+
+void RunCounter::Describe(v1::RunInfo* run) const {
+  run->set_created_unix_ns(steps_.empty() ? 0 : first_ns_);
+  run->set_updated_unix_ns(last_ns_);
+  run->set_ranks(processes_.size());
+  run->set_steps(steps_.size());
+  run->set_records(records_);
 }
 
 }  // namespace rankprobe::sealed

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "rankprobe/v1/archive.pb.h"
@@ -31,6 +32,22 @@ class StepUnion {
   std::set<uint64_t> orders_;
   v1::StepRow all_;
   std::map<int, v1::StepRow> of_log_;
+};
+
+// In the order of Store::ListSteps.
+bool IsStepBefore(const v1::StepInfo& a, const v1::StepInfo& b);
+
+// What a run's steps come to: processes, steps, records, times.
+class RunCounter {
+ public:
+  void Add(const v1::StepInfo& step);
+  void Describe(v1::RunInfo* run) const;
+
+ private:
+  std::set<std::string> processes_;
+  std::set<int64_t> steps_;
+  int64_t first_ns_ = INT64_MAX, last_ns_ = 0;
+  uint64_t records_ = 0;
 };
 
 }  // namespace rankprobe::sealed

@@ -19,8 +19,10 @@
 #include "collector/ingest/payload_scope.h"
 #include "collector/object_store/open_object_store.h"
 #include "collector/object_store/store_probe.h"
+#include "collector/rpc/leaf_questions.h"
 #include "collector/sealed/read_only_store.h"
 #include "collector/sealed/sealed_reader.h"
+#include "collector/sealed/united_reader.h"
 #include "collector/server/job_watch.h"
 #include "collector/server/process_memory.h"
 #include "collector/server/protobuf_log.h"
@@ -29,6 +31,7 @@
 #include "collector/store/rebuild.h"
 #include "common/base/logger.h"
 #include "common/base/monotonic_event.h"
+#include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
 #include "common/text/visible_text.h"
 
@@ -97,7 +100,7 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
 // `lock`: of the data directory, for events and audit are there. It is to be held
 // as long as the store is.
 absl::StatusOr<std::unique_ptr<Store>> OpenReader(
-    const ServerConfig& config, SealedReader* sealed, PlanLog* plans,
+    const ServerConfig& config, ArchiveReader* sealed, PlanLog* plans,
     FileSystem* file_system, std::unique_ptr<FileLock>* lock) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
   RP_ASSIGN_OR_RETURN(
@@ -197,7 +200,11 @@ int Main(int argc, char** argv) {
     if (!opened.ok()) return Fail(6, std::string(opened.status().message()));
     plans = *std::move(opened);
   }
-  auto store = is_reader ? OpenReader(config, &sealed, plans.get(),
+  LeafQuestions questions(LeafQuestions::Options(), MonotonicNow());
+  UnitedReader united(&sealed, &questions);
+  ArchiveReader* reader = &sealed;
+  if (config.role == "root") reader = &united;
+  auto store = is_reader ? OpenReader(config, reader, plans.get(),
                                       file_system.get(), &lock)
                          : Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) return FailToOpen(config.data_dir, store.status());
@@ -218,7 +225,8 @@ int Main(int argc, char** argv) {
   }
   auto server =
       Server::Start(config, *std::move(store), file_system.get(), &clock,
-                    &logger, is_reader ? nullptr : objects->get());
+                    &logger, is_reader ? nullptr : objects->get(),
+                    config.role == "root" ? &questions : nullptr);
   if (!server.ok()) {
     // What a flag names cannot be used; the port is not to blame.
     const bool bad_file = absl::IsInvalidArgument(server.status()) ||

@@ -15,6 +15,7 @@ namespace {
 
 // Below what a port takes, with room for what frames it.
 constexpr size_t kMaxReportBytes = 900 << 10;
+constexpr size_t kMaxRunsBytes = 64 << 10;
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(1);
 constexpr uint32_t kMaxReportMs = 2000;
@@ -59,6 +60,17 @@ v1::LeafReport RootLink::ReportOf(const Options& options) {
   report.set_leaf(options.leaf);
   report.set_address(options.address);
   report.set_max_ranks(options.max_ranks);
+  size_t run_bytes = 0;
+  std::vector<std::string> runs;
+  if (options.runs) runs = options.runs();
+  for (std::string& run : runs) {
+    run_bytes += run.size() + 8;
+    if (run_bytes > kMaxRunsBytes) {
+      report.set_runs_left_out(true);
+      break;
+    }
+    report.add_runs(std::move(run));
+  }
   const v1::ListAgentsResponse agents = options.agents();
   size_t bytes = report.ByteSizeLong();
   for (const bool connected : {true, false}) {
@@ -93,6 +105,8 @@ void RootLink::Talk(Stream* stream, absl::Duration interval,
     for (v1::RootNote note; stream->Read(&note);) {
       for (const v1::RelayedDirective& relayed : note.directives())
         options_.say(relayed.session(), relayed.directive());
+      for (v1::LiveQuestion& question : *note.mutable_questions())
+        options_.answer(std::move(question));
     }
     ended = true;
     options_.relay->Wake();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread of a leaf that tells its root that it is there, which ranks it has and
-// what they say, and brings them what the root says.
+// what they say, and brings them what the root says, and its questions.
 //
 // Ownership: one per server; the Logger outlives it. Threads: Start and Stop from
 // one thread. Failure: a root that is away or refuses is tried again, and that is
@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -43,6 +44,10 @@ class RootLink {
     std::function<void(const std::string& session, const v1::Directive&)> say;
     // False: it can take nothing any more, and is not to be sent ranks.
     std::function<bool()> healthy;
+    // That it has something of.
+    std::function<std::vector<std::string>()> runs;
+    // Waits for nothing.
+    std::function<void(v1::LiveQuestion)> answer;
   };
 
   RootLink(Options options, const Logger* logger);

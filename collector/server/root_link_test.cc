@@ -11,7 +11,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "collector/rpc/leaf_questions.h"
 #include "collector/rpc/root_service.h"
+#include "collector/server/leaf_answers.h"
 #include "collector/testing/control_fixture.h"
 #include "common/base/monotonic_time.h"
 #include "gmock/gmock.h"
@@ -28,8 +30,12 @@ class RootLinkTest : public testing::ControlFixture {
     registry_ = std::make_unique<LeafRegistry>(
         LeafRegistry::Options(),
         MonotonicNow() - absl::ToChronoNanoseconds(LeafRegistry::kSettling));
+    LeafQuestions::Options questions;
+    questions.settling = absl::ZeroDuration();
+    questions.part_time = part_time_;
+    questions_ = std::make_unique<LeafQuestions>(questions, MonotonicNow());
     service_ = std::make_unique<RootService>(
-        registry_.get(), control_.get(), &logger_,
+        registry_.get(), questions_.get(), control_.get(), &logger_,
         std::make_shared<Authorizer>(std::nullopt, false), nullptr);
     grpc::ServerBuilder builder;
     int bound = 0;
@@ -58,6 +64,10 @@ class RootLinkTest : public testing::ControlFixture {
       said_[session].push_back(directive);
     };
     options.healthy = [this] { return healthy_.load(); };
+    options.runs = [] { return std::vector<std::string>{"b", "a"}; };
+    options.answer = [this](v1::LiveQuestion question) {
+      if (answers_ != nullptr) answers_->Answer(std::move(question));
+    };
     return options;
   }
   bool Await(const std::function<bool()>& there) {
@@ -119,9 +129,12 @@ class RootLinkTest : public testing::ControlFixture {
   std::map<std::string, std::deque<v1::Directive>> said_
       ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<LeafRegistry> registry_;
+  std::unique_ptr<LeafQuestions> questions_;
+  std::unique_ptr<LeafAnswers> answers_;
   std::unique_ptr<RootService> service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
+  absl::Duration part_time_ = absl::Seconds(60);
   v1::ListAgentsResponse agents_;
   std::atomic<bool> healthy_{true};
 };
@@ -264,6 +277,154 @@ TEST_F(RootLinkTest, ALeafThatIsRefusedTriesAgainAndStops) {
   good.Start();
   ASSERT_TRUE(Await([&] { return IsThere(); }));
   EXPECT_EQ(registry_->LeavesOf("", MonotonicNow()).size(), 1u);
+  EndRoot();
+}
+
+auto Holds(bool more) {
+  return ::testing::Truly([more](const absl::StatusOr<bool>& status) {
+    return status.ok() && *status == more;
+  });
+}
+
+class LiveQuestionTest : public RootLinkTest {
+ protected:
+  // A leaf whose archive is store_, with one step and a payload of some MiB.
+  std::unique_ptr<RootLink> StartLeaf(bool answers) {
+    testing::Frames frames(testing::MakeIdentity("run", 0, 7));
+    data_ = testing::RandomBytes(1, 8 << 20);
+    frames.AddStep(3, data_);
+    EXPECT_TRUE(store_->OpenIncarnation(frames.identity()).ok());
+    EXPECT_TRUE(store_->Commit(frames.All()).ok());
+    if (answers) {
+      answers_ = std::make_unique<LeafAnswers>(
+          LeafAnswers::Options{
+              absl::StrCat("127.0.0.1:", port_),
+              {},
+              [](const std::string&, const v1::StepInfo&) { return false; }},
+          store_.get());
+    }
+    auto link = std::make_unique<RootLink>(OptionsOf(kLeaf), &logger_);
+    link->Start();
+    EXPECT_TRUE(Await([&] {
+      const auto leaves = questions_->Leaves();
+      return leaves.size() == 1 && leaves[0].away.empty();
+    }));
+    return link;
+  }
+  static v1::LiveQuestion Steps() {
+    v1::LiveQuestion question;
+    question.set_run("run");
+    question.set_steps(true);
+    return question;
+  }
+  v1::LiveQuestion Payload() const {
+    v1::LiveQuestion question;
+    question.set_run("run");
+    question.mutable_payload()->set_digest(testing::DigestOf(data_));
+    question.mutable_payload()->set_length_bytes(data_.size());
+    return question;
+  }
+
+  std::string data_;
+};
+
+TEST_F(LiveQuestionTest, ALeafAnswersOnAStreamOfItsOwn) {
+  StartRoot();
+  const auto link = StartLeaf(/*answers=*/true);
+  ASSERT_EQ(*questions_->Leaves()[0].runs,
+            (std::vector<std::string>{"a", "b"}));
+  auto answer = questions_->Ask(kLeaf, Steps());
+  v1::LiveAnswer part;
+  ASSERT_THAT(answer->Next(&part), Holds(true));
+  ASSERT_EQ(part.steps_size(), 1);
+  EXPECT_EQ(part.steps(0).step(), 3);
+  ASSERT_THAT(answer->Next(&part), Holds(true));
+  EXPECT_THAT(answer->Next(&part), Holds(false));
+  // Piece by piece, as it is taken.
+  answer = questions_->Ask(kLeaf, Payload());
+  std::string got;
+  while (true) {
+    part.Clear();
+    const absl::StatusOr<bool> more = answer->Next(&part);
+    ASSERT_TRUE(more.ok()) << more.status();
+    if (!*more) break;
+    EXPECT_LE(part.ByteSizeLong(), 1u << 20);
+    got += part.data();
+  }
+  EXPECT_TRUE(got == data_);
+  // What the leaf says of it is said, with its name.
+  v1::LiveQuestion other = Payload();
+  other.mutable_payload()->set_length_bytes(1);
+  answer = questions_->Ask(kLeaf, other);
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) more = answer->Next(&part);
+  EXPECT_TRUE(absl::IsNotFound(more.status())) << more.status();
+  EXPECT_THAT(more.status().message(), ::testing::HasSubstr("127.0.0.1:4"));
+  EndRoot();
+}
+
+// Whoever asked has gone in the midst of it: the leaf's worker is free again.
+TEST_F(LiveQuestionTest, AnAnswerThatNobodyWaitsForEnds) {
+  StartRoot();
+  const auto link = StartLeaf(/*answers=*/true);
+  for (int i = 0; i < 20; ++i) {
+    auto answer = questions_->Ask(kLeaf, Payload());
+    v1::LiveAnswer part;
+    ASSERT_THAT(answer->Next(&part), Holds(true));
+    ASSERT_FALSE(part.data().empty());
+  }
+  v1::LiveQuestion records;
+  records.set_run("run");
+  records.mutable_records()->set_step(3);
+  records.mutable_records()->set_incarnation(7);
+  auto answer = questions_->Ask(kLeaf, records);
+  v1::LiveAnswer part;
+  ASSERT_THAT(answer->Next(&part), Holds(true));
+  EXPECT_EQ(part.records_size(), 2);
+  EndRoot();
+}
+
+TEST_F(LiveQuestionTest, ALeafThatHangsIsNamedInTime) {
+  part_time_ = absl::Milliseconds(50);
+  StartRoot();
+  const auto link = StartLeaf(/*answers=*/false);
+  auto answer = questions_->Ask(kLeaf, Steps());
+  v1::LiveAnswer part;
+  const absl::Status status = answer->Next(&part).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("127.0.0.1:4 has not"));
+  EndRoot();
+}
+
+TEST_F(LiveQuestionTest, ALeafThatGoesIsNamedAtOnceAndRemembered) {
+  StartRoot();
+  const auto link = StartLeaf(/*answers=*/false);
+  auto answer = questions_->Ask(kLeaf, Steps());
+  link->Stop();
+  v1::LiveAnswer part;
+  absl::Status status = answer->Next(&part).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("went away"));
+  ASSERT_TRUE(Await([&] { return !questions_->Leaves()[0].away.empty(); }));
+  status = questions_->Ask(kLeaf, Steps())->Next(&part).status();
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("127.0.0.1:4 went away"));
+  EndRoot();
+}
+
+TEST_F(LiveQuestionTest, AnAnswerToNoQuestionIsRefused) {
+  StartRoot();
+  const auto stub = v1::RootService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials()));
+  for (const std::string& id : {std::string(), std::string(16, 'i')}) {
+    grpc::ClientContext context;
+    v1::LiveAnswered answered;
+    const auto stream = stub->Answer(&context, &answered);
+    v1::LiveAnswer part;
+    part.set_id(id);
+    stream->Write(part);
+    stream->WritesDone();
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+  }
   EndRoot();
 }
 

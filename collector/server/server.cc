@@ -28,13 +28,16 @@
 #include "collector/rpc/agent_service.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/control_service.h"
+#include "collector/rpc/leaf_questions.h"
 #include "collector/rpc/root_service.h"
 #include "collector/sealed/sealer.h"
 #include "collector/server/connection_gate.h"
 #include "collector/server/descriptor_limit.h"
 #include "collector/server/http_text_server.h"
 #include "collector/server/janitor.h"
+#include "collector/server/leaf_answers.h"
 #include "collector/server/metrics.h"
+#include "collector/server/own_addresses.h"
 #include "collector/server/page_dumps.h"
 #include "collector/server/roller.h"
 #include "collector/server/root_link.h"
@@ -84,7 +87,7 @@ class ServerImpl final : public Server {
 
   ServerImpl(const ServerConfig& config, Parts parts,
              std::unique_ptr<Store> store, FileSystem* file_system,
-             const Clock* clock, const Logger* logger)
+             const Clock* clock, const Logger* logger, LeafQuestions* questions)
       : config_(config),
         file_system_(file_system),
         clock_(clock),
@@ -116,7 +119,8 @@ class ServerImpl final : public Server {
                   absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
                  store_.get(), clock, logger,
                  [this] { return LiveIncarnations(); }),
-        roller_(store_.get(), logger, kRollerLook) {}
+        roller_(store_.get(), logger, kRollerLook),
+        questions_(questions) {}
 
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
@@ -166,6 +170,17 @@ class ServerImpl final : public Server {
       control_.Say(session, directive);
     };
     options.healthy = [this] { return !archive_failed_; };
+    options.runs = [this] { return store_->RunNames(); };
+    options.answer = [this](v1::LiveQuestion question) {
+      answers_->Answer(std::move(question));
+    };
+    answers_ = std::make_unique<LeafAnswers>(
+        LeafAnswers::Options{
+            options.root, options.security,
+            [this](const std::string& run, const v1::StepInfo& info) {
+              return sealer_->IsStored(run, info);
+            }},
+        store_.get());
     root_link_ = std::make_unique<RootLink>(std::move(options), logger_);
     root_link_->Start();
     return absl::OkStatus();
@@ -173,10 +188,11 @@ class ServerImpl final : public Server {
 
   // Of a root.
   void BeRoot(grpc::ServerBuilder* builder) {
-    leaves_ =
-        std::make_unique<LeafRegistry>(LeafRegistry::Options(), MonotonicNow());
+    LeafRegistry::Options options;
+    options.own_addresses = OwnAddresses(config_.listen, port());
+    leaves_ = std::make_unique<LeafRegistry>(options, MonotonicNow());
     root_service_ = std::make_unique<RootService>(
-        leaves_.get(), &control_, logger_, security_.authorizer,
+        leaves_.get(), questions_, &control_, logger_, security_.authorizer,
         [this](std::function<void()> task, size_t bytes) {
           return session_pool_->Run(std::move(task), bytes);
         });
@@ -318,6 +334,7 @@ class ServerImpl final : public Server {
       server_->GetHealthCheckService()->SetServingStatus(false);
     // The root sends nobody here any more.
     if (root_link_ != nullptr) root_link_->Stop();
+    if (answers_ != nullptr) answers_->Stop();
     gate_->Stop();
     // Its requests are calls like others; they end, so that these can.
     if (page_ != nullptr) page_->Stop();
@@ -627,8 +644,10 @@ class ServerImpl final : public Server {
   // Of a leaf.
   std::unique_ptr<Sealer> sealer_;
   std::unique_ptr<Uploader> uploader_;
+  std::unique_ptr<LeafAnswers> answers_;
   std::unique_ptr<RootLink> root_link_;
   // Of a root.
+  LeafQuestions* const questions_;
   std::unique_ptr<LeafRegistry> leaves_;
   std::unique_ptr<RootService> root_service_;
   std::unique_ptr<HttpTextServer> metrics_server_;
@@ -653,7 +672,7 @@ class ServerImpl final : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerConfig& config, std::unique_ptr<Store> store,
     FileSystem* file_system, const Clock* clock, const Logger* logger,
-    ObjectStore* objects) {
+    ObjectStore* objects, LeafQuestions* questions) {
   ServerImpl::Parts parts;
   if (!config.trigger_file.empty()) {
     RP_ASSIGN_OR_RETURN(const std::string json,
@@ -674,8 +693,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   events.own_thread = true;
   events.path = absl::StrCat(config.data_dir, "/events.log");
   RP_ASSIGN_OR_RETURN(parts.events, EventLog::Open(events, file_system, clock));
-  auto server = std::make_unique<ServerImpl>(
-      config, std::move(parts), std::move(store), file_system, clock, logger);
+  auto server =
+      std::make_unique<ServerImpl>(config, std::move(parts), std::move(store),
+                                   file_system, clock, logger, questions);
   if (objects != nullptr) RP_RETURN_IF_ERROR(server->OpenUploader(objects));
   if (const absl::Status status = server->Listen(); !status.ok()) return status;
   return server;

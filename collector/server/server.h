@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collector/object_store/object_store.h"
+#include "collector/rpc/leaf_questions.h"
 #include "collector/server/server_config.h"
 #include "collector/store/store.h"
 #include "common/base/logger.h"
@@ -23,10 +24,11 @@ class Server {
 
   // Takes the opened store. UNAVAILABLE when an address cannot be bound.
   // `objects`: of a leaf, where what has ended is stored; outlives it.
+  // `questions`: of a root, by which its store asks leaves; outlives it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerConfig& config, std::unique_ptr<Store> store,
       FileSystem* file_system, const Clock* clock, const Logger* logger,
-      ObjectStore* objects = nullptr);
+      ObjectStore* objects = nullptr, LeafQuestions* questions = nullptr);
 
   virtual int port() const = 0;
   // Of the page for browsers; empty: there is none.

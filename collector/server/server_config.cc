@@ -261,6 +261,11 @@ void CheckRoot(const ServerConfig& config, ConfigFaults* faults) {
   }
   if (!config.advertise.empty() && !ParseHostPort(config.advertise, 1).ok())
     faults->Add("advertise", config.advertise, "HOST:PORT that ranks reach");
+  if (config.advertise == config.root) {
+    faults->Add("advertise", config.advertise,
+                "this leaf's own: ranks would go round in a circle at the "
+                "root's");
+  }
   const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
   if (config.advertise.empty() && listen.ok() &&
       (listen->host == "0.0.0.0" || listen->host == "[::]")) {

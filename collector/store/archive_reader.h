@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/monotonic_time.h"
 #include "common/config/plan.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/store.pb.h"
@@ -78,6 +79,14 @@ class ArchiveReader {
   virtual absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) = 0;
+
+  // Of an archive of several collectors: those that could not be asked for
+  // something of the run (empty: of any) since then, one line each, for a person.
+  // What they alone have is not in what was answered.
+  virtual std::vector<std::string> Away(const std::string& /*run*/,
+                                        MonotonicTime /*since*/) {
+    return {};
+  }
 };
 
 }  // namespace rankprobe

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/host_port.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -17,13 +18,16 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int min_port) {
       absl::SimpleAtoi(text.substr(colon + 1), &out.port) &&
       out.port >= min_port && out.port <= 65535) {
     out.host = std::string(text.substr(0, colon));
+    const bool visible =
+        std::all_of(text.begin(), text.end(),
+                    [](unsigned char c) { return c > ' ' && c != 0x7f; });
     const bool bracketed =
         absl::StartsWith(out.host, "[") && absl::EndsWith(out.host, "]");
-    if (bracketed || !absl::StrContains(out.host, ":")) return out;
+    if (visible && (bracketed || !absl::StrContains(out.host, ":"))) return out;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("address \"", text, "\" is not HOST:PORT with a port ",
-                   min_port, "..65535 (IPv6 in brackets)"));
+                   min_port, "..65535 (IPv6 in brackets, no blanks)"));
 }
 
 bool IsLoopbackHost(absl::string_view host) {

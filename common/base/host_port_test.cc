@@ -14,8 +14,10 @@ TEST(HostPortTest, TakesNamesAndBothKindsOfAddress) {
 }
 
 TEST(HostPortTest, NamesWhatIsNotOne) {
-  for (const char* bad : {"", "nonsense", "host:", "host:port", "host:65536",
-                          "host:-1", "host:0", ":7411", "::1:80", "h:1x"}) {
+  for (const char* bad :
+       {"", "nonsense", "host:", "host:port", "host:65536", "host:-1", "host:0",
+        ":7411", "::1:80", "h:1x", "a b:80", " a:80", "a: 80", "a:80 ",
+        "a\t:80", "[::1 ]:80"}) {
     const auto parsed = ParseHostPort(bad, 1);
     ASSERT_FALSE(parsed.ok()) << bad;
     EXPECT_THAT(std::string(parsed.status().message()),

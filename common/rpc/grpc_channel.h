@@ -5,9 +5,12 @@
 #define RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_interceptor.h>
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,15 +23,23 @@ namespace rankprobe {
 // made for. Of other calls it says nothing.
 inline constexpr char kPagePeerKey[] = "rankprobe-page-peer";
 
+// Behind an answer of an archive of several collectors: one that was to be asked
+// and could not, a line for a person (ArchiveReader::Away).
+inline constexpr char kAwayKey[] = "rankprobe-away-bin";
+
+using Interceptors = std::vector<
+    std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
+
 inline std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const ChannelSecurity& security,
-    grpc::ChannelArguments arguments) {
+    grpc::ChannelArguments arguments, Interceptors interceptors = {}) {
   // The collector is named on purpose: proxies of the environment are not
   // meant.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (security.ca_pem.empty()) {
-    return grpc::CreateCustomChannel(
-        address, grpc::InsecureChannelCredentials(), arguments);
+    return grpc::experimental::CreateCustomChannelWithInterceptors(
+        address, grpc::InsecureChannelCredentials(), arguments,
+        std::move(interceptors));
   }
   if (!security.server_name.empty())
     arguments.SetSslTargetNameOverride(security.server_name);
@@ -36,8 +47,9 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
   options.pem_root_certs = security.ca_pem;
   options.pem_cert_chain = security.cert_pem;
   options.pem_private_key = security.key_pem;
-  return grpc::CreateCustomChannel(address, grpc::SslCredentials(options),
-                                   arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, grpc::SslCredentials(options), arguments,
+      std::move(interceptors));
 }
 
 // The other side's message is not trusted: it ends up on a terminal.

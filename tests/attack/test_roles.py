@@ -31,6 +31,8 @@ def invoke(channel, path, method):
     if path.split("/")[-1] in ("Session", "Upload", "Link"):
         call = channel.stream_stream(path, serialize, deserialize)
         return harness.outcome(call, iter([request()]))[0]
+    if path.split("/")[-1] == "Answer":
+        return harness.outcome(channel.stream_unary(path, serialize, deserialize), iter([request()]))[0]
     kind = channel.unary_stream if path.split("/")[-1] in STREAMS else channel.unary_unary
     return harness.outcome(kind(path, serialize, deserialize), request())[0]
 

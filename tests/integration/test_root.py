@@ -391,3 +391,27 @@ def test_flags_of_a_root_that_do_not_go_together(tmp_path, flags, says):
     ended = subprocess.run([harness.BIN / "rankprobed", "--data-dir", tmp_path, *flags], capture_output=True,
                            text=True, timeout=30)
     assert ended.returncode == 2 and says in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize("advertise,says", [("ROOT:0", "this leaf's own"), ("node 17:7411", "HOST:PORT"),
+                                            ("node17: 7411", "HOST:PORT"), ("\tnode17:7411", "HOST:PORT")])
+def test_an_address_that_ranks_cannot_use_is_refused(tmp_path, advertise, says):
+    ended = subprocess.run([harness.BIN / "rankprobed", "--data-dir", tmp_path, "--role", "leaf", "--object-store",
+                            "/x", "--root", "ROOT:7410", "--advertise", advertise.replace("ROOT:0", "ROOT:7410")],
+                           capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2 and says in ended.stderr, ended.stderr
+
+
+def test_a_leaf_that_names_its_root_as_itself_is_refused(tmp_path):
+    """By another name than the one it was given."""
+    fleet = Fleet(tmp_path, 1)
+    try:
+        fleet.root.start()
+        leaf = fleet.leaves[0]
+        leaf.flags = (*(fleet.root.address if flag == "ROOT:0" else flag for flag in leaf.flags), "--advertise",
+                      f"localhost:{fleet.root.port}")
+        leaf.start()
+        wait_for(lambda: "no_root" in leaf.log_text(), 30, "the leaf to be refused")
+        assert "go round in a circle; give its own with --advertise" in leaf.log_text(), leaf.log_text()[-1000:]
+    finally:
+        fleet.end()

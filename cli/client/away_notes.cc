@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/away_notes.h"
+
+#include <cstdio>
+#include <set>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+void SayOnce(const std::string& why) {
+  static absl::Mutex* const mutex = new absl::Mutex;
+  static std::set<std::string>* const said = new std::set<std::string>;
+  absl::MutexLock lock(mutex);
+  if (said->insert(why).second) {
+    std::fprintf(
+        stderr, "rankprobe: %s: what it has not stored is not in this answer\n",
+        VisibleText(why).c_str());
+  }
+}
+
+class Notes final : public grpc::experimental::Interceptor {
+  void Intercept(
+      grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::POST_RECV_STATUS)) {
+      const auto* const trailer = methods->GetRecvTrailingMetadata();
+      const auto [begin, end] = trailer->equal_range(kAwayKey);
+      for (auto it = begin; it != end; ++it)
+        SayOnce(std::string(it->second.data(), it->second.size()));
+    }
+    methods->Proceed();
+  }
+};
+
+class Factory final
+    : public grpc::experimental::ClientInterceptorFactoryInterface {
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new Notes;
+  }
+};
+
+}  // namespace
+
+Interceptors AwayNotes() {
+  Interceptors notes;
+  notes.push_back(std::make_unique<Factory>());
+  return notes;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/rpc/leaf_questions.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "collector/rpc/server_stream.h"
+#include "common/base/random_bytes.h"
+#include "common/text/visible_text.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kIdBytes = 16;
+// Of the names of a leaf's runs; beyond, it may have something of any.
+constexpr size_t kMaxRunsBytes = 256 << 10;
+
+std::string InSeconds(absl::Duration time) {
+  return absl::StrCat(absl::ToInt64Seconds(time + absl::Milliseconds(999)),
+                      " s");
+}
+
+}  // namespace
+
+// Between whoever asks and the stream of the answer. A part waits here until it is
+// taken; then the next one is read.
+class LeafQuestions::Pending {
+ public:
+  Pending(std::string leaf, std::string address, std::string who)
+      : leaf(std::move(leaf)),
+        address(std::move(address)),
+        who(std::move(who)) {}
+
+  const std::string leaf, address, who;
+
+  // The asker's. False: the time is over.
+  bool AwaitPart(absl::Duration time, v1::LiveAnswer* part, bool* ended,
+                 absl::Status* status);
+  void GiveUp();
+  // The stream's. False: nobody waits any more.
+  bool Begin(Stream* stream);
+  // With the last part comes what the answer comes to: who takes the part must
+  // not read on.
+  void Put(v1::LiveAnswer part, bool last, const absl::Status& status);
+  void End(const absl::Status& status);
+  void Drop();
+
+ private:
+  absl::Mutex mutex_;
+  MonotonicCondVar changed_;
+  std::optional<v1::LiveAnswer> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+class LeafQuestions::Stream final
+    : public grpc::ServerReadReactor<v1::LiveAnswer> {
+ public:
+  Stream(LeafQuestions* questions, std::string who)
+      : questions_(questions), who_(std::move(who)) {
+    ReadNext();
+  }
+
+  void ReadNext() {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    incoming_.Clear();
+    StartRead(&incoming_);
+  }
+  void FinishOnce(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(finished_, true)) Finish(ToGrpc(status));
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      if (pending_ != nullptr) {
+        pending_->End(absl::UnavailableError(
+            absl::StrCat("leaf ", pending_->address,
+                         " went away in the midst of an answer")));
+      }
+      return FinishOnce(absl::OkStatus());
+    }
+    if (pending_ == nullptr) {
+      auto pending = questions_->Take(incoming_.id(), who_);
+      if (pending == nullptr || !pending->Begin(this)) {
+        return FinishOnce(
+            absl::NotFoundError("nobody waits for this answer any more"));
+      }
+      pending_ = std::move(pending);
+    }
+    if (!incoming_.has_end()) {
+      return pending_->Put(std::move(incoming_), /*last=*/false,
+                           absl::OkStatus());
+    }
+    const v1::LiveEnd& end = incoming_.end();
+    absl::Status status;
+    if (end.code() != 0) {
+      status = absl::Status(static_cast<absl::StatusCode>(end.code()),
+                            absl::StrCat("leaf ", pending_->address, ": ",
+                                         VisibleText(end.message())));
+    }
+    pending_->Put(std::move(incoming_), /*last=*/true, status);
+    FinishOnce(absl::OkStatus());
+  }
+  void OnCancel() override { FinishOnce(absl::CancelledError("cancelled")); }
+  void OnDone() override {
+    if (pending_ != nullptr) {
+      pending_->Drop();
+      // What had an end has one already.
+      pending_->End(absl::UnavailableError(absl::StrCat(
+          "leaf ", pending_->address, " went away in the midst of an answer")));
+    }
+    delete this;
+  }
+
+  LeafQuestions* const questions_;
+  const std::string who_;
+  // Set by a read, which are one after another.
+  std::shared_ptr<Pending> pending_;
+  v1::LiveAnswer incoming_;
+  absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+bool LeafQuestions::Pending::AwaitPart(absl::Duration time,
+                                       v1::LiveAnswer* part, bool* ended,
+                                       absl::Status* status) {
+  absl::MutexLock lock(&mutex_);
+  if (!changed_.WaitFor(&mutex_, time, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return waiting_.has_value() || ended_;
+      }))
+    return false;
+  *ended = !waiting_.has_value();
+  if (*ended) {
+    *status = status_;
+    return true;
+  }
+  *part = *std::move(waiting_);
+  waiting_.reset();
+  if (stream_ != nullptr && !ended_) stream_->ReadNext();
+  return true;
+}
+
+void LeafQuestions::Pending::GiveUp() {
+  absl::MutexLock lock(&mutex_);
+  given_up_ = true;
+  if (stream_ != nullptr)
+    stream_->FinishOnce(absl::CancelledError("nobody waits for it any more"));
+}
+
+bool LeafQuestions::Pending::Begin(Stream* stream) {
+  absl::MutexLock lock(&mutex_);
+  if (given_up_) return false;
+  stream_ = stream;
+  return true;
+}
+
+void LeafQuestions::Pending::Put(v1::LiveAnswer part, bool last,
+                                 const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  waiting_ = std::move(part);
+  if (last && !ended_) {
+    ended_ = true;
+    status_ = status;
+  }
+  changed_.NotifyAll();
+}
+
+void LeafQuestions::Pending::End(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  ended_ = true;
+  status_ = status;
+  changed_.NotifyAll();
+}
+
+void LeafQuestions::Pending::Drop() {
+  absl::MutexLock lock(&mutex_);
+  stream_ = nullptr;
+}
+
+// The asker's side.
+class LeafQuestions::Reader final : public LiveLeaves::Answer {
+ public:
+  Reader(LeafQuestions* questions, std::string id,
+         std::shared_ptr<Pending> pending, bool is_payload)
+      : questions_(questions),
+        id_(std::move(id)),
+        pending_(std::move(pending)),
+        end_(is_payload ? MonotonicAfter(absl::InfiniteDuration())
+                        : MonotonicAfter(questions->options_.answer_time)) {}
+  ~Reader() override {
+    questions_->Forget(id_);
+    pending_->GiveUp();
+  }
+
+  absl::StatusOr<bool> Next(v1::LiveAnswer* part) override {
+    const absl::Duration time =
+        std::min(questions_->options_.part_time, Until(end_));
+    bool ended = false;
+    absl::Status status;
+    if (!pending_->AwaitPart(time, part, &ended, &status)) {
+      return absl::UnavailableError(
+          absl::StrCat("leaf ", pending_->address, " has not answered for ",
+                       InSeconds(questions_->options_.part_time),
+                       ": what it has not stored is not known"));
+    }
+    if (!ended) return true;
+    if (!status.ok()) return status;
+    return false;
+  }
+
+ private:
+  LeafQuestions* const questions_;
+  const std::string id_;
+  const std::shared_ptr<Pending> pending_;
+  const MonotonicTime end_;
+};
+
+std::string LeafQuestions::AwayText(const Known& leaf,
+                                    MonotonicTime now) const {
+  const absl::Duration silent = absl::FromChrono(now - leaf.heard);
+  if (leaf.link == 0) {
+    return absl::StrCat("leaf ", leaf.address, " went away ", InSeconds(silent),
+                        " ago");
+  }
+  if (silent < options_.silence) return "";
+  return absl::StrCat("leaf ", leaf.address, " has said nothing for ",
+                      InSeconds(silent));
+}
+
+std::vector<LiveLeaves::Leaf> LeafQuestions::Leaves() {
+  absl::MutexLock lock(&mutex_);
+  // Without its leaves it would answer from the store alone, and not know it.
+  never_.WaitFor(&mutex_,
+                 options_.settling - absl::FromChrono(MonotonicNow() - began_),
+                 [] { return false; });
+  const MonotonicTime now = MonotonicNow();
+  std::vector<Leaf> leaves;
+  for (const auto& [name, leaf] : leaves_)
+    leaves.push_back({name, leaf.address, AwayText(leaf, now), leaf.runs});
+  return leaves;
+}
+
+std::unique_ptr<LiveLeaves::Answer> LeafQuestions::Ask(
+    const std::string& leaf, v1::LiveQuestion question) {
+  std::string id = RandomBytes(kIdBytes);
+  const bool is_payload = question.has_payload();
+  v1::RootNote note;
+  v1::LiveQuestion* const sent = note.add_questions();
+  *sent = std::move(question);
+  sent->set_id(id);
+  SendFn send;
+  std::shared_ptr<Pending> pending;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto known = leaves_.find(leaf);
+    if (known == leaves_.end()) {
+      pending = std::make_shared<Pending>(leaf, leaf, "");
+      pending->End(absl::UnavailableError(
+          absl::StrCat("there is no leaf ", leaf, " any more")));
+    } else {
+      pending = std::make_shared<Pending>(leaf, known->second.address,
+                                          known->second.who);
+      const std::string away = AwayText(known->second, MonotonicNow());
+      if (away.empty()) {
+        pending_[id] = pending;
+        send = known->second.send;
+      } else {
+        pending->End(absl::UnavailableError(away));
+      }
+    }
+  }
+  if (send) send(note);
+  return std::make_unique<Reader>(this, std::move(id), std::move(pending),
+                                  is_payload);
+}
+
+void LeafQuestions::Note(const v1::LeafReport& report, Known* leaf) {
+  leaf->address = report.address();
+  leaf->heard = MonotonicNow();
+  if (report.only_events()) return;
+  size_t bytes = 0;
+  for (const std::string& run : report.runs()) bytes += run.size() + 8;
+  if (report.runs_left_out() || bytes > kMaxRunsBytes) {
+    leaf->runs = nullptr;
+    return;
+  }
+  std::vector<std::string> runs(report.runs().begin(), report.runs().end());
+  std::sort(runs.begin(), runs.end());
+  leaf->runs =
+      std::make_shared<const std::vector<std::string>>(std::move(runs));
+}
+
+void LeafQuestions::Linked(uint64_t link, const v1::LeafReport& report,
+                           const std::string& who, SendFn send) {
+  absl::MutexLock lock(&mutex_);
+  if (leaves_.size() >= options_.max_leaves &&
+      leaves_.find(report.leaf()) == leaves_.end()) {
+    // The registry takes no more of those that are there.
+    auto oldest = leaves_.end();
+    for (auto it = leaves_.begin(); it != leaves_.end(); ++it) {
+      if (it->second.link == 0 &&
+          (oldest == leaves_.end() || it->second.heard < oldest->second.heard))
+        oldest = it;
+    }
+    if (oldest != leaves_.end()) leaves_.erase(oldest);
+  }
+  Known& leaf = leaves_[report.leaf()];
+  leaf.link = link;
+  leaf.who = who;
+  leaf.send = std::move(send);
+  Note(report, &leaf);
+}
+
+void LeafQuestions::Heard(uint64_t link, const v1::LeafReport& report) {
+  absl::MutexLock lock(&mutex_);
+  const auto leaf = leaves_.find(report.leaf());
+  if (leaf != leaves_.end() && leaf->second.link == link)
+    Note(report, &leaf->second);
+}
+
+void LeafQuestions::Gone(uint64_t link) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [name, leaf] : leaves_) {
+    if (leaf.link != link) continue;
+    leaf.link = 0;
+    leaf.send = nullptr;
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      if (it->second->leaf != name) {
+        ++it;
+        continue;
+      }
+      it->second->End(absl::UnavailableError(absl::StrCat(
+          "leaf ", leaf.address, " went away before it answered")));
+      it = pending_.erase(it);
+    }
+  }
+}
+
+std::shared_ptr<LeafQuestions::Pending> LeafQuestions::Take(
+    const std::string& id, const std::string& who) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = pending_.find(id);
+  if (it == pending_.end() || it->second->who != who) return nullptr;
+  std::shared_ptr<Pending> pending = std::move(it->second);
+  pending_.erase(it);
+  return pending;
+}
+
+void LeafQuestions::Forget(const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  pending_.erase(id);
+}
+
+grpc::ServerReadReactor<v1::LiveAnswer>* LeafQuestions::Receive(
+    const std::string& who) {
+  return new Stream(this, who);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A root's questions to its leaves for what they have not stored yet. A leaf cannot
+// be connected to, in many a network: the question goes down the Link that the leaf
+// holds, and the leaf opens a stream for its answer (RootService.Answer), which is
+// read as fast as whoever asked takes it.
+//
+// A leaf that was linked and is not is remembered, and said to be away, until it is
+// back; so is one that says nothing for kSilence. A root that has just begun waits
+// for its leaves before it answers anybody.
+// Ownership: one per root, outlives its service and answers. Threads: thread-safe;
+// whoever asks waits in Next, gRPC's threads never wait. Memory: two parts of 1 MiB
+// a question. Failure: an answer that nobody waits for, or that another principal
+// gives than the leaf's, is NOT_FOUND.
+#ifndef RANKPROBE_COLLECTOR_RPC_LEAF_QUESTIONS_H_
+#define RANKPROBE_COLLECTOR_RPC_LEAF_QUESTIONS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collector/control/leaf_registry.h"
+#include "collector/sealed/live_leaves.h"
+#include "common/base/monotonic_time.h"
+#include "rankprobe/v1/leaf.pb.h"
+
+namespace rankprobe {
+
+class LeafQuestions : public LiveLeaves {
+ public:
+  struct Options {
+    absl::Duration settling = LeafRegistry::kSettling;
+    // For each part of an answer, and for all of them but those of a payload.
+    absl::Duration part_time = absl::Seconds(5);
+    absl::Duration answer_time = absl::Seconds(60);
+    absl::Duration silence = LeafRegistry::kSilence;
+    size_t max_leaves = 1024;
+  };
+  LeafQuestions(const Options& options, MonotonicTime began)
+      : options_(options), began_(began) {}
+
+  std::vector<Leaf> Leaves() override;
+  std::unique_ptr<Answer> Ask(const std::string& leaf,
+                              v1::LiveQuestion question) override;
+
+  // What RootService says. A link is one stream of a leaf's; `send` only queues.
+  using SendFn = std::function<void(const v1::RootNote&)>;
+  void Linked(uint64_t link, const v1::LeafReport& report,
+              const std::string& who, SendFn send);
+  void Heard(uint64_t link, const v1::LeafReport& report);
+  void Gone(uint64_t link);
+  // The stream of an answer, whose first part names the question.
+  grpc::ServerReadReactor<v1::LiveAnswer>* Receive(const std::string& who);
+
+ private:
+  class Pending;
+  class Stream;
+  class Reader;
+  struct Known {
+    std::string address;
+    std::string who;
+    // 0: it has gone.
+    uint64_t link = 0;
+    MonotonicTime heard;
+    SendFn send;
+    std::shared_ptr<const std::vector<std::string>> runs;
+  };
+
+  void Note(const v1::LeafReport& report, Known* leaf)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Empty: it can be asked.
+  std::string AwayText(const Known& leaf, MonotonicTime now) const;
+  std::shared_ptr<Pending> Take(const std::string& id, const std::string& who);
+  void Forget(const std::string& id);
+
+  const Options options_;
+  const MonotonicTime began_;
+  absl::Mutex mutex_;
+  // Of those who wait for the beginning to be over.
+  MonotonicCondVar never_;
+  std::map<std::string, Known> leaves_ ABSL_GUARDED_BY(mutex_);
+  // Those that no answer has come to.
+  std::map<std::string, std::shared_ptr<Pending>> pending_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_RPC_LEAF_QUESTIONS_H_

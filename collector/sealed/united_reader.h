@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// The archive of several collectors as one: what they have stored, and what those
+// that are there have not stored yet.
+//
+// Leaves are asked first, and then it is looked for what is new in the store: what
+// a leaf has stored by the time it is asked is found there, and what it stores
+// after that it has answered, so that nothing falls between the two. What both
+// have of a step is put together by unite.h: a record counts once.
+// A leaf is asked for what it has not stored alone: its answer is as large as what
+// waits to be stored, whatever the archive is. Of that, infos of steps (kMaxBytes of
+// all leaves) and one step's records are held here.
+// A leaf that does not answer is left out of lists, and Away says so. What is behind a list that was given already, records and
+// payloads, is read, or the call fails and names the leaf.
+// Ownership: reader and leaves outlive it. Thread-safe; no lock is held while
+// somebody is asked. Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much
+// waits to be stored), else the store's.
+#ifndef RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_
+#define RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/sealed/live_leaves.h"
+#include "collector/sealed/sealed_reader.h"
+#include "collector/store/archive_reader.h"
+#include "common/base/monotonic_time.h"
+#include "rankprobe/v1/leaf.pb.h"
+
+namespace rankprobe {
+
+class UnitedReader : public ArchiveReader {
+ public:
+  static constexpr size_t kMaxBytes = 256 << 20;
+  // Places of payloads on leaves that are known.
+  static constexpr size_t kMaxPlaces = 200'000;
+
+  UnitedReader(SealedReader* stored, LiveLeaves* leaves)
+      : stored_(stored), leaves_(leaves) {}
+
+  absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
+  using ArchiveReader::ListSteps;
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
+      const std::string& run, const IntSet& steps) override;
+  absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
+                                           std::optional<int64_t> after,
+                                           size_t most) override;
+  absl::Status ForEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(const v1::Record&)>& callback) override;
+  bool HasPayload(const std::string& run, absl::string_view digest,
+                  uint64_t length_bytes) override;
+  std::string PayloadDamage(const std::string& run, absl::string_view digest,
+                            uint64_t length_bytes) override;
+  absl::Status ReadPayload(
+      const std::string& run, absl::string_view digest, uint64_t length_bytes,
+      const std::function<absl::Status(absl::string_view)>& callback) override;
+  absl::Status ForEachIncarnation(
+      const std::string& run,
+      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  std::vector<std::string> Away(const std::string& run,
+                                MonotonicTime since) override;
+
+ private:
+  using StepId = std::pair<int64_t, uint64_t>;
+  using PayloadId = std::pair<std::string, uint64_t>;
+  // By the leaf's name.
+  using Infos = std::map<std::string, v1::StepInfo>;
+  // What leaves have that was not stored when they were asked.
+  struct Live {
+    uint64_t asked = 0;
+    std::map<StepId, Infos> steps;
+    // Leaves that did not answer.
+    std::set<std::string> silent;
+  };
+  // Of a step that was not stored when it was listed last: how many records each
+  // leaf has, and whether the store has something of it.
+  struct Held {
+    std::map<std::string, uint64_t> records;
+    bool stored = false;
+  };
+  struct Run {
+    uint64_t asked = 0;
+    std::map<StepId, Held> held;
+    // Leaves that are in it, and those that did not answer.
+    std::set<std::string> holders, silent;
+    absl::flat_hash_map<PayloadId, std::string> places;
+  };
+  struct Missed {
+    std::string why;
+    MonotonicTime last;
+  };
+  // A leaf, and what it is asked.
+  struct Asked {
+    LiveLeaves::Leaf leaf;
+    std::unique_ptr<LiveLeaves::Answer> answer;
+  };
+
+  // All that are there, at once. The others are missed, and may be named.
+  std::vector<Asked> AskAll(const v1::LiveQuestion& question,
+                            std::set<std::string>* away);
+  static bool MayHave(const LiveLeaves::Leaf& leaf, const std::string& run);
+  void Miss(const LiveLeaves::Leaf& leaf, const std::string& run,
+            const std::string& why);
+  // Takes all parts of an answer; an error of `take` ends it.
+  static absl::Status TakeAll(
+      LiveLeaves::Answer* answer,
+      const std::function<absl::Status(v1::LiveAnswer*)>& take);
+  absl::StatusOr<Live> AskSteps(const std::string& run);
+  // The step as the store and the leaves have it.
+  absl::StatusOr<v1::StepInfo> InfoOf(const StepKey& key, const Infos& live,
+                                      Held* held);
+  // `wanted` of the live steps go to `infos`, in place of what the store says.
+  absl::Status Merge(const std::string& run, const Live& live,
+                     const std::function<bool(int64_t)>& wanted,
+                     std::vector<v1::StepInfo>* infos);
+  absl::Status ReadLive(
+      const std::string& leaf, const StepKey& key,
+      const std::function<absl::Status(const v1::Record&)>& callback);
+  // Whether the store has so many records of that leaf's, now.
+  absl::Status CheckStored(const StepKey& key, const std::string& leaf,
+                           uint64_t records, const absl::Status& why);
+  absl::Status RenewStored(const std::string& run);
+  std::optional<std::string> KnownPlace(const std::string& run,
+                                        const PayloadId& payload);
+  // The leaf that has it; NOT_FOUND: none. `damage`: where it is damaged.
+  absl::StatusOr<std::string> FindLive(const std::string& run,
+                                       const PayloadId& payload,
+                                       std::string* damage);
+  void AddPlaces(const std::string& run, const std::string& leaf,
+                 const v1::LiveAnswer& part);
+
+  SealedReader* const stored_;
+  LiveLeaves* const leaves_;
+  absl::Mutex mutex_;
+  uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of runs that are there.
+  std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+  size_t places_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By leaf, of questions for one run, or for all (empty).
+  std::map<std::pair<std::string, std::string>, Missed> missed_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_

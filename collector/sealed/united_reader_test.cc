@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+// What leaves have not stored yet is seen with what they have stored, once.
+#include "collector/sealed/united_reader.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collector/sealed/answer_live.h"
+#include "collector/sealed/testing/sealer_fixture.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::FaultObjectStore;
+using testing::Frames;
+using testing::MakeIdentity;
+using testing::RandomBytes;
+using testing::SealerTest;
+
+// Answers of leaves in this process, made when they are asked.
+class FakeLeaves : public LiveLeaves {
+ public:
+  struct One {
+    Store* store = nullptr;
+    Sealer* sealer = nullptr;
+    std::string away;
+    // After so many parts it says no more.
+    size_t parts = SIZE_MAX;
+  };
+  // Around an answer, whoever reads it.
+  std::function<void(const v1::LiveQuestion&)> before, after;
+  size_t asked = 0;
+
+  void Add(Store* store, Sealer* sealer) {
+    ones_[sealer->shard()] = {store, sealer, "", SIZE_MAX};
+  }
+  One* one(const Sealer& sealer) { return &ones_[sealer.shard()]; }
+  void Remove(const Sealer& sealer) { ones_.erase(sealer.shard()); }
+
+  std::vector<Leaf> Leaves() override {
+    std::vector<Leaf> leaves;
+    for (const auto& [name, one] : ones_) {
+      leaves.push_back({name, "leaf-" + name.substr(0, 2), one.away,
+                        std::make_shared<const std::vector<std::string>>(
+                            one.store->RunNames())});
+    }
+    return leaves;
+  }
+  std::unique_ptr<Answer> Ask(const std::string& leaf,
+                              v1::LiveQuestion question) override {
+    ++asked;
+    if (before) before(question);
+    auto answer = std::make_unique<Made>();
+    const One& one = ones_[leaf];
+    if (!one.away.empty()) {
+      answer->status = absl::UnavailableError(leaf + " " + one.away);
+      return answer;
+    }
+    answer->status = AnswerLive(
+        one.store,
+        [&](const std::string& run, const v1::StepInfo& info) {
+          return one.sealer->IsStored(run, info);
+        },
+        question,
+        [&](v1::LiveAnswer part) {
+          if (answer->parts.size() >= one.parts)
+            return absl::UnavailableError(leaf + " hangs");
+          answer->parts.push_back(std::move(part));
+          return absl::OkStatus();
+        });
+    if (after) after(question);
+    return answer;
+  }
+
+ private:
+  struct Made : Answer {
+    absl::StatusOr<bool> Next(v1::LiveAnswer* part) override {
+      if (next == parts.size()) {
+        if (!status.ok()) return status;
+        return false;
+      }
+      *part = parts[next++];
+      return true;
+    }
+    std::vector<v1::LiveAnswer> parts;
+    size_t next = 0;
+    absl::Status status;
+  };
+  std::map<std::string, One> ones_;
+};
+
+class UnitedReaderTest : public SealerTest {
+ protected:
+  struct Leaf {
+    std::unique_ptr<Store> store;
+    std::unique_ptr<Sealer> sealer;
+  };
+  std::unique_ptr<Store> OpenStore(const std::string& name) {
+    StoreOptions options;
+    options.data_dir = root_ + "/" + name;
+    options.min_free_bytes = 0;
+    auto store = Store::Open(options, file_system_.get(), &clock_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+  Leaf OpenLeaf(const std::string& name, SealerOptions options = {}) {
+    Leaf leaf{OpenStore(name), nullptr};
+    options.directory = root_ + "/" + name + "/sealing";
+    options.quiet_time = absl::ZeroDuration();
+    leaf.sealer = OpenSealer(leaf.store.get(), &objects_, options);
+    leaves_.Add(leaf.store.get(), leaf.sealer.get());
+    return leaf;
+  }
+  void Close(Leaf* leaf) {
+    leaves_.Remove(*leaf->sealer);
+    leaf->sealer = nullptr;
+    leaf->store = nullptr;
+  }
+  static void Send(Store* leaf, const Frames& frames, size_t first,
+                   size_t last) {
+    ASSERT_TRUE(leaf->OpenIncarnation(frames.identity()).ok());
+    if (first > 0)
+      ASSERT_TRUE(leaf->NoteLostFrames(frames.identity(), first).ok());
+    ASSERT_TRUE(leaf->Commit(frames.Range(first, last)).ok());
+  }
+  // Four frames a step: a payload in two pieces, half of the records, the rest.
+  static void AddStep(int64_t step, Frames* frames) {
+    const std::string data = RandomBytes(static_cast<uint64_t>(step), 2000);
+    frames->AddPayload(data, 1000);
+    v1::RecordBatch* batch = frames->AddBatch(step);
+    batch->add_records()->mutable_step_begin()->set_task("tensor");
+    AddCall(1, data, batch);
+    batch = frames->AddBatch(step);
+    AddCall(2, data, batch);
+    v1::Record* const end = batch->add_records();
+    end->set_order(3);
+    end->mutable_step_end()->set_call_phases(2);
+    end->mutable_step_end()->set_payloads(2);
+  }
+  static void AddCall(uint64_t order, const std::string& data,
+                      v1::RecordBatch* batch) {
+    v1::Record* const call = batch->add_records();
+    call->set_order(order);
+    call->mutable_call()->set_entry(absl::StrCat("call", order));
+    v1::PayloadRef* const payload = call->mutable_call()
+                                        ->mutable_output()
+                                        ->add_items()
+                                        ->mutable_tensor()
+                                        ->mutable_payload();
+    payload->set_digest(testing::DigestOf(data));
+    payload->set_length_bytes(data.size());
+  }
+  static std::vector<std::string> Infos(ArchiveReader* archive) {
+    std::vector<std::string> out;
+    const auto steps = archive->ListSteps("run");
+    if (absl::IsNotFound(steps.status())) return out;
+    EXPECT_TRUE(steps.ok()) << steps.status();
+    if (!steps.ok()) return out;
+    for (v1::StepInfo info : *steps) {
+      info.clear_updated_unix_ns();
+      out.push_back(info.ShortDebugString());
+    }
+    return out;
+  }
+  static std::vector<std::string> Accounts(ArchiveReader* archive) {
+    std::vector<std::string> out;
+    EXPECT_TRUE(archive
+                    ->ForEachIncarnation("run",
+                                         [&](v1::IncarnationRow row) {
+                                           row.clear_updated_unix_ns();
+                                           out.push_back(
+                                               row.ShortDebugString());
+                                         })
+                    .ok());
+    return out;
+  }
+
+  FaultObjectStore objects_;
+  FakeLeaves leaves_;
+};
+
+// One leaf, that seals after so many frames and has more by then.
+TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (size_t sealed = 0; sealed <= frames.size(); ++sealed) {
+    SCOPED_TRACE(absl::StrCat("sealed after ", sealed));
+    objects_ = FaultObjectStore();
+    Leaf leaf = OpenLeaf(absl::StrCat("leaf", sealed));
+    Send(leaf.store.get(), frames, 0, sealed);
+    ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+    ASSERT_TRUE(leaf.store->Commit(frames.Range(sealed, frames.size())).ok());
+    SealedReader stored(&objects_);
+    UnitedReader united(&stored, &leaves_);
+    EXPECT_EQ(Infos(&united), Infos(leaf.store.get()));
+    EXPECT_EQ(See(&united, "run"), See(leaf.store.get(), "run"));
+    EXPECT_EQ(Accounts(&united), Accounts(leaf.store.get()));
+    EXPECT_TRUE(united.Away("run", {}).empty());
+    // Page by page, too.
+    std::vector<int64_t> steps;
+    std::optional<int64_t> after;
+    while (true) {
+      const auto some = united.ListStepsAfter("run", after, 1);
+      ASSERT_TRUE(some.ok()) << some.status();
+      for (const v1::StepInfo& info : some->steps) steps.push_back(info.step());
+      if (!some->more) break;
+      after = steps.back();
+    }
+    EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3}));
+    const auto runs = united.ListRuns();
+    ASSERT_TRUE(runs.ok()) << runs.status();
+    ASSERT_EQ(runs->size(), 1u);
+    EXPECT_EQ(runs->front().steps(), 3u);
+    EXPECT_EQ(runs->front().records(), 12u);
+    Close(&leaf);
+  }
+}
+
+// At each question in turn, before or after it is answered, all is stored, and
+// freed where that is asked for: nothing goes missing, nothing is there twice.
+TEST_F(UnitedReaderTest, WhatMovesToTheStoreMeanwhileIsThereOnce) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  const std::unique_ptr<Store> alone = OpenStore("alone");
+  Send(alone.get(), frames, 0, frames.size());
+  const Seen expected = See(alone.get(), "run");
+  const std::vector<std::string> infos = Infos(alone.get());
+  int number = 0;
+  for (const bool frees : {false, true}) {
+    for (const size_t sealed : {0, 7}) {
+      for (const bool is_before : {true, false}) {
+        for (size_t at = 0;; ++at) {
+          SCOPED_TRACE(absl::StrCat("frees ", frees, ", ", sealed, " sealed, ",
+                                    is_before ? "before" : "after", " answer ",
+                                    at));
+          objects_ = FaultObjectStore();
+          SealerOptions options;
+          options.free_stored = frees;
+          options.keep_steps = 0;
+          Leaf leaf = OpenLeaf(absl::StrCat("leaf", ++number), options);
+          Send(leaf.store.get(), frames, 0, sealed);
+          if (sealed > 0)
+            ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+          ASSERT_TRUE(
+              leaf.store->Commit(frames.Range(sealed, frames.size())).ok());
+          size_t question = 0;
+          const auto move = [&](const v1::LiveQuestion&) {
+            if (question++ != at) return;
+            ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+          };
+          (is_before ? leaves_.before : leaves_.after) = move;
+          SealedReader stored(&objects_);
+          UnitedReader united(&stored, &leaves_);
+          EXPECT_EQ(Infos(&united), infos);
+          EXPECT_EQ(See(&united, "run"), expected);
+          leaves_.before = leaves_.after = nullptr;
+          Close(&leaf);
+          if (at >= question) break;
+        }
+      }
+    }
+  }
+}
+
+// A rank came from one leaf to another; each has stored what it has, or not.
+TEST_F(UnitedReaderTest, TwoLeavesOfOneRankAreOne) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  const std::unique_ptr<Store> alone = OpenStore("alone");
+  Send(alone.get(), frames, 0, frames.size());
+  const Seen expected = See(alone.get(), "run");
+  const std::vector<std::string> infos = Infos(alone.get());
+  for (size_t left_at = 1; left_at < frames.size(); ++left_at) {
+    for (const int who_seals : {0, 1, 2}) {
+      SCOPED_TRACE(absl::StrCat("left at ", left_at, ", ", who_seals));
+      objects_ = FaultObjectStore();
+      Leaf a = OpenLeaf(absl::StrCat("a", left_at, "_", who_seals));
+      Leaf b = OpenLeaf(absl::StrCat("b", left_at, "_", who_seals));
+      Send(a.store.get(), frames, 0, left_at);
+      // An agent sends a payload again from its beginning.
+      Send(b.store.get(), frames, left_at - left_at % 4, frames.size());
+      if (who_seals == 1) ASSERT_EQ(SealAll(a.sealer.get()), absl::OkStatus());
+      if (who_seals == 2) ASSERT_EQ(SealAll(b.sealer.get()), absl::OkStatus());
+      SealedReader stored(&objects_);
+      UnitedReader united(&stored, &leaves_);
+      EXPECT_EQ(Infos(&united), infos);
+      EXPECT_EQ(See(&united, "run"), expected);
+      ASSERT_EQ(Accounts(&united).size(), 1u);
+      EXPECT_EQ(Accounts(&united)[0].find("lost_frames"), std::string::npos)
+          << Accounts(&united)[0];
+      Close(&a);
+      Close(&b);
+    }
+  }
+}
+
+// What is stored costs nobody a question.
+TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  Leaf leaf = OpenLeaf("leaf");
+  Send(leaf.store.get(), frames, 0, frames.size());
+  ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+  SealedReader stored(&objects_);
+  UnitedReader united(&stored, &leaves_);
+  leaves_.asked = 0;
+  EXPECT_EQ(See(&united, "run").size(), 3u);
+  EXPECT_EQ(leaves_.asked, 1u);
+  Close(&leaf);
+}
+
+TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  Leaf leaf = OpenLeaf("leaf");
+  Send(leaf.store.get(), frames, 0, 4);
+  ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+  ASSERT_TRUE(leaf.store->Commit(frames.Range(4, frames.size())).ok());
+  SealedReader stored(&objects_);
+  UnitedReader united(&stored, &leaves_);
+  EXPECT_EQ(Infos(&united).size(), 3u);
+  // It goes before the records are read: that is no empty step.
+  leaves_.one(*leaf.sealer)->away = "has gone";
+  StepKey key;
+  key.run = "run";
+  key.step = 2;
+  key.incarnation = 7;
+  const auto ignore = [](const v1::Record&) { return absl::OkStatus(); };
+  EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
+  key.step = 1;
+  EXPECT_EQ(united.ForEachRecord(key, ignore), absl::OkStatus());
+  // A list without it says so, and what was listed before stays an error.
+  const MonotonicTime began = MonotonicNow();
+  EXPECT_TRUE(united.Away("run", began).empty());
+  EXPECT_EQ(Infos(&united).size(), 1u);
+  ASSERT_EQ(united.Away("run", began).size(), 1u);
+  EXPECT_NE(united.Away("run", began)[0].find("has gone"), std::string::npos);
+  EXPECT_TRUE(united.Away("another run", began).empty());
+  key.step = 2;
+  EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
+  leaves_.one(*leaf.sealer)->away = "";
+  const MonotonicTime again = MonotonicNow();
+  EXPECT_EQ(Infos(&united).size(), 3u);
+  EXPECT_TRUE(united.Away("run", again).empty());
+  EXPECT_EQ(united.ForEachRecord(key, ignore), absl::OkStatus());
+  // A part of its list is not a list.
+  leaves_.one(*leaf.sealer)->parts = 0;
+  EXPECT_EQ(Infos(&united).size(), 1u);
+  EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
+  Close(&leaf);
+}
+
+// Of a step that came from one leaf to another, the first one has gone: what the
+// other has is there, and the first one is named.
+TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 2; ++step) AddStep(step, &frames);
+  Leaf a = OpenLeaf("a"), b = OpenLeaf("b");
+  Send(a.store.get(), frames, 0, 3);
+  Send(b.store.get(), frames, 3, frames.size());
+  SealedReader stored(&objects_);
+  UnitedReader united(&stored, &leaves_);
+  StepKey key;
+  key.run = "run";
+  key.step = 1;
+  key.incarnation = 7;
+  for (const bool is_stored : {false, true}) {
+    leaves_.one(*a.sealer)->away = "";
+    EXPECT_EQ(Infos(&united).size(), 2u);
+    leaves_.one(*a.sealer)->away = "has gone";
+    if (is_stored) ASSERT_EQ(SealAll(b.sealer.get()), absl::OkStatus());
+    const MonotonicTime began = MonotonicNow();
+    EXPECT_EQ(Infos(&united).size(), 2u);
+    EXPECT_EQ(united.Away("run", began).size(), 1u);
+    int count = 0;
+    EXPECT_EQ(united.ForEachRecord(key,
+                                   [&](const v1::Record&) {
+                                     ++count;
+                                     return absl::OkStatus();
+                                   }),
+              absl::OkStatus());
+    EXPECT_EQ(count, 2);
+  }
+  Close(&a);
+  Close(&b);
+}
+
+// Its records are in the store, its payload came later and is on the leaf alone.
+TEST_F(UnitedReaderTest, APayloadThatOnlyALeafHasIsRead) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddStep(1, &frames);
+  Frames late(MakeIdentity("run", 0, 7));
+  Leaf leaf = OpenLeaf("leaf");
+  ASSERT_TRUE(leaf.store->OpenIncarnation(frames.identity()).ok());
+  std::vector<FrameToStore> records = frames.Range(2, 4);
+  frames.frame(2).set_sequence(1);
+  frames.frame(3).set_sequence(2);
+  ASSERT_TRUE(leaf.store->Commit(records).ok());
+  ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+  frames.frame(0).set_sequence(3);
+  frames.frame(1).set_sequence(4);
+  ASSERT_TRUE(leaf.store->Commit(frames.Range(0, 2)).ok());
+  SealedReader stored(&objects_);
+  UnitedReader united(&stored, &leaves_);
+  EXPECT_EQ(Infos(&united).size(), 1u);
+  const std::string data = RandomBytes(1, 2000),
+                    digest = testing::DigestOf(data);
+  EXPECT_FALSE(stored.HasPayload("run", digest, data.size()));
+  EXPECT_EQ(See(&united, "run"), See(leaf.store.get(), "run"));
+  // Where nobody has it that is said, and where the leaf has gone since, too.
+  EXPECT_FALSE(united.HasPayload("run", std::string(16, 'x'), 5));
+  UnitedReader other(&stored, &leaves_);
+  EXPECT_EQ(Infos(&other).size(), 1u);
+  leaves_.one(*leaf.sealer)->away = "has gone";
+  EXPECT_TRUE(absl::IsUnavailable(
+      other.ReadPayload("run", digest, data.size(),
+                        [](absl::string_view) { return absl::OkStatus(); })));
+  Close(&leaf);
+}
+
+}  // namespace
+}  // namespace rankprobe

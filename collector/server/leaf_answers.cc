@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/server/leaf_answers.h"
+
+#include <utility>
+
+#include "common/rpc/grpc_channel.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kListThreads = 2;
+// Each stays with one who reads slowly for as long as the root lets him.
+constexpr size_t kDataThreads = 8;
+constexpr size_t kMaxQueued = 1024;
+
+std::shared_ptr<grpc::Channel> ChannelTo(const LeafAnswers::Options& options) {
+  grpc::ChannelArguments arguments;
+  // Not that of the link.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  return MakeChannel(options.root, options.security, arguments);
+}
+
+}  // namespace
+
+LeafAnswers::LeafAnswers(Options options, Store* store)
+    : options_(std::move(options)),
+      store_(store),
+      stub_(v1::RootService::NewStub(ChannelTo(options_))),
+      lists_(std::make_unique<WorkerPool>(kListThreads, kMaxQueued)),
+      data_(std::make_unique<WorkerPool>(kDataThreads, kMaxQueued)) {}
+
+LeafAnswers::~LeafAnswers() { Stop(); }
+
+void LeafAnswers::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    for (grpc::ClientContext* const context : contexts_) context->TryCancel();
+  }
+  lists_.reset();
+  data_.reset();
+}
+
+void LeafAnswers::Answer(v1::LiveQuestion question) {
+  WorkerPool* const pool = question.has_records() || question.has_payload()
+                               ? data_.get()
+                               : lists_.get();
+  // Without room the root hears nothing, and says so.
+  (void)pool->Run([this, question = std::move(question)] { Work(question); });
+}
+
+void LeafAnswers::Work(const v1::LiveQuestion& question) {
+  grpc::ClientContext context;
+  AddToken(options_.security, &context);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_) return;
+    contexts_.insert(&context);
+  }
+  v1::LiveAnswered answered;
+  const auto stream = stub_->Answer(&context, &answered);
+  bool named = false;
+  const auto write = [&](v1::LiveAnswer part) {
+    if (!std::exchange(named, true)) part.set_id(question.id());
+    return stream->Write(part) ? absl::OkStatus()
+                               : absl::CancelledError("nobody waits for it");
+  };
+  const absl::Status status =
+      AnswerLive(store_, options_.is_stored, question, write);
+  v1::LiveAnswer last;
+  last.mutable_end()->set_code(static_cast<uint32_t>(status.code()));
+  last.mutable_end()->set_message(std::string(status.message()));
+  (void)write(std::move(last));
+  stream->WritesDone();
+  // Why it ended early is the root's to say, and it has.
+  (void)stream->Finish();
+  absl::MutexLock lock(&mutex_);
+  contexts_.erase(&context);
+}
+
+}  // namespace rankprobe

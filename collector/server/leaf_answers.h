@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a leaf does with its root's questions for what it has not stored yet: each is
+// answered by a worker, on a stream that the leaf opens, over a connection of its
+// own, so that no switch waits behind bytes.
+// Ownership: one per leaf; store and Logger outlive it. Threads: Answer from any,
+// and it waits for nothing. Failure: a root that has gone, or does not wait any
+// more, ends the answer; lists do not wait behind payloads that somebody reads
+// slowly.
+#ifndef RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
+#define RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "collector/rpc/worker_pool.h"
+#include "collector/sealed/answer_live.h"
+#include "collector/store/store.h"
+#include "common/rpc/channel_security.h"
+#include "rankprobe/v1/leaf.grpc.pb.h"
+
+namespace rankprobe {
+
+class LeafAnswers {
+ public:
+  struct Options {
+    // HOST:PORT.
+    std::string root;
+    ChannelSecurity security;
+    IsStoredFn is_stored;
+  };
+  LeafAnswers(Options options, Store* store);
+  ~LeafAnswers();
+
+  void Answer(v1::LiveQuestion question);
+  // Ends what is under way.
+  void Stop();
+
+ private:
+  void Work(const v1::LiveQuestion& question);
+
+  const Options options_;
+  Store* const store_;
+  const std::unique_ptr<v1::RootService::Stub> stub_;
+  absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the streams under way.
+  std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<WorkerPool> lists_;
+  std::unique_ptr<WorkerPool> data_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_

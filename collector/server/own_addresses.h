@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The addresses under which this process is reached, as far as it can tell without
+// asking a name server: those of its interfaces, its name, loopback. Reads the
+// system's tables; thread-safe.
+#ifndef RANKPROBE_COLLECTOR_SERVER_OWN_ADDRESSES_H_
+#define RANKPROBE_COLLECTOR_SERVER_OWN_ADDRESSES_H_
+
+#include <set>
+#include <string>
+
+namespace rankprobe {
+
+// `listen`: HOST:PORT, whose port may be 0. HOST:PORT each, with `port`.
+std::set<std::string> OwnAddresses(const std::string& listen, int port);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SERVER_OWN_ADDRESSES_H_
