@@ -56,7 +56,7 @@ int Main(int argc, char** argv) {
     sessions.push_back(*std::move(session));
   }
   for (const auto& session : sessions) {
-    if (const absl::Status status = session->WaitConnected(absl::Seconds(60));
+    if (const absl::Status status = session->WaitConnected(absl::Minutes(3));
         !status.ok()) {
       std::fprintf(stderr, "%s\n", status.ToString().c_str());
       return 1;
