@@ -301,6 +301,48 @@ def test_slurm_job_ends_with_its_export(tmp_path: pathlib.Path, secured: bool):
                    capture_output=True, timeout=60)
 
 
+# Two nodes of one name each, and two tasks.
+SRUN_OF_LEAVES = """#!/bin/bash
+case $1 in --overlap)
+  trap 'kill -TERM $a $b 2>/dev/null' TERM
+  shift 7
+  SLURMD_NODENAME=localhost "$@" & a=$!
+  SLURMD_NODENAME=127.0.0.1 "$@" & b=$!
+  code=0
+  for leaf in $a $b; do
+    wait $leaf; rc=$?
+    while kill -0 $leaf 2>/dev/null; do wait $leaf; rc=$?; done
+    [ $rc = 0 ] || code=$rc
+  done
+  exit $code ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("secured", [True, False])
+def test_slurm_job_with_a_leaf_on_each_node(tmp_path: pathlib.Path, secured: bool):
+    (tmp_path / "bin").mkdir()
+    for name, text in (("srun", SRUN_OF_LEAVES + SRUN.partition("\n")[2]), ("scontrol", "#!/bin/sh\nprintf 'localhost\\n127.0.0.1\\n'\n")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "objects").mkdir()
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{harness.BIN}:{os.environ['PATH']}", "SLURM_JOB_ID": "7",
+                   "SLURM_SUBMIT_DIR": str(tmp_path), "SLURMD_NODENAME": "localhost", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "two",
+                   "RANKPROBE_OBJECT_STORE": str(tmp_path / "objects"),
+                   **({"RANKPROBE_CERTS": str(DEPLOY / "certs.sh")} if secured else {"RANKPROBE_INSECURE": "yes"})}
+    result = subprocess.run(["bash", DEPLOY / "slurm/rankprobe.sbatch", "/usr/bin/python3", tmp_path / "task.py", "3"],
+                            env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    directory = tmp_path / "rankprobe-7"
+    logs = "".join(log.read_text() for log in directory.glob("*.log"))
+    assert result.returncode == 3 and "leaf has not ended well" not in result.stderr, result.stderr + logs
+    # The export is the root's: what both leaves have stored.
+    for rank in range(2):
+        dump = json.loads((directory / f"dump/step0/rank{rank}/dump.json").read_text())
+        assert "Torch.add.0.forward" in dump["data"], logs
+    assert len(list(directory.glob("leaf-*-7"))) == 2
+
+
 # Of the collector what the script sees: a port file, an end by TERM.
 STUB_COLLECTOR = """#!/bin/bash
 while [ $# -gt 0 ]; do [ "$1" = --port-file ] && echo 4711 >"$2"; shift; done
