@@ -96,11 +96,17 @@ absl::StatusOr<v1::SealedPackIndex> ReadPackIndex(ObjectStore* store,
 }
 
 absl::Status ReadSealedPayload(
-    ObjectStore* store, const std::string& key,
+    ReadAhead* packs, const std::string& key, uint64_t object_bytes,
     const v1::SealedPayload& payload,
     const std::function<absl::Status(absl::string_view)>& callback) {
-  return ForEachSealedFrame(store, key, payload.offset_bytes(),
-                            payload.frames(), callback);
+  const absl::Status status = ForEachSealedFrame(
+      [&](uint64_t offset, uint64_t bytes) {
+        return packs->Get(key, object_bytes, offset, bytes);
+      },
+      key, payload.offset_bytes(), payload.frames(), callback);
+  // Bytes that came wrong are not kept.
+  if (absl::IsDataLoss(status)) packs->Forget(key);
+  return status;
 }
 
 }  // namespace rankprobe

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "collector/object_store/object_store.h"
+#include "collector/sealed/read_ahead.h"
 #include "collector/sealed/sealed_object.h"
 #include "rankprobe/v1/sealed.pb.h"
 
@@ -52,8 +53,10 @@ absl::StatusOr<v1::SealedPackIndex> ReadPackIndex(ObjectStore* store,
                                                   const std::string& key,
                                                   uint64_t object_bytes);
 
+// Of a pack that is `object_bytes` long; those that are small and read one behind
+// the other share requests.
 absl::Status ReadSealedPayload(
-    ObjectStore* store, const std::string& key,
+    ReadAhead* packs, const std::string& key, uint64_t object_bytes,
     const v1::SealedPayload& payload,
     const std::function<absl::Status(absl::string_view)>& callback);
 

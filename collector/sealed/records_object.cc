@@ -81,7 +81,7 @@ bool FramesFit(
 }
 
 absl::Status ForEachSealedFrame(
-    ObjectStore* store, const std::string& key, uint64_t offset_bytes,
+    const ReadRange& read, const std::string& key, uint64_t offset_bytes,
     const google::protobuf::RepeatedPtrField<v1::SealedFrame>& frames,
     const std::function<absl::Status(absl::string_view raw)>& callback) {
   uint64_t at = offset_bytes;
@@ -92,7 +92,7 @@ absl::Status ForEachSealedFrame(
       bytes += frames[next++].stored_bytes();
     } while (next < frames.size() &&
              bytes + frames[next].stored_bytes() <= kReadAheadBytes);
-    RP_ASSIGN_OR_RETURN(const std::string stored, store->Get(key, at, bytes));
+    RP_ASSIGN_OR_RETURN(const std::string stored, read(at, bytes));
     at += bytes;
     for (absl::string_view rest = stored; i < next; ++i) {
       const absl::StatusOr<std::string> raw = DecodeSealedFrame(
@@ -129,7 +129,10 @@ absl::Status ReadSealedRecords(
     const std::function<absl::Status(const v1::Record&)>& callback) {
   v1::Record record;
   return ForEachSealedFrame(
-      store, key, member.offset_bytes(), member.frames(),
+      [&](uint64_t offset, uint64_t bytes) {
+        return store->Get(key, offset, bytes);
+      },
+      key, member.offset_bytes(), member.frames(),
       [&](absl::string_view raw) -> absl::Status {
         google::protobuf::io::CodedInputStream in(
             reinterpret_cast<const uint8_t*>(raw.data()),

@@ -59,9 +59,14 @@ bool FramesFit(
     const google::protobuf::RepeatedPtrField<v1::SealedFrame>& frames,
     uint64_t object_bytes);
 
-// The frames one after the other, decoded; several in one request.
+// Gives these bytes of an object.
+using ReadRange =
+    std::function<absl::StatusOr<std::string>(uint64_t offset, uint64_t bytes)>;
+
+// The frames one after the other, decoded; several in one range. `key` is for
+// messages.
 absl::Status ForEachSealedFrame(
-    ObjectStore* store, const std::string& key, uint64_t offset_bytes,
+    const ReadRange& read, const std::string& key, uint64_t offset_bytes,
     const google::protobuf::RepeatedPtrField<v1::SealedFrame>& frames,
     const std::function<absl::Status(absl::string_view raw)>& callback);
 

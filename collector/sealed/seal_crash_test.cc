@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "collector/object_store/directory_object_store.h"
 #include "collector/sealed/testing/sealer_fixture.h"
 #include "common/testing/fault_file_system.h"
 
@@ -160,6 +161,7 @@ TEST_F(SealCrash, AtEachCallToTheDisk) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
   const Seen a = See(store.get(), "a");
+  int deaths = 0;
   for (const auto unsynced : {FaultFileSystem::Unsynced::kDropped,
                               FaultFileSystem::Unsynced::kHalfKept}) {
     for (uint64_t call = 1;; ++call) {
@@ -171,7 +173,7 @@ TEST_F(SealCrash, AtEachCallToTheDisk) {
       SealerOptions options = Blocks();
       options.directory = "/d/sealing";
       bool died = true;
-      disk.FailCall(call, FaultKind::kCrash);
+      disk.FailCall(disk.calls() + call, FaultKind::kCrash);
       {
         auto sealer =
             Sealer::Open(options, store.get(), &objects, &disk, &clock_);
@@ -188,8 +190,62 @@ TEST_F(SealCrash, AtEachCallToTheDisk) {
       SealedReader reader(&objects);
       EXPECT_EQ(See(&reader, "a"), a) << call << " " << disk.faulty_call();
       if (!died) break;
+      ++deaths;
     }
   }
+  EXPECT_GT(deaths, 100);
+}
+
+// The machine whose disk is the store dies at each call to it, alone or with the
+// collector that is on it: what an entry names is whole, and what was noted as
+// stored stays.
+TEST_F(SealCrash, AtEachCallToTheDiskOfTheStore) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get());
+  const Seen a = See(store.get(), "a"), b = See(store.get(), "b");
+  int deaths = 0;
+  for (const bool together : {false, true}) {
+    for (const auto unsynced : {FaultFileSystem::Unsynced::kDropped,
+                                FaultFileSystem::Unsynced::kHalfKept}) {
+      bool died = true;
+      for (uint64_t call = 1; died; ++call) {
+        ASSERT_LT(call, 1000u);
+        FaultFileSystem disk;
+        ASSERT_TRUE(disk.CreateDirectories("/d").ok());
+        ASSERT_TRUE(disk.SyncDirectory("/").ok());
+        FaultFileSystem own;
+        FileSystem* const sealing = together ? &disk : &own;
+        SealerOptions options = Blocks();
+        options.directory = "/d/sealing";
+        ASSERT_TRUE(sealing->CreateDirectories("/d").ok());
+        disk.FailCall(disk.calls() + call, FaultKind::kCrash);
+        {
+          DirectoryObjectStore objects(&disk, "/d/objects");
+          auto sealer =
+              Sealer::Open(options, store.get(), &objects, sealing, &clock_);
+          if (sealer.ok()) died = !SealAll(sealer->get()).ok();
+        }
+        disk.CrashAndRestart(unsynced);
+        DirectoryObjectStore objects(&disk, "/d/objects");
+        {
+          SealedReader reader(&objects);
+          ExpectPartOf(a, See(&reader, "a"));
+          ExpectPartOf(b, See(&reader, "b"));
+        }
+        auto sealer =
+            Sealer::Open(options, store.get(), &objects, sealing, &clock_);
+        ASSERT_TRUE(sealer.ok()) << call << " " << sealer.status();
+        ASSERT_EQ(SealAll(sealer->get()), absl::OkStatus())
+            << call << " " << disk.faulty_call();
+        SealedReader reader(&objects);
+        EXPECT_EQ(See(&reader, "a"), a) << call << " " << disk.faulty_call();
+        EXPECT_EQ(See(&reader, "b"), b) << call << " " << disk.faulty_call();
+        if (HasFailure()) return;
+        deaths += died ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(deaths, 200);
 }
 
 // A pass each ten seconds over runs that have ended long ago.

@@ -105,16 +105,17 @@ std::vector<std::string> ReadRecords(ObjectStore* store, uint64_t bytes,
 std::vector<std::string> ReadPack(ObjectStore* store, uint64_t bytes,
                                   absl::Status* status) {
   std::vector<std::string> out;
+  ReadAhead packs(store);
   const auto index = ReadPackIndex(store, "p", bytes);
   *status = index.status();
   if (!index.ok()) return out;
   for (const v1::SealedPayload& payload : index->payloads()) {
     std::string data;
-    *status =
-        ReadSealedPayload(store, "p", payload, [&](absl::string_view piece) {
-          data.append(piece.data(), piece.size());
-          return absl::OkStatus();
-        });
+    *status = ReadSealedPayload(&packs, "p", bytes, payload,
+                                [&](absl::string_view piece) {
+                                  data.append(piece.data(), piece.size());
+                                  return absl::OkStatus();
+                                });
     if (!status->ok()) return out;
     EXPECT_EQ(payload.digest(), DigestOf(data));
     out.push_back(data);

@@ -143,10 +143,10 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
   absl::Status status;
   std::vector<std::shared_ptr<const PayloadPlace>> places;
   for (auto it = unread.begin(); it != unread.end(); ++it) {
-    const auto key = std::make_shared<const std::string>(
-        sealed::PackKey(run_key, it->first));
+    const auto pack = std::make_shared<const Pack>(
+        Pack{sealed::PackKey(run_key, it->first), it->second});
     absl::StatusOr<v1::SealedPackIndex> index =
-        ReadPackIndex(store_, *key, it->second);
+        ReadPackIndex(store_, pack->key, pack->bytes);
     if (!index.ok()) {
       status = index.status();
       unread.erase(it, unread.end());
@@ -154,7 +154,7 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     }
     for (v1::SealedPayload& payload : *index->mutable_payloads())
       places.push_back(std::make_shared<const PayloadPlace>(
-          PayloadPlace{key, std::move(payload)}));
+          PayloadPlace{pack, std::move(payload)}));
   }
   absl::MutexLock lock(&mutex_);
   reading_packs_.erase(run);
@@ -197,7 +197,8 @@ absl::Status SealedReader::ReadPayload(
   if (length_bytes == 0) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<const PayloadPlace> place,
                       FindPayload(run, digest, length_bytes));
-  return ReadSealedPayload(store_, *place->key, place->payload, callback);
+  return ReadSealedPayload(&packs_, place->pack->key, place->pack->bytes,
+                           place->payload, callback);
 }
 
 absl::Status SealedReader::ForEachIncarnation(

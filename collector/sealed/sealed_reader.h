@@ -10,6 +10,7 @@
 // step's records are read to count them, once for each set.
 // Memory: some 330 bytes a step of a process, 420 bytes a payload of a run whose
 // payloads are asked for (measured: docs/scale.md).
+// Small payloads of a pack that are read in its order share requests (read_ahead.h).
 // Ownership: the store outlives it. Thread-safe; requests are sent without a lock
 // held. Of one run one thread looks for what is new, and one reads the indexes of
 // packs; whoever wants the same waits for it. Failure: DATA_LOSS (damage, a hole
@@ -32,6 +33,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/object_store/object_store.h"
+#include "collector/sealed/read_ahead.h"
 #include "collector/store/archive_reader.h"
 #include "rankprobe/v1/sealed.pb.h"
 
@@ -39,7 +41,7 @@ namespace rankprobe {
 
 class SealedReader : public ArchiveReader {
  public:
-  explicit SealedReader(ObjectStore* store) : store_(store) {}
+  explicit SealedReader(ObjectStore* store) : store_(store), packs_(store) {}
 
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
   using ArchiveReader::ListSteps;
@@ -98,8 +100,12 @@ class SealedReader : public ArchiveReader {
     int log = 0;
     std::unique_ptr<Several> several;
   };
+  struct Pack {
+    std::string key;
+    uint64_t bytes = 0;
+  };
   struct PayloadPlace {
-    std::shared_ptr<const std::string> key;
+    std::shared_ptr<const Pack> pack;
     v1::SealedPayload payload;
   };
   struct Run {
@@ -145,6 +151,7 @@ class SealedReader : public ArchiveReader {
       const std::string& key, uint64_t object_bytes);
 
   ObjectStore* const store_;
+  ReadAhead packs_;
   absl::Mutex mutex_;
   // None is forgotten.
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);

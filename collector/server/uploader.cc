@@ -73,10 +73,15 @@ void Uploader::Run() {
     if (!Round(stopping)) return;
   }
   const int64_t begin_ns = clock_->MonotonicNanos();
-  Round([&] {
+  const auto over = [&] {
     return absl::Nanoseconds(clock_->MonotonicNanos() - begin_ns) >
            options_.last_round;
-  });
+  };
+  // A store that has too much to do for a moment is asked again.
+  MonotonicEvent never;
+  while (Round(over) && failing_ && !over() &&
+         !never.WaitFor(options_.last_again)) {
+  }
 }
 
 }  // namespace rankprobe

@@ -26,6 +26,8 @@ class Uploader {
     absl::Duration interval = absl::Seconds(10);
     // For what is ready when it is told to stop.
     absl::Duration last_round = absl::Seconds(5);
+    // Between two attempts of it.
+    absl::Duration last_again = absl::Milliseconds(100);
   };
 
   Uploader(const Options& options, Sealer* sealer, const Clock* clock,

@@ -33,6 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 import analysis_peer  # noqa: E402
 import long_run  # noqa: E402
 import micro  # noqa: E402
+import scale  # noqa: E402
 from budgets import Table  # noqa: E402
 from harness import BIN, BUILD, Collector, Job, config, wait_for  # noqa: E402
 
@@ -315,12 +316,14 @@ def analysis(table: Table, scratch: Scratch) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = "kernels,agent,store,ingest,steps,dedup,export,export_small,ranks"
-    parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe, and archive")
+    parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe, archive and scale")
     parser.add_argument("--archive", default="1024,10000,5000", help="ranks, steps and calls of part archive")
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
+    parser.add_argument("--scale", default="ingest,two,export,switch,memory,control", help="of part scale")
+    parser.add_argument("--small", action="store_true", help="part scale at a size that says nothing but that it runs")
     flags = parser.parse_args()
     wanted = flags.only.split(",")
-    unknown = set(wanted) - {*parts.split(","), "analysis", "archive"}
+    unknown = set(wanted) - {*parts.split(","), "analysis", "archive", "scale"}
     if unknown:
         parser.error(f"no part named {', '.join(sorted(unknown))}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -353,6 +356,7 @@ def main() -> int:
         "export_small": lambda: export_small(table, scratch, flags.rounds),
         "ranks": lambda: ranks(table, scratch),
         "analysis": lambda: analysis(table, scratch),
+        "scale": lambda: scale.measure(table, scratch, flags.rounds, flags.small, flags.scale.split(",")),
         "archive": lambda: long_run.archive(table, scratch, tuple(map(int, flags.archive.split(",")))),
     }
     try:

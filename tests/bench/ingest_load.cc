@@ -3,6 +3,8 @@
 //   bench_ingest payload HOST:PORT RUN MIB       through a real session, until
 //                                                SYNCED
 //   bench_ingest records HOST:PORT RUN THOUSANDS the same with records
+//   bench_ingest steps   HOST:PORT RUN MIB       the same with finished steps of
+//                                                four tensors of 16 MiB
 //   bench_ingest tensors HOST:PORT RUN THOUSANDS one step with tensors of 1 KiB
 //   bench_ingest null    HOST:PORT -   MIB       frames into bench_null_sink
 //   bench_ingest write   DIRECTORY -   MIB       sequential write + fdatasync
@@ -32,7 +34,9 @@ namespace {
 constexpr size_t kTensorBytes = 16 << 20;
 constexpr size_t kFrameBytes = (1 << 20) - 256;
 constexpr uint64_t kRecordsPerBuffer = 500;
+// Calls, and a record before and behind them.
 constexpr uint64_t kRecordsPerStep = 10000;
+constexpr size_t kTensorsPerStep = 4;
 
 double Seconds() {
   return std::chrono::duration<double>(
@@ -67,7 +71,18 @@ absl::StatusOr<std::unique_ptr<Session>> Connect(const std::string& collector,
   return session;
 }
 
-int Payloads(Session* session, std::vector<char>* tensor, size_t count) {
+void AddStepBegin(bool payloads, v1::RecordBatch* batch) {
+  v1::StepBegin* const begin = batch->add_records()->mutable_step_begin();
+  begin->set_task(payloads ? "tensor" : "statistics");
+  begin->set_level("L1");
+  begin->set_framework("pytorch");
+  begin->set_has_payloads(payloads);
+}
+
+// `in_steps`: of finished steps; else of none.
+int Payloads(Session* session, std::vector<char>* tensor, size_t count,
+             bool in_steps) {
+  std::unique_ptr<RecordBuffer> records;
   const int64_t size = static_cast<int64_t>(kTensorBytes), stride = 1;
   TensorView view;
   view.data = tensor->data();
@@ -88,6 +103,32 @@ int Payloads(Session* session, std::vector<char>* tensor, size_t count) {
     request.copy_to = buffer->data();
     const Summary summary = Summarize(view, request);
     session->SubmitPayload(summary.digest, std::move(buffer));
+    if (!in_steps) continue;
+    if (records == nullptr) {
+      records = std::make_unique<RecordBuffer>();
+      records->batch()->set_step(static_cast<int64_t>(i / kTensorsPerStep));
+      AddStepBegin(true, records->batch());
+    }
+    const uint64_t order = i % kTensorsPerStep + 1;
+    v1::Record* record = records->Add();
+    bench::FillRecord(order, record);
+    v1::TensorSummary* const saved = record->mutable_call()
+                                         ->mutable_input_args()
+                                         ->mutable_items(0)
+                                         ->mutable_tensor();
+    saved->set_dtype(v1::DTYPE_UINT8);
+    saved->clear_shape();
+    saved->add_shape(size);
+    saved->mutable_payload()->set_digest(summary.digest.data(),
+                                         summary.digest.size());
+    saved->mutable_payload()->set_length_bytes(kTensorBytes);
+    if (order < kTensorsPerStep && i + 1 < count) continue;
+    record = records->Add();
+    record->set_order(order + 1);
+    record->mutable_step_end()->set_call_phases(order);
+    record->mutable_step_end()->set_payloads(order);
+    if (!session->SubmitRecords(std::move(records)))
+      return Fail("records were shed");
   }
   const absl::Status status =
       session->Flush(v1::DURABILITY_SYNCED, absl::Minutes(2));
@@ -102,12 +143,13 @@ int Records(Session* session, uint64_t count) {
     auto records = std::make_unique<RecordBuffer>();
     records->batch()->set_step(static_cast<int64_t>(done / kRecordsPerStep));
     const uint64_t first = done % kRecordsPerStep;
+    if (first == 0) AddStepBegin(false, records->batch());
     for (uint64_t i = 0; i < kRecordsPerBuffer; ++i)
-      bench::FillRecord(first + i, records->Add());
+      bench::FillRecord(first + i + 1, records->Add());
     if (first + kRecordsPerBuffer == kRecordsPerStep) {
       // A step that ends is rolled up.
       v1::Record* const end = records->Add();
-      end->set_order(kRecordsPerStep);
+      end->set_order(kRecordsPerStep + 1);
       end->mutable_step_end()->set_call_phases(kRecordsPerStep);
     }
     if (!session->SubmitRecords(std::move(records)))
@@ -192,7 +234,8 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<Session>> session =
       Connect(target, run, &clock);
   if (!session.ok()) return Fail(session.status().ToString());
-  if (mode == "payload") return Payloads(session->get(), &tensor, tensors);
+  if (mode == "payload" || mode == "steps")
+    return Payloads(session->get(), &tensor, tensors, mode == "steps");
   if (mode == "records") return Records(session->get(), amount * 1000);
   if (mode == "tensors") return SmallTensors(session->get(), amount * 1000);
   return Fail("unknown mode");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many ranks in one process: real sessions over real sockets, no torch.
-//   bench_ranks HOST:PORT RUN RANKS STEP_MS
+//   bench_ranks HOST:PORT RUN RANKS STEP_MS [FIRST_RANK WORLD_SIZE]
 // Connects all ranks, prints "connected SECONDS" and waits on stdin: the line
 // "step" begins stepping, every rank once in STEP_MS; end of file ends it.
 #include <atomic>
@@ -24,23 +24,27 @@ constexpr char kConfig[] = R"({"task": "statistics", "dump_path": "./dump",
   "statistics": {}})";
 
 int Main(int argc, char** argv) {
-  int ranks = 0, step_ms = 0;
-  if (argc != 5 || !absl::SimpleAtoi(argv[3], &ranks) ||
-      !absl::SimpleAtoi(argv[4], &step_ms)) {
-    std::fprintf(stderr, "usage: bench_ranks HOST:PORT RUN RANKS STEP_MS\n");
+  int ranks = 0, step_ms = 0, first = 0, world = 0;
+  if ((argc != 5 && argc != 7) || !absl::SimpleAtoi(argv[3], &ranks) ||
+      !absl::SimpleAtoi(argv[4], &step_ms) ||
+      (argc == 7 && (!absl::SimpleAtoi(argv[5], &first) ||
+                     !absl::SimpleAtoi(argv[6], &world)))) {
+    std::fprintf(stderr,
+                 "usage: bench_ranks HOST:PORT RUN RANKS STEP_MS [FIRST_RANK "
+                 "WORLD_SIZE]\n");
     return 2;
   }
   const SystemClock clock;
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::unique_ptr<Session>> sessions;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = first; rank < first + ranks; ++rank) {
     SessionOptions options;
     options.collector = argv[1];
     options.identity.set_run(argv[2]);
     options.identity.set_rank(rank);
     options.identity.set_pid(100000 + rank);
     options.identity.set_host(absl::StrCat("node", rank / 8));
-    options.identity.set_world_size(ranks);
+    options.identity.set_world_size(argc == 7 ? world : ranks);
     options.config_json = kConfig;
     options.queue_budget_bytes = 1 << 20;
     options.drain_deadline = absl::Seconds(1);
@@ -52,7 +56,7 @@ int Main(int argc, char** argv) {
     sessions.push_back(*std::move(session));
   }
   for (const auto& session : sessions) {
-    if (const absl::Status status = session->WaitConnected(absl::Seconds(60));
+    if (const absl::Status status = session->WaitConnected(absl::Minutes(3));
         !status.ok()) {
       std::fprintf(stderr, "%s\n", status.ToString().c_str());
       return 1;

@@ -74,6 +74,7 @@ bool SubmitStep(Session* session, int64_t step,
     return record;
   };
   v1::StepBegin* const begin = add()->mutable_step_begin();
+  begin->set_has_payloads(true);
   begin->set_task("tensor");
   begin->set_level("L1");
   for (int call = 0; call < kCallsPerStep; ++call) {

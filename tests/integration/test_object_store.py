@@ -72,14 +72,12 @@ def assert_same_exports(leaf: harness.Collector, url: str, run: str, tmp_path: p
 
 def test_a_stored_run_is_exported_without_a_collector(start, start_job, store_url, tmp_path):
     leaf = start("leaf", *leaf_flags(store_url))
-    # Of a bucket each payload is a request: thousands of them are for the golden exports of sealed_test.
-    tensors = store_url.startswith("/")
-    train(start_job, leaf, "training", 2, "tensor" if tensors else "statistics")
+    train(start_job, leaf, "training", 2, "tensor")
     assert leaf.stop() == 0
     # What came last was stored at the end.
     leaf.start()
     assert_same_exports(leaf, store_url, "training", tmp_path)
-    assert any((tmp_path / "sealed").rglob("*.pt")) == tensors
+    assert any((tmp_path / "sealed").rglob("*.pt"))
     ledger = stored(store_url, "ledger", "--run", "training", "--json").stdout
     assert ledger == leaf.cli("ledger", "--run", "training", "--json").stdout and ledger
     assert stored(store_url, "runs", "--json").stdout.count('"training"') == 1

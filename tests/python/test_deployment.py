@@ -141,6 +141,81 @@ def test_flags_in_manifests_exist():
             assert flag.split("=")[0] in options, flag
 
 
+def fleet(kind: str) -> dict[str, dict]:
+    """Root and leaves of deploy/kubernetes/scale, or with a leaf on each node, by their names."""
+    folder = DEPLOY / "kubernetes"
+    files = [folder / "scale/root.yaml", folder / ("scale/leaf.yaml" if kind == "StatefulSet" else "leaf_per_node/leaf.yaml")]
+    return {d["metadata"]["name"]: d for path in files for d in documents(path) if d["kind"] in ("StatefulSet", "DaemonSet")}
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_manifests_of_many_collectors_fit_each_other(kind: str):
+    folder = DEPLOY / "kubernetes"
+    listed = documents(folder / "scale/kustomization.yaml")[0]["resources"]
+    assert set(listed) == {p.name for p in (folder / "scale").glob("*.yaml")} - {"kustomization.yaml"}
+    assert documents(folder / "leaf_per_node/kustomization.yaml")[0]["resources"] == ["../scale", "leaf.yaml"]
+    found = fleet(kind)
+    assert found["rankprobe-leaf"]["kind"] == kind and found["rankprobe-root"]["spec"]["replicas"] == 1
+    services = {d["metadata"]["name"]: d for name in listed for d in documents(folder / "scale" / name) if d["kind"] == "Service"}
+    policies = {d["metadata"]["name"]: d for d in documents(folder / "scale/network_policy.yaml")}
+    options = collector_help().split()
+    secrets = {}
+    for name, workload in found.items():
+        pod = workload["spec"]["template"]
+        labels, container = pod["metadata"]["labels"], pod["spec"]["containers"][0]
+        assert workload["spec"]["selector"]["matchLabels"] == labels == policies[name]["spec"]["podSelector"]["matchLabels"]
+        for flag in container["args"]:
+            assert flag.split("=")[0] in options, flag
+        secret = secret_of(pod)
+        keys = {item["key"] for item in secret["items"]}
+        said = [*container["args"], *(str(e.get("value")) for e in container["env"])]
+        assert {text.rpartition("/")[2] for text in said if "/etc/rankprobe/tls/" in text} == keys
+        secrets[secret["secretName"]] = keys
+        # Variables of arguments are there; the store's are of one secret.
+        env = {e["name"]: e for e in container["env"]}
+        assert set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))) <= set(env)
+        assert {e["valueFrom"]["secretKeyRef"]["name"] for e in env.values() if "secretKeyRef" in e.get("valueFrom", {})} == {"rankprobe-store"}
+        assert int(next(f for f in container["args"] if f.startswith("--listen=")).rpartition(":")[2]) in {p["containerPort"] for p in container["ports"]}
+    # The head of the kustomization makes these secrets; the agents' is that of job.yaml.
+    made = re.findall(r"create secret generic (\S+) -n NAMESPACE --from-file=\$d/\{(\S+)\}$", (folder / "scale/kustomization.yaml").read_text(), re.MULTILINE)
+    assert {name: set(files.split(",")) for name, files in made} == {**secrets, "rankprobe-agent": {"ca.pem", "agent.token"}}
+    said = dict(flag[2:].split("=", 1) for flag in found["rankprobe-leaf"]["spec"]["template"]["spec"]["containers"][0]["args"] if "=" in flag)
+    # Ranks of job.yaml and leaves come to the same name: the root's service.
+    assert said["root"] == "rankprobe:7411" and services["rankprobe"]["spec"]["selector"] == found["rankprobe-root"]["spec"]["selector"]["matchLabels"]
+    if kind == "StatefulSet":
+        assert said["advertise"] == f"$(SELF).{found['rankprobe-leaf']['spec']['serviceName']}:7411" and "rankprobe-leaf" in services
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_a_leaf_of_the_manifests_comes_to_its_root(tmp_path: pathlib.Path, kind: str):
+    """Both with the very flags of their pods, but for places: TLS, tokens, and a store that is a directory."""
+    subprocess.run([DEPLOY / "certs.sh", tmp_path / "tls", "rankprobe"], check=True, capture_output=True, timeout=120)
+    (tmp_path / "objects").mkdir()
+    started: list[tuple[subprocess.Popen, pathlib.Path]] = []
+    root_port = None
+    try:
+        for name, workload in fleet(kind).items():
+            container = workload["spec"]["template"]["spec"]["containers"][0]
+            port_file, log = tmp_path / f"{name}.port", tmp_path / f"{name}.log"
+            places = {"listen": "127.0.0.1:0", "web-listen": "127.0.0.1:0", "metrics-port": "0", "metrics-host": "127.0.0.1",
+                      "data-dir": str(tmp_path / name), "root": f"localhost:{root_port}", "advertise": "localhost:1"}
+            flags = []
+            for flag in container["args"]:
+                key, _, value = flag[2:].partition("=")
+                value = places.get(key, value).replace("/etc/rankprobe/tls", str(tmp_path / "tls")).replace("$(OBJECT_STORE)", str(tmp_path / "objects"))
+                flags.append(f"--{key}={value}" if value else f"--{key}")
+            with open(log, "w") as out:
+                started.append((subprocess.Popen([harness.BIN / "rankprobed", *flags, f"--port-file={port_file}"], stdout=out, stderr=out), log))
+            harness.wait_for(lambda: port_file.exists() and port_file.read_text() or started[-1][0].poll() is not None, 60, name)
+            assert started[-1][0].poll() is None, log.read_text()
+            root_port = root_port or int(port_file.read_text())
+        harness.wait_for(lambda: "root_linked" in started[-1][1].read_text(), 60, lambda: started[-1][1].read_text())
+    finally:
+        for process, log in reversed(started):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(150) == 0, log.read_text()
+
+
 def test_compose_services_find_the_collector():
     services = documents(harness.ROOT / "docker-compose.yml")[0]["services"]
     assert set(services) >= {"collector", "trainer0", "trainer1"}
@@ -224,6 +299,48 @@ def test_slurm_job_ends_with_its_export(tmp_path: pathlib.Path, secured: bool):
     # The collector has ended and left the archive.
     subprocess.run([harness.BIN / "rankprobed", "--data-dir", directory / "data", "--rebuild-index"], check=True,
                    capture_output=True, timeout=60)
+
+
+# Two nodes of one name each, and two tasks.
+SRUN_OF_LEAVES = """#!/bin/bash
+case $1 in --overlap)
+  trap 'kill -TERM $a $b 2>/dev/null' TERM
+  shift 7
+  SLURMD_NODENAME=localhost "$@" & a=$!
+  SLURMD_NODENAME=127.0.0.1 "$@" & b=$!
+  code=0
+  for leaf in $a $b; do
+    wait $leaf; rc=$?
+    while kill -0 $leaf 2>/dev/null; do wait $leaf; rc=$?; done
+    [ $rc = 0 ] || code=$rc
+  done
+  exit $code ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("secured", [True, False])
+def test_slurm_job_with_a_leaf_on_each_node(tmp_path: pathlib.Path, secured: bool):
+    (tmp_path / "bin").mkdir()
+    for name, text in (("srun", SRUN_OF_LEAVES + SRUN.partition("\n")[2]), ("scontrol", "#!/bin/sh\nprintf 'localhost\\n127.0.0.1\\n'\n")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "objects").mkdir()
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{harness.BIN}:{os.environ['PATH']}", "SLURM_JOB_ID": "7",
+                   "SLURM_SUBMIT_DIR": str(tmp_path), "SLURMD_NODENAME": "localhost", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "two",
+                   "RANKPROBE_OBJECT_STORE": str(tmp_path / "objects"),
+                   **({"RANKPROBE_CERTS": str(DEPLOY / "certs.sh")} if secured else {"RANKPROBE_INSECURE": "yes"})}
+    result = subprocess.run(["bash", DEPLOY / "slurm/rankprobe.sbatch", "/usr/bin/python3", tmp_path / "task.py", "3"],
+                            env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    directory = tmp_path / "rankprobe-7"
+    logs = "".join(log.read_text() for log in directory.glob("*.log"))
+    assert result.returncode == 3 and "leaf has not ended well" not in result.stderr, result.stderr + logs
+    # The export is the root's: what both leaves have stored.
+    for rank in range(2):
+        dump = json.loads((directory / f"dump/step0/rank{rank}/dump.json").read_text())
+        assert "Torch.add.0.forward" in dump["data"], logs
+    assert len(list(directory.glob("leaf-*-7"))) == 2
 
 
 # Of the collector what the script sees: a port file, an end by TERM.

@@ -2,23 +2,45 @@
 # SPDX-License-Identifier: Apache-2.0
 # A Ceph of one node with an S3 gateway, for tests: loopback only, no systemd, no
 # authentication between its daemons, everything below one directory.
-#   tests/scale/ceph.sh up DIR     starts it; DIR/env has what a client needs
+#   tests/scale/ceph.sh up DIR     starts it; DIR/env has what a client needs; the disk is RANKPROBE_CEPH_GIB (8)
 #   tests/scale/ceph.sh down DIR   ends what `up` started, by its process ids
+#   tests/scale/ceph.sh kill DIR rgw|osd     kill -9 of that one
+#   tests/scale/ceph.sh again DIR rgw|osd    starts it again, and returns at once
 set -euo pipefail
-command=${1:?up or down} dir=${2:?a directory}
+command=${1:?up, down, kill or again} dir=${2:?a directory}
 
 down() {
   [ -f "$dir/pids" ] || return 0
   local pid
   # The gateway first: it would wait for the others.
-  for pid in $(tac "$dir/pids"); do
+  for pid in $(tac "$dir/pids" | cut -d' ' -f2); do
     kill "$pid" 2>/dev/null || continue
     for _ in $(seq 50); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
     kill -9 "$pid" 2>/dev/null || true
   done
   rm -f "$dir/pids"
 }
-if [ "$command" = down ]; then down; exit 0; fi
+with=(--conf "$dir/ceph.conf")
+# start NAME PROGRAM ARGUMENT..
+start() {
+  local name=$1
+  shift
+  nice -n 10 setsid "$@" >>"$dir/log/$name.out" 2>&1 &
+  echo "$name $!" >>"$dir/pids"
+}
+start_osd() { start osd ceph-osd "${with[@]}" -i 0 -f; }
+start_rgw() { start rgw radosgw "${with[@]}" -n client.rgw.a -f --no-mon-config; }
+case $command in
+  down) down; exit 0 ;;
+  kill)
+    pid=$(awk -v name="${3:?rgw or osd}" '$1 == name {pid = $2} END {print pid}' "$dir/pids")
+    kill -9 "$pid"
+    while [ -e "/proc/$pid" ] && ! grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null; do sleep 0.05; done
+    sed -i "/^$3 /d" "$dir/pids"
+    exit 0
+    ;;
+  again) "start_${3:?rgw or osd}"; exit 0 ;;
+esac
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 mkdir -p "$dir"
@@ -57,21 +79,13 @@ mon=$(free_port) gateway=$(free_port) fsid=$(cat /proc/sys/kernel/random/uuid)
   echo "mon_data = $dir/mon"
   echo "osd_data = $dir/osd"
   echo "osd_objectstore = bluestore"
-  echo "bluestore_block_size = $((8 << 30))"
+  echo "bluestore_block_size = $((${RANKPROBE_CEPH_GIB:-8} << 30))"
   echo "osd_memory_target = $((896 << 20))"
   echo "rgw_data = $dir/rgw"
   echo "rgw_frontends = beast endpoint=127.0.0.1:$gateway"
   echo "rgw_thread_pool_size = 32"
 } >"$dir/ceph.conf"
-with=(--conf "$dir/ceph.conf")
 : >"$dir/pids"
-# start NAME PROGRAM ARGUMENT..
-start() {
-  local name=$1
-  shift
-  nice -n 10 setsid "$@" >"$dir/log/$name.out" 2>&1 &
-  echo $! >>"$dir/pids"
-}
 # until_true SECONDS COMMAND..
 until_true() {
   local end=$((SECONDS + $1))
@@ -93,14 +107,15 @@ until_true 60 timeout 5 ceph "${with[@]}" --connect-timeout 3 -s
 uuid=$(cat /proc/sys/kernel/random/uuid)
 ceph "${with[@]}" osd new "$uuid" >/dev/null
 ceph-osd "${with[@]}" -i 0 --mkfs --osd-uuid "$uuid" >"$dir/log/osd-mkfs.out" 2>&1
-start osd ceph-osd "${with[@]}" -i 0 -f
+start_osd
 until_true 60 bash -c "ceph --conf '$dir/ceph.conf' osd stat 2>/dev/null | grep -q '1 up'"
-start rgw radosgw "${with[@]}" -n client.rgw.a -f --no-mon-config
+start_rgw
 until_true 120 bash -c "exec 3<>/dev/tcp/127.0.0.1/$gateway"
 radosgw-admin "${with[@]}" user create --uid=rankprobe --display-name=rankprobe \
   --access-key=rankprobe --secret-key=rankprobe-secret >"$dir/log/user.json" 2>"$dir/log/user.err"
 cat >"$dir/env" <<ENV
 export AWS_ACCESS_KEY_ID=rankprobe AWS_SECRET_ACCESS_KEY=rankprobe-secret AWS_DEFAULT_REGION=us-east-1
 export AWS_ENDPOINT_URL=http://127.0.0.1:$gateway
+export RANKPROBE_SCALE_CEPH=$dir
 ENV
 echo "ceph.sh: ready at http://127.0.0.1:$gateway"

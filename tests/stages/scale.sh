@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Object stores: the conformance tests and the exports of golden runs over a real
 # Ceph gateway, which this stage installs and runs on loopback, and a leaf with its
-# readers over it. Not part of the default run, for what it installs (64 MB).
+# readers over it; and what becomes of a leaf when the network between them or the
+# gateway fails; and that what tests/bench/run.sh --only scale measures runs. Not part
+# of the default run, for what it installs (64 MB).
 install_packages "$RANKPROBE_ROOT/tests/scale/packages.txt"
-build object_store_test sealed_test rankprobed rankprobe train_transformer
+build object_store_test sealed_test rankprobed rankprobe train_transformer crash_oracle \
+  bench_ingest bench_objects bench_ranks
 scale_dir=$(mktemp -d)
 
 # scale_part NAME COMMAND..: over the gateway. It makes NAME.xml, a JUnit report; a
@@ -23,7 +26,7 @@ scale_parts() {
   scale_part pytest env RANKPROBE_SCALE_BUCKET=1 "RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR" \
     "PYTHONPATH=$RANKPROBE_BUILD_DIR/python:$RANKPROBE_ROOT/tests/lib" \
     /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider --junitxml "$scale_dir/pytest.xml" \
-    "$RANKPROBE_ROOT/tests/integration/test_object_store.py"
+    "$RANKPROBE_ROOT/tests/integration/test_object_store.py" "$RANKPROBE_ROOT/tests/scale"
 }
 if "$RANKPROBE_ROOT/tests/scale/ceph.sh" up "$scale_dir/ceph" &&
   (source "$scale_dir/ceph/env" && /usr/bin/python3 "$RANKPROBE_ROOT/tests/scale/make_bucket.py" conformance); then
