@@ -86,16 +86,20 @@ absl::Status SealedReader::ReadSource(
     const StepKey& key, const std::string& run_key, const Source& source,
     const std::function<absl::Status(const v1::Record&)>& callback) {
   const std::string object = sealed::RecordsKey(run_key, source.object->name());
-  RP_ASSIGN_OR_RETURN(const auto index,
-                      RecordsIndex(object, source.object->bytes()));
+  const auto read = RecordsIndex(object, source.object->bytes());
+  if (!read.ok()) return Missing(key.run, object, read.status());
+  const auto& index = *read;
   if (source.member >= index->members_size() ||
       index->members(source.member).step() != key.step ||
       index->members(source.member).incarnation() != key.incarnation) {
     return absl::DataLossError(
         absl::StrCat(object, " has other steps than its entry says"));
   }
-  return ReadSealedRecords(store_, object, index->members(source.member),
-                           callback);
+  absl::Status taken;
+  const absl::Status status = ReadSealedRecords(
+      store_, object, index->members(source.member),
+      [&](const v1::Record& record) { return taken = callback(record); });
+  return taken.ok() ? Missing(key.run, object, status) : status;
 }
 
 absl::Status SealedReader::ForEachRecord(
@@ -109,6 +113,11 @@ absl::Status SealedReader::ForEachRecord(
     const Run& run = runs_[key.run];
     run_key = run.key;
     const auto step = run.steps.find({key.step, key.incarnation});
+    if (run.maintenance.FateOf(key.step, key.incarnation) !=
+        sealed::Maintenance::Fate::kThere) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "step ", key.step, " of run \"", key.run, "\" was deleted"));
+    }
     if (step != run.steps.end()) sources = step->second.sources;
   }
   // What came late stands where its order is; of one order the first stays.
@@ -144,8 +153,11 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     mutex_.Await(absl::Condition(&settled));
     const auto found = known.places.find(id);
     if (found != known.places.end()) return found->second;
-    if (known.unread_packs.empty())
+    if (known.unread_packs.empty()) {
+      const auto removed = known.removed_places.find(id);
+      if (removed != known.removed_places.end()) return removed->second;
       return absl::NotFoundError("the payload is not whole in the archive");
+    }
     unread = known.unread_packs;
     run_key = known.key;
     reading_packs_.insert(run);
@@ -158,13 +170,13 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     absl::StatusOr<v1::SealedPackIndex> index =
         ReadPackIndex(store_, *key, it->second);
     if (!index.ok()) {
-      status = index.status();
+      status = Missing(run, *key, index.status());
       unread.erase(it, unread.end());
       break;
     }
     for (v1::SealedPayload& payload : *index->mutable_payloads())
       places.push_back(std::make_shared<const PayloadPlace>(
-          PayloadPlace{key, std::move(payload)}));
+          PayloadPlace{it->first, key, std::move(payload)}));
   }
   absl::MutexLock lock(&mutex_);
   reading_packs_.erase(run);
@@ -172,14 +184,17 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
   for (std::shared_ptr<const PayloadPlace>& place : places) {
     const PayloadId other(place->payload.digest(),
                           place->payload.length_bytes());
-    known.places.try_emplace(other, std::move(place));
+    auto& where =
+        known.packs.contains(place->pack) ? known.places : known.removed_places;
+    where.try_emplace(other, std::move(place));
   }
   for (const auto& [name, bytes] : unread) known.unread_packs.erase(name);
   RP_RETURN_IF_ERROR(status);
   const auto found = known.places.find(id);
-  if (found == known.places.end())
-    return absl::NotFoundError("the payload is not whole in the archive");
-  return found->second;
+  if (found != known.places.end()) return found->second;
+  const auto removed = known.removed_places.find(id);
+  if (removed != known.removed_places.end()) return removed->second;
+  return absl::NotFoundError("the payload is not whole in the archive");
 }
 
 bool SealedReader::HasPayload(const std::string& run, absl::string_view digest,
@@ -207,7 +222,11 @@ absl::Status SealedReader::ReadPayload(
   if (length_bytes == 0) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<const PayloadPlace> place,
                       FindPayload(run, digest, length_bytes));
-  return ReadSealedPayload(store_, *place->key, place->payload, callback);
+  absl::Status taken;
+  const absl::Status status = ReadSealedPayload(
+      store_, *place->key, place->payload,
+      [&](absl::string_view data) { return taken = callback(data); });
+  return taken.ok() ? Missing(run, *place->key, status) : status;
 }
 
 absl::Status SealedReader::ForEachIncarnation(
