@@ -53,7 +53,7 @@ class Sweeping : public SealerTest {
       if (!absl::StartsWith(key, sealed::ShardsPrefix(run))) continue;
       v1::SealedLogEntry sweep;
       sweep.mutable_sweep()->set_nonce(absl::StrCat(number));
-      ASSERT_TRUE(sealed::AppendEntry(
+      EXPECT_TRUE(sealed::AppendEntry(
                       objects, "run",
                       key.substr(sealed::ShardsPrefix(run).size()), sweep)
                       .ok());
