@@ -83,6 +83,13 @@ absl::Status Delete(const Globals& globals, const std::string& run,
     PrintJson(ToJson(report));
     return absl::OkStatus();
   }
+  if (report.later()) {
+    Print(stdout,
+          "deleted %d rank-steps, %d records; a janitor of the store gives "
+          "their space back (docs/scale.md)\n",
+          report.steps(), report.records());
+    return absl::OkStatus();
+  }
   Print(stdout,
         "deleted %d rank-steps, %d records, %d payloads (%s); %s of files "
         "are free again\n",

@@ -48,6 +48,8 @@ class Auditor {
     const Auditor* auditor_;
   };
 
+  // Both may be null: within a process that asks itself there is nobody to be
+  // checked and no log.
   Auditor(AuditLog* log, std::shared_ptr<const Authorizer> authorizer,
           const Logger* logger)
       : log_(log), authorizer_(std::move(authorizer)), logger_(logger) {}

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collector/archive/export_metrics.h"
+#include "collector/auth/auditor.h"
 #include "collector/object_store/open_object_store.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/worker_pool.h"
@@ -28,14 +29,18 @@ class LocalReaderImpl : public LocalReader {
                   const Clock* clock)
       : objects_(std::move(objects)),
         reader_(objects_.get()),
-        store_(NewReadOnlyStore(&reader_, objects_->name())),
+        store_(NewReadOnlyStore(&reader_, objects_->name(),
+                                NewStoreDeleter(objects_.get(), clock))),
         logger_(STDERR_FILENO, Logger::Severity::kError, clock),
         pool_(kReaderThreads, kReaderQueue),
         quick_pool_(1, kReaderQueue),
         service_(
             store_.get(), file_system, &pool_, &quick_pool_,
             /*export_roots=*/{}, &logger_,
-            [] { return absl::flat_hash_set<uint64_t>(); }, &metrics_) {}
+            [] { return absl::flat_hash_set<uint64_t>(); }, &metrics_),
+        auditor_(/*log=*/nullptr, /*authorizer=*/nullptr, &logger_) {
+    service_.SetAuditor(&auditor_);
+  }
   ~LocalReaderImpl() override {
     if (server_ != nullptr) server_->Shutdown();
   }
@@ -64,6 +69,7 @@ class LocalReaderImpl : public LocalReader {
   WorkerPool pool_;
   WorkerPool quick_pool_;
   ArchiveService service_;
+  const Auditor auditor_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -24,6 +24,8 @@ class PackObjectWriter {
  public:
   static absl::StatusOr<std::unique_ptr<PackObjectWriter>> Create(
       FileSystem* file_system, const std::string& path);
+  // What makes its name another collector's never (SealedRecordsIndex.origin).
+  void SetOrigin(const std::string& origin) { index_.set_origin(origin); }
 
   void BeginPayload(absl::string_view digest, uint64_t length_bytes);
   absl::Status AddData(absl::string_view data);

@@ -18,7 +18,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr char kPlansPrefix[] = "v1/plans/";
 constexpr char kPlanMagic[] = "RPPLAN\x01\n";
 constexpr size_t kPlanMagicBytes = sizeof(kPlanMagic) - 1;
 constexpr size_t kPlanHeadBytes = kPlanMagicBytes + 4;
@@ -62,32 +61,52 @@ absl::StatusOr<v1::SealedPlan> DecodePlan(const std::string& object,
   return plan;
 }
 
+absl::Status Another(const std::string& object) {
+  return absl::AbortedError(
+      absl::StrCat("another root has decided on a plan of this run (", object,
+                   "): end one of the two, and start this one again"));
+}
+
 }  // namespace
+
+std::pair<std::string, uint64_t> ParsePlanKey(const std::string& key) {
+  const std::vector<std::string> parts = absl::StrSplit(key, '/');
+  uint64_t number = 0;
+  if (parts.size() != 4 || !sealed::IsHexName(parts[2]) ||
+      !absl::SimpleAtoi(parts[3], &number) ||
+      key != PlanObjectKey(parts[2], number))
+    return {"", 0};
+  return {parts[2], number};
+}
 
 absl::StatusOr<std::unique_ptr<PlanLog>> PlanLog::Open(ObjectStore* store) {
   std::unique_ptr<PlanLog> log(new PlanLog(store));
   absl::MutexLock lock(&log->mutex_);
+  // Of each log the last one that is not there.
+  std::map<std::string, uint64_t> missing;
   std::string after;
   while (true) {
     RP_ASSIGN_OR_RETURN(const ObjectList list,
                         store->List(kPlansPrefix, after, kPlansListed));
     for (const ObjectInfo& object : list.objects) {
       after = object.key;
-      const std::vector<std::string> parts = absl::StrSplit(object.key, '/');
-      uint64_t number = 0;
-      if (parts.size() != 4 || !sealed::IsHexName(parts[2]) ||
-          !absl::SimpleAtoi(parts[3], &number) ||
-          object.key != PlanObjectKey(parts[2], number)) {
+      const auto [name, number] = ParsePlanKey(object.key);
+      if (number == 0)
         return absl::DataLossError(absl::StrCat(object.key, " is no plan"));
-      }
-      uint64_t& last = log->logs_[parts[2]].last;
-      if (number != last + 1) {
-        return absl::DataLossError(
-            absl::StrCat(PlanObjectKey(parts[2], last + 1), " is missing"));
-      }
+      uint64_t& last = log->logs_[name].last;
+      if (number != last + 1) missing[name] = number - 1;
       last = number;
     }
-    if (!list.more) return log;
+    if (list.more) continue;
+    // Older ones were removed.
+    for (const auto& [name, number] : missing) {
+      const uint64_t last = log->logs_[name].last;
+      if (number + kKeptPlans > last) {
+        return absl::DataLossError(
+            absl::StrCat(PlanObjectKey(name, number), " is missing"));
+      }
+    }
+    return log;
   }
 }
 
@@ -137,14 +156,20 @@ absl::Status PlanLog::Save(const std::string& key, const v1::PlanSpec& plan) {
         continue;
       }
       if (there != bytes) {
-        return absl::AbortedError(absl::StrCat(
-            "another root has decided on a plan of this run (", object,
-            "): end one of the two, and start this one again"));
+        return Another(object);
       }
     } else if (!put.ok()) {
       versions.unsure = std::move(bytes);
       return put;
     }
+    // Where its number was free because what had it was removed long ago.
+    const absl::StatusOr<ObjectList> newer =
+        store_->List(absl::StrCat(kPlansPrefix, name, "/"), object, 1);
+    if (!newer.ok()) {
+      versions.unsure = std::move(bytes);
+      return newer.status();
+    }
+    if (!newer->objects.empty()) return Another(object);
     versions.last = next.number();
     versions.plan = plan;
     versions.unsure.clear();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plans of a root, in the object store: of each a log of versions. A version
 // is put with "if there is none", so of two roots one decides, and the other
-// decides nothing on that plan any more: no epoch is used twice.
+// decides nothing on that plan any more: no epoch is used twice. Old versions are
+// removed by a janitor; a root that was away for so long looks whether there are
+// newer ones than it has put.
 //
 // Ownership: the store outlives it. Threads: thread-safe; one request at a time.
 // Failure: DATA_LOSS (damage), ABORTED (another root has spoken), else the
@@ -14,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -23,6 +26,12 @@
 #include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
+
+inline constexpr char kPlansPrefix[] = "v1/plans/";
+// Of each plan so many newest versions are never removed.
+inline constexpr uint64_t kKeptPlans = 16;
+// The name of its log and its number; 0: it is the key of none.
+std::pair<std::string, uint64_t> ParsePlanKey(const std::string& key);
 
 class PlanLog {
  public:

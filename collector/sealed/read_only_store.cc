@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/sealed/store_deletion.h"
 
 namespace rankprobe {
 namespace {
 
 class ReadOnlyStore : public Store {
  public:
-  ReadOnlyStore(ArchiveReader* reader, std::string name)
-      : reader_(reader), name_(std::move(name)) {}
+  ReadOnlyStore(ArchiveReader* reader, std::string name, StoreDeleter deleter)
+      : reader_(reader), name_(std::move(name)), deleter_(std::move(deleter)) {}
 
   // What readers ask.
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override {
@@ -177,8 +178,10 @@ class ReadOnlyStore : public Store {
       const std::function<absl::Status(const v1::VerifyReport&)>&) override {
     return Refused();
   }
-  absl::StatusOr<v1::DeleteReport> Delete(const DeleteOptions&) override {
-    return Refused();
+  absl::StatusOr<v1::DeleteReport> Delete(
+      const DeleteOptions& options) override {
+    if (!deleter_) return Refused();
+    return deleter_(options);
   }
   absl::StatusOr<v1::BackupReport> Backup(FileSystem*, const std::string&,
                                           bool) override {
@@ -194,12 +197,15 @@ class ReadOnlyStore : public Store {
 
   ArchiveReader* const reader_;
   const std::string name_;
+  const StoreDeleter deleter_;
 };
 
 class RootStore final : public ReadOnlyStore {
  public:
-  RootStore(ArchiveReader* reader, std::string name, PlanLog* plans)
-      : ReadOnlyStore(reader, std::move(name)), plans_(plans) {}
+  RootStore(ArchiveReader* reader, std::string name, PlanLog* plans,
+            StoreDeleter deleter)
+      : ReadOnlyStore(reader, std::move(name), std::move(deleter)),
+        plans_(plans) {}
 
   absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& key) override {
@@ -231,14 +237,23 @@ class RootStore final : public ReadOnlyStore {
 
 }  // namespace
 
-std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader,
-                                        std::string name) {
-  return std::make_unique<ReadOnlyStore>(reader, std::move(name));
+StoreDeleter NewStoreDeleter(ObjectStore* objects, const Clock* clock) {
+  return [objects, clock](const DeleteOptions& options) {
+    return DeleteFromStore(objects, options.run, options.steps, clock->Now(),
+                           "delete");
+  };
+}
+
+std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader, std::string name,
+                                        StoreDeleter deleter) {
+  return std::make_unique<ReadOnlyStore>(reader, std::move(name),
+                                         std::move(deleter));
 }
 
 std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, std::string name,
-                                    PlanLog* plans) {
-  return std::make_unique<RootStore>(reader, std::move(name), plans);
+                                    PlanLog* plans, StoreDeleter deleter) {
+  return std::make_unique<RootStore>(reader, std::move(name), plans,
+                                     std::move(deleter));
 }
 
 }  // namespace rankprobe

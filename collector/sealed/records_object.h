@@ -24,6 +24,8 @@ class RecordsObjectWriter {
  public:
   static absl::StatusOr<std::unique_ptr<RecordsObjectWriter>> Create(
       FileSystem* file_system, const std::string& path);
+  // What makes its name another collector's never (SealedRecordsIndex.origin).
+  void SetOrigin(const std::string& origin) { index_.set_origin(origin); }
 
   // What is added belongs to this step from now on.
   absl::Status BeginMember(int64_t step, uint64_t incarnation);

@@ -95,6 +95,7 @@ absl::Status Sealer::AddPayload(const std::string& name,
         block->pack,
         PackObjectWriter::Create(
             file_system_, absl::StrCat(block->directory, "/", kPackFile)));
+    block->pack->SetOrigin(run.log->origin());
   }
   block->pack->BeginPayload(payload.first, payload.second);
   absl::Status disk;
@@ -133,6 +134,7 @@ absl::Status Sealer::AddStep(const std::string& name, const v1::StepInfo& info,
         block->records,
         RecordsObjectWriter::Create(
             file_system_, absl::StrCat(block->directory, "/", kRecordsFile)));
+    block->records->SetOrigin(run.log->origin());
   }
   v1::SealedStep* const step = block->entry.add_steps();
   *step->mutable_info() = info;

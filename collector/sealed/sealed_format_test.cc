@@ -216,7 +216,7 @@ TEST(SealedFormat, EntriesAreChecked) {
     EXPECT_TRUE(absl::IsDataLoss(sealed::DecodeEntry(damaged).status())) << at;
     EXPECT_FALSE(sealed::DecodeEntry(bytes.substr(0, at)).ok()) << at;
   }
-  entry.set_format(2);
+  entry.set_format(3);
   EXPECT_TRUE(absl::IsFailedPrecondition(
       sealed::DecodeEntry(sealed::EncodeEntry(entry)).status()));
   entry.set_format(1);

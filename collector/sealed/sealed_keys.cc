@@ -20,11 +20,22 @@ constexpr absl::string_view kEntryMagic = "RPSLOG\1\n";
 constexpr size_t kEntryHeadBytes = 12;
 constexpr size_t kSequenceDigits = 20;
 
+}  // namespace
+
 std::string RunPrefix(absl::string_view run_key) {
   return absl::StrCat("v1/runs/", run_key, "/");
 }
+std::string ShardsPrefix(absl::string_view run_key) {
+  return absl::StrCat(RunPrefix(run_key), "shards/");
+}
+std::string ShardKey(absl::string_view run_key, absl::string_view shard) {
+  return absl::StrCat(ShardsPrefix(run_key), shard);
+}
 
-}  // namespace
+bool IsMaintenance(const v1::SealedLogEntry& entry) {
+  return entry.has_tombstone() || entry.has_merge() || entry.has_collection() ||
+         entry.has_sweep();
+}
 
 bool IsHexName(absl::string_view text) {
   return text.size() == 32 && absl::c_all_of(text, [](char c) {
@@ -42,11 +53,17 @@ std::string RunKey(absl::string_view run) {
 std::string NameKey(absl::string_view run_key) {
   return absl::StrCat(kNamesPrefix, run_key);
 }
+std::string RecordsPrefix(absl::string_view run_key) {
+  return absl::StrCat(RunPrefix(run_key), "records/");
+}
+std::string PacksPrefix(absl::string_view run_key) {
+  return absl::StrCat(RunPrefix(run_key), "packs/");
+}
 std::string RecordsKey(absl::string_view run_key, absl::string_view name) {
-  return absl::StrCat(RunPrefix(run_key), "records/", name);
+  return absl::StrCat(RecordsPrefix(run_key), name);
 }
 std::string PackKey(absl::string_view run_key, absl::string_view name) {
-  return absl::StrCat(RunPrefix(run_key), "packs/", name);
+  return absl::StrCat(PacksPrefix(run_key), name);
 }
 std::string LogPrefix(absl::string_view run_key) {
   return absl::StrCat(RunPrefix(run_key), "log/");
@@ -92,14 +109,23 @@ absl::StatusOr<v1::SealedLogEntry> DecodeEntry(absl::string_view bytes) {
   if (Crc32c(body) != checksum ||
       !entry.ParseFromArray(body.data(), static_cast<int>(body.size())))
     return absl::DataLossError("it is damaged");
-  if (entry.format() != kFormat) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("it has format ", entry.format(),
-                     "; this version reads format ", kFormat));
+  if (entry.format() != kFormat && entry.format() != kMaintenanceFormat) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it has format ", entry.format(), "; this version reads formats ",
+        kFormat, " and ", kMaintenanceFormat));
   }
   bool names = !entry.has_records() || IsHexName(entry.records().name());
   for (const v1::SealedObject& pack : entry.packs())
     names = names && IsHexName(pack.name());
+  for (const std::string& pack : entry.collection().packs())
+    names = names && IsHexName(pack);
+  for (const std::string& records : entry.collection().records())
+    names = names && IsHexName(records);
+  if (entry.has_merge()) {
+    names = names && IsHexName(entry.merge().shard()) &&
+            entry.merge().first() > 0 &&
+            entry.merge().first() <= entry.merge().last();
+  }
   if (!names) return absl::DataLossError("it names no objects");
   return entry;
 }

@@ -15,8 +15,11 @@
 namespace rankprobe::sealed {
 
 inline constexpr uint64_t kMaxEntryBytes = 32 << 20;
-// What readers of this version understand.
+// What readers of this version understand: sets, and what maintains a run.
 inline constexpr uint32_t kFormat = 1;
+inline constexpr uint32_t kMaintenanceFormat = 2;
+// Of each run's log of maintenance; it sorts before all others.
+inline constexpr char kMaintenanceShard[] = "00000000000000000000000000000000";
 
 // 32 hexadecimal digits that follow from the name: collectors that know nothing
 // of each other find the same.
@@ -24,8 +27,15 @@ std::string RunKey(absl::string_view run);
 
 inline constexpr char kNamesPrefix[] = "v1/names/";
 std::string NameKey(absl::string_view run_key);
+std::string RecordsPrefix(absl::string_view run_key);
+std::string PacksPrefix(absl::string_view run_key);
 std::string RecordsKey(absl::string_view run_key, absl::string_view name);
 std::string PackKey(absl::string_view run_key, absl::string_view name);
+// That a collector puts objects of the run, before it puts the first.
+std::string ShardsPrefix(absl::string_view run_key);
+std::string ShardKey(absl::string_view run_key, absl::string_view shard);
+// All of the run.
+std::string RunPrefix(absl::string_view run_key);
 // Of all shards of the run; of one.
 std::string LogPrefix(absl::string_view run_key);
 std::string LogPrefix(absl::string_view run_key, absl::string_view shard);
@@ -44,6 +54,8 @@ std::optional<LogPlace> ParseLogKey(absl::string_view run_key,
 bool IsHexName(absl::string_view text);
 
 std::string EncodeEntry(const v1::SealedLogEntry& entry);
+// Whether it is one of those that older readers must not pass over.
+bool IsMaintenance(const v1::SealedLogEntry& entry);
 // DATA_LOSS; FAILED_PRECONDITION: a newer format.
 absl::StatusOr<v1::SealedLogEntry> DecodeEntry(absl::string_view bytes);
 

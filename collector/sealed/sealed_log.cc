@@ -11,50 +11,36 @@
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
-namespace {
-
-constexpr size_t kListed = 1000;
-constexpr uint64_t kMaxRunNameBytes = 64 << 10;
-
-absl::Status InEntry(const std::string& key, const absl::Status& status) {
-  return absl::Status(
-      status.code(),
-      absl::StrCat("entry ", key, " of the log: ", status.message()));
-}
-
-}  // namespace
-
-absl::StatusOr<v1::SealedLogEntry> SealedReader::ReadEntry(
-    const std::string& run, const std::string& shard, uint64_t sequence) {
-  const std::string key = sealed::LogKey(sealed::RunKey(run), shard, sequence);
-  RP_ASSIGN_OR_RETURN(const std::string bytes,
-                      GetObject(store_, key, sealed::kMaxEntryBytes));
-  absl::StatusOr<v1::SealedLogEntry> entry = sealed::DecodeEntry(bytes);
-  if (!entry.ok()) return InEntry(key, entry.status());
-  if (entry->run() != run || entry->shard() != shard ||
-      entry->sequence() != sequence) {
-    return InEntry(key, absl::DataLossError("it is one of another place"));
-  }
-  return entry;
-}
 
 void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
   const int log =
       state->log_numbers
-          .try_emplace(entry.shard(),
+          .try_emplace(sealed::ShardOf(entry),
                        static_cast<int>(state->log_numbers.size()) + 1)
           .first->second;
   const auto object = std::make_shared<const v1::SealedObject>(entry.records());
   for (int i = 0; i < entry.steps_size(); ++i) {
     v1::SealedStep& sealed = *entry.mutable_steps(i);
     const StepId id(sealed.info().step(), sealed.info().incarnation());
+    const auto fate = state->maintenance.FateOf(id.first, id.second);
+    if (fate == sealed::Maintenance::Fate::kGone) continue;
     Step& step = state->steps[id];
+    if (fate == sealed::Maintenance::Fate::kDeleted) {
+      sealed.mutable_info()->set_deleted(true);
+      sealed.mutable_info()->set_complete(false);
+      if (step.log == 0 || sealed.info().records() >= step.info.records())
+        step.info.Swap(sealed.mutable_info());
+      step.log = log;
+      continue;
+    }
     AddInfo(sealed.mutable_info(), log, &step);
     if (entry.has_records()) step.sources.push_back({object, i, log});
     if (step.several != nullptr) state->to_unite.insert(id);
   }
   for (const v1::SealedObject& pack : entry.packs()) {
-    if (!state->packs.insert(pack.name()).second) continue;
+    if (state->maintenance.IsRemoved(pack.name()) ||
+        !state->packs.insert(pack.name()).second)
+      continue;
     state->unread_packs.emplace(pack.name(), pack.bytes());
     state->payload_bytes += pack.payload_bytes();
   }
@@ -67,7 +53,6 @@ void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
   for (const v1::SealedDamage& damage : entry.damaged()) {
     state->damaged[{damage.digest(), damage.length_bytes()}] = damage.place();
   }
-  state->logs[entry.shard()] = entry.sequence();
 }
 
 // The counts are of all that one collector had of it.
@@ -95,12 +80,12 @@ absl::Status SealedReader::UniteSteps(const std::string& run) {
     std::string run_key;
     {
       absl::MutexLock lock(&mutex_);
-      Run& state = runs_[run];
+      const Run& state = runs_[run];
       if (state.to_unite.empty()) return absl::OkStatus();
       const StepId id = *state.to_unite.begin();
       key.step = id.first;
       key.incarnation = id.second;
-      const Step& step = state.steps[id];
+      const Step& step = state.steps.at(id);
       sources = step.sources;
       infos = step.several->of_logs;
       run_key = state.key;
@@ -115,55 +100,48 @@ absl::Status SealedReader::UniteSteps(const std::string& run) {
     }
     absl::MutexLock lock(&mutex_);
     Run& state = runs_[run];
-    Step& step = state.steps[{key.step, key.incarnation}];
-    step.info = all.Describe(infos);
-    if (step.sources.size() == sources.size())
+    // It may have been deleted meanwhile.
+    const auto step = state.steps.find({key.step, key.incarnation});
+    if (step == state.steps.end() || step->second.several == nullptr) continue;
+    step->second.info = all.Describe(infos);
+    if (step->second.sources.size() == sources.size())
       state.to_unite.erase({key.step, key.incarnation});
   }
 }
 
-absl::Status SealedReader::ReadNewEntries(
-    const std::string& run, std::map<std::string, uint64_t>* logs,
-    std::vector<v1::SealedLogEntry>* entries) {
-  const std::string run_key = sealed::RunKey(run);
-  const std::string prefix = sealed::LogPrefix(run_key);
-  std::string after;
-  while (true) {
-    RP_ASSIGN_OR_RETURN(const ObjectList list,
-                        store_->List(prefix, after, kListed));
-    bool skipped = false;
-    for (const ObjectInfo& object : list.objects) {
-      after = object.key;
-      const std::optional<sealed::LogPlace> place =
-          sealed::ParseLogKey(run_key, object.key);
-      if (!place.has_value()) {
-        return absl::DataLossError(
-            absl::StrCat(object.key, " is no entry of a log"));
-      }
-      const auto known = logs->find(place->shard);
-      const uint64_t last = known == logs->end() ? 0 : known->second;
-      if (place->sequence <= last) {
-        // All up to the last one are known.
-        after = sealed::LogKey(run_key, place->shard, last);
-        skipped = true;
-        break;
-      }
-      if (place->sequence != last + 1) {
-        return absl::DataLossError(absl::StrCat(
-            "entry ", last + 1, " of the log ", prefix, place->shard,
-            " is missing: there is entry ", place->sequence));
-      }
-      RP_ASSIGN_OR_RETURN(v1::SealedLogEntry entry,
-                          ReadEntry(run, place->shard, place->sequence));
-      entries->push_back(std::move(entry));
-      (*logs)[place->shard] = place->sequence;
-    }
-    if (!list.more && !skipped) return absl::OkStatus();
+// Of a run that was deleted nothing is left of processes without steps.
+void SealedReader::ForgetGone(Run* state) {
+  if (state->maintenance.empty()) return;
+  std::set<uint64_t> with_steps;
+  for (const auto& [id, step] : state->steps) with_steps.insert(id.second);
+  for (auto it = state->incarnations.begin();
+       it != state->incarnations.end();) {
+    const bool gone = state->maintenance.KnewWhenGone(it->first) &&
+                      with_steps.count(it->first) == 0;
+    it = gone ? state->incarnations.erase(it) : std::next(it);
   }
+  state->is_gone = state->steps.empty() && state->incarnations.empty();
+}
+
+// What no maintenance has changed is added to what is known; else all is read
+// anew. Payloads that were found stay known where they lay: whoever read of them
+// before is told that they went, and not that there never were any.
+absl::StatusOr<std::optional<SealedReader::Run>> SealedReader::ReadAnew(
+    const std::string& run) {
+  RP_ASSIGN_OR_RETURN(sealed::RunLog log, sealed::ReadRunLog(store_, run));
+  if (log.logs.empty()) return std::optional<Run>();
+  Run state;
+  state.key = sealed::RunKey(run);
+  state.logs = std::move(log.logs);
+  state.maintenance = std::move(log.maintenance);
+  for (v1::SealedLogEntry& set : log.sets) AddEntry(std::move(set), &state);
+  ForgetGone(&state);
+  return state;
 }
 
 absl::Status SealedReader::Refresh(const std::string& run) {
   std::map<std::string, uint64_t> logs;
+  sealed::Maintenance maintenance;
   {
     absl::MutexLock lock(&mutex_);
     const auto free = [&] {
@@ -172,56 +150,104 @@ absl::Status SealedReader::Refresh(const std::string& run) {
     };
     mutex_.Await(absl::Condition(&free));
     refreshing_.insert(run);
-    if (const auto it = runs_.find(run); it != runs_.end())
+    if (const auto it = runs_.find(run); it != runs_.end()) {
       logs = it->second.logs;
-  }
-  std::vector<v1::SealedLogEntry> entries;
-  const absl::Status status = ReadNewEntries(run, &logs, &entries);
-  absl::MutexLock lock(&mutex_);
-  refreshing_.erase(run);
-  if (runs_.find(run) == runs_.end()) {
-    // A part of what is there would pass for all of it.
-    RP_RETURN_IF_ERROR(status);
-    if (entries.empty()) {
-      return absl::NotFoundError(
-          absl::StrCat("there is no run \"", run, "\" in ", store_->name()));
+      maintenance = it->second.maintenance;
     }
   }
+  std::vector<v1::SealedLogEntry> entries;
+  std::optional<Run> anew;
+  absl::Status status;
+  const bool is_first = logs.empty();
+  if (!is_first) {
+    status = sealed::ReadNewEntries(store_, run, maintenance, &logs, &entries);
+  }
+  bool maintained = false;
+  for (const v1::SealedLogEntry& entry : entries)
+    maintained = maintained || entry.shard() == sealed::kMaintenanceShard;
+  if (is_first || maintained) {
+    absl::StatusOr<std::optional<Run>> read = ReadAnew(run);
+    if (read.ok())
+      anew = *std::move(read);
+    else
+      status = read.status();
+    entries.clear();
+  }
+  absl::MutexLock lock(&mutex_);
+  refreshing_.erase(run);
+  if (anew.has_value()) {
+    const auto known = runs_.find(run);
+    if (known != runs_.end()) {
+      for (const auto& [id, place] : known->second.places) {
+        if (anew->maintenance.IsRemoved(place->pack->name) ||
+            !anew->packs.contains(place->pack->name))
+          anew->removed_places.emplace(id, place);
+      }
+      anew->removed_places.merge(known->second.removed_places);
+    }
+    runs_[run] = *std::move(anew);
+  } else if (runs_.find(run) == runs_.end()) {
+    // A part of what is there would pass for all of it.
+    RP_RETURN_IF_ERROR(status);
+    return absl::NotFoundError(
+        absl::StrCat("there is no run \"", run, "\" in ", store_->name()));
+  }
   Run& state = runs_[run];
-  state.key = sealed::RunKey(run);
-  for (v1::SealedLogEntry& entry : entries) AddEntry(std::move(entry), &state);
-  return status;
+  for (v1::SealedLogEntry& entry : entries) {
+    state.logs[entry.shard()] = entry.sequence();
+    if (!entry.has_sweep()) AddEntry(std::move(entry), &state);
+  }
+  // It may have come again.
+  if (!entries.empty()) ForgetGone(&state);
+  RP_RETURN_IF_ERROR(status);
+  if (state.is_gone) {
+    return absl::NotFoundError(absl::StrCat("the run \"", run, "\" in ",
+                                            store_->name(), " was deleted"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SealedReader::Known(const std::string& run) {
   {
     absl::MutexLock lock(&mutex_);
-    if (runs_.find(run) != runs_.end()) return absl::OkStatus();
+    const auto known = runs_.find(run);
+    if (known != runs_.end() && !known->second.is_gone) return absl::OkStatus();
   }
   return Refresh(run);
 }
 
-absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
-  std::vector<std::string> names;
-  std::string after;
-  while (true) {
-    RP_ASSIGN_OR_RETURN(const ObjectList list,
-                        store_->List(sealed::kNamesPrefix, after, kListed));
-    for (const ObjectInfo& object : list.objects) {
-      after = object.key;
-      RP_ASSIGN_OR_RETURN(const std::string bytes,
-                          GetObject(store_, object.key, kMaxRunNameBytes));
-      v1::SealedRunName name;
-      if (!name.ParseFromString(bytes) ||
-          sealed::NameKey(sealed::RunKey(name.run())) != object.key) {
-        return absl::DataLossError(
-            absl::StrCat(object.key, " is not the name of its run"));
+absl::Status SealedReader::Missing(const std::string& run,
+                                   const std::string& object,
+                                   const absl::Status& status) {
+  if (!absl::IsNotFound(status)) return status;
+  const absl::Status there = Refresh(run);
+  if (!there.ok() && !absl::IsNotFound(there)) return there;
+  bool is_named = false;
+  if (there.ok()) {
+    absl::MutexLock lock(&mutex_);
+    const Run& known = runs_[run];
+    for (const std::string& pack : known.packs)
+      is_named = is_named || sealed::PackKey(known.key, pack) == object;
+    for (const auto& [id, step] : known.steps) {
+      for (const Source& source : step.sources) {
+        is_named = is_named || sealed::RecordsKey(
+                                   known.key, source.object->name()) == object;
       }
-      names.push_back(name.run());
     }
-    if (!list.more) break;
   }
-  std::sort(names.begin(), names.end());
+  if (is_named) {
+    return absl::DataLossError(absl::StrCat(
+        object, " is missing in ", store_->name(), ": the log names it"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(object, " of ", store_->name(),
+                   " was removed while it was read: what it had is deleted, or "
+                   "merged into another object; ask again"));
+}
+
+absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      sealed::ListRunNames(store_));
   std::vector<v1::RunInfo> out;
   for (const std::string& name : names) {
     const absl::Status status = Refresh(name);

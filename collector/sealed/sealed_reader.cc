@@ -76,16 +76,20 @@ absl::Status SealedReader::ReadSource(
     const StepKey& key, const std::string& run_key, const Source& source,
     const std::function<absl::Status(const v1::Record&)>& callback) {
   const std::string object = sealed::RecordsKey(run_key, source.object->name());
-  RP_ASSIGN_OR_RETURN(const auto index,
-                      RecordsIndex(object, source.object->bytes()));
+  const auto read = RecordsIndex(object, source.object->bytes());
+  if (!read.ok()) return Missing(key.run, object, read.status());
+  const auto& index = *read;
   if (source.member >= index->members_size() ||
       index->members(source.member).step() != key.step ||
       index->members(source.member).incarnation() != key.incarnation) {
     return absl::DataLossError(
         absl::StrCat(object, " has other steps than its entry says"));
   }
-  return ReadSealedRecords(store_, object, index->members(source.member),
-                           callback);
+  absl::Status taken;
+  const absl::Status status = ReadSealedRecords(
+      store_, object, index->members(source.member),
+      [&](const v1::Record& record) { return taken = callback(record); });
+  return taken.ok() ? Missing(key.run, object, status) : status;
 }
 
 absl::Status SealedReader::ForEachRecord(
@@ -99,6 +103,11 @@ absl::Status SealedReader::ForEachRecord(
     const Run& run = runs_[key.run];
     run_key = run.key;
     const auto step = run.steps.find({key.step, key.incarnation});
+    if (run.maintenance.FateOf(key.step, key.incarnation) !=
+        sealed::Maintenance::Fate::kThere) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "step ", key.step, " of run \"", key.run, "\" was deleted"));
+    }
     if (step != run.steps.end()) sources = step->second.sources;
   }
   // What came late stands where its order is; of one order the first stays.
@@ -134,8 +143,11 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     mutex_.Await(absl::Condition(&settled));
     const auto found = known.places.find(id);
     if (found != known.places.end()) return found->second;
-    if (known.unread_packs.empty())
+    if (known.unread_packs.empty()) {
+      const auto removed = known.removed_places.find(id);
+      if (removed != known.removed_places.end()) return removed->second;
       return absl::NotFoundError("the payload is not whole in the archive");
+    }
     unread = known.unread_packs;
     run_key = known.key;
     reading_packs_.insert(run);
@@ -144,11 +156,11 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
   std::vector<std::shared_ptr<const PayloadPlace>> places;
   for (auto it = unread.begin(); it != unread.end(); ++it) {
     const auto pack = std::make_shared<const Pack>(
-        Pack{sealed::PackKey(run_key, it->first), it->second});
+        Pack{it->first, sealed::PackKey(run_key, it->first), it->second});
     absl::StatusOr<v1::SealedPackIndex> index =
         ReadPackIndex(store_, pack->key, pack->bytes);
     if (!index.ok()) {
-      status = index.status();
+      status = Missing(run, pack->key, index.status());
       unread.erase(it, unread.end());
       break;
     }
@@ -162,14 +174,18 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
   for (std::shared_ptr<const PayloadPlace>& place : places) {
     const PayloadId other(place->payload.digest(),
                           place->payload.length_bytes());
-    known.places.try_emplace(other, std::move(place));
+    auto& where = known.packs.contains(place->pack->name)
+                      ? known.places
+                      : known.removed_places;
+    where.try_emplace(other, std::move(place));
   }
   for (const auto& [name, bytes] : unread) known.unread_packs.erase(name);
   RP_RETURN_IF_ERROR(status);
   const auto found = known.places.find(id);
-  if (found == known.places.end())
-    return absl::NotFoundError("the payload is not whole in the archive");
-  return found->second;
+  if (found != known.places.end()) return found->second;
+  const auto removed = known.removed_places.find(id);
+  if (removed != known.removed_places.end()) return removed->second;
+  return absl::NotFoundError("the payload is not whole in the archive");
 }
 
 bool SealedReader::HasPayload(const std::string& run, absl::string_view digest,
@@ -197,8 +213,11 @@ absl::Status SealedReader::ReadPayload(
   if (length_bytes == 0) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<const PayloadPlace> place,
                       FindPayload(run, digest, length_bytes));
-  return ReadSealedPayload(&packs_, place->pack->key, place->pack->bytes,
-                           place->payload, callback);
+  absl::Status taken;
+  const absl::Status status = ReadSealedPayload(
+      &packs_, place->pack->key, place->pack->bytes, place->payload,
+      [&](absl::string_view data) { return taken = callback(data); });
+  return taken.ok() ? Missing(run, place->pack->key, status) : status;
 }
 
 absl::Status SealedReader::ForEachIncarnation(

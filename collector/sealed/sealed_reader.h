@@ -4,7 +4,7 @@
 // its own: any number of them read, anywhere.
 //
 // Lists look for entries that are new; what they named stays known, for objects
-// never change. Of a step that several sets have records of, the set that was
+// never change. A run that somebody deletes or cleans is read anew. Of a step that several sets have records of, the set that was
 // sealed first has a record of an order (docs/formats.md, "Sealed archive"). Where
 // they are of several collectors, to which a rank came one after another, the
 // step's records are read to count them, once for each set.
@@ -14,7 +14,8 @@
 // Ownership: the store outlives it. Thread-safe; requests are sent without a lock
 // held. Of one run one thread looks for what is new, and one reads the indexes of
 // packs; whoever wants the same waits for it. Failure: DATA_LOSS (damage, a hole
-// in a log), FAILED_PRECONDITION (a newer format), else the store's.
+// in a log, an object that is not there), FAILED_PRECONDITION (a newer format; what
+// is read was removed since), else the store's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALED_READER_H_
 
@@ -33,6 +34,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/object_store/object_store.h"
+#include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/read_ahead.h"
 #include "collector/store/archive_reader.h"
 #include "rankprobe/v1/sealed.pb.h"
@@ -101,6 +103,7 @@ class SealedReader : public ArchiveReader {
     std::unique_ptr<Several> several;
   };
   struct Pack {
+    std::string name;
     std::string key;
     uint64_t bytes = 0;
   };
@@ -112,6 +115,9 @@ class SealedReader : public ArchiveReader {
     std::string key;
     // The last entry of each log.
     std::map<std::string, uint64_t> logs;
+    sealed::Maintenance maintenance;
+    // It was deleted as a whole, and nothing has come since.
+    bool is_gone = false;
     // From 1.
     std::map<std::string, int> log_numbers;
     std::map<StepId, Step> steps;
@@ -122,6 +128,9 @@ class SealedReader : public ArchiveReader {
     // Those whose indexes have not been read, and payloads of the others.
     std::map<std::string, uint64_t> unread_packs;
     absl::flat_hash_map<PayloadId, std::shared_ptr<const PayloadPlace>> places;
+    // Of packs that were removed since.
+    absl::flat_hash_map<PayloadId, std::shared_ptr<const PayloadPlace>>
+        removed_places;
     std::set<std::string> packs;
     std::map<PayloadId, std::string> damaged;
     uint64_t payload_bytes = 0;
@@ -129,14 +138,14 @@ class SealedReader : public ArchiveReader {
 
   // Reads what is new of the run. NOT_FOUND: nothing is there.
   absl::Status Refresh(const std::string& run);
-  // Behind the last entries of `logs`, which it moves on.
-  absl::Status ReadNewEntries(const std::string& run,
-                              std::map<std::string, uint64_t>* logs,
-                              std::vector<v1::SealedLogEntry>* entries);
-  absl::StatusOr<v1::SealedLogEntry> ReadEntry(const std::string& run,
-                                               const std::string& shard,
-                                               uint64_t sequence);
+  // None: there is no entry of it.
+  absl::StatusOr<std::optional<Run>> ReadAnew(const std::string& run);
+  // Why an object that is named is not there: FAILED_PRECONDITION, it was removed
+  // since; DATA_LOSS, it should be there. Other statuses as they are.
+  absl::Status Missing(const std::string& run, const std::string& object,
+                       const absl::Status& status);
   static void AddEntry(v1::SealedLogEntry entry, Run* state);
+  static void ForgetGone(Run* state);
   static void AddInfo(v1::StepInfo* info, int log, Step* step);
   static std::map<int, std::string> ShardsOf(const Run& run);
   absl::Status UniteSteps(const std::string& run);

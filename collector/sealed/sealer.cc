@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kShardFile[] = "shard";
 constexpr size_t kShardBytes = 32;
+constexpr int kSweepsInAPass = 3;
 
 }  // namespace
 
@@ -145,7 +146,24 @@ absl::Status Sealer::StoreSet(Run* run, Report* report) {
 absl::Status Sealer::SealRun(const std::string& name,
                              const std::function<bool()>& stop,
                              Report* report) {
-  RP_ASSIGN_OR_RETURN(Run* const run, OpenRun(name));
+  // Swept more often than that, it is the next pass that goes on.
+  absl::Status status;
+  std::map<StepId, Waiting> waiting;
+  for (int sweeps = 0; sweeps < kSweepsInAPass; ++sweeps) {
+    RP_ASSIGN_OR_RETURN(Run* const run, OpenRun(name));
+    run->waiting.merge(waiting);
+    status = SealOpenRun(name, run, stop, report);
+    if (!run->log->swept()) break;
+    // What is in packs is to be put again, too: they may go.
+    waiting = std::move(run->waiting);
+    runs_.erase(name);
+  }
+  return status;
+}
+
+absl::Status Sealer::SealOpenRun(const std::string& name, Run* run,
+                                 const std::function<bool()>& stop,
+                                 Report* report) {
   if (run->log->HasNext()) RP_RETURN_IF_ERROR(StoreSet(run, report));
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                       store_->ListSteps(name));

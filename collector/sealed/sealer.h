@@ -131,6 +131,8 @@ class Sealer {
   absl::StatusOr<Run*> OpenRun(const std::string& name);
   absl::Status SealRun(const std::string& name,
                        const std::function<bool()>& stop, Report* report);
+  absl::Status SealOpenRun(const std::string& name, Run* run,
+                           const std::function<bool()>& stop, Report* report);
   // Of the steps those that are ready, in the order in which they are sealed.
   std::vector<v1::StepInfo> Ready(const std::vector<v1::StepInfo>& steps,
                                   Run* run);

@@ -11,11 +11,12 @@
 
 #include "absl/synchronization/notification.h"
 #include "collector/sealed/read_only_store.h"
-#include "collector/sealed/testing/sealer_fixture.h"
+#include "collector/sealed/testing/whole_steps.h"
 
 namespace rankprobe {
 namespace {
 
+using testing::AddWholeStep;
 using testing::FaultObjectStore;
 using testing::Frames;
 using testing::MakeIdentity;
@@ -39,28 +40,6 @@ void AddOpenStep(Frames* frames, int64_t step, bool ends) {
   v1::Record* const end = batch->add_records();
   end->set_order(2);
   end->mutable_step_end()->set_call_phases(1);
-}
-
-// A finished step whose call refers to the payload.
-void AddWholeStep(Frames* frames, int64_t step, const std::string& data,
-                  bool with_payload = true) {
-  if (with_payload) frames->AddPayload(data);
-  v1::RecordBatch* const batch = frames->AddBatch(step);
-  AddBegin(batch, 0);
-  v1::Record* const call = batch->add_records();
-  call->set_order(1);
-  call->mutable_call()->set_entry("call");
-  v1::PayloadRef* const payload = call->mutable_call()
-                                      ->mutable_output()
-                                      ->add_items()
-                                      ->mutable_tensor()
-                                      ->mutable_payload();
-  payload->set_digest(testing::DigestOf(data));
-  payload->set_length_bytes(data.size());
-  v1::Record* const end = batch->add_records();
-  end->set_order(2);
-  end->mutable_step_end()->set_call_phases(1);
-  end->mutable_step_end()->set_payloads(1);
 }
 
 class Sealing : public SealerTest {

@@ -86,6 +86,7 @@ absl::Status ShardLog::Open(
     if (!entry.ok()) break;
     on_entry(*entry);
     last_ = sequence;
+    if (entry->has_sweep()) last_sweep_ = sequence;
   }
   // Usually there is one request that finds nothing.
   while (true) {
@@ -107,12 +108,20 @@ absl::Status ShardLog::Open(
         RP_ASSIGN_OR_RETURN(const std::string ours,
                             ReadSmall(NextFile(kEntryFile)));
         if (ours == bytes) return absl::OkStatus();
+        RP_ASSIGN_OR_RETURN(const v1::SealedLogEntry next,
+                            sealed::DecodeEntry(ours));
+        if (next.sequence() == last_ + 1) {
+          RP_RETURN_IF_ERROR(GiveWay(bytes));
+          // StoreNext says so.
+          if (fenced()) return absl::OkStatus();
+        }
       }
       RP_ASSIGN_OR_RETURN(const v1::SealedLogEntry entry,
                           sealed::DecodeEntry(bytes));
       RP_RETURN_IF_ERROR(NoteStored(bytes, last_ + 1));
       on_entry(entry);
       ++last_;
+      if (entry.has_sweep()) last_sweep_ = last_;
     }
     if (!list.more) return absl::OkStatus();
   }
@@ -152,7 +161,34 @@ absl::Status ShardLog::PutName() {
       store_->Put(sealed::NameKey(run_key_), name.SerializeAsString(),
                   ObjectStore::PutMode::kIfAbsent);
   if (!absl::IsAlreadyExists(put)) RP_RETURN_IF_ERROR(put);
+  // Before any object: whoever sweeps looks for objects, and then for these.
+  const absl::Status shard =
+      store_->Put(sealed::ShardKey(run_key_, shard_), shard_,
+                  ObjectStore::PutMode::kIfAbsent);
+  if (!absl::IsAlreadyExists(shard)) RP_RETURN_IF_ERROR(shard);
   named_ = true;
+  return absl::OkStatus();
+}
+
+std::string ShardLog::origin() const {
+  return absl::StrCat(shard_, "/", last_sweep_);
+}
+
+// The entry goes before the sweep is noted: what is noted is taken for stored.
+absl::Status ShardLog::GiveWay(const std::string& theirs) {
+  const absl::StatusOr<v1::SealedLogEntry> entry = sealed::DecodeEntry(theirs);
+  if (entry.ok() && entry->has_sweep()) {
+    RP_RETURN_IF_ERROR(file_system_->Delete(NextFile(kEntryFile)));
+    RP_RETURN_IF_ERROR(
+        file_system_->SyncDirectory(absl::StrCat(directory_, "/next")));
+    return absl::OkStatus();
+  }
+  fenced_ = absl::FailedPreconditionError(absl::StrCat(
+      "another collector writes the log ", shard_, " of ", store_->name(),
+      ": this data directory is a copy of another one's. Nothing more is "
+      "stored; all is kept here. Stop it, remove the directory `sealing` "
+      "below its data directory, and start it: all is then stored under a "
+      "log of its own"));
   return absl::OkStatus();
 }
 
@@ -193,13 +229,11 @@ absl::StatusOr<v1::SealedLogEntry> ShardLog::StoreNext() {
         return absl::DataLossError(absl::StrCat(
             key, " of ", store_->name(), " has other bytes than were put"));
       }
-      fenced_ = absl::FailedPreconditionError(absl::StrCat(
-          "another collector writes the log ", shard_, " of ", store_->name(),
-          ": this data directory is a copy of another one's. Nothing more is "
-          "stored; all is kept here. Stop it, remove the directory `sealing` "
-          "below its data directory, and start it: all is then stored under a "
-          "log of its own"));
-      return fenced_;
+      RP_RETURN_IF_ERROR(GiveWay(there));
+      RP_RETURN_IF_ERROR(fenced_);
+      swept_ = true;
+      return absl::AbortedError(absl::StrCat("somebody cleans ", store_->name(),
+                                             ": the set is made anew"));
     }
     RP_RETURN_IF_ERROR(NoteStored(bytes, entry.sequence()));
     last_ = entry.sequence();

@@ -10,7 +10,9 @@
 //    leaves nothing that counts; after it the same bytes are put again.
 // 2. The objects are put under names that are their content.
 // 3. The entry is put if there is none of its number: the commit. Who is told
-//    ALREADY_EXISTS reads it: the same bytes are his own, others are another
+//    ALREADY_EXISTS reads it: the same bytes are his own. A sweep (a janitor's)
+//    ends the set: it is thrown away, to be made anew with objects of other
+//    names, for those that were put may be removed. Others are another
 //    collector's, and he is fenced: nothing more is put into this log.
 // 4. The entry is read back, and only then noted in stored/. What is noted there
 //    may be freed here.
@@ -45,6 +47,11 @@ class ShardLog {
 
   // Another collector writes this log: nothing more is ever stored.
   bool fenced() const { return !fenced_.ok(); }
+  // The set that was on its way was thrown away: it is to be made anew, by one
+  // that opens this log anew.
+  bool swept() const { return swept_; }
+  // Of objects of the next set (SealedRecordsIndex.origin).
+  std::string origin() const;
   // There is a set that is decided and not stored yet.
   bool HasNext() const;
 
@@ -66,6 +73,8 @@ class ShardLog {
                           absl::string_view bytes);
   absl::Status PutObjects(const v1::SealedLogEntry& entry);
   absl::Status PutName();
+  // What another than this collector has put where `entry` was to be.
+  absl::Status GiveWay(const std::string& theirs);
   absl::Status NoteStored(const std::string& bytes, uint64_t sequence);
 
   const std::string directory_;
@@ -74,8 +83,9 @@ class ShardLog {
   const std::string shard_;
   ObjectStore* const store_;
   FileSystem* const file_system_;
-  uint64_t last_ = 0;
+  uint64_t last_ = 0, last_sweep_ = 0;
   bool named_ = false;
+  bool swept_ = false;
   absl::Status fenced_;
 };
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -28,6 +29,7 @@
 #include "collector/server/protobuf_log.h"
 #include "collector/server/server.h"
 #include "collector/server/server_config.h"
+#include "collector/server/store_janitor.h"
 #include "collector/store/rebuild.h"
 #include "common/base/logger.h"
 #include "common/base/monotonic_event.h"
@@ -87,8 +89,8 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<ObjectStore> objects,
       OpenObjectStore(options, ProcessEnvironment(), file_system, clock));
-  // Both decide by what is put if there is none.
-  if (config.role == "leaf" || config.role == "root") {
+  // They decide by what is put if there is none.
+  if (config.role != "reader") {
     RP_RETURN_IF_ERROR(ProbeObjectStore(objects.get(), ProbeOptions()));
   } else {
     // That it is there, and that we may.
@@ -101,11 +103,14 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
 // as long as the store is.
 absl::StatusOr<std::unique_ptr<Store>> OpenReader(
     const ServerConfig& config, ArchiveReader* sealed, PlanLog* plans,
-    FileSystem* file_system, std::unique_ptr<FileLock>* lock) {
+    StoreDeleter deleter, FileSystem* file_system,
+    std::unique_ptr<FileLock>* lock) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
   RP_ASSIGN_OR_RETURN(
       *lock, file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
-  if (plans != nullptr) return NewRootStore(sealed, config.object_store, plans);
+  if (plans != nullptr) {
+    return NewRootStore(sealed, config.object_store, plans, std::move(deleter));
+  }
   return NewReadOnlyStore(sealed, config.object_store);
 }
 
@@ -191,7 +196,9 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::unique_ptr<ObjectStore>> objects =
       OpenObjects(config, file_system.get(), &clock, &ending);
   if (!objects.ok()) return Fail(6, std::string(objects.status().message()));
-  const bool is_reader = config.role == "reader" || config.role == "root";
+  const bool is_janitor = config.role == "janitor";
+  const bool is_reader =
+      is_janitor || config.role == "reader" || config.role == "root";
   SealedReader sealed(objects->get());
   std::unique_ptr<FileLock> lock;
   std::unique_ptr<PlanLog> plans;
@@ -205,6 +212,7 @@ int Main(int argc, char** argv) {
   ArchiveReader* reader = &sealed;
   if (config.role == "root") reader = &united;
   auto store = is_reader ? OpenReader(config, reader, plans.get(),
+                                      NewStoreDeleter(objects->get(), &clock),
                                       file_system.get(), &lock)
                          : Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) return FailToOpen(config.data_dir, store.status());
@@ -223,8 +231,11 @@ int Main(int argc, char** argv) {
                  "records that were stored are gone; restore a backup if they "
                  "matter; `rankprobe verify` says what is here"}});
   }
+  // Of its own archive it has nothing to delete.
+  ServerConfig served = config;
+  if (is_janitor) served.retention_hours = served.retention_bytes = 0;
   auto server =
-      Server::Start(config, *std::move(store), file_system.get(), &clock,
+      Server::Start(served, *std::move(store), file_system.get(), &clock,
                     &logger, is_reader ? nullptr : objects->get(),
                     config.role == "root" ? &questions : nullptr);
   if (!server.ok()) {
@@ -242,11 +253,25 @@ int Main(int argc, char** argv) {
   if (!config.port_file.empty())
     std::ofstream(config.port_file) << (*server)->port() << "\n";
 
+  CleanOptions clean;
+  if (config.retention_hours > 0)
+    clean.max_age = absl::Hours(config.retention_hours);
+  clean.max_bytes = config.retention_bytes;
+  clean.grace = absl::Seconds(config.grace_seconds);
+  StoreCleaner cleaner(clean, objects->get(), &clock);
+  MergeOptions merge;
+  merge.directory = absl::StrCat(config.data_dir, "/merging");
+  merge.bytes = config.merge_bytes;
+  StoreMerger merger(merge, objects->get(), file_system.get(), &clock);
+  StoreJanitor janitor(absl::Seconds(config.janitor_seconds), &cleaner,
+                       config.merge_bytes > 0 ? &merger : nullptr, &logger);
+  if (is_janitor) janitor.Start();
   const std::string why = AwaitEnd(signals, job.get());
   logger.Info("draining", {{"reason", why}});
   // A second signal ends the process at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   ending.Set();
+  janitor.Stop();
   (*server)->Shutdown();
   return 0;
 }

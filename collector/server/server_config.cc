@@ -108,6 +108,12 @@ constexpr NumberKey kNumbers[] = {
     {"seal-quiet-seconds", &ServerConfig::seal_quiet_seconds, 1, 1000000,
      "of a leaf: a step that nothing comes of for so long is stored "
      "unfinished"},
+    {"grace-seconds", &ServerConfig::grace_seconds, 0, 100000000,
+     "of a janitor: from when nothing needs an object any more until it is "
+     "removed; longer than any export takes"},
+    {"merge-bytes", &ServerConfig::merge_bytes, 0, uint64_t{4} << 30,
+     "of a janitor: sets that are smaller than half of it are merged, 16 or "
+     "more of one leaf to one of this size; 0 merges none"},
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
      "time after which a shutdown waits for queries no longer"},
 };
@@ -277,15 +283,16 @@ void CheckRoot(const ServerConfig& config, ConfigFaults* faults) {
 void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
   const bool leaf = config.role == "leaf";
   if (!leaf && config.role != "all" && config.role != "reader" &&
-      config.role != "root") {
-    faults->Add("role", config.role, "one of all, leaf, reader, root");
+      config.role != "root" && config.role != "janitor") {
+    faults->Add("role", config.role, "one of all, leaf, reader, root, janitor");
     return;
   }
   CheckRoot(config, faults);
   if (config.object_store.empty() != (config.role == "all")) {
-    faults->Add("object-store",
-                config.object_store.empty() ? "nothing" : config.object_store,
-                "given with role leaf, reader or root, and with them only");
+    faults->Add(
+        "object-store",
+        config.object_store.empty() ? "nothing" : config.object_store,
+        "given with role leaf, reader, root or janitor, and with them only");
   } else if (!config.object_store.empty()) {
     if (const absl::Status status =
             CheckObjectStoreUrl(config.object_store, ProcessEnvironment());
@@ -294,10 +301,15 @@ void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
   }
   if (config.free_stored && !leaf)
     faults->Add("free-stored", "true", "given with role leaf");
-  if (leaf && (config.retention_hours > 0 || config.retention_bytes > 0)) {
+  const bool retains = config.retention_hours > 0 || config.retention_bytes > 0;
+  if (leaf && retains) {
     faults->Add("role", "leaf",
                 "without retention-hours and retention-bytes, which delete "
                 "what is not stored yet: use free-stored");
+  } else if (retains && (config.role == "reader" || config.role == "root")) {
+    faults->Add("role", config.role,
+                "without retention-hours and retention-bytes: a janitor "
+                "deletes what is in the store");
   }
 }
 
@@ -391,7 +403,9 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                  "all: an archive of its own (the default); leaf: that, and "
                  "what has ended is stored in --object-store; reader: serves "
                  "what leaves have stored; root: that, and tells ranks which "
-                 "leaf is theirs")
+                 "leaf is theirs; janitor: as a reader, and deletes and cleans "
+                 "in --object-store by --retention-hours, --retention-bytes "
+                 "and --grace-seconds")
       ->type_name("ROLE");
   app.add_option("--root", config.root,
                  "of a leaf: the root that sends it ranks (docs/scale.md)")

@@ -64,12 +64,17 @@ struct ServerConfig {
   std::string web_root;
   // "all": an archive of its own. "leaf": that, and what has ended is stored in
   // the object store. "reader": serves what leaves have stored, takes nothing.
-  // "root": that, and tells ranks which leaf is theirs.
+  // "root": that, and tells ranks which leaf is theirs. "janitor": serves as a
+  // reader, and deletes and cleans in the object store.
   std::string role = "all";
   // See collector/object_store/open_object_store.h.
   std::string object_store;
   uint64_t seal_seconds = 10;
   uint64_t seal_quiet_seconds = 600;
+  // Of a janitor: from when nothing needs an object until it is removed.
+  uint64_t grace_seconds = 86400;
+  // Of a merged set's objects; 0: none are merged.
+  uint64_t merge_bytes = uint64_t{256} << 20;
   // A leaf deletes steps here once they are stored.
   bool free_stored = false;
   // Of a leaf: HOST:PORT of its root; empty: none.

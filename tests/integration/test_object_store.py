@@ -89,6 +89,68 @@ def test_a_stored_run_is_exported_without_a_collector(start, start_job, store_ur
     assert refused.returncode != 0 and "a reader of" in refused.stderr, refused.stderr
 
 
+def test_what_is_deleted_in_the_store_is_not_seen_and_stays_deleted(start, start_job, store_url, tmp_path):
+    leaf = start("leaf", *leaf_flags(store_url))
+    train(start_job, leaf, "training", 3, "statistics")
+    assert leaf.stop() == 0
+    said = stored(store_url, "delete", "--run", "training", "--steps", "1").stdout
+    assert said.startswith("deleted ") and "a janitor of the store" in said
+    # The leaf has the step still, and is started again.
+    leaf.start()
+    # A gap that the manifest names, and so exit code 1.
+    left = stored(store_url, "export", "--run", "training", "-o", tmp_path / "left", check=False)
+    assert left.returncode == 1 and "gaps" in left.stdout, left
+    assert sorted(p.name for p in (tmp_path / "left").glob("step*")) == ["step0", "step2"]
+    assert "deleted" in stored(store_url, "ledger", "--run", "training", check=False).stdout
+    stored(store_url, "delete", "--run", "training")
+    assert '"training"' not in stored(store_url, "runs", "--json").stdout
+    for args in (("export", "--run", "training", "-o", tmp_path / "none"), ("delete", "--run", "training")):
+        gone = stored(store_url, *args, check=False)
+        assert gone.returncode != 0 and "training" in gone.stderr, gone.stderr
+    # What changes nothing in a store is refused in a line.
+    refused = stored(store_url, "reindex", "--run", "training", check=False)
+    assert refused.returncode > 0 and "a reader of" in refused.stderr, refused
+    assert leaf.stop() == 0
+
+
+def objects(url: str) -> list[str]:
+    """Records and packs in a directory store."""
+    return sorted(str(p) for kind in ("records", "packs") for p in pathlib.Path(url).glob(f"v1/runs/*/{kind}/*"))
+
+
+def test_a_janitor_gives_the_space_back(start, start_job, tmp_path):
+    url = str(tmp_path / "objects")
+    leaf = start("leaf", *leaf_flags(url))
+    train(start_job, leaf, "kept", 2, "tensor")
+    train(start_job, leaf, "deleted", 2, "tensor")
+    assert leaf.stop() == 0
+    stored(url, "export", "--run", "kept", "-o", tmp_path / "before")
+    both = objects(url)
+    stored(url, "delete", "--run", "deleted")
+    assert objects(url) == both
+    # What a leaf died over.
+    orphan = pathlib.Path(both[0]).parent / ("e" * 32)
+    orphan.write_bytes(b"half")
+    # The leaf is there while two of them clean.
+    leaf.start()
+    janitors = [start(f"janitor{n}", "--role", "janitor", "--object-store", url, "--grace-seconds", "0",
+                      "--janitor-seconds", "1") for n in range(2)]
+    wait_for(lambda: not orphan.exists() and len(objects(url)) < len(both), 60,
+             lambda: "\n".join(j.log_text()[-2000:] for j in janitors))
+    wait_for(lambda: len({p.split("/")[-3] for p in objects(url)}) == 1, 60,
+             lambda: "\n".join(j.log_text()[-2000:] for j in janitors))
+    # It serves as a reader, which deletes for nobody.
+    janitors[0].cli("export", "--run", "kept", "-o", tmp_path / "after")
+    assert tree(tmp_path / "after") == tree(tmp_path / "before")
+    refused = janitors[0].cli("delete", "--run", "kept", check=False)
+    assert refused.returncode != 0 and "a reader of" in refused.stderr
+    # The leaf goes on, also where its logs were swept.
+    train(start_job, leaf, "again", 2, "statistics")
+    assert leaf.stop() == 0
+    assert "storing_ended" not in leaf.log_text() and "not_stored" not in leaf.log_text()
+    stored(url, "export", "--run", "again", "-o", tmp_path / "more")
+
+
 def test_a_killed_leaf_goes_on_where_it_was(start, start_job, store_url, tmp_path):
     leaf = start("leaf", *leaf_flags(store_url))
     cfg = harness.config("statistics", "mix", section={"scope": [], "list": []}, dump_enable=True)
@@ -117,13 +179,15 @@ def test_a_leaf_frees_what_is_stored(start, start_job, store_url, tmp_path):
 
 @pytest.mark.parametrize("flags,says", [
     (["--role", "leaf"], "object-store"),
-    (["--object-store", "/x"], "with role leaf, reader or root"),
+    (["--object-store", "/x"], "with role leaf, reader, root or janitor"),
     (["--role", "other"], "one of all, leaf, reader, root"),
     (["--role", "leaf", "--object-store", "relative"], "absolute path"),
     (["--role", "leaf", "--object-store", "s3://B"], "bucket's name"),
     (["--role", "leaf", "--object-store", "s3://bucket?endpoint=http://elsewhere"], "plain http"),
     (["--role", "leaf", "--object-store", "/x", "--retention-hours", "1"], "free-stored"),
     (["--role", "reader", "--object-store", "/x", "--free-stored"], "with role leaf"),
+    (["--role", "reader", "--object-store", "/x", "--retention-hours", "1"], "a janitor deletes"),
+    (["--role", "janitor", "--retention-hours", "1"], "object-store"),
 ])
 def test_flags_that_do_not_go_together(tmp_path, flags, says):
     ended = subprocess.run([harness.BIN / "rankprobed", "--data-dir", tmp_path, *flags], capture_output=True,

@@ -50,6 +50,8 @@ class FaultObjectStore : public ObjectStore {
   }
   const std::map<std::string, std::string>& objects() const { return objects_; }
   std::map<std::string, std::string>* mutable_objects() { return &objects_; }
+  // Called before each call is done, with its number; not for calls of its own.
+  std::function<void(uint64_t number)> before_call;
   // Called before an entry of a log is put.
   std::function<void(const std::string& key)> before_commit;
 
@@ -57,13 +59,16 @@ class FaultObjectStore : public ObjectStore {
                    PutMode mode) override {
     return Do([&]() -> absl::Status {
       if (absl::StrContains(key, "/log/")) {
-        if (before_commit) before_commit(key);
-        CheckEntry(key, bytes);
+        if (before_commit && !std::exchange(committing_, true)) {
+          before_commit(key);
+          committing_ = false;
+        }
       }
       if (mode == PutMode::kIfAbsent && objects_.count(key) > 0)
         return absl::AlreadyExistsError(key);
       // No entry of a log is ever changed.
       if (absl::StrContains(key, "/log/")) {
+        CheckEntry(key, bytes);
         EXPECT_EQ(objects_.count(key), 0u) << key;
       }
       objects_[key] = std::string(bytes);
@@ -144,6 +149,10 @@ class FaultObjectStore : public ObjectStore {
   template <typename Call>
   absl::Status Do(Call call) {
     if (++calls_ == fail_once_at_) return answer_;
+    if (before_call && !std::exchange(calling_, true)) {
+      before_call(calls_);
+      calling_ = false;
+    }
     const bool dead = fail_at_ != 0 && calls_ >= fail_at_;
     absl::Status status;
     if (!dead || (calls_ == fail_at_ && fault_ == Fault::kAfter))
@@ -173,6 +182,7 @@ class FaultObjectStore : public ObjectStore {
 
   std::map<std::string, std::string> objects_;
   uint64_t calls_ = 0;
+  bool calling_ = false, committing_ = false;
   uint64_t fail_at_ = 0, fail_once_at_ = 0;
   absl::Status answer_;
   Fault fault_ = Fault::kBefore;

@@ -49,6 +49,10 @@ class SealerTest : public TempDirTest {
       auto& lines = seen[{info.step(), info.incarnation()}];
       lines.push_back(absl::StrCat("records ", info.records(), " complete ",
                                    info.complete()));
+      if (info.deleted()) {
+        lines.emplace_back("deleted");
+        continue;
+      }
       const absl::Status read =
           archive->ForEachRecord(key, [&](const v1::Record& record) {
             lines.push_back(absl::BytesToHexString(record.SerializeAsString()));

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a store is cleaned of, and what it is never cleaned of: whoever reads and
+// whoever is sealing meanwhile, one that cleans and another.
+#include "collector/sealed/store_cleaner.h"
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collector/sealed/plan_log.h"
+#include "collector/sealed/store_deletion.h"
+#include "collector/sealed/testing/whole_steps.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::AddWholeStep;
+using testing::FaultObjectStore;
+using testing::Frames;
+using testing::MakeIdentity;
+using testing::RandomBytes;
+using testing::SealerTest;
+
+class Cleaning : public SealerTest {
+ protected:
+  static CleanOptions Options() {
+    CleanOptions options;
+    options.grace = absl::Hours(1);
+    return options;
+  }
+  absl::Status Clean(StoreCleaner* cleaner, CleanReport* report = nullptr) {
+    CleanReport own;
+    return cleaner->Clean([] { return false; },
+                          report == nullptr ? &own : report);
+  }
+  // Steps FIRST to LAST of `run`, each with a payload of its own and one of all.
+  void Record(Store* store, const std::string& run, int64_t first, int64_t last,
+              uint64_t incarnation = 7) {
+    Frames frames(MakeIdentity(run, 0, incarnation));
+    for (int64_t step = first; step <= last; ++step)
+      AddWholeStep(&frames, step, RandomBytes(step, 4000));
+    Commit(store, frames);
+  }
+  size_t Count(const std::string& what) const {
+    size_t count = 0;
+    for (const auto& [key, bytes] : objects_.objects())
+      count += absl::StrContains(key, what) ? 1 : 0;
+    return count;
+  }
+
+  FaultObjectStore objects_;
+};
+
+TEST_F(Cleaning, WhatIsDeletedGoesAfterTheGracePeriodAndNoSooner) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 199);
+  SealerOptions blocks;
+  blocks.block_steps = 50;
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_, blocks).get()),
+            absl::OkStatus());
+  ASSERT_EQ(Count("/packs/"), 4u);
+  std::set<int64_t> steps;
+  for (int64_t step = 0; step < 60; ++step) steps.insert(step);
+  ASSERT_EQ(
+      DeleteFromStore(&objects_, "run", steps, clock_.Now(), "delete")->steps(),
+      60u);
+  SealedReader slow(&objects_);
+  const Seen before = See(&slow, "run");
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  CleanReport report;
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  // The first set; the second one has steps that are there.
+  EXPECT_EQ(report.collected, 2u);
+  clock_.Advance(absl::Minutes(59));
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.objects_removed, 0u);
+  EXPECT_EQ(Count("/packs/"), 4u);
+  clock_.Advance(absl::Minutes(2));
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.objects_removed, 2u);
+  EXPECT_EQ(report.orphans_removed, 0u);
+  EXPECT_GT(report.bytes_removed, 50u * 4000);
+  EXPECT_EQ(Count("/packs/"), 3u);
+  EXPECT_EQ(Count("/records/"), 3u);
+  SealedReader fresh(&objects_);
+  const Seen after = See(&fresh, "run");
+  ASSERT_EQ(after.size(), 200u);
+  for (int64_t step = 60; step < 200; ++step)
+    EXPECT_EQ(after.at({step, 7}), before.at({step, 7})) << step;
+  // There is nothing more to do.
+  const uint64_t calls = objects_.calls();
+  const auto all = objects_.objects();
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(objects_.objects(), all);
+  EXPECT_LT(objects_.calls() - calls, 30u);
+}
+
+// A payload that a step refers to stays, whichever set it is in.
+TEST_F(Cleaning, APackThatAnotherStepRefersToStays) {
+  const std::unique_ptr<Store> store = OpenStore();
+  const std::string shared = RandomBytes(77, 5000);
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, shared);
+  AddWholeStep(&frames, 2, RandomBytes(2, 5000));
+  AddWholeStep(&frames, 500, shared, /*with_payload=*/false);
+  Commit(store.get(), frames);
+  SealerOptions blocks;
+  blocks.block_steps = 1;
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_, blocks).get()),
+            absl::OkStatus());
+  SealedReader reader(&objects_);
+  const Seen before = See(&reader, "run");
+  ASSERT_TRUE(DeleteFromStore(&objects_, "run", std::set<int64_t>{1, 2},
+                              clock_.Now(), "delete")
+                  .ok());
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  ASSERT_EQ(Clean(&cleaner), absl::OkStatus());
+  clock_.Advance(absl::Hours(2));
+  ASSERT_EQ(Clean(&cleaner), absl::OkStatus());
+  EXPECT_EQ(Count("/packs/"), 1u);
+  EXPECT_EQ(Count("/records/"), 1u);
+  SealedReader fresh(&objects_);
+  EXPECT_EQ(See(&fresh, "run").at({500, 7}), before.at({500, 7}));
+}
+
+// A collector that has packed a payload before leaves it out of what it packs
+// later: unless somebody has swept.
+TEST_F(Cleaning, WhatACollectorTakesForPackedIsPackedAgainAfterASweep) {
+  const std::unique_ptr<Store> store = OpenStore();
+  const std::string shared = RandomBytes(77, 5000);
+  Frames frames(MakeIdentity("run", 0, 7));
+  AddWholeStep(&frames, 1, shared);
+  AddWholeStep(&frames, 100, RandomBytes(2, 5000));
+  const size_t first = frames.size();
+  AddWholeStep(&frames, 200, shared, /*with_payload=*/false);
+  ASSERT_TRUE(store->OpenIncarnation(frames.identity()).ok());
+  ASSERT_TRUE(store->Commit(frames.Range(0, first)).ok());
+  SealerOptions blocks;
+  blocks.block_steps = 1;
+  const auto sealer = OpenSealer(store.get(), &objects_, blocks);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  ASSERT_TRUE(DeleteFromStore(&objects_, "run", std::set<int64_t>{1},
+                              clock_.Now(), "delete")
+                  .ok());
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  ASSERT_EQ(Clean(&cleaner), absl::OkStatus());
+  ASSERT_TRUE(store->Commit(frames.Range(first, frames.size())).ok());
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  clock_.Advance(absl::Hours(2));
+  CleanReport report;
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.objects_removed, 2u);
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run").at({200, 7}),
+            See(store.get(), "run").at({200, 7}));
+}
+
+// What a collector died over is removed; what it commits when it comes back is
+// there, at whichever call it died and whatever the cleaner does then.
+TEST_F(Cleaning, OrphansGoAndNothingThatIsCommittedLater) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 3);
+  const Seen all = See(store.get(), "run");
+  size_t orphans = 0;
+  for (uint64_t call = 1;; ++call) {
+    ASSERT_LT(call, 100u);
+    FaultObjectStore objects;
+    SealerOptions options;
+    options.block_steps = 2;
+    options.directory = absl::StrCat(root_, "/s", call);
+    StoreCleaner cleaner(Options(), &objects, &clock_);
+    objects.FailFrom(call, FaultObjectStore::Fault::kAfter);
+    const absl::Status first =
+        SealAll(OpenSealer(store.get(), &objects, options).get());
+    objects.FailFrom(0, FaultObjectStore::Fault::kAfter);
+    ASSERT_EQ(Clean(&cleaner), absl::OkStatus());
+    clock_.Advance(absl::Hours(2));
+    CleanReport report;
+    // The cleaner comes while the collector, started again, is about to commit.
+    bool cleaned = false;
+    objects.before_commit = [&](const std::string& key) {
+      if (std::exchange(cleaned, true)) return;
+      ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+    };
+    const auto again = OpenSealer(store.get(), &objects, options);
+    ASSERT_EQ(SealAll(again.get()), absl::OkStatus()) << call;
+    objects.before_commit = nullptr;
+    orphans += report.orphans_removed;
+    for (int pass = 0; pass < 2; ++pass) {
+      ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+      clock_.Advance(absl::Hours(2));
+    }
+    SealedReader reader(&objects);
+    EXPECT_EQ(See(&reader, "run"), all) << call;
+    // Nothing is left that no entry names.
+    const auto log = sealed::ReadRunLog(&objects, "run");
+    std::set<std::string> named;
+    for (const v1::SealedLogEntry& set : log->sets) {
+      named.insert(set.records().name());
+      for (const v1::SealedObject& pack : set.packs())
+        named.insert(pack.name());
+    }
+    for (const auto& [key, bytes] : objects.objects()) {
+      if (absl::StrContains(key, "/packs/") ||
+          absl::StrContains(key, "/records/")) {
+        EXPECT_EQ(named.count(key.substr(key.rfind('/') + 1)), 1u)
+            << call << " " << key;
+      }
+    }
+    if (first.ok()) break;
+  }
+  EXPECT_GT(orphans, 4u);
+}
+
+// At each call of one cleaner another one does a whole pass, and at each call the
+// first one may die: nothing that is there goes, and in the end nothing stays.
+TEST_F(Cleaning, TwoAtOnceAndDeathAtEachCall) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 3);
+  Record(store.get(), "other", 0, 1, 9);
+  SealerOptions blocks;
+  blocks.block_steps = 1;
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_, blocks).get()),
+            absl::OkStatus());
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "run", std::nullopt, clock_.Now(), "delete")
+          .ok());
+  // An orphan.
+  (*objects_.mutable_objects())[sealed::PackKey(sealed::RunKey("run"),
+                                                std::string(32, 'e'))] = "half";
+  const auto at_first = objects_.objects();
+  SealedReader other(&objects_);
+  const Seen kept = See(&other, "other");
+  for (const bool dies : {false, true}) {
+    for (uint64_t call = 1;; ++call) {
+      ASSERT_LT(call, 300u);
+      *objects_.mutable_objects() = at_first;
+      StoreCleaner one(Options(), &objects_, &clock_);
+      StoreCleaner two(Options(), &objects_, &clock_);
+      ASSERT_EQ(Clean(&two), absl::OkStatus());
+      ASSERT_EQ(Clean(&one), absl::OkStatus());
+      clock_.Advance(absl::Hours(2));
+      bool reached = false;
+      if (dies) {
+        objects_.FailFrom(call, FaultObjectStore::Fault::kAfter);
+        reached = !Clean(&one).ok();
+        objects_.FailFrom(0, FaultObjectStore::Fault::kAfter);
+      } else {
+        objects_.before_call = [&, at = objects_.calls() + call](uint64_t n) {
+          if (n != at) return;
+          reached = true;
+          ASSERT_EQ(Clean(&two), absl::OkStatus());
+        };
+        ASSERT_EQ(Clean(&one), absl::OkStatus());
+        objects_.before_call = nullptr;
+      }
+      for (int pass = 0; pass < 3; ++pass) {
+        ASSERT_EQ(Clean(&two), absl::OkStatus());
+        clock_.Advance(absl::Hours(2));
+      }
+      SealedReader reader(&objects_);
+      EXPECT_EQ(See(&reader, "other"), kept) << call;
+      EXPECT_TRUE(See(&reader, "run").empty());
+      EXPECT_EQ(Count(absl::StrCat(sealed::RunKey("run"), "/packs/")), 0u);
+      EXPECT_EQ(Count(absl::StrCat(sealed::RunKey("run"), "/records/")), 0u);
+      if (!reached) break;
+    }
+  }
+}
+
+TEST_F(Cleaning, RetentionByAgeAndByBytes) {
+  const std::unique_ptr<Store> store = OpenStore();
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  Record(store.get(), "old", 0, 1);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  clock_.Advance(absl::Hours(30));
+  Record(store.get(), "new", 0, 1, 8);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  CleanOptions options = Options();
+  options.max_age = absl::Hours(24);
+  StoreCleaner by_age(options, &objects_, &clock_);
+  CleanReport report;
+  ASSERT_EQ(Clean(&by_age, &report), absl::OkStatus());
+  EXPECT_FALSE(report.waits_for_clock);
+  EXPECT_EQ(report.steps_deleted, 2u);
+  EXPECT_EQ(report.runs_deleted, 1u);
+  SealedReader reader(&objects_);
+  EXPECT_TRUE(See(&reader, "old").empty());
+  EXPECT_EQ(See(&reader, "new").size(), 2u);
+  // A set each; the newest one stays.
+  for (int64_t step = 100; step < 104; ++step) {
+    clock_.Advance(absl::Minutes(1));
+    Record(store.get(), "many", step, step, 20 + static_cast<uint64_t>(step));
+    ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  }
+  options.max_age = absl::InfiniteDuration();
+  options.max_bytes = 20'000;
+  StoreCleaner by_bytes(options, &objects_, &clock_);
+  ASSERT_EQ(Clean(&by_bytes, &report), absl::OkStatus());
+  const auto steps = reader.ListSteps("many");
+  ASSERT_EQ(steps->size(), 4u);
+  EXPECT_TRUE((*steps)[0].deleted());
+  EXPECT_FALSE((*steps)[3].deleted());
+  clock_.Advance(absl::Hours(2));
+  ASSERT_EQ(Clean(&by_bytes, &report), absl::OkStatus());
+  uint64_t bytes = 0;
+  for (const auto& [key, data] : objects_.objects()) {
+    if (absl::StrContains(key, "/packs/") ||
+        absl::StrContains(key, "/records/"))
+      bytes += data.size();
+  }
+  EXPECT_LE(bytes, 30'000u);
+}
+
+// A clock that says that all is old is not believed.
+TEST_F(Cleaning, AWrongClockDeletesNothing) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 1);
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_).get()),
+            absl::OkStatus());
+  clock_.Advance(absl::Hours(1000));
+  CleanOptions options = Options();
+  options.max_age = absl::Hours(24);
+  StoreCleaner cleaner(options, &objects_, &clock_);
+  CleanReport report;
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_TRUE(report.waits_for_clock);
+  EXPECT_EQ(report.steps_deleted, 0u);
+  clock_.Advance(absl::Hours(2));
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.steps_deleted, 2u);
+}
+
+TEST_F(Cleaning, OldVersionsOfPlansGoAndNoNumberIsUsedTwice) {
+  const auto plan = [](uint64_t epoch) {
+    v1::PlanSpec spec;
+    spec.set_epoch(epoch);
+    return spec;
+  };
+  auto slept = *PlanLog::Open(&objects_);
+  ASSERT_TRUE(slept->Save("run", plan(1)).ok());
+  auto root = *PlanLog::Open(&objects_);
+  for (uint64_t epoch = 2; epoch <= 40; ++epoch)
+    ASSERT_TRUE(root->Save("run", plan(epoch)).ok());
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  CleanReport report;
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.plans_removed, 40 - kKeptPlans);
+  EXPECT_EQ(Count("v1/plans/"), kKeptPlans);
+  // Number 2 is free again: it is not decided by one that slept.
+  EXPECT_TRUE(absl::IsAborted(slept->Save("run", plan(99))));
+  auto next = PlanLog::Open(&objects_);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*(*next)->Load("run"))->epoch(), 40u);
+  ASSERT_TRUE(root->Save("run", plan(41)).ok());
+  ASSERT_EQ(Clean(&cleaner), absl::OkStatus());
+  EXPECT_TRUE(PlanLog::Open(&objects_).ok());
+}
+
+}  // namespace
+}  // namespace rankprobe

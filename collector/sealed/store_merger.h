@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes large sealed objects of many small ones: of neighbouring sets of one
+// collector's log one set, in the run's log of maintenance, that stands in their
+// place (docs/formats.md, "Merge"). Records and payloads are the same bytes, steps
+// that are deleted are left out. The objects of before are collected by the same
+// entry, so that a StoreCleaner removes them a grace period later.
+//
+// The entry has the number behind the last one that was read: where anybody else
+// deletes, cleans or merges meanwhile it is not put, and what was written is an
+// orphan, which no later entry names (SealedRecordsIndex.origin).
+// Ownership: store, file system and clock outlive it. One thread. Failure: the
+// store's or the disk's; nothing is changed then.
+#ifndef RANKPROBE_COLLECTOR_SEALED_STORE_MERGER_H_
+#define RANKPROBE_COLLECTOR_SEALED_STORE_MERGER_H_
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collector/object_store/object_store.h"
+#include "collector/sealed/maintenance_log.h"
+#include "common/base/clock.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+struct MergeOptions {
+  // Its own, for what is on its way.
+  std::string directory;
+  // Of a merged set's objects; sets of less than half of it are merged.
+  uint64_t bytes = uint64_t{256} << 20;
+  // So many at least, or it is left for later.
+  size_t sets = 16;
+  // At most, of a set.
+  int steps = 20'000;
+};
+
+struct MergeReport {
+  // Sets that came into others, and these.
+  uint64_t merged = 0;
+  uint64_t made = 0;
+};
+
+class StoreMerger {
+ public:
+  StoreMerger(MergeOptions options, ObjectStore* store, FileSystem* file_system,
+              const Clock* clock)
+      : options_(std::move(options)),
+        store_(store),
+        file_system_(file_system),
+        clock_(clock) {}
+
+  // All that can be merged of all runs. `stop` ends it between two sets.
+  absl::Status Merge(const std::function<bool()>& stop, MergeReport* report);
+
+ private:
+  // Neighbours, as indexes of RunLog.sets: first, and behind the last.
+  struct Group {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
+  std::vector<Group> Groups(const sealed::RunLog& log) const;
+  // False: somebody else was quicker.
+  absl::StatusOr<bool> MergeGroup(const std::string& run,
+                                  const sealed::RunLog& log, const Group& group,
+                                  uint64_t sequence);
+  absl::Status WriteRecords(const std::string& run, const sealed::RunLog& log,
+                            const Group& group, const std::string& origin,
+                            v1::SealedLogEntry* entry);
+  absl::Status WritePack(const std::string& run, const sealed::RunLog& log,
+                         const Group& group, const std::string& origin,
+                         v1::SealedLogEntry* entry);
+  std::string Path(const std::string& name) const;
+
+  const MergeOptions options_;
+  ObjectStore* const store_;
+  FileSystem* const file_system_;
+  const Clock* const clock_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_SEALED_STORE_MERGER_H_
