@@ -78,7 +78,9 @@ TEST_F(LaneServerTest, WhatIsNoSessionsOrNoMemoryIsRefused) {
   Start(options);
   for (const char* const session : {"a", "b", "c"}) server_->Expect(session);
   EXPECT_FALSE(Give("nobody", memory_->fd()).ok());
-  EXPECT_FALSE(Give("a", 0).ok());
+  const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  EXPECT_FALSE(Give("a", file).ok());
+  ::close(file);
   const auto larger = SharedMemory::Create(2 << 20);
   ASSERT_TRUE(larger.ok()) << larger.status();
   EXPECT_FALSE(Give("a", (*larger)->fd()).ok());

@@ -19,6 +19,12 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
+// Of what may stand for any file; the process' own input may be closed.
+int AFile() {
+  static const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return file;
+}
+
 int AcceptOne(int listening) {
   pollfd ready{listening, POLLIN, 0};
   EXPECT_EQ(::poll(&ready, 1, 20000), 1);
@@ -42,7 +48,7 @@ TEST(LaneSocketTest, ADescriptorIsHandedOver) {
   const std::string name = NewLaneName();
   const absl::StatusOr<int> listening = ListenLane(name);
   ASSERT_TRUE(listening.ok()) << listening.status();
-  const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int file = AFile();
   absl::StatusOr<HandedOver> got = absl::UnknownError("");
   std::thread collector([&] { got = Answer(*listening, kLaneTaken); });
   const absl::Status status = HandOver(name, "session", file, kSoon);
@@ -56,13 +62,12 @@ TEST(LaneSocketTest, ADescriptorIsHandedOver) {
   EXPECT_EQ(here.st_rdev, there.st_rdev);
   EXPECT_EQ(::fcntl(got->fd, F_GETFD), FD_CLOEXEC);
   ::close(got->fd);
-  ::close(file);
   ::close(*listening);
 }
 
 TEST(LaneSocketTest, ARefusalIsToldAndNobodyIsNotWaitedFor) {
   const std::string name = NewLaneName();
-  EXPECT_EQ(HandOver(name, "session", 0, kSoon).code(),
+  EXPECT_EQ(HandOver(name, "session", AFile(), kSoon).code(),
             absl::StatusCode::kUnavailable);
   const absl::StatusOr<int> listening = ListenLane(name);
   ASSERT_TRUE(listening.ok()) << listening.status();
@@ -70,12 +75,12 @@ TEST(LaneSocketTest, ARefusalIsToldAndNobodyIsNotWaitedFor) {
     const auto got = Answer(*listening, "no room");
     if (got.ok()) ::close(got->fd);
   });
-  const absl::Status refused = HandOver(name, "session", 0, kSoon);
+  const absl::Status refused = HandOver(name, "session", AFile(), kSoon);
   collector.join();
   EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(refused.message(), "the collector refuses: no room");
   // One that listens and says nothing.
-  EXPECT_EQ(HandOver(name, "session", 0, absl::Milliseconds(20)).code(),
+  EXPECT_EQ(HandOver(name, "session", AFile(), absl::Milliseconds(20)).code(),
             absl::StatusCode::kUnavailable);
   ::close(*listening);
 }
@@ -91,16 +96,17 @@ TEST(LaneSocketTest, OnlyNamesOfLanesAreSpokenTo) {
         name.substr(0, name.size() - 1) + "/", std::string(200, 'a')}) {
     EXPECT_FALSE(IsLaneName(other)) << other;
     EXPECT_FALSE(ListenLane(other).ok());
-    EXPECT_EQ(HandOver(other, "session", 0, kSoon).code(),
+    EXPECT_EQ(HandOver(other, "session", AFile(), kSoon).code(),
               absl::StatusCode::kUnavailable);
   }
-  EXPECT_FALSE(HandOver(name, "", 0, kSoon).ok());
-  EXPECT_FALSE(HandOver(name, std::string(65, 's'), 0, kSoon).ok());
+  EXPECT_FALSE(HandOver(name, "", AFile(), kSoon).ok());
+  EXPECT_FALSE(HandOver(name, std::string(65, 's'), AFile(), kSoon).ok());
 }
 
 class OddMessageTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    ASSERT_GE(AFile(), 0);
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_),
               0);
   }
@@ -123,13 +129,13 @@ class OddMessageTest : public ::testing::Test {
       rights->cmsg_type = SCM_RIGHTS;
       rights->cmsg_len =
           CMSG_LEN(sizeof(int) * static_cast<size_t>(descriptors));
-      const std::vector<int> fds(static_cast<size_t>(descriptors), 0);
+      const std::vector<int> fds(static_cast<size_t>(descriptors), AFile());
       std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
     }
     ASSERT_GE(::sendmsg(ends_[0], &message, MSG_NOSIGNAL), 0);
   }
   int NextDescriptor() {
-    const int fd = ::dup(0);
+    const int fd = ::dup(AFile());
     ::close(fd);
     return fd;
   }
