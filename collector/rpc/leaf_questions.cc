@@ -2,6 +2,7 @@
 #include "collector/rpc/leaf_questions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,8 @@ namespace {
 constexpr size_t kIdBytes = 16;
 // Of the names of a leaf's runs; beyond, it may have something of any.
 constexpr size_t kMaxRunsBytes = 256 << 10;
+constexpr size_t kMaxBegan = 1000;
+constexpr size_t kMaxRunBytes = 255;
 
 std::string InSeconds(absl::Duration time) {
   return absl::StrCat(absl::ToInt64Seconds(time + absl::Milliseconds(999)),
@@ -295,6 +298,13 @@ void LeafQuestions::Note(const v1::LeafReport& report, Known* leaf) {
   }
   std::vector<std::string> runs(report.runs().begin(), report.runs().end());
   std::sort(runs.begin(), runs.end());
+  for (auto it = leaf->began.begin(); it != leaf->began.end();) {
+    it = std::binary_search(runs.begin(), runs.end(), *it)
+             ? leaf->began.erase(it)
+             : std::next(it);
+  }
+  runs.insert(runs.end(), leaf->began.begin(), leaf->began.end());
+  std::sort(runs.begin(), runs.end());
   leaf->runs =
       std::make_shared<const std::vector<std::string>>(std::move(runs));
 }
@@ -325,6 +335,24 @@ void LeafQuestions::Heard(uint64_t link, const v1::LeafReport& report) {
   const auto leaf = leaves_.find(report.leaf());
   if (leaf != leaves_.end() && leaf->second.link == link)
     Note(report, &leaf->second);
+}
+
+void LeafQuestions::Began(uint64_t link, const std::string& run) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [name, leaf] : leaves_) {
+    if (leaf.link != link || leaf.runs == nullptr ||
+        std::binary_search(leaf.runs->begin(), leaf.runs->end(), run))
+      continue;
+    if (leaf.began.size() >= kMaxBegan || run.size() > kMaxRunBytes) {
+      leaf.runs = nullptr;
+      continue;
+    }
+    leaf.began.insert(run);
+    std::vector<std::string> runs = *leaf.runs;
+    runs.insert(std::upper_bound(runs.begin(), runs.end(), run), run);
+    leaf.runs =
+        std::make_shared<const std::vector<std::string>>(std::move(runs));
+  }
 }
 
 void LeafQuestions::Gone(uint64_t link) {

@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ class LeafQuestions : public LiveLeaves {
   void Linked(uint64_t link, const v1::LeafReport& report,
               const std::string& who, SendFn send);
   void Heard(uint64_t link, const v1::LeafReport& report);
+  // A rank of the run has come to the leaf; its reports will say so, too.
+  void Began(uint64_t link, const std::string& run);
   void Gone(uint64_t link);
   // The stream of an answer, whose first part names the question.
   grpc::ServerReadReactor<v1::LiveAnswer>* Receive(const std::string& who);
@@ -72,6 +75,8 @@ class LeafQuestions : public LiveLeaves {
     MonotonicTime heard;
     SendFn send;
     std::shared_ptr<const std::vector<std::string>> runs;
+    // Those that a report has not said yet.
+    std::set<std::string> began;
   };
 
   void Note(const v1::LeafReport& report, Known* leaf)

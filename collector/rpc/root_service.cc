@@ -121,6 +121,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     if (untrusted.event().has_hello()) {
       if (known != sessions_.end())
         return absl::InvalidArgumentError("a second hello of a session");
+      questions_->Began(link_, untrusted.event().hello().identity().run());
       return Admit(untrusted);
     }
     // Of one that was refused here.

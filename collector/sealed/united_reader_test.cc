@@ -349,7 +349,9 @@ TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   EXPECT_EQ(united.ForEachRecord(key, ignore), absl::OkStatus());
   // A part of its list is not a list.
   leaves_.one(*leaf.sealer)->parts = 0;
+  const MonotonicTime partly = MonotonicNow();
   EXPECT_EQ(Infos(&united).size(), 1u);
+  EXPECT_EQ(united.Away("run", partly).size(), 1u);
   EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
   Close(&leaf);
 }
