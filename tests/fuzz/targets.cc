@@ -17,6 +17,7 @@
 #include "collector/object_store/directory_object_store.h"
 #include "collector/object_store/s3_xml.h"
 #include "collector/sealed/pack_object.h"
+#include "collector/sealed/read_ahead.h"
 #include "collector/sealed/records_object.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/store/index.h"
@@ -277,10 +278,11 @@ void SealedObject(absl::string_view data) {
     }
     const auto pack = ReadPackIndex(&store, "k", object.size());
     if (!pack.ok()) return;
+    ReadAhead packs(&store);
     for (const v1::SealedPayload& payload : pack->payloads()) {
       uint64_t bytes = 0;
-      const absl::Status status =
-          ReadSealedPayload(&store, "k", payload, [&](absl::string_view piece) {
+      const absl::Status status = ReadSealedPayload(
+          &packs, "k", object.size(), payload, [&](absl::string_view piece) {
             bytes += piece.size();
             return absl::OkStatus();
           });

@@ -30,13 +30,13 @@ class FakeRoot final : public v1::RootService::Service {
     *response = answer_;
     return status_;
   }
-  void Answer(const std::string& leaf, const std::string& address) {
+  void Reply(const std::string& leaf, const std::string& address) {
     absl::MutexLock lock(&mutex_);
     answer_.set_leaf(leaf);
     answer_.set_address(address);
     status_ = grpc::Status::OK;
   }
-  void Answer(const grpc::Status& status) {
+  void Reply(const grpc::Status& status) {
     absl::MutexLock lock(&mutex_);
     status_ = status;
   }
@@ -100,7 +100,7 @@ TEST_F(CollectorFinderTest, OneThatRefusesTheQuestionIsMeantItself) {
   for (const grpc::StatusCode code :
        {grpc::StatusCode::PERMISSION_DENIED, grpc::StatusCode::UNAUTHENTICATED,
         grpc::StatusCode::UNAVAILABLE}) {
-    root_.Answer(grpc::Status(code, "no"));
+    root_.Reply(grpc::Status(code, "no"));
     EXPECT_EQ(*finder_->Find(identity_), "");
     EXPECT_FALSE(finder_->is_root());
   }
@@ -108,22 +108,22 @@ TEST_F(CollectorFinderTest, OneThatRefusesTheQuestionIsMeantItself) {
 
 TEST_F(CollectorFinderTest, ARootNamesALeaf) {
   Start(&root_);
-  root_.Answer("a", "10.0.0.1:7411");
+  root_.Reply("a", "10.0.0.1:7411");
   EXPECT_EQ(*finder_->Find(identity_), "10.0.0.1:7411");
   EXPECT_TRUE(finder_->is_root());
   EXPECT_EQ(root_.asked().identity().run(), "run");
   EXPECT_EQ(root_.asked().replica(), "stage0");
   EXPECT_THAT(root_.asked().failed(), IsEmpty());
-  root_.Answer("a", "anywhere");
+  root_.Reply("a", "anywhere");
   EXPECT_THAT(std::string(finder_->Find(identity_).status().message()),
               HasSubstr("no HOST:PORT"));
-  root_.Answer(grpc::Status(grpc::StatusCode::ABORTED, "no leaf is there"));
+  root_.Reply(grpc::Status(grpc::StatusCode::ABORTED, "no leaf is there"));
   EXPECT_TRUE(absl::IsUnavailable(finder_->Find(identity_).status()));
 }
 
 TEST_F(CollectorFinderTest, ARootThatHasGoneLeavesTheLeaf) {
   Start(&root_);
-  root_.Answer("a", "10.0.0.1:7411");
+  root_.Reply("a", "10.0.0.1:7411");
   ASSERT_TRUE(finder_->Find(identity_).ok());
   server_->Shutdown();
   EXPECT_EQ(*finder_->Find(identity_), "10.0.0.1:7411");
@@ -134,7 +134,7 @@ TEST_F(CollectorFinderTest, ARootThatHasGoneLeavesTheLeaf) {
 
 TEST_F(CollectorFinderTest, ALeafThatIsNotReachedMayOnlyBeStartedAgain) {
   Start(&root_, absl::Hours(1));
-  root_.Answer("a", "10.0.0.1:7411");
+  root_.Reply("a", "10.0.0.1:7411");
   ASSERT_TRUE(finder_->Find(identity_).ok());
   finder_->NoteNotReached();
   ASSERT_TRUE(finder_->Find(identity_).ok());
@@ -143,19 +143,19 @@ TEST_F(CollectorFinderTest, ALeafThatIsNotReachedMayOnlyBeStartedAgain) {
 
 TEST_F(CollectorFinderTest, ALeafThatIsNotReachedForLongIsNamed) {
   Start(&root_, absl::ZeroDuration());
-  root_.Answer("a", "10.0.0.1:7411");
+  root_.Reply("a", "10.0.0.1:7411");
   ASSERT_TRUE(finder_->Find(identity_).ok());
   finder_->NoteNotReached();
-  root_.Answer("b", "10.0.0.2:7411");
+  root_.Reply("b", "10.0.0.2:7411");
   ASSERT_TRUE(finder_->Find(identity_).ok());
   EXPECT_THAT(root_.asked().failed(), ElementsAre("a"));
   finder_->NoteNotReached();
   // There is nothing else: all are tried anew.
-  root_.Answer(grpc::Status(grpc::StatusCode::ABORTED, "none was reached"));
+  root_.Reply(grpc::Status(grpc::StatusCode::ABORTED, "none was reached"));
   EXPECT_FALSE(finder_->Find(identity_).ok());
   EXPECT_THAT(root_.asked().failed(), ElementsAre("a", "b"));
   finder_->NoteReached();
-  root_.Answer("a", "10.0.0.1:7411");
+  root_.Reply("a", "10.0.0.1:7411");
   ASSERT_TRUE(finder_->Find(identity_).ok());
   EXPECT_THAT(root_.asked().failed(), IsEmpty());
 }
@@ -163,7 +163,7 @@ TEST_F(CollectorFinderTest, ALeafThatIsNotReachedForLongIsNamed) {
 TEST_F(CollectorFinderTest, StopsWhenItIsToldTo) {
   Start(&root_);
   stopping_ = true;
-  root_.Answer("a", "10.0.0.1:7411");
+  root_.Reply("a", "10.0.0.1:7411");
   const auto found = finder_->Find(identity_);
   EXPECT_TRUE(found.ok() || absl::IsCancelled(found.status()));
 }
