@@ -42,7 +42,7 @@ TEST_F(UploaderTest, GoesOnWhenAStoreThatRefusedTakesAgain) {
   uploader.Start();
   EXPECT_TRUE(stored.WaitFor(absl::Seconds(60)));
   uploader.Stop();
-  EXPECT_EQ(objects.objects().size(), 3u);
+  EXPECT_EQ(objects.objects().size(), 4u);
 }
 
 TEST_F(UploaderTest, AsksABusyStoreAgainWhenItIsToldToStop) {
@@ -56,7 +56,7 @@ TEST_F(UploaderTest, AsksABusyStoreAgainWhenItIsToldToStop) {
   objects.FailOnce(2, absl::UnavailableError("503 SlowDown"));
   uploader.Start();
   uploader.Stop();
-  EXPECT_EQ(objects.objects().size(), 3u);
+  EXPECT_EQ(objects.objects().size(), 4u);
 }
 
 // One that is away is not waited for beyond that.
