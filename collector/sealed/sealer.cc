@@ -156,6 +156,7 @@ absl::Status Sealer::SealRun(const std::string& name,
     if (!run->log->swept()) break;
     // What is in packs is to be put again, too: they may go.
     waiting = std::move(run->waiting);
+    absl::MutexLock lock(&stored_mutex_);
     runs_.erase(name);
   }
   return status;
