@@ -67,8 +67,9 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 
   void OnGone() override {
     if (session_.empty()) return;
-    if (lanes_ != nullptr) lanes_->Forget(session_);
+    // In this order: whose memory is forgotten is known to be gone (Upload).
     control_->Disconnected(session_, "the stream ended");
+    if (lanes_ != nullptr) lanes_->Forget(session_);
   }
 
  private:
@@ -150,6 +151,13 @@ class UploadStream
     // Of what came before nothing is wanted, and its place may be another's.
     const bool on_lane = content.ok() && is_next && IsOnLane(frame_);
     if (on_lane) {
+      // What was handed over has gone with the session: that is no fault of the
+      // frame's, which is sent again when the rank comes back.
+      if (Lane() == nullptr && lanes_ != nullptr &&
+          !control_->Find(session_, principal_).ok()) {
+        return Fail(absl::FailedPreconditionError(
+            "a chunk lies in shared memory of a session that has ended"));
+      }
       content = TakeFromLane(Lane(), &frame_);
       encoded += frame_.chunk().data().size();
       if (metrics_ != nullptr)

@@ -79,6 +79,10 @@ class SealedReader : public ArchiveReader {
   // Of what is known, by incarnation.
   std::map<uint64_t, std::map<std::string, v1::IncarnationRow>> AccountsByShard(
       const std::string& run);
+  // What was deleted, as far as it is known.
+  sealed::Maintenance::Fate FateOf(const StepKey& key);
+  // The process was there when the whole run was deleted.
+  bool KnewWhenGone(const std::string& run, uint64_t incarnation);
 
  private:
   using StepId = std::pair<int64_t, uint64_t>;

@@ -69,4 +69,19 @@ SealedReader::AccountsByShard(const std::string& run) {
   return accounts;
 }
 
+sealed::Maintenance::Fate SealedReader::FateOf(const StepKey& key) {
+  absl::MutexLock lock(&mutex_);
+  const auto run = runs_.find(key.run);
+  return run == runs_.end()
+             ? sealed::Maintenance::Fate::kThere
+             : run->second.maintenance.FateOf(key.step, key.incarnation);
+}
+
+bool SealedReader::KnewWhenGone(const std::string& run, uint64_t incarnation) {
+  absl::MutexLock lock(&mutex_);
+  const auto known = runs_.find(run);
+  return known != runs_.end() &&
+         known->second.maintenance.KnewWhenGone(incarnation);
+}
+
 }  // namespace rankprobe

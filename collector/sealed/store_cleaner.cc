@@ -22,6 +22,7 @@ namespace rankprobe {
 namespace {
 
 using sealed::Maintenance;
+using StepIds = std::set<std::pair<int64_t, uint64_t>>;
 
 constexpr size_t kListed = 1000;
 // Packs of so many newest steps of a run stay: a rank may refer to what it sent
@@ -84,17 +85,15 @@ absl::Status StoreCleaner::Remove(const std::string& key, uint64_t bytes,
   return absl::OkStatus();
 }
 
-absl::Status StoreCleaner::DeleteSteps(const std::string& run,
-                                       const std::set<int64_t>& steps, bool all,
-                                       CleanReport* report) {
-  const absl::StatusOr<v1::DeleteReport> done = DeleteFromStore(
-      store_, run, all ? std::nullopt : std::make_optional(steps),
-      clock_->Now(), "retention");
-  // Somebody else was quicker.
-  if (absl::IsNotFound(done.status())) return absl::OkStatus();
-  RP_RETURN_IF_ERROR(done.status());
-  report->steps_deleted += done->steps();
-  if (all) ++report->runs_deleted;
+absl::Status StoreCleaner::Expire(
+    const std::string& run,
+    const std::function<bool(int64_t step, uint64_t incarnation)>& wanted,
+    absl::Time written_before, CleanReport* report) {
+  RP_ASSIGN_OR_RETURN(
+      const ExpiredSteps expired,
+      ExpireInStore(store_, run, wanted, written_before, clock_->Now()));
+  report->steps_deleted += expired.steps;
+  if (expired.whole_run) ++report->runs_deleted;
   return absl::OkStatus();
 }
 
@@ -130,14 +129,16 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
     for (const auto& [step, last] : steps)
       if (last < before) old.insert(step);
     if (old.empty()) continue;
-    RP_RETURN_IF_ERROR(
-        DeleteSteps(run, old, old.size() == steps.size(), report));
+    RP_RETURN_IF_ERROR(Expire(
+        run, [&](int64_t step, uint64_t) { return old.count(step) > 0; },
+        absl::FromUnixNanos(before), report));
   }
   return absl::OkStatus();
 }
 
 // By sets, the oldest first; a set's packs may be needed by others, which the next
-// pass finds out. The newest set of a run stays.
+// pass finds out. The newest set of a run stays, whatever older ones have of its
+// steps.
 absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
                                           CleanReport* report) {
   if (options_.max_bytes == 0) return absl::OkStatus();
@@ -145,7 +146,7 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
     int64_t updated_unix_ns = 0;
     uint64_t bytes = 0;
     std::string run;
-    std::set<int64_t> steps;
+    StepIds steps;
   };
   std::vector<Set> sets;
   uint64_t all = 0;
@@ -161,31 +162,45 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
       for (const v1::SealedStep& step : entry.steps()) {
         set.updated_unix_ns =
             std::max(set.updated_unix_ns, step.info().updated_unix_ns());
-        set.steps.insert(step.info().step());
+        if (log.maintenance.FateOf(step.info().step(),
+                                   step.info().incarnation()) ==
+            Maintenance::Fate::kThere)
+          set.steps.emplace(step.info().step(), step.info().incarnation());
       }
-      if (!set.steps.empty() && !IsDead(entry, log.maintenance))
-        of_run.push_back(std::move(set));
+      if (!set.steps.empty()) of_run.push_back(std::move(set));
     }
     std::stable_sort(of_run.begin(), of_run.end(),
                      [](const Set& a, const Set& b) {
                        return a.updated_unix_ns < b.updated_unix_ns;
                      });
-    if (!of_run.empty()) of_run.pop_back();
-    std::move(of_run.begin(), of_run.end(), std::back_inserter(sets));
+    if (of_run.empty()) continue;
+    const StepIds newest = std::move(of_run.back().steps);
+    of_run.pop_back();
+    for (Set& set : of_run) {
+      for (const auto& id : newest) set.steps.erase(id);
+      if (!set.steps.empty()) sets.push_back(std::move(set));
+    }
   }
   if (all <= options_.max_bytes) return absl::OkStatus();
   std::stable_sort(sets.begin(), sets.end(), [](const Set& a, const Set& b) {
     return a.updated_unix_ns < b.updated_unix_ns;
   });
   const uint64_t goal = options_.max_bytes - options_.max_bytes / 10;
-  std::map<std::string, std::set<int64_t>> chosen;
+  std::map<std::string, StepIds> chosen;
   for (const Set& set : sets) {
     if (all <= goal) break;
     all -= std::min(all, set.bytes);
     chosen[set.run].insert(set.steps.begin(), set.steps.end());
   }
-  for (const auto& [run, steps] : chosen)
-    RP_RETURN_IF_ERROR(DeleteSteps(run, steps, /*all=*/false, report));
+  for (const auto& [run, chosen_steps] : chosen) {
+    const StepIds& steps = chosen_steps;
+    RP_RETURN_IF_ERROR(Expire(
+        run,
+        [&](int64_t step, uint64_t incarnation) {
+          return steps.count({step, incarnation}) > 0;
+        },
+        absl::InfiniteFuture(), report));
+  }
   return absl::OkStatus();
 }
 
@@ -243,10 +258,13 @@ absl::Status StoreCleaner::Sweep(const std::string& run,
 absl::Status StoreCleaner::CollectPacks(const std::string& run,
                                         const sealed::RunLog& log,
                                         v1::SealedCollection* collection) {
+  collection->set_through(log.maintenance.last_tombstone());
   SealedReader reader(store_);
   absl::flat_hash_set<std::pair<std::string, uint64_t>> referred;
   int64_t newest = std::numeric_limits<int64_t>::min();
   const absl::StatusOr<std::vector<v1::StepInfo>> steps = reader.ListSteps(run);
+  // What a damaged step refers to is not known, now or by the next pass.
+  if (absl::IsDataLoss(steps.status())) return absl::OkStatus();
   if (!absl::IsNotFound(steps.status())) {
     RP_RETURN_IF_ERROR(steps.status());
     for (const v1::StepInfo& info : *steps) {
@@ -267,6 +285,7 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
             });
             return absl::OkStatus();
           });
+      if (absl::IsDataLoss(read)) return absl::OkStatus();
       RP_RETURN_IF_ERROR(read);
     }
   }
@@ -283,12 +302,12 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
       if (is_new || log.maintenance.IsRemoved(pack.name()) ||
           dead.count(pack.name()) > 0 || kept.count(pack.name()) > 0)
         continue;
-      RP_ASSIGN_OR_RETURN(
-          const v1::SealedPackIndex index,
-          ReadPackIndex(store_, sealed::PackKey(run_key, pack.name()),
-                        pack.bytes()));
+      const absl::StatusOr<v1::SealedPackIndex> index = ReadPackIndex(
+          store_, sealed::PackKey(run_key, pack.name()), pack.bytes());
+      if (!absl::IsDataLoss(index.status())) RP_RETURN_IF_ERROR(index.status());
       const bool needed =
-          std::any_of(index.payloads().begin(), index.payloads().end(),
+          !index.ok() ||
+          std::any_of(index->payloads().begin(), index->payloads().end(),
                       [&](const v1::SealedPayload& payload) {
                         return referred.contains(
                             {payload.digest(), payload.length_bytes()});
@@ -298,7 +317,6 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
   }
   for (const std::string& pack : dead)
     if (kept.count(pack) == 0) collection->add_packs(pack);
-  collection->set_through(log.maintenance.last_tombstone());
   return absl::OkStatus();
 }
 

@@ -82,9 +82,10 @@ class StoreCleaner {
                          CleanReport* report);
   absl::Status DeleteForSpace(const std::vector<std::string>& runs,
                               CleanReport* report);
-  absl::Status DeleteSteps(const std::string& run,
-                           const std::set<int64_t>& steps, bool all,
-                           CleanReport* report);
+  absl::Status Expire(
+      const std::string& run,
+      const std::function<bool(int64_t step, uint64_t incarnation)>& wanted,
+      absl::Time written_before, CleanReport* report);
   absl::Status CleanRun(const std::string& run, CleanReport* report);
   absl::Status Remove(const std::string& key, uint64_t bytes,
                       CleanReport* report);

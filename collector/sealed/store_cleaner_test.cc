@@ -157,6 +157,38 @@ TEST_F(Cleaning, WhatACollectorTakesForPackedIsPackedAgainAfterASweep) {
             See(store.get(), "run").at({200, 7}));
 }
 
+// What a damaged step refers to is not known: no pack goes for it, what is dead
+// otherwise does, and no pass sweeps the logs again for nothing.
+TEST_F(Cleaning, ADamagedStepKeepsPacksAndIsLookedAtOnce) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 199);
+  SealerOptions blocks;
+  blocks.block_steps = 50;
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_, blocks).get()),
+            absl::OkStatus());
+  const auto log = sealed::ReadRunLog(&objects_, "run");
+  ASSERT_TRUE(log.ok()) << log.status();
+  ASSERT_EQ(log->sets.size(), 4u);
+  std::string& records = objects_.mutable_objects()->at(
+      sealed::RecordsKey(sealed::RunKey("run"), log->sets[2].records().name()));
+  for (char& byte : records) byte = static_cast<char>(~byte);
+  std::set<int64_t> steps;
+  for (int64_t step = 0; step < 50; ++step) steps.insert(step);
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "run", steps, clock_.Now(), "delete").ok());
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  CleanReport report;
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.collected, 1u);
+  clock_.Advance(absl::Hours(2));
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(Count("/packs/"), 4u);
+  EXPECT_EQ(Count("/records/"), 3u);
+  const size_t entries = Count("/log/");
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(Count("/log/"), entries);
+}
+
 // What a collector died over is removed; what it commits when it comes back is
 // there, at whichever call it died and whatever the cleaner does then.
 TEST_F(Cleaning, OrphansGoAndNothingThatIsCommittedLater) {
@@ -312,6 +344,94 @@ TEST_F(Cleaning, RetentionByAgeAndByBytes) {
       bytes += data.size();
   }
   EXPECT_LE(bytes, 30'000u);
+}
+
+// What is old is of a process that has ended; another one of the run has begun anew
+// and comes to the same steps.
+TEST_F(Cleaning, RetentionLeavesTheNextTrainingOfANameAlone) {
+  for (const bool by_age : {true, false}) {
+    SCOPED_TRACE(by_age ? "age" : "bytes");
+    objects_ = FaultObjectStore();
+    StoreOptions where;
+    where.data_dir = absl::StrCat(root_, by_age ? "/a" : "/b");
+    where.min_free_bytes = 0;
+    const auto store = Store::Open(where, file_system_.get(), &clock_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    SealerOptions sealing;
+    sealing.directory = where.data_dir + "/sealing";
+    const auto sealer = OpenSealer(store->get(), &objects_, sealing);
+    Frames first(MakeIdentity("run", 0, 7)), next(MakeIdentity("run", 0, 8));
+    size_t sent = 0;
+    const auto send = [&](Frames* frames, size_t* from, int64_t begin,
+                          int64_t end) {
+      for (int64_t step = begin; step < end; ++step)
+        AddWholeStep(frames, step, RandomBytes(step, 4000));
+      ASSERT_TRUE((*store)->OpenIncarnation(frames->identity()).ok());
+      ASSERT_TRUE((*store)->Commit(frames->Range(*from, frames->size())).ok());
+      *from = frames->size();
+      ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+    };
+    send(&first, &sent, 0, 8);
+    clock_.Advance(absl::Hours(20));
+    send(&first, &sent, 8, 10);
+    clock_.Advance(absl::Hours(10));
+    size_t sent_next = 0;
+    send(&next, &sent_next, 0, 2);
+    CleanOptions options = Options();
+    if (by_age)
+      options.max_age = absl::Hours(24);
+    else
+      options.max_bytes = 30'000;
+    StoreCleaner cleaner(options, &objects_, &clock_);
+    CleanReport report;
+    ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+    EXPECT_EQ(report.runs_deleted, 0u);
+    // By age two steps stay that somebody has just written to.
+    EXPECT_EQ(report.steps_deleted, by_age ? 6u : 8u);
+    send(&next, &sent_next, 2, 5);
+    SealedReader reader(&objects_);
+    const auto steps = reader.ListSteps("run");
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    ASSERT_EQ(steps->size(), 15u);
+    for (const v1::StepInfo& info : *steps) {
+      const bool old = info.incarnation() == 7 && info.step() < 8 &&
+                       (!by_age || info.step() >= 2);
+      EXPECT_EQ(info.deleted(), old) << info.ShortDebugString();
+    }
+  }
+}
+
+// A set that is stored while all of a run is found to be old.
+TEST_F(Cleaning, WhatComesWhileARunExpiresStays) {
+  const std::unique_ptr<Store> store = OpenStore();
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  Record(store.get(), "run", 0, 3);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  clock_.Advance(absl::Hours(30));
+  Record(store.get(), "other", 0, 0, 9);
+  ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  CleanOptions options = Options();
+  options.max_age = absl::Hours(24);
+  StoreCleaner cleaner(options, &objects_, &clock_);
+  Record(store.get(), "run", 2, 5, 8);
+  bool done = false;
+  // Whose logs are read one after the other: this is behind the first of them.
+  objects_.before_call = [&, at = objects_.calls() + 8](uint64_t number) {
+    if (number < at || std::exchange(done, true)) return;
+    ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  };
+  CleanReport report;
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  objects_.before_call = nullptr;
+  ASSERT_TRUE(done);
+  SealedReader reader(&objects_);
+  const auto steps = reader.ListSteps("run");
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  for (const v1::StepInfo& info : *steps) {
+    if (info.incarnation() == 8) {
+      EXPECT_FALSE(info.deleted()) << info.step();
+    }
+  }
 }
 
 // A clock that says that all is old is not believed.

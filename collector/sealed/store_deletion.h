@@ -11,6 +11,7 @@
 #define RANKPROBE_COLLECTOR_SEALED_STORE_DELETION_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +28,20 @@ absl::StatusOr<v1::DeleteReport> DeleteFromStore(
     ObjectStore* store, const std::string& run,
     const std::optional<std::set<int64_t>>& steps, absl::Time now,
     const std::string& why);
+
+struct ExpiredSteps {
+  uint64_t steps = 0;
+  // Nothing of the run is left.
+  bool whole_run = false;
+};
+
+// What a janitor deletes: of what is there now the steps that are `wanted` and that
+// none of their processes has written to since. Nothing else that is coming, also
+// of the same numbers: a training that was started again under the name goes on.
+absl::StatusOr<ExpiredSteps> ExpireInStore(
+    ObjectStore* store, const std::string& run,
+    const std::function<bool(int64_t step, uint64_t incarnation)>& wanted,
+    absl::Time written_before, absl::Time now);
 
 }  // namespace rankprobe
 

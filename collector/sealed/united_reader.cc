@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/unite.h"
 #include "common/base/status_macros.h"
 
@@ -15,6 +16,16 @@ namespace {
 // More leaves and runs that were missed are said together.
 constexpr size_t kMaxMissed = 10'000;
 constexpr absl::Duration kLongestCall = absl::Hours(6);
+
+using Fate = sealed::Maintenance::Fate;
+
+StepKey KeyOf(const std::string& run, int64_t step, uint64_t incarnation) {
+  StepKey key;
+  key.run = run;
+  key.step = step;
+  key.incarnation = incarnation;
+  return key;
+}
 
 absl::Status TooMuch() {
   return absl::ResourceExhaustedError(
@@ -129,10 +140,46 @@ absl::StatusOr<UnitedReader::Live> UnitedReader::AskSteps(
   return live;
 }
 
+void UnitedReader::LeaveOutGone(const std::string& run, Live* live) {
+  for (auto it = live->steps.begin(); it != live->steps.end();) {
+    it = stored_->FateOf(KeyOf(run, it->first.first, it->first.second)) ==
+                 Fate::kGone
+             ? live->steps.erase(it)
+             : std::next(it);
+  }
+}
+
+void UnitedReader::LeaveOutGone(
+    const std::string& run,
+    const std::map<uint64_t, std::map<std::string, v1::IncarnationRow>>& stored,
+    std::map<uint64_t, std::map<std::string, v1::IncarnationRow>>* live) {
+  std::set<uint64_t> with_steps;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto known = runs_.find(run); known != runs_.end())
+      for (const auto& [id, held] : known->second.held)
+        with_steps.insert(id.second);
+  }
+  for (auto it = live->begin(); it != live->end();) {
+    const bool gone = stored_->KnewWhenGone(run, it->first) &&
+                      stored.count(it->first) == 0 &&
+                      with_steps.count(it->first) == 0;
+    it = gone ? live->erase(it) : std::next(it);
+  }
+}
+
 absl::StatusOr<v1::StepInfo> UnitedReader::InfoOf(const StepKey& key,
                                                   const Infos& live,
                                                   Held* held) {
   Infos infos = stored_->InfosByShard(key);
+  if (stored_->FateOf(key) == Fate::kDeleted) {
+    // Its records are nobody's.
+    v1::StepInfo info =
+        infos.empty() ? live.begin()->second : infos.begin()->second;
+    info.set_deleted(true);
+    info.set_complete(false);
+    return info;
+  }
   held->stored = !infos.empty();
   for (const auto& [leaf, info] : live) {
     held->records[leaf] = info.deleted() ? 0 : info.records();
@@ -172,14 +219,12 @@ absl::Status UnitedReader::Merge(const std::string& run, const Live& live,
   std::map<StepId, v1::StepInfo> united;
   std::map<StepId, Held> held;
   for (const auto& [id, of_leaves] : live.steps) {
-    StepKey key;
-    key.run = run;
-    key.step = id.first;
-    key.incarnation = id.second;
+    const StepKey key = KeyOf(run, id.first, id.second);
     if (wanted(id.first)) {
       RP_ASSIGN_OR_RETURN(united[id], InfoOf(key, of_leaves, &held[id]));
       continue;
     }
+    if (stored_->FateOf(key) != Fate::kThere) continue;
     // It is not in this answer, and may be in another that is on its way.
     Held& other = held[id];
     other.stored = true;
@@ -204,10 +249,8 @@ absl::Status UnitedReader::Merge(const std::string& run, const Live& live,
   std::map<StepId, Held> gone;
   for (const auto& [id, before] : known.held) {
     if (held.find(id) != held.end()) continue;
-    StepKey key;
-    key.run = run;
-    key.step = id.first;
-    key.incarnation = id.second;
+    const StepKey key = KeyOf(run, id.first, id.second);
+    if (stored_->FateOf(key) != Fate::kThere) continue;
     for (const auto& [leaf, records] : before.records) {
       if (live.silent.find(leaf) != live.silent.end() &&
           stored_->InfosByShard(key).empty())
@@ -225,9 +268,10 @@ absl::Status UnitedReader::Merge(const std::string& run, const Live& live,
 
 absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::ListSteps(
     const std::string& run, const IntSet& steps) {
-  RP_ASSIGN_OR_RETURN(const Live live, AskSteps(run));
+  RP_ASSIGN_OR_RETURN(Live live, AskSteps(run));
   absl::StatusOr<std::vector<v1::StepInfo>> infos =
       stored_->ListSteps(run, steps);
+  LeaveOutGone(run, &live);
   if (absl::IsNotFound(infos.status()) && !live.steps.empty())
     infos = std::vector<v1::StepInfo>();
   RP_RETURN_IF_ERROR(infos.status());
@@ -240,8 +284,9 @@ absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::ListSteps(
 
 absl::StatusOr<ArchiveReader::SomeSteps> UnitedReader::ListStepsAfter(
     const std::string& run, std::optional<int64_t> after, size_t most) {
-  RP_ASSIGN_OR_RETURN(const Live live, AskSteps(run));
+  RP_ASSIGN_OR_RETURN(Live live, AskSteps(run));
   absl::StatusOr<SomeSteps> some = stored_->ListStepsAfter(run, after, most);
+  LeaveOutGone(run, &live);
   if (absl::IsNotFound(some.status()) && !live.steps.empty())
     some = SomeSteps();
   RP_RETURN_IF_ERROR(some.status());
@@ -361,8 +406,9 @@ absl::Status UnitedReader::ForEachIncarnation(
     if (!status.ok()) Miss(asked.leaf, run, std::string(status.message()));
   }
   const absl::Status known = stored_->Renew(run);
-  if (!absl::IsNotFound(known) || live.empty()) RP_RETURN_IF_ERROR(known);
   auto accounts = stored_->AccountsByShard(run);
+  LeaveOutGone(run, accounts, &live);
+  if (!absl::IsNotFound(known) || live.empty()) RP_RETURN_IF_ERROR(known);
   for (auto& [incarnation, of_leaves] : live) {
     for (auto& [leaf, row] : of_leaves) {
       v1::IncarnationRow& stored = accounts[incarnation][leaf];

@@ -9,6 +9,7 @@
 // A leaf is asked for what it has not stored alone: its answer is as large as what
 // waits to be stored, whatever the archive is. Of that, infos of steps (kMaxBytes of
 // all leaves) and one step's records are held here.
+// What is deleted in the store is so on the leaves as well, whatever they answer.
 // A leaf that does not answer is left out of lists, and Away says so. What is behind a list that was given already, records and
 // payloads, is read, or the call fails and names the leaf.
 // Ownership: reader and leaves outlive it. Thread-safe; no lock is held while
@@ -120,6 +121,14 @@ class UnitedReader : public ArchiveReader {
       LiveLeaves::Answer* answer,
       const std::function<absl::Status(v1::LiveAnswer*)>& take);
   absl::StatusOr<Live> AskSteps(const std::string& run);
+  // Steps of a run that was deleted as a whole in the store, as it is known.
+  void LeaveOutGone(const std::string& run, Live* live);
+  // Processes of which nothing is left, in the store and where it was listed.
+  void LeaveOutGone(
+      const std::string& run,
+      const std::map<uint64_t, std::map<std::string, v1::IncarnationRow>>&
+          stored,
+      std::map<uint64_t, std::map<std::string, v1::IncarnationRow>>* live);
   // The step as the store and the leaves have it.
   absl::StatusOr<v1::StepInfo> InfoOf(const StepKey& key, const Infos& live,
                                       Held* held);

@@ -5,11 +5,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "collector/sealed/answer_live.h"
+#include "collector/sealed/store_deletion.h"
 #include "collector/sealed/testing/sealer_fixture.h"
 
 namespace rankprobe {
@@ -389,6 +392,68 @@ TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
   }
   Close(&a);
   Close(&b);
+}
+
+// What a leaf has not stored of it, or has and will not store, included.
+TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
+  Frames frames(MakeIdentity("run", 0, 7));
+  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  Leaf leaf = OpenLeaf("leaf");
+  // The second step is stored without its end.
+  Send(leaf.store.get(), frames, 0, 7);
+  ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+  ASSERT_TRUE(leaf.store->Commit(frames.Range(7, frames.size())).ok());
+  SealedReader stored(&objects_);
+  UnitedReader united(&stored, &leaves_);
+  const auto there = [&] {
+    std::vector<std::pair<int64_t, uint64_t>> out;
+    const auto steps = united.ListSteps("run");
+    EXPECT_TRUE(steps.ok() || absl::IsNotFound(steps.status()))
+        << steps.status();
+    if (!steps.ok()) return out;
+    for (const v1::StepInfo& info : *steps)
+      if (!info.deleted()) out.emplace_back(info.step(), info.incarnation());
+    return out;
+  };
+  using Steps = std::vector<std::pair<int64_t, uint64_t>>;
+  EXPECT_EQ(there(), (Steps{{1, 7}, {2, 7}, {3, 7}}));
+  ASSERT_TRUE(DeleteFromStore(&objects_, "run", std::set<int64_t>{2},
+                              clock_.Now(), "delete")
+                  .ok());
+  EXPECT_EQ(there(), (Steps{{1, 7}, {3, 7}}));
+  EXPECT_EQ(Infos(&united).size(), 3u);
+  StepKey key;
+  key.run = "run";
+  key.step = 2;
+  key.incarnation = 7;
+  const auto ignore = [](const v1::Record&) { return absl::OkStatus(); };
+  EXPECT_TRUE(absl::IsFailedPrecondition(united.ForEachRecord(key, ignore)));
+  key.step = 3;
+  EXPECT_EQ(united.ForEachRecord(key, ignore), absl::OkStatus());
+  const auto some = united.ListStepsAfter("run", 1, 1);
+  ASSERT_TRUE(some.ok()) << some.status();
+  ASSERT_EQ(some->steps.size(), 1u);
+  EXPECT_TRUE(some->steps[0].deleted());
+  // As a whole, up to the highest step that is there.
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "run", std::nullopt, clock_.Now(), "delete")
+          .ok());
+  EXPECT_EQ(there(), (Steps{{3, 7}}));
+  EXPECT_EQ(Infos(&united).size(), 1u);
+  EXPECT_EQ(Accounts(&united).size(), 1u);
+  ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "run", std::nullopt, clock_.Now(), "delete")
+          .ok());
+  EXPECT_TRUE(there().empty());
+  EXPECT_TRUE(united.ListRuns()->empty());
+  // The next training of its name is there alone.
+  Frames next(MakeIdentity("run", 0, 8));
+  AddStep(1, &next);
+  Send(leaf.store.get(), next, 0, next.size());
+  EXPECT_EQ(there(), (Steps{{1, 8}}));
+  EXPECT_EQ(Accounts(&united).size(), 1u);
+  Close(&leaf);
 }
 
 // Its records are in the store, its payload came later and is on the leaf alone.

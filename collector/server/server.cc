@@ -529,7 +529,8 @@ class ServerImpl final : public Server {
   // Null: payloads of this host come in frames like those of others.
   static std::unique_ptr<LaneServer> StartLanes(const ServerConfig& config,
                                                 const Logger* logger) {
-    if (config.no_lane || config.role == "root" || config.role == "reader")
+    // Others take nothing from ranks.
+    if (config.no_lane || (config.role != "all" && config.role != "leaf"))
       return nullptr;
     LaneServer::Options options;
     // Files and connections come first.

@@ -14,6 +14,9 @@ using testing::MakeIdentity;
 
 class UploaderTest : public testing::SealerTest {
  protected:
+  // Of a step that is stored: the run's name, the log's, records, an entry.
+  static constexpr size_t kObjects = 4;
+
   // One finished step.
   std::unique_ptr<Store> OpenWithStep() {
     std::unique_ptr<Store> store = OpenStore();
@@ -42,7 +45,7 @@ TEST_F(UploaderTest, GoesOnWhenAStoreThatRefusedTakesAgain) {
   uploader.Start();
   EXPECT_TRUE(stored.WaitFor(absl::Seconds(60)));
   uploader.Stop();
-  EXPECT_EQ(objects.objects().size(), 4u);
+  EXPECT_EQ(objects.objects().size(), kObjects);
 }
 
 TEST_F(UploaderTest, AsksABusyStoreAgainWhenItIsToldToStop) {
@@ -56,7 +59,7 @@ TEST_F(UploaderTest, AsksABusyStoreAgainWhenItIsToldToStop) {
   objects.FailOnce(2, absl::UnavailableError("503 SlowDown"));
   uploader.Start();
   uploader.Stop();
-  EXPECT_EQ(objects.objects().size(), 4u);
+  EXPECT_EQ(objects.objects().size(), kObjects);
 }
 
 // One that is away is not waited for beyond that.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -30,6 +31,12 @@ absl::Status NoMemory(const char* call) {
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(
     uint64_t bytes) {
+  // Beyond it ftruncate raises SIGXFSZ, which ends a process.
+  rlimit largest;
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 &&
+      largest.rlim_cur != RLIM_INFINITY && bytes > largest.rlim_cur)
+    return absl::UnavailableError(
+        "no shared memory: files may not be so large");
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int fd = ::memfd_create(kName, kFlags | kNoExec);
   // Kernels before 6.3 do not know that flag; some others ask for it.

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +82,21 @@ TEST(SharedMemoryTest, NeitherSideCanChangeItsSize) {
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_NE(::ftruncate((*memory)->fd(), 0), 0);
   EXPECT_NE(::ftruncate((*memory)->fd(), 2 * kBytes), 0);
+}
+
+// A process that may not write large files is not ended for it.
+TEST(SharedMemoryTest, ALimitOfFilesIsNotExceeded) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  if (before.rlim_cur < 2 * kBytes) GTEST_SKIP();
+  rlimit low = before;
+  low.rlim_cur = 2 * kBytes;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  const auto fits = SharedMemory::Create(2 * kBytes).status();
+  const auto larger = SharedMemory::Create(3 * kBytes).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(fits.ok()) << fits;
+  EXPECT_EQ(larger.code(), absl::StatusCode::kUnavailable) << larger;
 }
 
 TEST(SharedMemoryTest, OtherDescriptorsAreRefusedAndClosed) {

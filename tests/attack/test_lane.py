@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that mean no good on the same-host lane: what they hand over, what they say lies where, and what they do to it
-meanwhile (L01-L08 of docs/security.md, "The attacks")."""
+meanwhile (L01-L09 of docs/security.md, "The attacks")."""
 
 import fcntl
 import os
@@ -216,3 +216,24 @@ def test_l08_a_collector_that_offers_no_lane_takes_no_reference(start_daemon):
     rank = harness.RawAgent(daemon)
     assert rank.welcome.lane_socket == ""
     assert "handed none over" in refusal(rank, refer(rank, b"d" * 16, 8, 0))
+
+
+def test_l09_a_reference_outlives_its_session_and_is_not_refused(daemon, tmp_path):
+    """L09: the session of a rank ends while its frames are on their way: they are not taken for bad ones, and count when it is back."""
+    rank = harness.RawAgent(daemon)
+    data = bytes(range(256)) * 1024
+    fd = shared_memory()
+    os.pwrite(fd, data, 0)
+    assert hand_over(rank, fd) == "taken"
+    rank.session.cancel()
+    harness.wait_for(lambda: "no session" in hand_over(rank, fd), harness.SOON, "the session to end")
+    refer(rank, harness.digest(data), len(data), 0)
+    assert rank.upload.end()[0] == "FAILED_PRECONDITION"
+    again = harness.RawAgent(daemon, incarnation=rank.incarnation, secret=rank.secret)
+    assert again.opened.committed == 0 and not again.opened.refused_frames
+    assert hand_over(again, fd) == "taken"
+    assert refusal(again, refer(again, harness.digest(data), len(data), 0)) == ""
+    a_step(again, data)
+    assert again.committed()
+    assert list(harness.exported_tensors(harness.export(daemon, "run", tmp_path / "tree")).values()) == [data]
+    os.close(fd)

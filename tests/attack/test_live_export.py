@@ -2,6 +2,7 @@
 """Questions to a root over what its leaves have not stored yet: what it says is what one collector would say, and
 where a leaf cannot be asked that is said (docs/scale.md)."""
 
+import datetime
 import json
 import pathlib
 import signal
@@ -153,8 +154,22 @@ def test_a_killed_leaf_is_named_until_it_is_back(fleet):
 
 
 def test_a_root_that_begins_waits_for_its_leaves(fleet):
+    """Two seconds. A leaf that looks for it about once a second may be later on a busy machine: then it is tried again."""
     whole = fleet.export("whole")
-    fleet.root.kill()
-    fleet.root.start()
-    # At once.
-    assert_equal(fleet.export("again"), whole)
+    for n in range(10):
+        before = len(linked_at(fleet.root))
+        fleet.root.kill()
+        began = time.time()
+        fleet.root.start()
+        # At once.
+        again = fleet.export(f"again{n}")
+        wait_for(lambda: len(linked_at(fleet.root)) >= before + 2, 60, "both leaves to be back")
+        if linked_at(fleet.root)[before + 1] - began < 2:
+            return assert_equal(again, whole)
+    pytest.skip("its leaves were never back within two seconds")
+
+
+def linked_at(root: harness.Daemon) -> list[float]:
+    """When leaves came to the root, over all its lives."""
+    return [datetime.datetime.fromisoformat(line.split()[0].removeprefix("time=")).timestamp()
+            for line in root.log().splitlines() if " event=leaf_linked " in line]

@@ -103,13 +103,19 @@ void PayloadMemory::Free(char* data, uint64_t block_bytes) {
 }
 
 void PayloadMemory::Return(char* data, uint64_t block_bytes) {
-  absl::MutexLock lock(&mutex_);
-  in_use_bytes_ -= block_bytes;
-  if (block_bytes < kSmallBytes ||
-      in_use_bytes_ + kept_bytes_ + block_bytes > limit_bytes_)
-    return Free(data, block_bytes);
-  kept_bytes_ += block_bytes;
-  kept_[block_bytes].push_back(data);
+  {
+    absl::MutexLock lock(&mutex_);
+    in_use_bytes_ -= block_bytes;
+    if (block_bytes >= kSmallBytes &&
+        in_use_bytes_ + kept_bytes_ + block_bytes <= limit_bytes_) {
+      kept_bytes_ += block_bytes;
+      kept_[block_bytes].push_back(data);
+      return;
+    }
+    if (PlaceLocked(data).has_value()) return Free(data, block_bytes);
+  }
+  // The training thread may wait for the lock.
+  delete[] data;
 }
 
 void PayloadMemory::DropKept(uint64_t until_total) {
