@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
-#include "common/text/visible_text.h"
+#include "cli/output/output.h"
 
 namespace rankprobe {
 namespace {
@@ -16,9 +16,8 @@ void SayOnce(const std::string& why) {
   static std::set<std::string>* const said = new std::set<std::string>;
   absl::MutexLock lock(mutex);
   if (said->insert(why).second) {
-    std::fprintf(
-        stderr, "rankprobe: %s: what it has not stored is not in this answer\n",
-        VisibleText(why).c_str());
+    Print(stderr,
+          "rankprobe: %s: what it has not stored is not in this answer\n", why);
   }
 }
 

@@ -253,7 +253,7 @@ absl::Status PutEntry(ObjectStore* store, const std::string& run,
 
 absl::StatusOr<uint64_t> AppendEntry(ObjectStore* store, const std::string& run,
                                      const std::string& shard,
-                                     v1::SealedLogEntry entry) {
+                                     const v1::SealedLogEntry& entry) {
   const std::string run_key = RunKey(run);
   uint64_t last = 0;
   for (int race = 0; race < kRaces;) {

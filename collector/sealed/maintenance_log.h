@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<std::string>> ListRunNames(ObjectStore* store);
 // Puts an entry behind the last one of a log, wherever that is then.
 absl::StatusOr<uint64_t> AppendEntry(ObjectStore* store, const std::string& run,
                                      const std::string& shard,
-                                     v1::SealedLogEntry entry);
+                                     const v1::SealedLogEntry& entry);
 // At this number. ABORTED: there is another one.
 absl::Status PutEntry(ObjectStore* store, const std::string& run,
                       const std::string& shard, uint64_t sequence,

@@ -77,9 +77,9 @@ absl::StatusOr<v1::DeleteReport> DeleteFromStore(
   }
   tombstone->set_unix_ns(absl::ToUnixNanos(now));
   tombstone->set_why(why);
-  RP_RETURN_IF_ERROR(sealed::AppendEntry(store, run, sealed::kMaintenanceShard,
-                                         std::move(entry))
-                         .status());
+  RP_RETURN_IF_ERROR(
+      sealed::AppendEntry(store, run, sealed::kMaintenanceShard, entry)
+          .status());
   report.set_steps(chosen.size());
   for (const auto& [id, records] : chosen)
     report.set_records(report.records() + records);
@@ -151,10 +151,9 @@ absl::StatusOr<ExpiredSteps> ExpireInStore(
     tombstone.set_why("retention");
     v1::SealedLogEntry entry;
     entry.mutable_tombstone()->Swap(&tombstone);
-    RP_RETURN_IF_ERROR(sealed::AppendEntry(store, run,
-                                           sealed::kMaintenanceShard,
-                                           std::move(entry))
-                           .status());
+    RP_RETURN_IF_ERROR(
+        sealed::AppendEntry(store, run, sealed::kMaintenanceShard, entry)
+            .status());
   }
   return expired;
 }

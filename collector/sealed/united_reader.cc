@@ -71,6 +71,7 @@ std::vector<std::string> UnitedReader::Away(const std::string& run,
     }
   }
   std::vector<std::string> said;
+  said.reserve(away.size());
   for (const auto& [address, why] : away) said.push_back(why);
   return said;
 }
