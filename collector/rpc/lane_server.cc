@@ -159,12 +159,20 @@ absl::Status LaneServer::Take(int socket) {
   // What has been referred to stays what it is.
   if (it->second != nullptr)
     return absl::AlreadyExistsError("the session has handed memory over");
-  if (lanes_ >= options_.max_lanes) {
+  // Only this thread makes it more.
+  if (*kept_ >= options_.max_lanes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         options_.max_lanes, " sessions have handed memory over already"));
   }
   ++lanes_;
-  it->second = std::move(memory);
+  ++*kept_;
+  const SharedMemoryReader* const reader = memory.get();
+  it->second = std::shared_ptr<const SharedMemoryReader>(
+      reader, [memory = std::move(memory),
+               kept = kept_](const SharedMemoryReader*) mutable {
+        memory.reset();
+        --*kept;
+      });
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #ifndef RANKPROBE_COLLECTOR_RPC_LANE_SERVER_H_
 #define RANKPROBE_COLLECTOR_RPC_LANE_SERVER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -34,7 +35,8 @@ class LaneServer {
   struct Options {
     // Of one session; nothing of it is mapped or allocated here.
     uint64_t max_bytes = uint64_t{1} << 40;
-    // Sessions that may have handed memory over; a descriptor each.
+    // Of memory that sessions have handed over, and that somebody reads who
+    // outlives his session; a descriptor each.
     size_t max_lanes = 256;
     // Connections that have not said anything yet.
     size_t max_pending = 64;
@@ -87,6 +89,9 @@ class LaneServer {
   std::map<std::string, std::shared_ptr<const SharedMemoryReader>> sessions_
       ABSL_GUARDED_BY(mutex_);
   size_t lanes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Descriptors that are kept, whoever keeps them.
+  const std::shared_ptr<std::atomic<size_t>> kept_ =
+      std::make_shared<std::atomic<size_t>>(0);
   std::thread thread_;
 };
 

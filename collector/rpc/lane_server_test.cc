@@ -95,6 +95,21 @@ TEST_F(LaneServerTest, WhatIsNoSessionsOrNoMemoryIsRefused) {
   EXPECT_TRUE(Give("c", memory_->fd()).ok());
 }
 
+TEST_F(LaneServerTest, MemoryThatIsStillReadCounts) {
+  LaneServer::Options options;
+  options.max_lanes = 1;
+  Start(options);
+  server_->Expect("a");
+  server_->Expect("b");
+  EXPECT_TRUE(Give("a", memory_->fd()).ok());
+  auto reader = server_->Find("a");
+  ASSERT_NE(reader, nullptr);
+  server_->Forget("a");
+  EXPECT_FALSE(Give("b", memory_->fd()).ok());
+  reader.reset();
+  EXPECT_TRUE(Give("b", memory_->fd()).ok());
+}
+
 TEST_F(LaneServerTest, ThoseWhoSayNothingKeepNobodyOut) {
   LaneServer::Options options;
   options.max_pending = 8;

@@ -123,12 +123,19 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
   if (!guard_.has_value()) guard_.emplace(clock_, newest, options_.max_age);
   report->waits_for_clock = !guard_->Trusts();
   if (report->waits_for_clock) return absl::OkStatus();
-  const int64_t before = absl::ToUnixNanos(clock_->Now() - options_.max_age);
+  const absl::Time now = clock_->Now();
+  const int64_t before = absl::ToUnixNanos(now - options_.max_age);
+  // Each time costs a sweep, and a look at all that the run refers to.
+  const int64_t due =
+      absl::ToUnixNanos(now - options_.max_age - options_.max_age / 16);
   for (const auto& [run, steps] : written) {
     std::set<int64_t> old;
-    for (const auto& [step, last] : steps)
+    bool is_due = false;
+    for (const auto& [step, last] : steps) {
       if (last < before) old.insert(step);
-    if (old.empty()) continue;
+      is_due = is_due || last < due;
+    }
+    if (!is_due) continue;
     RP_RETURN_IF_ERROR(Expire(
         run, [&](int64_t step, uint64_t) { return old.count(step) > 0; },
         absl::FromUnixNanos(before), report));

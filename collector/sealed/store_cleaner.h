@@ -39,7 +39,8 @@
 namespace rankprobe {
 
 struct CleanOptions {
-  // Steps that were written to last longer ago are deleted. Infinite: none.
+  // Steps that were written to last longer ago are deleted, all of a run's once one
+  // is a sixteenth older. Infinite: none.
   absl::Duration max_age = absl::InfiniteDuration();
   // Of all objects that are needed: above it the oldest sets are deleted, until a
   // tenth of it is free again. 0: no limit.

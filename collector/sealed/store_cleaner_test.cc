@@ -346,6 +346,34 @@ TEST_F(Cleaning, RetentionByAgeAndByBytes) {
   EXPECT_LE(bytes, 30'000u);
 }
 
+// A run that goes on has a step that is old with each pass: its logs are not swept
+// for each.
+TEST_F(Cleaning, WhatIsOldGoesTogether) {
+  const std::unique_ptr<Store> store = OpenStore();
+  const auto sealer = OpenSealer(store.get(), &objects_);
+  const auto record = [&](int64_t step) {
+    Record(store.get(), "run", step, step, 7 + static_cast<uint64_t>(step));
+    ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
+  };
+  record(0);
+  clock_.Advance(absl::Hours(1));
+  record(1);
+  clock_.Advance(absl::Minutes(23 * 60 + 30));
+  record(2);
+  CleanOptions options = Options();
+  options.max_age = absl::Hours(24);
+  StoreCleaner cleaner(options, &objects_, &clock_);
+  CleanReport report;
+  const size_t entries = Count("/log/");
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_FALSE(report.waits_for_clock);
+  EXPECT_EQ(report.steps_deleted, 0u);
+  EXPECT_EQ(Count("/log/"), entries);
+  clock_.Advance(absl::Minutes(90));
+  ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+  EXPECT_EQ(report.steps_deleted, 2u);
+}
+
 // What is old is of a process that has ended; another one of the run has begun anew
 // and comes to the same steps.
 TEST_F(Cleaning, RetentionLeavesTheNextTrainingOfANameAlone) {

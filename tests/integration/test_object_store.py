@@ -144,10 +144,12 @@ def test_a_janitor_gives_the_space_back(start, start_job, tmp_path):
     assert tree(tmp_path / "after") == tree(tmp_path / "before")
     refused = janitors[0].cli("delete", "--run", "kept", check=False)
     assert refused.returncode != 0 and "a reader of" in refused.stderr
-    # The leaf goes on, also where its logs were swept.
+    # The leaf goes on, also where its logs were swept; without a grace period that may be three times in a pass.
     train(start_job, leaf, "again", 2, "statistics")
+    for janitor in janitors:
+        assert janitor.stop() == 0
     assert leaf.stop() == 0
-    assert "storing_ended" not in leaf.log_text() and "not_stored" not in leaf.log_text()
+    assert "storing_ended" not in leaf.log_text()
     stored(url, "export", "--run", "again", "-o", tmp_path / "more")
 
 

@@ -25,7 +25,11 @@ uint64_t PayloadMemory::BlockBytes(uint64_t bytes) {
 
 PayloadMemory::~PayloadMemory() {
   absl::MutexLock lock(&mutex_);
-  DropKept(0);
+  // What lies in shared memory a collector may still read, and goes with it.
+  for (const auto& [bytes, blocks] : kept_) {
+    for (char* const block : blocks)
+      if (!PlaceLocked(block).has_value()) delete[] block;
+  }
 }
 
 std::shared_ptr<char> PayloadMemory::Allocate(uint64_t bytes) {

@@ -122,6 +122,24 @@ TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
   EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
 }
 
+// Frames that a collector has received and not read when their session ends.
+TEST(PayloadMemoryTest, WhatWasHandedOverIsReadToTheEnd) {
+  auto memory = std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
+  std::shared_ptr<char> block = memory->Allocate(kMiB);
+  ASSERT_NE(memory->shared(), nullptr) << memory->shared_status();
+  const auto reader = SharedMemoryReader::Adopt(::dup(memory->shared()->fd()),
+                                                memory->shared()->size());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const std::optional<uint64_t> place = memory->PlaceOf(block.get());
+  ASSERT_TRUE(place.has_value());
+  std::memset(block.get(), 'x', kMiB);
+  block.reset();
+  memory.reset();
+  std::string read(kMiB, '\0');
+  ASSERT_TRUE((*reader)->Read(*place, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, std::string(kMiB, 'x'));
+}
+
 // A child must not give back what its parent uses.
 TEST(PayloadMemoryTest, AForkedChildLeavesTheParentsMemoryAlone) {
   auto memory = std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
