@@ -8,14 +8,15 @@
 #include <utility>
 
 #include "collector/sealed/testing/sealer_fixture.h"
+#include "collector/sealed/testing/whole_steps.h"
 
 namespace rankprobe {
 namespace {
 
+using testing::AddStepInFrames;
 using testing::FaultObjectStore;
 using testing::Frames;
 using testing::MakeIdentity;
-using testing::RandomBytes;
 using testing::SealerTest;
 
 class UniteTest : public SealerTest {
@@ -43,33 +44,6 @@ class UniteTest : public SealerTest {
     const auto sealer = OpenSealer(leaf, &objects_, options);
     ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
   }
-  // Four frames a step: a payload in two pieces, half of the records, the rest.
-  static void AddStep(int64_t step, Frames* frames) {
-    const std::string data = RandomBytes(static_cast<uint64_t>(step), 2000);
-    frames->AddPayload(data, 1000);
-    v1::RecordBatch* batch = frames->AddBatch(step);
-    batch->add_records()->mutable_step_begin()->set_task("tensor");
-    AddCall(1, data, batch);
-    batch = frames->AddBatch(step);
-    AddCall(2, data, batch);
-    v1::Record* const end = batch->add_records();
-    end->set_order(3);
-    end->mutable_step_end()->set_call_phases(2);
-    end->mutable_step_end()->set_payloads(2);
-  }
-  static void AddCall(uint64_t order, const std::string& data,
-                      v1::RecordBatch* batch) {
-    v1::Record* const call = batch->add_records();
-    call->set_order(order);
-    call->mutable_call()->set_entry(absl::StrCat("call", order));
-    v1::PayloadRef* const payload = call->mutable_call()
-                                        ->mutable_output()
-                                        ->add_items()
-                                        ->mutable_tensor()
-                                        ->mutable_payload();
-    payload->set_digest(testing::DigestOf(data));
-    payload->set_length_bytes(data.size());
-  }
   v1::IncarnationRow Account() {
     SealedReader reader(&objects_);
     v1::IncarnationRow found;
@@ -88,7 +62,7 @@ class UniteTest : public SealerTest {
 // frames that both have then.
 TEST_F(UniteTest, TwoCollectorsSealWhatOneWould) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   const std::unique_ptr<Store> alone = OpenLeaf("alone");
   Send(alone.get(), frames, 0, frames.size());
   const Seen expected = See(alone.get(), "run");
@@ -130,7 +104,7 @@ TEST_F(UniteTest, TwoCollectorsSealWhatOneWould) {
 // The first one's disk is gone: its frames are missed, and no others.
 TEST_F(UniteTest, FramesThatNobodyHasAreCounted) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   const std::unique_ptr<Store> a = OpenLeaf("a"), b = OpenLeaf("b"),
                                c = OpenLeaf("c");
   Send(a.get(), frames, 0, 3);

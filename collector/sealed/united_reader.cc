@@ -87,6 +87,20 @@ absl::Status UnitedReader::TakeAll(
   }
 }
 
+absl::Status UnitedReader::TakeList(
+    LiveLeaves::Answer* answer, size_t* bytes,
+    const std::function<void(v1::LiveAnswer*)>& take, absl::Status* of_leaf) {
+  bool too_much = false;
+  *of_leaf = TakeAll(answer, [&](v1::LiveAnswer* part) -> absl::Status {
+    *bytes += part->ByteSizeLong();
+    too_much = *bytes > kMaxBytes;
+    if (too_much) return TooMuch();
+    take(part);
+    return absl::OkStatus();
+  });
+  return too_much ? *of_leaf : absl::OkStatus();
+}
+
 std::vector<UnitedReader::Asked> UnitedReader::AskAll(
     const v1::LiveQuestion& question, std::set<std::string>* away) {
   std::vector<Asked> asked;
@@ -115,17 +129,14 @@ absl::StatusOr<UnitedReader::Live> UnitedReader::AskSteps(
   size_t bytes = 0;
   for (Asked& asked : AskAll(question, &live.silent)) {
     std::vector<v1::StepInfo> steps;
-    bool too_much = false;
-    const absl::Status status =
-        TakeAll(asked.answer.get(), [&](v1::LiveAnswer* part) -> absl::Status {
-          bytes += part->ByteSizeLong();
-          too_much = bytes > kMaxBytes;
-          if (too_much) return TooMuch();
+    absl::Status status;
+    RP_RETURN_IF_ERROR(TakeList(
+        asked.answer.get(), &bytes,
+        [&](v1::LiveAnswer* part) {
           std::move(part->mutable_steps()->begin(),
                     part->mutable_steps()->end(), std::back_inserter(steps));
-          return absl::OkStatus();
-        });
-    if (too_much) return status;
+        },
+        &status));
     if (!status.ok()) {
       // Half of what it has would pass for all of it.
       live.silent.insert(asked.leaf.name);
@@ -336,17 +347,14 @@ absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
   std::map<std::string, std::vector<v1::RunInfo>> live;
   size_t bytes = 0;
   for (Asked& asked : AskAll(question, nullptr)) {
-    bool too_much = false;
-    const absl::Status status =
-        TakeAll(asked.answer.get(), [&](v1::LiveAnswer* part) -> absl::Status {
-          bytes += part->ByteSizeLong();
-          too_much = bytes > kMaxBytes;
-          if (too_much) return TooMuch();
+    absl::Status status;
+    RP_RETURN_IF_ERROR(TakeList(
+        asked.answer.get(), &bytes,
+        [&](v1::LiveAnswer* part) {
           for (v1::RunInfo& run : *part->mutable_runs())
             live[run.run()].emplace_back().Swap(&run);
-          return absl::OkStatus();
-        });
-    if (too_much) return status;
+        },
+        &status));
     if (!status.ok()) Miss(asked.leaf, "", std::string(status.message()));
   }
   RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, stored_->ListRuns());
@@ -392,17 +400,14 @@ absl::Status UnitedReader::ForEachIncarnation(
   std::map<uint64_t, std::map<std::string, v1::IncarnationRow>> live;
   size_t bytes = 0;
   for (Asked& asked : AskAll(question, nullptr)) {
-    bool too_much = false;
-    const absl::Status status =
-        TakeAll(asked.answer.get(), [&](v1::LiveAnswer* part) -> absl::Status {
-          bytes += part->ByteSizeLong();
-          too_much = bytes > kMaxBytes;
-          if (too_much) return TooMuch();
+    absl::Status status;
+    RP_RETURN_IF_ERROR(TakeList(
+        asked.answer.get(), &bytes,
+        [&](v1::LiveAnswer* part) {
           for (v1::IncarnationRow& row : *part->mutable_incarnations())
             live[row.identity().incarnation()][asked.leaf.name].Swap(&row);
-          return absl::OkStatus();
-        });
-    if (too_much) return status;
+        },
+        &status));
     if (!status.ok()) Miss(asked.leaf, run, std::string(status.message()));
   }
   const absl::Status known = stored_->Renew(run);

@@ -120,6 +120,11 @@ class UnitedReader : public ArchiveReader {
   static absl::Status TakeAll(
       LiveLeaves::Answer* answer,
       const std::function<absl::Status(v1::LiveAnswer*)>& take);
+  // The same of a list, whose bytes count into `*bytes`, which are of all leaves.
+  // RESOURCE_EXHAUSTED: above kMaxBytes. The leaf's own status goes to `*of_leaf`.
+  static absl::Status TakeList(LiveLeaves::Answer* answer, size_t* bytes,
+                               const std::function<void(v1::LiveAnswer*)>& take,
+                               absl::Status* of_leaf);
   absl::StatusOr<Live> AskSteps(const std::string& run);
   // Steps of a run that was deleted as a whole in the store, as it is known.
   void LeaveOutGone(const std::string& run, Live* live);

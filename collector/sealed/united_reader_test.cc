@@ -14,10 +14,12 @@
 #include "collector/sealed/answer_live.h"
 #include "collector/sealed/store_deletion.h"
 #include "collector/sealed/testing/sealer_fixture.h"
+#include "collector/sealed/testing/whole_steps.h"
 
 namespace rankprobe {
 namespace {
 
+using testing::AddStepInFrames;
 using testing::FaultObjectStore;
 using testing::Frames;
 using testing::MakeIdentity;
@@ -130,33 +132,6 @@ class UnitedReaderTest : public SealerTest {
       ASSERT_TRUE(leaf->NoteLostFrames(frames.identity(), first).ok());
     ASSERT_TRUE(leaf->Commit(frames.Range(first, last)).ok());
   }
-  // Four frames a step: a payload in two pieces, half of the records, the rest.
-  static void AddStep(int64_t step, Frames* frames) {
-    const std::string data = RandomBytes(static_cast<uint64_t>(step), 2000);
-    frames->AddPayload(data, 1000);
-    v1::RecordBatch* batch = frames->AddBatch(step);
-    batch->add_records()->mutable_step_begin()->set_task("tensor");
-    AddCall(1, data, batch);
-    batch = frames->AddBatch(step);
-    AddCall(2, data, batch);
-    v1::Record* const end = batch->add_records();
-    end->set_order(3);
-    end->mutable_step_end()->set_call_phases(2);
-    end->mutable_step_end()->set_payloads(2);
-  }
-  static void AddCall(uint64_t order, const std::string& data,
-                      v1::RecordBatch* batch) {
-    v1::Record* const call = batch->add_records();
-    call->set_order(order);
-    call->mutable_call()->set_entry(absl::StrCat("call", order));
-    v1::PayloadRef* const payload = call->mutable_call()
-                                        ->mutable_output()
-                                        ->add_items()
-                                        ->mutable_tensor()
-                                        ->mutable_payload();
-    payload->set_digest(testing::DigestOf(data));
-    payload->set_length_bytes(data.size());
-  }
   static std::vector<std::string> Infos(ArchiveReader* archive) {
     std::vector<std::string> out;
     const auto steps = archive->ListSteps("run");
@@ -189,7 +164,7 @@ class UnitedReaderTest : public SealerTest {
 // One leaf, that seals after so many frames and has more by then.
 TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   for (size_t sealed = 0; sealed <= frames.size(); ++sealed) {
     SCOPED_TRACE(absl::StrCat("sealed after ", sealed));
     objects_ = FaultObjectStore();
@@ -227,7 +202,7 @@ TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
 // freed where that is asked for: nothing goes missing, nothing is there twice.
 TEST_F(UnitedReaderTest, WhatMovesToTheStoreMeanwhileIsThereOnce) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   const std::unique_ptr<Store> alone = OpenStore("alone");
   Send(alone.get(), frames, 0, frames.size());
   const Seen expected = See(alone.get(), "run");
@@ -272,7 +247,7 @@ TEST_F(UnitedReaderTest, WhatMovesToTheStoreMeanwhileIsThereOnce) {
 // A rank came from one leaf to another; each has stored what it has, or not.
 TEST_F(UnitedReaderTest, TwoLeavesOfOneRankAreOne) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   const std::unique_ptr<Store> alone = OpenStore("alone");
   Send(alone.get(), frames, 0, frames.size());
   const Seen expected = See(alone.get(), "run");
@@ -304,7 +279,7 @@ TEST_F(UnitedReaderTest, TwoLeavesOfOneRankAreOne) {
 // What is stored costs nobody a question.
 TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   Leaf leaf = OpenLeaf("leaf");
   Send(leaf.store.get(), frames, 0, frames.size());
   ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
@@ -318,7 +293,7 @@ TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
 
 TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   Leaf leaf = OpenLeaf("leaf");
   Send(leaf.store.get(), frames, 0, 4);
   ASSERT_EQ(SealAll(leaf.sealer.get()), absl::OkStatus());
@@ -363,7 +338,7 @@ TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
 // other has is there, and the first one is named.
 TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 2; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 2; ++step) AddStepInFrames(step, &frames);
   Leaf a = OpenLeaf("a"), b = OpenLeaf("b");
   Send(a.store.get(), frames, 0, 3);
   Send(b.store.get(), frames, 3, frames.size());
@@ -397,7 +372,7 @@ TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
 // What a leaf has not stored of it, or has and will not store, included.
 TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
   Frames frames(MakeIdentity("run", 0, 7));
-  for (int64_t step = 1; step <= 3; ++step) AddStep(step, &frames);
+  for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
   Leaf leaf = OpenLeaf("leaf");
   // The second step is stored without its end.
   Send(leaf.store.get(), frames, 0, 7);
@@ -449,7 +424,7 @@ TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
   EXPECT_TRUE(united.ListRuns()->empty());
   // The next training of its name is there alone.
   Frames next(MakeIdentity("run", 0, 8));
-  AddStep(1, &next);
+  AddStepInFrames(1, &next);
   Send(leaf.store.get(), next, 0, next.size());
   EXPECT_EQ(there(), (Steps{{1, 8}}));
   EXPECT_EQ(Accounts(&united).size(), 1u);
@@ -459,7 +434,7 @@ TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
 // Its records are in the store, its payload came later and is on the leaf alone.
 TEST_F(UnitedReaderTest, APayloadThatOnlyALeafHasIsRead) {
   Frames frames(MakeIdentity("run", 0, 7));
-  AddStep(1, &frames);
+  AddStepInFrames(1, &frames);
   Frames late(MakeIdentity("run", 0, 7));
   Leaf leaf = OpenLeaf("leaf");
   ASSERT_TRUE(leaf.store->OpenIncarnation(frames.identity()).ok());

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "collector/server/root_link.h"
 #include "common/rpc/grpc_channel.h"
 
 namespace rankprobe {
@@ -17,12 +18,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const LeafAnswers::Options& options) {
   grpc::ChannelArguments arguments;
   // Not that of the link.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return MakeChannel(options.root, options.security, arguments);
+  return ChannelToRoot(options.root, options.security, arguments);
 }
 
 }  // namespace

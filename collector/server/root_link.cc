@@ -20,22 +20,23 @@ constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(1);
 constexpr uint32_t kMaxReportMs = 2000;
 
-std::shared_ptr<grpc::Channel> ChannelTo(const RootLink::Options& options) {
-  grpc::ChannelArguments arguments;
+}  // namespace
+
+std::shared_ptr<grpc::Channel> ChannelToRoot(const std::string& root,
+                                             const ChannelSecurity& security,
+                                             grpc::ChannelArguments arguments) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return MakeChannel(options.root, options.security, arguments);
+  return MakeChannel(root, security, arguments);
 }
-
-}  // namespace
 
 RootLink::RootLink(Options options, const Logger* logger)
     : options_(std::move(options)),
       logger_(logger),
-      channel_(ChannelTo(options_)),
+      channel_(ChannelToRoot(options_.root, options_.security)),
       stub_(v1::RootService::NewStub(channel_)) {}
 
 RootLink::~RootLink() { Stop(); }

@@ -28,6 +28,11 @@
 
 namespace rankprobe {
 
+// To a root that may be away: it is tried again soon, and soon known to be gone.
+std::shared_ptr<grpc::Channel> ChannelToRoot(
+    const std::string& root, const ChannelSecurity& security,
+    grpc::ChannelArguments arguments = {});
+
 class RootLink {
  public:
   struct Options {

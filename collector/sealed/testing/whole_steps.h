@@ -31,15 +31,12 @@ inline void AddStep(Frames* frames, int64_t step,
   last->mutable_step_end()->set_call_phases(end - 1);
 }
 
-// A finished step of three records whose call refers to the payload.
-inline void AddWholeStep(Frames* frames, int64_t step, const std::string& data,
-                         bool with_payload = true) {
-  if (with_payload) frames->AddPayload(data);
-  v1::RecordBatch* const batch = frames->AddBatch(step);
-  batch->add_records()->mutable_step_begin()->set_task("tensor");
+// A call whose output is the payload.
+inline void AddCall(uint64_t order, const std::string& entry,
+                    const std::string& data, v1::RecordBatch* batch) {
   v1::Record* const call = batch->add_records();
-  call->set_order(1);
-  call->mutable_call()->set_entry("call");
+  call->set_order(order);
+  call->mutable_call()->set_entry(entry);
   v1::PayloadRef* const payload = call->mutable_call()
                                       ->mutable_output()
                                       ->add_items()
@@ -47,6 +44,31 @@ inline void AddWholeStep(Frames* frames, int64_t step, const std::string& data,
                                       ->mutable_payload();
   payload->set_digest(DigestOf(data));
   payload->set_length_bytes(data.size());
+}
+
+// A finished step of four frames: a payload in two pieces, half of the records,
+// the rest.
+inline void AddStepInFrames(int64_t step, Frames* frames) {
+  const std::string data = RandomBytes(static_cast<uint64_t>(step), 2000);
+  frames->AddPayload(data, 1000);
+  v1::RecordBatch* batch = frames->AddBatch(step);
+  batch->add_records()->mutable_step_begin()->set_task("tensor");
+  AddCall(1, "call1", data, batch);
+  batch = frames->AddBatch(step);
+  AddCall(2, "call2", data, batch);
+  v1::Record* const end = batch->add_records();
+  end->set_order(3);
+  end->mutable_step_end()->set_call_phases(2);
+  end->mutable_step_end()->set_payloads(2);
+}
+
+// A finished step of three records whose call refers to the payload.
+inline void AddWholeStep(Frames* frames, int64_t step, const std::string& data,
+                         bool with_payload = true) {
+  if (with_payload) frames->AddPayload(data);
+  v1::RecordBatch* const batch = frames->AddBatch(step);
+  batch->add_records()->mutable_step_begin()->set_task("tensor");
+  AddCall(1, "call", data, batch);
   v1::Record* const end = batch->add_records();
   end->set_order(2);
   end->mutable_step_end()->set_call_phases(1);
