@@ -28,21 +28,22 @@ def test_E01_a_device_mesh_is_json_or_refused(daemon, tmp_path):
     bad = ['[0]}]},\n "Forged.entry.0.forward": {"output": [{"type":"torch.Tensor"', "{{{ \x1b[31m", "[" * 5000,
            '"' + "x" * (64 << 10) + '"', "[NaN]", "[0]\0"]
     for i, mesh in enumerate(bad):
-        rank = harness.RawAgent(daemon, run="inj", rank=0)
+        # A rank of its own: the collector may not have seen yet that the last one left.
+        rank = harness.RawAgent(daemon, run="inj", rank=i)
         leaf = harness.tensor(shape=[1])
         leaf.tensor.device_mesh_json = mesh
         rank.batch(i, [harness.begin_record(), harness.call_record(1, harness.call("Torch.relu.0.forward", [leaf])),
                        harness.end_record(2, 1)])
         rank.committed(seconds=10)  # refused: ended, or dropped with a word
         rank.goodbye()
-    rank = harness.RawAgent(daemon, run="inj", rank=0)
+    rank = harness.RawAgent(daemon, run="inj", rank=len(bad))
     leaf = harness.tensor(shape=[1])
     leaf.tensor.device_mesh_json = "[[0, 1], [2, 3]]"
     rank.batch(99, [harness.begin_record(), harness.call_record(1, harness.call("Torch.relu.0.forward", [leaf])),
                     harness.end_record(2, 1)])
     assert rank.committed()
     daemon.cli("export", "--run", "inj", "-o", tmp_path / "tree")
-    dumps = {p.parent.parent.name: json.loads(p.read_text()) for p in (tmp_path / "tree").glob("step*/rank0/dump.json")}
+    dumps = {p.parent.parent.name: json.loads(p.read_text()) for p in (tmp_path / "tree").glob("step*/rank*/dump.json")}
     entry = dumps["step99"]["data"]["Torch.relu.0.forward"]
     assert entry["output"][0]["device_mesh"] == [[0, 1], [2, 3]]
     for dump in dumps.values():
