@@ -41,6 +41,29 @@ def test_it_runs_where_there_is_no_gpu_and_says_what_that_is_worth() -> None:
     assert [line[2] for line in found] == ["-", "1.005", "1.15"]
     assert found[0][1] == "1.0000" and all(float(line[4]) > 0 for line in found)
     assert done.stdout.count("\n| ") == 2 + 3
+    assert "gpu_eager_numbers 0 0 met  (" in done.stdout
+
+
+def test_changed_numbers_are_a_failure(capsys) -> None:
+    program = _program()
+    assert program.same_numbers("eager", {"plain": ["a", "a"], "L0": ["a", "a"]})
+    assert not program.same_numbers("eager", {"plain": ["a", "a"], "L0": ["a", "a"], "mix": ["a", "b"]})
+    assert program.same_numbers("compiled", {"plain": ["a", "a"], "mix": ["b", "b"]})
+    assert program.same_numbers("eager", {"plain": ["a", "b"], "L0": ["a", "c"]})
+    assert [line.split("  (")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "gpu_eager_numbers 0 0 met", "gpu_eager_numbers 1 0 missed", "gpu_compiled_numbers 1 - -", "gpu_eager_numbers - - -"]
+
+
+def test_a_wheel_of_another_python_is_named(tmp_path) -> None:
+    import zipfile
+
+    wheel = tmp_path / "rankprobe-0-cp27-cp27m-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("rankprobe/__init__.py", "")
+        archive.writestr("rankprobe/bin/rankprobed", "")
+    done = subprocess.run([ROOT / "tests/bench/gpu/run.sh", "--device=cpu"], text=True, capture_output=True, timeout=120,
+                          env={**os.environ, "RANKPROBE_PYTHON": sys.executable, "RANKPROBE_WHEEL": str(wheel)})
+    assert done.returncode == 1 and f"{wheel} is not for Python 3." in done.stderr, done.stdout + done.stderr
 
 
 def test_a_process_that_fails_says_why() -> None:

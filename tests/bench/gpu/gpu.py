@@ -13,15 +13,21 @@ A launch has one process for each case and `plain`, which has no rankprobe; they
 turn, so that drift hits all alike, and who begins changes from launch to launch. A turn is timed from an idle device to
 an idle device. With --device cpu the program is tried where there is no GPU: its times say nothing of one.
 
+A line says of each case whether its loss and parameters after the same number of steps are those of `plain`, bit by bit. Where launches
+of `plain` differ from each other (kernels that add in any order) there is nothing to compare, which is said. Compiled steps may differ:
+the compiler joins other operations where a hook comes between them.
+
 Prints `name value limit` lines and a table for each mode: milliseconds a step, the ratio to the plain turn beside it
 (median and quartiles), CPU of the training thread, and, of three profiled steps after the timing, megabytes from the device and to
-it, and calls that wait for the device, each a step. Exit code 1 if a limit was missed.
+it, and calls that wait for the device, each a step. Exit code 1 if a limit was missed
+or numbers were changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -110,6 +116,14 @@ class Training:
         if self._cuda:
             self._torch.cuda.synchronize()
 
+    def trained(self) -> str:
+        """A digest of the last loss and of all parameters, bit by bit."""
+        self.settle()
+        digest = hashlib.sha256()
+        for tensor in (self._loss, *self._model.parameters()):
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(self._torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
     def profiled(self, directory: str) -> Traffic:
         from torch.profiler import ProfilerActivity, profile
 
@@ -125,8 +139,10 @@ class Training:
     def _train(self) -> None:
         x, y = self._batch
         self._optimizer.zero_grad()
-        self._torch.nn.functional.cross_entropy(self._run(x), y).backward()
+        loss = self._torch.nn.functional.cross_entropy(self._run(x), y)
+        loss.backward()
         self._optimizer.step()
+        self._loss = loss.detach()
 
     def _captured(self):
         cuda = self._torch.cuda
@@ -144,7 +160,7 @@ class Training:
 
 def worker(tool: str, shape: argparse.Namespace) -> None:
     """tool: a case or "plain", and a mode. Reads a number of steps from stdin, runs them, prints [wall, cpu] seconds of a
-    step; of `profile`, prints the traffic of a step."""
+    step; of `profile`, prints the traffic of a step; of `trained`, a digest of what it has trained."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     case, mode = tool.split(",")
@@ -154,6 +170,8 @@ def worker(tool: str, shape: argparse.Namespace) -> None:
         for line in sys.stdin:
             if line.strip() == "profile":
                 answer = dataclasses.asdict(training.profiled(directory))
+            elif line.strip() == "trained":
+                answer = training.trained()
             else:
                 steps = int(line)
                 training.settle()
@@ -177,6 +195,7 @@ def measure(mode: str, arguments: argparse.Namespace) -> bool:
     cases = ["plain", *arguments.cases.split(",")]
     times: dict[str, list] = {case: [] for case in cases}
     crossed: dict[str, Traffic] = {}
+    trained: dict[str, list[str]] = {case: [] for case in cases}
     shape = [f"--{name}={getattr(arguments, name)}" for name in ("device", "dtype", "layers", "width", "heads", "batch", "length")]
     for number in range(arguments.launches):
         order = cases if number % 2 == 0 else cases[::-1]
@@ -187,6 +206,8 @@ def measure(mode: str, arguments: argparse.Namespace) -> bool:
             for _ in range(arguments.turns):
                 for case in order:
                     times[case].append(launched.ask(f"{case},{mode}", str(arguments.steps)))
+            for case in order:
+                trained[case].append(launched.ask(f"{case},{mode}", "trained"))
             if number == 0:
                 for case in order:
                     crossed[case] = Traffic(**launched.ask(f"{case},{mode}", "profile"))
@@ -205,9 +226,23 @@ def measure(mode: str, arguments: argparse.Namespace) -> bool:
               f"waits {crossed[case].waits:.1f})", flush=True)
         rows.append(f"| {case} | {wall:.2f} | {ratio:.3f} ({low:.3f} to {high:.3f}) | {limit or '-'} | {cpu:.2f} | {bytes_out:.2f} | "
                     f"{bytes_in:.2f} | {crossed[case].waits:.1f} |")
+    all_met = same_numbers(mode, trained) and all_met
     print(f"\n| {mode} | ms a step | of plain | limit | thread's CPU, ms | MB from the device | MB to it | waits |\n|" + " --- |" * 8)
     print("\n".join(rows) + "\n", flush=True)
     return all_met
+
+
+def same_numbers(mode: str, trained: dict[str, list[str]]) -> bool:
+    """Prints, of the digests of each launch of each case, who trained what `plain` did; False if numbers were changed."""
+    if len(set(trained["plain"])) > 1:
+        print(f"gpu_{mode}_numbers - - -  (launches without rankprobe differ from each other)", flush=True)
+        return True
+    changed = [case for case, digests in trained.items() if digests != trained["plain"]]
+    judged = not mode.startswith("compiled")
+    verdict = "met" if not changed else "missed" if judged else "-"
+    print(f"gpu_{mode}_numbers {len(changed)} {0 if judged else '-'} {verdict}  (cases whose loss and parameters are not plain's bit by bit"
+          f"{': ' + ', '.join(changed) if changed else ''}; {len(trained['plain'])} launches)", flush=True)
+    return verdict != "missed"
 
 
 def chosen(names: str, known: tuple[str, ...]) -> str:

@@ -4,6 +4,8 @@
 # transformer of 24 layers in bfloat16 (eager, compiled, with CUDA graphs), the bytes over PCIe and the waits for the device.
 #   ./tests/bench/gpu/run.sh [arguments of gpu.py]
 # RANKPROBE_PYTHON: a Python 3.11 with a PyTorch that sees the GPU and with pytest (python3 of the path, if unset).
+# RANKPROBE_WHEEL: the wheel to measure in place of a build, for that Python (packaging/wheel/build.sh makes it anywhere): a machine
+# with a GPU needs neither a compiler nor packages nor the network. It is unpacked into build/gpu, not installed.
 # Where there is no GPU it says so and exits with 77.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
@@ -21,9 +23,20 @@ case " $* " in
     fi
     ;;
 esac
-install_packages
-build rankprobed rankprobe rankprobe_native
-export PYTHONPATH=$RANKPROBE_BUILD_DIR/python RANKPROBE_BUILD_DIR
+if [ -n "${RANKPROBE_WHEEL:-}" ]; then
+  unpacked=$RANKPROBE_ROOT/build/gpu
+  rm -rf "$unpacked"
+  mkdir -p "$unpacked"
+  "$python" -m zipfile -e "$RANKPROBE_WHEEL" "$unpacked"
+  chmod +x "$unpacked"/rankprobe/bin/*
+  PYTHONPATH=$unpacked RANKPROBE_BUILD_DIR=$unpacked/rankprobe
+  "$python" -c 'import rankprobe._native' 2>/dev/null || die "$RANKPROBE_WHEEL is not for $("$python" -V) on this machine"
+else
+  install_packages
+  build rankprobed rankprobe rankprobe_native
+  PYTHONPATH=$RANKPROBE_BUILD_DIR/python
+fi
+export PYTHONPATH RANKPROBE_BUILD_DIR
 case " $* " in
   *" --device cpu "* | *" --device=cpu "* | *" --help "* | *" -h "*) ;;
   *)
