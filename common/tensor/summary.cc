@@ -25,6 +25,9 @@ using kernels::FloatStats;
 using kernels::IntStats;
 
 constexpr size_t kStreamBlockBytes = 1 << 20;
+// From this size on a copy is not left in the caches: it is sent later, by
+// another thread or process, and takes the place of what the training needs.
+constexpr uint64_t kPastCachesBytes = 64 << 10;
 
 template <typename T>
 T LoadAs(const char* p) {
@@ -152,7 +155,8 @@ class Accumulator {
         family_(request.statistics ? tensor.family : Family::kNone),
         f32_crc32_(family_ == Family::kFloat && dtype_ == v1::DTYPE_FLOAT32 &&
                    request.checksum == ChecksumMode::kCrc32),
-        out_(static_cast<char*>(request.copy_to)) {
+        out_(static_cast<char*>(request.copy_to)),
+        past_caches_(PayloadBytes(tensor.view) >= kPastCachesBytes) {
     if (request.digest) kernels_.digest_init(digest_state_);
     if (!request.extra.empty() && tensor.family != Family::kNone)
       extra_.emplace(dtype_, request.extra);
@@ -168,7 +172,11 @@ class Accumulator {
     if (extra_.has_value()) extra_->Block(data, count);
     if (request_.digest) kernels_.digest_update(digest_state_, data, bytes);
     if (out_ != nullptr) {
-      std::memcpy(out_, data, bytes);
+      if (past_caches_) {
+        kernels_.copy_past_caches(out_, data, bytes);
+      } else {
+        std::memcpy(out_, data, bytes);
+      }
       out_ += bytes;
     }
   }
@@ -299,6 +307,7 @@ class Accumulator {
   const Family family_;
   const bool f32_crc32_;
   char* out_;
+  const bool past_caches_;
   FloatStats floats_;
   IntStats ints_;
   uint32_t crc32_ = 0;

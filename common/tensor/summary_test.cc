@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/tensor/summary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -306,6 +307,44 @@ TEST(SummaryTest, NanIsFoundAtEveryPosition) {
       EXPECT_TRUE(std::isnan(Sum(h.view).statistics.min.f))
           << n << " at " << at;
     }
+  }
+}
+
+TEST(SummaryTest, CopiesPastTheCachesAreCopies) {
+  std::vector<char> from(1000);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 7);
+  size_t count = 0;
+  const kernels::Table* const* tables = kernels::UsableTables(&count);
+  for (size_t k = 0; k < count; ++k) {
+    for (size_t at = 0; at < 65; ++at) {
+      for (const size_t bytes : {0, 1, 63, 64, 65, 127, 128, 700}) {
+        std::vector<char> to(1000, 'x');
+        tables[k]->copy_past_caches(to.data() + at, from.data() + 3, bytes);
+        std::vector<char> want(1000, 'x');
+        std::copy_n(from.begin() + 3, bytes,
+                    want.begin() + static_cast<ptrdiff_t>(at));
+        ASSERT_EQ(to, want) << tables[k]->name << " " << bytes << " at " << at;
+      }
+    }
+  }
+}
+
+TEST(SummaryTest, CopiesOfAllSizesAreTheTensor) {
+  std::mt19937 random(5);
+  for (const size_t n : {1, 15, 16383, 16384, 16385, 70001, 600000}) {
+    std::vector<float> from(n + 1), to(n + 3, 7);
+    for (float& f : from) f = static_cast<float>(random());
+    const int64_t size = static_cast<int64_t>(n), stride = 1;
+    SummaryRequest request;
+    request.copy_to = to.data() + 1;
+    (void)Summarize(
+        {from.data() + 1, v1::DTYPE_FLOAT32, absl::MakeConstSpan(&size, 1),
+         absl::MakeConstSpan(&stride, 1)},
+        request);
+    EXPECT_TRUE(std::equal(from.begin() + 1, from.end(), to.begin() + 1)) << n;
+    EXPECT_EQ(to[0], 7) << n;
+    EXPECT_EQ(to[n + 1], 7) << n;
+    EXPECT_EQ(to[n + 2], 7) << n;
   }
 }
 

@@ -85,6 +85,10 @@ struct Table {
   void (*moments)(const double* values, size_t count, Moments* moments);
   // XOR of little-endian 64-bit words, zero-padded at the end.
   uint64_t (*xor64)(const void* data, size_t bytes);
+  // Copies past the caches, for memory that this processor will not read soon:
+  // what is written is not read from memory first, and what others have in the
+  // caches stays there. In order before whatever the caller does next.
+  void (*copy_past_caches)(void* to, const void* from, size_t bytes);
   // XXH3-128 streaming over a state of kDigestStateBytes, 64-byte aligned.
   void (*digest_init)(void* state);
   void (*digest_update)(void* state, const void* data, size_t bytes);
