@@ -67,8 +67,8 @@ mkdir -p "$out"
 cmake_library abseil all -- -DABSL_PROPAGATE_CXX_STD=ON
 cmake_library protobuf libprotobuf -- -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_WITH_ZLIB=ON
 say "Static library: re2"
-# Debian's source lacks the tables, and has the scripts that make them from unicode-data.
-make -C "$sources/re2/src" -j "$jobs" REBUILD_TABLES=1 CXX="ccache clang++" \
+# Debian's source lacks the tables, and has the scripts that make them from unicode-data; they want Debian's Python and its six.
+PATH=/usr/bin:$PATH make -C "$sources/re2/src" -j "$jobs" REBUILD_TABLES=1 CXX="ccache clang++" \
   CXXFLAGS="-O2 -DNDEBUG -fPIC -pthread -std=c++17" obj/libre2.a >"$work/re2.log" 2>&1 ||
   { tail -30 "$work/re2.log" >&2; die "re2 does not build"; }
 cp "$sources/re2/src/obj/libre2.a" "$out/"
