@@ -37,19 +37,20 @@ def test_it_runs_where_there_is_no_gpu_and_says_what_that_is_worth() -> None:
     assert done.returncode in (0, 1), done.stderr  # 1: slower than a limit, which says nothing here
     assert done.stdout.startswith("conditions CPU, which says nothing of a GPU, PyTorch "), done.stdout
     found = re.findall(r"^gpu_eager_(\w+) ([\d.]+) (\S+) (met|missed|-)  \(wall ([\d.]+) ms", done.stdout, re.M)
-    assert [line[0] for line in found] == ["plain", "off", "mix"], done.stdout
-    assert [line[2] for line in found] == ["-", "1.005", "1.15"]
+    assert [line[0] for line in found] == ["plain", "again", "off", "mix"], done.stdout
+    assert [line[2] for line in found] == ["-", "-", "1.005", "1.15"]
     assert found[0][1] == "1.0000" and all(float(line[4]) > 0 for line in found)
-    assert done.stdout.count("\n| ") == 2 + 3
+    assert done.stdout.count("\n| ") == 2 + 4
     assert "gpu_eager_numbers 0 0 met  (" in done.stdout
 
 
 def test_changed_numbers_are_a_failure(capsys) -> None:
     program = _program()
-    assert program.same_numbers("eager", {"plain": ["a", "a"], "L0": ["a", "a"]})
-    assert not program.same_numbers("eager", {"plain": ["a", "a"], "L0": ["a", "a"], "mix": ["a", "b"]})
-    assert program.same_numbers("compiled", {"plain": ["a", "a"], "mix": ["b", "b"]})
-    assert program.same_numbers("eager", {"plain": ["a", "b"], "L0": ["a", "c"]})
+    plain = {"plain": ["a", "a"], "again": ["a", "a"]}
+    assert program.same_numbers("eager", {**plain, "L0": ["a", "a"]})
+    assert not program.same_numbers("eager", {**plain, "L0": ["a", "a"], "mix": ["a", "b"]})
+    assert program.same_numbers("compiled", {**plain, "mix": ["b", "b"]})
+    assert program.same_numbers("eager", {"plain": ["a"], "again": ["b"], "L0": ["c"]})
     assert [line.split("  (")[0] for line in capsys.readouterr().out.splitlines()] == [
         "gpu_eager_numbers 0 0 met", "gpu_eager_numbers 1 0 missed", "gpu_compiled_numbers 1 - -", "gpu_eager_numbers - - -"]
 

@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recording adds to a training step on a GPU, what crosses PCIe and how often the device is waited for.
 
-    gpu.py [--modes eager,compiled,compiled_graphs,captured] [--cases off,L0,L1,mix]
+    gpu.py [--modes eager,compiled,compiled_graphs,captured] [--cases off,L0,L1,mix,msprobe_L0,..]
            [--launches N] [--turns N] [--steps N] [--layers N] [--width N] [--heads N] [--batch N] [--length N]
            [--device cuda|cpu] [--dtype bfloat16|float32]
 
 The transformer of overhead.py, by default 24 layers 1,024 wide in bfloat16, with AdamW; task statistics. How it runs:
 `eager`; `compiled`, torch.compile with inductor; `compiled_graphs`, the same with CUDA graphs (mode="reduce-overhead");
 `captured`, forward, backward and optimizer in one CUDA graph of the program's own, whose replays rankprobe does not see.
-A launch has one process for each case and `plain`, which has no rankprobe; they stay alive and run `steps` steps each in
+`msprobe_L0` and so on are the same
+with msprobe in place of rankprobe, if this Python has it.
+A launch has one process for each case, `plain`, which has no rankprobe, and `again`, another such one, whose ratio is what chance does; they stay alive and run `steps` steps each in
 turn, so that drift hits all alike, and who begins changes from launch to launch. A turn is timed from an idle device to
 an idle device. With --device cpu the program is tried where there is no GPU: its times say nothing of one.
 
-A line says of each case whether its loss and parameters after the same number of steps are those of `plain`, bit by bit. Where launches
-of `plain` differ from each other (kernels that add in any order) there is nothing to compare, which is said. Compiled steps may differ:
+A line says of each case whether its loss and parameters after the same number of steps are those of `plain`, bit by bit. Where processes
+without rankprobe differ from each other (kernels that add in any order) there is nothing to compare, which is said. Compiled steps may differ:
 the compiler joins other operations where a hook comes between them.
 
 Prints `name value limit` lines and a table for each mode: milliseconds a step, the ratio to the plain turn beside it
@@ -42,7 +44,9 @@ from launched import STEADY_MALLOC, Launched  # noqa: E402
 from overhead import transformer  # noqa: E402
 
 MODES = ("eager", "compiled", "compiled_graphs", "captured")
+MSPROBE = ("msprobe_L0", "msprobe_L1", "msprobe_mix")
 CASES = ("off", "L0", "L1", "mix")
+PLAIN = ("plain", "again")
 # As for a CPU (docs/performance.md): of the plain step. A compiled step has no limit at L1 and mix, which run it eager.
 LIMITS = {"off": 1.005, "L0": 1.03, "L1": 1.12, "mix": 1.15}
 PROFILED_STEPS = 3
@@ -87,13 +91,16 @@ class Training:
         self._batch = x.to(shape.device), y.to(shape.device)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), 1e-5, capturable=mode == "captured")
         self.debugger = None
-        if case != "plain":
-            from rankprobe.pytorch import PrecisionDebugger
-
+        if case not in PLAIN:
+            if case in MSPROBE:
+                from msprobe.pytorch import PrecisionDebugger
+            else:
+                from rankprobe.pytorch import PrecisionDebugger
+            level = "L0" if case == "off" else case.removeprefix("msprobe_")
             path = directory + "/config.json"
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({"task": "statistics", "level": "L0" if case == "off" else case, "dump_path": directory + "/dump",
-                           "dump_enable": case != "off", "risk_level": "ALL"}, file)
+                json.dump({"task": "statistics", "level": level, "dump_path": directory + "/dump", "dump_enable": case != "off",
+                           "rank": [], "step": [], "risk_level": "ALL"}, file)
             self.debugger = PrecisionDebugger(config_path=path)
         self._run = self._model
         if mode.startswith("compiled"):
@@ -181,10 +188,10 @@ def worker(tool: str, shape: argparse.Namespace) -> None:
                 cpu = time.thread_time() - begin_cpu
                 training.settle()
                 answer = [(time.perf_counter() - begin) / steps, cpu / steps]
-                if training.debugger is not None and case != "off":
+                if case in CASES and case != "off":
                     training.debugger.wait_exported()
             print(json.dumps(answer), file=out, flush=True)
-        if training.debugger is not None:
+        if case in CASES:
             training.debugger.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -192,7 +199,7 @@ def worker(tool: str, shape: argparse.Namespace) -> None:
 
 def measure(mode: str, arguments: argparse.Namespace) -> bool:
     """Prints lines and table of a mode; whether all limits are met."""
-    cases = ["plain", *arguments.cases.split(",")]
+    cases = [*PLAIN, *arguments.cases.split(",")]
     times: dict[str, list] = {case: [] for case in cases}
     crossed: dict[str, Traffic] = {}
     trained: dict[str, list[str]] = {case: [] for case in cases}
@@ -234,8 +241,8 @@ def measure(mode: str, arguments: argparse.Namespace) -> bool:
 
 def same_numbers(mode: str, trained: dict[str, list[str]]) -> bool:
     """Prints, of the digests of each launch of each case, who trained what `plain` did; False if numbers were changed."""
-    if len(set(trained["plain"])) > 1:
-        print(f"gpu_{mode}_numbers - - -  (launches without rankprobe differ from each other)", flush=True)
+    if len({digest for case in PLAIN for digest in trained[case]}) > 1:
+        print(f"gpu_{mode}_numbers - - -  (processes without rankprobe differ from each other)", flush=True)
         return True
     changed = [case for case, digests in trained.items() if digests != trained["plain"]]
     judged = not mode.startswith("compiled")
@@ -255,7 +262,7 @@ def chosen(names: str, known: tuple[str, ...]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", type=lambda names: chosen(names, MODES), default=None)
-    parser.add_argument("--cases", type=lambda names: chosen(names, CASES), default=",".join(CASES))
+    parser.add_argument("--cases", type=lambda names: chosen(names, CASES + MSPROBE), default=",".join(CASES))
     parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--steps", type=int, default=10)

@@ -14,6 +14,7 @@ while a CUDA graph is being captured: such tensors have no numbers.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from typing import Any, Callable, Optional
@@ -38,6 +39,11 @@ _INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.b
 _NO_NUMBERS = ("float8", "float4")
 
 
+@functools.lru_cache(maxsize=None)
+def _numberless(dtype: torch.dtype) -> bool:
+    return any(part in str(dtype) for part in _NO_NUMBERS)
+
+
 def memory_of(tensor: torch.Tensor) -> dict:
     """The fields that make `tensor` (strided, CPU) readable."""
     return {"address": tensor.data_ptr(), "strides": tuple(tensor.stride()), "keep": tensor}
@@ -51,9 +57,9 @@ class _Results:
         self.gathered: list[torch.Tensor] = []
         self.words: list[int] = []
 
-    def add(self, value: torch.Tensor, word: int) -> None:
-        self.values.append(value)
-        self.words.append(word)
+    def add(self, values: tuple[torch.Tensor, ...], word: int) -> None:
+        self.values += values
+        self.words += range(word, word + len(values))
 
     def gather(self, of_other_streams: bool, stream: Any) -> None:
         """In `stream`, which has waited for those of the values."""
@@ -88,21 +94,21 @@ class _DeviceWork:
     def reduce(self, tensor: torch.Tensor, word: int) -> None:
         """Maximum, minimum, and for small floats mean and norm, into words from `word`."""
         if tensor.dim() == 0 and tensor.dtype is not torch.bool:
-            self._add(tensor.clone(), word)
+            self._add((tensor.clone(),), word)
             return
         low, high = torch.aminmax(tensor)
-        self._add(high, word)
-        self._add(low, word + 1)
+        self._add((high, low), word)
         if tensor.dtype in _SMALL_FLOATS:
-            self._add(torch.mean(tensor, dtype=torch.float32), word + 2)
-            self._add(torch.linalg.vector_norm(tensor, dtype=torch.float32), word + 3)
+            self._add((torch.mean(tensor, dtype=torch.float32), torch.linalg.vector_norm(tensor, dtype=torch.float32)), word + 2)
 
-    def _add(self, value: torch.Tensor, word: int) -> None:
-        results = self._results.get(value.dtype)
+    def _add(self, values: tuple[torch.Tensor, ...], word: int) -> None:
+        """values: of one dtype; for words from `word`."""
+        dtype = values[0].dtype
+        results = self._results.get(dtype)
         if results is None:
-            results = self._results[value.dtype] = _Results()
-        results.add(value, word)
-        self._pending += 1
+            results = self._results[dtype] = _Results()
+        results.add(values, word)
+        self._pending += len(values)
         if self._pending >= _GATHERED:
             self._gather()
 
@@ -192,7 +198,7 @@ class DeviceReader:
         """
         if tensor.numel() == 0:
             return memory_of(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
-        if needs == NUMBERS and any(part in str(tensor.dtype) for part in _NO_NUMBERS):
+        if needs == NUMBERS and _numberless(tensor.dtype):
             return {}
         try:
             return self._read(tensor, origin, needs, generation)
