@@ -15,7 +15,7 @@ import pytest
 import harness
 from polling import wait_for
 
-DISK_MIB = 512
+DISK_MIB = 1024
 REASON = "COLLECTOR_DISK"
 
 
@@ -43,7 +43,8 @@ def fill(disk: pathlib.Path, percent: float) -> None:
     want = have + int(stat.f_blocks * percent / 100 - (stat.f_blocks - stat.f_bfree)) * stat.f_frsize
     with open(filler, "ab") as file:
         if want > have:
-            file.write(b"x" * (want - have))
+            # In a moment: ranks write, too.
+            os.posix_fallocate(file.fileno(), 0, want)
         else:
             file.truncate(max(want, 0))
 
@@ -52,9 +53,14 @@ def level(leaf: harness.Collector) -> str:
     return leaf.json("status")["disks"][0]["level"]
 
 
-def lost_of(ledger: dict) -> dict[str, int]:
+def steps_of(result: subprocess.CompletedProcess) -> list[dict]:
+    """What `rankprobe ledger --json` says, a step of a rank a line."""
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def lost_of(ledger: list[dict]) -> dict[str, int]:
     lost: dict[str, int] = {}
-    for step in ledger["steps"]:
+    for step in ledger:
         for gap in step.get("gaps", []):
             lost[gap["reason"]] = lost.get(gap["reason"], 0) + int(gap.get("payloads", 0)) + int(gap.get("records", 0))
     return lost
@@ -89,7 +95,7 @@ def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path
         job.wait_steps(5)
         assert set(job.finish()) == {0}
         # As the leaf has it.
-        here = leaf.json("ledger", "--run", "pressed", check=False)
+        here = steps_of(leaf.cli("ledger", "--run", "pressed", "--json", check=False))
         objects.unlink()
         away.rename(objects)
         wait_for(lambda: "stored_again" in leaf.log_text(), 60, lambda: leaf.log_text()[-2000:])
@@ -102,19 +108,19 @@ def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path
     lost = lost_of(here)
     assert set(lost) == {REASON}, lost
     assert lost[REASON] > 0
-    for step in here["steps"]:
+    for step in here:
         gone = sum(int(gap.get("payloads", 0)) for gap in step.get("gaps", []))
         assert int(step["stored_records"]) == int(step["expected_records"]), step
         assert int(step.get("stored_payloads", 0)) + gone == int(step["expected_payloads"]), step
-    assert here["steps"][0]["state"] == "STATE_WHOLE" and here["steps"][-1]["state"] == "STATE_WHOLE"
+    assert here[0]["state"] == "STATE_WHOLE" and here[-1]["state"] == "STATE_WHOLE"
     # What is in the store is accounted for in the same way, without the leaf.
     there = subprocess.run([harness.BIN / "rankprobe", "--object-store", objects, "ledger", "--run", "pressed", "--json"],
                            capture_output=True, text=True, timeout=120)
-    stored = json.loads(there.stdout)
+    stored = steps_of(there)
 
-    def account(ledger: dict) -> list:
+    def account(ledger: list[dict]) -> list:
         return sorted((int(s["step"]), int(s["rank"]), s["state"], int(s["stored_records"]), int(s.get("stored_payloads", 0)))
-                      for s in ledger["steps"])
+                      for s in ledger)
 
     assert account(stored) == account(here)
     assert lost_of(stored) == lost
