@@ -80,6 +80,9 @@ class InputFiles : public FileSystem {
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
     return files_->FreeBytes(path);
   }
+  absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) override {
+    return files_->CapacityBytes(path);
+  }
 
  private:
   // Most files of a dump lie in few directories.

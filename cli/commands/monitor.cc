@@ -48,6 +48,8 @@ const char* KindText(v1::Event::Kind kind) {
       return "difference";
     case v1::Event::KIND_ERROR:
       return "error";
+    case v1::Event::KIND_DISK:
+      return "disk";
     default:
       return "event";
   }

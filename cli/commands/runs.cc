@@ -66,6 +66,32 @@ std::string DumpText(const v1::AgentInfo& agent) {
                       " at ", agent.switches_at_step());
 }
 
+// Nothing where there is room and there always was.
+void PrintDisk(const v1::DiskState& disk) {
+  const std::string whose = disk.collector().empty()
+                                ? "the collector"
+                                : absl::StrCat("the leaf ", disk.collector());
+  const char* taken = nullptr;
+  switch (disk.level()) {
+    case v1::DiskState::LEVEL_FULL:
+      taken = "records alone are taken";
+      break;
+    case v1::DiskState::LEVEL_HIGH:
+      taken = "no tensors are taken";
+      break;
+    default:
+      if (disk.refused_payloads() == 0) return;
+      taken = "all is taken";
+  }
+  Print(stdout, "the disk of %s is %d %% full: %s", whose, disk.used_percent(),
+        std::string(taken));
+  if (disk.refused_payloads() > 0) {
+    Print(stdout, "; %d tensors (%s) came and were refused",
+          disk.refused_payloads(), HumanBytes(disk.refused_payload_bytes()));
+  }
+  Print(stdout, "\n");
+}
+
 absl::Status Agents(const Globals& globals, const std::string& run) {
   const Client client(globals);
   grpc::ClientContext context;
@@ -107,6 +133,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   for (const auto& [how, ranks] : lanes) {
     Print(stdout, "payloads of %d ranks come through %s\n", ranks, how);
   }
+  for (const v1::DiskState& disk : response.disks()) PrintDisk(disk);
   return run.empty() ? absl::OkStatus() : PrintLedgerSummary(client, run);
 }
 

@@ -135,6 +135,9 @@ class ControlPlane {
                  const std::string& who = "");
   absl::StatusOr<v1::GetConfigResponse> GetConfig(const std::string& run);
   v1::ListAgentsResponse ListAgents(const std::string& run) const;
+  // An event of each run that has a connected rank; where there is none, of no run.
+  void TellAllRuns(v1::Event::Kind kind, const std::string& what,
+                   const std::string& outcome);
 
   // Ranks it was sent to.
   absl::StatusOr<uint64_t> SetTriggers(const v1::SetTriggersRequest& request);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ControlPlane: events, triggers, budgets of runs, and Explain.
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +38,27 @@ v1::Event ControlPlane::EventOf(v1::Event::Kind kind, const Agent& agent) {
 uint64_t ControlPlane::EmitEvent(v1::Event event) {
   return options_.events == nullptr ? 0
                                     : options_.events->Append(std::move(event));
+}
+
+void ControlPlane::TellAllRuns(v1::Event::Kind kind, const std::string& what,
+                               const std::string& outcome) {
+  std::set<std::string> runs;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [session, agent] : agents_)
+      if (agent.connected) runs.insert(agent.identity.run());
+  }
+  // It is told also where nobody is connected.
+  if (runs.empty()) runs.insert("");
+  for (const std::string& run : runs) {
+    v1::Event event;
+    event.set_kind(kind);
+    event.set_run(run);
+    event.set_step(-1);
+    event.set_detail(what);
+    event.set_outcome(outcome);
+    EmitEvent(std::move(event));
+  }
 }
 
 // Watch specs are kept beside the runs' plans, as their JSON text.

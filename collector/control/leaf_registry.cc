@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kLeafNameBytes = 32;
 constexpr size_t kMaxTextBytes = 255;
 constexpr int kMaxFailed = 16;
+constexpr size_t kMaxDiskChanges = 1024;
 // A leaf is full for a rank that could go elsewhere when it has so many times its
 // share.
 constexpr double kMaxShare = 1.25;
@@ -151,10 +152,34 @@ void LeafRegistry::TakeAgents(const std::string& name,
       place->second.connected = false;
   }
   leaf.agents.assign(report.agents().begin(), report.agents().end());
+  TakeDisk(report, &leaf);
   for (const v1::AgentInfo& agent : leaf.agents) {
     if (agent.connected())
       Put(KeyOf(agent.identity()), name, /*connected=*/true, now);
   }
+}
+
+void LeafRegistry::TakeDisk(const v1::LeafReport& report, Leaf* leaf) {
+  const auto level = [](const std::optional<v1::DiskState>& disk) {
+    return disk.has_value() && disk->level() != v1::DiskState::LEVEL_UNSPECIFIED
+               ? disk->level()
+               : v1::DiskState::LEVEL_ROOM;
+  };
+  const v1::DiskState::Level before = level(leaf->disk);
+  leaf->disk.reset();
+  if (report.has_disk()) {
+    leaf->disk = report.disk();
+    leaf->disk->set_collector(leaf->address);
+  }
+  if (level(leaf->disk) == before || !leaf->disk.has_value() ||
+      disk_changes_.size() >= kMaxDiskChanges)
+    return;
+  disk_changes_.push_back(*leaf->disk);
+}
+
+std::vector<v1::DiskState> LeafRegistry::TakeDiskChanges() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(disk_changes_, {});
 }
 
 void LeafRegistry::Put(const RankKey& key, const std::string& leaf,
@@ -279,6 +304,7 @@ v1::ListAgentsResponse LeafRegistry::ListAgents(const std::string& run,
   std::map<std::string, int64_t> furthest;
   for (const auto& [name, leaf] : leaves_) {
     if (!IsThere(leaf, now)) continue;
+    if (leaf.disk.has_value()) *response.add_disks() = *leaf.disk;
     for (const v1::AgentInfo& agent : leaf.agents) {
       if (!run.empty() && agent.identity().run() != run) continue;
       // Where it has gone to another leaf, that one knows of it.

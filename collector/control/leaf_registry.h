@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -73,9 +74,12 @@ class LeafRegistry {
   absl::StatusOr<v1::FoundCollector> Find(
       const v1::FindCollectorRequest& untrusted, MonotonicTime now);
 
-  // Of all leaves that are there.
+  // Of all leaves that are there, and how full their disks are.
   v1::ListAgentsResponse ListAgents(const std::string& run,
                                     MonotonicTime now) const;
+  // Of leaves whose disk has come to another level since this was asked last; the
+  // newest ones, by the leaf's address.
+  std::vector<v1::DiskState> TakeDiskChanges();
   // Addresses of the leaves that have ranks of the run, of all leaves when it is
   // empty.
   std::vector<std::string> LeavesOf(const std::string& run,
@@ -93,6 +97,7 @@ class LeafRegistry {
     std::function<void(const absl::Status&)> end;
     MonotonicTime heard;
     std::vector<v1::AgentInfo> agents;
+    std::optional<v1::DiskState> disk;
     // Ranks that are placed in it.
     size_t ranks = 0;
   };
@@ -114,6 +119,8 @@ class LeafRegistry {
                   MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Put(const RankKey& key, const std::string& leaf, bool connected,
            MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeDisk(const v1::LeafReport& report, Leaf* leaf)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Those that did not come, or whose leaf has gone for long.
   void Forget(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -124,6 +131,7 @@ class LeafRegistry {
   Leaves leaves_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::string> leaf_of_link_ ABSL_GUARDED_BY(mutex_);
   std::map<RankKey, Place> places_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::DiskState> disk_changes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rankprobe

@@ -265,6 +265,40 @@ TEST_F(LeafRegistryTest, WhatRanksSayIsBounded) {
   EXPECT_TRUE(absl::IsInvalidArgument(small.Find(request, now_).status()));
 }
 
+TEST_F(LeafRegistryTest, SaysWhoseDiskIsFull) {
+  const auto report = [&](uint64_t link, v1::DiskState::Level level) {
+    v1::LeafReport leaf = ReportOf(1, {0});
+    leaf.mutable_disk()->set_level(level);
+    leaf.mutable_disk()->set_used_percent(75);
+    leaf.mutable_disk()->set_collector("not its own to say");
+    EXPECT_EQ(registry_.Report(link, leaf, now_), absl::OkStatus());
+  };
+  const uint64_t link = Connect(1, {0});
+  Connect(2, {1});
+  EXPECT_EQ(registry_.ListAgents("", now_).disks_size(), 0);
+  report(link, v1::DiskState::LEVEL_ROOM);
+  EXPECT_TRUE(registry_.TakeDiskChanges().empty());
+  report(link, v1::DiskState::LEVEL_HIGH);
+  report(link, v1::DiskState::LEVEL_HIGH);
+  const std::vector<v1::DiskState> changes = registry_.TakeDiskChanges();
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].collector(), Address(1));
+  EXPECT_TRUE(registry_.TakeDiskChanges().empty());
+  const v1::ListAgentsResponse agents = registry_.ListAgents("", now_);
+  ASSERT_EQ(agents.disks_size(), 1);
+  EXPECT_EQ(agents.disks(0).collector(), Address(1));
+  EXPECT_EQ(agents.disks(0).level(), v1::DiskState::LEVEL_HIGH);
+  // A report of events alone says nothing of it.
+  v1::LeafReport events = ReportOf(1);
+  events.set_only_events(true);
+  EXPECT_EQ(registry_.Report(link, events, now_), absl::OkStatus());
+  EXPECT_EQ(registry_.ListAgents("", now_).disks_size(), 1);
+  report(link, v1::DiskState::LEVEL_ROOM);
+  EXPECT_EQ(registry_.TakeDiskChanges().size(), 1u);
+  Pass(LeafRegistry::kSilence);
+  EXPECT_EQ(registry_.ListAgents("", now_).disks_size(), 0);
+}
+
 TEST_F(LeafRegistryTest, SaysWhoIsConnectedOverAllLeaves) {
   Connect(1, {0, 2});
   Connect(2, {1, 3});

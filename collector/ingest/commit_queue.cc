@@ -13,11 +13,18 @@ namespace {
 
 // How often promises of payloads are looked at while somebody waits for one.
 constexpr absl::Duration kClaimCheck = absl::Milliseconds(250);
+constexpr char kNoRoom[] = "the collector's disk has no room for payloads";
 
 void AddRefusal(const v1::RefusalRow& refusal, v1::UploadAck* ack) {
   v1::RefusedFrame* const refused = ack->add_refused_frames();
   refused->set_sequence(refusal.sequence());
   refused->set_reason(refusal.reason());
+}
+
+void AddNoRoom(uint64_t sequence, v1::UploadAck* ack) {
+  v1::RefusedFrame* const refused = ack->add_refused_frames();
+  refused->set_sequence(sequence);
+  refused->set_reason(kNoRoom);
 }
 
 }  // namespace
@@ -62,6 +69,7 @@ uint64_t CommitQueue::Add(const std::string& session,
   uint64_t id = 0;
   Acks acks;
   std::vector<Listener> older;
+  std::vector<uint64_t> no_room;
   {
     absl::MutexLock lock(&mutex_);
     id = next_upload_++;
@@ -88,6 +96,12 @@ uint64_t CommitQueue::Add(const std::string& session,
         absl::StrCat(identity.run(), absl::string_view("\0", 1), principal);
     upload->received = upload->committed = committed;
     upload->listener = listener;
+    if (const auto refused =
+            no_room_payloads_.find({identity.run(), identity.incarnation()});
+        refused != no_room_payloads_.end()) {
+      upload->refused = refused->second;
+      no_room = upload->refused->Frames();
+    }
     if (broken.ok()) uploads_[id] = std::move(upload);
     if (!broken_.ok()) broken = broken_;
   }
@@ -105,7 +119,12 @@ uint64_t CommitQueue::Add(const std::string& session,
   ack.set_committed(committed);
   ack.set_credit_bytes(CreditNow());
   for (const v1::RefusalRow& refusal : refusals) AddRefusal(refusal, &ack);
-  listener.ack(ack);
+  for (const uint64_t sequence : no_room) AddNoRoom(sequence, &ack);
+  // The level may change while it is told.
+  do {
+    ack.set_payload_credit(PayloadCredit());
+    listener.ack(ack);
+  } while (ack.payload_credit() != PayloadCredit());
   return id;
 }
 
@@ -297,7 +316,9 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       ack.set_committed(t.upload->committed);
       ack.set_synced(t.upload->synced);
       ack.set_credit_bytes(credit);
+      ack.set_payload_credit(PayloadCredit());
       if (t.pending.refusal.has_value()) AddRefusal(*t.pending.refusal, &ack);
+      if (t.pending.no_room) AddNoRoom(t.pending.frame.sequence(), &ack);
       if (!t.pending.frame.has_chunk()) continue;
       const v1::PayloadChunk& chunk = t.pending.frame.chunk();
       const std::string& run = t.upload->identity.run();
@@ -456,6 +477,8 @@ void CommitQueue::Run() {
       }
     }
     while (!taken.empty()) {
+      // Each time: there may be less room by now.
+      RefusePayloads(&taken);
       const int64_t began = clock_->MonotonicNanos();
       const absl::Status status = CommitTaken(taken);
       NoteCommit(status, taken,

@@ -8,7 +8,8 @@
 // locks held.
 // Failure: no space is retried and the uploads are told to hold; any other
 // store error is final: all uploads end with it and `failed` is called once. A
-// frame that the store refuses for what it holds is committed empty.
+// frame that the store refuses for what it holds is committed empty, and so is a
+// piece of a payload that the disk has no room for.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 #define RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 
@@ -20,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,7 +30,9 @@
 #include "absl/time/time.h"
 #include "collector/control/control_plane.h"
 #include "collector/ingest/decoded_size.h"
+#include "collector/ingest/disk_pressure.h"
 #include "collector/ingest/ingest_metrics.h"
+#include "collector/ingest/no_room_payloads.h"
 #include "collector/ingest/payload_leases.h"
 #include "collector/store/store.h"
 #include "common/base/monotonic_event.h"
@@ -52,6 +56,9 @@ class CommitQueue {
     size_t max_uploads = 8192;
     // May be null; outlives the queue.
     IngestMetrics* metrics = nullptr;
+    // May be null: payloads are taken as long as there is any space. Outlives the
+    // queue.
+    DiskPressure* pressure = nullptr;
   };
   // How an upload hears of its frames; both only queue.
   struct Listener {
@@ -88,6 +95,9 @@ class CommitQueue {
   // refusal is kept, and the ack says so and why. False as for Submit.
   bool Refuse(uint64_t upload, v1::RefusalRow refusal);
 
+  // The level of `pressure` has changed: all uploads hear of it.
+  void TellPayloadCredit();
+
   uint64_t pending_bytes() const;
 
  private:
@@ -96,6 +106,8 @@ class CommitQueue {
     FrameSize size;
     // Of a frame that is refused; `frame` is then its number only.
     std::optional<v1::RefusalRow> refusal;
+    // Of a piece of a payload that there was no room for; likewise.
+    bool no_room = false;
   };
   struct StepPlan {
     uint64_t epoch = 0;
@@ -118,6 +130,8 @@ class CommitQueue {
     uint64_t synced = 0;
     // Under which plan each step was begun.
     std::map<int64_t, StepPlan> plan_of_step;
+    // Null: nothing of it was refused for want of room. The commit thread's.
+    std::shared_ptr<NoRoomPayloads> refused;
     bool removed = false;
   };
   struct Taken {
@@ -145,6 +159,18 @@ class CommitQueue {
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
   // Lets a call through or counts it as left out by `verdict`.
   static void CheckCalls(RecordFilter* gate, v1::UploadFrame* frame);
+  // By the disk's pressure: pieces of payloads are emptied, and records that
+  // refer to such payloads say that they are lost. In the order of the frames.
+  void RefusePayloads(std::vector<Taken>* taken);
+  bool HasRoomFor(const Upload& upload, const v1::PayloadChunk& chunk) const;
+  void RefuseChunk(Taken* taken, Acks* acks);
+  void MarkRefused(const Upload& upload, v1::UploadFrame* frame);
+  std::shared_ptr<NoRoomPayloads> RefusedOf(const v1::Identity& identity);
+  // UNSPECIFIED: nobody looks at the disk.
+  v1::PayloadCredit PayloadCredit() const {
+    return options_.pressure == nullptr ? v1::PAYLOAD_CREDIT_UNSPECIFIED
+                                        : options_.pressure->credit();
+  }
   static FrameToStore ToStore(const Taken& taken);
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   bool Enqueue(uint64_t upload, Pending pending);
@@ -189,6 +215,9 @@ class CommitQueue {
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
   PayloadLeases leases_ ABSL_GUARDED_BY(mutex_);
+  // Of run and incarnation; outlives its uploads.
+  std::map<std::pair<std::string, uint64_t>, std::shared_ptr<NoRoomPayloads>>
+      no_room_payloads_ ABSL_GUARDED_BY(mutex_);
   std::thread sync_thread_;
   std::thread thread_;
 };

@@ -55,8 +55,12 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
         ack.add_have_digests(digest);
         continue;
       }
+      // Nobody waits for what nobody may send.
+      const bool no_room =
+          options_.pressure != nullptr &&
+          options_.pressure->level() != v1::DiskState::LEVEL_ROOM;
       absl::MutexLock lock(&mutex_);
-      if (t.upload->removed ||
+      if (t.upload->removed || no_room ||
           leases_.Claim(t.upload->sharing, digest, offers.length_bytes(i), t.id,
                         clock_->MonotonicNanos())) {
         ack.add_wanted_digests(digest);

@@ -196,6 +196,8 @@ class UploadStream
     queued->set_committed(std::max(queued->committed(), next.committed()));
     queued->set_synced(std::max(queued->synced(), next.synced()));
     if (next.credit_bytes() > 0) queued->set_credit_bytes(next.credit_bytes());
+    if (next.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED)
+      queued->set_payload_credit(next.payload_credit());
     // Only what answers offers says nothing of it.
     if (next.received() > 0 || next.retry_after_ms() > 0)
       queued->set_retry_after_ms(next.retry_after_ms());

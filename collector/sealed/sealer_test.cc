@@ -360,6 +360,48 @@ TEST_F(Sealing, FreesOnlyWhatIsStored) {
   EXPECT_EQ(objects_.objects().size(), before);
 }
 
+// Ten minutes, by the clock of the leaf: ranks go on, all that they record stays
+// on its disk, and goes to the store when it is back, each thing once.
+TEST_F(Sealing, KeepsAllWhileTheStoreIsAwayForTenMinutes) {
+  const std::unique_ptr<Store> store = OpenStore();
+  SealerOptions options;
+  options.free_stored = true;
+  options.keep_steps = 3;
+  options.quiet_time = absl::Minutes(1);
+  const auto sealer = OpenSealer(store.get(), &objects_, options);
+  constexpr int64_t kSteps = 60;
+  Frames frames(MakeIdentity("run", 0, 7));
+  ASSERT_TRUE(store->OpenIncarnation(frames.identity()).ok());
+  objects_.FailFrom(1, FaultObjectStore::Fault::kBefore);
+  const int64_t began = clock_.MonotonicNanos();
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const size_t first = frames.size();
+    AddWholeStep(&frames, step, RandomBytes(step, 1000));
+    ASSERT_TRUE(store->Commit(frames.Range(first, frames.size())).ok());
+    Sealer::Report report;
+    EXPECT_FALSE(SealAll(sealer.get(), &report).ok());
+    EXPECT_FALSE(report.fenced);
+    EXPECT_EQ(report.freed_steps, 0u);
+    clock_.Advance(absl::Seconds(10));
+  }
+  EXPECT_EQ(absl::Nanoseconds(clock_.MonotonicNanos() - began),
+            absl::Minutes(10));
+  EXPECT_TRUE(objects_.objects().empty());
+  const auto all = See(store.get(), "run");
+  ASSERT_EQ(all.size(), static_cast<size_t>(kSteps));
+  for (const auto& [id, lines] : all)
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), "deleted"), 0);
+
+  objects_.FailFrom(0, FaultObjectStore::Fault::kBefore);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(report.steps, static_cast<uint64_t>(kSteps));
+  EXPECT_EQ(report.addenda, 0u);
+  EXPECT_EQ(report.freed_steps, static_cast<uint64_t>(kSteps - 3));
+  SealedReader reader(&objects_);
+  EXPECT_EQ(See(&reader, "run"), all);
+}
+
 TEST_F(Sealing, NoticesAHoleInALog) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));

@@ -158,6 +158,7 @@ int Main(int argc, char** argv) {
   }
   if (parsed->exit) return parsed->exit_code;
   const ServerConfig& config = parsed->config;
+  if (config.lean) GiveMemoryBackSoon();
 
   // Handled by sigwait below; blocked before any thread starts.
   sigset_t signals;
@@ -187,6 +188,7 @@ int Main(int argc, char** argv) {
                  std::max<uint64_t>(config.retention_bytes / 20, 1 << 20));
   }
   options.leveldb_cache_bytes = config.index_cache_bytes;
+  options.leveldb_write_buffer_bytes = config.index_write_bytes;
   options.min_free_bytes = config.min_free_bytes;
   options.compress_payloads = config.compress_payloads;
   options.max_payload_bytes = config.max_payload_bytes;

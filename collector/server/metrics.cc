@@ -204,6 +204,22 @@ std::string MetricsText(const MetricsInput& input) {
                 std::min(input.garbage.total_bytes, input.garbage.live_bytes));
   text.Gauge("disk_free_bytes", "Free space of the data directory.",
              input.disk_free_bytes);
+  if (input.disk.has_value()) {
+    text.Gauge("disk_used_percent",
+               "Of the room that the archive may use on its disk.",
+               input.disk->used_percent());
+    text.Gauge("disk_pressure",
+               "1 when no payloads are taken for want of room, 2 when records "
+               "alone are.",
+               input.disk->level() == v1::DiskState::LEVEL_FULL   ? 2
+               : input.disk->level() == v1::DiskState::LEVEL_HIGH ? 1
+                                                                  : 0);
+    text.Counter("disk_refused_payloads_total",
+                 "Payloads that came and were not taken for want of room.",
+                 input.disk->refused_payloads());
+    text.Counter("disk_refused_payload_bytes_total", "Bytes of these payloads.",
+                 input.disk->refused_payload_bytes());
+  }
   text.Gauge("archive_failed", "1 when the archive takes no more writes.",
              input.archive_failed ? 1 : 0);
   text.Counter("audit_dropped_total",

@@ -26,6 +26,8 @@ struct MetricsInput {
   // Ranks whose memory is read.
   uint64_t lanes = 0;
   uint64_t disk_free_bytes = 0;
+  // Absent: the disk is not looked at.
+  std::optional<v1::DiskState> disk;
   bool archive_failed = false;
   uint64_t dropped_audit = 0;
   // Absent: nobody asked for values.

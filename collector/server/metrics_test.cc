@@ -81,6 +81,32 @@ TEST(MetricsTest, TextHasWhatHappened) {
     EXPECT_THAT(text, HasSubstr(line));
 }
 
+TEST(MetricsTest, SaysHowFullTheDiskIsWhereSomebodyLooks) {
+  const IngestMetrics ingest;
+  const ExportMetrics exports;
+  MetricsInput input;
+  input.ingest = &ingest;
+  input.exports = &exports;
+  EXPECT_THAT(MetricsText(input), Not(HasSubstr("disk_pressure")));
+  v1::DiskState& disk = input.disk.emplace();
+  disk.set_used_percent(91);
+  disk.set_refused_payloads(3);
+  disk.set_refused_payload_bytes(300);
+  for (const auto& [level, number] :
+       {std::pair(v1::DiskState::LEVEL_ROOM, 0),
+        std::pair(v1::DiskState::LEVEL_HIGH, 1),
+        std::pair(v1::DiskState::LEVEL_FULL, 2)}) {
+    disk.set_level(level);
+    EXPECT_THAT(
+        MetricsText(input),
+        HasSubstr(absl::StrCat("rankprobe_disk_pressure ", number, "\n")));
+  }
+  for (const char* line : {"rankprobe_disk_used_percent 91\n",
+                           "rankprobe_disk_refused_payloads_total 3\n",
+                           "rankprobe_disk_refused_payload_bytes_total 300\n"})
+    EXPECT_THAT(MetricsText(input), HasSubstr(line));
+}
+
 TEST(MetricsTest, ValuesAreThereWhereSomebodyAskedForThem) {
   const IngestMetrics ingest;
   const ExportMetrics exports;

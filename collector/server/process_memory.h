@@ -23,6 +23,15 @@ inline void KeepFreedMemory() {
   ::mallopt(M_MXFAST, 0);
 }
 
+// The opposite, for a process that is to be small: one heap for all threads, and
+// what is free at its end goes back at once. Before any thread as well.
+inline void GiveMemoryBackSoon() {
+  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+  ::mallopt(M_TOP_PAD, 64 << 10);
+}
+
 // Of the machine's memory, without pages of files; 0 when the kernel does not
 // say.
 inline uint64_t ResidentBytes() {

@@ -73,6 +73,7 @@ v1::LeafReport RootLink::ReportOf(const Options& options) {
     report.add_runs(std::move(run));
   }
   const v1::ListAgentsResponse agents = options.agents();
+  if (agents.disks_size() > 0) *report.mutable_disk() = agents.disks(0);
   size_t bytes = report.ByteSizeLong();
   for (const bool connected : {true, false}) {
     for (const v1::AgentInfo& agent : agents.agents()) {

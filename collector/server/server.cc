@@ -25,6 +25,7 @@
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
 #include "collector/control/leaf_registry.h"
+#include "collector/ingest/disk_pressure.h"
 #include "collector/rpc/agent_service.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/control_service.h"
@@ -71,6 +72,7 @@ constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
 constexpr size_t kMaxAuditedTasks = 256;
 constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr absl::Duration kDiskLook = absl::Milliseconds(100);
 constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
 // Of a scrape, whose connection is cut after two seconds.
 constexpr absl::Duration kMetricsValuesTime = absl::Seconds(1);
@@ -97,14 +99,15 @@ class ServerImpl final : public Server {
         events_(std::move(parts.events)),
         control_(ControlOptions(config, parts, events_.get(), &relay_),
                  store_.get(), clock),
+        pressure_(MakePressure(config, file_system, clock)),
         pool_(config.worker_threads, /*max_queued=*/1024),
         quick_pool_(kQuickThreads, /*max_queued=*/1024),
         session_pool_(std::make_unique<WorkerPool>(
             kSessionThreads, /*max_queued=*/4 * config.max_sessions,
             kSessionBytes)),
         commits_(std::make_unique<CommitQueue>(
-            CommitOptions(config, &ingest_metrics_), store_.get(), &control_,
-            clock,
+            CommitOptions(config, &ingest_metrics_, pressure_.get()),
+            store_.get(), &control_, clock,
             [this](const absl::Status& status) { OnStoreFailed(status); })),
         lanes_(StartLanes(config, logger)),
         agent_service_(AgentOptions(config, &ingest_metrics_, &quick_pool_,
@@ -163,7 +166,7 @@ class ServerImpl final : public Server {
             : config_.advertise;
     options.max_ranks = static_cast<uint32_t>(
         std::min<uint64_t>(config_.max_sessions, UINT32_MAX));
-    options.agents = [this] { return control_.ListAgents(""); };
+    options.agents = [this] { return ListAgents(""); };
     options.relay = &relay_;
     options.say = [this](const std::string& session,
                          const v1::Directive& directive) {
@@ -244,14 +247,20 @@ class ServerImpl final : public Server {
     builder.RegisterService(&archive_service_);
     if (config_.role == "root") BeRoot(&builder);
     // Its ranks are the root's to switch.
-    if (!config_.root.empty()) {
-      control_service_.SetLeaves(
-          {nullptr, [this](const std::string&) {
-             return absl::FailedPreconditionError(
-                 absl::StrCat("this leaf's ranks are controlled "
-                              "by its root: ask ",
-                              config_.root));
-           }});
+    if (config_.role != "root") {
+      ControlService::Leaves leaf;
+      leaf.list_agents = [this](const std::string& run) {
+        return ListAgents(run);
+      };
+      if (!config_.root.empty()) {
+        leaf.elsewhere = [this](const std::string&) {
+          return absl::FailedPreconditionError(
+              absl::StrCat("this leaf's ranks are controlled "
+                           "by its root: ask ",
+                           config_.root));
+        };
+      }
+      control_service_.SetLeaves(std::move(leaf));
     }
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     grpc::ResourceQuota quota("rankprobed");
@@ -285,6 +294,8 @@ class ServerImpl final : public Server {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr)
       return absl::UnavailableError("gRPC cannot start a server");
+    // Before the first rank comes: it may be full already.
+    if (pressure_ != nullptr) LookAtDisk();
     gate_->Start([acceptor](int fd) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
           connection;
@@ -296,11 +307,17 @@ class ServerImpl final : public Server {
     // processors.
     if (config_.job_dir.empty()) roller_.Start();
     if (uploader_ != nullptr) uploader_->Start();
+    if (pressure_ != nullptr) {
+      disk_thread_ = std::thread([this] {
+        while (!stop_ticker_.WaitFor(kDiskLook)) LookAtDisk();
+      });
+    }
     ticker_ = std::thread([this] {
       while (!stop_ticker_.WaitFor(kTick)) {
         control_.Tick();
         WriteAgentsAudit();
         LogFaultOfEvents();
+        if (leaves_ != nullptr) TellDisksOfLeaves();
       }
     });
     if (page_ != nullptr) {
@@ -477,6 +494,38 @@ class ServerImpl final : public Server {
   void StopTicker() {
     stop_ticker_.Set();
     ticker_.join();
+    if (disk_thread_.joinable()) disk_thread_.join();
+  }
+
+  // On a thread of its own, which may wait for the disk. What has changed is said
+  // once.
+  void LookAtDisk() {
+    if (!pressure_->Look()) return;
+    const DiskPressure::Change change = pressure_->LastChange();
+    logger_->Log(pressure_->level() == v1::DiskState::LEVEL_ROOM
+                     ? Logger::Severity::kInfo
+                     : Logger::Severity::kWarning,
+                 "disk_pressure",
+                 {{"disk", change.what}, {"so", change.outcome}});
+    control_.TellAllRuns(v1::Event::KIND_DISK, change.what, change.outcome);
+    commits_->TellPayloadCredit();
+  }
+  void TellDisksOfLeaves() {
+    for (const v1::DiskState& disk : leaves_->TakeDiskChanges()) {
+      control_.TellAllRuns(
+          v1::Event::KIND_DISK,
+          absl::StrCat("the disk of the leaf ", disk.collector(), " is ",
+                       disk.used_percent(), " % full"),
+          disk.level() == v1::DiskState::LEVEL_FULL ? "it takes records alone"
+          : disk.level() == v1::DiskState::LEVEL_HIGH
+              ? "it takes no payloads"
+              : "it takes payloads again");
+    }
+  }
+  v1::ListAgentsResponse ListAgents(const std::string& run) const {
+    v1::ListAgentsResponse agents = control_.ListAgents(run);
+    if (pressure_ != nullptr) *agents.add_disks() = pressure_->State();
+    return agents;
   }
 
   // Once the ticker has stopped: until nothing waits to be saved or audited.
@@ -542,9 +591,23 @@ class ServerImpl final : public Server {
     logger->Info("no_lane", {{"status", lanes.status().ToString()}});
     return nullptr;
   }
+  // Null: nobody asked for it.
+  static std::unique_ptr<DiskPressure> MakePressure(const ServerConfig& config,
+                                                    FileSystem* file_system,
+                                                    const Clock* clock) {
+    DiskPressure::Options options;
+    options.directory = config.data_dir;
+    options.high_percent = config.disk_high_percent;
+    options.full_percent = config.disk_full_percent;
+    options.min_free_bytes = config.min_free_bytes;
+    if (options.high_percent == 0 && options.full_percent == 0) return nullptr;
+    return std::make_unique<DiskPressure>(options, file_system, clock);
+  }
   static CommitQueue::Options CommitOptions(const ServerConfig& config,
-                                            IngestMetrics* metrics) {
+                                            IngestMetrics* metrics,
+                                            DiskPressure* pressure) {
     CommitQueue::Options options;
+    options.pressure = pressure;
     options.metrics = metrics;
     options.batch_bytes = config.commit_batch_bytes;
     options.max_uploads = 2 * config.max_sessions;
@@ -591,6 +654,7 @@ class ServerImpl final : public Server {
     const absl::StatusOr<uint64_t> free =
         file_system_->FreeBytes(config_.data_dir);
     input.disk_free_bytes = free.ok() ? *free : 0;
+    if (pressure_ != nullptr) input.disk = pressure_->State();
     input.archive_failed = archive_failed_;
     input.dropped_audit = control_.CountDroppedAudit() + audit_->CountDropped();
     if (!config_.metrics_values.empty())
@@ -631,6 +695,8 @@ class ServerImpl final : public Server {
   // Of a leaf.
   RelayQueue relay_;
   ControlPlane control_;
+  // Null: the disk is not looked at.
+  const std::unique_ptr<DiskPressure> pressure_;
   WorkerPool pool_;
   WorkerPool quick_pool_;
   std::unique_ptr<WorkerPool> session_pool_;
@@ -660,6 +726,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<WebPage> page_;
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
+  std::thread disk_thread_;
   std::atomic<bool> audit_batch_waits_{false};
   // The ticker's.
   uint64_t audit_drops_told_ = 0;

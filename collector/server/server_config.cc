@@ -2,6 +2,7 @@
 #include "collector/server/server_config.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <sstream>
@@ -85,6 +86,13 @@ constexpr NumberKey kNumbers[] = {
      "largest tensor that is accepted"},
     {"min-free-bytes", &ServerConfig::min_free_bytes, 0, kTiB,
      "free disk space below which writing stops"},
+    {"disk-high-percent", &ServerConfig::disk_high_percent, 0, 99,
+     "fill of the disk less --min-free-bytes from which on no payloads are "
+     "taken but those that have begun: ranks wait or leave them out, by their "
+     "policy; 0: never. A leaf's is 70"},
+    {"disk-full-percent", &ServerConfig::disk_full_percent, 0, 100,
+     "the same, from which on records of statistics alone are taken and "
+     "payloads are refused at once; 0: never. A leaf's is 90"},
     {"index-cache-bytes", &ServerConfig::index_cache_bytes, 1 << 20, kTiB,
      "LevelDB block cache"},
     {"grpc-memory-bytes", &ServerConfig::grpc_memory_bytes, 32 << 20, kTiB,
@@ -117,6 +125,22 @@ constexpr NumberKey kNumbers[] = {
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
      "time after which a shutdown waits for queries no longer"},
 };
+
+// What --lean makes of limits that are not given. A frame may take a MiB, and 32
+// decoded; one is always taken.
+struct LeanKey {
+  uint64_t ServerConfig::*field;
+  uint64_t value;
+};
+constexpr LeanKey kLean[] = {
+    {&ServerConfig::credit_bytes, 256 << 10},
+    {&ServerConfig::pending_bytes, 8 << 20},
+    {&ServerConfig::commit_batch_bytes, 512 << 10},
+    {&ServerConfig::index_cache_bytes, 1 << 20},
+    {&ServerConfig::grpc_memory_bytes, 32 << 20},
+    {&ServerConfig::worker_threads, 2},
+};
+constexpr uint64_t kLeanIndexWriteBytes = 2 << 20;
 
 void CheckNumber(const NumberKey& key, const std::string& text,
                  ServerConfig* config, ConfigFaults* faults) {
@@ -160,7 +184,7 @@ class JsonConfig : public CLI::Config {
     for (const TextKey& key : kTexts)
       if (const auto v = reader.String(key.name)) add(key.name, {*v});
     for (const char* const name :
-         {"insecure", "compress-payloads", "free-stored", "no-lane"})
+         {"insecure", "compress-payloads", "free-stored", "no-lane", "lean"})
       if (const auto v = reader.Bool(name)) add(name, {*v ? "true" : "false"});
     for (const NumberKey& key : kNumbers)
       if (const auto* v = reader.Get(key.name)) add(key.name, {JsonText(*v)});
@@ -313,7 +337,17 @@ void CheckRole(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
+void CheckDisk(const ServerConfig& config, ConfigFaults* faults) {
+  if (config.disk_full_percent > 0 &&
+      config.disk_high_percent >= config.disk_full_percent) {
+    faults->Add("disk-high-percent", absl::StrCat(config.disk_high_percent),
+                absl::StrCat("less than disk-full-percent, ",
+                             config.disk_full_percent));
+  }
+}
+
 void Check(const ServerConfig& config, ConfigFaults* faults) {
+  CheckDisk(config, faults);
   CheckRole(config, faults);
   CheckWeb(config, faults);
   const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
@@ -399,6 +433,10 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   app.add_flag("--no-lane", config.no_lane,
                "take no payloads through shared memory from ranks on this host "
                "(docs/security.md)");
+  app.add_flag("--lean", config.lean,
+               "of a collector beside ranks: tens of MiB of memory in place of "
+               "hundreds, by smaller limits where they are not given, and "
+               "slower where many ranks record all they can (docs/scale.md)");
   app.add_option("--role", config.role,
                  "all: an archive of its own (the default); leaf: that, and "
                  "what has ended is stored in --object-store; reader: serves "
@@ -461,6 +499,28 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   for (size_t i = 0; i < std::size(kNumbers); ++i) {
     if (!numbers[i].empty())
       CheckNumber(kNumbers[i], numbers[i], &config, &faults);
+  }
+  const auto given = [&](uint64_t ServerConfig::*field) {
+    for (size_t i = 0; i < std::size(kNumbers); ++i)
+      if (kNumbers[i].field == field) return !numbers[i].empty();
+    return false;
+  };
+  if (config.lean) {
+    for (const LeanKey& key : kLean)
+      if (!given(key.field)) config.*key.field = key.value;
+    config.index_write_bytes = kLeanIndexWriteBytes;
+  }
+  if (config.role == "leaf") {
+    if (!given(&ServerConfig::disk_full_percent))
+      config.disk_full_percent = kLeafDiskFullPercent;
+    if (!given(&ServerConfig::disk_high_percent)) {
+      config.disk_high_percent = kLeafDiskHighPercent;
+      // Who says the other alone means that one.
+      if (config.disk_full_percent > 0) {
+        config.disk_high_percent =
+            std::min(config.disk_high_percent, config.disk_full_percent - 1);
+      }
+    }
   }
   Check(config, &faults);
   RP_RETURN_IF_ERROR(faults.ToStatus());

@@ -12,6 +12,9 @@
 
 namespace rankprobe {
 
+constexpr uint64_t kLeafDiskHighPercent = 70;
+constexpr uint64_t kLeafDiskFullPercent = 90;
+
 struct ServerConfig {
   std::string listen = "127.0.0.1:7411";
   std::string data_dir;
@@ -20,6 +23,11 @@ struct ServerConfig {
   std::string log_level = "info";
   bool insecure = false;
   bool compress_payloads = false;
+  // Limits that are not given are those of a collector beside ranks, and memory
+  // that is freed is given back.
+  bool lean = false;
+  // LevelDB's table in memory; there are two at times.
+  uint64_t index_write_bytes = 16 << 20;
   // Payloads of ranks on this host come in frames, too.
   bool no_lane = false;
   // PEM files; see collector/auth/server_credentials.h.
@@ -36,6 +44,11 @@ struct ServerConfig {
   uint64_t segment_bytes = uint64_t{1} << 30;
   uint64_t max_payload_bytes = uint64_t{64} << 30;
   uint64_t min_free_bytes = uint64_t{256} << 20;
+  // Of the disk less min_free_bytes, from which on payloads are not taken, and
+  // from which on records alone are; 0: never. A leaf's are kLeafDiskHighPercent
+  // and kLeafDiskFullPercent if nothing is said.
+  uint64_t disk_high_percent = 0;
+  uint64_t disk_full_percent = 0;
   uint64_t index_cache_bytes = 64 << 20;
   uint64_t grpc_memory_bytes = uint64_t{1} << 30;
   // 0: what the other limits add up to, and 1 GiB.

@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/testing/scratch_directory.h"
@@ -110,6 +111,52 @@ TEST_F(ServerConfigTest, AFileThatIsNoneIsNamed) {
     ASSERT_TRUE(absl::IsInvalidArgument(parsed.status())) << path;
     EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(path));
   }
+}
+
+TEST_F(ServerConfigTest, ALeafLooksAtItsDisk) {
+  using Percents = std::pair<uint64_t, uint64_t>;
+  const auto percents = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--data-dir", "/d"});
+    const auto parsed = Parse(flags);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? Percents(parsed->config.disk_high_percent,
+                                  parsed->config.disk_full_percent)
+                       : Percents();
+  };
+  const auto leaf = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--role", "leaf", "--object-store", "/o"});
+    return percents(flags);
+  };
+  EXPECT_EQ(percents({}), Percents(0, 0));
+  EXPECT_EQ(percents({"--disk-high-percent", "60"}), Percents(60, 0));
+  EXPECT_EQ(percents({"--disk-full-percent", "80"}), Percents(0, 80));
+  EXPECT_EQ(leaf({}), Percents(70, 90));
+  EXPECT_EQ(leaf({"--disk-high-percent", "0"}), Percents(0, 90));
+  EXPECT_EQ(leaf({"--disk-full-percent", "0"}), Percents(70, 0));
+  EXPECT_EQ(leaf({"--disk-full-percent", "50"}), Percents(49, 50));
+  EXPECT_EQ(leaf({"--config", Write(R"({"disk-high-percent": 20})")}),
+            Percents(20, 90));
+  EXPECT_THAT(Parse({"--data-dir", "/d", "--disk-high-percent", "90",
+                     "--disk-full-percent", "90"})
+                  .status()
+                  .message(),
+              HasSubstr("disk-high-percent: 90"));
+  EXPECT_THAT(Parse({"--data-dir", "/d", "--disk-full-percent", "101"})
+                  .status()
+                  .message(),
+              HasSubstr("0..100"));
+}
+
+TEST_F(ServerConfigTest, LeanIsOfLimitsThatAreNotGiven) {
+  const auto parsed = Parse({"--data-dir", "/d", "--config",
+                             Write(R"({"lean": true, "credit-bytes": 100000})"),
+                             "--pending-bytes", "9000000"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.credit_bytes, 100000u);
+  EXPECT_EQ(parsed->config.pending_bytes, 9000000u);
+  const ServerConfig usual;
+  EXPECT_LT(parsed->config.index_cache_bytes, usual.index_cache_bytes);
+  EXPECT_LT(parsed->config.index_write_bytes, usual.index_write_bytes);
 }
 
 TEST_F(ServerConfigTest, NumbersOfFlagsAreChecked) {

@@ -199,6 +199,14 @@ class ConfinedFileSystem : public FileSystem {
     return static_cast<uint64_t>(st.f_bavail) * st.f_frsize;
   }
 
+  absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) override {
+    RP_ASSIGN_OR_RETURN(const Descriptor open, Open(path, O_PATH));
+    struct statvfs st;
+    if (::fstatvfs(open.get(), &st) != 0)
+      return posix::FromErrno(errno, "statvfs", path);
+    return posix::CapacityOf(st);
+  }
+
  private:
   // Null: it lies below none.
   const Root* RootOf(const std::string& path) const {

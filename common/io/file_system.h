@@ -79,6 +79,8 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(
       const std::string& path) = 0;
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;
+  // What FreeBytes would be if nothing was stored there, as `df` reckons.
+  virtual absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) = 0;
 };
 
 // POSIX files. One instance serves the whole process.

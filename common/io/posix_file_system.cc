@@ -351,6 +351,13 @@ class PosixFileSystem : public FileSystem {
       return FromErrno(errno, "statvfs", path);
     return static_cast<uint64_t>(st.f_bavail) * st.f_frsize;
   }
+
+  absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) override {
+    struct statvfs st;
+    if (::statvfs(path.c_str(), &st) != 0)
+      return FromErrno(errno, "statvfs", path);
+    return posix::CapacityOf(st);
+  }
 };
 
 }  // namespace

@@ -4,6 +4,10 @@
 #ifndef RANKPROBE_COMMON_IO_POSIX_FILES_H_
 #define RANKPROBE_COMMON_IO_POSIX_FILES_H_
 
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,6 +21,13 @@ namespace rankprobe::posix {
 // "WHAT PATH: strerror", with the codes that file_system.h names.
 absl::Status FromErrno(int error, absl::string_view what,
                        absl::string_view path);
+
+// FileSystem::CapacityBytes: without what is kept for root, which FreeBytes does
+// not have either.
+inline uint64_t CapacityOf(const struct statvfs& st) {
+  const uint64_t used = st.f_blocks - std::min(st.f_blocks, st.f_bfree);
+  return (used + st.f_bavail) * st.f_frsize;
+}
 
 // INVALID_ARGUMENT.
 absl::Status NotRegular(absl::string_view path);

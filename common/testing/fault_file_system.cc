@@ -409,4 +409,11 @@ absl::StatusOr<uint64_t> FaultFileSystem::FreeBytes(const std::string& path) {
   return capacity_ - std::min(capacity_, used);
 }
 
+absl::StatusOr<uint64_t> FaultFileSystem::CapacityBytes(
+    const std::string& path) {
+  absl::MutexLock lock(&mutex_);
+  RP_RETURN_IF_ERROR(Check("CapacityBytes", path, /*read=*/true));
+  return capacity_ == UINT64_MAX ? uint64_t{1} << 50 : capacity_;
+}
+
 }  // namespace rankprobe::testing

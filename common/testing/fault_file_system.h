@@ -86,6 +86,7 @@ class FaultFileSystem : public FileSystem {
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(
       const std::string& path) override;
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
+  absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) override;
 
  private:
   struct Inode {

@@ -310,25 +310,28 @@ def control(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
 
 
 def leaf_memory(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
-    """One leaf of one node: eight ranks."""
-    with Bed(scratch) as bed:
-        root, (leaf,) = bed.fleet(tempfile.mkdtemp(dir=bed.directory), 1)
-        empty = resident_mib(leaf.process)
-        with ranks(root.address, 8, 100) as simulated:
-            connected(simulated)
-            begin_steps(root, [simulated], 8)
-            switch_times(root, 8, 2)
-            idle = resident_mib(leaf.process)
-        loads = [threading.Thread(target=load, args=("records", leaf.address, f"run{n}", sizes.thousands // 4)) for n in range(8)]
-        for one in loads:
-            one.start()
-        for one in loads:
-            one.join()
-        wait_for(lambda: stored(leaf) >= 8 * (sizes.thousands // 4 // 10), 300, "all to be stored")
-        table.info("leaf_of_nothing_resident", empty, "MiB")
-        table.at_most("leaf_of_8_ranks_resident", idle, 64, "MiB")
-        table.info("leaf_of_8_ranks_that_record_all_they_can_resident", resident_mib(leaf.process), "MiB")
-        table.info("leaf_of_8_ranks_most_ever_resident", resident_mib(leaf.process, "VmHWM"), "MiB")
+    """One leaf of one node, eight ranks: as it is by default, and as deploy/ starts it beside a training."""
+    for shape, flags in (("leaf", ()), ("lean_leaf", ("--lean", "--free-stored"))):
+        with Bed(scratch) as bed:
+            url = tempfile.mkdtemp(dir=bed.directory)
+            root = bed.collector("root", "--role", "root", "--object-store", url)
+            leaf = bed.leaf("leaf0", url, "--root", root.address, *flags)
+            empty = resident_mib(leaf.process)
+            with ranks(root.address, 8, 100) as simulated:
+                connected(simulated)
+                begin_steps(root, [simulated], 8)
+                switch_times(root, 8, 2)
+                idle = resident_mib(leaf.process)
+            loads = [threading.Thread(target=load, args=("records", leaf.address, f"run{n}", sizes.thousands // 4)) for n in range(8)]
+            for one in loads:
+                one.start()
+            for one in loads:
+                one.join()
+            wait_for(lambda: stored(leaf) >= 8 * (sizes.thousands // 4 // 10), 300, "all to be stored")
+            table.info(f"{shape}_of_nothing_resident", empty, "MiB")
+            table.at_most(f"{shape}_of_8_ranks_resident", idle, 64, "MiB")
+            table.info(f"{shape}_of_8_ranks_that_record_all_they_can_resident", resident_mib(leaf.process), "MiB")
+            table.info(f"{shape}_of_8_ranks_most_ever_resident", resident_mib(leaf.process, "VmHWM"), "MiB")
 
 
 def measure(table: Table, scratch: pathlib.Path, rounds: int, small: bool, parts: list[str]) -> None:

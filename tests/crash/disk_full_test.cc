@@ -1,64 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk fills up in the middle of a run: the training side never waits, the
 // ledger names what was shed, and ingest goes on by itself once there is room.
-#include <cstring>
-#include <random>
-
-#include "collector/archive/ledger.h"
 #include "gtest/gtest.h"
-#include "tests/crash/server_fixture.h"
-#include "tests/crash/workload.h"
+#include "tests/crash/steps_fixture.h"
 
 namespace rankprobe::crash {
 namespace {
 
-class DiskFullTest : public ServerTest {
- protected:
-  // A step of five records and one payload of 64 KiB; counts what was shed.
-  void Step(Session* session, int64_t step) {
-    std::string data(64 << 10, '\0');
-    std::mt19937_64 random(static_cast<uint64_t>(step));
-    for (char& c : data) c = static_cast<char>(random());
-    Payload payload = MakePayload(std::move(data));
-    v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
-    std::unique_ptr<PayloadBuffer> buffer =
-        session->ReservePayload(payload.data.size(), &reason);
-    if (buffer != nullptr) {
-      std::memcpy(buffer->data(), payload.data.data(), payload.data.size());
-      session->SubmitPayload(payload.digest, std::move(buffer));
-    }
-    for (uint64_t order = 0; order < 5; ++order) {
-      auto records = std::make_unique<RecordBuffer>();
-      records->batch()->set_step(step);
-      v1::Record* const record = records->Add();
-      record->set_order(order);
-      if (order == 0) {
-        record->mutable_step_begin();
-      } else if (order < 4) {
-        v1::CallPhase* const call = record->mutable_call();
-        call->set_kind(v1::CALL_KIND_API_FORWARD);
-        call->set_entry(absl::StrCat("Torch.op.", order, ".forward"));
-        v1::PayloadRef* const ref = call->mutable_output()
-                                        ->add_items()
-                                        ->mutable_tensor()
-                                        ->mutable_payload();
-        ref->set_length_bytes(payload.data.size());
-        if (reason == v1::LOSS_REASON_UNSPECIFIED) {
-          ref->set_digest(payload.digest.data(), 16);
-        } else {
-          ref->set_lost(reason);
-        }
-      } else {
-        record->mutable_step_end()->set_call_phases(3);
-        record->mutable_step_end()->set_payloads(3);
-      }
-      submitted_ += 1;
-      shed_ += session->SubmitRecords(std::move(records)) ? 0 : 1;
-    }
-  }
-
-  uint64_t submitted_ = 0, shed_ = 0;
-};
+using DiskFullTest = StepsTest;
 
 TEST_F(DiskFullTest, TrainingGoesOnAndIngestResumesByItself) {
   std::unique_ptr<Session> session =

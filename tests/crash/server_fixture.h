@@ -51,6 +51,7 @@ class ServerTest : public ::testing::Test {
     options.identity.set_rank(rank);
     options.queue_budget_bytes = budget;
     options.policy = policy;
+    options.block_deadline = block_deadline_;
     options.drain_deadline = absl::Seconds(5);
     auto session = Session::Create(options, &clock_);
     EXPECT_TRUE(session.ok()) << session.status();
@@ -62,6 +63,7 @@ class ServerTest : public ::testing::Test {
   const SystemClock clock_{};
   const Logger logger_{2, Logger::Severity::kError, &clock_};
   ServerConfig config_;
+  absl::Duration block_deadline_ = absl::Seconds(10);
   std::unique_ptr<Server> server_;
   // Owned by the server.
   Store* store_ = nullptr;

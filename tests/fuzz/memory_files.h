@@ -70,6 +70,9 @@ class MemoryFiles : public FileSystem {
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
     return ReadOnly();
   }
+  absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) override {
+    return ReadOnly();
+  }
 
  private:
   class Reader : public RandomAccessFile {

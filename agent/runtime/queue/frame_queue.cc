@@ -78,6 +78,26 @@ bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
   return true;
 }
 
+bool FrameQueue::MayReservePayload() {
+  const auto room = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN;
+  };
+  // That of no room at all ends the wait as well.
+  const auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return payload_credit_ != v1::PAYLOAD_CREDIT_NOT_NOW;
+  };
+  if (decided() || waited_for_collector_ ||
+      options_.policy != OverflowPolicy::kBlock)
+    return room();
+  const int64_t start = clock_->MonotonicNanos();
+  ++waiting_for_room_;
+  if (!changed_.WaitFor(&mutex_, options_.block_deadline, decided))
+    waited_for_collector_ = true;
+  --waiting_for_room_;
+  blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start);
+  return room();
+}
+
 std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
                                                    v1::LossReason* reason) {
   {
@@ -85,8 +105,16 @@ std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
     *reason = v1::LOSS_REASON_TOO_LARGE;
     // An eighth is kept for records: evidence without bytes beats none.
     const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
-    if (length_bytes > options_.max_payload_bytes || length_bytes > limit ||
-        !Acquire(PayloadMemory::BlockBytes(length_bytes), limit, reason)) {
+    if (length_bytes > options_.max_payload_bytes || length_bytes > limit) {
+      ++lost_payloads_;
+      return nullptr;
+    }
+    if (!MayReservePayload()) {
+      ++lost_payloads_;
+      *reason = v1::LOSS_REASON_COLLECTOR_DISK;
+      return nullptr;
+    }
+    if (!Acquire(PayloadMemory::BlockBytes(length_bytes), limit, reason)) {
       ++lost_payloads_;
       return nullptr;
     }
@@ -484,6 +512,9 @@ void FrameQueue::Resume(uint64_t sequence) {
   if (sequence < committed_) known_.clear();
   // Another collector, perhaps: it is asked again.
   ForgetOffers();
+  // It may have refused payloads of which the ack was lost.
+  if (payload_credit_ != v1::PAYLOAD_CREDIT_TAKEN) known_.clear();
+  NotePayloadCredit(v1::PAYLOAD_CREDIT_TAKEN);
   resumed_ = sequence;
   next_frame_ = 0;
   in_flight_bytes_ = 0;
@@ -510,6 +541,8 @@ bool FrameQueue::HasWorkLocked() const {
 
 bool FrameQueue::Ack(const v1::UploadAck& ack) {
   absl::MutexLock lock(&mutex_);
+  if (ack.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED)
+    NotePayloadCredit(ack.payload_credit());
   // Before they go as committed.
   for (const v1::RefusedFrame& refused : ack.refused_frames())
     Refuse(refused.sequence(), refused.reason(), /*by_us=*/false);

@@ -107,7 +107,9 @@ class FrameQueue {
   // refused: an ack that did may have been lost.
   void Resume(uint64_t sequence);
   // Whether NextFrame may now give what it did not give before. Frames that it
-  // names as refused are dropped and what they held is counted as lost.
+  // names as refused are dropped and what they held is counted as lost. As long as
+  // it says that the collector has no room for payloads Reserve gives none, and
+  // waits for room by policy, once.
   bool Ack(const v1::UploadAck& ack);
   // The collector has ended the upload, for a person: `reason`. If it does so
   // again with one and the same frame alone on its way, that frame is dropped
@@ -173,6 +175,10 @@ class FrameQueue {
     uint64_t length = 0;
   };
 
+  // Whether the collector has room for payloads; waits by policy.
+  bool MayReservePayload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotePayloadCredit(v1::PayloadCredit credit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the first item out.
   Item PopItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeAnswers(const v1::UploadAck& ack)
@@ -251,6 +257,11 @@ class FrameQueue {
   uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // After a deadline passed: no more waiting until half of the budget is free.
   bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::PayloadCredit payload_credit_ ABSL_GUARDED_BY(mutex_) =
+      v1::PAYLOAD_CREDIT_TAKEN;
+  // A wait for the collector's room was in vain: none until it has some.
+  bool waited_for_collector_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t credit_lines_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
   bool use_offers_ ABSL_GUARDED_BY(mutex_) = false;
   bool use_lane_ ABSL_GUARDED_BY(mutex_) = false;

@@ -132,15 +132,31 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
       known_.erase(known);
       ++lost_payloads_;
     }
-    Say(++refused_frames_, absl::StrCat("the collector refuses a payload of ",
-                                        PayloadSize({digest, payload}),
-                                        " bytes, it is lost: ", why));
+    // That of a full disk was said of all.
+    if (payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN) {
+      Say(++refused_frames_, absl::StrCat("the collector refuses a payload of ",
+                                          PayloadSize({digest, payload}),
+                                          " bytes, it is lost: ", why));
+    }
     // The buffer takes the lock when it goes.
     mutex_.Unlock();
     payload.reset();
     mutex_.Lock();
     EmptyChunks(digest);
   }
+}
+
+void FrameQueue::NotePayloadCredit(v1::PayloadCredit credit) {
+  if (credit == payload_credit_) return;
+  const bool had_room = payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN;
+  payload_credit_ = credit;
+  if (credit == v1::PAYLOAD_CREDIT_TAKEN) waited_for_collector_ = false;
+  if (had_room) {
+    Say(++credit_lines_,
+        "the collector's disk has no room for tensors: they are left out and "
+        "counted until it has; statistics are recorded");
+  }
+  TellWaiting();
 }
 
 v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {

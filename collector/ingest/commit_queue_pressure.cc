@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the commit queue does while the disk has no room for payloads: chunks are
+// committed empty and refused, at once, so that nobody waits for them; records that
+// refer to what was refused say so themselves, so that the ledger has each by its
+// entry, wherever the record goes.
+#include <map>
+#include <string>
+#include <utility>
+
+#include "collector/ingest/commit_queue.h"
+#include "collector/ingest/payload_scope.h"
+#include "common/records/call_values.h"
+
+namespace rankprobe {
+namespace {
+
+// Processes that were refused something and have gone.
+constexpr size_t kMaxRemembered = 256;
+
+}  // namespace
+
+bool CommitQueue::HasRoomFor(const Upload& upload,
+                             const v1::PayloadChunk& chunk) const {
+  const bool begins = chunk.offset_bytes() == 0;
+  const bool refused =
+      upload.refused != nullptr && upload.refused->Has(chunk.digest());
+  switch (options_.pressure->level()) {
+    case v1::DiskState::LEVEL_FULL:
+      break;
+    case v1::DiskState::LEVEL_HIGH:
+      // What has begun comes to its end: half of it is of no use.
+      if (!begins && !refused) return true;
+      break;
+    default:
+      // The end of what was refused is of no use either.
+      if (begins || !refused) return true;
+  }
+  // What is there takes no room.
+  return store_->KeepPayload(upload.identity.run(), chunk.digest(),
+                             chunk.length_bytes());
+}
+
+std::shared_ptr<NoRoomPayloads> CommitQueue::RefusedOf(
+    const v1::Identity& identity) {
+  absl::MutexLock lock(&mutex_);
+  if (no_room_payloads_.size() >= kMaxRemembered) {
+    std::erase_if(no_room_payloads_,
+                  [](const auto& one) { return one.second.use_count() == 1; });
+  }
+  std::shared_ptr<NoRoomPayloads>& refused =
+      no_room_payloads_[{identity.run(), identity.incarnation()}];
+  if (refused == nullptr) refused = std::make_shared<NoRoomPayloads>();
+  return refused;
+}
+
+void CommitQueue::RefuseChunk(Taken* taken, Acks* acks) {
+  Upload& upload = *taken->upload;
+  const v1::PayloadChunk& chunk = taken->pending.frame.chunk();
+  if (upload.refused == nullptr) upload.refused = RefusedOf(upload.identity);
+  if (upload.refused->Add(taken->pending.frame.sequence(), chunk.digest()) ||
+      chunk.offset_bytes() == 0)
+    options_.pressure->CountRefused(chunk.length_bytes());
+  {
+    absl::MutexLock lock(&mutex_);
+    // Who waits for it is to send his own, which is refused in its turn.
+    const std::string& digest =
+        taken->content_digest.empty() ? chunk.digest() : taken->content_digest;
+    for (const uint64_t id :
+         leases_.OnComplete(upload.sharing, digest, chunk.length_bytes())) {
+      const auto other = uploads_.find(id);
+      if (other != uploads_.end() && id != taken->id)
+        (*acks)[other->second].add_wanted_digests(digest);
+    }
+  }
+  v1::UploadFrame empty;
+  empty.set_sequence(taken->pending.frame.sequence());
+  taken->pending.frame = std::move(empty);
+  taken->pending.no_room = true;
+}
+
+void CommitQueue::MarkRefused(const Upload& upload, v1::UploadFrame* frame) {
+  for (v1::Record& record : *frame->mutable_batch()->mutable_records()) {
+    if (!record.has_call()) continue;
+    ForEachTensor(record.mutable_call(), [&](v1::TensorSummary* tensor) {
+      if (!tensor->has_payload()) return;
+      v1::PayloadRef* const payload = tensor->mutable_payload();
+      if (payload->lost() != v1::LOSS_REASON_UNSPECIFIED ||
+          !upload.refused->Has(payload->digest()) ||
+          store_->KeepPayload(upload.identity.run(), payload->digest(),
+                              payload->length_bytes()))
+        return;
+      payload->clear_digest();
+      payload->set_lost(v1::LOSS_REASON_COLLECTOR_DISK);
+    });
+  }
+}
+
+void CommitQueue::RefusePayloads(std::vector<Taken>* taken) {
+  if (options_.pressure == nullptr) return;
+  Acks acks;
+  for (Taken& t : *taken) {
+    if (t.pending.refusal.has_value() || t.pending.no_room) continue;
+    v1::UploadFrame& frame = t.pending.frame;
+    if (frame.has_chunk()) {
+      if (!HasRoomFor(*t.upload, frame.chunk())) {
+        RefuseChunk(&t, &acks);
+      } else if (t.upload->refused != nullptr &&
+                 frame.chunk().offset_bytes() == 0) {
+        t.upload->refused->Forget(frame.chunk().digest());
+      }
+    } else if (frame.has_batch() && t.upload->refused != nullptr) {
+      MarkRefused(*t.upload, &frame);
+    }
+  }
+  for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
+}
+
+void CommitQueue::TellPayloadCredit() {
+  std::vector<std::shared_ptr<Upload>> uploads;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, upload] : uploads_)
+      if (!upload->removed) uploads.push_back(upload);
+  }
+  v1::UploadAck ack;
+  ack.set_payload_credit(PayloadCredit());
+  for (const auto& upload : uploads) upload->listener.ack(ack);
+}
+
+}  // namespace rankprobe
