@@ -61,6 +61,9 @@ v1::LeafReport RootLink::ReportOf(const Options& options) {
   report.set_leaf(options.leaf);
   report.set_address(options.address);
   report.set_max_ranks(options.max_ranks);
+  if (options.waiting) {
+    for (std::string& id : options.waiting()) report.add_waiting(std::move(id));
+  }
   size_t run_bytes = 0;
   std::vector<std::string> runs;
   if (options.runs) runs = options.runs();
