@@ -20,6 +20,6 @@ case ${1:-} in
 esac
 install_packages
 build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \
-  bench_null_sink bench_ingest bench_archive bench_objects bench_query bench_ranks bench_control bench_torch bench_steps
+  bench_null_sink bench_ingest bench_archive bench_objects bench_query bench_ranks bench_light bench_control bench_torch bench_steps
 say "Budgets: name value limit met|missed"
 RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR exec python3 "$RANKPROBE_ROOT/tests/bench/end_to_end.py" "$@"
