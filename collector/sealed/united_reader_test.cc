@@ -294,7 +294,7 @@ TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
 // However many runs they have, and in however many parts that comes.
 TEST_F(UnitedReaderTest, RunsAreListedWithOneQuestionToEachLeaf) {
   Leaf a = OpenLeaf("a"), b = OpenLeaf("b");
-  constexpr int64_t kSteps = 400;
+  constexpr int64_t kSteps = 1000;
   for (const char* run : {"run", "second", "third"}) {
     for (Leaf* const leaf : {&a, &b}) {
       Frames frames(MakeIdentity(run, leaf == &a ? 0 : 1, leaf == &a ? 7 : 8));
