@@ -426,7 +426,8 @@ TEST_F(LiveQuestionTest, AQuestionThatWaitsForItsTurnIsWaitedFor) {
   // These are with the leaf's disk.
   v1::LiveAnswer part;
   EXPECT_TRUE(absl::IsUnavailable(first->Next(&part).status()));
-  first = second = nullptr;
+  first.reset();
+  second.reset();
   go_on.Set();
   asker.join();
   EXPECT_THAT(answered, Holds(true));
