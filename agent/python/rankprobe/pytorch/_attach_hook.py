@@ -211,6 +211,7 @@ class _Attachment:
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer is not self._optimizer or os.getpid() != self._pid or PrecisionDebugger._instance is None:
             return
+        PrecisionDebugger._instance._optimizer_stepped(optimizer)
         PrecisionDebugger.report_replica(self._models)
         PrecisionDebugger.stop()
         PrecisionDebugger.step()
