@@ -7,8 +7,10 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -40,6 +42,9 @@ class Scanner {
       : input_(input), options_(options) {}
 
   std::vector<ScanFinding> Run() {
+    for (const ScanSeries& series : input_.values) {
+      if (series.passes_zero) pass_zero_.insert(series.name);
+    }
     for (size_t value = 0; value < input_.values.size(); ++value) {
       if (input_.values[value].cells.size() != input_.steps.size()) continue;
       FindNonFinite(value);
@@ -76,12 +81,20 @@ class Scanner {
     }
   }
 
+  // What an update is to a number that passes through 0, grows beyond all bounds.
+  bool IsRatioToOneNumber(absl::string_view name) const {
+    return absl::StartsWith(name, "Update.") &&
+           absl::ConsumeSuffix(&name, "ratio") &&
+           pass_zero_.contains(absl::StrCat(name, "update"));
+  }
+
   void FindMoves(size_t value) {
     const std::string& name = input_.values[value].name;
-    if (HasNoCourse(name)) return;
-    const CourseLimits limits(options_, name);
+    if (HasNoCourse(name) || IsRatioToOneNumber(name)) return;
+    CourseLimits limits(options_, name);
     CourseLimits spread_limits = limits;
     spread_limits.only_up = false;
+    limits.passes_zero = input_.values[value].passes_zero;
     const std::vector<ScanCell>& cells = Cells(value);
     Course course, spread;
     size_t quiet_until = 0;
@@ -96,8 +109,10 @@ class Scanner {
         const bool all =
             course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
+        // Of one rank alone it may pass through 0, too.
         const bool one =
-            !all && cell.count > 1 && spread.IsMove(apart, spread_limits);
+            !all && cell.count > 1 && spread.IsMove(apart, spread_limits) &&
+            (!limits.passes_zero || course.IsMove(cell.largest, limits));
         if (all || one) {
           const bool up = std::fabs(Course::Log(cell.largest) -
                                     Course::Log(course.Usual())) >=
@@ -265,6 +280,8 @@ class Scanner {
   // With the column of its step.
   std::vector<std::pair<size_t, ScanFinding>> found_;
   std::vector<bool> recorded_;
+  // Names of values.
+  absl::flat_hash_set<std::string> pass_zero_;
 };
 
 }  // namespace
@@ -287,6 +304,23 @@ absl::string_view ScanKindText(ScanKind kind) {
       return "no more there";
   }
   return "";
+}
+
+bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
+  if (norms.cells.size() != means.size()) return false;
+  bool any = false;
+  for (size_t i = 0; i < means.size(); ++i) {
+    const ScanCell& norm = norms.cells[i];
+    if (!IsFinite(norm) || norm.largest == 0) continue;
+    // A step in which it has more elements is enough to say no.
+    const double mean =
+        std::max(std::fabs(means[i].largest), std::fabs(means[i].smallest));
+    if (means[i].count != norm.count || !IsFinite(means[i]) ||
+        !rankprobe::MayPassZero(norms.name, norm.largest, mean))
+      return false;
+    any = true;
+  }
+  return any;
 }
 
 std::vector<ScanFinding> Scan(const ScanInput& input,

@@ -33,6 +33,8 @@ struct ScanSeries {
   std::string name;
   // One for each of ScanInput::steps.
   std::vector<ScanCell> cells;
+  // It is one number that may pass through 0 (CourseLimits).
+  bool passes_zero = false;
 };
 
 struct ScanInput {
@@ -69,6 +71,10 @@ struct ScanFinding {
   // lasting ones, later.
   size_t others = 0;
 };
+
+// ScanSeries::passes_zero of a value with these Norms. means: its Means, the
+// largest and the smallest over the ranks, of the same steps.
+bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means);
 
 // "non-finite", "ranks part", ..
 absl::string_view ScanKindText(ScanKind kind);

@@ -135,6 +135,57 @@ TEST_F(ScanTest, ARankThatLeavesTheOthersIsNamed) {
   EXPECT_EQ(One(ScanKind::kRankMoves).rank, 1);
 }
 
+// A bias of one element, as its number and the norm say it.
+TEST_F(ScanTest, ANumberThatPassesThroughZeroIsNoMove) {
+  ScanSeries& bias = input_.values[6];
+  bias.name = "Module.c.Linear.forward.0.parameters.bias";
+  std::vector<ScanCell> means;
+  for (size_t i = 0; i < kSteps; ++i) {
+    const double number = 0.0403 - 0.001 * static_cast<double>(i);
+    bias.cells[i] = Of(1.01 * std::fabs(number), std::fabs(number));
+    means.push_back(Of(1.01 * number, number));
+  }
+  const ScanFinding found = One(ScanKind::kMove);
+  EXPECT_EQ(found.step, 400);
+  bias.passes_zero = MayPassZero(bias, means);
+  EXPECT_TRUE(bias.passes_zero);
+  EXPECT_THAT(Find(), IsEmpty());
+  // Upwards it moves as ever.
+  At(6, 30) = Of(1, 1);
+  EXPECT_EQ(One(ScanKind::kMove).step, 300);
+  At(6, 30) = At(6, 29);
+  // Ranks of their own: one of them passes through 0, or leaves upwards.
+  At(6) = Of(0.02, 0.0001);
+  EXPECT_THAT(Find(), IsEmpty());
+  At(6) = Of(10, 0.02);
+  EXPECT_EQ(One(ScanKind::kRankMoves).rank, 3);
+}
+
+TEST_F(ScanTest, TheRatioToANumberThatPassesThroughZeroHasNoCourse) {
+  input_.values[6].name = "Update.a.weight.0.debug.ratio";
+  At(6) = Of(1000, 1000);
+  EXPECT_EQ(One(ScanKind::kMove).name, "Update.a.weight.0.debug.ratio");
+  ASSERT_EQ(input_.values[7].name, "Update.a.weight.0.debug.update");
+  input_.values[7].passes_zero = true;
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(ScanTest, WhatHasMoreElementsOrNoMeanMoves) {
+  const ScanSeries& bias = input_.values[3];
+  std::vector<ScanCell> means = bias.cells;
+  EXPECT_TRUE(MayPassZero(bias, means));
+  // The larger amount is the negative one.
+  means[7] = Of(0, -bias.cells[7].largest);
+  EXPECT_TRUE(MayPassZero(bias, means));
+  means[7] = Of(bias.cells[7].largest / 2, -bias.cells[7].largest / 2);
+  EXPECT_FALSE(MayPassZero(bias, means)) << "a batch of one among others";
+  means[7] = ScanCell();
+  EXPECT_FALSE(MayPassZero(bias, means)) << "it is not known of one step";
+  means.pop_back();
+  EXPECT_FALSE(MayPassZero(bias, means));
+  EXPECT_FALSE(MayPassZero(ScanSeries(), {}));
+}
+
 TEST_F(ScanTest, RanksThatPart) {
   for (size_t step = kFault; step < kSteps; ++step)
     At(5, step).smallest = std::nextafter(At(5, step).smallest, 0);

@@ -2,6 +2,7 @@
 // scan: where a run first went wrong, by the norms of its values over steps.
 #include "analysis/scan/scan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -57,9 +58,7 @@ absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
       });
 }
 
-absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
-                                              const ScanFlags& flags,
-                                              v1::GridHead* head) {
+absl::StatusOr<v1::QueryGridRequest> RequestOf(const ScanFlags& flags) {
   v1::QueryGridRequest request;
   request.set_run(flags.run);
   request.set_match(flags.match);
@@ -70,6 +69,13 @@ absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
                       ParseRanges("--ranks", flags.ranks));
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  return request;
+}
+
+absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
+                                              const ScanFlags& flags,
+                                              v1::GridHead* head) {
+  RP_ASSIGN_OR_RETURN(v1::QueryGridRequest request, RequestOf(flags));
   const Client client(globals);
   analysis::ScanInput input;
   absl::flat_hash_map<std::string, size_t> index;
@@ -109,6 +115,51 @@ absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
         }
       }));
   return input;
+}
+
+bool HasMoves(const std::vector<analysis::ScanFinding>& found) {
+  return std::any_of(found.begin(), found.end(),
+                     [](const analysis::ScanFinding& finding) {
+                       return finding.kind == analysis::ScanKind::kMove ||
+                              finding.kind == analysis::ScanKind::kRankMoves;
+                     });
+}
+
+// Which of the values are one number that may pass through 0, by their means.
+absl::Status ReadSigns(const Globals& globals, const ScanFlags& flags,
+                       const v1::GridHead& head, analysis::ScanInput* input) {
+  RP_ASSIGN_OR_RETURN(v1::QueryGridRequest request, RequestOf(flags));
+  request.set_statistic("Mean");
+  request.set_first_step(head.first_steps(0));
+  request.set_last_step(*head.last_steps().rbegin());
+  const Client client(globals);
+  absl::flat_hash_map<std::string, std::vector<analysis::ScanCell>> means;
+  for (const v1::GridReducer reducer :
+       {v1::GRID_REDUCER_MAX, v1::GRID_REDUCER_MIN}) {
+    request.set_reducer(reducer);
+    v1::GridHead second;
+    RP_RETURN_IF_ERROR(
+        ReadGrid(client, request, &second, [&](const v1::GridRow& row) {
+          std::vector<analysis::ScanCell>& cells = means[row.name()];
+          cells.resize(static_cast<size_t>(row.cells_size()));
+          for (int i = 0; i < row.cells_size(); ++i) {
+            analysis::ScanCell& cell = cells[static_cast<size_t>(i)];
+            cell.count = row.counts(i);
+            cell.non_finite = row.non_finite(i);
+            (reducer == v1::GRID_REDUCER_MAX ? cell.largest : cell.smallest) =
+                row.cells(i);
+          }
+        }));
+    // Other columns say nothing of these.
+    if (second.first_steps_size() != head.first_steps_size())
+      return absl::OkStatus();
+  }
+  for (analysis::ScanSeries& series : input->values) {
+    const auto it = means.find(series.name);
+    series.passes_zero =
+        it != means.end() && analysis::MayPassZero(series, it->second);
+  }
+  return absl::OkStatus();
 }
 
 std::string NumberText(double value) { return absl::StrFormat("%.5g", value); }
@@ -154,8 +205,9 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
   if (!found.empty()) Print(stdout, "%s", Lines{table.ToText()});
   if (flags.limit > 0 && found.size() > flags.limit)
     Print(stdout, "%d more: --limit 0\n", found.size() - flags.limit);
-  Print(stdout, "%d findings in %d values over %d recorded steps", found.size(),
-        input.values.size(), head.steps());
+  Print(stdout, "%d %s in %d values over %d recorded steps", found.size(),
+        found.size() == 1 ? "finding" : "findings", input.values.size(),
+        head.steps());
   if (head.steps_per_column() > 1)
     Print(stdout, ", %d steps together", head.steps_per_column());
   Print(stdout, "\n");
@@ -175,7 +227,7 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
 absl::Status Scan(const Globals& globals, const ScanFlags& flags,
                   int* exit_code) {
   v1::GridHead head;
-  RP_ASSIGN_OR_RETURN(const analysis::ScanInput input,
+  RP_ASSIGN_OR_RETURN(analysis::ScanInput input,
                       ReadNorms(globals, flags, &head));
   // "0 findings" of a pattern with a slip would pass for a sound run.
   if (input.values.empty()) {
@@ -188,8 +240,12 @@ absl::Status Scan(const Globals& globals, const ScanFlags& flags,
   options.window = flags.window;
   options.least = std::min(options.least, flags.window);
   options.factor = flags.factor;
-  const std::vector<analysis::ScanFinding> found =
-      analysis::Scan(input, options);
+  std::vector<analysis::ScanFinding> found = analysis::Scan(input, options);
+  // Asked for only where it matters: it costs as much as all before it.
+  if (HasMoves(found)) {
+    RP_RETURN_IF_ERROR(ReadSigns(globals, flags, head, &input));
+    found = analysis::Scan(input, options);
+  }
   if (!found.empty()) *exit_code = kPartial;
   if (!globals.json) {
     PrintFindings(flags, input, head, found);

@@ -18,6 +18,9 @@ constexpr double kDeviationOfMad = 1.4826;
 // It wanders less than what it is made of.
 constexpr double kLossFactor = 2;
 
+// Between 1 and sqrt(1/2), which is of two elements; statistics are rounded.
+constexpr double kMeanOfOneElement = 0.9;
+
 // Windows of the usual size need no memory of the heap.
 using Numbers = absl::InlinedVector<double, 32>;
 
@@ -62,6 +65,11 @@ bool IsStateOfOptimizer(absl::string_view name) {
          !absl::EndsWith(name, ".grad") && !absl::EndsWith(name, ".param");
 }
 
+bool MayPassZero(absl::string_view name, double norm, double mean) {
+  return !absl::StartsWith(name, "Training.") && std::isfinite(norm) &&
+         norm > 0 && std::fabs(mean) > kMeanOfOneElement * norm;
+}
+
 bool Course::IsMove(double number, const CourseLimits& limits) const {
   const size_t count = log_.size();
   if (count < std::max<size_t>(limits.least, 2)) return false;
@@ -73,17 +81,21 @@ bool Course::IsMove(double number, const CourseLimits& limits) const {
   for (size_t i = 0; i < count; ++i)
     level.push_back(log_[i] + slope * static_cast<double>(count - i));
   const double now = Log(number);
+  const bool only_up = limits.only_up || limits.passes_zero;
+  if (limits.passes_zero && now - *std::max_element(log_.begin(), log_.end()) <=
+                                limits.least_distance)
+    return false;
   // Nearly all are near all of the level, and then near its middle.
   const auto [low, high] = std::minmax_element(level.begin(), level.end());
   if (now - *low <= limits.least_distance &&
-      (limits.only_up || *high - now <= limits.least_distance))
+      (only_up || *high - now <= limits.least_distance))
     return false;
   const double middle = Median(level);
   for (double& past : level) past = std::fabs(past - middle);
   const double deviation =
       std::max(kDeviationOfMad * Median(std::move(level)), kLeastDeviation);
   const double off_by = now - middle;
-  const double distance = limits.only_up ? off_by : std::fabs(off_by);
+  const double distance = only_up ? off_by : std::fabs(off_by);
   return distance > limits.deviations * deviation &&
          distance > limits.least_distance;
 }

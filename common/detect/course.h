@@ -40,12 +40,22 @@ struct CourseLimits {
   // In logarithms.
   double least_distance;
   bool only_up;
+  // As MayPassZero() says: a move is upwards, and beyond all numbers of the
+  // window. Before 0 they fall faster and faster, and behind it they come back:
+  // no line in logarithms.
+  bool passes_zero = false;
 };
 
 // Of the machine, not of the training: the seconds of a step have no course.
 bool HasNoCourse(absl::string_view name);
 // A parameter's value as the optimizer finds it, or what the optimizer keeps.
 bool IsStateOfOptimizer(absl::string_view name);
+
+// Whether a value with this Norm and Mean is one number with a sign, whose norm
+// falls to nothing each time that it passes through 0: a tensor of one element
+// (of n elements Mean is at most Norm / sqrt(n)), but none of a step as a whole
+// (Training), which are amounts. False where it is 0 or not finite.
+bool MayPassZero(absl::string_view name, double norm, double mean);
 
 // Costs 8 bytes for each number of its window, and a look at each of them.
 class Course {

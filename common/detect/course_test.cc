@@ -88,6 +88,36 @@ TEST_F(CourseTest, WhatAValueIsSaysHowMuchIsAMove) {
   EXPECT_FALSE(IsStateOfOptimizer("Update.a.weight.0.debug.update"));
 }
 
+// Of n elements Mean is at most Norm / sqrt(n).
+TEST_F(CourseTest, OneNumberWithASignMayPassZero) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  const char* const name = "Parameter.a.bias.0.debug.exp_avg";
+  EXPECT_TRUE(MayPassZero(name, 0.3, 0.3));
+  EXPECT_TRUE(MayPassZero(name, 0.3, -0.3));
+  EXPECT_TRUE(MayPassZero(name, 1e-30, -1.00001e-30)) << "rounded";
+  EXPECT_FALSE(MayPassZero(name, std::sqrt(2.0), 1)) << "two elements";
+  EXPECT_FALSE(MayPassZero(name, 0, 0));
+  EXPECT_FALSE(MayPassZero(name, kNaN, kNaN));
+  EXPECT_FALSE(MayPassZero("Training.0.debug.loss", 0.3, 0.3)) << "an amount";
+  CourseLimits limits = Limits(name);
+  limits.passes_zero = true;
+  Course course = Of(20, 1);
+  EXPECT_TRUE(course.IsMove(1e-5, Limits(name)));
+  EXPECT_FALSE(course.IsMove(1e-5, limits));
+  EXPECT_TRUE(course.IsMove(-1e5, limits));
+  // A slow one, and what comes behind it.
+  course = Of(0, 1);
+  int moves = 0;
+  for (int i = 0; i < 60; ++i) {
+    const double number = 0.4003 - 0.01 * i;
+    EXPECT_FALSE(course.IsMove(number, limits)) << i;
+    moves += course.IsMove(number, Limits(name)) ? 1 : 0;
+    course.Add(number, options_.window);
+  }
+  EXPECT_GE(moves, 2) << "into 0, and out of it";
+  EXPECT_TRUE(course.IsMove(50, limits));
+}
+
 TEST_F(CourseTest, OnlyTheWindowIsKept) {
   Course course = Of(1000, 1e-20);
   for (size_t i = 0; i < options_.window; ++i) course.Add(5, options_.window);

@@ -171,6 +171,26 @@ def test_switched_on_from_outside(tmp_path: pathlib.Path) -> None:
     assert {"Module.0.Linear.forward.0", "Functional.linear.1.backward"} <= set(data)
 
 
+@pytest.mark.parametrize("name", ["it's\x1b[31m red\n\\ü\u202e", "-rf", "a b; c"])
+def test_the_command_that_is_told_can_be_pasted_whatever_the_name(tmp_path: pathlib.Path, collector, name) -> None:
+    done = _run(tmp_path, "--collector", collector.address, f"--run={name}", "--on")
+    assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr
+    for head, tail in (("switch with: rankprobe enable|disable ", ""), ("; rankprobe export ", " writes dump.json")):
+        (line,) = [line for line in done.stderr.splitlines() if head in line]
+        assert line.isprintable(), line
+        words = line.split(head)[1][:-len(tail) or None]
+        pasted = subprocess.run(["bash", "-c", f"printf '%s\\0' {words}"], capture_output=True, timeout=60)
+        given = pasted.stdout.decode().split("\0")
+        assert f"--run={name}" in given or name in given[given.index("--run") + 1:], given
+        assert given[given.index("--collector") + 1] == collector.address, given
+
+
+def test_a_name_that_looks_like_a_flag_is_told_how_to_write_it(tmp_path: pathlib.Path) -> None:
+    done = _run(tmp_path, "--run", "-rf")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "rankprobe run: argument --run: expected one argument; one that begins with - is written --run=VALUE\n"
+
+
 REPLICAS = LOOP.replace("    scheduler.step()", """
     scheduler.step()
     if os.environ["RANK"] == "2" and os.path.exists("corrupt"):

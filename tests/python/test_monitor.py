@@ -56,7 +56,7 @@ generator = torch.Generator().manual_seed(7 + rank)
 truth = []
 for step in range(told.get("steps", 5)):
     if debugger:
-        debugger.start(model=model)
+        debugger.start(model=net if told.get("whole") else model)
     optimizer.zero_grad()
     local = {}
     for micro in range(told.get("micro", 1)):
@@ -94,12 +94,16 @@ def _config(directory: pathlib.Path, monitor: dict, **fields) -> pathlib.Path:
     return path
 
 
-def _train(directory: pathlib.Path, *arguments: object, ranks: int = 1, **told) -> list[dict]:
-    """What each rank saw itself."""
+def _run_with(flags: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "rankprobe.run", *flags, "--"] if flags else []
+
+
+def _train(directory: pathlib.Path, *arguments: object, ranks: int = 1, under: tuple[str, ...] = (), **told) -> list[dict]:
+    """What each rank saw itself. under: the flags of `rankprobe run`, where it is attached."""
     (directory / "train.py").write_text(SCRIPT)
     port = str(free_port())
     running = [subprocess.Popen(
-        [sys.executable, "train.py", *map(str, arguments)], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*_run_with(under), sys.executable, "train.py", *map(str, arguments)], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "TOLD": json.dumps(told), "OUT": str(directory / "out"), "RANK": str(rank), "WORLD_SIZE": str(ranks),
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}) for rank in range(ranks)]
     for process in running:
@@ -247,6 +251,35 @@ def test_zero_code_and_asked_over_steps(tmp_path, collector) -> None:
     assert head.split(",")[-4:] == ["0", "2", "4", "6"], answer
     # What is attached begins with the step after the one in which the optimizer was made, or with it.
     assert [float(cell) for cell in row.split(",")[-3:]] == pytest.approx([truth[step]["loss"] for step in (2, 4, 6)], rel=1e-5)
+
+
+def _keys(tree: pathlib.Path) -> dict[str, dict[str, list[str]]]:
+    """Of each dump.json and debug.json: the names of its entries, with those of their values."""
+    files = sorted(tree.glob("step*/*/d*.json"))
+    return {str(file.relative_to(tree)): {name: sorted(entry) for name, entry in json.loads(file.read_text())["data"].items()}
+            for file in files}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_attached_it_records_what_a_debugger_of_the_script_records(tmp_path, optimizer, ranks) -> None:
+    own = _train(tmp_path, under=("--monitor", "--every", "1"), ranks=ranks, optimizer=optimizer, steps=3)
+    told = _train(tmp_path, _config(tmp_path, {"every": 1}), ranks=ranks, optimizer=optimizer, steps=3, whole=True)
+    assert [rank["state"] for rank in own] == [rank["state"] for rank in told]
+    attached, wanted = _keys(tmp_path / "dump_path"), _keys(tmp_path / "dump")
+    assert len(wanted) == 3 * ranks * 2, sorted(wanted)
+    assert {name.split("/")[0] for name in attached} == {"step0", "step1", "step2"}
+
+    def by_place(keys: dict) -> dict:  # one process has a pid in the place of a rank
+        return {name if ranks > 1 else f"{name.split('/')[0]}/{name.split('/')[2]}": found for name, found in keys.items()}
+
+    assert by_place(attached) == by_place(wanted)
+    prefix = "" if ranks == 1 else "module."
+    for step, seen in enumerate(own[0]["truth"]):
+        (place,) = (tmp_path / "dump_path" / f"step{step}").glob("rank0" if ranks > 1 else "*")
+        data = json.loads((place / "debug.json").read_text())["data"]
+        assert _norms(data, "Update", "update") == pytest.approx(
+            {prefix + name: norm for name, norm in seen["update"].items()}, rel=1e-4)
 
 
 @pytest.mark.parametrize("monitor, fields, fault", [

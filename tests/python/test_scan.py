@@ -28,6 +28,8 @@ SCRIPT = textwrap.dedent("""
         batch = torch.randn(8, 6, generator=generator)
         if fault == "nan" and rank == 1 and step == 12:
             batch[0, 0] = float("nan")
+        if fault == "zero":  # no fault: the bias of one element goes down, and through 0 in step 12
+            net[2].bias.data.fill_(0.12003 - 0.01 * step)
         optimizer.zero_grad()
         loss = (net(batch) - 1).square().mean()
         (loss * 1000 if fault == "scale" and step >= 12 else loss).backward()
@@ -54,6 +56,15 @@ def _run(tmp_path, collector, fault: str) -> str:
 def test_a_sound_run_has_no_finding(tmp_path, collector) -> None:
     done = collector.cli("scan", "--run", _run(tmp_path, collector, "sound"))
     assert done.stdout.startswith("0 findings in ") and " over 20 recorded steps\n" in done.stdout, done.stdout
+
+
+def test_a_single_element_that_passes_through_zero_is_no_move(tmp_path, collector) -> None:
+    run = _run(tmp_path, collector, "zero")
+    lines = collector.cli("query", "--run", run, "--of", "all", "--csv", "Parameter.2.bias.*param").stdout.splitlines()
+    norms = [float(cell) for cell in lines[1].split(",")[-20:]]
+    assert norms[12] < 1e-4 < 5e-3 < min(norms[11], norms[13]), norms
+    done = collector.cli("scan", "--run", run, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("0 findings in "), done.stdout
 
 
 @pytest.mark.parametrize("fault, kind, name, rank", [

@@ -6,6 +6,7 @@ texts that cannot steer a terminal.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 from typing import Any, Optional
@@ -18,6 +19,20 @@ class Refused(Exception):
 def show(text: object) -> str:
     """The text with control characters, C1, direction and line marks escaped (common/text/visible_text.h)."""
     return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def shell_word(text: str) -> str:
+    """What a shell (bash, zsh, ksh) takes as this text, and a terminal as plain characters."""
+    if show(text) == text:
+        return shlex.quote(text)
+    plain = ("\\" + c if c in "\\'" else c if c == " " or c.isprintable() else
+             "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape")) for c in text)
+    return "$'" + "".join(plain) + "'"
+
+
+def run_flag(run: str) -> str:
+    """--run with this name, for a command that a person pastes."""
+    return f"--run{'=' if run.startswith('-') else ' '}{shell_word(run)}"
 
 
 def open_regular(path: str | os.PathLike[str]) -> Optional[int]:

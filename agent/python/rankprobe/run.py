@@ -18,7 +18,7 @@ import os
 import pathlib
 import shutil
 import sys
-from typing import Sequence
+from typing import NoReturn, Sequence
 
 _EVERY = 50  # as common/config/monitor_section.cc
 _HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
@@ -44,9 +44,18 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
     return out
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as of every other command."""
+        if message.endswith("expected one argument"):
+            option = message.split()[1].rstrip(":")
+            message += f"; one that begins with - is written {option}=VALUE"
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="rankprobe run", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(prog="rankprobe run", description=__doc__,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collector", help="host:port; default RANKPROBE_COLLECTOR, else a private collector")
     parser.add_argument("--run", help="name of the run; default RANKPROBE_RUN, else torchrun's")
     parser.add_argument("--config", help="config.json; default statistics of level mix into ./dump_path")

@@ -36,8 +36,19 @@ bool IsJsonObject(const std::string& text) {
   return ParseConfigDocument(text, &document).ok();
 }
 
+// What the system lacks now says nothing about the file.
+bool IsPassing(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM ||
+         error == EIO || error == EINTR || error == ESTALE ||
+         error == ETIMEDOUT;
+}
+
+// Unavailable: the next try may succeed.
 absl::Status Failure(const char* what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, std::strerror(errno)));
+  const int error = errno;
+  const std::string text = absl::StrCat(what, std::strerror(error));
+  return IsPassing(error) ? absl::UnavailableError(text)
+                          : absl::InvalidArgumentError(text);
 }
 
 absl::StatusOr<std::string> ReadAll(int fd) {
@@ -83,19 +94,29 @@ std::optional<absl::StatusOr<std::string>> ConfigFile::Read(bool force) {
   const Stamp stamp{now.st_dev, now.st_ino, now.st_size, now.st_mtim,
                     now.st_ctim};
   if (!force && !young_ && stamp == stamp_) return std::nullopt;
+  absl::StatusOr<std::string> text = ReadAll(fd);
+  if (absl::IsUnavailable(text.status())) {
+    stamp_ = {};  // so that the next look reads it, whatever its stamp
+    return text;
+  }
   stamp_ = stamp;
   young_ = absl::AbsDuration(absl::Now() -
                              absl::TimeFromTimespec(now.st_mtim)) < kYoung;
-  return ReadAll(fd);
+  return text;
 }
 
 std::optional<absl::StatusOr<std::string>> ConfigFile::Look() {
   std::optional<absl::StatusOr<std::string>> read = Read(/*force=*/false);
-  if (!read.has_value()) return std::nullopt;
+  if (!read.has_value() || absl::IsUnavailable(read->status()))
+    return std::nullopt;
   if (read->ok() && **read != said_) {
     for (int i = 0; i < kHalfWrittenTries && !IsJsonObject(**read); ++i) {
       absl::SleepFor(kHalfWrittenWait);
       auto again = Read(/*force=*/true);
+      if (again.has_value() && absl::IsUnavailable(again->status())) {
+        stamp_ = {};
+        return std::nullopt;
+      }
       if (!again.has_value() || !again->ok()) break;
       read = std::move(again);
     }

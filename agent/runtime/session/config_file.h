@@ -3,8 +3,11 @@
 // is handed to the session.
 //
 // Ownership: of the debugger. Not thread-safe: the training thread's.
-// Failure: a file that is gone says nothing (editors move files about); one
-// that cannot be read or used is a fault of the edit, which keeps dumping off.
+// Failure: a file that is gone says nothing (editors move files about), nor does
+// one that the system cannot read now (no descriptors, no memory, an error of
+// the disk): what was said last holds, and the next look tries again. One that
+// cannot be read for another reason, or not be used, is a fault of the edit,
+// which keeps dumping off.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
 
@@ -28,7 +31,7 @@ class ConfigFile {
   explicit ConfigFile(std::string path);
 
   // What it says, if that is something else than the last time; an error when
-  // it cannot be read. Costs an open and an fstat while nothing has changed. A
+  // it cannot be read and will not be. Costs an open and an fstat while nothing has changed. A
   // text that is no JSON is read again for some 100 ms: it may be half written.
   std::optional<absl::StatusOr<std::string>> Look();
 
@@ -44,7 +47,7 @@ class ConfigFile {
     bool operator==(const Stamp& other) const;
   };
 
-  // Nothing: the file is gone, or is what it was.
+  // Nothing: the file is gone, or is what it was. Unavailable: not now.
   std::optional<absl::StatusOr<std::string>> Read(bool force);
 
   const std::string path_;

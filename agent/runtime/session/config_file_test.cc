@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,6 +103,43 @@ TEST_F(ConfigFileTest, WhatCannotBeReadIsAFaultAndTheSameTextAfterItIsNews) {
   EXPECT_EQ(Say(&file), "{\"a\": 4}");
   Write(std::string((1 << 20) + 1, ' '));
   EXPECT_THAT(Say(&file), HasSubstr("FAULT: it has more than"));
+}
+
+TEST_F(ConfigFileTest, ALackOfDescriptorsIsNoEditAndIsTriedAgain) {
+  ConfigFile file(path_);
+  Write("{\"a\": 5}");
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string first = Say(&file);
+  const std::string second = Say(&file);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(first, "-");
+  EXPECT_EQ(second, "-");
+  EXPECT_EQ(Say(&file), "{\"a\": 5}");
+  EXPECT_EQ(Say(&file), "-");
+}
+
+// The first page of a process' memory: a regular file that opens, and whose
+// bytes are an input/output error.
+TEST_F(ConfigFileTest, AnErrorOfTheDiskIsNoEditAndIsTriedAgain) {
+  ConfigFile file(path_);
+  std::filesystem::remove(path_);
+  std::filesystem::create_symlink("/proc/self/mem", path_);
+  EXPECT_EQ(Say(&file), "-");
+  EXPECT_EQ(Say(&file), "-");
+  std::filesystem::remove(path_);
+  Write("{\"a\": 6}");
+  EXPECT_EQ(Say(&file), "{\"a\": 6}");
+}
+
+// Trying again helps nobody.
+TEST_F(ConfigFileTest, WhatCannotBeAConfigIsAFaultStill) {
+  ConfigFile file(path_);
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  EXPECT_THAT(Say(&file), HasSubstr("FAULT: is not a regular file"));
 }
 
 TEST_F(ConfigFileTest, ArgumentsBeatTheFile) {

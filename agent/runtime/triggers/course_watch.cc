@@ -47,6 +47,12 @@ std::optional<double> NormOf(const v1::TensorStats& stats) {
   return std::nullopt;
 }
 
+std::optional<double> MeanOf(const v1::TensorStats& stats) {
+  if (stats.has_mean_f()) return stats.mean_f();
+  if (stats.has_mean_i()) return AsDouble(stats.mean_i());
+  return std::nullopt;
+}
+
 std::optional<double> StatisticOf(const v1::TensorStats& stats,
                                   v1::Move::Statistic statistic) {
   switch (statistic) {
@@ -55,9 +61,7 @@ std::optional<double> StatisticOf(const v1::TensorStats& stats,
     case v1::Move::STATISTIC_MIN:
       return MinOf(stats);
     case v1::Move::STATISTIC_MEAN:
-      if (stats.has_mean_f()) return stats.mean_f();
-      if (stats.has_mean_i()) return AsDouble(stats.mean_i());
-      return std::nullopt;
+      return MeanOf(stats);
     default:
       return NormOf(stats);
   }
@@ -122,13 +126,19 @@ std::optional<std::string> CourseWatch::Look(int64_t step,
   if (rule_.has_vanished()) {
     if (auto gone = LookForState(step, entry, value, rests)) return gone;
   }
+  const std::optional<double> norm = NormOf(stats), mean = MeanOf(stats);
+  const bool passes_zero =
+      norm.has_value() && mean.has_value() && MayPassZero(name, *norm, *mean);
+  // It comes before the ratio of the same entry.
+  if (value == "update") one_number_ = passes_zero ? std::string(entry) : "";
   if (!absl::StrContains(name, rule_.entry_contains())) return std::nullopt;
   const std::optional<double> number =
       rule_.has_move() ? StatisticOf(stats, rule_.move().statistic())
                        : AmountOf(stats);
   const bool has_number = number.has_value() && std::isfinite(*number);
   if (!has_number ||
-      (rule_.has_move() && (*number == 0 || HasNoCourse(name)))) {
+      (rule_.has_move() && (*number == 0 || HasNoCourse(name) ||
+                            (value == "ratio" && one_number_ == entry)))) {
     // Behind a move each recorded step counts, as in scan.
     if (const auto it = values_.find(name);
         it != values_.end() && it->second.quiet > 0) {
@@ -138,16 +148,19 @@ std::optional<std::string> CourseWatch::Look(int64_t step,
   }
   Watched* const watched = Find(name);
   if (watched == nullptr) return std::nullopt;
-  return rule_.has_move() ? LookForMove(value, *number, rests, watched)
-                          : LookForZeros(value, *number, rests, watched);
+  if (!rule_.has_move()) return LookForZeros(value, *number, rests, watched);
+  CourseLimits limits = watched->limits;
+  limits.passes_zero = passes_zero;
+  return LookForMove(value, *number, rests, limits, watched);
 }
 
 std::optional<std::string> CourseWatch::LookForMove(absl::string_view value,
                                                     double number, bool rests,
+                                                    const CourseLimits& limits,
                                                     Watched* watched) const {
   if (watched->quiet > 0) {
     --watched->quiet;
-  } else if (watched->course.IsMove(number, watched->limits)) {
+  } else if (watched->course.IsMove(number, limits)) {
     watched->quiet = static_cast<uint32_t>(options_.window) - 1;
     if (rests) return std::nullopt;
     return absl::StrCat(value, value.empty() ? "" : ": ",

@@ -82,7 +82,8 @@ class CourseWatch {
 
   Watched* Find(const std::string& name);
   std::optional<std::string> LookForMove(absl::string_view value, double number,
-                                         bool rests, Watched* watched) const;
+                                         bool rests, const CourseLimits& limits,
+                                         Watched* watched) const;
   std::optional<std::string> LookForZeros(absl::string_view value,
                                           double number, bool rests,
                                           Watched* watched) const;
@@ -94,6 +95,9 @@ class CourseWatch {
   CourseMemory* const memory_;
   size_t bytes_ = 0;
   absl::flat_hash_map<std::string, Watched> values_;
+  // The entry of the last update, if that is of one number: what the update is
+  // to it has no course where it passes through 0.
+  std::string one_number_;
   // By the name of the parameter, "fc.weight.0.debug".
   absl::flat_hash_map<std::string, State> states_;
 };

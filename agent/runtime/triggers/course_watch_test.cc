@@ -36,6 +36,21 @@ class CourseWatchTest : public ::testing::Test {
     watcher_.Configure(*spec);
   }
 
+  // A value of one element.
+  void Number(double number) {
+    v1::CallPhase phase;
+    phase.set_entry("Parameter.a.bias.0.debug");
+    v1::TensorStats* const stats =
+        phase.mutable_output()->add_items()->mutable_tensor()->mutable_stats();
+    stats->set_norm_f(std::fabs(number));
+    stats->set_max_f(number);
+    stats->set_min_f(number);
+    stats->set_mean_f(number);
+    watcher_.BeginStep(step_);
+    watcher_.OnPhase(phase);
+    watcher_.EndStep();
+    ++step_;
+  }
   static void Fill(double norm, v1::Value* value) {
     v1::TensorStats* const stats = value->mutable_tensor()->mutable_stats();
     stats->set_norm_f(norm);
@@ -102,6 +117,44 @@ TEST_F(CourseWatchTest, AMoveIsToldOnceWithItsCourse) {
   EXPECT_THAT(fired_, SizeIs(1));
   Step(0.001);
   EXPECT_THAT(fired_, SizeIs(2));
+}
+
+TEST_F(CourseWatchTest, ANumberThatPassesThroughZeroIsNoMove) {
+  Set(R"({"name": "sharp", "move": {}, "cool_down_ms": 1})");
+  for (int i = 0; i < 60; ++i) Number(0.4003 - 0.01 * i);
+  EXPECT_THAT(fired_, IsEmpty());
+  Number(-50);
+  EXPECT_THAT(fired_, SizeIs(1)) << "upwards it moves as ever";
+}
+
+TEST_F(CourseWatchTest, TheRatioToANumberThatPassesThroughZeroHasNoCourse) {
+  const auto step = [this](double mean, double ratio) {
+    v1::CallPhase phase;
+    phase.set_entry("Update.a.bias.0.debug");
+    v1::ValueMap* const map = phase.mutable_debug()->mutable_map();
+    for (const auto& [name, number] :
+         {std::pair("update", 1.0), std::pair("ratio", ratio)}) {
+      v1::NamedValue* const item = map->add_items();
+      item->set_name(name);
+      Fill(number, item->mutable_value());
+    }
+    map->mutable_items(0)
+        ->mutable_value()
+        ->mutable_tensor()
+        ->mutable_stats()
+        ->set_mean_f(mean);
+    watcher_.BeginStep(step_);
+    watcher_.OnPhase(phase);
+    watcher_.EndStep();
+    ++step_;
+  };
+  // Also where the rule asks for the ratio alone.
+  for (const double mean : {1.0, 0.5}) {
+    Set(R"({"name": "sharp", "move": {}, "entry_contains": "ratio"})");
+    for (int i = 0; i < 20; ++i) step(mean, 0.01);
+    step(mean, 1000);
+    EXPECT_THAT(fired_, SizeIs(mean == 1.0 ? 0 : 1));
+  }
 }
 
 // Zeros, which have no place in the course, count as steps behind a move: as in

@@ -15,14 +15,13 @@ import glob
 import json
 import os
 import pathlib
-import shlex
 import shutil
 import subprocess
 import zlib
 from typing import Any, Callable, Optional
 
 from rankprobe import _native
-from rankprobe._inputs import show
+from rankprobe._inputs import run_flag, shell_word, show
 from rankprobe._manifests import merge_manifests, named_places, read_manifest, read_parts, write_manifest
 from rankprobe._published import Published
 from rankprobe._say import say
@@ -119,9 +118,10 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
         mine = rank in (None, 0)
     if not mine:
         return
+    collector = os.environ.get("RANKPROBE_COLLECTOR", "")
     text = (f"dump.json is at {exports.root}/step*/ (run {run})" if exports is not None else
-            f"records go to run {run} at {os.environ.get('RANKPROBE_COLLECTOR', '')}; "
-            f"rankprobe export --run{'=' if run.startswith('-') else ' '}{shlex.quote(run)} -o {shlex.quote(str(root))} writes dump.json")
+            f"records go to run {run} at {collector}; "
+            f"rankprobe export --collector {shell_word(collector)} {run_flag(run)} -o {shell_word(str(root))} writes dump.json")
     say(f"rankprobe: {show(text)}")
 
 

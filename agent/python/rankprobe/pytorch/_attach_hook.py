@@ -22,6 +22,7 @@ import torch
 
 from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
+from rankprobe._inputs import run_flag
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import marked
@@ -203,7 +204,7 @@ class _Attachment:
         session, switch = PrecisionDebugger._instance._session, PrecisionDebugger._instance._switch
         state = "recording" if switch.enabled else "idle"
         say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}{how}; switch with: "
-             f"rankprobe enable|disable --collector {session.address} --run {session.run}")
+             f"rankprobe enable|disable --collector {session.address} {run_flag(session.run)}")
 
     def _begin(self) -> None:
         PrecisionDebugger.start(model=self._models[0] if len(self._models) == 1 else self._models)
@@ -211,6 +212,7 @@ class _Attachment:
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer is not self._optimizer or os.getpid() != self._pid or PrecisionDebugger._instance is None:
             return
+        PrecisionDebugger._instance._optimizer_stepped(optimizer)
         PrecisionDebugger.report_replica(self._models)
         PrecisionDebugger.stop()
         PrecisionDebugger.step()

@@ -355,6 +355,12 @@ class PrecisionDebugger:
         self._follow_file()
         self._finished()
 
+    def _optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step has ended, and ours ends with it: told within the optimizer's `step`, before its hooks
+        and what is around it run, which the monitor has in place itself."""
+        if not self._over():
+            self._monitor.after_optimizer(optimizer)
+
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
         if self._over() or not self._switch.plan["records_saved"]:
             return
