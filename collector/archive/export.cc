@@ -165,9 +165,6 @@ class StepExporter {
         absl::StrCat("step", info.step(), "/", rank_directory);
     RP_RETURN_IF_ERROR(sink_->MakeDirectory(directory));
     const std::string data_directory = directory + "/dump_tensor_data";
-    if (view.begin.has_payloads() && !options_.without_payloads)
-      RP_RETURN_IF_ERROR(sink_->MakeDirectory(data_directory));
-
     const std::string& root = view.begin.dump_path();
     const std::string dump_data_dir =
         absl::StrCat(root, root.empty() || absl::EndsWith(root, "/") ? "" : "/",
@@ -181,6 +178,16 @@ class StepExporter {
     std::vector<PayloadFile> files, missing;
     std::string dump =
         DumpJson(view, dump_data_dir, has_payload, &files, &missing);
+    // Its beginning is a rank's word, or was lost: what refers to payloads has
+    // some.
+    if (!view.begin.has_payloads() && !(files.empty() && missing.empty())) {
+      view.begin.set_has_payloads(true);
+      files.clear();
+      missing.clear();
+      dump = DumpJson(view, dump_data_dir, has_payload, &files, &missing);
+    }
+    if (view.begin.has_payloads() && !options_.without_payloads)
+      RP_RETURN_IF_ERROR(sink_->MakeDirectory(data_directory));
     if (options_.without_payloads) files.clear();
     for (const PayloadFile& file : files) {
       RP_ASSIGN_OR_RETURN(

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "collector/archive/testing/export_fixture.h"
 #include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
@@ -194,6 +195,42 @@ TEST_F(ExportTest, WithoutPayloadsThereAreStatisticsAndNothingIsMissing) {
   EXPECT_TRUE(std::filesystem::exists(rank + "/dump.json"));
   EXPECT_FALSE(std::filesystem::exists(rank + "/dump_tensor_data"));
   EXPECT_EQ(Manifest()["gaps"].Size(), 0u);
+}
+
+// A rank that says it sends no payloads and sends some; one whose beginning of
+// the step was lost; one that says so and sends none.
+TEST_F(ExportTest, WhatRefersToPayloadsHasThemWhateverTheBeginningSays) {
+  std::unique_ptr<Store> store = OpenStore();
+  for (const int64_t rank : {0, 1, 2}) {
+    Frames frames(MakeIdentity("run", rank, static_cast<uint64_t>(rank) + 1));
+    if (rank < 2) frames.AddPayload("some bytes");
+    v1::RecordBatch* batch = frames.AddBatch(0);
+    if (rank != 1) Begin(batch, 0)->set_has_payloads(false);
+    v1::ValueList* const output =
+        Phase(batch, 1, "Torch.add.0.forward", v1::CALL_KIND_API_FORWARD)
+            ->mutable_output();
+    if (rank < 2) Payload(output, "some bytes");
+    // Of the second nothing is there.
+    if (rank == 0) Payload(output, "lost");
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+  }
+  Export(store.get(), "run");
+  for (const int64_t rank : {0, 1, 2}) {
+    const std::string directory =
+        absl::StrCat(root_, "/out/step0/rank", rank, "/");
+    rapidjson::Document dump;
+    dump.Parse(ReadTextFile(directory + "dump.json").c_str());
+    ASSERT_TRUE(dump.IsObject());
+    EXPECT_EQ(dump["dump_data_dir"].IsNull(), rank == 2);
+    EXPECT_EQ(std::filesystem::exists(directory + "dump_tensor_data/"
+                                                  "Torch.add.0.forward."
+                                                  "output.0.pt"),
+              rank < 2);
+  }
+  const rapidjson::Document manifest = Manifest();
+  ASSERT_EQ(manifest["gaps"].Size(), 1u);
+  EXPECT_STREQ(manifest["gaps"][0]["reason"].GetString(), "NOT_STORED");
+  EXPECT_STREQ(manifest["gaps"][0]["rank"].GetString(), "rank0");
 }
 
 TEST_F(ExportTest, AnInterruptedExportIsTakenUpAndChecked) {

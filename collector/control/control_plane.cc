@@ -14,6 +14,7 @@ namespace {
 
 // Disconnected processes stay visible in `status` for this long.
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
+constexpr absl::Duration kForgettingInterval = absl::Seconds(1);
 constexpr size_t kMaxUndeliveredReasonBytes = 500;
 constexpr size_t kMaxLaneText = 200;
 // What a process may claim to have lost: sums of it stay numbers.
@@ -172,7 +173,7 @@ void ControlPlane::Disconnected(const std::string& session,
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
   if (options_.relay != nullptr) RelayGone(session, reason);
-  it->second.connected = false;
+  NoteDisconnected(&it->second);
   const bool was_dumping = std::exchange(it->second.dumping, false);
   // It will not find us here when it tries again.
   if (!going_down_) NoteDumping(false, &it->second);
@@ -297,10 +298,14 @@ void ControlPlane::Tick() {
     TryEdit(&run);
     EndSpentPlans(&run);
   }
-  for (auto it = agents_.begin(); it != agents_.end();) {
-    const bool forget =
-        !it->second.connected && now - it->second.last_heard > kForgetAfter;
-    it = forget ? agents_.erase(it) : std::next(it);
+  // All of them are looked at.
+  if (now >= next_forgetting_) {
+    next_forgetting_ = now + kForgettingInterval;
+    for (auto it = agents_.begin(); it != agents_.end();) {
+      const bool forget =
+          !it->second.connected && now - it->second.last_heard > kForgetAfter;
+      it = forget ? Forget(it) : std::next(it);
+    }
   }
   ForgetIdleRuns(now);
 }

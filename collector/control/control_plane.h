@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collector/auth/audit_log.h"
 #include "collector/auth/token_table.h"
+#include "collector/control/agent_index.h"
 #include "collector/control/audit_budget.h"
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
@@ -211,6 +212,7 @@ class ControlPlane {
     std::string file_state;
     uint64_t file_seen = 0;
   };
+  using Agents = std::map<std::string, Agent>;
   // Whom the word of a process reaches: the ranks of its token, where that is
   // bound to ranks and others are there too; else all.
   struct Reach {
@@ -272,6 +274,10 @@ class ControlPlane {
       const v1::Identity& identity);
   // Something of the run that is saved cannot be used.
   void TellFault(const std::string& run, const std::string& fault);
+  // The next one.
+  Agents::iterator Forget(Agents::iterator agent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDisconnected(Agent* agent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckRankFree(const v1::Identity& identity,
                              const std::string& self) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -449,7 +455,9 @@ class ControlPlane {
   absl::Time next_idle_check_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::list<std::unique_ptr<ExplainOperation>> explains_
       ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Agent> agents_ ABSL_GUARDED_BY(mutex_);
+  Agents agents_ ABSL_GUARDED_BY(mutex_);
+  AgentIndex index_ ABSL_GUARDED_BY(mutex_);
+  absl::Time next_forgetting_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // Of one of several: epochs that were sent from here, by incarnation.
   std::map<uint64_t, std::set<uint64_t>> sent_plans_ ABSL_GUARDED_BY(mutex_);
   bool going_down_ ABSL_GUARDED_BY(mutex_) = false;

@@ -147,9 +147,9 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
 absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
                                          const std::string& self) const {
   if (!identity.has_rank()) return absl::OkStatus();
-  for (const auto& [session, agent] : agents_) {
-    if (session == self || !agent.connected ||
-        agent.identity.run() != identity.run() || !agent.identity.has_rank() ||
+  for (const std::string& session : index_.Find(identity)) {
+    const Agent& agent = agents_.at(session);
+    if (session == self || !agent.connected || !agent.identity.has_rank() ||
         agent.identity.rank() != identity.rank() ||
         agent.identity.incarnation() == identity.incarnation()) {
       continue;
@@ -159,6 +159,17 @@ absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
         Describe(agent.identity), " and by ", Describe(identity)));
   }
   return absl::OkStatus();
+}
+
+ControlPlane::Agents::iterator ControlPlane::Forget(Agents::iterator agent) {
+  NoteDisconnected(&agent->second);
+  index_.Remove(agent->first, agent->second.identity);
+  return agents_.erase(agent);
+}
+
+void ControlPlane::NoteDisconnected(Agent* agent) {
+  if (std::exchange(agent->connected, false))
+    index_.LetGo(agent->peer.principal.name);
 }
 
 bool ControlPlane::IsNewRun(const std::string& name) {
@@ -241,6 +252,8 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   agent.stored_principal = opened.principal;
   if (!opened.dumping) agent.noted_dumping = false;
   agent.identity = identity;
+  index_.Add(session, identity);
+  index_.Hold(agent.peer.principal.name);
   agent.sender = std::move(sender);
   agent.step = ReportedStep(hello.step());
   agent.epoch = hello.plan_epoch();
@@ -309,7 +322,7 @@ absl::Status ControlPlane::CheckRoom(const v1::Identity& identity,
                                      const Peer& peer) {
   if (agents_.size() >= options_.max_sessions) {
     for (auto it = agents_.begin(); it != agents_.end();) {
-      it = it->second.connected ? std::next(it) : agents_.erase(it);
+      it = it->second.connected ? std::next(it) : Forget(it);
     }
     if (agents_.size() >= options_.max_sessions) {
       return absl::ResourceExhaustedError(
@@ -319,14 +332,15 @@ absl::Status ControlPlane::CheckRoom(const v1::Identity& identity,
   if (peer.anonymous || options_.agents <= 1) return absl::OkStatus();
   const size_t share =
       std::max<size_t>(options_.max_sessions / options_.agents, 1);
-  const auto held =
-      std::count_if(agents_.begin(), agents_.end(), [&](const auto& entry) {
-        const Agent& agent = entry.second;
-        return agent.connected &&
-               agent.peer.principal.name == peer.principal.name &&
-               agent.identity.incarnation() != identity.incarnation();
-      });
-  if (static_cast<size_t>(held) < share) return absl::OkStatus();
+  size_t held = index_.CountHeld(peer.principal.name);
+  // But for the session whose place this one takes.
+  for (const std::string& session : index_.Find(identity)) {
+    const Agent& agent = agents_.at(session);
+    if (agent.connected && agent.peer.principal.name == peer.principal.name &&
+        agent.identity.incarnation() == identity.incarnation())
+      --held;
+  }
+  if (held < share) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       peer.principal.name, " holds ", held,
       " sessions, its share of --max-sessions ", options_.max_sessions,
@@ -336,34 +350,28 @@ absl::Status ControlPlane::CheckRoom(const v1::Identity& identity,
 absl::Status ControlPlane::TakeOver(const OpenedIncarnation& opened,
                                     Admission* admission) {
   const v1::Identity& identity = admission->identity;
-  const auto same_process = [&](const Agent& agent) {
-    return agent.identity.run() == identity.run() &&
-           agent.identity.incarnation() == identity.incarnation();
-  };
-  for (const auto& [session, agent] : agents_) {
-    if (!opened.proved && agent.connected && same_process(agent)) {
+  // Of this process or this rank.
+  const std::set<std::string> sessions = index_.Find(identity);
+  for (const std::string& session : sessions) {
+    const Agent& agent = agents_.at(session);
+    if (!opened.proved && agent.connected &&
+        agent.identity.incarnation() == identity.incarnation()) {
       return absl::AlreadyExistsError(
           "this process is connected, and without a secret nobody can prove "
           "to be it; try again when that connection has ended");
     }
   }
-  for (auto it = agents_.begin(); it != agents_.end();) {
+  for (const std::string& session : sessions) {
+    const auto it = agents_.find(session);
     const Agent& agent = it->second;
-    const bool same_rank = agent.identity.run() == identity.run() &&
-                           identity.has_rank() && agent.identity.has_rank() &&
-                           agent.identity.rank() == identity.rank();
-    if (!same_process(agent) && !same_rank) {
-      ++it;
-      continue;
-    }
     if (agent.connected) {
-      admission->replaced_session = it->first;
+      admission->replaced_session = session;
       if (agent.peer.end != nullptr) {
         agent.peer.end(absl::AbortedError(
             "another connection of this process has taken its place"));
       }
     }
-    it = agents_.erase(it);
+    Forget(it);
   }
   return absl::OkStatus();
 }
@@ -429,7 +437,9 @@ void ControlPlane::OnRankKnown(const std::string& session,
     status.Update(CheckRankFree(identity, session));
     if (!status.ok()) return refuse(status, agent);
     // Nobody else may claim it meanwhile.
+    index_.Remove(session, agent.identity);
     agent.identity = identity;
+    index_.Add(session, identity);
   }
   // Outside the lock: this waits for the disk.
   const absl::Status stored = store_->OpenIncarnation(identity).status();
@@ -437,7 +447,9 @@ void ControlPlane::OnRankKnown(const std::string& session,
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);
   if (it == agents_.end()) return;
+  index_.Remove(session, it->second.identity);
   it->second.identity = before;
+  index_.Add(session, before);
   refuse(stored, it->second);
 }
 

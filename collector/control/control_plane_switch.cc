@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "collector/control/control_plane.h"
@@ -185,9 +186,11 @@ void ControlPlane::Agree(const std::string& run_name,
   }
   // Who came while it was being agreed on was welcomed with the old plan: it
   // comes again and gets this one.
+  const absl::flat_hash_set<absl::string_view> asked(sessions.begin(),
+                                                     sessions.end());
   for (const auto& [session, agent] : agents_) {
     if (IsChosen(agent, run_name, ranks) && agent.peer.end != nullptr &&
-        std::find(sessions.begin(), sessions.end(), session) == sessions.end())
+        !asked.contains(session))
       agent.peer.end(absl::AbortedError(
           "the plan has changed since this session's welcome; connect again"));
   }
@@ -276,15 +279,20 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     mutex_.AssertHeld();
     return LoadRun(run_name)->plans.NextEpoch();
   };
+  actions.whose = [this](const std::string& session) {
+    mutex_.AssertHeld();
+    const auto it = agents_.find(session);
+    return it == agents_.end() ? v1::Identity() : it->second.identity;
+  };
   actions.look = [this](const std::string& session) {
     mutex_.AssertHeld();
     const auto it = agents_.find(session);
     // Replaced by a later session of its process.
-    if (it == agents_.end()) return SwitchOperation::Participant();
+    if (it == agents_.end()) return SwitchOperation::Progress();
     const Agent& agent = it->second;
     const absl::Time now = MonotonicNow();
-    return SwitchOperation::Participant{
-        agent.identity, agent.step, agent.pace.StepNanos(now),
+    return SwitchOperation::Progress{
+        agent.step, agent.pace.StepNanos(now),
         agent.connected && now - agent.last_moved >= agent.pace.IdleAfter()};
   };
   actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,

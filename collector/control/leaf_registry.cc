@@ -23,6 +23,7 @@ constexpr int kMaxFailed = 16;
 // A leaf is full for a rank that could go elsewhere when it has so many times its
 // share.
 constexpr double kMaxShare = 1.25;
+constexpr absl::Duration kForgettingInterval = absl::Seconds(1);
 
 bool IsLeafName(const std::string& name) {
   return name.size() == kLeafNameBytes &&
@@ -212,7 +213,10 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
                                      untrusted.failed().end());
   const RankKey key = KeyOf(untrusted.identity());
   absl::MutexLock lock(&mutex_);
-  Forget(now);
+  if (now >= next_forgetting_) {
+    Forget(now);
+    next_forgetting_ = now + absl::ToChronoNanoseconds(kForgettingInterval);
+  }
   const auto answer = [&](const std::string& name) {
     mutex_.AssertHeld();
     const auto place = places_.find(key);

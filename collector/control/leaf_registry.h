@@ -124,6 +124,8 @@ class LeafRegistry {
   Leaves leaves_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::string> leaf_of_link_ ABSL_GUARDED_BY(mutex_);
   std::map<RankKey, Place> places_ ABSL_GUARDED_BY(mutex_);
+  // Not with each question: it looks at all of them.
+  MonotonicTime next_forgetting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rankprobe

@@ -40,8 +40,30 @@ SwitchOperation::SwitchOperation(Request request,
       done_(std::move(done)),
       began_(actions_.now()),
       deadline_(began_ + TimeoutOf(request_.options)) {
-  for (const std::string& session : sessions)
-    ranks_[session].who = actions_.look(session);
+  for (const std::string& session : sessions) {
+    const auto [it, is_new] = ranks_.try_emplace(session);
+    if (!is_new) continue;
+    it->second.identity = actions_.whose(session);
+    it->second.was = actions_.look(session);
+    ++in_state_[static_cast<size_t>(it->second.state)];
+  }
+}
+
+void SwitchOperation::SetState(Rank* rank, v1::RankSwitch::State state) {
+  --in_state_[static_cast<size_t>(rank->state)];
+  ++in_state_[static_cast<size_t>(state)];
+  rank->state = state;
+}
+
+void SwitchOperation::SetLate(const std::string& session, Rank* rank,
+                              std::string reason) {
+  rank->late = std::move(reason);
+  late_.insert(session);
+}
+
+void SwitchOperation::ClearLate(const std::string& session, Rank* rank) {
+  rank->late.reset();
+  late_.erase(session);
 }
 
 void SwitchOperation::Start() { Prepare(); }
@@ -61,7 +83,7 @@ void SwitchOperation::SayCalledOff(const std::string& why) {
     if (rank.state != v1::RankSwitch::STATE_PREPARED &&
         rank.state != v1::RankSwitch::STATE_UNSPECIFIED)
       continue;
-    rank.state = v1::RankSwitch::STATE_REFUSED;
+    SetState(&rank, v1::RankSwitch::STATE_REFUSED);
     rank.reason = absl::StrCat("called off: ", why,
                                "; --ranks with the others goes round that");
   }
@@ -94,7 +116,7 @@ void SwitchOperation::Prepare() {
   *directive.mutable_prepare()->mutable_plan() = spec;
   for (auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
-    rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
+    SetState(&rank, v1::RankSwitch::STATE_UNSPECIFIED);
     rank.reason.clear();
     actions_.send(session, directive);
   }
@@ -111,9 +133,9 @@ bool SwitchOperation::OnPrepared(const std::string& session,
   if (committed_) {
     // The commit reached this rank too late; the others go on.
     if (!prepared.accepted()) {
-      rank.state = v1::RankSwitch::STATE_REFUSED;
+      SetState(&rank, v1::RankSwitch::STATE_REFUSED);
       rank.reason = prepared.reason();
-      rank.late = prepared.reason();
+      SetLate(session, &rank, prepared.reason());
       if (CommitCameTooLate()) {
         committed_ = false;
         Prepare();
@@ -124,7 +146,7 @@ bool SwitchOperation::OnPrepared(const std::string& session,
     return true;
   }
   if (prepared.accepted()) {
-    rank.state = v1::RankSwitch::STATE_PREPARED;
+    SetState(&rank, v1::RankSwitch::STATE_PREPARED);
     SaveIfAllPrepared();
     return true;
   }
@@ -142,25 +164,25 @@ bool SwitchOperation::OnPrepared(const std::string& session,
     GoOnWithout(&rank, prepared.current_step());
     return true;
   }
-  rank.state = v1::RankSwitch::STATE_REFUSED;
+  SetState(&rank, v1::RankSwitch::STATE_REFUSED);
   rank.reason = prepared.reason();
   Abort();
   if (passed && !request_.options.has_at_step() && attempts_ < kMaxAttempts) {
-    rank.state = v1::RankSwitch::STATE_UNSPECIFIED;
+    SetState(&rank, v1::RankSwitch::STATE_UNSPECIFIED);
     Prepare();
   } else if (passed && request_.options.has_at_step()) {
     Finish(absl::FailedPreconditionError(absl::StrCat(
         "step ", request_.options.at_step(), " has passed: a rank is in step ",
         prepared.current_step())));
   } else {
-    SayCalledOff(absl::StrCat(NameOf(rank.who.identity), " refused"));
+    SayCalledOff(absl::StrCat(NameOf(rank.identity), " refused"));
     Finish(Result());
   }
   return true;
 }
 
 void SwitchOperation::SaveIfAllPrepared() {
-  if (saving_) return;
+  if (saving_ || AnyIs(v1::RankSwitch::STATE_UNSPECIFIED)) return;
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
@@ -214,11 +236,8 @@ void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
 void SwitchOperation::Decide() {
   saving_ = false;
   slowest_ = std::max(slowest_, actions_.now() - prepared_at_);
-  const bool any =
-      std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
-        return rank.second.state == v1::RankSwitch::STATE_PREPARED;
-      });
-  if (!any && !ranks_.empty()) return Finish(Result());
+  if (!AnyIs(v1::RankSwitch::STATE_PREPARED) && !ranks_.empty())
+    return Finish(Result());
   // The disk may have taken longer than the ranks.
   const int64_t now = FurthestStep();
   const int64_t step = plan_->spec.effective_at_step();
@@ -243,7 +262,7 @@ void SwitchOperation::Decide() {
   for (auto& [session, rank] : ranks_) {
     if (rank.state != v1::RankSwitch::STATE_PREPARED) continue;
     // Of an earlier attempt.
-    rank.late.reset();
+    ClearLate(session, &rank);
     actions_.send(session, directive);
   }
   FinishIfAllSettled();
@@ -258,14 +277,14 @@ void SwitchOperation::OnApplied(const std::string& session,
       applied.epoch() != plan_->spec.epoch())
     return;
   Rank& rank = it->second;
-  rank.state = v1::RankSwitch::STATE_APPLIED;
+  SetState(&rank, v1::RankSwitch::STATE_APPLIED);
   rank.applied_step = applied.step();
   if (plan_->spec.from_first_step() && !first_step_.has_value())
     first_step_ = applied.step();
   if (rank.late.has_value()) {
     rank.reason =
         absl::StrCat(*rank.late, "; it follows from step ", applied.step());
-    rank.late.reset();
+    ClearLate(session, &rank);
   }
   FinishIfAllSettled();
 }
@@ -273,7 +292,7 @@ void SwitchOperation::OnApplied(const std::string& session,
 void SwitchOperation::OnLost(const std::string& session) {
   const auto it = ranks_.find(session);
   if (finished_ || it == ranks_.end()) return;
-  it->second.state = v1::RankSwitch::STATE_LOST;
+  SetState(&it->second, v1::RankSwitch::STATE_LOST);
   it->second.reason = "the connection was lost";
   if (committed_) {
     FinishIfAllSettled();
@@ -284,6 +303,9 @@ void SwitchOperation::OnLost(const std::string& session) {
 
 // For everybody, so that nothing has changed and a later step may do.
 bool SwitchOperation::CommitCameTooLate() const {
+  if (AnyIs(v1::RankSwitch::STATE_PREPARED) ||
+      AnyIs(v1::RankSwitch::STATE_APPLIED))
+    return false;
   bool any = false;
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
@@ -294,28 +316,21 @@ bool SwitchOperation::CommitCameTooLate() const {
 }
 
 void SwitchOperation::FinishIfAllSettled() {
-  const auto is_in = [this](v1::RankSwitch::State state) {
-    return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
-      return entry.second.state == state;
-    });
-  };
-  const bool waits = is_in(v1::RankSwitch::STATE_PREPARED);
+  const bool waits = AnyIs(v1::RankSwitch::STATE_PREPARED);
   // As long as nobody has switched it may be late for all.
-  if (is_in(v1::RankSwitch::STATE_APPLIED) || !waits) ConvergeLateRanks();
+  if (AnyIs(v1::RankSwitch::STATE_APPLIED) || !waits) ConvergeLateRanks();
   const bool converges =
-      std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
-        return entry.second.late.has_value() &&
-               entry.second.state == v1::RankSwitch::STATE_REFUSED;
+      std::any_of(late_.begin(), late_.end(), [this](const auto& session) {
+        return ranks_.at(session).state == v1::RankSwitch::STATE_REFUSED;
       });
   if ((waits || converges) && !request_.options.no_wait()) return;
   Finish(Result());
 }
 
 void SwitchOperation::ConvergeLateRanks() {
-  for (auto& [session, rank] : ranks_) {
-    if (!rank.late.has_value() || rank.converging ||
-        rank.state == v1::RankSwitch::STATE_LOST)
-      continue;
+  for (const std::string& session : late_) {
+    Rank& rank = ranks_.at(session);
+    if (rank.converging || rank.state == v1::RankSwitch::STATE_LOST) continue;
     rank.converging = true;
     actions_.converge(session, *rank.late);
   }
@@ -347,7 +362,7 @@ void SwitchOperation::GoBackToAgreed() {
   committed_ = true;
   for (auto& [session, rank] : ranks_) {
     if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
-      rank.state = v1::RankSwitch::STATE_PREPARED;
+      SetState(&rank, v1::RankSwitch::STATE_PREPARED);
   }
 }
 
@@ -381,9 +396,9 @@ void SwitchOperation::Tick(absl::Time now) {
   std::vector<std::string> silent;
   for (auto& [session, rank] : ranks_) {
     if (rank.state != v1::RankSwitch::STATE_UNSPECIFIED) continue;
-    rank.state = v1::RankSwitch::STATE_SILENT;
+    SetState(&rank, v1::RankSwitch::STATE_SILENT);
     rank.reason = "no answer";
-    if (silent.size() < kMaxNamed) silent.push_back(NameOf(rank.who.identity));
+    if (silent.size() < kMaxNamed) silent.push_back(NameOf(rank.identity));
   }
   if (!committed_) {
     SayCalledOff(absl::StrCat("no answer from ", absl::StrJoin(silent, ", ")));
@@ -401,9 +416,9 @@ v1::SwitchResult SwitchOperation::Result() const {
   std::vector<std::string> late;
   for (const auto& [session, rank] : ranks_) {
     v1::RankSwitch& out = *result.add_ranks();
-    if (rank.who.identity.has_rank()) out.set_rank(rank.who.identity.rank());
-    out.set_pid(rank.who.identity.pid());
-    out.set_host(rank.who.identity.host());
+    if (rank.identity.has_rank()) out.set_rank(rank.identity.rank());
+    out.set_pid(rank.identity.pid());
+    out.set_host(rank.identity.host());
     out.set_state(rank.state);
     out.set_applied_step(rank.applied_step);
     out.set_reason(rank.reason);
@@ -411,7 +426,7 @@ v1::SwitchResult SwitchOperation::Result() const {
         rank.applied_step == step)
       ++applied;
     if (rank.state == v1::RankSwitch::STATE_PREPARED) ++prepared;
-    const std::string who = NameOf(rank.who.identity);
+    const std::string who = NameOf(rank.identity);
     if (rank.converging && rank.state == v1::RankSwitch::STATE_APPLIED) {
       late.push_back(absl::StrCat(who, " at step ", rank.applied_step));
     } else if (rank.late.has_value()) {

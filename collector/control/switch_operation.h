@@ -26,11 +26,14 @@
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,8 +53,7 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // Told twice: when the plan survives this process, and when it survives the
   // machine. Once if the first fails.
   using Saved = std::function<void(const absl::Status& status, bool synced)>;
-  struct Participant {
-    v1::Identity identity;
+  struct Progress {
     int64_t step = -1;
     // What a step takes lately; 0: nothing is known.
     int64_t step_ns = 0;
@@ -77,8 +79,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
                        const v1::Directive& directive)>
         send;
     std::function<uint64_t()> next_epoch;
+    std::function<v1::Identity(const std::string& session)> whose;
     // The current step and step time of a session.
-    std::function<Participant(const std::string& session)> look;
+    std::function<Progress(const std::string& session)> look;
     // Saves the plan later, never in the call.
     std::function<void(const v1::PlanSpec& spec, Saved saved)> save;
     // All ranks have accepted and it is saved: make it the run's plan. The
@@ -127,8 +130,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   static constexpr uint32_t kMaxAttempts = 8;
 
   struct Rank {
+    v1::Identity identity;
     // As the switch began.
-    Participant who;
+    Progress was;
     v1::RankSwitch::State state = v1::RankSwitch::STATE_UNSPECIFIED;
     int64_t applied_step = 0;
     std::string reason;
@@ -140,6 +144,14 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     bool converging = false;
   };
 
+  // The only way in which it changes: what is asked with each answer of
+  // thousands is counted.
+  void SetState(Rank* rank, v1::RankSwitch::State state);
+  bool AnyIs(v1::RankSwitch::State state) const {
+    return in_state_[static_cast<size_t>(state)] > 0;
+  }
+  void SetLate(const std::string& session, Rank* rank, std::string reason);
+  void ClearLate(const std::string& session, Rank* rank);
   void Prepare();
   void LeaveOutliersOut();
   void LeaveOut(Rank* rank, int64_t step, int64_t others);
@@ -191,6 +203,9 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   const absl::Time began_;
   const absl::Time deadline_;
   std::map<std::string, Rank> ranks_;
+  std::array<size_t, v1::RankSwitch::State_ARRAYSIZE> in_state_{};
+  // Those whose Rank::late is set.
+  std::set<std::string> late_;
   std::shared_ptr<const CompiledPlan> plan_;
   uint32_t attempts_ = 0;
   // With ranks that were left out then.

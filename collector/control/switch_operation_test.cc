@@ -24,8 +24,9 @@ class SwitchOperationTest : public ::testing::Test {
       inbox_.push_back(directive);
     };
     actions.next_epoch = [this] { return ++epoch_; };
+    actions.whose = [](const std::string&) { return v1::Identity(); };
     actions.look = [this](const std::string&) {
-      return SwitchOperation::Participant{{}, step_, told_step_ns_, idle_};
+      return SwitchOperation::Progress{step_, told_step_ns_, idle_};
     };
     actions.save = [this](const v1::PlanSpec&,
                           const SwitchOperation::Saved& saved) {

@@ -71,7 +71,7 @@ int64_t SwitchOperation::FurthestStep() const {
   for (const auto& [session, rank] : ranks_) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     const int64_t step = actions_.look(session).step;
-    if (CanHaveCome(rank, rank.who.step, step)) {
+    if (CanHaveCome(rank, rank.was.step, step)) {
       believed.push_back(step);
       continue;
     }
@@ -88,7 +88,7 @@ bool SwitchOperation::CanHaveCome(const Rank& rank, int64_t from,
   if (step <= from) return true;
   // Of one that had not begun nothing was known.
   if (from < 0) return false;
-  const int64_t pace = rank.who.step_ns > 0 ? rank.who.step_ns : kUnknownPaceNs;
+  const int64_t pace = rank.was.step_ns > 0 ? rank.was.step_ns : kUnknownPaceNs;
   const double since =
       absl::ToDoubleNanoseconds(actions_.now() - began_ + kBelievedAge);
   return static_cast<double>(step - from) <=
@@ -98,7 +98,7 @@ bool SwitchOperation::CanHaveCome(const Rank& rank, int64_t from,
 bool SwitchOperation::IsAmong(const Rank& rank, int64_t step,
                               int64_t others) const {
   if (others < 0) return true;
-  return rank.who.step < 0 ? step - others <= kOutlierSteps
+  return rank.was.step < 0 ? step - others <= kOutlierSteps
                            : CanHaveCome(rank, others, step);
 }
 
@@ -109,13 +109,13 @@ bool SwitchOperation::Believes(const std::string& session, int64_t step) const {
 }
 
 bool SwitchOperation::Believes(const Rank& rank, int64_t step) const {
-  return CanHaveCome(rank, rank.who.step, step) ||
+  return CanHaveCome(rank, rank.was.step, step) ||
          IsAmong(rank, step, FurthestBelievable(StepsOfAllBut(&rank)));
 }
 
 void SwitchOperation::LeaveOut(Rank* rank, int64_t step, int64_t others) {
   rank->left_out = true;
-  rank->state = v1::RankSwitch::STATE_REFUSED;
+  SetState(rank, v1::RankSwitch::STATE_REFUSED);
   rank->reason = absl::StrCat(kLeftOut, "it says it is in step ", step,
                               ", the others are in step ", others,
                               " at most; it keeps its plan");
@@ -147,10 +147,10 @@ bool SwitchOperation::WaitsForIdleRanks() const {
 }
 
 bool SwitchOperation::RestBeforeIt() const {
+  // What looks at every rank comes last: this is asked with each tick.
   return committed_ && !rested_ && !for_idle_ &&
-         !request_.options.has_at_step() &&
-         plan_->spec.effective_at_step() > FurthestStep() + 1 &&
-         NoneHasApplied() && AreAllIdle();
+         !request_.options.has_at_step() && AreAllIdle() && NoneHasApplied() &&
+         plan_->spec.effective_at_step() > FurthestStep() + 1;
 }
 
 bool SwitchOperation::NoneHasApplied() const {

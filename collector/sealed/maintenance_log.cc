@@ -206,14 +206,21 @@ absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run) {
   return log;
 }
 
-absl::StatusOr<std::vector<std::string>> ListRunNames(ObjectStore* store) {
-  std::vector<std::string> names;
+absl::StatusOr<std::vector<std::string>> ListRunNames(
+    ObjectStore* store, std::map<std::string, std::string>* known) {
+  std::map<std::string, std::string> by_key;
   std::string after;
   while (true) {
     RP_ASSIGN_OR_RETURN(const ObjectList list,
                         store->List(kNamesPrefix, after, kListed));
     for (const ObjectInfo& object : list.objects) {
       after = object.key;
+      if (known != nullptr) {
+        if (const auto it = known->find(object.key); it != known->end()) {
+          by_key.insert(*it);
+          continue;
+        }
+      }
       RP_ASSIGN_OR_RETURN(const std::string bytes,
                           GetObject(store, object.key, kMaxRunNameBytes));
       v1::SealedRunName name;
@@ -222,10 +229,14 @@ absl::StatusOr<std::vector<std::string>> ListRunNames(ObjectStore* store) {
         return absl::DataLossError(
             absl::StrCat(object.key, " is not the name of its run"));
       }
-      names.push_back(name.run());
+      by_key[object.key] = name.run();
     }
     if (!list.more) break;
   }
+  std::vector<std::string> names;
+  names.reserve(by_key.size());
+  for (const auto& [key, name] : by_key) names.push_back(name);
+  if (known != nullptr) *known = std::move(by_key);
   std::sort(names.begin(), names.end());
   return names;
 }

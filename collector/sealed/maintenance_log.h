@@ -100,8 +100,10 @@ void Arrange(std::vector<v1::SealedLogEntry> entries, RunLog* log);
 // Whose log a set was committed to first.
 const std::string& ShardOf(const v1::SealedLogEntry& entry);
 
-// Names of the runs that there are, in order.
-absl::StatusOr<std::vector<std::string>> ListRunNames(ObjectStore* store);
+// Names of the runs that there are, in order. `known`, may be null: names that were
+// read before, by key, which are not read again; then those that are there now.
+absl::StatusOr<std::vector<std::string>> ListRunNames(
+    ObjectStore* store, std::map<std::string, std::string>* known = nullptr);
 
 // Puts an entry behind the last one of a log, wherever that is then.
 absl::StatusOr<uint64_t> AppendEntry(ObjectStore* store, const std::string& run,

@@ -105,8 +105,7 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
   std::map<std::string, std::map<int64_t, int64_t>> written;
   std::optional<absl::Time> newest;
   for (const std::string& run : runs) {
-    RP_ASSIGN_OR_RETURN(const sealed::RunLog log,
-                        sealed::ReadRunLog(store_, run));
+    RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));
     for (const v1::SealedLogEntry& set : log.sets) {
       for (const v1::SealedStep& step : set.steps()) {
         const v1::StepInfo& info = step.info();
@@ -158,8 +157,7 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
   std::vector<Set> sets;
   uint64_t all = 0;
   for (const std::string& run : runs) {
-    RP_ASSIGN_OR_RETURN(const sealed::RunLog log,
-                        sealed::ReadRunLog(store_, run));
+    RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));
     std::vector<Set> of_run;
     for (const v1::SealedLogEntry& entry : log.sets) {
       Set set;
@@ -335,7 +333,7 @@ absl::Status StoreCleaner::CleanRun(const std::string& run,
                       ListObjects(sealed::RecordsPrefix(run_key)));
   RP_ASSIGN_OR_RETURN(Objects packs, ListObjects(sealed::PacksPrefix(run_key)));
   objects.merge(packs);
-  RP_ASSIGN_OR_RETURN(sealed::RunLog log, sealed::ReadRunLog(store_, run));
+  RP_ASSIGN_OR_RETURN(sealed::RunLog log, logs_.Read(run));
   // What was collected a grace period ago.
   const int64_t before = absl::ToUnixNanos(clock_->Now() - options_.grace);
   for (const v1::SealedCollection& collection : log.collections) {
@@ -356,7 +354,7 @@ absl::Status StoreCleaner::CleanRun(const std::string& run,
   const bool sweeps = log.maintenance.HasUncollected() || !orphans.empty();
   if (sweeps) {
     RP_RETURN_IF_ERROR(Sweep(run, log));
-    RP_ASSIGN_OR_RETURN(log, sealed::ReadRunLog(store_, run));
+    RP_ASSIGN_OR_RETURN(log, logs_.Read(run));
   }
   v1::SealedLogEntry entry;
   v1::SealedCollection* const collection = entry.mutable_collection();
@@ -410,8 +408,7 @@ absl::Status StoreCleaner::CleanPlans(CleanReport* report) {
 
 absl::Status StoreCleaner::Clean(const std::function<bool()>& stop,
                                  CleanReport* report) {
-  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs,
-                      sealed::ListRunNames(store_));
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_.Runs());
   absl::Status first = DeleteOld(runs, report);
   first.Update(DeleteForSpace(runs, report));
   for (const std::string& run : runs) {

@@ -33,6 +33,7 @@
 #include "collector/object_store/object_store.h"
 #include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/plan_log.h"
+#include "collector/sealed/run_logs.h"
 #include "collector/store/wall_clock_guard.h"
 #include "common/base/clock.h"
 
@@ -68,7 +69,7 @@ class StoreCleaner {
  public:
   StoreCleaner(const CleanOptions& options, ObjectStore* store,
                const Clock* clock)
-      : options_(options), store_(store), clock_(clock) {}
+      : options_(options), store_(store), clock_(clock), logs_(store) {}
 
   // One pass. `stop` ends it between two runs. The report says what was done,
   // also where it failed.
@@ -104,6 +105,7 @@ class StoreCleaner {
   const CleanOptions options_;
   ObjectStore* const store_;
   const Clock* const clock_;
+  RunLogs logs_;
   std::optional<WallClockGuard> guard_;
   // By run and key, on the monotonic clock.
   std::map<std::string, std::map<std::string, int64_t>> orphans_;

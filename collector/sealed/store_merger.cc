@@ -233,13 +233,11 @@ absl::StatusOr<bool> StoreMerger::MergeGroup(const std::string& run,
 
 absl::Status StoreMerger::Merge(const std::function<bool()>& stop,
                                 MergeReport* report) {
-  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs,
-                      sealed::ListRunNames(store_));
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_.Runs());
   absl::Status first;
   for (const std::string& run : runs) {
     const absl::Status status = [&]() -> absl::Status {
-      RP_ASSIGN_OR_RETURN(const sealed::RunLog log,
-                          sealed::ReadRunLog(store_, run));
+      RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));
       uint64_t sequence = log.maintenance.last();
       for (const Group& group : Groups(log)) {
         if (stop()) return absl::OkStatus();

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "collector/object_store/object_store.h"
 #include "collector/sealed/maintenance_log.h"
+#include "collector/sealed/run_logs.h"
 #include "common/base/clock.h"
 #include "common/io/file_system.h"
 
@@ -52,7 +53,8 @@ class StoreMerger {
       : options_(std::move(options)),
         store_(store),
         file_system_(file_system),
-        clock_(clock) {}
+        clock_(clock),
+        logs_(store) {}
 
   // All that can be merged of all runs. `stop` ends it between two sets.
   absl::Status Merge(const std::function<bool()>& stop, MergeReport* report);
@@ -81,6 +83,7 @@ class StoreMerger {
   ObjectStore* const store_;
   FileSystem* const file_system_;
   const Clock* const clock_;
+  RunLogs logs_;
 };
 
 }  // namespace rankprobe
