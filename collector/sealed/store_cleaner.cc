@@ -227,7 +227,8 @@ std::vector<std::string> StoreCleaner::DueOrphans(const std::string& run,
   std::vector<std::string> due;
   const std::map<std::string, int64_t>& known = orphans_[run];
   for (const auto& [key, bytes] : objects) {
-    if (named.count(key) > 0) continue;
+    // What no collector names so is somebody else's.
+    if (named.count(key) > 0 || !sealed::IsObjectKey(run_key, key)) continue;
     const auto before = known.find(key);
     const int64_t first = before == known.end() ? now : before->second;
     since[key] = first;

@@ -125,6 +125,48 @@ TEST_F(Cleaning, APackThatAnotherStepRefersToStays) {
   EXPECT_EQ(See(&fresh, "run").at({500, 7}), before.at({500, 7}));
 }
 
+// A store of its own or not: what no collector names so is somebody else's.
+TEST_F(Cleaning, OnlyNamesThatACollectorMakesAreRemoved) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 9);
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_).get()),
+            absl::OkStatus());
+  const std::string key = sealed::RunKey("run");
+  const std::string orphan(32, 'a');
+  const std::vector<std::string> theirs = {
+      sealed::PackKey(key, "link/note.txt"),
+      sealed::PackKey(key, "link/deep/" + orphan),
+      sealed::PackKey(key, orphan + "0"),
+      sealed::PackKey(key, orphan + ".bak"),
+      sealed::PackKey(key, std::string(32, 'A')),
+      sealed::RecordsKey(key, "README"),
+      sealed::RunPrefix(key) + "extra/" + orphan,
+      sealed::ShardKey(key, "thesis.tex"),
+      "v1/plans/x/note.txt",
+      "v1/plans/" + orphan + "/1",
+      "v1/note.txt",
+      "note.txt"};
+  for (const std::string& name : theirs)
+    ASSERT_TRUE(objects_.Put(name, "x", ObjectStore::PutMode::kReplace).ok());
+  ASSERT_TRUE(objects_
+                  .Put(sealed::PackKey(key, orphan), "x",
+                       ObjectStore::PutMode::kReplace)
+                  .ok());
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "run", std::nullopt, clock_.Now(), "delete")
+          .ok());
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  CleanReport report;
+  for (int pass = 0; pass < 4; ++pass) {
+    ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+    clock_.Advance(absl::Hours(2));
+  }
+  EXPECT_EQ(report.orphans_removed, 1u);
+  EXPECT_EQ(objects_.objects().count(sealed::PackKey(key, orphan)), 0u);
+  for (const std::string& name : theirs)
+    EXPECT_EQ(objects_.objects().count(name), 1u) << name;
+}
+
 // A collector that has packed a payload before leaves it out of what it packs
 // later: unless somebody has swept.
 TEST_F(Cleaning, WhatACollectorTakesForPackedIsPackedAgainAfterASweep) {

@@ -153,6 +153,32 @@ def test_a_janitor_gives_the_space_back(start, start_job, tmp_path):
     stored(url, "export", "--run", "again", "-o", tmp_path / "more")
 
 
+def test_a_janitor_removes_nothing_of_others(start, start_job, tmp_path):
+    url = str(tmp_path / "objects")
+    leaf = start("leaf", *leaf_flags(url))
+    train(start_job, leaf, "training", 2, "tensor")
+    assert leaf.stop() == 0
+    packs = next(pathlib.Path(url).glob("v1/runs/*/packs"))
+    others = tmp_path / "others"
+    (others / "deep").mkdir(parents=True)
+    (others / "note.txt").write_text("theirs")
+    (others / "deep" / ("a" * 32)).write_text("theirs")
+    for link in ("packs/link", "records/" + "b" * 32, "shards/link", "extra"):
+        (packs.parent / link).symlink_to(others)
+    (packs / ("c" * 32)).symlink_to(others / "note.txt")
+    (packs / "mine").mkdir()
+    (packs / "mine" / "thesis.tex").write_text("theirs")
+    (packs / "README").write_text("theirs")
+    orphan = packs / ("d" * 32)
+    orphan.write_bytes(b"half")
+    janitor = start("janitor", "--role", "janitor", "--object-store", url, "--grace-seconds", "0", "--janitor-seconds", "1")
+    wait_for(lambda: not orphan.exists(), 60, lambda: janitor.log_text()[-2000:])
+    assert tree(others) == {"note.txt": b"theirs", "deep/" + "a" * 32: b"theirs"}
+    assert (packs / "mine" / "thesis.tex").exists() and (packs / "README").exists()
+    assert (packs / "link").is_symlink() and (packs.parent / "extra").is_symlink()
+    stored(url, "export", "--run", "training", "-o", tmp_path / "after")
+
+
 def test_a_killed_leaf_goes_on_where_it_was(start, start_job, store_url, tmp_path):
     leaf = start("leaf", *leaf_flags(store_url))
     cfg = harness.config("statistics", "mix", section={"scope": [], "list": []}, dump_enable=True)
