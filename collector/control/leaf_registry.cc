@@ -176,10 +176,10 @@ std::string LeafRegistry::TakeReserved(const std::string& who,
                                        const std::set<std::string>& leaves) {
   const auto own = reserved_.find(who);
   const size_t have = own == reserved_.end() ? 0 : own->second.size();
-  const auto most = std::max_element(
-      reserved_.begin(), reserved_.end(), [](const auto& a, const auto& b) {
-        return a.second.size() < b.second.size();
-      });
+  const auto most = std::max_element(reserved_.begin(), reserved_.end(),
+                                     [](const auto& a, const auto& b) {
+                                       return a.second.size() < b.second.size();
+                                     });
   // Not to and fro between two.
   if (most == reserved_.end() || most->second.size() <= have + 1) return "";
   size_t looked = 0;

@@ -284,8 +284,8 @@ TEST_F(LeafRegistryTest, SaysWhoIsConnectedOverAllLeaves) {
 TEST_F(LeafRegistryTest, WhoAsksForAllPlacesGivesThemToOthers) {
   v1::LeafReport report = ReportOf(1);
   report.set_max_ranks(100);
-  const uint64_t link =
-      *registry_.Connect(report, "leaves", [](const auto&) {}, now_);
+  const uint64_t link = *registry_.Connect(
+      report, "leaves", [](const auto&) {}, now_);
   Pass(LeafRegistry::kSettling);
   const auto find = [&](const std::string& who, int64_t rank) {
     v1::FindCollectorRequest request;

@@ -225,10 +225,9 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
       waiting[name] = {name, *size};
       continue;
     }
-    const absl::Status listed =
-        IsLinkInTheWay(size.status())
-            ? size.status()
-            : file_system_->List(PathOf(key)).status();
+    const absl::Status listed = IsLinkInTheWay(size.status())
+                                    ? size.status()
+                                    : file_system_->List(PathOf(key)).status();
     if (listed.ok()) {
       waiting[absl::StrCat(name, "/")] = {name, std::nullopt};
     } else if (IsLinkInTheWay(listed) ||

@@ -139,9 +139,9 @@ class Links : public ::testing::Test {
   void ExpectAllOfTheOthers() {
     EXPECT_EQ(fs::file_size(Other("note")), 6u);
     EXPECT_EQ(fs::file_size(Other("deep/thesis")), 6u);
-    EXPECT_EQ(std::distance(fs::recursive_directory_iterator(
-                                scratch_.path() + "/others"),
-                            fs::recursive_directory_iterator()),
+    EXPECT_EQ(std::distance(
+                  fs::recursive_directory_iterator(scratch_.path() + "/others"),
+                  fs::recursive_directory_iterator()),
               3);
   }
 
@@ -155,11 +155,10 @@ TEST_F(Links, NothingBehindThemIsListedReadWrittenOrDeleted) {
   Plant(scratch_.path() + "/others", "a/directory");
   Plant(Other("note"), "a/file");
   Plant("/nowhere", "a/nothing");
-  EXPECT_EQ(Keys("a/"),
-            (std::vector<std::string>{"a/directory 0", "a/file 0", "a/mine 4",
-                                      "a/nothing 0"}));
-  EXPECT_TRUE(absl::IsPermissionDenied(
-      store_->List("a/directory/", "", 10).status()));
+  EXPECT_EQ(Keys("a/"), (std::vector<std::string>{"a/directory 0", "a/file 0",
+                                                  "a/mine 4", "a/nothing 0"}));
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(store_->List("a/directory/", "", 10).status()));
   for (const char* key : {"a/directory/note", "a/file", "a/nothing"}) {
     EXPECT_TRUE(absl::IsPermissionDenied(store_->Get(key, 0, 1).status()));
     EXPECT_TRUE(absl::IsPermissionDenied(store_->GetTail(key, 1).status()));
@@ -170,8 +169,8 @@ TEST_F(Links, NothingBehindThemIsListedReadWrittenOrDeleted) {
     EXPECT_TRUE(absl::IsPermissionDenied(
         store_->Put("a/directory/deep/new", "bytes", mode)));
   }
-  EXPECT_TRUE(absl::IsPermissionDenied(store_->PutFile(
-      "a/directory/new", file_system_.get(), Other("note"))));
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      store_->PutFile("a/directory/new", file_system_.get(), Other("note"))));
   EXPECT_TRUE(absl::IsPermissionDenied(store_->Delete("a/directory/note")));
   // Of a link by its own key the name goes or is replaced, and no more.
   EXPECT_TRUE(store_->Delete("a/file").ok());

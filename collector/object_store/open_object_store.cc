@@ -57,9 +57,10 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenDirectory(
   absl::StatusOr<std::unique_ptr<FileSystem>> confined =
       NewConfinedFileSystem({directory});
   if (absl::IsNotFound(confined.status())) {
-    return absl::NotFoundError(absl::StrCat(
-        "object store ", VisibleText(directory),
-        ": there is no such directory; a collector that stores there makes it"));
+    return absl::NotFoundError(
+        absl::StrCat("object store ", VisibleText(directory),
+                     ": there is no such directory; a collector that stores "
+                     "there makes it"));
   }
   RP_RETURN_IF_ERROR(confined.status());
   return std::make_unique<OwningDirectoryStore>(*std::move(confined),

@@ -176,20 +176,19 @@ absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
     segments = store->payloads()->Segments();
     live.clear();
     result.live_bytes = 0;
-    return ForEachChunk(
-        store->index(), [&](absl::string_view, const v1::ChunkRow& row) {
-          live[row.segment()] += PayloadStore::StoredBytes(row);
-          result.live_bytes += PayloadStore::StoredBytes(row);
-        });
+    return ForEachChunk(store->index(),
+                        [&](absl::string_view, const v1::ChunkRow& row) {
+                          live[row.segment()] += PayloadStore::StoredBytes(row);
+                          result.live_bytes += PayloadStore::StoredBytes(row);
+                        });
   };
   RP_RETURN_IF_ERROR(look());
   // The newest one would keep what is dead in it until others are written: never,
   // where it is what has filled the disk.
   if (!segments.empty() && segments.back().size_bytes > 0 &&
       live.count(segments.back().number) == 0) {
-    const absl::Status ended = store->Exclusive([&] {
-      return store->payloads()->EndSegment(segments.back().number);
-    });
+    const absl::Status ended = store->Exclusive(
+        [&] { return store->payloads()->EndSegment(segments.back().number); });
     if (!absl::IsResourceExhausted(ended)) RP_RETURN_IF_ERROR(ended);
     // Something may have been appended to it meanwhile.
     RP_RETURN_IF_ERROR(look());
