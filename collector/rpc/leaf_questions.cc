@@ -212,8 +212,7 @@ class LeafQuestions::Reader final : public LiveLeaves::Answer {
     if (!pending_->AwaitPart(time, part, &ended, &status)) {
       return absl::UnavailableError(
           absl::StrCat("leaf ", pending_->address, " has not answered for ",
-                       InSeconds(questions_->options_.part_time),
-                       ": what it has not stored is not known"));
+                       InSeconds(questions_->options_.part_time)));
     }
     if (!ended) return true;
     if (!status.ok()) return status;
