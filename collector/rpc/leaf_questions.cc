@@ -39,9 +39,11 @@ class LeafQuestions::Pending {
 
   const std::string leaf, address, who;
 
-  // The asker's. False: the time is over.
-  bool AwaitPart(absl::Duration time, v1::LiveAnswer* part, bool* ended,
-                 absl::Status* status);
+  // The asker's: waits so long, and as long again when the leaf says that the
+  // question waits for its turn, not beyond `end`. False: the time is over.
+  bool AwaitPart(absl::Duration time, MonotonicTime end, v1::LiveAnswer* part,
+                 bool* ended, absl::Status* status);
+  void WaitsForItsTurn();
   void GiveUp();
   // The stream's. False: nobody waits any more.
   bool Begin(Stream* stream);
@@ -55,6 +57,7 @@ class LeafQuestions::Pending {
   absl::Mutex mutex_;
   MonotonicCondVar changed_;
   std::optional<v1::LiveAnswer> waiting_ ABSL_GUARDED_BY(mutex_);
+  MonotonicTime turn_told_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
@@ -132,14 +135,25 @@ class LeafQuestions::Stream final
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-bool LeafQuestions::Pending::AwaitPart(absl::Duration time,
+void LeafQuestions::Pending::WaitsForItsTurn() {
+  absl::MutexLock lock(&mutex_);
+  turn_told_ = MonotonicNow();
+}
+
+bool LeafQuestions::Pending::AwaitPart(absl::Duration time, MonotonicTime end,
                                        v1::LiveAnswer* part, bool* ended,
                                        absl::Status* status) {
   absl::MutexLock lock(&mutex_);
-  if (!changed_.WaitFor(&mutex_, time, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        return waiting_.has_value() || ended_;
-      }))
-    return false;
+  const auto is_there = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return waiting_.has_value() || ended_;
+  };
+  MonotonicTime until = std::min(MonotonicAfter(time), end);
+  while (!changed_.WaitFor(&mutex_, Until(until), is_there)) {
+    const MonotonicTime later =
+        std::min(turn_told_ + absl::ToChronoNanoseconds(time), end);
+    if (later <= MonotonicNow()) return false;
+    until = later;
+  }
   *ended = !waiting_.has_value();
   if (*ended) {
     *status = status_;
@@ -205,11 +219,10 @@ class LeafQuestions::Reader final : public LiveLeaves::Answer {
   }
 
   absl::StatusOr<bool> Next(v1::LiveAnswer* part) override {
-    const absl::Duration time =
-        std::min(questions_->options_.part_time, Until(end_));
     bool ended = false;
     absl::Status status;
-    if (!pending_->AwaitPart(time, part, &ended, &status)) {
+    if (!pending_->AwaitPart(questions_->options_.part_time, end_, part, &ended,
+                             &status)) {
       return absl::UnavailableError(
           absl::StrCat("leaf ", pending_->address, " has not answered for ",
                        InSeconds(questions_->options_.part_time)));
@@ -332,8 +345,13 @@ void LeafQuestions::Linked(uint64_t link, const v1::LeafReport& report,
 void LeafQuestions::Heard(uint64_t link, const v1::LeafReport& report) {
   absl::MutexLock lock(&mutex_);
   const auto leaf = leaves_.find(report.leaf());
-  if (leaf != leaves_.end() && leaf->second.link == link)
-    Note(report, &leaf->second);
+  if (leaf == leaves_.end() || leaf->second.link != link) return;
+  Note(report, &leaf->second);
+  for (const std::string& id : report.waiting()) {
+    const auto it = pending_.find(id);
+    if (it != pending_.end() && it->second->leaf == report.leaf())
+      it->second->WaitsForItsTurn();
+  }
 }
 
 void LeafQuestions::Began(uint64_t link, const std::string& run) {

@@ -61,12 +61,19 @@ absl::Status AnswerRuns(Store* store, const IsStoredFn& is_stored,
                         Parts* parts) {
   RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store->ListRuns());
   for (v1::RunInfo& run : runs) {
-    RP_ASSIGN_OR_RETURN(const auto steps,
-                        NotStored(store, is_stored, run.run()));
+    const std::string name = run.run();
+    RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
+                        NotStored(store, is_stored, name));
     if (steps.empty()) continue;
-    RP_ASSIGN_OR_RETURN(v1::LiveAnswer* const part,
+    RP_ASSIGN_OR_RETURN(v1::LiveAnswer * part,
                         parts->RoomFor(run.ByteSizeLong()));
-    part->add_runs()->Swap(&run);
+    part->add_runs()->mutable_run()->Swap(&run);
+    for (v1::StepInfo& step : steps) {
+      RP_ASSIGN_OR_RETURN(part, parts->RoomFor(step.ByteSizeLong()));
+      // It begins with this step.
+      if (part->runs().empty()) part->add_runs()->mutable_run()->set_run(name);
+      part->mutable_runs()->rbegin()->add_steps()->Swap(&step);
+    }
   }
   return parts->Flush();
 }

@@ -281,6 +281,11 @@ absl::Status UnitedReader::Merge(const std::string& run, const Live& live,
 absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::ListSteps(
     const std::string& run, const IntSet& steps) {
   RP_ASSIGN_OR_RETURN(Live live, AskSteps(run));
+  return UniteSteps(run, steps, std::move(live));
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::UniteSteps(
+    const std::string& run, const IntSet& steps, Live live) {
   absl::StatusOr<std::vector<v1::StepInfo>> infos =
       stored_->ListSteps(run, steps);
   LeaveOutGone(run, &live);
@@ -342,27 +347,69 @@ absl::StatusOr<ArchiveReader::SomeSteps> UnitedReader::ListStepsAfter(
   return some;
 }
 
-absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
+struct UnitedReader::LiveRuns {
+  struct One {
+    std::vector<v1::RunInfo> of_leaves;
+    Live live;
+  };
+  std::map<std::string, One> runs;
+};
+
+absl::StatusOr<UnitedReader::LiveRuns> UnitedReader::AskRuns() {
+  uint64_t number = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    number = ++asked_;
+  }
   v1::LiveQuestion question;
   question.set_runs(true);
-  std::map<std::string, std::vector<v1::RunInfo>> live;
+  LiveRuns all;
+  std::set<std::string> silent;
   size_t bytes = 0;
-  for (Asked& asked : AskAll(question, nullptr)) {
+  for (Asked& asked : AskAll(question, &silent)) {
+    std::map<std::string, v1::LiveRun> runs;
     absl::Status status;
     RP_RETURN_IF_ERROR(TakeList(
         asked.answer.get(), &bytes,
         [&](v1::LiveAnswer* part) {
-          for (v1::RunInfo& run : *part->mutable_runs())
-            live[run.run()].emplace_back().Swap(&run);
+          for (v1::LiveRun& untrusted : *part->mutable_runs()) {
+            v1::LiveRun& run = runs[untrusted.run().run()];
+            if (!run.has_run())
+              run.mutable_run()->Swap(untrusted.mutable_run());
+            for (v1::StepInfo& step : *untrusted.mutable_steps())
+              run.add_steps()->Swap(&step);
+          }
         },
         &status));
-    if (!status.ok()) Miss(asked.leaf, "", std::string(status.message()));
+    if (!status.ok()) {
+      silent.insert(asked.leaf.name);
+      Miss(asked.leaf, "", std::string(status.message()));
+      continue;
+    }
+    for (auto& [name, run] : runs) {
+      LiveRuns::One& one = all.runs[name];
+      for (v1::StepInfo& step : *run.mutable_steps()) {
+        one.live.steps[{step.step(), step.incarnation()}][asked.leaf.name].Swap(
+            &step);
+      }
+      one.of_leaves.emplace_back().Swap(run.mutable_run());
+    }
   }
+  for (auto& [name, one] : all.runs) {
+    one.live.asked = number;
+    one.live.silent = silent;
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
+  RP_ASSIGN_OR_RETURN(LiveRuns all, AskRuns());
   RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, stored_->ListRuns());
   std::map<std::string, v1::RunInfo> by_name;
   for (v1::RunInfo& run : runs) by_name[run.run()].Swap(&run);
-  for (const auto& [name, of_leaves] : live) {
-    const absl::StatusOr<std::vector<v1::StepInfo>> steps = ListSteps(name);
+  for (auto& [name, one] : all.runs) {
+    const absl::StatusOr<std::vector<v1::StepInfo>> steps =
+        UniteSteps(name, IntSet(), std::move(one.live));
     // The store has said what is wrong with one that it cannot read.
     if (absl::IsNotFound(steps.status()) ||
         sealed::IsOfOneObject(steps.status()))
@@ -371,10 +418,10 @@ absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
     v1::RunInfo& run = by_name[name];
     uint64_t stored_bytes = 0, offered_bytes = 0;
     int64_t created_ns = INT64_MAX;
-    for (const v1::RunInfo& one : of_leaves) {
-      stored_bytes += one.stored_payload_bytes();
-      offered_bytes += one.offered_payload_bytes();
-      created_ns = std::min(created_ns, one.created_unix_ns());
+    for (const v1::RunInfo& info : one.of_leaves) {
+      stored_bytes += info.stored_payload_bytes();
+      offered_bytes += info.offered_payload_bytes();
+      created_ns = std::min(created_ns, info.created_unix_ns());
     }
     if (!run.run().empty())
       created_ns = std::min(created_ns, run.created_unix_ns());

@@ -126,6 +126,13 @@ class UnitedReader : public ArchiveReader {
                                const std::function<void(v1::LiveAnswer*)>& take,
                                absl::Status* of_leaf);
   absl::StatusOr<Live> AskSteps(const std::string& run);
+  struct LiveRuns;
+  // Of all runs, with one question to each leaf.
+  absl::StatusOr<LiveRuns> AskRuns();
+  // Of the steps of the run, or those of them that are wanted.
+  absl::StatusOr<std::vector<v1::StepInfo>> UniteSteps(const std::string& run,
+                                                       const IntSet& steps,
+                                                       Live live);
   // Steps of a run that was deleted as a whole in the store, as it is known.
   void LeaveOutGone(const std::string& run, Live* live);
   // Processes of which nothing is left, in the store and where it was listed.

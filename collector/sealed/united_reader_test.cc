@@ -291,6 +291,51 @@ TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
   Close(&leaf);
 }
 
+// However many runs they have, and in however many parts that comes.
+TEST_F(UnitedReaderTest, RunsAreListedWithOneQuestionToEachLeaf) {
+  Leaf a = OpenLeaf("a"), b = OpenLeaf("b");
+  constexpr int64_t kSteps = 1000;
+  for (const char* run : {"run", "second", "third"}) {
+    for (Leaf* const leaf : {&a, &b}) {
+      Frames frames(MakeIdentity(run, leaf == &a ? 0 : 1, leaf == &a ? 7 : 8));
+      for (int64_t step = 1; step <= kSteps; ++step)
+        testing::AddWholeStep(&frames, step, RandomBytes(step, 10));
+      Send(leaf->store.get(), frames, 0, frames.size());
+    }
+  }
+  SealedReader stored(&objects_);
+  UnitedReader united(&stored, &leaves_);
+  size_t parts = 0;
+  leaves_.before = [&](const v1::LiveQuestion& question) {
+    EXPECT_TRUE(question.runs());
+  };
+  const auto runs = united.ListRuns();
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_EQ(leaves_.asked, 2u);
+  ASSERT_EQ(runs->size(), 3u);
+  for (const v1::RunInfo& run : *runs) {
+    EXPECT_EQ(run.steps(), static_cast<uint64_t>(kSteps)) << run.run();
+    EXPECT_EQ(run.ranks(), 2u) << run.run();
+  }
+  leaves_.before = nullptr;
+  // What comes in the midst of one is no list.
+  auto answer = leaves_.Ask(b.sealer->shard(), [] {
+    v1::LiveQuestion question;
+    question.set_runs(true);
+    return question;
+  }());
+  for (v1::LiveAnswer part; *answer->Next(&part);) ++parts;
+  EXPECT_GT(parts, 1u);
+  leaves_.one(*b.sealer)->parts = 1;
+  const MonotonicTime began = MonotonicNow();
+  const auto fewer = united.ListRuns();
+  ASSERT_TRUE(fewer.ok()) << fewer.status();
+  for (const v1::RunInfo& run : *fewer) EXPECT_EQ(run.ranks(), 1u) << run.run();
+  EXPECT_EQ(united.Away("", began).size(), 1u);
+  Close(&a);
+  Close(&b);
+}
+
 TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);

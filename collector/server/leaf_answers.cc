@@ -13,6 +13,8 @@ constexpr size_t kListThreads = 2;
 // Each stays with one who reads slowly for as long as the root lets him.
 constexpr size_t kDataThreads = 8;
 constexpr size_t kMaxQueued = 1024;
+// All workers of a pool are with the store, and none got on for so long.
+constexpr absl::Duration kStuck = absl::Seconds(5);
 
 std::shared_ptr<grpc::Channel> ChannelTo(const LeafAnswers::Options& options) {
   grpc::ChannelArguments arguments;
@@ -26,9 +28,10 @@ std::shared_ptr<grpc::Channel> ChannelTo(const LeafAnswers::Options& options) {
 LeafAnswers::LeafAnswers(Options options, Store* store)
     : options_(std::move(options)),
       store_(store),
-      stub_(v1::RootService::NewStub(ChannelTo(options_))),
-      lists_(std::make_unique<WorkerPool>(kListThreads, kMaxQueued)),
-      data_(std::make_unique<WorkerPool>(kDataThreads, kMaxQueued)) {}
+      stub_(v1::RootService::NewStub(ChannelTo(options_))) {
+  lists_.workers = std::make_unique<WorkerPool>(kListThreads, kMaxQueued);
+  data_.workers = std::make_unique<WorkerPool>(kDataThreads, kMaxQueued);
+}
 
 LeafAnswers::~LeafAnswers() { Stop(); }
 
@@ -38,23 +41,52 @@ void LeafAnswers::Stop() {
     stopped_ = true;
     for (grpc::ClientContext* const context : contexts_) context->TryCancel();
   }
-  lists_.reset();
-  data_.reset();
+  lists_.workers.reset();
+  data_.workers.reset();
 }
 
 void LeafAnswers::Answer(v1::LiveQuestion question) {
-  WorkerPool* const pool = question.has_records() || question.has_payload()
-                               ? data_.get()
-                               : lists_.get();
+  Queue* const queue =
+      question.has_records() || question.has_payload() ? &data_ : &lists_;
+  const std::string id = question.id();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (queue->waiting.empty()) queue->moved = MonotonicNow();
+    queue->waiting.insert(id);
+  }
+  if (queue->workers->Run([this, queue, question = std::move(question)] {
+        Work(question, queue);
+      }))
+    return;
   // Without room the root hears nothing, and says so.
-  (void)pool->Run([this, question = std::move(question)] { Work(question); });
+  absl::MutexLock lock(&mutex_);
+  queue->waiting.erase(id);
 }
 
-void LeafAnswers::Work(const v1::LiveQuestion& question) {
+std::vector<std::string> LeafAnswers::Waiting() {
+  std::vector<std::string> waiting;
+  absl::MutexLock lock(&mutex_);
+  for (const Queue* queue : {&lists_, &data_}) {
+    if (queue->writing > 0 || Since(queue->moved) < kStuck)
+      waiting.insert(waiting.end(), queue->waiting.begin(),
+                     queue->waiting.end());
+  }
+  return waiting;
+}
+
+void LeafAnswers::NoteWriting(bool begins, Queue* queue) {
+  absl::MutexLock lock(&mutex_);
+  queue->writing += begins ? 1 : -1;
+  queue->moved = MonotonicNow();
+}
+
+void LeafAnswers::Work(const v1::LiveQuestion& question, Queue* queue) {
   grpc::ClientContext context;
   AddToken(options_.security, &context);
   {
     absl::MutexLock lock(&mutex_);
+    queue->waiting.erase(question.id());
+    queue->moved = MonotonicNow();
     if (stopped_) return;
     contexts_.insert(&context);
   }
@@ -63,8 +95,11 @@ void LeafAnswers::Work(const v1::LiveQuestion& question) {
   bool named = false;
   const auto write = [&](v1::LiveAnswer part) {
     if (!std::exchange(named, true)) part.set_id(question.id());
-    return stream->Write(part) ? absl::OkStatus()
-                               : absl::CancelledError("nobody waits for it");
+    NoteWriting(true, queue);
+    const bool written = stream->Write(part);
+    NoteWriting(false, queue);
+    return written ? absl::OkStatus()
+                   : absl::CancelledError("nobody waits for it");
   };
   const absl::Status status =
       AnswerLive(store_, options_.is_stored, question, write);
@@ -72,9 +107,11 @@ void LeafAnswers::Work(const v1::LiveQuestion& question) {
   last.mutable_end()->set_code(static_cast<uint32_t>(status.code()));
   last.mutable_end()->set_message(std::string(status.message()));
   (void)write(std::move(last));
+  NoteWriting(true, queue);
   stream->WritesDone();
   // Why it ended early is the root's to say, and it has.
   (void)stream->Finish();
+  NoteWriting(false, queue);
   absl::MutexLock lock(&mutex_);
   contexts_.erase(&context);
 }

@@ -5,7 +5,8 @@
 // Ownership: one per leaf; store and Logger outlive it. Threads: Answer from any,
 // and it waits for nothing. Failure: a root that has gone, or does not wait any
 // more, ends the answer; lists do not wait behind payloads that somebody reads
-// slowly.
+// slowly. The root is told which questions wait for others, as long as those get on:
+// a leaf whose disk hangs says nothing, and is taken to be away.
 #ifndef RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
 #define RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
 
@@ -14,12 +15,14 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "collector/rpc/worker_pool.h"
 #include "collector/sealed/answer_live.h"
 #include "collector/store/store.h"
+#include "common/base/monotonic_time.h"
 #include "common/rpc/channel_security.h"
 #include "rankprobe/v1/leaf.grpc.pb.h"
 
@@ -37,11 +40,24 @@ class LeafAnswers {
   ~LeafAnswers();
 
   void Answer(v1::LiveQuestion question);
+  // LeafReport.waiting.
+  std::vector<std::string> Waiting();
   // Ends what is under way.
   void Stop();
 
  private:
-  void Work(const v1::LiveQuestion& question);
+  // Those that one pool of workers answers.
+  struct Queue {
+    std::unique_ptr<WorkerPool> workers;
+    // Their ids.
+    std::set<std::string> waiting;
+    // Workers that the root takes its time with.
+    int writing = 0;
+    // When one was taken up or got on last.
+    MonotonicTime moved;
+  };
+  void Work(const v1::LiveQuestion& question, Queue* queue);
+  void NoteWriting(bool begins, Queue* queue);
 
   const Options options_;
   Store* const store_;
@@ -50,8 +66,8 @@ class LeafAnswers {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   // Of the streams under way.
   std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<WorkerPool> lists_;
-  std::unique_ptr<WorkerPool> data_;
+  // Their workers are made and ended without the lock.
+  Queue lists_, data_;
 };
 
 }  // namespace rankprobe

@@ -19,6 +19,7 @@ constexpr size_t kMaxRunsBytes = 64 << 10;
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(1);
 constexpr uint32_t kMaxReportMs = 2000;
+constexpr absl::Duration kGather = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -61,6 +62,9 @@ v1::LeafReport RootLink::ReportOf(const Options& options) {
   report.set_leaf(options.leaf);
   report.set_address(options.address);
   report.set_max_ranks(options.max_ranks);
+  if (options.waiting) {
+    for (std::string& id : options.waiting()) report.add_waiting(std::move(id));
+  }
   size_t run_bytes = 0;
   std::vector<std::string> runs;
   if (options.runs) runs = options.runs();
@@ -129,6 +133,9 @@ void RootLink::Talk(Stream* stream, absl::Duration interval,
       next_report = MonotonicAfter(interval);
     }
     if (report.events().empty()) options_.relay->Wait(Until(next_report));
+    // What ranks say together goes together: of a message the root has more work
+    // than of what is in it.
+    (void)stop_.WaitFor(kGather);
   }
   // Else it has ended, and says why.
   if (goes_on && !ended) context->TryCancel();

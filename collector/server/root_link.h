@@ -53,6 +53,8 @@ class RootLink {
     std::function<std::vector<std::string>()> runs;
     // Waits for nothing.
     std::function<void(v1::LiveQuestion)> answer;
+    // LeafReport.waiting.
+    std::function<std::vector<std::string>()> waiting;
   };
 
   RootLink(Options options, const Logger* logger);

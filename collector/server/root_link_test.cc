@@ -68,6 +68,10 @@ class RootLinkTest : public testing::ControlFixture {
     options.answer = [this](v1::LiveQuestion question) {
       if (answers_ != nullptr) answers_->Answer(std::move(question));
     };
+    options.waiting = [this] {
+      return answers_ == nullptr ? std::vector<std::string>()
+                                 : answers_->Waiting();
+    };
     return options;
   }
   bool Await(const std::function<bool()>& there) {
@@ -297,10 +301,12 @@ class LiveQuestionTest : public RootLinkTest {
     EXPECT_TRUE(store_->Commit(frames.All()).ok());
     if (answers) {
       answers_ = std::make_unique<LeafAnswers>(
-          LeafAnswers::Options{
-              absl::StrCat("127.0.0.1:", port_),
-              {},
-              [](const std::string&, const v1::StepInfo&) { return false; }},
+          LeafAnswers::Options{absl::StrCat("127.0.0.1:", port_),
+                               {},
+                               [this](const std::string&, const v1::StepInfo&) {
+                                 if (before_look_) before_look_();
+                                 return false;
+                               }},
           store_.get());
     }
     auto link = std::make_unique<RootLink>(OptionsOf(kLeaf), &logger_);
@@ -326,6 +332,8 @@ class LiveQuestionTest : public RootLinkTest {
   }
 
   std::string data_;
+  // On a worker of the leaf's.
+  std::function<void()> before_look_;
 };
 
 TEST_F(LiveQuestionTest, ALeafAnswersOnAStreamOfItsOwn) {
@@ -393,6 +401,37 @@ TEST_F(LiveQuestionTest, ALeafThatHangsIsNamedInTime) {
   const absl::Status status = answer->Next(&part).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(status.message(), ::testing::HasSubstr("127.0.0.1:4 has not"));
+  EndRoot();
+}
+
+// As many as there are workers hang; the one behind them is told to wait.
+TEST_F(LiveQuestionTest, AQuestionThatWaitsForItsTurnIsWaitedFor) {
+  part_time_ = absl::Seconds(3);
+  MonotonicEvent go_on;
+  before_look_ = [&] { (void)go_on.WaitFor(absl::Seconds(60)); };
+  StartRoot();
+  const auto link = StartLeaf(/*answers=*/true);
+  auto first = questions_->Ask(kLeaf, Steps());
+  auto second = questions_->Ask(kLeaf, Steps());
+  const auto third = questions_->Ask(kLeaf, Steps());
+  ASSERT_TRUE(Await([&] { return answers_->Waiting().size() == 1; }));
+  absl::StatusOr<bool> answered = false;
+  std::atomic<bool> asks{false};
+  std::thread asker([&] {
+    asks = true;
+    v1::LiveAnswer part;
+    answered = third->Next(&part);
+  });
+  EXPECT_TRUE(Await([&] { return asks.load(); }));
+  // These are with the leaf's disk.
+  v1::LiveAnswer part;
+  EXPECT_TRUE(absl::IsUnavailable(first->Next(&part).status()));
+  first.reset();
+  second.reset();
+  go_on.Set();
+  asker.join();
+  EXPECT_THAT(answered, Holds(true));
+  EXPECT_THAT(answers_->Waiting(), ::testing::IsEmpty());
   EndRoot();
 }
 

@@ -174,6 +174,7 @@ class ServerImpl final : public Server {
     options.answer = [this](v1::LiveQuestion question) {
       answers_->Answer(std::move(question));
     };
+    options.waiting = [this] { return answers_->Waiting(); };
     answers_ = std::make_unique<LeafAnswers>(
         LeafAnswers::Options{
             options.root, options.security,

@@ -18,7 +18,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,7 +28,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "agent/runtime/session/plan_switcher.h"
 #include "collector/control/control_plane.h"
 #include "collector/control/relay_queue.h"
 #include "collector/server/root_link.h"
@@ -41,14 +39,12 @@
 #include "rankprobe/v1/control.grpc.pb.h"
 #include "rankprobe/v1/leaf.grpc.pb.h"
 #include "tests/bench/process_usage.h"
+#include "tests/bench/simulated_rank.h"
 
 namespace rankprobe {
 namespace {
 
 constexpr char kRun[] = "many";
-constexpr char kConfig[] = R"({"task": "statistics", "dump_path": "./dump",
-  "rank": [], "step": [], "level": "L1", "dump_enable": false,
-  "statistics": {}})";
 // Of a rankprobed.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kIdleLook = absl::Seconds(4);
@@ -87,8 +83,7 @@ struct Leaf {
 struct Rank {
   Leaf* leaf = nullptr;
   std::string session;
-  PlanSwitcher switcher;
-  int64_t step_began_ns = 0;
+  SimulatedRank rank;
 };
 
 class Bench {
@@ -170,20 +165,9 @@ class Bench {
     for (Leaf& leaf : leaves_) by_name[leaf.name] = &leaf;
     const MonotonicTime end = MonotonicAfter(absl::Minutes(3));
     for (size_t i = 0; i < ranks_.size(); ++i) {
-      v1::Hello hello;
-      hello.set_protocol(1);
-      hello.set_step(-1);
-      hello.set_config_json(kConfig);
-      hello.set_incarnation_secret(std::string(32, 's'));
-      v1::Identity& identity = *hello.mutable_identity();
-      identity.set_run(kRun);
-      identity.set_rank(static_cast<int64_t>(i));
-      identity.set_world_size(static_cast<int64_t>(ranks_.size()));
-      identity.set_pid(static_cast<int32_t>(100000 + i));
-      identity.set_host(absl::StrCat("node", i / 8));
-      identity.set_incarnation(i + 1);
+      const v1::Hello hello = SimulatedRank::HelloOf(kRun, i, ranks_.size());
       v1::FindCollectorRequest request;
-      *request.mutable_identity() = identity;
+      *request.mutable_identity() = hello.identity();
       v1::FoundCollector found;
       while (true) {
         grpc::ClientContext context;
@@ -318,49 +302,15 @@ class Bench {
     }
   }
 
-  // As CollectorLink does.
   static void Answer(Rank* rank, const v1::Directive& directive) {
-    v1::AgentEvent event;
-    switch (directive.directive_case()) {
-      case v1::Directive::kPrepare:
-        *event.mutable_prepared() =
-            rank->switcher.Prepare(directive.prepare().plan());
-        break;
-      case v1::Directive::kCommit:
-        if (auto late = rank->switcher.Commit(directive.commit().epoch());
-            late.has_value())
-          *event.mutable_prepared() = *std::move(late);
-        break;
-      case v1::Directive::kAbort:
-        rank->switcher.Abort(directive.abort().epoch());
-        break;
-      case v1::Directive::kAdopt:
-        rank->switcher.Adopt(directive.adopt().plan());
-        break;
-      default:
-        break;
-    }
-    if (event.event_case() != v1::AgentEvent::EVENT_NOT_SET)
-      rank->leaf->control->OnEvent(rank->session, event);
+    if (const auto event = rank->rank.Answer(directive); event.has_value())
+      rank->leaf->control->OnEvent(rank->session, *event);
   }
 
-  // As Session and EventOutbox do.
   void BeginStep(int64_t step, Rank* rank) {
-    std::optional<v1::PlanApplied> applied;
-    const ActivePlan active = rank->switcher.BeginStep(step, &applied);
-    const int64_t now = clock_.MonotonicNanos();
-    v1::AgentEvent event;
-    if (applied.has_value()) {
-      *event.mutable_applied() = *std::move(applied);
+    for (const v1::AgentEvent& event :
+         rank->rank.BeginStep(step, clock_.MonotonicNanos()))
       rank->leaf->control->OnEvent(rank->session, event);
-    }
-    v1::StepProgress& progress = *event.mutable_progress();
-    progress.set_step(step);
-    progress.set_dumping(active.enabled && active.plan != nullptr);
-    if (rank->step_began_ns > 0)
-      progress.set_last_step_ns(now - rank->step_began_ns);
-    rank->step_began_ns = now;
-    rank->leaf->control->OnEvent(rank->session, event);
   }
 
   const std::string root_;

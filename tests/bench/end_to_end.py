@@ -319,7 +319,7 @@ def main() -> int:
     parser.add_argument("--only", default=parts, help="parts to measure; also analysis, which needs msprobe, archive and scale")
     parser.add_argument("--archive", default="1024,10000,5000", help="ranks, steps and calls of part archive")
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
-    parser.add_argument("--scale", default="ingest,two,export,switch,memory,control", help="of part scale")
+    parser.add_argument("--scale", default="ingest,two,export,switch,memory,control,sessions", help="of part scale")
     parser.add_argument("--small", action="store_true", help="part scale at a size that says nothing but that it runs")
     flags = parser.parse_args()
     wanted = flags.only.split(",")

@@ -11,14 +11,15 @@
 #   ./tests/bench/run.sh --only archive        a run of 1,024 ranks x 10,000 steps
 #                                              (--archive RANKS,STEPS,CALLS: a smaller one)
 #   ./tests/bench/run.sh --only scale          leaves, their store and their root (--scale
-#                                              ingest,two,export,switch,memory,control: some)
+#                                              ingest,two,export,switch,memory,control,sessions: some;
+#                                              control: simulated ranks)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 case ${1:-} in
-  -h | --help) sed -n '3,14p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '3,15p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 install_packages
 build rankprobed rankprobe train_transformer common_bench runtime_bench store_bench \
-  bench_null_sink bench_ingest bench_archive bench_objects bench_query bench_ranks bench_torch bench_steps
+  bench_null_sink bench_ingest bench_archive bench_objects bench_query bench_ranks bench_light bench_control bench_torch bench_steps
 say "Budgets: name value limit met|missed"
 RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR exec python3 "$RANKPROBE_ROOT/tests/bench/end_to_end.py" "$@"

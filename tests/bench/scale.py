@@ -36,16 +36,22 @@ class Sizes:
     leaves: int
     ranks: int
     switches: int
-    # Of the simulation of control: leaves, ranks, load programs.
+    # Of the simulation of control: leaves, and each number of ranks.
     many_leaves: int
+    simulated: tuple[int, ...]
+    # Of real sessions over as many leaves: ranks, load programs.
     many_ranks: int
     loads: int
     step_ms: int
 
 
-FULL = Sizes(mib=512, thousands=300, leaves=4, ranks=256, switches=4, many_leaves=16, many_ranks=10000, loads=10, step_ms=1000)
+FULL = Sizes(mib=512, thousands=300, leaves=4, ranks=256, switches=4, many_leaves=16,
+             simulated=(1000, 2500, 5000, 10000), many_ranks=2000, loads=4, step_ms=1000)
 # Whether it runs at all.
-SMALL = Sizes(mib=64, thousands=20, leaves=2, ranks=8, switches=2, many_leaves=3, many_ranks=30, loads=2, step_ms=100)
+SMALL = Sizes(mib=64, thousands=20, leaves=2, ranks=8, switches=2, many_leaves=3,
+              simulated=(20, 40), many_ranks=30, loads=2, step_ms=100)
+# Ranks that nothing here has room for: a line through what was measured.
+MODELLED = 100_000
 
 
 def cpu_seconds(*processes: subprocess.Popen) -> float:
@@ -218,9 +224,12 @@ def export(table: Table, scratch: pathlib.Path, kind: str, new_store: Callable[[
 
 
 @contextlib.contextmanager
-def ranks(address: str, count: int, step_ms: int, first: int = 0, world: int | None = None) -> Iterator[subprocess.Popen]:
-    """Sessions that do not step yet."""
-    simulated = subprocess.Popen([BIN / "bench_ranks", address, "many", str(count), str(step_ms), str(first), str(world or count)],
+def ranks(address: str, count: int, step_ms: int, first: int = 0, world: int | None = None, light: bool = False) -> Iterator[subprocess.Popen]:
+    """Sessions that do not step yet. Light ones are streams without a session's threads."""
+    program = ["bench_light", address, "many", str(count), str(step_ms)]
+    if not light:
+        program = ["bench_ranks", *program[1:], str(first), str(world or count)]
+    simulated = subprocess.Popen([BIN / program[0], *program[1:]],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield simulated
@@ -252,14 +261,19 @@ def begin_steps(root: Collector, simulated: list[subprocess.Popen], count: int) 
     wait_for(stepping, 120, f"steps of {count} ranks")
 
 
-def switch_times(root: Collector, count: int, switches: int) -> list[float]:
-    times = []
-    for n in range(switches):
+def switch_times(root: Collector, count: int, switches: int, may_miss: int = 0) -> list[float]:
+    """Of switches that all ranks followed at one step; on a busy machine a commit may come too late for some."""
+    times, missed = [], 0
+    while len(times) < switches:
         began = time.monotonic()
-        answer = root.json("disable" if n % 2 else "enable", "--run", "many", check=False)
-        times.append(time.monotonic() - began)
+        answer = root.json("disable" if (len(times) + missed) % 2 else "enable", "--run", "many", "--wait", "60", check=False)
+        took = time.monotonic() - began
         applied = {rank.get("applied_step") for rank in answer.get("ranks", [])}
-        if len(answer.get("ranks", [])) != count or applied != {answer.get("effective_at_step")}:
+        if len(answer.get("ranks", [])) == count and applied == {answer.get("effective_at_step")}:
+            times.append(took)
+            continue
+        missed += 1
+        if missed > may_miss:
             raise RuntimeError(f"a switch of {count} ranks: {answer.get('summary')}")
     return times
 
@@ -271,17 +285,68 @@ def switch(table: Table, scratch: pathlib.Path, sizes: Sizes, rounds: int) -> No
         for way in ("leaves", "one") if i % 2 else ("one", "leaves"):
             with Bed(scratch) as bed:
                 root = bed.fleet(tempfile.mkdtemp(dir=bed.directory), sizes.leaves)[0] if way == "leaves" else bed.collector("one")
-                with ranks(root.address, count, 100) as simulated:
+                with ranks(root.address, count, 200, light=True) as simulated:
                     connected(simulated)
                     begin_steps(root, [simulated], count)
-                    times[way].append(statistics.median(switch_times(root, count, sizes.switches)))
+                    times[way].append(statistics.median(switch_times(root, count, sizes.switches, may_miss=2 * sizes.switches)))
         ratios.append(times["leaves"][-1] / times["one"][-1])
     table.info(f"switch_{count}_of_one_collector", statistics.median(times["one"]), "s")
     table.info(f"switch_{count}_over_{sizes.leaves}_leaves", statistics.median(times["leaves"]), "s")
     table.at_most(f"switch_{count}_over_{sizes.leaves}_leaves_of_one_collector", statistics.median(ratios), 1.2, "x")
 
 
+def simulated(scratch: pathlib.Path, ranks: int, leaves: int, step_ms: int, switches: int) -> dict:
+    """What bench_control says: a root in a process of its own, leaves and ranks in the program's."""
+    with Bed(scratch) as bed:
+        root = bed.collector("root", "--role", "root", "--object-store", tempfile.mkdtemp(dir=bed.directory), "--max-sessions", str(2 * ranks))
+        done = subprocess.run([BIN / "bench_control", root.address, str(root.process.pid), str(ranks), str(leaves), str(step_ms), str(switches),
+                               bed.directory], capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            raise RuntimeError(f"bench_control of {ranks} ranks: {done.stderr[-1000:]}")
+        return json.loads(done.stdout)
+
+
+def line_through(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """a and b of a + b * x, by least squares."""
+    mean_x, mean_y = (statistics.mean(p[n] for p in points) for n in (0, 1))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    b = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+    return mean_y - b * mean_x, b
+
+
 def control(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
+    """Control alone, of very many simulated ranks: what a switch takes, and what a line through the sizes says of more."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for count in sizes.simulated:
+        seen = simulated(scratch, count, sizes.many_leaves, sizes.step_ms, sizes.switches + 1)
+        first = seen["switches"][0]
+        figures = {
+            "decided": (statistics.median(s["told"] for s in seen["switches"]), "s"),
+            "switch_root_cpu": (statistics.median(s["root_cpu"] for s in seen["switches"]), "s"),
+            "switch_messages": (statistics.median(sum(s["directives"].values()) + s["events"]["prepared"] + s["events"]["applied"]
+                                                  for s in seen["switches"]), ""),
+            "connect_root_cpu": (seen["connect_root_cpu"], "s"),
+            "root_busy_between": (seen["quiet_root_busy"], ""),
+            "progress_a_second": (seen["quiet_progress_a_second"], ""),
+            "root_resident": (seen["root_mib"], "MiB"),
+        }
+        name = f"control_{count}_over_{sizes.many_leaves}_leaves"
+        table.info(f"{name}_switch", statistics.median(s["done"] for s in seen["switches"]), "s")
+        table.info(f"{name}_switch_attempts", max(s["attempts"] for s in seen["switches"]))
+        table.info(f"{name}_connect", seen["connect"], "s")
+        table.info(f"{name}_status", seen["status"], "s")
+        for what, (value, unit) in figures.items():
+            table.info(f"{name}_{what}", value, unit)
+            curves.setdefault(f"{what} {unit}", []).append((count, value))
+        for kind, messages in {**first["events"], **first["directives"]}.items():
+            table.info(f"{name}_first_switch_{kind}", messages)
+    for curve, points in curves.items():
+        what, _, unit = curve.partition(" ")
+        a, b = line_through(points)
+        table.info(f"control_model_of_{MODELLED}_{what}", a + b * MODELLED, unit)
+
+
+def sessions(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
     """Real sessions, leaves and root, without anything to record: how long a switch of very many ranks takes."""
     count, part = sizes.many_ranks, sizes.many_ranks // sizes.loads
     with Bed(scratch) as bed, contextlib.ExitStack() as held:
@@ -291,22 +356,22 @@ def control(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
         for n in range(sizes.loads):
             loads.append(held.enter_context(ranks(root.address, part, sizes.step_ms, n * part, count)))
             connected(loads[-1])
-        table.info(f"control_{count}_connect", time.monotonic() - began, "s")
+        table.info(f"sessions_{count}_connect", time.monotonic() - began, "s")
         began = time.monotonic()
         wait_for(lambda: sum(agent.get("connected", False) for agent in root.json("status", "--run", "many", check=False).get("agents", [])) == count,
                  120, f"{count} ranks in the root's status")
-        table.info(f"control_{count}_status", time.monotonic() - began, "s")
+        table.info(f"sessions_{count}_status", time.monotonic() - began, "s")
         begin_steps(root, loads, count)
         before = cpu_seconds(root.process), cpu_seconds(*(leaf.process for leaf in leaves))
         began = time.monotonic()
         times = switch_times(root, count, sizes.switches)
         wall = time.monotonic() - began
-        table.info(f"control_{count}_ranks_over_{sizes.many_leaves}_leaves_switch", statistics.median(times), "s")
-        table.info(f"control_{count}_switch_longest", max(times), "s")
-        table.info(f"control_{count}_root_busy", (cpu_seconds(root.process) - before[0]) / wall)
-        table.info(f"control_{count}_leaves_busy", (cpu_seconds(*(leaf.process for leaf in leaves)) - before[1]) / wall)
-        table.info(f"control_{count}_root_resident", resident_mib(root.process), "MiB")
-        table.info(f"control_{count}_leaf_resident", max(resident_mib(leaf.process) for leaf in leaves), "MiB")
+        table.info(f"sessions_{count}_ranks_over_{sizes.many_leaves}_leaves_switch", statistics.median(times), "s")
+        table.info(f"sessions_{count}_switch_longest", max(times), "s")
+        table.info(f"sessions_{count}_root_busy", (cpu_seconds(root.process) - before[0]) / wall)
+        table.info(f"sessions_{count}_leaves_busy", (cpu_seconds(*(leaf.process for leaf in leaves)) - before[1]) / wall)
+        table.info(f"sessions_{count}_root_resident", resident_mib(root.process), "MiB")
+        table.info(f"sessions_{count}_leaf_resident", max(resident_mib(leaf.process) for leaf in leaves), "MiB")
 
 
 def leaf_memory(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
@@ -341,7 +406,7 @@ def measure(table: Table, scratch: pathlib.Path, rounds: int, small: bool, parts
                 if part in parts:
                     attempt(table, f"{kind}_{part}", lambda: of_each(table, scratch, kind, new_store, sizes, rounds))
         for part, once in (("switch", lambda: switch(table, scratch, sizes, rounds)), ("memory", lambda: leaf_memory(table, scratch, sizes)),
-                           ("control", lambda: control(table, scratch, sizes))):
+                           ("control", lambda: control(table, scratch, sizes)), ("sessions", lambda: sessions(table, scratch, sizes))):
             if part in parts:
                 attempt(table, part, once)
         table.info("load_at_the_end", os.getloadavg()[0])

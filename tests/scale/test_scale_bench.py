@@ -15,7 +15,7 @@ import harness  # noqa: E402
 
 LINES = {"directory_leaf_tensors_of_storing_nothing", "directory_leaf_records_of_storing_nothing", "directory_two_leaves_of_one",
          "directory_export_large_of_reading_into_files", "switch_16_over_2_leaves_of_one_collector", "leaf_of_8_ranks_resident",
-         "control_30_ranks_over_3_leaves_switch"}
+         "control_40_over_3_leaves_switch", "control_model_of_100000_decided", "sessions_30_ranks_over_3_leaves_switch"}
 
 
 def test_every_figure_is_there(tmp_path):

@@ -43,8 +43,14 @@ async function errorOf(answer: Response): Promise<ApiError> {
   }
 }
 
+// Leaves that a root could not ask, lines for a person, of the last answer of each method.
+export const away = box<Record<string, string[]>>({});
+
 export async function call<T>(method: string, body: unknown = {}, signal?: AbortSignal): Promise<T> {
-  return (await (await post(method, body, signal)).json()) as T;
+  const answer = (await (await post(method, body, signal)).json()) as T & { away?: string[] };
+  const lines = answer.away ?? [];
+  if ((away.value[method] ?? []).join("\n") !== lines.join("\n")) away.value = { ...away.value, [method]: lines };
+  return answer;
 }
 
 // Messages of a stream, one after another.

@@ -83,6 +83,14 @@ class Gateway::Call {
         StatusOf((stub->*method)(&context, request, &response));
     std::string json;
     if (status.ok()) status = Convert(response, &json);
+    if (status.ok()) {
+      std::vector<std::string> away;
+      const auto [first, last] =
+          context.GetServerTrailingMetadata().equal_range(kAwayKey);
+      for (auto it = first; it != last; ++it)
+        away.emplace_back(it->second.data(), it->second.size());
+      AddAway(away, &json);
+    }
     if (status.ok() && json.size() > options().max_answer_bytes)
       status = TooLarge();
     if (status.ok()) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/gateway/json_reply.h"
 
+#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 
@@ -30,6 +32,18 @@ absl::Status FromJson(const std::string& body,
   return absl::InvalidArgumentError(absl::StrCat(
       "the request is no ", message->GetDescriptor()->name(), ": ",
       absl::string_view(status.message().data(), status.message().size())));
+}
+
+void AddAway(const std::vector<std::string>& lines, std::string* json) {
+  if (lines.empty() || json->empty() || json->back() != '}') return;
+  google::protobuf::ListValue list;
+  // What a leaf says of itself may be anything.
+  for (const std::string& line : lines)
+    list.add_values()->set_string_value(VisibleText(line));
+  std::string array;
+  if (!ToJson(list, &array).ok()) return;
+  json->pop_back();
+  absl::StrAppend(json, json->size() > 1 ? "," : "", "\"away\":", array, "}");
 }
 
 void SendMessage(const google::protobuf::Message& message, HttpReply* reply) {

@@ -7,6 +7,7 @@
 #include <google/protobuf/message.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "web/http/http_message.h"
@@ -20,6 +21,10 @@ absl::Status ToJson(const google::protobuf::Message& message,
 // INVALID_ARGUMENT: `body` is no such message.
 absl::Status FromJson(const std::string& body,
                       google::protobuf::Message* message);
+
+// Names in an answer who could not be asked for it: a member `away`, lines for a
+// person, where there are any.
+void AddAway(const std::vector<std::string>& lines, std::string* json);
 
 // As JSON; a message that cannot be written is an error.
 void SendMessage(const google::protobuf::Message& message, HttpReply* reply);
