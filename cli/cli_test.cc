@@ -219,6 +219,16 @@ TEST(TableTest, AlignsNumbersToTheRight) {
   EXPECT_EQ(table.ToText(), "RUN     STEPS\na           7\nlonger    100\n");
 }
 
+TEST(TableTest, OneLongNameWidensNoOtherRow) {
+  Table table({"RUN", "STEPS"});
+  const std::string name(255, 'x');
+  table.Add({name, "7"});
+  table.Add({"short", "12"});
+  EXPECT_EQ(table.ToText(),
+            absl::StrCat("RUN", std::string(57, ' '), "  STEPS\n", name,
+                         "      7\nshort", std::string(55, ' '), "     12\n"));
+}
+
 TEST(TableTest, AlignsByWhatIsSeen) {
   Table table({"RUN", "STEPS"});
   table.Add({"l\u00e4ufe", "7"});

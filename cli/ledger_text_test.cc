@@ -44,5 +44,16 @@ TEST(LedgerTotalsTest, ALossThatNobodyCountedIsOne) {
   EXPECT_THAT(totals.ToText(), HasSubstr("1 of unknown content"));
 }
 
+// A leaf that was not asked is no rank.
+TEST(LedgerTotalsTest, WhatIsOfNoRankNamesNone) {
+  v1::StepLedger ledger;
+  ledger.set_step(-1);
+  EXPECT_EQ(LedgerRank(ledger), "-");
+  ledger.set_pid(4711);
+  EXPECT_EQ(LedgerRank(ledger), "proc4711");
+  ledger.set_rank(3);
+  EXPECT_EQ(LedgerRank(ledger), "3");
+}
+
 }  // namespace
 }  // namespace rankprobe

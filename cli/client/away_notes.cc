@@ -2,6 +2,7 @@
 #include "cli/client/away_notes.h"
 
 #include <cstdio>
+#include <map>
 #include <set>
 #include <string>
 
@@ -15,10 +16,14 @@ void SayOnce(const std::string& why) {
   static absl::Mutex* const mutex = new absl::Mutex;
   static std::set<std::string>* const said = new std::set<std::string>;
   absl::MutexLock lock(mutex);
-  if (said->insert(why).second) {
-    Print(stderr,
-          "rankprobe: %s: what it has not stored is not in this answer\n", why);
-  }
+  if (said->insert(why).second) Print(stderr, "rankprobe: %s\n", why);
+}
+
+bool SayEach(const std::multimap<grpc::string_ref, grpc::string_ref>& trailer) {
+  const auto [begin, end] = trailer.equal_range(kAwayKey);
+  for (auto it = begin; it != end; ++it)
+    SayOnce(std::string(it->second.data(), it->second.size()));
+  return begin != end;
 }
 
 class Notes final : public grpc::experimental::Interceptor {
@@ -26,10 +31,7 @@ class Notes final : public grpc::experimental::Interceptor {
       grpc::experimental::InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(
             grpc::experimental::InterceptionHookPoints::POST_RECV_STATUS)) {
-      const auto* const trailer = methods->GetRecvTrailingMetadata();
-      const auto [begin, end] = trailer->equal_range(kAwayKey);
-      for (auto it = begin; it != end; ++it)
-        SayOnce(std::string(it->second.data(), it->second.size()));
+      SayEach(*methods->GetRecvTrailingMetadata());
     }
     methods->Proceed();
   }
@@ -44,6 +46,10 @@ class Factory final
 };
 
 }  // namespace
+
+bool SayAway(const grpc::ClientContext& context) {
+  return SayEach(context.GetServerTrailingMetadata());
+}
 
 Interceptors AwayNotes() {
   Interceptors notes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says on stderr which leaves a root could not ask, once each: their archive is a
-// part of what was answered, and the answer does not have it.
+// Says on stderr which leaves a root could not ask, and which runs of a store could
+// not be read, once each: they are a part of what was asked for, and the answer does
+// not have it.
 // Threads: those of gRPC calls; thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_AWAY_NOTES_H_
 #define RANKPROBE_CLI_CLIENT_AWAY_NOTES_H_
@@ -11,6 +12,9 @@ namespace rankprobe {
 
 // For the channel of a CLI call.
 Interceptors AwayNotes();
+
+// The same of a call that has ended, on whatever channel. False: all answered.
+bool SayAway(const grpc::ClientContext& context);
 
 }  // namespace rankprobe
 

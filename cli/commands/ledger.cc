@@ -59,9 +59,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
       PrintJson(ToJson(ledger));
       continue;
     }
-    const std::string rank = ledger.has_rank()
-                                 ? absl::StrCat(ledger.rank())
-                                 : absl::StrCat("proc", ledger.pid());
+    const std::string rank = LedgerRank(ledger);
     table.Add(
         // Frames that were refused have step -1 (docs/formats.md, "Wire").
         {ledger.step() < 0 ? "-" : absl::StrCat(ledger.step()), rank,
@@ -73,8 +71,8 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
     for (const v1::LedgerGap& gap : ledger.gaps()) {
       if (ledger.step() >= 0)
         absl::StrAppend(&gaps, "step ", ledger.step(), " ");
-      absl::StrAppend(&gaps, "rank ", rank, ": lost ",
-                      VisibleText(gap.reason()), ":");
+      if (rank != "-") absl::StrAppend(&gaps, "rank ", rank, ": ");
+      absl::StrAppend(&gaps, "lost ", VisibleText(gap.reason()), ":");
       if (gap.records() > 0 || gap.payloads() > 0) {
         absl::StrAppend(&gaps, " ", gap.records(), " records, ", gap.payloads(),
                         " payloads");

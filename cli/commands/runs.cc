@@ -6,6 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "cli/app.h"
+#include "cli/client/away_notes.h"
+#include "cli/exit_codes.h"
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
@@ -19,7 +21,7 @@ std::string RankText(const v1::Identity& identity) {
                              : absl::StrCat("proc", identity.pid());
 }
 
-absl::Status Runs(const Globals& globals) {
+absl::Status Runs(const Globals& globals, int* exit_code) {
   const Client client(globals);
   v1::ListRunsResponse response;
   for (bool more = true; more;) {
@@ -32,6 +34,8 @@ absl::Status Runs(const Globals& globals) {
     const absl::Status status =
         client.ToStatus(client.archive->ListRuns(&context, request, &page));
     if (!status.ok()) return status;
+    // Those that are listed are all that could be read.
+    if (SayAway(context)) *exit_code = kPartial;
     // An empty page would be asked for again and again.
     more = page.truncated() && !page.runs().empty();
     if (more && page.runs().rbegin()->run() <= request.after_run()) {
@@ -184,7 +188,9 @@ void RegisterRunCommands(CLI::App* app, Globals* globals,
   CLI::App* const runs = app->add_subcommand("runs", "the runs in the archive");
   AddGlobals(runs, globals);
   runs->callback([command] {
-    command->run = [](const Globals& g, int*) { return Runs(g); };
+    command->run = [](const Globals& g, int* exit_code) {
+      return Runs(g, exit_code);
+    };
   });
 
   CLI::App* const status = app->add_subcommand(

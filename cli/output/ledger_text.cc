@@ -41,6 +41,13 @@ std::string LedgerTotals::ToText() const {
   return text;
 }
 
+std::string LedgerRank(const v1::StepLedger& ledger) {
+  if (ledger.has_rank()) return absl::StrCat(ledger.rank());
+  return ledger.step() < 0 && ledger.pid() == 0
+             ? "-"
+             : absl::StrCat("proc", ledger.pid());
+}
+
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run) {
   grpc::ClientContext context;
   client.Prepare(&context);

@@ -33,6 +33,10 @@ class LedgerTotals {
 
 // Asks for the counts of a run and prints the totals; a run that has nothing in
 // the archive yet prints nothing.
+// "3", "proc4711" where the rank is not known, "-" for what is of no rank: a leaf
+// that was not asked may have any.
+std::string LedgerRank(const v1::StepLedger& ledger);
+
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run);
 
 }  // namespace rankprobe

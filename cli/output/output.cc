@@ -174,17 +174,21 @@ void Table::Add(const std::vector<std::string>& row) {
 }
 
 std::string Table::ToText() const {
+  // One cell that is wider moves its own row, and not all of them.
+  constexpr size_t kWidest = 60;
   std::vector<size_t> widths;
   for (const auto& row : rows_) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t c = 0; c < row.size(); ++c)
-      widths[c] = std::max(widths[c], TextColumns(row[c]));
+      widths[c] = std::max(widths[c], std::min(TextColumns(row[c]), kWidest));
   }
   std::string out;
   for (const auto& row : rows_) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - TextColumns(row[c]), ' ');
+      const size_t columns = TextColumns(row[c]);
+      const std::string padding(widths[c] > columns ? widths[c] - columns : 0,
+                                ' ');
       if (c > 0) line += "  ";
       line += LooksLikeNumber(row[c]) ? padding + row[c] : row[c] + padding;
     }

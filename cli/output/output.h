@@ -58,7 +58,8 @@ void ClearTerminal();
 void PrintJson(absl::string_view json);
 
 // Left-aligned columns, two spaces between; numbers to the right. Cells are
-// made visible as they are added.
+// made visible as they are added. A cell of more than 60 columns is whole, and widens
+// no other row.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}

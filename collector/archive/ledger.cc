@@ -196,8 +196,7 @@ v1::StepLedger AccountAway(const std::string& why) {
   v1::StepLedger ledger;
   ledger.set_step(-1);
   ledger.set_state(v1::StepLedger::STATE_GAPS);
-  AddGap("LEAF_AWAY", 0, 0,
-         absl::StrCat(why, ": what it has not stored is not here"), &ledger);
+  AddGap("LEAF_AWAY", 0, 0, why, &ledger);
   return ledger;
 }
 

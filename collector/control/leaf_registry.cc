@@ -21,6 +21,8 @@ constexpr size_t kLeafNameBytes = 32;
 constexpr size_t kMaxTextBytes = 255;
 constexpr int kMaxFailed = 16;
 constexpr size_t kMaxDiskChanges = 1024;
+// Places for one that a leaf is wanted for.
+constexpr size_t kMostLookedAt = 1024;
 // A leaf is full for a rank that could go elsewhere when it has so many times its
 // share.
 constexpr double kMaxShare = 1.25;
@@ -156,7 +158,7 @@ void LeafRegistry::TakeAgents(const std::string& name,
   TakeDisk(report, &leaf);
   for (const v1::AgentInfo& agent : leaf.agents) {
     if (agent.connected())
-      Put(KeyOf(agent.identity()), name, /*connected=*/true, now);
+      Put(KeyOf(agent.identity()), name, /*connected=*/true, /*who=*/"", now);
   }
 }
 
@@ -183,14 +185,65 @@ std::vector<v1::DiskState> LeafRegistry::TakeDiskChanges() {
   return std::exchange(disk_changes_, {});
 }
 
+void LeafRegistry::Unreserve(const Place& place) {
+  const auto of_who = reserved_.find(place.who);
+  of_who->second.erase(place.reserved);
+  if (of_who->second.empty()) reserved_.erase(of_who);
+}
+
+LeafRegistry::Places::iterator LeafRegistry::Drop(Places::iterator place) {
+  --leaves_[place->second.leaf].ranks;
+  if (!place->second.came) Unreserve(place->second);
+  return places_.erase(place);
+}
+
+std::string LeafRegistry::TakeReserved(const std::string& who,
+                                       const std::set<std::string>& leaves) {
+  const auto own = reserved_.find(who);
+  const size_t have = own == reserved_.end() ? 0 : own->second.size();
+  const auto most = std::max_element(reserved_.begin(), reserved_.end(),
+                                     [](const auto& a, const auto& b) {
+                                       return a.second.size() < b.second.size();
+                                     });
+  // Not to and fro between two.
+  if (most == reserved_.end() || most->second.size() <= have + 1) return "";
+  size_t looked = 0;
+  for (const RankKey& key : most->second) {
+    if (++looked > kMostLookedAt) break;
+    const auto place = places_.find(key);
+    const std::string leaf = place->second.leaf;
+    if (leaves.count(leaf) == 0 ||
+        leaves_[leaf].ranks > leaves_[leaf].max_ranks)
+      continue;
+    Drop(place);
+    return leaf;
+  }
+  return "";
+}
+
 void LeafRegistry::Put(const RankKey& key, const std::string& leaf,
-                       bool connected, MonotonicTime now) {
+                       bool connected, const std::string& who,
+                       MonotonicTime now) {
   if (places_.size() >= options_.max_ranks && !places_.contains(key)) {
     Forget(now);
     // It is found where it is only as long as nobody asks.
     if (places_.size() >= options_.max_ranks) return;
   }
-  Place& place = places_[key];
+  const auto [it, is_new] = places_.try_emplace(key);
+  Place& place = it->second;
+  if (!place.came) {
+    std::list<RankKey>& of_who = reserved_[is_new ? who : place.who];
+    if (is_new) {
+      place.who = who;
+      place.reserved = of_who.insert(of_who.end(), key);
+    } else {
+      of_who.splice(of_who.end(), of_who, place.reserved);
+    }
+    if (connected) {
+      Unreserve(place);
+      place.came = true;
+    }
+  }
   if (place.leaf != leaf) {
     if (!place.leaf.empty()) --leaves_[place.leaf].ranks;
     ++leaves_[leaf].ranks;
@@ -204,9 +257,9 @@ void LeafRegistry::Forget(MonotonicTime now) {
   for (auto it = places_.begin(); it != places_.end();) {
     const Leaf& leaf = leaves_[it->second.leaf];
     const bool stays = (it->second.connected && IsThere(leaf, now)) ||
-                       absl::FromChrono(now - it->second.heard) < kPlacedFor;
-    if (!stays) --leaves_[it->second.leaf].ranks;
-    it = stays ? std::next(it) : places_.erase(it);
+                       absl::FromChrono(now - it->second.heard) <
+                           (it->second.came ? kPlacedFor : kReservedFor);
+    it = stays ? std::next(it) : Drop(it);
   }
   for (auto it = leaves_.begin(); it != leaves_.end();) {
     const bool stays = it->second.link != 0 || it->second.ranks > 0 ||
@@ -227,7 +280,8 @@ void LeafRegistry::Disconnected(uint64_t link, MonotonicTime now) {
 }
 
 absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
-    const v1::FindCollectorRequest& untrusted, MonotonicTime now) {
+    const v1::FindCollectorRequest& untrusted, MonotonicTime now,
+    const std::string& who) {
   RP_RETURN_IF_ERROR(CheckIdentity(untrusted.identity()));
   if (untrusted.replica().size() > kMaxTextBytes ||
       untrusted.failed_size() > kMaxFailed) {
@@ -248,7 +302,7 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
     Put(key, name,
         place != places_.end() && place->second.leaf == name &&
             place->second.connected,
-        now);
+        who, now);
     v1::FoundCollector found;
     found.set_leaf(name);
     found.set_address(leaves_[name].address);
@@ -297,6 +351,10 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
       return answer(name);
     }
   }
+  std::set<std::string> reached;
+  for (const auto& [score, name] : order) reached.insert(name);
+  if (const std::string leaf = TakeReserved(who, reached); !leaf.empty())
+    return answer(leaf);
   return absl::ResourceExhaustedError(absl::StrCat(
       "all of its ", there, " leaves have as many ranks as they take"));
 }

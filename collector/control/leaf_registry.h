@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -43,8 +44,10 @@ class LeafRegistry {
   static constexpr absl::Duration kGrace = absl::Seconds(3);
   // A root that has just begun hears of all leaves first.
   static constexpr absl::Duration kSettling = absl::Seconds(2);
-  // For a placed rank to come to its leaf.
+  // For a rank that was at its leaf to come back to it.
   static constexpr absl::Duration kPlacedFor = absl::Seconds(60);
+  // For one that was told of its leaf to come there: its place is kept so long.
+  static constexpr absl::Duration kReservedFor = absl::Seconds(10);
   // As measured for a switch of one collector.
   static constexpr uint32_t kMaxRanksOfALeaf = 1024;
 
@@ -70,9 +73,13 @@ class LeafRegistry {
                       MonotonicTime now);
   void Disconnected(uint64_t link, MonotonicTime now);
 
-  // ABORTED: none now, ask again. RESOURCE_EXHAUSTED: no room in any.
+  // ABORTED: none now, ask again. RESOURCE_EXHAUSTED: no room in any. `who`: the
+  // principal. Of places that are kept for ranks which have not come, the one that
+  // has most of them gives the oldest to another who finds none, so that nobody
+  // takes all by asking.
   absl::StatusOr<v1::FoundCollector> Find(
-      const v1::FindCollectorRequest& untrusted, MonotonicTime now);
+      const v1::FindCollectorRequest& untrusted, MonotonicTime now,
+      const std::string& who = "");
 
   // Of all leaves that are there, and how full their disks are.
   v1::ListAgentsResponse ListAgents(const std::string& run,
@@ -108,7 +115,12 @@ class LeafRegistry {
     MonotonicTime heard;
     // The leaf says that it is connected.
     bool connected = false;
+    // It was connected once. Until then the place is one of `who` in reserved_.
+    bool came = false;
+    std::string who;
+    std::list<RankKey>::iterator reserved;
   };
+  using Places = std::map<RankKey, Place>;
 
   static RankKey KeyOf(const v1::Identity& identity);
   absl::Status Check(const v1::LeafReport& untrusted) const;
@@ -118,8 +130,17 @@ class LeafRegistry {
   void TakeAgents(const std::string& name, const v1::LeafReport& report,
                   MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Put(const RankKey& key, const std::string& leaf, bool connected,
-           MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+           const std::string& who, MonotonicTime now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeDisk(const v1::LeafReport& report, Leaf* leaf)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unreserve(const Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Places::iterator Drop(Places::iterator place)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes a kept place in one of `leaves` from whoever has the most, which are more
+  // than `who` has. The leaf; empty: there is none.
+  std::string TakeReserved(const std::string& who,
+                           const std::set<std::string>& leaves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Those that did not come, or whose leaf has gone for long.
   void Forget(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -130,7 +151,9 @@ class LeafRegistry {
   uint64_t links_ ABSL_GUARDED_BY(mutex_) = 0;
   Leaves leaves_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::string> leaf_of_link_ ABSL_GUARDED_BY(mutex_);
-  std::map<RankKey, Place> places_ ABSL_GUARDED_BY(mutex_);
+  Places places_ ABSL_GUARDED_BY(mutex_);
+  // Places of ranks that have not come, by principal, the oldest first.
+  std::map<std::string, std::list<RankKey>> reserved_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::DiskState> disk_changes_ ABSL_GUARDED_BY(mutex_);
   // Not with each question: it looks at all of them.
   MonotonicTime next_forgetting_ ABSL_GUARDED_BY(mutex_);

@@ -314,5 +314,47 @@ TEST_F(LeafRegistryTest, SaysWhoIsConnectedOverAllLeaves) {
   EXPECT_EQ(registry_.LeavesOf("other", now_).size(), 0u);
 }
 
+// One principal that asks for ranks which never come keeps nobody else out.
+TEST_F(LeafRegistryTest, WhoAsksForAllPlacesGivesThemToOthers) {
+  v1::LeafReport report = ReportOf(1);
+  report.set_max_ranks(100);
+  const uint64_t link = *registry_.Connect(
+      report, "leaves", [](const auto&) {}, now_);
+  Pass(LeafRegistry::kSettling);
+  const auto find = [&](const std::string& who, int64_t rank) {
+    v1::FindCollectorRequest request;
+    request.mutable_identity()->set_run(who);
+    request.mutable_identity()->set_rank(rank);
+    return registry_.Find(request, now_, who).status();
+  };
+  for (int64_t rank = 0; rank < 100; ++rank)
+    ASSERT_EQ(find("greedy", rank), absl::OkStatus());
+  // It takes no place of its own, and none of those who have fewer.
+  EXPECT_TRUE(absl::IsResourceExhausted(find("greedy", 100)));
+  for (int64_t rank = 0; rank < 20; ++rank)
+    ASSERT_EQ(find("modest", rank), absl::OkStatus()) << rank;
+  for (int64_t rank = 100; rank < 200; ++rank)
+    EXPECT_TRUE(absl::IsResourceExhausted(find("greedy", rank)));
+  // Nobody gets more than those who ask for as much.
+  for (int64_t rank = 20; rank < 50; ++rank)
+    EXPECT_EQ(find("modest", rank), absl::OkStatus()) << rank;
+  EXPECT_TRUE(absl::IsResourceExhausted(find("modest", 51)));
+  // Those who have come stay; nobody has kept places left to give but who asked.
+  for (int64_t rank = 0; rank < 49; ++rank) {
+    v1::AgentInfo* const agent = report.add_agents();
+    agent->mutable_identity()->set_run("modest");
+    agent->mutable_identity()->set_rank(rank);
+    agent->set_connected(true);
+  }
+  ASSERT_TRUE(registry_.Report(link, report, now_).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(find("greedy", 300)));
+  // What was only asked for is free in seconds.
+  Pass(LeafRegistry::kReservedFor);
+  ASSERT_TRUE(registry_.Report(link, report, now_).ok());
+  for (int64_t rank = 0; rank < 51; ++rank)
+    EXPECT_EQ(find("late", rank), absl::OkStatus()) << rank;
+  EXPECT_TRUE(absl::IsResourceExhausted(find("late", 52)));
+}
+
 }  // namespace
 }  // namespace rankprobe

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
+#include "common/io/confined_file_system.h"
 
 namespace rankprobe {
 namespace {
@@ -222,8 +223,19 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
     const absl::StatusOr<uint64_t> size = file_system_->FileSize(PathOf(key));
     if (size.ok()) {
       waiting[name] = {name, *size};
-    } else if (file_system_->List(PathOf(key)).ok()) {
+      continue;
+    }
+    const absl::Status listed = IsLinkInTheWay(size.status())
+                                    ? size.status()
+                                    : file_system_->List(PathOf(key)).status();
+    if (listed.ok()) {
       waiting[absl::StrCat(name, "/")] = {name, std::nullopt};
+    } else if (IsLinkInTheWay(listed) ||
+               (absl::IsInvalidArgument(size.status()) &&
+                absl::IsNotFound(listed))) {
+      // A link, or no file either. It is somebody else's: nobody looks behind
+      // it, and it does not hide what lies beside it.
+      waiting[name] = {name, 0};
     } else if (!absl::IsNotFound(size.status())) {  // else deleted since
       return size.status();
     }

@@ -6,6 +6,11 @@
 // its name: by link(2), which fails where the name is taken and is atomic on
 // every POSIX file system, or by rename(2). Then the directory is synced, so it
 // survives the machine. What a crash leaves in `.uploads` is never listed.
+//
+// Links: none is followed below the directory where the FileSystem follows none
+// (confined_file_system.h; open_object_store.h takes care of it). What is a link, a
+// FIFO or a device is listed with 0 bytes, cannot be read, and a Delete removes the
+// name alone; a link above what is asked for is PERMISSION_DENIED.
 // Ownership: the FileSystem outlives it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_

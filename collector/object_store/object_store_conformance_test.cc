@@ -38,6 +38,7 @@ class Conformance : public ::testing::TestWithParam<std::string> {
     options.url = GetParam() == "s3"
                       ? std::string(std::getenv("RANKPROBE_TEST_S3_URL"))
                       : scratch_.path() + "/objects";
+    options.make_directory = true;
     auto store = OpenObjectStore(options, ProcessEnvironment(),
                                  file_system_.get(), &clock_);
     ASSERT_TRUE(store.ok()) << store.status();

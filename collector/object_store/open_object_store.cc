@@ -15,6 +15,7 @@
 #include "collector/object_store/s3_object_store.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
+#include "common/io/confined_file_system.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -31,6 +32,40 @@ class OwningS3Store : public S3ObjectStore {
  private:
   const std::unique_ptr<HttpTransport> transport_;
 };
+
+// A directory with the file system that does not leave it.
+class OwningDirectoryStore : public DirectoryObjectStore {
+ public:
+  OwningDirectoryStore(std::unique_ptr<FileSystem> confined,
+                       std::string directory)
+      : DirectoryObjectStore(confined.get(), std::move(directory)),
+        confined_(std::move(confined)) {}
+
+ private:
+  const std::unique_ptr<FileSystem> confined_;
+};
+
+absl::StatusOr<std::unique_ptr<ObjectStore>> OpenDirectory(
+    std::string directory, bool make, FileSystem* file_system) {
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  if (make && !file_system->Exists(directory)) {
+    RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory));
+    const size_t slash = directory.rfind('/');
+    RP_RETURN_IF_ERROR(file_system->SyncDirectory(
+        slash == 0 ? "/" : directory.substr(0, slash)));
+  }
+  absl::StatusOr<std::unique_ptr<FileSystem>> confined =
+      NewConfinedFileSystem({directory});
+  if (absl::IsNotFound(confined.status())) {
+    return absl::NotFoundError(
+        absl::StrCat("object store ", VisibleText(directory),
+                     ": there is no such directory; a collector that stores "
+                     "there makes it"));
+  }
+  RP_RETURN_IF_ERROR(confined.status());
+  return std::make_unique<OwningDirectoryStore>(*std::move(confined),
+                                                std::move(directory));
+}
 
 double RandomShare() {
   uint64_t bits = 0;
@@ -57,7 +92,7 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(
     FileSystem* file_system, const Clock* clock) {
   RP_RETURN_IF_ERROR(CheckObjectStoreUrl(options.url, environment));
   if (!absl::StartsWith(options.url, "s3://"))
-    return std::make_unique<DirectoryObjectStore>(file_system, options.url);
+    return OpenDirectory(options.url, options.make_directory, file_system);
   S3Options s3;
   RP_ASSIGN_OR_RETURN(s3.location, ParseS3Location(options.url, environment));
   s3.request_timeout = options.request_timeout;

@@ -3,7 +3,10 @@
 // absolute path of a directory.
 // Ownership: what is opened keeps what it needs but the file system and the clock,
 // which outlive it. Failure: INVALID_ARGUMENT, FAILED_PRECONDITION (no libcurl, no
-// credentials). Nothing is sent yet.
+// credentials), NOT_FOUND (no such directory). Nothing is sent yet.
+//
+// Below a directory no symbolic link is followed, whoever plants it; the name of the
+// directory itself may be one, which is resolved here, once.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 
@@ -22,6 +25,8 @@ namespace rankprobe {
 
 struct ObjectStoreOptions {
   std::string url;
+  // A directory that is not there is made: of who stores. Who reads is told.
+  bool make_directory = false;
   // Of an s3:// store: of one attempt and of a call with all attempts.
   absl::Duration request_timeout = absl::Seconds(20);
   absl::Duration call_timeout = absl::Seconds(60);

@@ -225,8 +225,7 @@ class LeafQuestions::Reader final : public LiveLeaves::Answer {
                              &status)) {
       return absl::UnavailableError(
           absl::StrCat("leaf ", pending_->address, " has not answered for ",
-                       InSeconds(questions_->options_.part_time),
-                       ": what it has not stored is not known"));
+                       InSeconds(questions_->options_.part_time)));
     }
     if (!ended) return true;
     if (!status.ok()) return status;

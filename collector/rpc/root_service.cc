@@ -231,7 +231,7 @@ grpc::ServerUnaryReactor* RootService::FindCollector(
   }
   if (status.ok()) {
     absl::StatusOr<v1::FoundCollector> found =
-        registry_->Find(*request, MonotonicNow());
+        registry_->Find(*request, MonotonicNow(), NameOf(*context));
     status = found.status();
     if (found.ok()) *response = *std::move(found);
   }

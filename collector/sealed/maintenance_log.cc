@@ -206,8 +206,39 @@ absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run) {
   return log;
 }
 
+bool IsOfOneObject(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kPermissionDenied:
+      return true;
+    default:
+      return false;
+  }
+}
+
+namespace {
+
+absl::StatusOr<std::string> ReadRunName(ObjectStore* store,
+                                        const std::string& key) {
+  RP_ASSIGN_OR_RETURN(const ObjectTail tail,
+                      store->GetTail(key, kMaxRunNameBytes));
+  v1::SealedRunName name;
+  if (tail.object_bytes > kMaxRunNameBytes ||
+      !name.ParseFromString(tail.bytes) || NameKey(RunKey(name.run())) != key) {
+    return absl::DataLossError(
+        absl::StrCat(key, " is not the name of its run"));
+  }
+  return name.run();
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<std::string>> ListRunNames(
-    ObjectStore* store, std::map<std::string, std::string>* known) {
+    ObjectStore* store, std::map<std::string, std::string>* known,
+    std::vector<absl::Status>* bad) {
   std::map<std::string, std::string> by_key;
   std::string after;
   while (true) {
@@ -221,15 +252,13 @@ absl::StatusOr<std::vector<std::string>> ListRunNames(
           continue;
         }
       }
-      RP_ASSIGN_OR_RETURN(const std::string bytes,
-                          GetObject(store, object.key, kMaxRunNameBytes));
-      v1::SealedRunName name;
-      if (!name.ParseFromString(bytes) ||
-          NameKey(RunKey(name.run())) != object.key) {
-        return absl::DataLossError(
-            absl::StrCat(object.key, " is not the name of its run"));
+      absl::StatusOr<std::string> name = ReadRunName(store, object.key);
+      if (bad != nullptr && IsOfOneObject(name.status())) {
+        bad->push_back(name.status());
+        continue;
       }
-      by_key[object.key] = name.run();
+      RP_RETURN_IF_ERROR(name.status());
+      by_key[object.key] = *std::move(name);
     }
     if (!list.more) break;
   }

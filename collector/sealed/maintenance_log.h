@@ -100,10 +100,17 @@ void Arrange(std::vector<v1::SealedLogEntry> entries, RunLog* log);
 // Whose log a set was committed to first.
 const std::string& ShardOf(const v1::SealedLogEntry& entry);
 
+// What is wrong with one object, or with one run: the store answers, and the others
+// can be read.
+bool IsOfOneObject(const absl::Status& status);
+
 // Names of the runs that there are, in order. `known`, may be null: names that were
 // read before, by key, which are not read again; then those that are there now.
+// `bad`, may be null: what is no name of a run or cannot be read, a status each,
+// which is an error otherwise.
 absl::StatusOr<std::vector<std::string>> ListRunNames(
-    ObjectStore* store, std::map<std::string, std::string>* known = nullptr);
+    ObjectStore* store, std::map<std::string, std::string>* known = nullptr,
+    std::vector<absl::Status>* bad = nullptr);
 
 // Puts an entry behind the last one of a log, wherever that is then.
 absl::StatusOr<uint64_t> AppendEntry(ObjectStore* store, const std::string& run,

@@ -176,7 +176,10 @@ class ReadOnlyStore : public Store {
   absl::StatusOr<v1::VerifyReport> Verify(
       const v1::VerifyRequest&,
       const std::function<absl::Status(const v1::VerifyReport&)>&) override {
-    return Refused();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this is a reader of ", name_,
+        ": what is stored there is checked whenever it is read, and each "
+        "collector verifies its own archive; `rankprobe export` reads all"));
   }
   absl::StatusOr<v1::DeleteReport> Delete(
       const DeleteOptions& options) override {

@@ -17,9 +17,10 @@ void RunLogs::Forget(const std::string& run) {
   runs_.erase(known);
 }
 
-absl::StatusOr<std::vector<std::string>> RunLogs::Runs() {
+absl::StatusOr<std::vector<std::string>> RunLogs::Runs(
+    std::vector<absl::Status>* bad) {
   RP_ASSIGN_OR_RETURN(std::vector<std::string> runs,
-                      sealed::ListRunNames(store_, &names_));
+                      sealed::ListRunNames(store_, &names_, bad));
   const std::set<std::string> there(runs.begin(), runs.end());
   std::vector<std::string> gone;
   for (const auto& [run, known] : runs_)

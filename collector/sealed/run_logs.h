@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collector/object_store/object_store.h"
 #include "collector/sealed/maintenance_log.h"
@@ -26,8 +27,10 @@ class RunLogs {
   explicit RunLogs(ObjectStore* store, uint64_t max_bytes = kMaxBytes)
       : store_(store), max_bytes_(max_bytes) {}
 
-  // Of the runs that there are, in order; what others were is forgotten.
-  absl::StatusOr<std::vector<std::string>> Runs();
+  // Of the runs that there are, in order; what others were is forgotten. `bad`: as
+  // sealed::ListRunNames.
+  absl::StatusOr<std::vector<std::string>> Runs(
+      std::vector<absl::Status>* bad = nullptr);
   // All that counts of the run now.
   absl::StatusOr<sealed::RunLog> Read(const std::string& run);
 

@@ -61,6 +61,7 @@ class SealedExport : public testing::TempDirTest,
 TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
   SystemClock clock;
   ObjectStoreOptions store_options;
+  store_options.make_directory = true;
   store_options.url = GetParam() == "s3"
                           ? std::string(std::getenv("RANKPROBE_TEST_S3_URL"))
                           : root_ + "/objects";

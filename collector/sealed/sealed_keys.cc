@@ -65,6 +65,11 @@ std::string RecordsKey(absl::string_view run_key, absl::string_view name) {
 std::string PackKey(absl::string_view run_key, absl::string_view name) {
   return absl::StrCat(PacksPrefix(run_key), name);
 }
+bool IsObjectKey(absl::string_view run_key, absl::string_view key) {
+  return (absl::ConsumePrefix(&key, RecordsPrefix(run_key)) ||
+          absl::ConsumePrefix(&key, PacksPrefix(run_key))) &&
+         IsHexName(key);
+}
 std::string LogPrefix(absl::string_view run_key) {
   return absl::StrCat(RunPrefix(run_key), "log/");
 }

@@ -31,6 +31,8 @@ std::string RecordsPrefix(absl::string_view run_key);
 std::string PacksPrefix(absl::string_view run_key);
 std::string RecordsKey(absl::string_view run_key, absl::string_view name);
 std::string PackKey(absl::string_view run_key, absl::string_view name);
+// A collector names an object of records or a pack of this run so.
+bool IsObjectKey(absl::string_view run_key, absl::string_view key);
 // That a collector puts objects of the run, before it puts the first.
 std::string ShardsPrefix(absl::string_view run_key);
 std::string ShardKey(absl::string_view run_key, absl::string_view shard);

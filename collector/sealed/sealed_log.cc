@@ -9,6 +9,7 @@
 #include "collector/sealed/sealed_reader.h"
 #include "collector/sealed/unite.h"
 #include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 
@@ -246,15 +247,28 @@ absl::Status SealedReader::Missing(const std::string& run,
 }
 
 absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
+  std::vector<absl::Status> bad;
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                      sealed::ListRunNames(store_));
+                      sealed::ListRunNames(store_, nullptr, &bad));
+  std::vector<std::string> left_out;
+  for (const absl::Status& status : bad) {
+    left_out.push_back(absl::StrCat(
+        "a run of the store cannot be read, and is not in this answer: ",
+        status.message()));
+  }
   std::vector<v1::RunInfo> out;
   for (const std::string& name : names) {
-    const absl::Status status = Refresh(name);
+    absl::Status status = Refresh(name);
     // Its first set is on its way.
     if (absl::IsNotFound(status)) continue;
+    if (status.ok()) status = UniteSteps(name);
+    if (sealed::IsOfOneObject(status)) {
+      left_out.push_back(absl::StrCat(
+          "run \"", VisibleText(name),
+          "\" cannot be read, and is not in this answer: ", status.message()));
+      continue;
+    }
     RP_RETURN_IF_ERROR(status);
-    RP_RETURN_IF_ERROR(UniteSteps(name));
     absl::MutexLock lock(&mutex_);
     const Run& run = runs_[name];
     v1::RunInfo& info = out.emplace_back();
@@ -265,7 +279,17 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
     info.set_stored_payload_bytes(run.payload_bytes);
     info.set_offered_payload_bytes(run.payload_bytes);
   }
+  absl::MutexLock lock(&mutex_);
+  left_out_ = std::move(left_out);
+  listed_ = MonotonicNow();
   return out;
+}
+
+std::vector<std::string> SealedReader::Away(const std::string& run,
+                                            MonotonicTime since) {
+  absl::MutexLock lock(&mutex_);
+  if (!run.empty() || listed_ < since) return {};
+  return left_out_;
 }
 
 }  // namespace rankprobe

@@ -45,6 +45,7 @@ class SealedReader : public ArchiveReader {
  public:
   explicit SealedReader(ObjectStore* store) : store_(store), packs_(store) {}
 
+  // A run that is damaged is left out, and said by Away.
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override;
   using ArchiveReader::ListSteps;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
@@ -65,6 +66,10 @@ class SealedReader : public ArchiveReader {
   absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) override;
+
+  // Of all runs (none is named): what the last list could not read.
+  std::vector<std::string> Away(const std::string& run,
+                                MonotonicTime since) override;
 
   // What each collector has stored, by the name of its logs: for who puts it
   // together with what they have not (united_reader.h).
@@ -168,6 +173,9 @@ class SealedReader : public ArchiveReader {
   absl::Mutex mutex_;
   // None is forgotten.
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+  // What the last list left out, a line each, and when.
+  std::vector<std::string> left_out_ ABSL_GUARDED_BY(mutex_);
+  MonotonicTime listed_ ABSL_GUARDED_BY(mutex_);
   // Runs that a thread looks for new entries of, and reads indexes of packs of.
   std::set<std::string> refreshing_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> reading_packs_ ABSL_GUARDED_BY(mutex_);

@@ -62,6 +62,25 @@ uint64_t NeededBytes(const v1::SealedLogEntry& set,
 
 }  // namespace
 
+absl::Status StoreCleaner::LeaveAlone(const std::string& run,
+                                      const absl::Status& status) {
+  if (!sealed::IsOfOneObject(status)) return status;
+  bad_.emplace(run, status);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<sealed::RunLog>> StoreCleaner::ReadLog(
+    const std::string& run) {
+  std::optional<sealed::RunLog> out;
+  if (bad_.count(run) > 0) return out;
+  absl::StatusOr<sealed::RunLog> log = logs_.Read(run);
+  if (log.ok())
+    out = *std::move(log);
+  else
+    RP_RETURN_IF_ERROR(LeaveAlone(run, log.status()));
+  return out;
+}
+
 absl::StatusOr<StoreCleaner::Objects> StoreCleaner::ListObjects(
     const std::string& prefix) {
   Objects objects;
@@ -105,13 +124,14 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
   std::map<std::string, std::map<int64_t, int64_t>> written;
   std::optional<absl::Time> newest;
   for (const std::string& run : runs) {
-    RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));
-    for (const v1::SealedLogEntry& set : log.sets) {
+    RP_ASSIGN_OR_RETURN(const std::optional<sealed::RunLog> log, ReadLog(run));
+    if (!log.has_value()) continue;
+    for (const v1::SealedLogEntry& set : log->sets) {
       for (const v1::SealedStep& step : set.steps()) {
         const v1::StepInfo& info = step.info();
         newest = std::max(newest.value_or(absl::InfinitePast()),
                           absl::FromUnixNanos(info.updated_unix_ns()));
-        if (log.maintenance.FateOf(info.step(), info.incarnation()) !=
+        if (log->maintenance.FateOf(info.step(), info.incarnation()) !=
             Maintenance::Fate::kThere)
           continue;
         int64_t& last = written[run][info.step()];
@@ -135,9 +155,11 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
       is_due = is_due || last < due;
     }
     if (!is_due) continue;
-    RP_RETURN_IF_ERROR(Expire(
-        run, [&](int64_t step, uint64_t) { return old.count(step) > 0; },
-        absl::FromUnixNanos(before), report));
+    RP_RETURN_IF_ERROR(LeaveAlone(
+        run,
+        Expire(
+            run, [&](int64_t step, uint64_t) { return old.count(step) > 0; },
+            absl::FromUnixNanos(before), report)));
   }
   return absl::OkStatus();
 }
@@ -157,18 +179,19 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
   std::vector<Set> sets;
   uint64_t all = 0;
   for (const std::string& run : runs) {
-    RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));
+    RP_ASSIGN_OR_RETURN(const std::optional<sealed::RunLog> log, ReadLog(run));
+    if (!log.has_value()) continue;
     std::vector<Set> of_run;
-    for (const v1::SealedLogEntry& entry : log.sets) {
+    for (const v1::SealedLogEntry& entry : log->sets) {
       Set set;
       set.run = run;
-      set.bytes = NeededBytes(entry, log.maintenance);
+      set.bytes = NeededBytes(entry, log->maintenance);
       all += set.bytes;
       for (const v1::SealedStep& step : entry.steps()) {
         set.updated_unix_ns =
             std::max(set.updated_unix_ns, step.info().updated_unix_ns());
-        if (log.maintenance.FateOf(step.info().step(),
-                                   step.info().incarnation()) ==
+        if (log->maintenance.FateOf(step.info().step(),
+                                    step.info().incarnation()) ==
             Maintenance::Fate::kThere)
           set.steps.emplace(step.info().step(), step.info().incarnation());
       }
@@ -199,12 +222,13 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
   }
   for (const auto& [run, chosen_steps] : chosen) {
     const StepIds& steps = chosen_steps;
-    RP_RETURN_IF_ERROR(Expire(
-        run,
-        [&](int64_t step, uint64_t incarnation) {
-          return steps.count({step, incarnation}) > 0;
-        },
-        absl::InfiniteFuture(), report));
+    RP_RETURN_IF_ERROR(
+        LeaveAlone(run, Expire(
+                            run,
+                            [&](int64_t step, uint64_t incarnation) {
+                              return steps.count({step, incarnation}) > 0;
+                            },
+                            absl::InfiniteFuture(), report)));
   }
   return absl::OkStatus();
 }
@@ -227,7 +251,8 @@ std::vector<std::string> StoreCleaner::DueOrphans(const std::string& run,
   std::vector<std::string> due;
   const std::map<std::string, int64_t>& known = orphans_[run];
   for (const auto& [key, bytes] : objects) {
-    if (named.count(key) > 0) continue;
+    // What no collector names so is somebody else's.
+    if (named.count(key) > 0 || !sealed::IsObjectKey(run_key, key)) continue;
     const auto before = known.find(key);
     const int64_t first = before == known.end() ? now : before->second;
     since[key] = first;
@@ -408,13 +433,18 @@ absl::Status StoreCleaner::CleanPlans(CleanReport* report) {
 
 absl::Status StoreCleaner::Clean(const std::function<bool()>& stop,
                                  CleanReport* report) {
-  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_.Runs());
+  bad_.clear();
+  std::vector<absl::Status> bad_names;
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs,
+                      logs_.Runs(&bad_names));
   absl::Status first = DeleteOld(runs, report);
   first.Update(DeleteForSpace(runs, report));
   for (const std::string& run : runs) {
     if (stop()) return first;
-    first.Update(CleanRun(run, report));
+    if (bad_.count(run) == 0) first.Update(CleanRun(run, report));
   }
+  for (const auto& [run, status] : bad_) first.Update(status);
+  for (const absl::Status& status : bad_names) first.Update(status);
   first.Update(CleanPlans(report));
   return first;
 }

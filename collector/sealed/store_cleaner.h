@@ -15,7 +15,8 @@
 //   never named: it may go at any time, however long whoever removes it has slept.
 //   No clock takes part in that.
 // Ownership: store and clock outlive it. One thread. Failure: the store's; what
-// cannot be done now is done by the next pass. One run keeps no other back.
+// cannot be done now is done by the next pass. One run keeps no other back: what is
+// damaged is an error at the end of the pass, and nothing of that run is touched.
 #ifndef RANKPROBE_COLLECTOR_SEALED_STORE_CLEANER_H_
 #define RANKPROBE_COLLECTOR_SEALED_STORE_CLEANER_H_
 
@@ -79,6 +80,10 @@ class StoreCleaner {
   // Sizes of a run's objects, by key.
   using Objects = std::map<std::string, uint64_t>;
 
+  // None: it cannot be read now, and is left alone for the rest of the pass.
+  absl::StatusOr<std::optional<sealed::RunLog>> ReadLog(const std::string& run);
+  // OK where it concerns this run alone, which is left alone from now on.
+  absl::Status LeaveAlone(const std::string& run, const absl::Status& status);
   absl::StatusOr<Objects> ListObjects(const std::string& prefix);
   absl::Status DeleteOld(const std::vector<std::string>& runs,
                          CleanReport* report);
@@ -106,6 +111,8 @@ class StoreCleaner {
   ObjectStore* const store_;
   const Clock* const clock_;
   RunLogs logs_;
+  // Runs that this pass leaves alone.
+  std::map<std::string, absl::Status> bad_;
   std::optional<WallClockGuard> guard_;
   // By run and key, on the monotonic clock.
   std::map<std::string, std::map<std::string, int64_t>> orphans_;

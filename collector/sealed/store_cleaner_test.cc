@@ -125,6 +125,131 @@ TEST_F(Cleaning, APackThatAnotherStepRefersToStays) {
   EXPECT_EQ(See(&fresh, "run").at({500, 7}), before.at({500, 7}));
 }
 
+// A store of its own or not: what no collector names so is somebody else's.
+TEST_F(Cleaning, OnlyNamesThatACollectorMakesAreRemoved) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 9);
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_).get()),
+            absl::OkStatus());
+  const std::string key = sealed::RunKey("run");
+  const std::string orphan(32, 'a');
+  const std::vector<std::string> theirs = {
+      sealed::PackKey(key, "link/note.txt"),
+      sealed::PackKey(key, "link/deep/" + orphan),
+      sealed::PackKey(key, orphan + "0"),
+      sealed::PackKey(key, orphan + ".bak"),
+      sealed::PackKey(key, std::string(32, 'A')),
+      sealed::RecordsKey(key, "README"),
+      sealed::RunPrefix(key) + "extra/" + orphan,
+      sealed::ShardKey(key, "thesis.tex"),
+      "v1/plans/x/note.txt",
+      "v1/plans/" + orphan + "/1",
+      "v1/note.txt",
+      "note.txt"};
+  for (const std::string& name : theirs)
+    ASSERT_TRUE(objects_.Put(name, "x", ObjectStore::PutMode::kReplace).ok());
+  ASSERT_TRUE(objects_
+                  .Put(sealed::PackKey(key, orphan), "x",
+                       ObjectStore::PutMode::kReplace)
+                  .ok());
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "run", std::nullopt, clock_.Now(), "delete")
+          .ok());
+  StoreCleaner cleaner(Options(), &objects_, &clock_);
+  CleanReport report;
+  for (int pass = 0; pass < 4; ++pass) {
+    ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+    clock_.Advance(absl::Hours(2));
+  }
+  EXPECT_EQ(report.orphans_removed, 1u);
+  EXPECT_EQ(objects_.objects().count(sealed::PackKey(key, orphan)), 0u);
+  for (const std::string& name : theirs)
+    EXPECT_EQ(objects_.objects().count(name), 1u) << name;
+}
+
+// What is damaged is named, and nothing of that run is touched; the others are
+// listed, deleted from and cleaned.
+TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
+  const std::unique_ptr<Store> store = OpenStore();
+  for (const char* run : {"a", "b", "c"})
+    Record(store.get(), run, 0, 9, static_cast<uint64_t>(run[0]));
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_).get()),
+            absl::OkStatus());
+  const auto log = sealed::ReadRunLog(&objects_, "b");
+  ASSERT_TRUE(log.ok());
+  const std::string b = sealed::RunKey("b");
+  const std::string entry = sealed::LogKey(b, log->logs.begin()->first,
+                                           log->logs.begin()->second + 1);
+  const std::string stray = sealed::NameKey("README");
+  for (const std::string& key : {entry, stray})
+    (*objects_.mutable_objects())[key] = "x";
+
+  SealedReader reader(&objects_);
+  const auto names = [&] {
+    std::vector<std::string> names;
+    const auto runs = reader.ListRuns();
+    EXPECT_TRUE(runs.ok()) << runs.status();
+    if (runs.ok())
+      for (const v1::RunInfo& run : *runs) names.push_back(run.run());
+    return names;
+  };
+  EXPECT_EQ(names(), (std::vector<std::string>{"a", "c"}));
+  const std::vector<std::string> said = reader.Away("", MonotonicTime());
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_TRUE(absl::StrContains(said[0], stray)) << said[0];
+  EXPECT_TRUE(absl::StrContains(said[1], "run \"b\"")) << said[1];
+  EXPECT_TRUE(absl::StrContains(said[1], entry)) << said[1];
+  EXPECT_TRUE(reader.Away("a", MonotonicTime()).empty());
+  EXPECT_TRUE(reader.Away("", MonotonicNow()).empty());
+  EXPECT_TRUE(absl::IsDataLoss(reader.ListSteps("b").status()));
+
+  const auto of_b = [&] {
+    std::map<std::string, std::string> all;
+    for (const auto& [key, bytes] : objects_.objects())
+      if (absl::StrContains(key, b)) all.emplace(key, bytes);
+    return all;
+  };
+  const auto before = of_b();
+  ASSERT_TRUE(
+      DeleteFromStore(&objects_, "c", std::nullopt, clock_.Now(), "delete")
+          .ok());
+  CleanOptions options = Options();
+  options.max_bytes = uint64_t{1} << 30;
+  options.max_age = absl::Hours(24 * 365 * 100);
+  StoreCleaner cleaner(options, &objects_, &clock_);
+  CleanReport report;
+  for (int pass = 0; pass < 4; ++pass) {
+    EXPECT_TRUE(absl::IsDataLoss(Clean(&cleaner, &report)));
+    clock_.Advance(absl::Hours(2));
+  }
+  EXPECT_EQ(report.objects_removed, 2u);
+  EXPECT_EQ(of_b(), before);
+
+  for (const std::string& key : {entry, stray})
+    ASSERT_TRUE(objects_.Delete(key).ok());
+  EXPECT_EQ(names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(reader.Away("", MonotonicTime()).empty());
+  EXPECT_EQ(Clean(&cleaner, &report), absl::OkStatus());
+}
+
+// As a collector counts its own: what was deleted is not there.
+TEST_F(Cleaning, DeletedStepsAreNotCounted) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 9);
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_).get()),
+            absl::OkStatus());
+  SealedReader reader(&objects_);
+  const v1::RunInfo all = reader.ListRuns()->at(0);
+  ASSERT_TRUE(DeleteFromStore(&objects_, "run", std::set<int64_t>{0, 1, 2},
+                              clock_.Now(), "delete")
+                  .ok());
+  const v1::RunInfo left = reader.ListRuns()->at(0);
+  EXPECT_EQ(all.steps(), 10u);
+  EXPECT_EQ(left.steps(), 7u);
+  EXPECT_EQ(left.records(), all.records() / 10 * 7);
+  EXPECT_EQ(left.created_unix_ns(), all.created_unix_ns());
+}
+
 // A collector that has packed a payload before leaves it out of what it packs
 // later: unless somebody has swept.
 TEST_F(Cleaning, WhatACollectorTakesForPackedIsPackedAgainAfterASweep) {

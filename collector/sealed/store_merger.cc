@@ -233,8 +233,9 @@ absl::StatusOr<bool> StoreMerger::MergeGroup(const std::string& run,
 
 absl::Status StoreMerger::Merge(const std::function<bool()>& stop,
                                 MergeReport* report) {
-  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_.Runs());
-  absl::Status first;
+  std::vector<absl::Status> bad;
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_.Runs(&bad));
+  absl::Status first = bad.empty() ? absl::OkStatus() : bad.front();
   for (const std::string& run : runs) {
     const absl::Status status = [&]() -> absl::Status {
       RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));

@@ -170,17 +170,18 @@ bool IsStepBefore(const v1::StepInfo& a, const v1::StepInfo& b) {
 }
 
 void RunCounter::Add(const v1::StepInfo& step) {
+  first_ns_ = std::min(first_ns_, step.updated_unix_ns());
+  last_ns_ = std::max(last_ns_, step.updated_unix_ns());
+  if (step.deleted()) return;
   processes_.insert(step.has_rank()
                         ? absl::StrCat("rank", step.rank())
                         : absl::StrCat("proc", step.pid(), "@", step.host()));
   steps_.insert(step.step());
   records_ = SaturatingAdd(records_, step.records());
-  first_ns_ = std::min(first_ns_, step.updated_unix_ns());
-  last_ns_ = std::max(last_ns_, step.updated_unix_ns());
 }
 
 void RunCounter::Describe(v1::RunInfo* run) const {
-  run->set_created_unix_ns(steps_.empty() ? 0 : first_ns_);
+  run->set_created_unix_ns(first_ns_ == INT64_MAX ? 0 : first_ns_);
   run->set_updated_unix_ns(last_ns_);
   run->set_ranks(processes_.size());
   run->set_steps(steps_.size());

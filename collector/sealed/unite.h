@@ -37,7 +37,8 @@ class StepUnion {
 // In the order of Store::ListSteps.
 bool IsStepBefore(const v1::StepInfo& a, const v1::StepInfo& b);
 
-// What a run's steps come to: processes, steps, records, times.
+// What a run's steps come to: processes, steps, records of those that are there; times
+// also of those that were deleted. As a collector counts its own.
 class RunCounter {
  public:
   void Add(const v1::StepInfo& step);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
 #include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/unite.h"
 #include "common/base/status_macros.h"
@@ -70,9 +71,9 @@ std::vector<std::string> UnitedReader::Away(const std::string& run,
         away[of.first] = missed.why;
     }
   }
-  std::vector<std::string> said;
-  said.reserve(away.size());
-  for (const auto& [address, why] : away) said.push_back(why);
+  std::vector<std::string> said = stored_->Away(run, since);
+  for (const auto& [address, why] : away)
+    said.push_back(absl::StrCat(why, ": what it has not stored is not here"));
   return said;
 }
 
@@ -409,7 +410,10 @@ absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
   for (auto& [name, one] : all.runs) {
     const absl::StatusOr<std::vector<v1::StepInfo>> steps =
         UniteSteps(name, IntSet(), std::move(one.live));
-    if (absl::IsNotFound(steps.status())) continue;
+    // The store has said what is wrong with one that it cannot read.
+    if (absl::IsNotFound(steps.status()) ||
+        sealed::IsOfOneObject(steps.status()))
+      continue;
     RP_RETURN_IF_ERROR(steps.status());
     v1::RunInfo& run = by_name[name];
     uint64_t stored_bytes = 0, offered_bytes = 0;

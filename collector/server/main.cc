@@ -83,6 +83,8 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
   if (config.object_store.empty()) return nullptr;
   ObjectStoreOptions options;
   options.url = config.object_store;
+  // Those that have something to store; a misspelt name is no empty store.
+  options.make_directory = config.role != "reader" && config.role != "janitor";
   options.sleep = [ending](absl::Duration wait) {
     return !ending->WaitFor(wait);
   };

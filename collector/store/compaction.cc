@@ -169,14 +169,30 @@ std::set<uint64_t> Victims(const Segments& segments,
 absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
                                               const CompactOptions& options) {
   CompactResult result;
-  // Taken before the rows: segments that come later are not touched.
-  const Segments segments = store->payloads()->Segments();
+  Segments segments;
   std::map<uint64_t, uint64_t> live;
-  RP_RETURN_IF_ERROR(ForEachChunk(
-      store->index(), [&](absl::string_view, const v1::ChunkRow& row) {
-        live[row.segment()] += PayloadStore::StoredBytes(row);
-        result.live_bytes += PayloadStore::StoredBytes(row);
-      }));
+  const auto look = [&]() -> absl::Status {
+    // Taken before the rows: segments that come later are not touched.
+    segments = store->payloads()->Segments();
+    live.clear();
+    result.live_bytes = 0;
+    return ForEachChunk(store->index(),
+                        [&](absl::string_view, const v1::ChunkRow& row) {
+                          live[row.segment()] += PayloadStore::StoredBytes(row);
+                          result.live_bytes += PayloadStore::StoredBytes(row);
+                        });
+  };
+  RP_RETURN_IF_ERROR(look());
+  // The newest one would keep what is dead in it until others are written: never,
+  // where it is what has filled the disk.
+  if (!segments.empty() && segments.back().size_bytes > 0 &&
+      live.count(segments.back().number) == 0) {
+    const absl::Status ended = store->Exclusive(
+        [&] { return store->payloads()->EndSegment(segments.back().number); });
+    if (!absl::IsResourceExhausted(ended)) RP_RETURN_IF_ERROR(ended);
+    // Something may have been appended to it meanwhile.
+    RP_RETURN_IF_ERROR(look());
+  }
   RP_ASSIGN_OR_RETURN(const std::set<uint64_t> named,
                       NamedSegments(store->index()));
   std::set<uint64_t> victims =

@@ -181,6 +181,37 @@ TEST_F(MaintenanceTest, PayloadsAConnectedRankMayReferToStay) {
   ExpectSound(store.get());
 }
 
+// A disk that it has filled is free again, before and after a restart.
+TEST_F(MaintenanceTest, TheNewestSegmentGoesWithAllThatIsInIt) {
+  for (const bool restarted : {false, true}) {
+    const std::string data = RandomBytes(restarted ? 1 : 2, 500000);
+    Frames frames(MakeIdentity("run", 0, restarted ? 2 : 1));
+    AddStep(&frames, 1, {data});
+    std::unique_ptr<Store> store = Open();
+    ASSERT_TRUE(store->Commit(frames.All()).ok());
+    if (restarted) {
+      store.reset();
+      store = Open();
+    }
+    Quiet();
+    ASSERT_GT(SegmentBytes(), data.size());
+    ASSERT_TRUE(store->Delete({"run", {}, {}}).ok());
+    EXPECT_EQ(SegmentBytes(), 0u) << restarted;
+    ExpectSound(store.get());
+    // It goes on, also for who opens it again.
+    Frames next(MakeIdentity("next", 0, restarted ? 4 : 3));
+    AddStep(&next, 1, {data});
+    ASSERT_TRUE(store->Commit(next.All()).ok());
+    store.reset();
+    store = Open();
+    EXPECT_TRUE(Has(store.get(), "next", data));
+    ExpectSound(store.get());
+    Quiet();
+    ASSERT_TRUE(store->Delete({"next", {}, {}}).ok());
+    EXPECT_EQ(SegmentBytes(), 0u) << restarted;
+  }
+}
+
 TEST_F(MaintenanceTest, AWholeRunGoesAndItsNameCanBeUsedAgain) {
   const std::string data = RandomBytes(1, 500000);
   Frames frames(MakeIdentity("run", 0, 1)), kept(MakeIdentity("kept", 0, 2));

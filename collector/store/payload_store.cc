@@ -152,6 +152,11 @@ absl::Status PayloadStore::NextSegment() {
   return absl::OkStatus();
 }
 
+absl::Status PayloadStore::EndSegment(uint64_t segment) {
+  RP_RETURN_IF_ERROR(Broken());
+  return segment == segment_ ? NextSegment() : absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
     absl::Span<const ChunkToAppend> chunks) {
   RP_RETURN_IF_ERROR(Broken());

@@ -98,6 +98,10 @@ class PayloadStore {
   absl::StatusOr<std::vector<v1::ChunkRow>> Append(
       absl::Span<const ChunkToAppend> chunks);
 
+  // Nothing is appended to this segment any more: if it is the newest, the next one
+  // is begun, empty. The writer's. RESOURCE_EXHAUSTED: there is no room for that.
+  absl::Status EndSegment(uint64_t segment);
+
   // What was appended before the call survives a crash of the machine.
   absl::Status Sync();
   // All that lies before it has been synced.

@@ -12,6 +12,7 @@
 #include <climits>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -21,6 +22,8 @@
 
 namespace rankprobe {
 namespace {
+
+constexpr absl::string_view kLinkInTheWay = "rankprobe/link-in-the-way";
 
 struct Root {
   std::string path;  // without a slash at its end
@@ -250,11 +253,13 @@ class ConfinedFileSystem : public FileSystem {
       return posix::FromErrno(error, what, path);
     const std::string link =
         FirstLink(place.root->directory.get(), place.below);
-    return absl::PermissionDeniedError(absl::StrCat(
+    absl::Status status = absl::PermissionDeniedError(absl::StrCat(
         what, " ", path, ": ",
         link.empty() ? "a part of it"
                      : absl::StrCat(place.root->path, "/", link),
         " is a symbolic link, and none is followed below ", place.root->path));
+    status.SetPayload(kLinkInTheWay, absl::Cord());
+    return status;
   }
 
   absl::StatusOr<Descriptor> Open(const std::string& path, int flags,
@@ -329,6 +334,10 @@ class ConfinedFileSystem : public FileSystem {
 };
 
 }  // namespace
+
+bool IsLinkInTheWay(const absl::Status& status) {
+  return status.GetPayload(kLinkInTheWay).has_value();
+}
 
 absl::StatusOr<std::unique_ptr<FileSystem>> NewConfinedFileSystem(
     const std::vector<std::string>& roots, PathWalk walk) {

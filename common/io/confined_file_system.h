@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/file_system.h"
 
@@ -32,6 +33,9 @@ enum class PathWalk {
 // `roots` exist; links in these names themselves are followed, once, now.
 absl::StatusOr<std::unique_ptr<FileSystem>> NewConfinedFileSystem(
     const std::vector<std::string>& roots, PathWalk walk = PathWalk::kBest);
+
+// Such a file system says so of a path with a link in it, itself among them.
+bool IsLinkInTheWay(const absl::Status& status);
 
 }  // namespace rankprobe
 

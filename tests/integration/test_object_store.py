@@ -153,6 +153,66 @@ def test_a_janitor_gives_the_space_back(start, start_job, tmp_path):
     stored(url, "export", "--run", "again", "-o", tmp_path / "more")
 
 
+def test_a_janitor_removes_nothing_of_others(start, start_job, tmp_path):
+    url = str(tmp_path / "objects")
+    leaf = start("leaf", *leaf_flags(url))
+    train(start_job, leaf, "training", 2, "tensor")
+    assert leaf.stop() == 0
+    packs = next(pathlib.Path(url).glob("v1/runs/*/packs"))
+    others = tmp_path / "others"
+    (others / "deep").mkdir(parents=True)
+    (others / "note.txt").write_text("theirs")
+    (others / "deep" / ("a" * 32)).write_text("theirs")
+    for link in ("packs/link", "records/" + "b" * 32, "shards/link", "extra"):
+        (packs.parent / link).symlink_to(others)
+    (packs / ("c" * 32)).symlink_to(others / "note.txt")
+    (packs / "mine").mkdir()
+    (packs / "mine" / "thesis.tex").write_text("theirs")
+    (packs / "README").write_text("theirs")
+    orphan = packs / ("d" * 32)
+    orphan.write_bytes(b"half")
+    janitor = start("janitor", "--role", "janitor", "--object-store", url, "--grace-seconds", "0", "--janitor-seconds", "1")
+    wait_for(lambda: not orphan.exists(), 60, lambda: janitor.log_text()[-2000:])
+    assert tree(others) == {"note.txt": b"theirs", "deep/" + "a" * 32: b"theirs"}
+    assert (packs / "mine" / "thesis.tex").exists() and (packs / "README").exists()
+    assert (packs / "link").is_symlink() and (packs.parent / "extra").is_symlink()
+    stored(url, "export", "--run", "training", "-o", tmp_path / "after")
+
+
+def test_a_damaged_run_hides_no_other(start, start_job, tmp_path):
+    url = str(tmp_path / "objects")
+    leaf = start("leaf", *leaf_flags(url))
+    train(start_job, leaf, "good", 2, "statistics")
+    train(start_job, leaf, "bad", 2, "statistics")
+    assert leaf.stop() == 0
+    entries = {path.read_bytes().count(b"good") > 0: path for path in pathlib.Path(url).glob("v1/runs/*/log/*/*1")}
+    damaged = entries[False].with_name("0" * 19 + "9")
+    damaged.write_text("x")
+    stray = pathlib.Path(url) / "v1" / "names" / "README"
+    stray.write_text("hi")
+    for args in (("runs",), ("runs", "--json")):
+        listed = stored(url, *args, check=False)
+        assert listed.returncode == 1 and "good" in listed.stdout and "bad" not in listed.stdout, listed
+        assert 'run "bad" cannot be read' in listed.stderr and "v1/names/README" in listed.stderr, listed.stderr
+    stored(url, "export", "--run", "good", "-o", tmp_path / "good")
+    assert stored(url, "export", "--run", "bad", "-o", tmp_path / "bad", check=False).returncode > 1
+    damaged.unlink()
+    stray.unlink()
+    assert "bad" in stored(url, "runs").stdout
+
+
+def test_a_store_that_is_not_there_is_no_empty_one(tmp_path):
+    url = str(tmp_path / "typo")
+    missing = stored(url, "runs", check=False)
+    assert missing.returncode > 0 and "no such directory" in missing.stderr and url in missing.stderr, missing
+    for role in ("reader", "janitor"):
+        (tmp_path / role).mkdir()
+        result = subprocess.run([harness.BIN / "rankprobed", "--listen", "127.0.0.1:0", "--data-dir", tmp_path / role, "--role", role,
+                                 "--object-store", url], capture_output=True, text=True, timeout=60)
+        assert result.returncode == 6 and "no such directory" in result.stderr, (role, result)
+    assert not pathlib.Path(url).exists()
+
+
 def test_a_killed_leaf_goes_on_where_it_was(start, start_job, store_url, tmp_path):
     leaf = start("leaf", *leaf_flags(store_url))
     cfg = harness.config("statistics", "mix", section={"scope": [], "list": []}, dump_enable=True)
