@@ -14,6 +14,8 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxKnownDigests = 1 << 20;
+// Records, in memory, that are not held any longer; of a small budget an eighth.
+constexpr uint64_t kMaxHeldBytes = 1 << 20;
 
 }  // namespace
 
@@ -113,6 +115,8 @@ void FrameQueue::SubmitPayload(const Digest& digest,
       known_[digest] = newest_step_;
       ++payloads_;
       payload_bytes_ += shared->size();
+      // stop() waits for payloads.
+      EndHold();
       items_.push_back(PayloadItem{digest, std::move(shared)});
     } else {
       deduplicated_bytes_ += shared->size();
@@ -144,6 +148,7 @@ bool FrameQueue::HasRoomFor(uint64_t bytes) {
 bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
                                bool may_wait) {
   const auto count = static_cast<uint64_t>(records->batch()->records_size());
+  bool wake = false;
   {
     absl::MutexLock lock(&mutex_);
     newest_step_ = records->batch()->step();
@@ -155,10 +160,47 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
       return false;
     }
     records_ += count;
+    wake = HoldRecords(records->ApproxBytes(), /*urgent=*/!may_wait);
     items_.push_back(std::move(records));
   }
-  wake_();
+  if (wake) wake_();
   return true;
+}
+
+bool FrameQueue::HoldRecords(uint64_t bytes, bool urgent) {
+  if (options_.hold <= absl::ZeroDuration()) return true;
+  held_bytes_ += bytes;
+  if (urgent ||
+      held_bytes_ >= std::min(kMaxHeldBytes, options_.budget_bytes / 8))
+    EndHold();
+  const bool first = leaves_at_ns_ == 0;
+  if (first) {
+    leaves_at_ns_ =
+        clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(options_.hold);
+  }
+  // Of the first one it hears, to look at the clock.
+  return first || leaving_;
+}
+
+void FrameQueue::NoteLeft() {
+  leaving_ = HasWorkLocked();
+  if (leaving_) return;
+  leaves_at_ns_ = 0;
+  held_bytes_ = 0;
+}
+
+int64_t FrameQueue::HeldUntil() const {
+  if (leaves_at_ns_ == 0 || leaving_ || waiting_for_room_ > 0 || HasLosses() ||
+      clock_->MonotonicNanos() >= leaves_at_ns_)
+    return 0;
+  return leaves_at_ns_;
+}
+
+absl::Duration FrameQueue::HeldFor() const {
+  absl::MutexLock lock(&mutex_);
+  const int64_t until = HeldUntil();
+  return until == 0 ? absl::InfiniteDuration()
+                    : absl::Nanoseconds(until - clock_->MonotonicNanos());
 }
 
 uint64_t FrameQueue::Reached(Level level) const {
@@ -233,6 +275,7 @@ absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
       marker = std::make_shared<FlushMarker>();
       items_.push_back(marker);
     }
+    EndHold();
   }
   wake_();
   absl::MutexLock lock(&mutex_);
@@ -349,8 +392,12 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
   {
     absl::MutexLock framing(&framing_);
     absl::MutexLock lock(&mutex_);
+    if (HeldUntil() != 0) return false;
     MakeFrames();
-    if (next_frame_ >= frames_.size()) return false;
+    if (next_frame_ >= frames_.size()) {
+      NoteLeft();
+      return false;
+    }
     if (in_flight_bytes_ > 0 && frames_[next_frame_].sequence <= alone_until_)
       return false;
     // One frame may always be on its way, however small the credit.
@@ -359,6 +406,7 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
       return false;
     frame = frames_[next_frame_++];
     in_flight_bytes_ += frame.wire_bytes;
+    NoteLeft();
     lane = use_lane_ && frame.payload != nullptr &&
            memory_->PlaceOf(frame.payload->data()).has_value();
     if (lane) lane_bytes_ += frame.length;
@@ -485,6 +533,7 @@ void FrameQueue::Resume(uint64_t sequence) {
   // Another collector, perhaps: it is asked again.
   ForgetOffers();
   resumed_ = sequence;
+  EndHold();
   next_frame_ = 0;
   in_flight_bytes_ = 0;
   // As if they were on their way until its first ack.
@@ -500,7 +549,7 @@ uint64_t FrameQueue::FirstSequence() const {
 
 bool FrameQueue::HasWork() const {
   absl::MutexLock lock(&mutex_);
-  return HasWorkLocked();
+  return HasWorkLocked() && HeldUntil() == 0;
 }
 
 bool FrameQueue::HasWorkLocked() const {
@@ -527,7 +576,7 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
     deduplicated_bytes_ += EmptyChunks(digest);
   }
   TellWaiting();
-  return HasWorkLocked();
+  return HasWorkLocked() && HeldUntil() == 0;
 }
 
 size_t FrameQueue::Unframed() const {
