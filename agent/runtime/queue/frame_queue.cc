@@ -386,9 +386,18 @@ void FrameQueue::UseLane(bool use) {
   use_lane_ = use;
 }
 
+bool FrameQueue::MayLeave(uint64_t credit_bytes) const {
+  if (next_frame_ >= frames_.size()) return false;
+  // One frame may always be on its way, however small the credit.
+  if (in_flight_bytes_ == 0) return true;
+  const Frame& next = frames_[next_frame_];
+  return next.sequence > alone_until_ &&
+         in_flight_bytes_ + next.wire_bytes <= credit_bytes;
+}
+
 bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
   Frame frame;
-  bool lane = false;
+  bool lane = false, followed = false;
   {
     absl::MutexLock framing(&framing_);
     absl::MutexLock lock(&mutex_);
@@ -398,20 +407,17 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
       NoteLeft();
       return false;
     }
-    if (in_flight_bytes_ > 0 && frames_[next_frame_].sequence <= alone_until_)
-      return false;
-    // One frame may always be on its way, however small the credit.
-    if (in_flight_bytes_ > 0 &&
-        in_flight_bytes_ + frames_[next_frame_].wire_bytes > credit_bytes)
-      return false;
+    if (!MayLeave(credit_bytes)) return false;
     frame = frames_[next_frame_++];
     in_flight_bytes_ += frame.wire_bytes;
     NoteLeft();
+    followed = MayLeave(credit_bytes);
     lane = use_lane_ && frame.payload != nullptr &&
            memory_->PlaceOf(frame.payload->data()).has_value();
     if (lane) lane_bytes_ += frame.length;
   }
   Encode(std::move(frame), lane, out);
+  out->followed = followed;
   return true;
 }
 

@@ -136,7 +136,7 @@ TEST(PayloadMemoryTest, BlocksOfSeveralThreadsNeverOverlap) {
   for (unsigned seed = 1; seed <= 4; ++seed) {
     threads.emplace_back([&, seed] {
       std::mt19937_64 random(seed);
-      for (int i = 0; i < 500; ++i) {
+      for (int i = 0; i < 120; ++i) {
         const uint64_t size = (64 << 10) + random() % (2 * kMiB - (64 << 10));
         const std::shared_ptr<char> block = memory->Allocate(size);
         shared += memory->PlaceOf(block.get()).has_value() ? 1 : 0;
@@ -150,7 +150,7 @@ TEST(PayloadMemoryTest, BlocksOfSeveralThreadsNeverOverlap) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(torn, 0);
-  EXPECT_GT(shared, 1500);
+  EXPECT_GT(shared, 360);
   memory->Trim();
   memory->Trim();
   struct stat info;

@@ -382,7 +382,9 @@ void CollectorLink::SendNext(UploadStream* upload) {
   if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
     upload->Write(ToByteBuffer(offers));
   } else if (queue_->NextFrame(credit_, &frame)) {
-    upload->Write(ToByteBuffer(std::move(frame)), queue_->HasWork());
+    const bool followed = frame.followed;
+    upload->Write(ToByteBuffer(std::move(frame)), followed || queue_->HasWork(),
+                  followed);
   }
 }
 
