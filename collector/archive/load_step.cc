@@ -79,7 +79,8 @@ class CallMerger {
       call->mutable_input_args()->Swap(phase->mutable_input_args());
     if (phase->has_input_kwargs())
       call->mutable_input_kwargs()->Swap(phase->mutable_input_kwargs());
-    if (phase->has_output()) call->mutable_output()->Swap(phase->mutable_output());
+    if (phase->has_output())
+      call->mutable_output()->Swap(phase->mutable_output());
     if (phase->has_parameters())
       call->mutable_parameters()->Swap(phase->mutable_parameters());
     if (phase->has_input()) call->mutable_input()->Swap(phase->mutable_input());

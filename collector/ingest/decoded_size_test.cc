@@ -104,11 +104,10 @@ TEST(DecodedSizeTest, WhatIsGivenUpInAFrameCounts) {
   last.mutable_chunk()->set_data("12345678");
   last.mutable_chunk()->set_digest(std::string(16, 'd'));
   last.mutable_chunk()->set_length_bytes(8);
-  const std::string bytes =
-      Full([](v1::RecordBatch* b) {
-        b->add_records()->mutable_loss();
-      }).SerializeAsString() +
-      last.SerializeAsString();
+  const std::string bytes = Full([](v1::RecordBatch* b) {
+                              b->add_records()->mutable_loss();
+                            }).SerializeAsString() +
+                            last.SerializeAsString();
   ReceivedFrame received;
   ASSERT_TRUE(received->ParseFromString(bytes));
   ASSERT_TRUE(received->has_chunk()) << "nothing of the records is left";

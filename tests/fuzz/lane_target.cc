@@ -92,9 +92,9 @@ class LanePlay {
             out.append(piece.data(), piece.size());
             return absl::OkStatus();
           });
-      RequireOfLane(status.ok() && out.size() == length &&
-                        LaneDigest(out) == digest,
-                    "what is whole has its digest");
+      RequireOfLane(
+          status.ok() && out.size() == length && LaneDigest(out) == digest,
+          "what is whole has its digest");
     }
   }
 

@@ -211,8 +211,7 @@ class FrameQueue {
   bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
                bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the next frame may leave, as far as those before it are concerned.
-  bool MayLeave(uint64_t credit_bytes) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool MayLeave(uint64_t credit_bytes) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(framing_, mutex_);
   // `lane`: bytes in shared memory stay there.

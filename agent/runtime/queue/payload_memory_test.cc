@@ -184,8 +184,8 @@ TEST(PayloadMemoryTest, NobodyWaitsForTheKernel) {
   int asked = 0;
   const auto ask = [&] {
     ++asked;
-    others.push_back(std::async(std::launch::async,
-                                [&] { return memory->kept_bytes(); }));
+    others.push_back(
+        std::async(std::launch::async, [&] { return memory->kept_bytes(); }));
     EXPECT_EQ(others.back().wait_for(std::chrono::seconds(5)),
               std::future_status::ready)
         << "the lock is held, time " << asked;

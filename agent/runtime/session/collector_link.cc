@@ -341,9 +341,9 @@ bool CollectorLink::RunConnection() {
     if (upload != nullptr && upload->CanWrite() && MonotonicNow() >= hold_until)
       SendNext(upload.get());
     if (!welcomed) TellIfSilent();
-    if (!outbox_->Wait(welcomed ? std::min(absl::Milliseconds(500),
-                                           queue_->HeldFor())
-                                : absl::Milliseconds(200))) {
+    if (!outbox_->Wait(
+            welcomed ? std::min(absl::Milliseconds(500), queue_->HeldFor())
+                     : absl::Milliseconds(200))) {
       if (welcomed && control.CanWrite()) SayGoodbye(&control);
       break;
     }
