@@ -72,25 +72,27 @@ class CallMerger {
  public:
   explicit CallMerger(std::vector<v1::CallPhase>* calls) : calls_(calls) {}
 
-  void Merge(const v1::CallPhase& phase, size_t index) {
+  // What `phase` has is taken out of it.
+  void Merge(v1::CallPhase* phase, size_t index) {
     v1::CallPhase* const call = &(*calls_)[index];
-    if (phase.has_input_args())
-      *call->mutable_input_args() = phase.input_args();
-    if (phase.has_input_kwargs())
-      *call->mutable_input_kwargs() = phase.input_kwargs();
-    if (phase.has_output()) *call->mutable_output() = phase.output();
-    if (phase.has_parameters())
-      *call->mutable_parameters() = phase.parameters();
-    if (phase.has_input()) *call->mutable_input() = phase.input();
-    if (phase.gradients().items_size() > 0) {
-      MergeGradients(phase.gradients(), index,
+    if (phase->has_input_args())
+      call->mutable_input_args()->Swap(phase->mutable_input_args());
+    if (phase->has_input_kwargs())
+      call->mutable_input_kwargs()->Swap(phase->mutable_input_kwargs());
+    if (phase->has_output())
+      call->mutable_output()->Swap(phase->mutable_output());
+    if (phase->has_parameters())
+      call->mutable_parameters()->Swap(phase->mutable_parameters());
+    if (phase->has_input()) call->mutable_input()->Swap(phase->mutable_input());
+    if (phase->gradients().items_size() > 0) {
+      MergeGradients(phase->mutable_gradients(), index,
                      call->mutable_gradients()->mutable_items());
     }
-    if (phase.has_debug()) {
-      if (phase.debug_path().empty() && !call->has_debug()) {
-        *call->mutable_debug() = phase.debug();
+    if (phase->has_debug()) {
+      if (phase->debug_path().empty() && !call->has_debug()) {
+        call->mutable_debug()->Swap(phase->mutable_debug());
       } else {
-        FillPath(phase.debug_path(), phase.debug(), call->mutable_debug());
+        FillPath(phase->debug_path(), phase->debug(), call->mutable_debug());
       }
     }
   }
@@ -99,15 +101,14 @@ class CallMerger {
   using Items = google::protobuf::RepeatedPtrField<v1::NamedValue>;
 
   // A parameter's gradient replaces the last one of its name.
-  void MergeGradients(const v1::ValueMap& gradients, size_t call,
-                      Items* known) {
+  void MergeGradients(v1::ValueMap* gradients, size_t call, Items* known) {
     auto& places = places_[call];
     for (int i = static_cast<int>(places.seen); i < known->size(); ++i)
       places.of_name[known->Get(i).name()] = i;
-    for (const v1::NamedValue& gradient : gradients.items()) {
+    for (v1::NamedValue& gradient : *gradients->mutable_items()) {
       const auto [it, is_new] =
           places.of_name.try_emplace(gradient.name(), known->size());
-      *(is_new ? known->Add() : known->Mutable(it->second)) = gradient;
+      (is_new ? known->Add() : known->Mutable(it->second))->Swap(&gradient);
     }
     places.seen = static_cast<size_t>(known->size());
   }
@@ -132,20 +133,21 @@ absl::StatusOr<StepView> LoadStep(ArchiveReader* store, const StepKey& key,
   uint64_t count = 0;
   absl::flat_hash_map<std::string, size_t> index_of_call, index_of_edge;
   absl::flat_hash_map<uint32_t, size_t> index_of_stack;
-  RP_RETURN_IF_ERROR(store->ForEachRecord(key, [&](const v1::Record& record) {
+  RP_RETURN_IF_ERROR(store->TakeEachRecord(key, [&](v1::Record* taken) {
+    const v1::Record& record = *taken;
     ++count;
     switch (record.body_case()) {
       case v1::Record::kCall: {
-        const v1::CallPhase& phase = record.call();
+        v1::CallPhase& phase = *taken->mutable_call();
         if (!view.requests.empty() && view.requests.back().first_entry.empty())
           view.requests.back().first_entry = phase.entry();
         const auto [it, is_new] =
             index_of_call.try_emplace(phase.entry(), view.calls.size());
         if (is_new) {
-          view.calls.push_back(phase);
+          view.calls.push_back(std::move(phase));
           positions.push_back(record.order());
         } else {
-          merger.Merge(phase, it->second);
+          merger.Merge(&phase, it->second);
           if (MovesToTheEnd(phase.kind()))
             positions[it->second] = record.order();
         }

@@ -59,6 +59,70 @@ void AddToSummary(bool given, const v1::TensorSummary& tensor,
     summary->norm.Add(*number, /*smallest=*/false);
 }
 
+// The ids of a step's values, one after another. Steps have the same values in the
+// same order, as a rule: as long as they are those of the step before, so are the
+// ids, and no name is looked up.
+class RollupMaker::IdsOfStep {
+ public:
+  explicit IdsOfStep(Dictionary* names) : names_(names) {}
+
+  absl::StatusOr<uint32_t> Next(
+      bool given, const std::string& entry, absl::string_view value,
+      std::vector<std::pair<uint32_t, v1::RollupName>>* new_names) {
+    std::vector<Dictionary::Value>& last = names_->last_step;
+    if (as_before_ && next_ < last.size()) {
+      const Dictionary::Value& before = last[next_];
+      if (before.given == given && before.entry == entry &&
+          before.value == value) {
+        ++next_;
+        return before.id;
+      }
+    }
+    if (std::exchange(as_before_, false)) {
+      last.resize(next_);
+      for (const Dictionary::Value& before : last) seen_.insert(before.id);
+    }
+    RP_ASSIGN_OR_RETURN(const uint32_t id,
+                        LookUp(given, entry, value, new_names));
+    last.push_back({given, entry, std::string(value), id});
+    return id;
+  }
+  // There are no more.
+  void Finish() {
+    if (as_before_) names_->last_step.resize(next_);
+  }
+
+ private:
+  absl::StatusOr<uint32_t> LookUp(
+      bool given, const std::string& entry, absl::string_view value,
+      std::vector<std::pair<uint32_t, v1::RollupName>>* new_names) {
+    for (uint32_t nth = 0;; ++nth) {
+      const auto [it, is_new] =
+          names_->ids.try_emplace(NameKey(given, entry, value, nth), 0);
+      if (is_new) {
+        uint32_t& next = given ? names_->next_given : names_->next_made;
+        if (next % kFirstGivenValue >= kMaxNames) {
+          return absl::OutOfRangeError(
+              absl::StrCat("more than ", kMaxNames, " names of values"));
+        }
+        it->second = next++;
+        v1::RollupName name;
+        name.set_entry(entry);
+        name.set_value(std::string(value));
+        name.set_nth(nth);
+        new_names->emplace_back(it->second, std::move(name));
+      }
+      if (seen_.insert(it->second).second) return it->second;
+    }
+  }
+
+  Dictionary* const names_;
+  // All so far are those of the step before; then seen_ is empty.
+  bool as_before_ = true;
+  size_t next_ = 0;
+  absl::flat_hash_set<uint32_t> seen_;
+};
+
 absl::StatusOr<RollupMaker::Dictionary*> RollupMaker::Load(uint32_t run) {
   const auto it = dictionaries_.find(run);
   if (it != dictionaries_.end()) return &it->second;
@@ -92,7 +156,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
                       LoadStep(store_, step.key, &records));
   rows.head.set_records(records);
   std::map<uint32_t, RollupBlockWriter> blocks;
-  absl::flat_hash_set<uint32_t> seen;
+  IdsOfStep ids(names);
   v1::RollupLayout layout;
   int64_t last_made = -1, last_given = int64_t{kFirstGivenValue} - 1;
   StepSummary summary;
@@ -101,26 +165,8 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
                        absl::string_view value,
                        const v1::TensorSummary& tensor) -> absl::Status {
     const bool given = IsGiven(section);
-    uint32_t id = 0;
-    for (uint32_t nth = 0;; ++nth) {
-      const auto [it, is_new] =
-          names->ids.try_emplace(NameKey(given, entry, value, nth), 0);
-      if (is_new) {
-        uint32_t& next = given ? names->next_given : names->next_made;
-        if (next % kFirstGivenValue >= kMaxNames) {
-          return absl::OutOfRangeError(
-              absl::StrCat("more than ", kMaxNames, " names of values"));
-        }
-        it->second = next++;
-        v1::RollupName name;
-        name.set_entry(entry);
-        name.set_value(std::string(value));
-        name.set_nth(nth);
-        rows.names.emplace_back(it->second, std::move(name));
-      }
-      id = it->second;
-      if (seen.insert(id).second) break;
-    }
+    RP_ASSIGN_OR_RETURN(const uint32_t id,
+                        ids.Next(given, entry, value, &rows.names));
     int64_t& last = given ? last_given : last_made;
     layout.add_order(ZigZag(int64_t{id} - last) << 1 | (given ? 1 : 0));
     last = id;
@@ -163,6 +209,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
   }
   rows.head.set_layout(it->second);
   FillHead(summary, &rows.head);
+  ids.Finish();
   return store_->WriteRollup(step, rows);
 }
 

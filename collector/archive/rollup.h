@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
@@ -56,7 +57,15 @@ class RollupMaker {
     uint32_t next_made = 0;
     uint32_t next_given = kFirstGivenValue;
     uint32_t next_layout = 0;
+    // The values of the step that was rolled up last, in its order.
+    struct Value {
+      bool given;
+      std::string entry, value;
+      uint32_t id;
+    };
+    std::vector<Value> last_step;
   };
+  class IdsOfStep;
   absl::StatusOr<Dictionary*> Load(uint32_t run);
 
   Store* const store_;

@@ -156,7 +156,7 @@ std::vector<std::shared_ptr<CommitQueue::Upload>> CommitQueue::Unpause() {
   return out;
 }
 
-bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame,
+bool CommitQueue::Submit(uint64_t upload, ReceivedFrame frame,
                          const FrameSize& size) {
   Pending pending;
   pending.size = size;
@@ -166,7 +166,7 @@ bool CommitQueue::Submit(uint64_t upload, v1::UploadFrame frame,
 
 bool CommitQueue::Refuse(uint64_t upload, v1::RefusalRow refusal) {
   Pending pending;
-  pending.frame.set_sequence(refusal.sequence());
+  pending.frame->set_sequence(refusal.sequence());
   pending.size.memory = refusal.reason().size() + sizeof(Pending);
   pending.refusal = std::move(refusal);
   return Enqueue(upload, std::move(pending));
@@ -180,7 +180,7 @@ bool CommitQueue::Enqueue(uint64_t upload, Pending pending) {
   control_->NoteReceived(it->second->session, pending.size.encoded,
                          static_cast<int64_t>(pending.size.memory));
   it->second->received =
-      std::max(it->second->received, pending.frame.sequence());
+      std::max(it->second->received, pending.frame->sequence());
   it->second->backlog += pending.size.memory;
   it->second->frames.push_back(std::move(pending));
   work_ = true;
@@ -241,7 +241,7 @@ FrameToStore CommitQueue::ToStore(const Taken& taken) {
   const Pending& pending = taken.pending;
   FrameToStore out;
   out.identity = &taken.upload->identity;
-  out.frame = &pending.frame;
+  out.frame = &*pending.frame;
   out.content_digest = taken.content_digest;
   if (pending.refusal.has_value()) out.refusal = &*pending.refusal;
   out.bytes = pending.size.encoded;
@@ -258,9 +258,9 @@ absl::Status CommitQueue::CommitTaken(const std::vector<Taken>& taken) {
 
 absl::Status CommitQueue::CommitRefused(const absl::Status& why, Taken* taken) {
   Pending& pending = taken->pending;
-  pending.refusal = RefusalOf(pending.frame, why.message());
-  v1::UploadFrame empty;
-  empty.set_sequence(pending.frame.sequence());
+  pending.refusal = RefusalOf(*pending.frame, why.message());
+  ReceivedFrame empty;
+  empty->set_sequence(pending.frame->sequence());
   pending.frame = std::move(empty);
   if (options_.metrics != nullptr) ++options_.metrics->refused_frames;
   // Where the number itself is wrong this fails too.
@@ -310,7 +310,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
     for (const Taken& t : taken) {
       ReleaseBytes(t);
       t.upload->committed =
-          std::max(t.upload->committed, t.pending.frame.sequence());
+          std::max(t.upload->committed, t.pending.frame->sequence());
       v1::UploadAck& ack = acks[t.upload];
       ack.set_received(t.upload->received);
       ack.set_committed(t.upload->committed);
@@ -318,9 +318,9 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       ack.set_credit_bytes(credit);
       ack.set_payload_credit(PayloadCredit());
       if (t.pending.refusal.has_value()) AddRefusal(*t.pending.refusal, &ack);
-      if (t.pending.no_room) AddNoRoom(t.pending.frame.sequence(), &ack);
-      if (!t.pending.frame.has_chunk()) continue;
-      const v1::PayloadChunk& chunk = t.pending.frame.chunk();
+      if (t.pending.no_room) AddNoRoom(t.pending.frame->sequence(), &ack);
+      if (!t.pending.frame->has_chunk()) continue;
+      const v1::PayloadChunk& chunk = t.pending.frame->chunk();
       const std::string& run = t.upload->identity.run();
       const bool last =
           chunk.offset_bytes() + chunk.data().size() >= chunk.length_bytes();
@@ -469,8 +469,9 @@ void CommitQueue::Run() {
     HandOnClaims();
     AnswerOffers(&taken);
     for (Taken& t : taken) {
-      ApplyGate(t.upload.get(), &t.pending.frame);
-      t.content_digest = RenamePayloads(t.upload->principal, &t.pending.frame);
+      ApplyGate(t.upload.get(), t.pending.frame.get());
+      t.content_digest =
+          RenamePayloads(t.upload->principal, t.pending.frame.get());
       if (t.pending.refusal.has_value()) {
         t.pending.refusal->set_payload_digest(StoredDigest(
             t.upload->principal, t.pending.refusal->payload_digest()));

@@ -34,6 +34,7 @@
 #include "collector/ingest/ingest_metrics.h"
 #include "collector/ingest/no_room_payloads.h"
 #include "collector/ingest/payload_leases.h"
+#include "collector/ingest/received_frame.h"
 #include "collector/store/store.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/monotonic_time.h"
@@ -90,7 +91,7 @@ class CommitQueue {
   // A frame of the upload that CheckContent has let through; offers are
   // answered in their turn. False: the upload, or all of them together, hold
   // more than they should; read no more until `resume` is called.
-  bool Submit(uint64_t upload, v1::UploadFrame frame, const FrameSize& size);
+  bool Submit(uint64_t upload, ReceivedFrame frame, const FrameSize& size);
   // The frame of that number will never be taken: it is committed empty, the
   // refusal is kept, and the ack says so and why. False as for Submit.
   bool Refuse(uint64_t upload, v1::RefusalRow refusal);
@@ -102,7 +103,7 @@ class CommitQueue {
 
  private:
   struct Pending {
-    v1::UploadFrame frame;
+    ReceivedFrame frame;
     FrameSize size;
     // Of a frame that is refused; `frame` is then its number only.
     std::optional<v1::RefusalRow> refusal;

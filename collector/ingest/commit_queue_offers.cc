@@ -41,11 +41,11 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
   std::vector<Taken> rest;
   for (Taken& t : *taken) {
-    if (!t.pending.frame.has_offers()) {
+    if (!t.pending.frame->has_offers()) {
       rest.push_back(std::move(t));
       continue;
     }
-    const v1::PayloadOffers& offers = t.pending.frame.offers();
+    const v1::PayloadOffers& offers = t.pending.frame->offers();
     const std::string& run = t.upload->identity.run();
     v1::UploadAck& ack = acks[t.upload];
     for (int i = 0; i < offers.digests_size(); ++i) {

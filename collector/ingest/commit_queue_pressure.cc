@@ -55,9 +55,9 @@ std::shared_ptr<NoRoomPayloads> CommitQueue::RefusedOf(
 
 void CommitQueue::RefuseChunk(Taken* taken, Acks* acks) {
   Upload& upload = *taken->upload;
-  const v1::PayloadChunk& chunk = taken->pending.frame.chunk();
+  const v1::PayloadChunk& chunk = taken->pending.frame->chunk();
   if (upload.refused == nullptr) upload.refused = RefusedOf(upload.identity);
-  if (upload.refused->Add(taken->pending.frame.sequence(), chunk.digest()) ||
+  if (upload.refused->Add(taken->pending.frame->sequence(), chunk.digest()) ||
       chunk.offset_bytes() == 0)
     options_.pressure->CountRefused(chunk.length_bytes());
   {
@@ -72,8 +72,8 @@ void CommitQueue::RefuseChunk(Taken* taken, Acks* acks) {
         (*acks)[other->second].add_wanted_digests(digest);
     }
   }
-  v1::UploadFrame empty;
-  empty.set_sequence(taken->pending.frame.sequence());
+  ReceivedFrame empty;
+  empty->set_sequence(taken->pending.frame->sequence());
   taken->pending.frame = std::move(empty);
   taken->pending.no_room = true;
 }
@@ -100,7 +100,7 @@ void CommitQueue::RefusePayloads(std::vector<Taken>* taken) {
   Acks acks;
   for (Taken& t : *taken) {
     if (t.pending.refusal.has_value() || t.pending.no_room) continue;
-    v1::UploadFrame& frame = t.pending.frame;
+    v1::UploadFrame& frame = *t.pending.frame;
     if (frame.has_chunk()) {
       if (!HasRoomFor(*t.upload, frame.chunk())) {
         RefuseChunk(&t, &acks);

@@ -97,7 +97,8 @@ class CommitQueueTest : public testing::TempDirTest {
   }
 
   void Submit(uint64_t upload, const v1::UploadFrame& frame) {
-    queue_->Submit(upload, frame, SizeOf(frame, frame.ByteSizeLong()));
+    queue_->Submit(upload, ReceivedFrame(frame),
+                   SizeOf(frame, frame.ByteSizeLong()));
   }
 
   void SubmitAll(uint64_t upload, Frames* frames) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/decoded_size.h"
 
+#include <algorithm>
+
 namespace rankprobe {
 namespace {
 
@@ -152,6 +154,12 @@ FrameSize SizeOf(const v1::UploadFrame& frame, uint64_t encoded_bytes) {
       size += RecordCost(record);
   }
   return {encoded_bytes, size};
+}
+
+FrameSize SizeOf(const ReceivedFrame& frame, uint64_t encoded_bytes) {
+  FrameSize size = SizeOf(*frame, encoded_bytes);
+  size.memory = std::max(size.memory, encoded_bytes + frame.bytes());
+  return size;
 }
 
 }  // namespace rankprobe

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "collector/ingest/received_frame.h"
 #include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
@@ -26,6 +27,9 @@ struct FrameSize {
 
 // `encoded_bytes`: what the frame's ByteSizeLong is.
 FrameSize SizeOf(const v1::UploadFrame& frame, uint64_t encoded_bytes);
+// As it lies in its memory, where a sender may have made more of it than is in the
+// frame now.
+FrameSize SizeOf(const ReceivedFrame& frame, uint64_t encoded_bytes);
 
 }  // namespace rankprobe
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/ingest/decoded_size.h"
 
+#include <string>
+
 #include "collector/ingest/frame_validator.h"
 #include "gtest/gtest.h"
 
@@ -89,6 +91,31 @@ TEST(DecodedSizeTest, FramesOfEmptyMessagesAreRefused) {
     s->set_i(1);
   });
   EXPECT_TRUE(Check(integers).ok()) << Estimate(integers);
+  // As it lies where it was parsed to.
+  ReceivedFrame received;
+  ASSERT_TRUE(received->ParseFromString(integers.SerializeAsString()));
+  const FrameSize size = SizeOf(received, integers.ByteSizeLong());
+  EXPECT_TRUE(CheckContent(*received, size).ok()) << size.memory;
+}
+
+// What a frame had before it had something else is in its memory still.
+TEST(DecodedSizeTest, WhatIsGivenUpInAFrameCounts) {
+  v1::UploadFrame last;
+  last.mutable_chunk()->set_data("12345678");
+  last.mutable_chunk()->set_digest(std::string(16, 'd'));
+  last.mutable_chunk()->set_length_bytes(8);
+  const std::string bytes = Full([](v1::RecordBatch* b) {
+                              b->add_records()->mutable_loss();
+                            }).SerializeAsString() +
+                            last.SerializeAsString();
+  ReceivedFrame received;
+  ASSERT_TRUE(received->ParseFromString(bytes));
+  ASSERT_TRUE(received->has_chunk()) << "nothing of the records is left";
+  EXPECT_LT(SizeOf(*received, bytes.size()).memory, 2 * bytes.size());
+  const FrameSize size = SizeOf(received, bytes.size());
+  EXPECT_GT(size.memory, kMaxDecodedBytes);
+  EXPECT_EQ(CheckContent(*received, size, /*own_checksum=*/true).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -175,18 +175,19 @@ absl::Status CheckPlace(const v1::UploadFrame& frame,
 
 absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size,
                           bool own_checksum) {
+  // Also of one that holds little now: what was parsed before it was given up.
+  if (const uint64_t bytes = size.memory - size.encoded;
+      bytes > kMaxDecodedBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        frame.batch().records_size(), " records of one frame take ", bytes,
+        " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
+  }
   if (frame.has_chunk()) return CheckChunk(frame.chunk(), own_checksum);
   if (frame.has_batch()) {
     if (!IsStep(frame.batch().step())) {
       return absl::InvalidArgumentError(
           absl::StrCat("a record batch is of step ", frame.batch().step(),
                        "; 0 .. ", kMaxStep, " are legal"));
-    }
-    if (const uint64_t bytes = size.memory - size.encoded;
-        bytes > kMaxDecodedBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          frame.batch().records_size(), " records of one frame take ", bytes,
-          " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
     }
     for (const v1::Record& record : frame.batch().records())
       RP_RETURN_IF_ERROR(CheckRecord(record));

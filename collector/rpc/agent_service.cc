@@ -11,6 +11,7 @@
 #include "collector/ingest/frame_decoding.h"
 #include "collector/ingest/frame_validator.h"
 #include "collector/ingest/lane_payload.h"
+#include "collector/ingest/received_frame.h"
 #include "collector/ingest/reference_source.h"
 #include "collector/ingest/refusal.h"
 #include "collector/rpc/server_stream.h"
@@ -133,23 +134,24 @@ class UploadStream
 
  protected:
   void OnMessage(grpc::ByteBuffer* untrusted) override {
-    const absl::Status decoded = DecodeFrame(untrusted, &frame_);
+    frame_ = ReceivedFrame();
+    const absl::Status decoded = DecodeFrame(untrusted, frame_.get());
     if (upload_ == 0) {
       if (!decoded.ok()) return Fail(decoded);
       return GoOnElsewhere(run_, untrusted->Length(),
-                           [this] { return Open(frame_); });
+                           [this] { return Open(*frame_); });
     }
     // Of bytes that are no frame only the number is known.
-    if (!decoded.ok() && frame_.sequence() == 0) return Fail(decoded);
-    if (const absl::Status status = CheckPlace(frame_, next_sequence_);
+    if (!decoded.ok() && frame_->sequence() == 0) return Fail(decoded);
+    if (const absl::Status status = CheckPlace(*frame_, next_sequence_);
         !status.ok())
       return Fail(status);
-    const bool offers = frame_.has_offers();
-    const bool is_next = offers || frame_.sequence() == next_sequence_;
+    const bool offers = frame_->has_offers();
+    const bool is_next = offers || frame_->sequence() == next_sequence_;
     absl::Status content = decoded;
     uint64_t encoded = untrusted->Length();
     // Of what came before nothing is wanted, and its place may be another's.
-    const bool on_lane = content.ok() && is_next && IsOnLane(frame_);
+    const bool on_lane = content.ok() && is_next && IsOnLane(*frame_);
     if (on_lane) {
       // What was handed over has gone with the session: that is no fault of the
       // frame's, which is sent again when the rank comes back.
@@ -158,14 +160,14 @@ class UploadStream
         return Fail(absl::FailedPreconditionError(
             "a chunk lies in shared memory of a session that has ended"));
       }
-      content = TakeFromLane(Lane(), &frame_);
-      encoded += frame_.chunk().data().size();
+      content = TakeFromLane(Lane(), frame_.get());
+      encoded += frame_->chunk().data().size();
       if (metrics_ != nullptr)
-        metrics_->lane_bytes += frame_.chunk().data().size();
+        metrics_->lane_bytes += frame_->chunk().data().size();
     }
     // Measured once: admission, credit and commit go by it.
     const FrameSize size = SizeOf(frame_, encoded);
-    if (content.ok()) content = CheckContent(frame_, size, on_lane);
+    if (content.ok()) content = CheckContent(*frame_, size, on_lane);
     if (offers && !content.ok()) return Fail(content);
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
@@ -178,6 +180,8 @@ class UploadStream
       if (!(content.ok() ? commits_->Submit(upload_, std::move(frame_), size)
                          : Refuse(content)))
         return;
+    } else {
+      frame_ = ReceivedFrame();
     }
     ReadNext();
   }
@@ -279,8 +283,11 @@ class UploadStream
   bool Refuse(const absl::Status& status) {
     if (metrics_ != nullptr) ++metrics_->refused_frames;
     if (refused_++ < kRefusalsLogged)
-      Log("frame_refused", frame_.sequence(), status);
-    return commits_->Refuse(upload_, RefusalOf(frame_, status.message()));
+      Log("frame_refused", frame_->sequence(), status);
+    v1::RefusalRow refusal = RefusalOf(*frame_, status.message());
+    // What it took is not kept until the next one comes.
+    frame_ = ReceivedFrame();
+    return commits_->Refuse(upload_, std::move(refusal));
   }
 
   void Log(absl::string_view event, uint64_t sequence,
@@ -301,7 +308,7 @@ class UploadStream
   const Logger* const logger_;
   const Principal principal_;
   const Runner run_;
-  v1::UploadFrame frame_;
+  ReceivedFrame frame_;
   v1::Identity identity_;
   std::string session_;
   std::shared_ptr<const SharedMemoryReader> lane_;

@@ -59,6 +59,16 @@ class ArchiveReader {
   virtual absl::Status ForEachRecord(
       const StepKey& key,
       const std::function<absl::Status(const v1::Record&)>& callback) = 0;
+  // The same for who takes them to pieces: each is the callback's.
+  virtual absl::Status TakeEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(v1::Record*)>& callback) {
+    v1::Record copy;
+    return ForEachRecord(key, [&](const v1::Record& record) {
+      copy = record;
+      return callback(&copy);
+    });
+  }
 
   // The run holds all bytes of this payload.
   virtual bool HasPayload(const std::string& run, absl::string_view digest,

@@ -103,6 +103,9 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status ForEachRecord(
       const StepKey& key,
       const std::function<absl::Status(const v1::Record&)>& callback) override;
+  absl::Status TakeEachRecord(
+      const StepKey& key,
+      const std::function<absl::Status(v1::Record*)>& callback) override;
   absl::Status ReadPayload(
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) override;

@@ -285,6 +285,13 @@ absl::StatusOr<Store::SomeSteps> StoreImpl::ListStepsAfter(
 absl::Status StoreImpl::ForEachRecord(
     const StepKey& key,
     const std::function<absl::Status(const v1::Record&)>& callback) {
+  return TakeEachRecord(
+      key, [&callback](v1::Record* record) { return callback(*record); });
+}
+
+absl::Status StoreImpl::TakeEachRecord(
+    const StepKey& key,
+    const std::function<absl::Status(v1::Record*)>& callback) {
   uint32_t id = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -300,7 +307,7 @@ absl::Status StoreImpl::ForEachRecord(
                                    static_cast<int>(value.size()))) {
           return absl::DataLossError("a record cannot be read");
         }
-        return callback(record);
+        return callback(&record);
       });
 }
 

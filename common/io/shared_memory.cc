@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(
 }
 
 SharedMemory::~SharedMemory() {
+  if (data_ == nullptr) return;
   ::munmap(data_, size_);
   ::close(fd_);
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,7 +26,7 @@ class SharedMemory {
  public:
   // Takes address space; memory as it is written to.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(uint64_t bytes);
-  ~SharedMemory();
+  virtual ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
@@ -35,19 +36,27 @@ class SharedMemory {
   int fd() const { return fd_; }
   // Takes the memory for what is to be written there. False: there is none, and
   // writing would end the process. Both numbers are multiples of a page.
-  bool Take(uint64_t offset, uint64_t bytes);
+  virtual bool Take(uint64_t offset, uint64_t bytes);
   // What lies there is not needed any more: its memory is the system's. Not in a
   // process that was forked: it is the parent's.
-  void GiveBack(uint64_t offset, uint64_t bytes);
+  virtual void GiveBack(uint64_t offset, uint64_t bytes);
+
+ protected:
+  // Takes all of `other`'s, which is then empty: for tests that watch what is
+  // taken.
+  explicit SharedMemory(SharedMemory&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
 
  private:
   SharedMemory(int fd, char* data, uint64_t size)
       : fd_(fd), data_(data), size_(size) {}
 
   const ForkGuard fork_guard_;
-  const int fd_;
-  char* const data_;
-  const uint64_t size_;
+  int fd_;
+  char* data_;
+  uint64_t size_;
 };
 
 // The other side. Thread-safe.

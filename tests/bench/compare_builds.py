@@ -3,7 +3,7 @@
 """One figure of several builds in turns, for before and after: what ingest costs, what recording adds to a step.
 
     tests/bench/compare_builds.py --build before=/tree1/build/release --build after=/tree2/build/release
-                                  [--only ingest,steps] [--rounds 9]
+                                  [--only ingest,steps,cpu] [--rounds 9]
 
 Each round runs each build in random order, with that build's own programs, and prints for each figure and build the
 median, the least, and the median over the rounds of its ratio to the first build of that round.
@@ -13,6 +13,8 @@ client apart (of the collector user time alone too: the rest is the kernel's cop
 too, where wall time says little. Targets rankprobed, bench_ingest.
 steps: bench_steps, step time over the plain step of the same process, wall and CPU time of the training thread, and the
 wait in stop() in seconds; `plain, wall over CPU` above 1.15: too busy for wall times. Targets rankprobed, bench_steps.
+cpu: CPU of a recorded step by who takes it (step_cpu.py), milliseconds. Targets rankprobed, rankprobe, rankprobe_native,
+train_transformer. Not part of the default.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import time
 from typing import Iterator
 
 import end_to_end
+import step_cpu
 
 RECORDS = 300  # thousands
 PAYLOAD_MIB = 512
@@ -110,13 +113,17 @@ def steps(build: pathlib.Path, directory: pathlib.Path) -> dict[str, float]:
     return out
 
 
-PARTS = {"ingest": ingest, "steps": steps}
+def cpu(build: pathlib.Path, directory: pathlib.Path) -> dict[str, float]:
+    return {f"{case}, {name}": value for case in step_cpu.CASES for name, value in step_cpu.measure(build, case).items()}
+
+
+PARTS = {"ingest": ingest, "steps": steps, "cpu": cpu}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", action="append", required=True, metavar="NAME=DIR")
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default="ingest,steps")
     parser.add_argument("--rounds", type=int, default=9)
     flags = parser.parse_args()
     builds = {name: pathlib.Path(path) for name, path in (pair.split("=", 1) for pair in flags.build)}

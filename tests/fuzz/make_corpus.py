@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the binary seeds of fuzz_control and fuzz_directives.
+"""Writes the binary seeds of fuzz_control, fuzz_directives and fuzz_lane.
 
     python3 tests/fuzz/make_corpus.py
 
@@ -22,9 +22,10 @@ def encode(message: str, text: str) -> bytes:
 
 
 def row(*pieces: tuple) -> bytes:
+    """Of kinds with the name and text of a message, with bytes, or alone."""
     out = b""
     for kind, *rest in pieces:
-        body = encode(*rest) if rest else b""
+        body = (rest[0] if isinstance(rest[0], bytes) else encode(*rest)) if rest else b""
         out += struct.pack("<BH", kind, len(body)) + body
     return out
 
@@ -43,6 +44,16 @@ def event(session: int, text: str) -> tuple:
     return (1 + 12 * session, "AgentEvent", text)
 
 
+def place(at: int, length: int = 0, offset: int = 0) -> bytes:
+    return at.to_bytes(3, "big") + length.to_bytes(3, "big") + offset.to_bytes(3, "big")
+
+
+def lane(sequence: int, at: int, length: int, more: str = "") -> tuple:
+    return (0, "UploadFrame", f'sequence: {sequence} chunk {{ digest: "0123456789abcdef" length_bytes: 8 '
+                              f'lane {{ offset_bytes: {at} length_bytes: {length} }} {more} }}')
+
+
+TOP = (1 << 64) - 1
 TICK = (8,)
 SEEDS = {
     "control/switch": row(
@@ -73,14 +84,27 @@ SEEDS = {
     "directives/plan": row(
         (1,), (0, "Directive", f'prepare {{ plan {{ epoch: 1 {CONFIG} enabled: true effective_at_step: 2 }} }}'),
         (0, "Directive", "commit { epoch: 1 }"), (1,), (1,), (0, "Directive", "abort { epoch: 1 }"),
-        (0, "Directive", f'welcome {{ plan {{ epoch: 3 {CONFIG} }} watch {{ {SPEC} }} degrade: 1 }}')),
+        (0, "Directive", f'welcome {{ plan {{ epoch: 3 {CONFIG} }} triggers {{ {SPEC} }} degrade: 1 }}')),
     "directives/watch": row(
-        (0, "Directive", f"watch {{ {SPEC} }}"), (1,),
+        (0, "Directive", f"triggers {{ {SPEC} }}"), (1,),
         (2, "CallPhase", 'entry: "e" output { items { tensor { stats { max_f: nan min_f: 0 norm_f: 3 } } } }'),
         (0, "Directive", 'ship_flight { reason: "x" }'), (3,), (0, "Directive", "report_calls { id: 4 }"),
         (0, "Directive", "degrade { level: 2 }"), (1,), (3,)),
 }
+SEEDS |= {
+    "lane/payload": row((1, place(4096)[:3] + b"a tensor"), (2, place(4096, 7)), (2, place(0, 9000)),
+                        (2, place(4090, (1 << 20) + 50000)), (6, place(4090, (1 << 20) + 50000, (1 << 20) - 256))),
+    "lane/changed": row((1, place(0)[:3] + b"12345678"), (130, place(0, 7)), (2, place(0, 7)), (130, place(0, 70000))),
+    "lane/liars": row(lane(1, 2 << 20, 1), lane(1, TOP, TOP), lane(1, TOP - 3, 8), lane(1, 0, 0), lane(1, 0, TOP),
+                      lane(1, 0, 1 << 20), lane(1, 0, 8, 'data: "12345678"'), lane(1, 0, 8, "crc32c: 1"),
+                      lane(1, 0, 9), lane(1, 0, 8)),
+    "lane/not_handed_over": row((3, "UploadFrame", 'sequence: 1 chunk { digest: "0123456789abcdef" length_bytes: 8 '
+                                                   "lane { length_bytes: 8 } }"),
+                                (3, "UploadFrame", 'sequence: 1 chunk { digest: "0123456789abcdef" length_bytes: 8 '
+                                                   'data: "12345678" }')),
+}
 
 for name, data in SEEDS.items():
+    (HERE / "corpus" / name).parent.mkdir(exist_ok=True)
     (HERE / "corpus" / name).write_bytes(data)
     print(f"{name}: {len(data)} bytes")

@@ -27,6 +27,9 @@ void SpoolFile(absl::string_view data);
 void SealedObject(absl::string_view data);
 // XML from a store.
 void S3Answer(absl::string_view data);
+// A row of pieces (pieces.h): frames, most of them references into shared memory,
+// and writes to that memory, through admission and into a store.
+void LaneReference(absl::string_view data);
 
 struct Target {
   const char* name;
@@ -41,6 +44,7 @@ inline constexpr Target kTargets[] = {
     {"spool", SpoolFile},
     {"sealed_object", SealedObject},
     {"s3_answer", S3Answer},
+    {"lane", LaneReference},
 };
 
 }  // namespace rankprobe::fuzz

@@ -24,6 +24,8 @@ struct EncodedFrame {
   absl::string_view tail;
   // Keeps the tail's memory; may outlive the queue.
   std::shared_ptr<const void> tail_owner;
+  // The next NextFrame gives one, too, if nothing else happens.
+  bool followed = false;
 };
 
 // RecordBatches of one step, at most a frame each. Records beyond the limits

@@ -141,6 +141,8 @@ void FrameQueue::SubmitPayload(const Digest& digest,
       known_[digest] = newest_step_;
       ++payloads_;
       payload_bytes_ += shared->size();
+      // stop() waits for payloads.
+      EndHold();
       items_.push_back(PayloadItem{digest, std::move(shared)});
     } else {
       deduplicated_bytes_ += shared->size();
@@ -172,6 +174,7 @@ bool FrameQueue::HasRoomFor(uint64_t bytes) {
 bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
                                bool may_wait) {
   const auto count = static_cast<uint64_t>(records->batch()->records_size());
+  bool wake = false;
   {
     absl::MutexLock lock(&mutex_);
     newest_step_ = records->batch()->step();
@@ -183,9 +186,10 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
       return false;
     }
     records_ += count;
+    wake = HoldRecords(records->ApproxBytes(), /*urgent=*/!may_wait);
     items_.push_back(std::move(records));
   }
-  wake_();
+  if (wake) wake_();
   return true;
 }
 
@@ -261,6 +265,7 @@ absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
       marker = std::make_shared<FlushMarker>();
       items_.push_back(marker);
     }
+    EndHold();
   }
   wake_();
   absl::MutexLock lock(&mutex_);
@@ -371,27 +376,38 @@ void FrameQueue::UseLane(bool use) {
   use_lane_ = use;
 }
 
+bool FrameQueue::MayLeave(uint64_t credit_bytes) const {
+  if (next_frame_ >= frames_.size()) return false;
+  // One frame may always be on its way, however small the credit.
+  if (in_flight_bytes_ == 0) return true;
+  const Frame& next = frames_[next_frame_];
+  return next.sequence > alone_until_ &&
+         in_flight_bytes_ + next.wire_bytes <= credit_bytes;
+}
+
 bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
   Frame frame;
-  bool lane = false;
+  bool lane = false, followed = false;
   {
     absl::MutexLock framing(&framing_);
     absl::MutexLock lock(&mutex_);
+    if (HeldUntil() != 0) return false;
     MakeFrames();
-    if (next_frame_ >= frames_.size()) return false;
-    if (in_flight_bytes_ > 0 && frames_[next_frame_].sequence <= alone_until_)
+    if (next_frame_ >= frames_.size()) {
+      NoteLeft();
       return false;
-    // One frame may always be on its way, however small the credit.
-    if (in_flight_bytes_ > 0 &&
-        in_flight_bytes_ + frames_[next_frame_].wire_bytes > credit_bytes)
-      return false;
+    }
+    if (!MayLeave(credit_bytes)) return false;
     frame = frames_[next_frame_++];
     in_flight_bytes_ += frame.wire_bytes;
+    NoteLeft();
+    followed = MayLeave(credit_bytes);
     lane = use_lane_ && frame.payload != nullptr &&
            memory_->PlaceOf(frame.payload->data()).has_value();
     if (lane) lane_bytes_ += frame.length;
   }
   Encode(std::move(frame), lane, out);
+  out->followed = followed;
   return true;
 }
 
@@ -516,6 +532,7 @@ void FrameQueue::Resume(uint64_t sequence) {
   if (payload_credit_ != v1::PAYLOAD_CREDIT_TAKEN) known_.clear();
   NotePayloadCredit(v1::PAYLOAD_CREDIT_TAKEN);
   resumed_ = sequence;
+  EndHold();
   next_frame_ = 0;
   in_flight_bytes_ = 0;
   // As if they were on their way until its first ack.
@@ -531,7 +548,7 @@ uint64_t FrameQueue::FirstSequence() const {
 
 bool FrameQueue::HasWork() const {
   absl::MutexLock lock(&mutex_);
-  return HasWorkLocked();
+  return HasWorkLocked() && HeldUntil() == 0;
 }
 
 bool FrameQueue::HasWorkLocked() const {
@@ -560,7 +577,7 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
     deduplicated_bytes_ += EmptyChunks(digest);
   }
   TellWaiting();
-  return HasWorkLocked();
+  return HasWorkLocked() && HeldUntil() == 0;
 }
 
 size_t FrameQueue::Unframed() const {

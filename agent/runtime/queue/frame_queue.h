@@ -51,6 +51,10 @@ class FrameQueue {
     bool remember = true;
     // Whether large payloads lie in shared memory, for UseLane.
     bool shared_memory = false;
+    // How long records may wait for others to leave together with them, unless
+    // somebody waits at a barrier or they are many: each departure wakes threads
+    // on both sides. Only where a spool has them meanwhile.
+    absl::Duration hold;
   };
   using Digest = std::array<uint8_t, 16>;
 
@@ -115,8 +119,11 @@ class FrameQueue {
   // again with one and the same frame alone on its way, that frame is dropped
   // as if it were refused: it would never let the others through.
   void StreamEnded(absl::string_view reason);
-  // Something has not been sent yet.
+  // Something has not been sent yet, and need not wait for company.
   bool HasWork() const;
+  // How long NextFrame gives nothing because what there is waits for company;
+  // infinite: it does not.
+  absl::Duration HeldFor() const;
   // Submissions and barriers that have not become frames.
   size_t Unframed() const;
   // The lowest sequence number that can still be sent.
@@ -136,6 +143,14 @@ class FrameQueue {
 
  private:
   bool HasWorkLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Until when on the clock; 0: it is not held.
+  int64_t HeldUntil() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Records that were submitted; whether the worker is to know.
+  bool HoldRecords(uint64_t bytes, bool urgent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All that there is leaves; what comes when it has left is held anew.
+  void EndHold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { leaving_ = true; }
+  void NoteLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   class Buffer;
   struct PayloadItem {
     Digest digest;
@@ -201,6 +216,8 @@ class FrameQueue {
   // Waits by policy; false when the bytes are shed.
   bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
                bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the next frame may leave, as far as those before it are concerned.
+  bool MayLeave(uint64_t credit_bytes) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(framing_, mutex_);
   // `lane`: bytes in shared memory stay there.
@@ -263,6 +280,11 @@ class FrameQueue {
   bool waited_for_collector_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t credit_lines_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  // When the records that are held leave, 0: none are; and how many bytes they
+  // are. `leaving_`: they have begun to, or are to at once.
+  int64_t leaves_at_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool use_offers_ ABSL_GUARDED_BY(mutex_) = false;
   bool use_lane_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<Digest, Offer> offers_ ABSL_GUARDED_BY(mutex_);

@@ -35,6 +35,7 @@ PayloadMemory::~PayloadMemory() {
 std::shared_ptr<char> PayloadMemory::Allocate(uint64_t bytes) {
   const uint64_t block_bytes = BlockBytes(bytes);
   char* block = nullptr;
+  std::vector<Block> dropped;
   {
     absl::MutexLock lock(&mutex_);
     used_since_trim_ = true;
@@ -45,54 +46,51 @@ std::shared_ptr<char> PayloadMemory::Allocate(uint64_t bytes) {
       if (it->second.empty()) kept_.erase(it);
       kept_bytes_ -= block_bytes;
     } else if (in_use_bytes_ + kept_bytes_ + block_bytes > limit_bytes_) {
-      DropKept(limit_bytes_ - std::min(limit_bytes_, block_bytes));
+      dropped = DropKept(limit_bytes_ - std::min(limit_bytes_, block_bytes));
     }
     in_use_bytes_ += block_bytes;
-    if (block == nullptr && block_bytes >= kSmallBytes)
-      block = NewBlock(block_bytes);
   }
+  for (const Block& kept : dropped) Free(kept);
+  if (block == nullptr && block_bytes >= kSmallBytes)
+    block = NewSharedBlock(block_bytes);
   if (block == nullptr) block = new char[block_bytes];
   return {block, [memory = shared_from_this(), block_bytes](char* data) {
             memory->Return(data, block_bytes);
           }};
 }
 
-void PayloadMemory::OpenShared() {
-  opened_ = true;
+SharedMemory* PayloadMemory::OpenShared() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(opened_, true) || create_ == nullptr)
+      return shared_.get();
+  }
   // Twice what is ever in use: blocks of other sizes find room between those
   // that are.
   const uint64_t bytes =
       2 * ((limit_bytes_ + kPageBytes - 1) & ~(kPageBytes - 1));
-  absl::StatusOr<std::unique_ptr<SharedMemory>> shared =
-      SharedMemory::Create(bytes);
+  absl::StatusOr<std::unique_ptr<SharedMemory>> shared = create_(bytes);
+  absl::MutexLock lock(&mutex_);
   shared_status_ = shared.status();
-  if (!shared.ok()) return;
+  if (!shared.ok()) return nullptr;
   shared_ = *std::move(shared);
   free_[0] = bytes;
+  return shared_.get();
 }
 
-char* PayloadMemory::NewBlock(uint64_t block_bytes) {
-  if (want_shared_ && !opened_) OpenShared();
+std::optional<uint64_t> PayloadMemory::TakeRange(uint64_t bytes) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [offset, length] = *it;
-    if (length < block_bytes) continue;
-    if (!shared_->Take(offset, block_bytes)) return nullptr;
+    if (length < bytes) continue;
     free_.erase(it);
-    if (length > block_bytes)
-      free_[offset + block_bytes] = length - block_bytes;
-    return shared_->data() + offset;
+    if (length > bytes) free_[offset + bytes] = length - bytes;
+    return offset;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-void PayloadMemory::Free(char* data, uint64_t block_bytes) {
-  const std::optional<uint64_t> place = PlaceLocked(data);
-  if (!place.has_value()) {
-    delete[] data;
-    return;
-  }
-  shared_->GiveBack(*place, block_bytes);
-  auto it = free_.emplace(*place, block_bytes).first;
+void PayloadMemory::PutRange(uint64_t offset, uint64_t bytes) {
+  auto it = free_.emplace(offset, bytes).first;
   if (const auto next = std::next(it);
       next != free_.end() && it->first + it->second == next->first) {
     it->second += next->second;
@@ -106,6 +104,40 @@ void PayloadMemory::Free(char* data, uint64_t block_bytes) {
   }
 }
 
+char* PayloadMemory::NewSharedBlock(uint64_t block_bytes) {
+  SharedMemory* const shared = OpenShared();
+  if (shared == nullptr) return nullptr;
+  std::optional<uint64_t> offset;
+  {
+    absl::MutexLock lock(&mutex_);
+    offset = TakeRange(block_bytes);
+  }
+  if (!offset.has_value()) return nullptr;
+  // The range is nobody else's meanwhile.
+  if (shared->Take(*offset, block_bytes)) return shared->data() + *offset;
+  absl::MutexLock lock(&mutex_);
+  PutRange(*offset, block_bytes);
+  return nullptr;
+}
+
+void PayloadMemory::Free(Block block) {
+  std::optional<uint64_t> place;
+  SharedMemory* shared = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    place = PlaceLocked(block.data);
+    shared = shared_.get();
+  }
+  if (!place.has_value()) {
+    delete[] block.data;
+    return;
+  }
+  // Nobody takes the range before its memory is gone.
+  shared->GiveBack(*place, block.bytes);
+  absl::MutexLock lock(&mutex_);
+  PutRange(*place, block.bytes);
+}
+
 void PayloadMemory::Return(char* data, uint64_t block_bytes) {
   {
     absl::MutexLock lock(&mutex_);
@@ -116,26 +148,31 @@ void PayloadMemory::Return(char* data, uint64_t block_bytes) {
       kept_[block_bytes].push_back(data);
       return;
     }
-    if (PlaceLocked(data).has_value()) return Free(data, block_bytes);
   }
-  // The training thread may wait for the lock.
-  delete[] data;
+  Free({data, block_bytes});
 }
 
-void PayloadMemory::DropKept(uint64_t until_total) {
+std::vector<PayloadMemory::Block> PayloadMemory::DropKept(
+    uint64_t until_total) {
+  std::vector<Block> dropped;
   while (!kept_.empty() && in_use_bytes_ + kept_bytes_ > until_total) {
     const auto largest = std::prev(kept_.end());
     kept_bytes_ -= largest->first;
-    Free(largest->second.back(), largest->first);
+    dropped.push_back({largest->second.back(), largest->first});
     largest->second.pop_back();
     if (largest->second.empty()) kept_.erase(largest);
   }
+  return dropped;
 }
 
 void PayloadMemory::Trim() {
-  absl::MutexLock lock(&mutex_);
-  if (!used_since_trim_) DropKept(0);
-  used_since_trim_ = false;
+  std::vector<Block> dropped;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!used_since_trim_) dropped = DropKept(0);
+    used_since_trim_ = false;
+  }
+  for (const Block& kept : dropped) Free(kept);
 }
 
 uint64_t PayloadMemory::kept_bytes() const {

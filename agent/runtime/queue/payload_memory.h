@@ -6,19 +6,23 @@
 //
 // Ownership: shared by the queue and every block; blocks may outlive the queue
 // (the transport holds them until they are written).
-// Threads: all methods are thread-safe.
+// Threads: all methods are thread-safe. Training threads take the lock, so
+// nothing is asked of the kernel under it.
 // Failure: none but that of operator new.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_PAYLOAD_MEMORY_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_PAYLOAD_MEMORY_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/io/shared_memory.h"
 
@@ -26,13 +30,21 @@ namespace rankprobe {
 
 class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
  public:
+  using CreateFn =
+      std::function<absl::StatusOr<std::unique_ptr<SharedMemory>>(uint64_t)>;
+
   // Blocks in use and kept ones together stay within `limit_bytes`, as long as
   // those in use do.
   // `shared`: large blocks are to lie in shared memory.
   PayloadMemory(uint64_t limit_bytes, bool shared)
-      : limit_bytes_(limit_bytes), want_shared_(shared) {}
+      : PayloadMemory(limit_bytes,
+                      shared ? CreateFn(&SharedMemory::Create) : nullptr) {}
   explicit PayloadMemory(uint64_t limit_bytes)
       : PayloadMemory(limit_bytes, /*shared=*/false) {}
+  // `create`: makes the shared memory of so many bytes; null: there is to be
+  // none.
+  PayloadMemory(uint64_t limit_bytes, CreateFn create)
+      : limit_bytes_(limit_bytes), create_(std::move(create)) {}
   ~PayloadMemory();
 
   // Bytes that a block for `bytes` takes.
@@ -56,19 +68,31 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
   std::optional<uint64_t> PlaceOf(const char* data) const;
 
  private:
-  // From the shared memory, else from the heap.
-  char* NewBlock(uint64_t block_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Free(char* data, uint64_t block_bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OpenShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Block {
+    char* data;
+    uint64_t bytes;
+  };
+
+  // In the shared memory; null: there is none, or no room in it.
+  char* NewSharedBlock(uint64_t block_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A block that nobody has, to the shared memory or to the heap.
+  void Free(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whoever asks first makes it; the others do without until it is there.
+  SharedMemory* OpenShared() ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<uint64_t> PlaceLocked(const char* data) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  std::optional<uint64_t> TakeRange(uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PutRange(uint64_t offset, uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Return(char* data, uint64_t block_bytes);
-  void DropKept(uint64_t until_total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Kept blocks that are kept no more, to be freed without the lock.
+  std::vector<Block> DropKept(uint64_t until_total)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t limit_bytes_;
-  const bool want_shared_;
+  const CreateFn create_;
   mutable absl::Mutex mutex_;
   bool used_since_trim_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t in_use_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -79,7 +103,7 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
   absl::Status shared_status_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SharedMemory> shared_ ABSL_GUARDED_BY(mutex_);
   // Of the shared memory, from offset to length: in no block, without memory
-  // behind it. No two touch.
+  // behind it, and nobody is taking or giving it back. No two touch.
   std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -5,11 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -120,6 +125,119 @@ TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
   EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
   // Nothing is left in pieces.
   EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
+}
+
+// The same with blocks taken and given back by several threads at once.
+TEST(PayloadMemoryTest, BlocksOfSeveralThreadsNeverOverlap) {
+  const auto memory =
+      std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
+  std::atomic<int> shared{0}, torn{0};
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      for (int i = 0; i < 120; ++i) {
+        const uint64_t size = (64 << 10) + random() % (2 * kMiB - (64 << 10));
+        const std::shared_ptr<char> block = memory->Allocate(size);
+        shared += memory->PlaceOf(block.get()).has_value() ? 1 : 0;
+        const auto tag = static_cast<char>(seed);
+        for (uint64_t at = 0; at < size; at += 4096) block.get()[at] = tag;
+        if (random() % 8 == 0) memory->Trim();
+        for (uint64_t at = 0; at < size; at += 4096)
+          torn += block.get()[at] == tag ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_GT(shared, 360);
+  memory->Trim();
+  memory->Trim();
+  struct stat info;
+  ASSERT_EQ(::fstat(memory->shared()->fd(), &info), 0);
+  EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
+  EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
+}
+
+// Says each time that the kernel is about to be asked for something.
+class WatchedMemory : public SharedMemory {
+ public:
+  WatchedMemory(SharedMemory&& memory, std::function<void()> asked)
+      : SharedMemory(std::move(memory)), asked_(std::move(asked)) {}
+  bool Take(uint64_t offset, uint64_t bytes) override {
+    asked_();
+    return SharedMemory::Take(offset, bytes);
+  }
+  void GiveBack(uint64_t offset, uint64_t bytes) override {
+    asked_();
+    SharedMemory::GiveBack(offset, bytes);
+  }
+
+ private:
+  const std::function<void()> asked_;
+};
+
+// A training thread that needs a small block does not wait for the kernel.
+TEST(PayloadMemoryTest, NobodyWaitsForTheKernel) {
+  std::shared_ptr<PayloadMemory> memory;
+  std::vector<std::future<uint64_t>> others;
+  int asked = 0;
+  const auto ask = [&] {
+    ++asked;
+    others.push_back(
+        std::async(std::launch::async, [&] { return memory->kept_bytes(); }));
+    EXPECT_EQ(others.back().wait_for(std::chrono::seconds(5)),
+              std::future_status::ready)
+        << "the lock is held, time " << asked;
+  };
+  memory = std::make_shared<PayloadMemory>(
+      8 * kMiB,
+      [&](uint64_t bytes) -> absl::StatusOr<std::unique_ptr<SharedMemory>> {
+        ask();
+        auto made = SharedMemory::Create(bytes);
+        if (!made.ok()) return made;
+        return std::make_unique<WatchedMemory>(std::move(**made), ask);
+      });
+  memory->Allocate(3 * kMiB).reset();
+  EXPECT_EQ(asked, 2) << "made, and taken from";
+  // What is kept makes way.
+  const auto large = memory->Allocate(7 * kMiB);
+  EXPECT_EQ(asked, 4);
+  { const auto too_much = memory->Allocate(2 * kMiB); }
+  EXPECT_EQ(asked, 6);
+  memory->Allocate(kMiB).reset();
+  memory->Trim();
+  memory->Trim();
+  EXPECT_EQ(asked, 8);
+  EXPECT_TRUE(memory->PlaceOf(large.get()).has_value());
+}
+
+// Where the system has none left the heap serves, and the room is not lost.
+TEST(PayloadMemoryTest, WhereNothingCanBeTakenTheHeapServes) {
+  class Exhausted : public SharedMemory {
+   public:
+    Exhausted(SharedMemory&& memory, const bool* exhausted)
+        : SharedMemory(std::move(memory)), exhausted_(exhausted) {}
+    bool Take(uint64_t offset, uint64_t bytes) override {
+      return !*exhausted_ && SharedMemory::Take(offset, bytes);
+    }
+
+   private:
+    const bool* const exhausted_;
+  };
+  bool exhausted = true;
+  const auto memory = std::make_shared<PayloadMemory>(
+      8 * kMiB,
+      [&](uint64_t bytes) -> absl::StatusOr<std::unique_ptr<SharedMemory>> {
+        auto made = SharedMemory::Create(bytes);
+        if (!made.ok()) return made;
+        return std::make_unique<Exhausted>(std::move(**made), &exhausted);
+      });
+  const std::shared_ptr<char> block = memory->Allocate(kMiB);
+  block.get()[kMiB - 1] = 1;
+  EXPECT_FALSE(memory->PlaceOf(block.get()).has_value());
+  exhausted = false;
+  EXPECT_TRUE(memory->PlaceOf(memory->Allocate(7 * kMiB).get()).has_value());
 }
 
 // Frames that a collector has received and not read when their session ends.

@@ -293,7 +293,13 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
 void Recorder::Step() {
   if (Forked() || session_ == nullptr) return;
   recording_.store(false, std::memory_order_relaxed);
+  // The end of the step is no less safe than what stop() was for.
+  if (EndStep()) session_->Keep();
+}
+
+bool Recorder::EndStep() {
   absl::MutexLock lock(&mutex_);
+  const bool sent = step_begun_ && !flight_;
   if (step_begun_) {
     v1::StepEnd* end = AddRecord()->mutable_step_end();
     end->set_call_phases(counts_.call_phases);
@@ -321,6 +327,7 @@ void Recorder::Step() {
   tensors_.BeginStep();
   reference_.EndStep();
   if (filter_ != nullptr) filter_->BeginStep();
+  return sent;
 }
 
 bool Recorder::IsEmpty() const {

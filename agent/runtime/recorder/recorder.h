@@ -275,6 +275,8 @@ class Recorder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Record* AddRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether its records go to the collector.
+  bool EndStep() ABSL_LOCKS_EXCLUDED(mutex_);
   void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPhase(

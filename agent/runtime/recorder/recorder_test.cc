@@ -138,6 +138,39 @@ TEST_F(RecorderTest, StopWaitsForNobodyWhenWhatItRecordedIsKept) {
   EXPECT_EQ(step(false), absl::Seconds(10));
 }
 
+// A step that was ended is not found unfinished after a kill -9.
+TEST_F(RecorderTest, TheEndOfAStepIsKeptAsItsRecordsAre) {
+  class KeptSession : public FakeSession {
+   public:
+    KeptSession(Received* received, std::vector<size_t>* kept)
+        : FakeSession(received), received_(received), kept_(kept) {}
+    bool Keep() override {
+      kept_->push_back(received_->records.size());
+      return true;
+    }
+
+   private:
+    const Received* const received_;
+    std::vector<size_t>* const kept_;
+  };
+  RecorderOptions options;
+  options.config_json = R"({"dump_path": "d", "level": "L1"})";
+  std::vector<size_t> kept;
+  auto recorder = *Recorder::Create(
+      options, std::make_unique<KeptSession>(&received_, &kept), &clock_);
+  recorder->Start();
+  Api(recorder.get(), "relu");
+  recorder->Stop();
+  ASSERT_EQ(kept.size(), 1u);
+  recorder->Step();
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[1], received_.records.size());
+  EXPECT_TRUE(received_.records[kept[1] - 1].record.has_step_end());
+  // Of a step in which nothing was begun there is nothing to keep.
+  recorder->Step();
+  EXPECT_EQ(kept.size(), 2u);
+}
+
 TEST_F(RecorderTest, StopWaitsOnceForACollectorThatIsStuck) {
   SessionStats stats;
   stats.connected = true;

@@ -52,15 +52,18 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     return held_ && !writing_ && !write_failed_ && !read_ended_;
   }
 
-  // Needs CanWrite(). `more`: be woken when it is written.
-  void Write(Request request, bool more = true) {
+  // Needs CanWrite(). `more`: be woken when it is written. `followed`: another one
+  // will be written right behind it, and they may leave in one go.
+  void Write(Request request, bool more = true, bool followed = false) {
     {
       absl::MutexLock lock(&mutex_);
       writing_ = true;
       wake_when_written_ = more;
     }
     outgoing_ = std::move(request);
-    this->StartWrite(&outgoing_);
+    grpc::WriteOptions options;
+    if (followed) options.set_buffer_hint();
+    this->StartWrite(&outgoing_, options);
   }
 
   bool Pop(Response* response) {

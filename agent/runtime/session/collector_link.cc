@@ -341,7 +341,9 @@ bool CollectorLink::RunConnection() {
     if (upload != nullptr && upload->CanWrite() && MonotonicNow() >= hold_until)
       SendNext(upload.get());
     if (!welcomed) TellIfSilent();
-    if (!outbox_->Wait(absl::Milliseconds(welcomed ? 500 : 200))) {
+    if (!outbox_->Wait(
+            welcomed ? std::min(absl::Milliseconds(500), queue_->HeldFor())
+                     : absl::Milliseconds(200))) {
       if (welcomed && control.CanWrite()) SayGoodbye(&control);
       break;
     }
@@ -380,7 +382,9 @@ void CollectorLink::SendNext(UploadStream* upload) {
   if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
     upload->Write(ToByteBuffer(offers));
   } else if (queue_->NextFrame(credit_, &frame)) {
-    upload->Write(ToByteBuffer(std::move(frame)), queue_->HasWork());
+    const bool followed = frame.followed;
+    upload->Write(ToByteBuffer(std::move(frame)), followed || queue_->HasWork(),
+                  followed);
   }
 }
 

@@ -28,6 +28,9 @@ namespace {
 // How old the collector's idea of a rank's step may get while it steps.
 constexpr int64_t kProgressIntervalNs = 20'000'000;
 constexpr size_t kSecretBytes = 32;
+// How long records that are in the file of their rank may stay out of the
+// collector: fast steps go together.
+constexpr absl::Duration kKeptHold = absl::Milliseconds(100);
 
 absl::Status ParentsError() {
   return absl::FailedPreconditionError(
@@ -43,7 +46,10 @@ class SessionImpl final : public Session {
                 options_.policy, options_.block_deadline,
                 !options_.spool_directory.empty(),
                 options_.stop_barrier == StopBarrier::kKept,
-                options_.remember_payloads, options_.lane},
+                options_.remember_payloads, options_.lane,
+                options_.stop_barrier == StopBarrier::kKept
+                    ? kKeptHold
+                    : absl::ZeroDuration()},
                clock, [this] { outbox_.Wake(); }),
         watcher_(
             clock,

@@ -34,6 +34,9 @@ constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
 // What one that is slower than the training for a while is behind; each is in
 // the collector by then, only its tree is not.
 constexpr size_t kMaxWaitingSteps = 16;
+// Between two exports, while nobody waits for them and few steps do.
+constexpr absl::Duration kRest = absl::Milliseconds(100);
+constexpr size_t kManySteps = kMaxWaitingSteps / 2;
 constexpr int kFastest = 1;  // of zlib
 constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 
@@ -95,6 +98,9 @@ void StepExporter::Begin(int64_t step) {
     if (closing_) return;
     if (stuck_ && busy_) return NoteLeft(step);
     waiting_.insert(step);
+    // Else it comes by itself.
+    if (waiting_.size() == 1 || waiting_.size() == kManySteps)
+      changed_.NotifyAll();
   }
   if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
 }
@@ -106,11 +112,14 @@ void StepExporter::Stuck() {
 
 void StepExporter::Wait() {
   absl::MutexLock lock(&mutex_);
+  ++waiters_;
+  changed_.NotifyAll();
   mutex_.Await(absl::Condition(
       +[](StepExporter* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return self->waiting_.empty() && !self->busy_;
       },
       this));
+  --waiters_;
 }
 
 std::vector<std::string> StepExporter::TakeFaults() {
@@ -122,6 +131,7 @@ void StepExporter::Close() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
+    changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
   recorder_.reset();
@@ -143,20 +153,30 @@ void StepExporter::TellLeft() {
   last_left_ = 0;
 }
 
+std::vector<int64_t> StepExporter::TakeSteps() {
+  const auto any = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !waiting_.empty() || closing_;
+  };
+  const auto hurries = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return closing_ || waiters_ > 0 || waiting_.size() >= kManySteps;
+  };
+  while (!changed_.WaitFor(&mutex_, absl::InfiniteDuration(), any)) {
+  }
+  if (exported_.has_value())
+    changed_.WaitFor(&mutex_, kRest - Since(*exported_), hurries);
+  std::vector<int64_t> steps(waiting_.begin(), waiting_.end());
+  waiting_.clear();
+  return steps;
+}
+
 void StepExporter::Work() {
   for (;;) {
     std::vector<int64_t> steps;
     absl::Duration patience = kPatience;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(
-          +[](StepExporter* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-            return !self->waiting_.empty() || self->closing_;
-          },
-          this));
-      if (waiting_.empty()) return;
-      steps.assign(waiting_.begin(), waiting_.end());
-      waiting_.clear();
+      steps = TakeSteps();
+      if (steps.empty()) return;
       busy_ = true;
       if (stuck_) patience = kPatienceWithStuck;
     }
@@ -174,6 +194,7 @@ void StepExporter::Work() {
     }
     absl::MutexLock lock(&mutex_);
     busy_ = false;
+    exported_ = MonotonicNow();
   }
 }
 

@@ -10,11 +10,14 @@
 // is told by TakeFaults, and left to the end of the job (_supervise.py). Once a
 // step has been waited for in vain (the disk may be full) nobody waits until the
 // collector answers again: steps that come while one is tried are left as well.
+// Each export wakes a dozen threads and asks for a commit: of steps that follow each
+// other fast several go together.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -27,6 +30,7 @@
 #include "absl/time/time.h"
 #include "agent/runtime/recorder/recorder.h"
 #include "common/base/fork_guard.h"
+#include "common/base/monotonic_time.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 
 namespace rankprobe {
@@ -65,6 +69,8 @@ class StepExporter {
 
  private:
   void Work();
+  // Those that wait, once it is time; none: it is over.
+  std::vector<int64_t> TakeSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `patience`: how long a collector that does nothing is waited for.
   absl::Status Export(const std::vector<int64_t>& steps,
                       absl::Duration patience);
@@ -87,6 +93,12 @@ class StepExporter {
   std::thread thread_;
 
   absl::Mutex mutex_;
+  // Told with whatever the thread waits for.
+  MonotonicCondVar changed_;
+  // How many wait until all is exported.
+  int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
+  // When the last export had ended.
+  std::optional<MonotonicTime> exported_ ABSL_GUARDED_BY(mutex_);
   // A step may come twice.
   std::set<int64_t> waiting_ ABSL_GUARDED_BY(mutex_);
   // Some are being exported.
