@@ -39,10 +39,10 @@ class LeafQuestions::Pending {
 
   const std::string leaf, address, who;
 
-  // The asker's: waits so long, and as long again when the leaf says that the
-  // question waits for its turn, not beyond `end`. False: the time is over.
-  bool AwaitPart(absl::Duration time, MonotonicTime end, v1::LiveAnswer* part,
-                 bool* ended, absl::Status* status);
+  // The asker's: waits so long from `since`, and as long again when the leaf says
+  // that the question waits for its turn, not beyond `end`. False: the time is over.
+  bool AwaitPart(MonotonicTime since, absl::Duration time, MonotonicTime end,
+                 v1::LiveAnswer* part, bool* ended, absl::Status* status);
   void WaitsForItsTurn();
   void GiveUp();
   // The stream's. False: nobody waits any more.
@@ -140,14 +140,14 @@ void LeafQuestions::Pending::WaitsForItsTurn() {
   turn_told_ = MonotonicNow();
 }
 
-bool LeafQuestions::Pending::AwaitPart(absl::Duration time, MonotonicTime end,
-                                       v1::LiveAnswer* part, bool* ended,
-                                       absl::Status* status) {
+bool LeafQuestions::Pending::AwaitPart(MonotonicTime since, absl::Duration time,
+                                       MonotonicTime end, v1::LiveAnswer* part,
+                                       bool* ended, absl::Status* status) {
   absl::MutexLock lock(&mutex_);
   const auto is_there = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return waiting_.has_value() || ended_;
   };
-  MonotonicTime until = std::min(MonotonicAfter(time), end);
+  MonotonicTime until = std::min(since + absl::ToChronoNanoseconds(time), end);
   while (!changed_.WaitFor(&mutex_, Until(until), is_there)) {
     const MonotonicTime later =
         std::min(turn_told_ + absl::ToChronoNanoseconds(time), end);
@@ -221,8 +221,12 @@ class LeafQuestions::Reader final : public LiveLeaves::Answer {
   absl::StatusOr<bool> Next(v1::LiveAnswer* part) override {
     bool ended = false;
     absl::Status status;
-    if (!pending_->AwaitPart(questions_->options_.part_time, end_, part, &ended,
-                             &status)) {
+    // For the first part from the question on: several leaves are asked at once and
+    // heard one after another, and those that hang, hang at the same time.
+    const MonotonicTime since = heard_ ? MonotonicNow() : asked_;
+    heard_ = true;
+    if (!pending_->AwaitPart(since, questions_->options_.part_time, end_, part,
+                             &ended, &status)) {
       return absl::UnavailableError(
           absl::StrCat("leaf ", pending_->address, " has not answered for ",
                        InSeconds(questions_->options_.part_time)));
@@ -236,7 +240,9 @@ class LeafQuestions::Reader final : public LiveLeaves::Answer {
   LeafQuestions* const questions_;
   const std::string id_;
   const std::shared_ptr<Pending> pending_;
+  const MonotonicTime asked_ = MonotonicNow();
   const MonotonicTime end_;
+  bool heard_ = false;
 };
 
 std::string LeafQuestions::AwayText(const Known& leaf,

@@ -404,6 +404,22 @@ TEST_F(LiveQuestionTest, ALeafThatHangsIsNamedInTime) {
   EndRoot();
 }
 
+// Who asks all leaves and hears them one after another waits once.
+TEST_F(LiveQuestionTest, ThoseThatHangAreWaitedForTogether) {
+  part_time_ = absl::Seconds(2);
+  StartRoot();
+  const auto link = StartLeaf(/*answers=*/false);
+  const MonotonicTime began = MonotonicNow();
+  std::vector<std::unique_ptr<LiveLeaves::Answer>> answers;
+  for (int i = 0; i < 4; ++i)
+    answers.push_back(questions_->Ask(kLeaf, Steps()));
+  v1::LiveAnswer part;
+  for (const auto& answer : answers)
+    EXPECT_TRUE(absl::IsUnavailable(answer->Next(&part).status()));
+  EXPECT_LT(absl::FromChrono(MonotonicNow() - began), absl::Seconds(6));
+  EndRoot();
+}
+
 // As many as there are workers hang; the one behind them is told to wait.
 TEST_F(LiveQuestionTest, AQuestionThatWaitsForItsTurnIsWaitedFor) {
   part_time_ = absl::Seconds(3);

@@ -463,7 +463,6 @@ export const CHINESE: Record<string, string> = {
   "{0} warnings": "{0} 个警告",
   "{0} were deleted.": "{0} 个已删除。",
   "{0} without a partner": "{0} 个无匹配",
-  "{0}: what it has not stored is not shown.": "{0}：其尚未存储的内容未显示。",
   "{0}, step {1}: nothing is recorded": "{0}，step {1}：无记录",
   "{0}: not a number of steps": "{0}：不是 step 数",
   "{0}: relative difference {1}": "{0}：相对差 {1}",

@@ -108,7 +108,7 @@ function Shell() {
       <main id="main" tabIndex={-1}>
         {server.error?.code === "UNAUTHENTICATED" || server.error?.code === "PERMISSION_DENIED" ? <SignIn error={server.error} /> : (
           <>
-            {[...new Set(Object.values(away.value).flat())].map((line) => <p key={line} class="failure" role="status">{t("{0}: what it has not stored is not shown.", line)}</p>)}
+            {[...new Set(Object.values(away.value).flat())].map((line) => <p key={line} class="failure" role="status">{line}</p>)}
             {server.error && <Failure error={server.error} retry={server.reload} />}
             {server.value !== undefined || server.error !== undefined ? <Page /> : <p class="waiting" aria-busy="true">{t("Loading …")}</p>}
           </>
