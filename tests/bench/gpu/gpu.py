@@ -218,6 +218,8 @@ def measure(mode: str, arguments: argparse.Namespace) -> bool:
             if number == 0:
                 for case in order:
                     crossed[case] = Traffic(**launched.ask(f"{case},{mode}", "profile"))
+        said = ", ".join(f"{case} {1e3 * statistics.median(turn[0] for turn in times[case]):.1f}" for case in cases)
+        print(f"{mode}, launch {number + 1} of {arguments.launches}, so far ms a step: {said}", file=sys.stderr, flush=True)
     all_met, rows = True, []
     for case in cases:
         wall, cpu = (1e3 * statistics.median(turn[i] for turn in times[case]) for i in (0, 1))
