@@ -112,7 +112,8 @@ class CommitQueuePressureTest : public testing::TempDirTest {
                        heard_[who].Listener());
   }
   void Submit(uint64_t upload, const v1::UploadFrame& frame) {
-    queue_->Submit(upload, frame, SizeOf(frame, frame.ByteSizeLong()));
+    queue_->Submit(upload, ReceivedFrame(frame),
+                   SizeOf(frame, frame.ByteSizeLong()));
   }
   // Frames from `first` on, until they are committed.
   void Send(int who, uint64_t upload, Frames* frames, size_t first = 0) {
