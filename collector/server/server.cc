@@ -72,6 +72,8 @@ constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
 constexpr size_t kMaxAuditedTasks = 256;
 constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+// Commits that wait for room try again twice a second.
+constexpr absl::Duration kRoomAgain = absl::Seconds(2);
 constexpr absl::Duration kDiskLook = absl::Milliseconds(100);
 constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
 // Of a scrape, whose connection is cut after two seconds.
@@ -318,6 +320,7 @@ class ServerImpl final : public Server {
         control_.Tick();
         WriteAgentsAudit();
         LogFaultOfEvents();
+        LogFullDisk();
         if (leaves_ != nullptr) TellDisksOfLeaves();
       }
     });
@@ -456,6 +459,28 @@ class ServerImpl final : public Server {
                     {"what_to_do",
                      "mend the disk and restart rankprobed; "
                      "until then events are in memory only"}});
+  }
+
+  // Once when commits begin to wait for room, once when they no longer do.
+  void LogFullDisk() {
+    const uint64_t retries = ingest_metrics_.no_space_retries;
+    const int64_t now_ns = clock_->MonotonicNanos();
+    if (retries != told_no_space_retries_) {
+      told_no_space_retries_ = retries;
+      no_space_at_ns_ = now_ns;
+      if (std::exchange(waits_for_room_, true)) return;
+      logger_->Log(
+          Logger::Severity::kWarning, "no_room",
+          {{"data_dir", config_.data_dir},
+           {"min_free_bytes", absl::StrCat(config_.min_free_bytes)},
+           {"what_happens", "what ranks send waits, nothing is stored"},
+           {"what_to_do",
+            "free the disk, or delete steps or runs (rankprobe delete)"}});
+    } else if (waits_for_room_ && now_ns - no_space_at_ns_ >
+                                      absl::ToInt64Nanoseconds(kRoomAgain)) {
+      waits_for_room_ = false;
+      logger_->Info("room_again");
+    }
   }
 
   // The ticker waits for no disk: every switch's deadline needs it. One batch is
@@ -691,6 +716,9 @@ class ServerImpl final : public Server {
   std::atomic<bool> archive_failed_{false};
   // The ticker's.
   bool events_failed_ = false;
+  uint64_t told_no_space_retries_ = 0;
+  int64_t no_space_at_ns_ = 0;
+  bool waits_for_room_ = false;
   const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
   // Of a leaf.

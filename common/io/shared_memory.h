@@ -44,7 +44,7 @@ class SharedMemory {
  protected:
   // Takes all of `other`'s, which is then empty: for tests that watch what is
   // taken.
-  explicit SharedMemory(SharedMemory&& other) noexcept
+  SharedMemory(SharedMemory&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}

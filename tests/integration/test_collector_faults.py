@@ -101,6 +101,8 @@ def test_what_a_process_takes_with_it_is_said(tmp_path, start_job):
         for rank in job.ranks:
             log = rank.log.read_text()
             assert "are lost, the process ends before the collector has them" in log, log
+        said = [line for line in collector.log_text().splitlines() if "event=no_room" in line]
+        assert len(said) == 1 and "rankprobe delete" in said[0] and "event=room_again" not in collector.log_text(), said
         ledger = collector.cli("ledger", "--run", "full", check=False)
         assert "lost PROCESS_EXIT: " in ledger.stdout and "nothing lost" not in ledger.stdout, ledger
         assert collector.stop() == 0
@@ -182,6 +184,9 @@ def test_disk_fills_up_and_is_freed(tmp_path, start_job):
         collector.cli("export", "--run", "full", "-o", tmp_path / "dump", check=False)
         for step in (tmp_path / "dump").glob("step*/rank*"):
             harness.load_dump(step)
+        if "event=no_room" in collector.log_text():
+            collector.cli("delete", "--run", "full")
+            harness.wait_for(lambda: "event=room_again" in collector.log_text(), 30, "the line of room again")
         assert collector.stop() == 0
     finally:
         if collector.process and collector.process.poll() is None:
