@@ -251,6 +251,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                       sealed::ListRunNames(store_, nullptr, &bad));
   std::vector<std::string> left_out;
+  left_out.reserve(bad.size());
   for (const absl::Status& status : bad) {
     left_out.push_back(absl::StrCat(
         "a run of the store cannot be read, and is not in this answer: ",
