@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenDirectory(
     RP_RETURN_IF_ERROR(file_system->SyncDirectory(
         slash == 0 ? "/" : directory.substr(0, slash)));
   }
-  absl::StatusOr<std::unique_ptr<FileSystem>> confined =
-      NewConfinedFileSystem({directory});
+  absl::StatusOr<std::unique_ptr<FileSystem>> confined = NewConfinedFileSystem(
+      {directory}, PathWalk::kBest, RootLookup::kEachCall);
   if (absl::IsNotFound(confined.status())) {
     return absl::NotFoundError(
         absl::StrCat("object store ", VisibleText(directory),

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -27,14 +28,20 @@ constexpr absl::string_view kLinkInTheWay = "rankprobe/link-in-the-way";
 
 struct Root {
   std::string path;  // without a slash at its end
-  Descriptor directory;
+  // Null: opened with each call.
+  std::shared_ptr<const Descriptor> directory;
 };
 
 // A path, as a root and what lies below it; "" is the root itself.
 struct Place {
   const Root* root;
+  std::shared_ptr<const Descriptor> directory;
   std::string below;
 };
+
+Descriptor OpenRoot(const std::string& path) {
+  return Descriptor(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
 
 // An entry of a directory that is open.
 struct Entry {
@@ -221,7 +228,7 @@ class ConfinedFileSystem : public FileSystem {
   }
 
   absl::StatusOr<Place> Locate(const std::string& path) const {
-    Place place{RootOf(path), ""};
+    Place place{RootOf(path), nullptr, ""};
     if (place.root == nullptr) {
       return absl::PermissionDeniedError(absl::StrCat(
           path, " does not lie below a directory that may be written to"));
@@ -239,20 +246,29 @@ class ConfinedFileSystem : public FileSystem {
       }
       absl::StrAppend(&place.below, place.below.empty() ? "" : "/", part);
     }
+    place.directory = place.root->directory;
+    if (place.directory == nullptr) {
+      Descriptor now = OpenRoot(place.root->path);
+      if (!now.ok()) {
+        // Not NOT_FOUND: nobody knows what is there.
+        return absl::UnavailableError(
+            posix::FromErrno(errno, "open", place.root->path).message());
+      }
+      place.directory = std::make_shared<const Descriptor>(std::move(now));
+    }
     return place;
   }
 
   Descriptor OpenBelow(const Place& place, int flags, mode_t mode = 0) const {
-    return rankprobe::OpenBelow(openat2_, place.root->directory.get(),
-                                place.below, flags, mode);
+    return rankprobe::OpenBelow(openat2_, place.directory->get(), place.below,
+                                flags, mode);
   }
 
   static absl::Status Error(int error, absl::string_view what,
                             const std::string& path, const Place& place) {
     if (error != ELOOP && error != EXDEV)
       return posix::FromErrno(error, what, path);
-    const std::string link =
-        FirstLink(place.root->directory.get(), place.below);
+    const std::string link = FirstLink(place.directory->get(), place.below);
     absl::Status status = absl::PermissionDeniedError(absl::StrCat(
         what, " ", path, ": ",
         link.empty() ? "a part of it"
@@ -277,9 +293,9 @@ class ConfinedFileSystem : public FileSystem {
           absl::StrCat(path, " itself is neither moved nor deleted"));
     }
     const size_t slash = place.below.rfind('/');
-    Place parent{place.root, slash == std::string::npos
-                                 ? ""
-                                 : place.below.substr(0, slash)};
+    Place parent{
+        place.root, place.directory,
+        slash == std::string::npos ? "" : place.below.substr(0, slash)};
     Descriptor open = OpenBelow(parent, O_PATH | O_DIRECTORY);
     if (!open.ok()) return Error(errno, "open the directory of", path, parent);
     std::string name = place.below.substr(slash + 1);
@@ -289,9 +305,9 @@ class ConfinedFileSystem : public FileSystem {
   absl::Status Create(const std::string& directory, const Place& place) const {
     if (place.below.empty()) return absl::OkStatus();
     const size_t slash = place.below.rfind('/');
-    const Place above{place.root, slash == std::string::npos
-                                      ? ""
-                                      : place.below.substr(0, slash)};
+    const Place above{
+        place.root, place.directory,
+        slash == std::string::npos ? "" : place.below.substr(0, slash)};
     Descriptor parent = OpenBelow(above, O_PATH | O_DIRECTORY);
     // Most often its parent is there.
     if (!parent.ok() && errno == ENOENT) {
@@ -340,16 +356,18 @@ bool IsLinkInTheWay(const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<FileSystem>> NewConfinedFileSystem(
-    const std::vector<std::string>& roots, PathWalk walk) {
+    const std::vector<std::string>& roots, PathWalk walk, RootLookup lookup) {
   std::vector<Root> open;
   bool openat2 = walk == PathWalk::kBest;
   for (std::string path : roots) {
-    Descriptor directory(
-        ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    Descriptor directory = OpenRoot(path);
     if (!directory.ok()) return posix::FromErrno(errno, "open", path);
     openat2 = openat2 && HasOpenat2(directory.get());
     while (absl::EndsWith(path, "/")) path.pop_back();
-    open.push_back({std::move(path), std::move(directory)});
+    open.push_back({std::move(path), lookup == RootLookup::kEachCall
+                                         ? nullptr
+                                         : std::make_shared<const Descriptor>(
+                                               std::move(directory))});
   }
   return std::make_unique<ConfinedFileSystem>(std::move(open), openat2);
 }

@@ -30,9 +30,18 @@ enum class PathWalk {
   kComponents,
 };
 
-// `roots` exist; links in these names themselves are followed, once, now.
+enum class RootLookup {
+  // A root stays the directory that it is now, whatever becomes of its name.
+  kOnce,
+  // Looked up with each call: a root may go and come back (mounted anew, say).
+  // While it is away every call is UNAVAILABLE.
+  kEachCall,
+};
+
+// `roots` exist; links in these names themselves are followed.
 absl::StatusOr<std::unique_ptr<FileSystem>> NewConfinedFileSystem(
-    const std::vector<std::string>& roots, PathWalk walk = PathWalk::kBest);
+    const std::vector<std::string>& roots, PathWalk walk = PathWalk::kBest,
+    RootLookup lookup = RootLookup::kOnce);
 
 // Such a file system says so of a path with a link in it, itself among them.
 bool IsLinkInTheWay(const absl::Status& status);

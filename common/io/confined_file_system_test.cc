@@ -138,6 +138,32 @@ TEST_P(ConfinedFileSystemTest, DoesWhatAFileSystemDoes) {
       absl::StatusCode::kInvalidArgument);
 }
 
+TEST_P(ConfinedFileSystemTest, ARootMayGoAndComeBack) {
+  testing::ScratchDirectory scratch;
+  const std::string root = scratch.path() + "/root";
+  fs::create_directory(root);
+  Put(root + "/a", "one");
+  const auto each =
+      NewConfinedFileSystem({root}, GetParam(), RootLookup::kEachCall);
+  const auto once = NewConfinedFileSystem({root}, GetParam());
+  ASSERT_TRUE(each.ok() && once.ok());
+  ASSERT_TRUE((*each)->OpenForRead(root + "/a").ok());
+
+  fs::rename(root, root + ".away");
+  EXPECT_TRUE(absl::IsUnavailable((*each)->OpenForRead(root + "/a").status()));
+  EXPECT_TRUE(absl::IsUnavailable((*each)->List(root).status()));
+  EXPECT_TRUE(absl::IsUnavailable((*each)->CreateDirectories(root + "/b/c")));
+  EXPECT_FALSE(fs::exists(root));
+  EXPECT_TRUE((*once)->OpenForRead(root + "/a").ok());
+
+  fs::create_directory(root);
+  Put(root + "/d", "two");
+  EXPECT_THAT(*(*each)->List(root), ElementsAre("d"));
+  EXPECT_THAT(*(*once)->List(root), ElementsAre("a"));
+  fs::create_symlink(root + ".away/a", root + "/link");
+  EXPECT_TRUE(IsLinkInTheWay((*each)->OpenForRead(root + "/link").status()));
+}
+
 TEST_P(ConfinedFileSystemTest, FilesAndDirectoriesAreTheGroupsToReadAtMost) {
   const mode_t before = ::umask(0);
   EXPECT_TRUE(files_->CreateDirectories(root_ + "/d/e").ok());

@@ -266,6 +266,9 @@ def test_a_store_that_cannot_be_used_is_told_in_one_line(tmp_path):
         assert ended.returncode in (2, 6) and "no credentials" in ended.stderr, ended.stderr
         assert ended.stderr.count("\n") == 1
     ended = stored(str(tmp_path / "nothing"), "export", "--run", "x", "-o", tmp_path / "o", check=False)
+    assert ended.returncode != 0 and "there is no such directory" in ended.stderr, ended.stderr
+    (tmp_path / "nothing").mkdir()
+    ended = stored(str(tmp_path / "nothing"), "export", "--run", "x", "-o", tmp_path / "o", check=False)
     assert ended.returncode != 0 and 'no run "x"' in ended.stderr, ended.stderr
     ended = stored(str(tmp_path / "nothing"), "status", check=False)
     assert ended.returncode != 0 and "asks a collector" in ended.stderr, ended.stderr
