@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "collector/sealed/store_cleaner.h"
 #include "collector/sealed/store_deletion.h"
 #include "collector/sealed/store_merger.h"
 #include "collector/sealed/testing/whole_steps.h"
@@ -69,12 +70,31 @@ TEST_F(RunLogsTest, AnEntryIsReadOnce) {
   EXPECT_LE(Look(&logs, "run"), 5u);
   MergeOptions merging;
   merging.directory = root_ + "/merging";
-  StoreMerger merger(merging, &objects_, file_system_.get(), &clock_);
+  RunLogs its_own(&objects_);
+  StoreMerger merger(merging, &objects_, file_system_.get(), &clock_, &its_own);
   MergeReport merged;
   ASSERT_EQ(merger.Merge([] { return false; }, &merged), absl::OkStatus());
   ASSERT_GT(merged.made, 0u);
   EXPECT_LE(Look(&logs, "run"), 8u);
   EXPECT_LE(Look(&logs, "run"), 4u);
+}
+
+// As a janitor has them.
+TEST_F(RunLogsTest, WhatACleanerHasReadAMergerDoesNotReadAgain) {
+  const std::unique_ptr<Store> store = OpenStore();
+  Record(store.get(), "run", 0, 39);
+  StoreCleaner cleaner(CleanOptions(), &objects_, &clock_);
+  CleanReport cleaned;
+  ASSERT_EQ(cleaner.Clean([] { return false; }, &cleaned), absl::OkStatus());
+  MergeOptions nothing;
+  nothing.directory = root_ + "/merging";
+  nothing.sets = 1000;
+  StoreMerger merger(nothing, &objects_, file_system_.get(), &clock_,
+                     cleaner.logs());
+  MergeReport merged;
+  const uint64_t before = objects_.calls();
+  ASSERT_EQ(merger.Merge([] { return false; }, &merged), absl::OkStatus());
+  EXPECT_LE(objects_.calls() - before, 4u);
 }
 
 TEST_F(RunLogsTest, AFaultLosesNothingThatWasKnown) {

@@ -76,6 +76,9 @@ class StoreCleaner {
   // also where it failed.
   absl::Status Clean(const std::function<bool()>& stop, CleanReport* report);
 
+  // For who reads the logs in the same thread: what either has read, both know.
+  RunLogs* logs() { return &logs_; }
+
  private:
   // Sizes of a run's objects, by key.
   using Objects = std::map<std::string, uint64_t>;

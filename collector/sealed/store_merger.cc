@@ -234,11 +234,11 @@ absl::StatusOr<bool> StoreMerger::MergeGroup(const std::string& run,
 absl::Status StoreMerger::Merge(const std::function<bool()>& stop,
                                 MergeReport* report) {
   std::vector<absl::Status> bad;
-  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_.Runs(&bad));
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> runs, logs_->Runs(&bad));
   absl::Status first = bad.empty() ? absl::OkStatus() : bad.front();
   for (const std::string& run : runs) {
     const absl::Status status = [&]() -> absl::Status {
-      RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_.Read(run));
+      RP_ASSIGN_OR_RETURN(const sealed::RunLog log, logs_->Read(run));
       uint64_t sequence = log.maintenance.last();
       for (const Group& group : Groups(log)) {
         if (stop()) return absl::OkStatus();

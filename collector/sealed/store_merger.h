@@ -48,13 +48,14 @@ struct MergeReport {
 
 class StoreMerger {
  public:
+  // `logs`: of the store; used while Merge runs.
   StoreMerger(MergeOptions options, ObjectStore* store, FileSystem* file_system,
-              const Clock* clock)
+              const Clock* clock, RunLogs* logs)
       : options_(std::move(options)),
         store_(store),
         file_system_(file_system),
         clock_(clock),
-        logs_(store) {}
+        logs_(logs) {}
 
   // All that can be merged of all runs. `stop` ends it between two sets.
   absl::Status Merge(const std::function<bool()>& stop, MergeReport* report);
@@ -83,7 +84,7 @@ class StoreMerger {
   ObjectStore* const store_;
   FileSystem* const file_system_;
   const Clock* const clock_;
-  RunLogs logs_;
+  RunLogs* const logs_;
 };
 
 }  // namespace rankprobe

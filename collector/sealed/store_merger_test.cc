@@ -35,7 +35,8 @@ class Merging : public SealerTest {
     // Two at once do not share it.
     options.directory = absl::StrCat(root_, "/merging", ++merges_);
     options.sets = 2;
-    StoreMerger merger(options, objects, file_system_.get(), &clock_);
+    RunLogs logs(objects);
+    StoreMerger merger(options, objects, file_system_.get(), &clock_, &logs);
     MergeReport own;
     return merger.Merge([] { return false; },
                         report == nullptr ? &own : report);

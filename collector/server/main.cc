@@ -266,7 +266,8 @@ int Main(int argc, char** argv) {
   MergeOptions merge;
   merge.directory = absl::StrCat(config.data_dir, "/merging");
   merge.bytes = config.merge_bytes;
-  StoreMerger merger(merge, objects->get(), file_system.get(), &clock);
+  StoreMerger merger(merge, objects->get(), file_system.get(), &clock,
+                     cleaner.logs());
   StoreJanitor janitor(absl::Seconds(config.janitor_seconds), &cleaner,
                        config.merge_bytes > 0 ? &merger : nullptr, &logger);
   if (is_janitor) janitor.Start();
