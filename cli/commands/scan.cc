@@ -72,11 +72,10 @@ absl::StatusOr<v1::QueryGridRequest> RequestOf(const ScanFlags& flags) {
   return request;
 }
 
-absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
-                                              const ScanFlags& flags,
+// The largest and the smallest over the ranks of what is asked for.
+absl::StatusOr<analysis::ScanInput> ReadCells(const Client& client,
+                                              v1::QueryGridRequest request,
                                               v1::GridHead* head) {
-  RP_ASSIGN_OR_RETURN(v1::QueryGridRequest request, RequestOf(flags));
-  const Client client(globals);
   analysis::ScanInput input;
   absl::flat_hash_map<std::string, size_t> index;
   RP_RETURN_IF_ERROR(
@@ -132,32 +131,18 @@ absl::Status ReadSigns(const Globals& globals, const ScanFlags& flags,
   request.set_statistic("Mean");
   request.set_first_step(head.first_steps(0));
   request.set_last_step(*head.last_steps().rbegin());
-  const Client client(globals);
-  absl::flat_hash_map<std::string, std::vector<analysis::ScanCell>> means;
-  for (const v1::GridReducer reducer :
-       {v1::GRID_REDUCER_MAX, v1::GRID_REDUCER_MIN}) {
-    request.set_reducer(reducer);
-    v1::GridHead second;
-    RP_RETURN_IF_ERROR(
-        ReadGrid(client, request, &second, [&](const v1::GridRow& row) {
-          std::vector<analysis::ScanCell>& cells = means[row.name()];
-          cells.resize(static_cast<size_t>(row.cells_size()));
-          for (int i = 0; i < row.cells_size(); ++i) {
-            analysis::ScanCell& cell = cells[static_cast<size_t>(i)];
-            cell.count = row.counts(i);
-            cell.non_finite = row.non_finite(i);
-            (reducer == v1::GRID_REDUCER_MAX ? cell.largest : cell.smallest) =
-                row.cells(i);
-          }
-        }));
-    // Other columns say nothing of these.
-    if (second.first_steps_size() != head.first_steps_size())
-      return absl::OkStatus();
-  }
+  v1::GridHead of_means;
+  RP_ASSIGN_OR_RETURN(
+      const analysis::ScanInput read,
+      ReadCells(Client(globals), std::move(request), &of_means));
+  absl::flat_hash_map<std::string, const std::vector<analysis::ScanCell>*>
+      means;
+  for (const analysis::ScanSeries& series : read.values)
+    means.emplace(series.name, &series.cells);
   for (analysis::ScanSeries& series : input->values) {
     const auto it = means.find(series.name);
     series.passes_zero =
-        it != means.end() && analysis::MayPassZero(series, it->second);
+        it != means.end() && analysis::MayPassZero(series, *it->second);
   }
   return absl::OkStatus();
 }
@@ -227,8 +212,9 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
 absl::Status Scan(const Globals& globals, const ScanFlags& flags,
                   int* exit_code) {
   v1::GridHead head;
+  RP_ASSIGN_OR_RETURN(v1::QueryGridRequest request, RequestOf(flags));
   RP_ASSIGN_OR_RETURN(analysis::ScanInput input,
-                      ReadNorms(globals, flags, &head));
+                      ReadCells(Client(globals), std::move(request), &head));
   // "0 findings" of a pattern with a slip would pass for a sound run.
   if (input.values.empty()) {
     return absl::NotFoundError(
