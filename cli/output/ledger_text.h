@@ -31,12 +31,12 @@ class LedgerTotals {
   std::map<std::string, Lost> lost_;
 };
 
-// Asks for the counts of a run and prints the totals; a run that has nothing in
-// the archive yet prints nothing.
 // "3", "proc4711" where the rank is not known, "-" for what is of no rank: a leaf
 // that was not asked may have any.
 std::string LedgerRank(const v1::StepLedger& ledger);
 
+// Asks for the counts of a run and prints the totals; a run that has nothing in
+// the archive yet prints nothing.
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run);
 
 }  // namespace rankprobe

@@ -7,7 +7,7 @@
 // entered, so that an archive that frees as fast as it takes does not go to and fro.
 //
 // Ownership: one per collector; FileSystem and Clock outlive it. Threads: Look and
-// Changes from one thread, which waits for the disk; the rest from any, waiting for
+// LastChange from one thread, which waits for the disk; the rest from any, waiting for
 // nothing. Failure: a disk that does not answer leaves the level as it is.
 #ifndef RANKPROBE_COLLECTOR_INGEST_DISK_PRESSURE_H_
 #define RANKPROBE_COLLECTOR_INGEST_DISK_PRESSURE_H_

@@ -6,7 +6,8 @@
 // credentials), NOT_FOUND (no such directory). Nothing is sent yet.
 //
 // Below a directory no symbolic link is followed, whoever plants it; the name of the
-// directory itself may be one, which is resolved here, once.
+// directory itself may be one, which is followed with each call: a directory may go
+// and come back (mounted anew), and every call is UNAVAILABLE meanwhile.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 

@@ -55,6 +55,24 @@ def test_changed_numbers_are_a_failure(capsys) -> None:
         "gpu_eager_numbers 0 0 met", "gpu_eager_numbers 1 0 missed", "gpu_compiled_numbers 1 - -", "gpu_eager_numbers - - -"]
 
 
+def test_a_wheel_is_measured_in_place_of_a_build(tmp_path) -> None:
+    import shutil
+
+    import rankprobe
+
+    place = tmp_path / "wheel"
+    shutil.copytree(pathlib.Path(rankprobe.__file__).parent, place / "rankprobe", ignore=shutil.ignore_patterns("__pycache__", "bin"))
+    (place / "rankprobe/bin").mkdir()
+    build = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build/release"))
+    for name in ("rankprobed", "rankprobe"):
+        shutil.copy(build / "bin" / name, place / "rankprobe/bin")
+    wheel = shutil.make_archive(str(tmp_path / "rankprobe-0-any"), "zip", place)
+    done = subprocess.run([ROOT / "tests/bench/gpu/run.sh", "--device=cpu", "--cases=L0", *SMALL], text=True, capture_output=True,
+                          timeout=300, env={**os.environ, "RANKPROBE_PYTHON": sys.executable, "RANKPROBE_WHEEL": wheel,
+                                            "PYTHONPATH": "", "RANKPROBE_BUILD_DIR": "/nowhere"})
+    assert done.returncode in (0, 1) and "gpu_eager_L0 " in done.stdout, done.stdout + done.stderr
+
+
 def test_a_wheel_of_another_python_is_named(tmp_path) -> None:
     import zipfile
 

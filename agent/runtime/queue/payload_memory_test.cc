@@ -89,6 +89,17 @@ TEST(PayloadMemoryTest, LargeBlocksLieInSharedMemory) {
           .has_value());
 }
 
+// Of a memory of 8 MiB, when no block is in use any more.
+void ExpectAllGivenBack(PayloadMemory* memory) {
+  memory->Trim();
+  memory->Trim();
+  struct stat info;
+  ASSERT_EQ(::fstat(memory->shared()->fd(), &info), 0);
+  EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
+  // Nothing is left in pieces.
+  EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
+}
+
 // Blocks of all sizes come and go: no two that are in use share a byte, and what
 // does not fit comes from the heap.
 TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
@@ -118,13 +129,7 @@ TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
   }
   EXPECT_GT(shared, 2500);
   in_use.clear();
-  memory->Trim();
-  memory->Trim();
-  struct stat info;
-  ASSERT_EQ(::fstat(memory->shared()->fd(), &info), 0);
-  EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
-  // Nothing is left in pieces.
-  EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
+  ExpectAllGivenBack(memory.get());
 }
 
 // The same with blocks taken and given back by several threads at once.
@@ -151,12 +156,7 @@ TEST(PayloadMemoryTest, BlocksOfSeveralThreadsNeverOverlap) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(torn, 0);
   EXPECT_GT(shared, 360);
-  memory->Trim();
-  memory->Trim();
-  struct stat info;
-  ASSERT_EQ(::fstat(memory->shared()->fd(), &info), 0);
-  EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
-  EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
+  ExpectAllGivenBack(memory.get());
 }
 
 // Says each time that the kernel is about to be asked for something.

@@ -30,14 +30,14 @@ if [ -n "${RANKPROBE_WHEEL:-}" ]; then
   "$python" -m zipfile -e "$RANKPROBE_WHEEL" "$unpacked"
   chmod +x "$unpacked"/rankprobe/bin/*
   PYTHONPATH=$unpacked RANKPROBE_BUILD_DIR=$unpacked/rankprobe
-  export PYTHONPATH RANKPROBE_BUILD_DIR
-  "$python" -c 'import rankprobe._native' 2>/dev/null || die "$RANKPROBE_WHEEL is not for $("$python" -V) on this machine"
 else
   install_packages
   build rankprobed rankprobe rankprobe_native
   PYTHONPATH=$RANKPROBE_BUILD_DIR/python
-  export PYTHONPATH RANKPROBE_BUILD_DIR
 fi
+export PYTHONPATH RANKPROBE_BUILD_DIR
+[ -z "${RANKPROBE_WHEEL:-}" ] || "$python" -c 'import rankprobe._native' 2>/dev/null ||
+  die "$RANKPROBE_WHEEL is not for $("$python" -V) on this machine"
 case " $* " in
   *" --device cpu "* | *" --device=cpu "* | *" --help "* | *" -h "*) ;;
   *)
