@@ -332,7 +332,10 @@ TEST_F(JobRunnerTest, ApartItGetsNoSecretAndGoesFirst) {
   std::ofstream(here) << "x";
   const int fd = ::open(here.c_str(), O_RDONLY);  // not close-on-exec
   options_.apart = true;
-  Start("env >&2\ncat /proc/self/oom_score_adj >&2\nls -l /proc/self/fd >&2\n");
+  // The score is set from outside, a moment after the child has begun.
+  Start(
+      "while [ \"$(cat /proc/$$/oom_score_adj)\" = 0 ]; do sleep 0.01; done\n"
+      "env >&2\ncat /proc/$$/oom_score_adj >&2\nls -l /proc/self/fd >&2\n");
   const v1::JobInfo info = Until(Begin(Check()), v1::JOB_STATE_DONE);
   ::close(fd);
   ::unsetenv("SOME_SECRET");
