@@ -37,6 +37,7 @@ STREAM_SECONDS = 120.0
 
 sys.path.append(str(ROOT / "tests" / "lib"))
 
+from disk_room import whatever_is_free  # noqa: E402
 from polling import wait_for  # noqa: E402
 from wire import (access, agent, agent_grpc, archive, archive_grpc, begin_record, call, call_record,  # noqa: E402, F401
                   control, control_grpc, crc32c, digest, end_record, leaf, tensor, text, types, watch)
@@ -81,7 +82,7 @@ class Daemon:
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
-                 "--port-file", port_file, *self.flags],
+                 "--port-file", port_file, *whatever_is_free(self.flags)],
                 stdout=log, stderr=log, env={**os.environ, **self._environment}, preexec_fn=self._set_limits)
 
     def _set_limits(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 
+from disk_room import whatever_is_free  # noqa: E402
 from polling import wait_for  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
@@ -41,7 +42,7 @@ class Collector:
         self.log = open(self.directory / "collector.log", "ab")
         self.process = subprocess.Popen(
             [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
-             "--port-file", port_file, *self.flags],
+             "--port-file", port_file, *whatever_is_free(self.flags)],
             stdout=self.log, stderr=self.log)
         wait_for(lambda: self._started(port_file), 30, f"the collector; see {self.log.name}")
         self.port = int(port_file.read_text())
