@@ -91,8 +91,10 @@ class Ending:
             return ""
         # Nobody who keeps anything is left; what was forked without exec holds its parent's locks, and would do so for good.
         for held in pathlib.Path().glob("kept/*.lock"):
-            held.unlink()
-            held.touch(mode=0o600)
+            # In one step: a spool whose lock is gone is nobody's, and we may be killed here, too.
+            free = held.with_suffix(".free")
+            free.touch(mode=0o600)
+            free.replace(held)
         try:
             said = self._call("deliver", "kept")
         except Failed as error:

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,6 +30,7 @@ constexpr size_t kHeadBytes = 8;
 constexpr uint32_t kMaxEntryBytes = 4 << 20;
 constexpr char kLockSuffix[] = ".lock";
 constexpr char kFileSuffix[] = ".spool";
+constexpr int kIncarnationDigits = 16;
 
 absl::Status AppendFrame(WritableFile* file, absl::string_view head,
                          absl::string_view tail) {
@@ -69,7 +72,8 @@ absl::StatusOr<std::unique_ptr<Spool>> Spool::Open(const Options& options,
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(options.directory));
   RP_RETURN_IF_ERROR(CheckRoom(options, file_system));
   std::string lock_path = absl::StrCat(
-      options.directory, "/", absl::StrFormat("%016x", identity.incarnation()),
+      options.directory, "/",
+      absl::StrFormat("%0*x", kIncarnationDigits, identity.incarnation()),
       kLockSuffix);
   RP_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock,
                       file_system->Lock(lock_path));
@@ -81,10 +85,11 @@ absl::Status Spool::NextFile() {
   file_.reset();
   RP_RETURN_IF_ERROR(CheckRoom(options_, file_system_));
   Part part;
-  part.path = absl::StrCat(
-      options_.directory, "/",
-      absl::StrFormat("%016x.%08d", identity_.incarnation(), next_number_++),
-      kFileSuffix);
+  part.path =
+      absl::StrCat(options_.directory, "/",
+                   absl::StrFormat("%0*x.%08d", kIncarnationDigits,
+                                   identity_.incarnation(), next_number_++),
+                   kFileSuffix);
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<WritableFile> file,
       file_system_->OpenForWrite(part.path, FileSystem::OpenMode::kCreateNew));
@@ -164,6 +169,41 @@ bool IsOwnFile(const std::string& path) {
          (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
+namespace {
+
+// Names of the spools that these files are of, each with whether its lock is
+// among them. One that lost its lock to a process that was killed in the midst
+// of its own cleaning is a spool still.
+std::map<std::string, bool> SpoolsOf(const std::vector<std::string>& names) {
+  std::map<std::string, bool> spools;
+  for (const std::string& name : names) {
+    if (absl::EndsWith(name, kLockSuffix)) {
+      spools[std::string(absl::StripSuffix(name, kLockSuffix))] = true;
+    } else if (absl::EndsWith(name, kFileSuffix)) {
+      const std::string incarnation = name.substr(0, name.find('.'));
+      if (incarnation.size() == size_t{kIncarnationDigits} &&
+          std::all_of(incarnation.begin(), incarnation.end(),
+                      absl::ascii_isxdigit))
+        spools.try_emplace(incarnation, false);
+    }
+  }
+  return spools;
+}
+
+std::vector<std::string> FilesOf(const std::string& directory,
+                                 const std::vector<std::string>& names,
+                                 const std::string& spool) {
+  const std::string prefix = absl::StrCat(spool, ".");
+  std::vector<std::string> files;
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, prefix) && absl::EndsWith(name, kFileSuffix))
+      files.push_back(absl::StrCat(directory, "/", name));
+  }
+  return files;
+}
+
+}  // namespace
+
 std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
     const std::string& directory, FileSystem* file_system,
     const IsOwnFn& is_own, int* passed_over) {
@@ -171,19 +211,15 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
   const absl::StatusOr<std::vector<std::string>> names =
       file_system->List(directory);
   if (!names.ok()) return found;
-  for (const std::string& name : *names) {
-    if (!absl::EndsWith(name, kLockSuffix)) continue;
-    const std::string lock_path = absl::StrCat(directory, "/", name);
-    const std::string prefix =
-        absl::StrCat(absl::StripSuffix(name, kLockSuffix), ".");
-    std::vector<std::string> files;
-    for (const std::string& other : *names) {
-      if (absl::StartsWith(other, prefix) && absl::EndsWith(other, kFileSuffix))
-        files.push_back(absl::StrCat(directory, "/", other));
-    }
+  for (const auto& [name, has_lock] : SpoolsOf(*names)) {
+    const std::string lock_path =
+        absl::StrCat(directory, "/", name, kLockSuffix);
+    const auto all_own = [&](const std::vector<std::string>& files) {
+      return std::all_of(files.begin(), files.end(), is_own);
+    };
     // Before anything of it is opened.
-    if (!is_own(lock_path) ||
-        !std::all_of(files.begin(), files.end(), is_own)) {
+    if ((has_lock && !is_own(lock_path)) ||
+        !all_own(FilesOf(directory, *names, name))) {
       ++*passed_over;
       continue;
     }
@@ -191,6 +227,15 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
         file_system->Lock(lock_path);
     // Its process lives.
     if (!lock.ok()) continue;
+    // It may have begun a file since, and died.
+    const absl::StatusOr<std::vector<std::string>> now =
+        file_system->List(directory);
+    if (!now.ok()) continue;
+    std::vector<std::string> files = FilesOf(directory, *now, name);
+    if (!is_own(lock_path) || !all_own(files)) {
+      ++*passed_over;
+      continue;
+    }
     if (files.empty()) {
       file_system->Delete(lock_path).IgnoreError();
       continue;

@@ -154,6 +154,48 @@ TEST_F(SpoolTest, NothingIsLeftWhenAllIsCommitted) {
   EXPECT_TRUE(fs_.List("/spool")->empty());
 }
 
+// Whoever cleans up behind killed processes may be killed itself.
+TEST_F(SpoolTest, OneWithoutItsLockIsFoundToo) {
+  std::unique_ptr<Spool> spool = Open();
+  ASSERT_TRUE(Append(spool.get(), 1).ok());
+  spool.reset();
+  const auto names = fs_.List("/spool");
+  ASSERT_TRUE(names.ok());
+  for (const std::string& name : *names) {
+    if (absl::EndsWith(name, ".lock"))
+      ASSERT_TRUE(fs_.Delete("/spool/" + name).ok());
+  }
+  auto notes =
+      *fs_.OpenForWrite("/spool/notes.spool", FileSystem::OpenMode::kTruncate);
+  foreign_ = ".spool";
+  EXPECT_TRUE(Find().empty());
+  EXPECT_EQ(passed_over_, 1) << "notes are no spool";
+  EXPECT_EQ(fs_.List("/spool")->size(), 2u) << "no lock is made for others'";
+  foreign_ = "none";
+  auto orphans = Find();
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_TRUE(Find().empty()) << "we hold it";
+  EXPECT_EQ(Sequences(orphans[0].get()), std::vector<uint64_t>{1});
+  ASSERT_TRUE(orphans[0]->Remove().ok());
+  EXPECT_EQ(fs_.List("/spool")->size(), 1u);
+}
+
+// A list of the directory is older than the lock.
+TEST_F(SpoolTest, OneThatBeganAFileWhileItWasLookedForKeepsIt) {
+  std::unique_ptr<Spool> spool = Open();
+  foreign_ = "none";
+  const auto orphans = OrphanSpool::Find(
+      "/spool", &fs_,
+      [&](const std::string&) {
+        if (spool != nullptr) EXPECT_TRUE(Append(spool.get(), 1).ok());
+        spool.reset();
+        return true;
+      },
+      &passed_over_);
+  ASSERT_EQ(orphans.size(), 1u);
+  EXPECT_EQ(Sequences(orphans[0].get()), std::vector<uint64_t>{1});
+}
+
 // A full spool takes nothing more until it is empty: a hole would be refused.
 TEST_F(SpoolTest, IsBoundedAndHasNoHoles) {
   std::unique_ptr<Spool> spool = Open(/*max_bytes=*/10000);
