@@ -70,7 +70,7 @@ def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path
     objects = tmp_path / "objects"
     (tmp_path / "leaf").mkdir()
     leaf = harness.Collector(tmp_path / "leaf", "--role", "leaf", "--object-store", str(objects), "--seal-seconds", "1",
-                             "--min-free-bytes", "1048576", data_dir=disk / "data").start()
+                             "--min-free-bytes", "1048576", "--disk-high-percent", "70", "--disk-full-percent", "90", data_dir=disk / "data").start()
     try:
         # Away from now on.
         away = objects.rename(tmp_path / "elsewhere")

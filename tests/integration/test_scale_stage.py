@@ -32,7 +32,10 @@ def parts(tmp_path, kind: str, *tests: str) -> tuple[int, int, int]:
     ended = subprocess.run(["bash", "-c", SCRIPT, "parts", harness.ROOT, harness.BUILD, tmp_path, kind, *(f"{harness.ROOT}/{test}" for test in tests)],
                            capture_output=True, text=True, timeout=500, env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "RANKPROBE_"))})
     assert ended.returncode == 0, (ended.stdout[-3000:], ended.stderr[-3000:])
-    return tuple(map(int, re.fullmatch(r"(\d+) passed, (\d+) failed, (\d+) skipped", ended.stdout.splitlines()[-1]).groups()))
+    named = [line for line in ended.stdout.splitlines() if line.startswith("failed: ")]
+    counted = tuple(map(int, re.fullmatch(r"(\d+) passed, (\d+) failed, (\d+) skipped", ended.stdout.splitlines()[-1]).groups()))
+    assert len(named) == counted[1], (named, counted)
+    return counted
 
 
 def test_its_parts_run_over_a_directory(tmp_path):

@@ -2,20 +2,28 @@
 # Runs ctest and pytest and adds up their JUnit reports. Sourced by
 # tests/run.sh and .ci/run.
 
-counts_reset() { tests_passed=0 tests_failed=0 tests_skipped=0; }
+counts_reset() { tests_passed=0 tests_failed=0 tests_skipped=0 tests_failed_names=; }
+# The names of what failed come last: the output before them may be long, or cut.
 counts_print() {
+  [ -z "$tests_failed_names" ] || sed 's/^/failed: /' <<<"$tests_failed_names"
   printf '%d passed, %d failed, %d skipped\n' "$tests_passed" "$tests_failed" "$tests_skipped"
 }
 
 # count_report FILE EXIT_CODE: a runner that failed without a failed test in
 # its report counts as one failure.
 count_report() {
-  local passed=0 failed=0 skipped=0
+  local passed=0 failed=0 skipped=0 names
+  names=$(mktemp)
   if [ -s "$1" ]; then
-    read -r passed failed skipped < <(/usr/bin/python3 "$RANKPROBE_ROOT/tests/lib/count_junit.py" "$1")
+    read -r passed failed skipped < <(/usr/bin/python3 "$RANKPROBE_ROOT/tests/lib/count_junit.py" "$1" "$names")
   fi
-  if [ "$2" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
-  if [ $((passed + failed + skipped)) -eq 0 ]; then failed=1; fi
+  if [ "$failed" -eq 0 ] && { [ "$2" -ne 0 ] || [ $((passed + skipped)) -eq 0 ]; }; then
+    failed=1
+    echo "a runner that ended with $2 and named no test" >"$names"
+  fi
+  tests_failed_names+=${tests_failed_names:+$'\n'}$(cat "$names")
+  tests_failed_names=${tests_failed_names%$'\n'}
+  rm -f "$names"
   tests_passed=$((tests_passed + passed))
   tests_failed=$((tests_failed + failed))
   tests_skipped=$((tests_skipped + skipped))
