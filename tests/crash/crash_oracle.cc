@@ -57,7 +57,7 @@ struct Flags {
   std::string collector, state, spool_directory;
   // Whether collectors take payloads through shared memory; empty: most do.
   std::string lane;
-  int64_t rank = 0, life = 0;
+  int64_t rank = 0, life = 0, pause_ms = 30;
 };
 
 struct Totals {
@@ -380,6 +380,7 @@ int Main(int argc, char** argv) {
   app.add_option("--spool-directory", flags.spool_directory, "(internal)");
   app.add_option("--rank", flags.rank, "(internal)");
   app.add_option("--life", flags.life, "(internal)");
+  app.add_option("--pause-ms", flags.pause_ms, "(internal) of two steps");
   CLI11_PARSE(app, argc, argv);
   if (flags.check) {
     Checker checker(flags.collector, flags.seed, flags.kept);
@@ -392,7 +393,8 @@ int Main(int argc, char** argv) {
   }
   if (flags.agent) {
     return RunAgent(flags.collector, flags.seed, flags.rank, flags.life,
-                    flags.state, flags.spool_directory, flags.kept);
+                    flags.state, flags.spool_directory, flags.kept,
+                    absl::Milliseconds(flags.pause_ms));
   }
   if (flags.seed == 0) flags.seed = std::random_device()() | 1u;
   std::printf("seed %llu\n", static_cast<unsigned long long>(flags.seed));

@@ -125,7 +125,8 @@ std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
 
 int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
-             const std::string& spool_directory, bool kept) {
+             const std::string& spool_directory, bool kept,
+             absl::Duration pause) {
   std::signal(SIGTERM, [](int) { stop_requested = 1; });
   sigset_t held;
   sigemptyset(&held);
@@ -170,7 +171,7 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
     // Every other step waits for its ack; the one before it is covered too.
     if (step % 2 == 0) {
       // A step takes its time: hours of this must fit on a disk.
-      absl::SleepFor(absl::Milliseconds(30));
+      absl::SleepFor(pause);
       continue;
     }
     absl::Status flushed;

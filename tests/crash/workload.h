@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
+
 namespace rankprobe::crash {
 
 inline constexpr char kRun[] = "oracle";
@@ -35,10 +37,12 @@ inline constexpr char kOnLane[] = ".lane";
 // Runs as one rank until SIGTERM: exit code 0 when all that was recorded is
 // committed. `state_path` gets a line "P <step>" before a step is submitted and
 // "A <step>" once its flush has returned; `kept`: or once it is in the spool,
-// without a wait (StopBarrier::kKept).
+// without a wait (StopBarrier::kKept). Two steps take `pause` and what it takes
+// to store them.
 int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
-             const std::string& spool_directory, bool kept);
+             const std::string& spool_directory, bool kept,
+             absl::Duration pause);
 
 }  // namespace rankprobe::crash
 

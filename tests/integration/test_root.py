@@ -54,7 +54,7 @@ class Fleet:
             with open(self.directory / f"agent{rank}.log", "ab") as log:
                 self.agents.append(subprocess.Popen(
                     [harness.BIN / "crash_oracle", "--agent", "--collector", self.root.address, "--rank", str(rank),
-                     "--life", "0", "--state", self.state(rank), "--seed", str(SEED)], stdout=log, stderr=log))
+                     "--life", "0", "--state", self.state(rank), "--seed", str(SEED), "--pause-ms", "200"], stdout=log, stderr=log))
 
     def agent_logs(self) -> str:
         return "".join(p.read_text(errors="replace")[-500:] for p in sorted(self.directory.glob("agent*.log")))
