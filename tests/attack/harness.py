@@ -95,7 +95,7 @@ class Daemon:
             raise AssertionError(f"rankprobed exited with {self.process.returncode}: {self.log()[-2000:]}")
         return port_file.exists() and port_file.read_text().strip() != ""
 
-    def stop(self, seconds: float = 60) -> int:
+    def stop(self, seconds: float = 120) -> int:
         """SIGTERM; its exit status. A daemon that does not end is killed, and that fails."""
         self.close_channels()
         if self.process is None:

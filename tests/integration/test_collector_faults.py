@@ -128,7 +128,7 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
 
         def said(what: str, times: int) -> None:
             for rank in job.ranks:
-                harness.wait_for(lambda: rank.log.read_text().count(what) == times, 30, f"{what!r} of rank {rank.rank}")
+                harness.wait_for(lambda: rank.log.read_text().count(what) == times, 60, f"{what!r} of rank {rank.rank}")
 
         collector.kill()
         said(f"the collector at {collector.address} has gone", 1)
