@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step's records become in dump.json, hostile ones too.
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -248,14 +249,15 @@ TEST_F(ExportTest, ManyGradientsOfOneEntryMerge) {
   key.run = "run";
   key.incarnation = 1;
   int merged = 0;
-  const absl::Time began = absl::Now();
+  const std::clock_t began = std::clock();
   ASSERT_TRUE(
       ForEachCall(store.get(), key, false, [&](const v1::CallEntry& entry) {
         merged += entry.call().gradients().items_size();
         return absl::OkStatus();
       }).ok());
   EXPECT_EQ(merged, kGradients);
-  EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+  // Of processors, which a busy machine gives late.
+  EXPECT_LT((std::clock() - began) / CLOCKS_PER_SEC, 30);
 }
 
 TEST_F(ExportTest, CallsWithTheirStackAndParent) {

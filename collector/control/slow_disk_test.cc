@@ -50,7 +50,7 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
       control_->OnEvent(session, event);
       answered->Set();
     });
-    if (answered->WaitFor(absl::Seconds(10))) {
+    if (answered->WaitFor(absl::Seconds(60))) {
       probe.join();
       delete answered;
       return;

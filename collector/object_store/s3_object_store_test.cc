@@ -171,7 +171,8 @@ TEST_F(S3Client, DoesNotWaitForAStoreThatHangs) {
     return {LoopbackHttp::Http(200, "")};
   });
   EXPECT_EQ(store_->Put("k", "x", kReplace), absl::OkStatus());
-  EXPECT_EQ(requests(), 3);
+  // More where a busy machine takes so long for an answer as well.
+  EXPECT_GE(requests(), 3);
 }
 
 TEST_F(S3Client, TellsWhoseAnswerWasLostThatItIsThere) {

@@ -475,7 +475,7 @@ TEST_F(Sealing, ARequestOnItsWayHasOthersWaitForNothing) {
               .ok());
       done->Notify();
     });
-    read += done->WaitForNotificationWithTimeout(absl::Seconds(10)) ? 1 : 0;
+    read += done->WaitForNotificationWithTimeout(absl::Seconds(60)) ? 1 : 0;
   };
   objects.during = other;
   EXPECT_EQ(reader.ListSteps("run")->size(), 2u);

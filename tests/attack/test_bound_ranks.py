@@ -35,7 +35,7 @@ def _alice_and_bob(start_secured, tokens, config: str):
 
 
 def _config(daemon, tokens) -> control.GetConfigResponse:
-    return daemon.control(tokens.viewer).GetConfig(control.GetConfigRequest(run="train"), timeout=10)
+    return daemon.control(tokens.viewer).GetConfig(control.GetConfigRequest(run="train"), timeout=harness.SOON)
 
 
 def _outcomes(daemon, tokens, count: int, word: str) -> list[str]:
@@ -43,7 +43,7 @@ def _outcomes(daemon, tokens, count: int, word: str) -> list[str]:
     stub = daemon.control(tokens.viewer)
 
     def found() -> list[str]:
-        events = stub.ListEvents(control.ListEventsRequest(run="train"), timeout=10).events
+        events = stub.ListEvents(control.ListEventsRequest(run="train"), timeout=harness.SOON).events
         return [outcome for outcome in (event.outcome for event in events) if word in outcome]
 
     harness.wait_for(lambda: len(found()) >= count, what=f"{count} events with {word}")
@@ -61,7 +61,7 @@ def test_an_edit_of_one_token_switches_nobody(start_secured, tokens) -> None:
         bob.event(config_edited=agent.ConfigEdited(fault="broken", path="x", seen_epoch=1 << 60))
         told = _outcomes(daemon, tokens, 2, "nothing changes before rank 0")
         assert "bound to ranks" in told[0]
-        daemon.control(tokens.operator).SetDumpEnable(control.SetDumpEnableRequest(run="train", enable=True), timeout=60)
+        daemon.control(tokens.operator).SetDumpEnable(control.SetDumpEnableRequest(run="train", enable=True), timeout=harness.SOON)
         bob.event(config_edited=agent.ConfigEdited(fault="broken again", path="x", seen_epoch=1 << 60))
         assert _config(daemon, tokens).enabled and before.enabled
         assert [plan.source for plan in _prepared(alice)] == [agent.PlanSpec.SOURCE_OPERATOR] * len(_prepared(alice))
@@ -81,7 +81,7 @@ def test_a_trigger_of_one_token_reaches_its_ranks(start_secured, tokens) -> None
     with _alice_and_bob(start_secured, tokens, _OFF) as (daemon, alice, bob):
         rule = watch.TriggerRule(name="nan", non_finite=watch.NonFinite(), for_steps=1000)
         daemon.control(tokens.operator).SetTriggers(control.SetTriggersRequest(run="train", spec=watch.TriggerSpec(
-            flight=watch.FlightSpec(steps=2), rules=[rule])), timeout=10)
+            flight=watch.FlightSpec(steps=2), rules=[rule])), timeout=harness.SOON)
         bob.event(fired=agent.TriggerFired(rule="nan", step=3))
         _outcomes(daemon, tokens, 1, "1/1 ranks at step")
         assert "the ranks of its token" in _outcomes(daemon, tokens, 1, "flight recorder of 1 ranks")[0]

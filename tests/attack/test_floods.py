@@ -281,7 +281,7 @@ def test_n05_the_metrics_port_answers_beside_slow_peers(start_daemon):
             answer += data
     assert answer.startswith(b"HTTP/1.1 200") and b"rankprobe_sessions" in answer
     # One after the other they would take 24 s.
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     # Each is cut off.
     for s in slow:
         s.settimeout(harness.SOON)
@@ -291,10 +291,12 @@ def test_n05_the_metrics_port_answers_beside_slow_peers(start_daemon):
 def test_n10_refused_calls_do_not_fill_the_log(secured):
     """N10: 37 MB of call_refused in 18 s."""
     call = secured.channel("").unary_unary(LIST_RUNS, request_serializer=lambda b: b, response_deserializer=lambda b: b)
+    began = time.monotonic()
     for _ in range(30):
         for pending in [call.future(b"", timeout=harness.SOON) for _ in range(50)]:
             assert pending.exception().code() == grpc.StatusCode.UNAUTHENTICATED
-    assert secured.log().count("event=call_refused") <= 300
+    # Ten a second.
+    assert secured.log().count("event=call_refused") <= 20 + 10 * (time.monotonic() - began)
     time.sleep(1.1)
     assert harness.outcome(call, b"")[0] == "UNAUTHENTICATED"
-    assert "left_out=" in secured.log()
+    harness.wait_for(lambda: "left_out=" in secured.log(), harness.SOON, "the word about the others")

@@ -94,10 +94,9 @@ def test_a_fifo_that_nobody_reads_is_refused_at_once(liar, tmp_path):
     result = cli(liar, "export", "--run", "x", "--tar", tmp_path / "fifo")
     assert result.returncode == 5 and "nobody reads it" in result.stderr, result
     reader = subprocess.Popen(["tar", "-t", "-f", tmp_path / "fifo"], stdout=subprocess.PIPE, text=True)
-    for _ in range(100):
-        if (result := cli(liar, "export", "--run", "x", "--tar", tmp_path / "fifo")).returncode == 0:
-            break
-    assert "step0/rank0/dump.json" in reader.communicate(timeout=60)[0], result
+    # Once it has opened it.
+    harness.wait_for(lambda: cli(liar, "export", "--run", "x", "--tar", tmp_path / "fifo").returncode == 0, harness.SOON, "a reader")
+    assert "step0/rank0/dump.json" in reader.communicate(timeout=60)[0]
 
 
 def test_a_step_that_becomes_a_link_while_it_is_exported_leads_nowhere(liar, tmp_path):

@@ -4,12 +4,15 @@
 import os
 import pathlib
 import re
+import time
 
 import pytest
 
 import harness
 from harness import RawAgent, agent, archive, control
 
+# How long who offers and sends nothing is waited for.
+PATIENCE = 2.0
 STEP1 = "step1/rank0/dump_tensor_data/Torch.relu.0.forward.output.0.pt"
 
 
@@ -316,10 +319,17 @@ def test_I09_who_offers_and_never_sends_holds_nobody_up(daemon):
     for name in names:
         liar.offer((name, 1 << 20))
         assert liar.answers(name) == "wanted"
-    honest.offer((names[0], 1 << 20))
-    assert honest.answers(names[0]) == "coming"
-    assert honest.answers(names[0]) == "wanted", "handed on without being asked again"
-    for name in names[1:]:
+    for _ in range(5):  # on a busy machine the promise may be old when the honest one comes
+        promised, name = time.monotonic(), os.urandom(16)
+        liar.offer((name, 1 << 20))
+        assert liar.answers(name) == "wanted"
+        honest.offer((name, 1 << 20))
+        if (said := honest.answers(name)) == "coming":
+            break
+        assert time.monotonic() - promised >= PATIENCE, said
+    assert said == "coming"
+    assert honest.answers(name) == "wanted", "handed on without being asked again"
+    for name in names:
         honest.offer((name, 1 << 20))
         assert honest.answers(name) == "wanted", "the promise is old"
     fresh = os.urandom(16)

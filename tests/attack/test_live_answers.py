@@ -82,7 +82,7 @@ def test_a_leaf_that_dies_in_the_midst_of_an_answer_is_named(start_fleet, tokens
     root, leaf = start_fleet()
     rank = RawAgent(leaf, run="job", rank=0, token=tokens.alice)
     rank.step(3, LARGE)
-    assert rank.committed()
+    assert rank.committed(seconds=180)
     viewer = root.archive(tokens.viewer)
     calls = {
         "GetTensor": archive.GetTensorRequest(**payload_of(viewer, "job", 3)),

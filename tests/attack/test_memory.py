@@ -53,11 +53,11 @@ RANGES = json.dumps({"dump_path": "d", "step": [f"{i}-1000000" for i in range(20
 def test_d05_ranges_in_a_config_cost_what_they_are_written_with(daemon):
     """D05 C05: 24 KB of Explain.config_json took 5 GB and 25 s."""
     harness.RawAgent(daemon, run="r")
-    began = time.monotonic()
+    before = daemon.cpu_seconds()
     code, answer = harness.outcome(daemon.control().Explain,
                                    control.ExplainRequest(run="r", call="Torch.relu.0.forward", config_json=RANGES))
     assert code == "OK", answer
-    assert time.monotonic() - began < 15
+    assert daemon.cpu_seconds() - before < 10
     assert daemon.peak_memory() < 100 * MIB, daemon.peak_memory() / MIB
 
 
@@ -66,11 +66,12 @@ def test_d04_a_hello_with_many_ranges_holds_nobody_up(daemon):
     victim = harness.RawAgent(daemon, run="victim")
     for i in range(20):
         assert harness.RawAgent(daemon, run=f"bomb{i}", config=RANGES, upload=False).welcome.plan.config_json == RANGES
-    began = time.monotonic()
+    before = daemon.cpu_seconds()
     victim.step(1, b"x" * 1000)
     assert victim.committed()
     assert harness.outcome(daemon.control().ListAgents, control.ListAgentsRequest())[0] == "OK"
-    assert time.monotonic() - began < 10
+    # They were processor time, too.
+    assert daemon.cpu_seconds() - before < 10
     assert daemon.peak_memory() < 100 * MIB
 
 
@@ -86,7 +87,7 @@ def test_c03_a_flood_of_errors_pushes_out_no_other_runs_events(daemon):
         return harness.outcome(daemon.control().ListEvents, request)[1].events
 
     # The last one sent has been taken when a later event of the same stream has.
-    harness.wait_for(lambda: len([e for e in events("loud") if e.detail.startswith("999 ")]) == 1, what="the flood")
+    harness.wait_for(lambda: len([e for e in events("loud") if e.detail.startswith("999 ")]) == 1, 120, "the flood")
     time.sleep(1)
     connected = events("quiet")[0].kind
     for _ in range(2):

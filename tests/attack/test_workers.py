@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers: readers that do not read, queries that nobody waits for, and the end of the process meanwhile."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -50,8 +51,8 @@ def test_h10_sigterm_ends_within_seconds_while_readers_hold_all_workers(start_da
     calls = unread_exports(daemon, 4)
     daemon.process.terminate()
     began = time.monotonic()
-    assert daemon.process.wait(40) == 0
-    assert time.monotonic() - began < 20
+    assert daemon.process.wait(60) == 0
+    assert time.monotonic() - began < 25, "readers are given thirty seconds"
     for call in calls:
         call.cancel()
     # What was acknowledged is there.
@@ -65,12 +66,21 @@ def test_an_end_loses_no_audit_line_that_waits_for_the_disk(start_daemon, tmp_pa
     slow = tmp_path / "slow_audit.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", slow, pathlib.Path(__file__).with_name("slow_audit.c"), "-ldl"],
                    check=True)
-    daemon = start_daemon(environment={"LD_PRELOAD": str(slow), "SLOW_AUDIT_MS": "1500"})
     runs = {f"run{number}" for number in range(4)}
-    for run in sorted(runs):
-        harness.RawAgent(daemon, run=run, config='{"dump_path": "d"}')
-    began = time.monotonic()
-    daemon.process.terminate()
-    assert daemon.process.wait(60) == 0
-    assert time.monotonic() - began > 3, "lines were still waiting, or this shows nothing"
-    assert runs <= {record["run"] for record in daemon.audit() if record["action"] == "Hello"}
+
+    def written(daemon: harness.Daemon) -> set[str]:
+        text = (daemon.data_dir / "audit.jsonl").read_text()
+        return {record["run"] for record in map(json.loads, text[:text.rfind("\n") + 1].splitlines()) if record["action"] == "Hello"}
+
+    # A busy machine may say so late that a faster disk has them all already.
+    for milliseconds in (1500, 6000, 15000):
+        daemon = start_daemon(environment={"LD_PRELOAD": str(slow), "SLOW_AUDIT_MS": str(milliseconds)})
+        for run in sorted(runs):
+            harness.RawAgent(daemon, run=run, config='{"dump_path": "d"}')
+        daemon.process.terminate()
+        waiting = runs - written(daemon)
+        assert daemon.process.wait(90) == 0
+        assert runs <= written(daemon)
+        if waiting:
+            return
+    raise AssertionError("no line was still waiting: this shows nothing")

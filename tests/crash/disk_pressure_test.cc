@@ -92,7 +92,8 @@ TEST_F(DiskPressureServerTest, EachPayloadIsStoredOrListedAndNobodyWaits) {
       EXPECT_EQ(Step(session.get(), step), v1::LOSS_REASON_COLLECTOR_DISK);
       const int64_t began = clock_.MonotonicNanos();
       Flush(session.get());
-      EXPECT_LT(clock_.MonotonicNanos() - began, 5'000'000'000);
+      // A policy of waiting would have waited for ten seconds.
+      EXPECT_LT(clock_.MonotonicNanos() - began, 9'000'000'000);
     }
   }
   Fill(10, v1::DiskState::LEVEL_ROOM);

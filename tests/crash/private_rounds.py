@@ -45,6 +45,8 @@ _JOB_SECONDS = 120.0
 _ENDING_SECONDS = 120.0
 _SLOW_SECONDS = 15.0
 _UNKEPT_SECONDS = 2.0
+# Where one is there or comes, however long Python takes to start.
+_KEPT_SECONDS = 20.0
 
 SELF_FAULTS = ("none", "error", "sigkill", "sigterm", "os_exit")
 PLACES = ("after_stop", "after_step", "between_calls", "after_start")
@@ -214,7 +216,10 @@ def guard(directory: pathlib.Path, role: str) -> Optional[int]:
         return collectors[0] if collectors else None
     holder = None
     for lock in (directory / ".rankprobe").glob("collector-*/supervisor.lock"):
-        inode = f":{lock.stat().st_ino}"
+        try:
+            inode = f":{lock.stat().st_ino}"
+        except FileNotFoundError:  # the end of the job has just removed it
+            continue
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()
             if "->" not in words and words[1] == "FLOCK" and words[5].endswith(inode):
@@ -343,15 +348,16 @@ def run_round(directory: pathlib.Path, plan: Plan, rng: random.Random) -> tuple[
     if plan.late is not None:
         time.sleep(plan.late_after)
         kill_guards(dump, plan.late)
-    how = await_end(directory, dump)
+    how = await_end(directory, dump, _KEPT_SECONDS if plan.leaves_a_keeper else _UNKEPT_SECONDS)
     opened = all("\nopen\n" in state.read_text() for state in directory.glob("state-*"))
     check(how == "ended" or not opened or not plan.leaves_a_keeper, "none was left to export it, though not all were killed")
     return check_tree(directory, plan.task), how
 
 
-def await_end(directory: pathlib.Path, dump: pathlib.Path) -> str:
+def await_end(directory: pathlib.Path, dump: pathlib.Path, unkept_seconds: float) -> str:
     """Until nobody serves the dump_path. When all who could export what is left
-    were killed, the next job of the dump_path has them do it."""
+    were killed, which is so when none was seen for `unkept_seconds`, the next job
+    of the dump_path has them do it."""
     deadline = time.monotonic() + _ENDING_SECONDS
     kept = time.monotonic()  # when a supervisor was last seen: one that a rank had just started is not seen at once
     while (running := processes(dump)) or (dump / ".rankprobe").exists():
@@ -359,7 +365,7 @@ def await_end(directory: pathlib.Path, dump: pathlib.Path) -> str:
         if any("--port-file" not in words for words in running.values()):
             kept = now
             check(now < deadline, f"{running} have not ended after {_ENDING_SECONDS} s")
-        elif now - kept > _UNKEPT_SECONDS:
+        elif now - kept > unkept_seconds:
             break
         time.sleep(0.01)
     how = "ended"

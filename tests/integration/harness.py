@@ -44,7 +44,7 @@ class Collector:
             [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
              "--port-file", port_file, *whatever_is_free(self.flags)],
             stdout=self.log, stderr=self.log)
-        wait_for(lambda: self._started(port_file), 30, f"the collector; see {self.log.name}")
+        wait_for(lambda: self._started(port_file), 60, f"the collector; see {self.log.name}")
         self.port = int(port_file.read_text())
         return self
 
@@ -64,7 +64,7 @@ class Collector:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, seconds: float = 30) -> int:
+    def stop(self, seconds: float = 90) -> int:
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             return self.process.wait(timeout=seconds)
@@ -117,6 +117,7 @@ class Job:
     def __init__(self, directory: pathlib.Path, collector: str, run: str, cfg: dict, world_size: int = 2,
                  steps: int = 100000, extra: tuple[str, ...] = ()):
         self.directory = directory
+        self.run = run
         self.stop_file = directory / "stop"
         self.ranks: list[Rank] = []
         config_file = directory / "config.json"
@@ -144,6 +145,14 @@ class Job:
             return len(self.ranks[rank].steps()) >= target
 
         wait_for(reached, seconds, f"{count} steps of rank {rank}")
+
+    def wait_known(self, collector: Collector, seconds: float = 60) -> None:
+        """Waits until the collector knows of all ranks: none of them waits for it to begin with its steps."""
+        def known() -> bool:
+            agents = collector.json("status", "--run", self.run).get("agents", [])
+            return sum(agent.get("connected", False) for agent in agents) == len(self.ranks)
+
+        wait_for(known, seconds, f"the ranks of {self.run} at {collector.address}")
 
     def finish(self, seconds: float = 60) -> list[int]:
         self.stop_file.touch()

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -91,6 +92,8 @@ def test_cli_against_nothing_and_against_another_protocol(tmp_path):
 
 def test_what_a_process_takes_with_it_is_said(tmp_path, start_job):
     """A disk that stays full until the job has ended: nothing was kept, and everybody says so."""
+    if shutil.disk_usage(tmp_path).free >= 1 << 40:
+        pytest.skip("no flag says that this disk is full")
     directory = tmp_path / "c"
     directory.mkdir()
     collector = harness.Collector(directory, "--min-free-bytes", str(1 << 40)).start()
@@ -125,7 +128,7 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
 
         def said(what: str, times: int) -> None:
             for rank in job.ranks:
-                harness.wait_for(lambda: rank.log.read_text().count(what) == times, 30, f"{what!r} of rank {rank.rank}")
+                harness.wait_for(lambda: rank.log.read_text().count(what) == times, 60, f"{what!r} of rank {rank.rank}")
 
         collector.kill()
         said(f"the collector at {collector.address} has gone", 1)
@@ -174,6 +177,7 @@ def test_disk_fills_up_and_is_freed(tmp_path, start_job):
         collector.start()
         job = start_job("full", collector.address, harness.config("tensor", "mix"))
         job.wait_steps(2)
+        job.wait_known(collector)
         collector.json("enable", "--run", "full", "--for-steps", "2")
         job.wait_steps(6)  # training goes on
         ballast.unlink()

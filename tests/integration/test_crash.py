@@ -6,13 +6,20 @@ import signal
 import harness
 
 
+def committed(collector, run: str) -> dict[tuple[int, int], int]:
+    """The records that the collector has, of each step and rank."""
+    steps = collector.json("status", "--run", run, "--steps").get("steps", [])
+    return {(s["step"], s["rank"]): s["records"] for s in steps}
+
+
 def test_collector_killed_in_the_middle_of_an_upload(collector, start_job, tmp_path):
     job = start_job("ckill", collector.address, harness.config("tensor", "mix"))
     job.wait_steps(3)
+    job.wait_known(collector)
     on = collector.json("enable", "--run", "ckill", "--for-steps", "12")
     first = on["effective_at_step"]
     job.wait_steps(3)
-    acked = {(s["step"], s["rank"]): s["records"] for s in collector.json("status", "--run", "ckill", "--steps")["steps"]}
+    acked = harness.wait_for(lambda: committed(collector, "ckill"), 60, "something to be committed before the kill")
     collector.kill()
     steps_at_kill = len(job.ranks[0].steps())
     job.wait_steps(3)
@@ -24,7 +31,6 @@ def test_collector_killed_in_the_middle_of_an_upload(collector, start_job, tmp_p
     collector.cli("export", "--run", "ckill", "-o", out)
     tree = harness.tree_ranks(out)
     assert set(tree) == set(range(first, first + 12))
-    assert acked, "something was committed before the kill"
     for (step, rank) in acked:
         assert f"rank{rank}" in tree[step]
     # The agent still had what was not acked: nothing at all is missing.
@@ -35,9 +41,12 @@ def test_collector_killed_in_the_middle_of_an_upload(collector, start_job, tmp_p
 def test_rank_killed_keeps_its_records_up_to_the_last_ack(collector, start_job, tmp_path):
     job = start_job("rkill", collector.address, harness.config("statistics", "mix"))
     job.wait_steps(3)
+    job.wait_known(collector)
     on = collector.json("enable", "--run", "rkill")
     first = on["effective_at_step"]
     job.wait_steps(4)
+    # What is killed before it has sent anything keeps nothing.
+    harness.wait_for(lambda: sum(rank == 1 for _, rank in committed(collector, "rkill")) >= 4, 60, "four steps of rank 1")
     job.ranks[1].process.send_signal(signal.SIGKILL)
     job.ranks[1].process.wait()
     harness.wait_for(lambda: any(not a["connected"] for a in collector.json("status")["agents"]), 30,

@@ -62,6 +62,9 @@ def test_idle_ranks_switch_at_their_next_step(collector, tmp_path) -> None:
         for rank in ranks:
             rank.begin(12)
         assert [rank.recorded(12) for rank in ranks] == [[False] * 12] * 2
+        # All of these have been told, and the pause is one.
+        harness.wait_for(lambda: [int(agent.get("step", 0)) for agent in collector.json("status", "--run", "idle")["agents"]]
+                         in ([11, 11], [12, 12]), 60, "the steps")
         rested = time.monotonic() + 2.5  # What is under test is that they begin no step for so long.
         harness.wait_for(lambda: time.monotonic() >= rested, what="a pause")
         said = collector.cli("enable", "--run", "idle", "--for-steps", 3)

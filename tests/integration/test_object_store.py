@@ -216,13 +216,13 @@ def test_a_store_that_is_not_there_is_no_empty_one(tmp_path):
 def test_a_killed_leaf_goes_on_where_it_was(start, start_job, store_url, tmp_path):
     leaf = start("leaf", *leaf_flags(store_url))
     cfg = harness.config("statistics", "mix", section={"scope": [], "list": []}, dump_enable=True)
-    job = start_job("killed", leaf.address, cfg, steps=80)
+    job = start_job("killed", leaf.address, cfg)
     for _ in range(3):
         job.wait_steps(4)
         leaf.kill()
         leaf.start()
-    for rank in job.ranks:
-        assert rank.process.wait(timeout=120) == 0
+    job.wait_steps(4)
+    assert job.finish(seconds=120) == [0, 0]
     assert leaf.stop() == 0
     leaf.start()
     assert_same_exports(leaf, store_url, "killed", tmp_path)

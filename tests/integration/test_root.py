@@ -133,14 +133,14 @@ def test_ranks_of_a_killed_leaf_go_on_at_the_next_one(start_fleet):
     fleet.start_agents()
     fleet.wait_acked(6)
     # The root says of all what each leaf says of its own.
-    wait_for(lambda: fleet.connected(fleet.root) == set(range(AGENTS)), 30, "all ranks in the root's status")
+    wait_for(lambda: fleet.connected(fleet.root) == set(range(AGENTS)), 60, "all ranks in the root's status")
     for _ in range(2):
         leaf = fullest(fleet)
         ranks = fleet.connected(leaf)
         leaf.kill()
         fleet.wait_acked(6)
-        others = set().union(*(fleet.connected(other) for other in fleet.leaves if other is not leaf))
-        assert ranks <= others
+        others = [other for other in fleet.leaves if other is not leaf]
+        wait_for(lambda: ranks <= set().union(*map(fleet.connected, others)), 60, f"{ranks} at other leaves")
         leaf.start()
         fleet.wait_acked(4)
     fleet.end_agents()
@@ -174,7 +174,7 @@ def test_a_root_that_is_away_is_in_nobodys_way(start_fleet):
     fleet.root.kill()
     fleet.wait_acked(6)
     fleet.root.start()
-    wait_for(lambda: fleet.connected(fleet.root) == set(range(AGENTS)), 30, "all ranks in the root's status")
+    wait_for(lambda: fleet.connected(fleet.root) == set(range(AGENTS)), 60, "all ranks in the root's status")
     fleet.end_agents()
     fleet.wait_whole()
 
@@ -215,7 +215,7 @@ def test_the_root_switches_the_ranks_of_all_leaves_at_one_step(start_fleet):
     lost = fullest(fleet)
     lost.kill()
     fleet.wait_acked(4)
-    wait_for(lambda: epochs(fleet) == {int(on["epoch"])}, 30, lambda: f"epoch {on['epoch']}: {epochs(fleet)}")
+    wait_for(lambda: epochs(fleet) == {int(on["epoch"])}, 60, lambda: f"epoch {on['epoch']}: {epochs(fleet)}")
     # A root that was killed knows what was decided, and uses no epoch twice.
     fleet.root.kill()
     lost.start()
@@ -263,11 +263,11 @@ def test_a_root_killed_in_a_switch_leaves_one_plan(start_fleet):
             # Decided: the commit is on its way, or has been for some.
             plans = len(list((fleet.directory / "objects").rglob("plans/*/*")))
             wait_for(lambda: command.poll() is not None or len(list(
-                (fleet.directory / "objects").rglob("plans/*/*"))) > plans, 30, "a plan that is decided on")
+                (fleet.directory / "objects").rglob("plans/*/*"))) > plans, 60, "a plan that is decided on")
         fleet.root.kill()
         command.wait(timeout=60)
         fleet.root.start()
-        wait_for(lambda: fleet.root.log_text().count("leaf_linked") >= before + 2, 30, "both leaves")
+        wait_for(lambda: fleet.root.log_text().count("leaf_linked") >= before + 2, 60, "both leaves")
         decided = int(fleet.root.json("config", "get", "--run", "oracle")["epoch"])
         wait_for(lambda: epochs(fleet) == {decided}, 60, lambda: f"epoch {decided} everywhere: {epochs(fleet)}")
     all_follow(fleet, "disable")
@@ -283,7 +283,7 @@ def test_of_two_roots_one_decides(start_fleet):
         on = all_follow(fleet, "enable")
         refused = second.cli("enable", "--run", "oracle", check=False)
         assert refused.returncode != 0 and "another root has decided" in refused.stderr, refused.stderr
-        assert epochs(fleet) == {int(on["epoch"])}
+        wait_for(lambda: epochs(fleet) == {int(on["epoch"])}, 60, lambda: f"epoch {on['epoch']}: {epochs(fleet)}")
         all_follow(fleet, "disable")
     finally:
         assert second.stop() == 0
@@ -306,7 +306,7 @@ def test_a_training_over_several_leaves_is_one_dump(start_fleet, start_job):
     job = start_job("training", fleet.root.address, harness.config(), world_size=4)
     job.wait_steps(3)
     wait_for(lambda: sum(agent.get("connected", False) for agent in fleet.root.json(
-        "status", "--run", "training", check=False).get("agents", [])) == 4, 30, "all ranks in the root's status")
+        "status", "--run", "training", check=False).get("agents", [])) == 4, 60, "all ranks in the root's status")
     on = fleet.root.json("enable", "--run", "training", "--for-steps", "3")
     assert on["summary"] == f"4/4 ranks at step {on['effective_at_step']}", on
     first = on["effective_at_step"]
@@ -351,12 +351,12 @@ def test_a_leaf_proves_itself(start_fleet, tmp_path):
     fleet = start_fleet(1, "--root-token-file", str(tmp_path / "agent.token"),
                         root_flags=("--token-file", str(tokens)))
     leaf = fleet.leaves[0]
-    wait_for(lambda: "no_root" in leaf.log_text(), 30, "the leaf to be refused")
+    wait_for(lambda: "no_root" in leaf.log_text(), 60, "the leaf to be refused")
     assert "job is agent; Link needs leaf" in leaf.log_text(), leaf.log_text()[-1000:]
     assert leaf.stop() == 0
     leaf.flags = tuple(str(tmp_path / "leaf.token") if flag.endswith("agent.token") else flag for flag in leaf.flags)
     leaf.start()
-    wait_for(lambda: "root_linked" in leaf.log_text(), 30, "the leaf to be taken")
+    wait_for(lambda: "root_linked" in leaf.log_text(), 60, "the leaf to be taken")
 
 
 def test_a_leaf_and_its_root_speak_tls(start_fleet, tmp_path):
@@ -411,7 +411,7 @@ def test_a_leaf_that_names_its_root_as_itself_is_refused(tmp_path):
         leaf.flags = (*(fleet.root.address if flag == "ROOT:0" else flag for flag in leaf.flags), "--advertise",
                       f"localhost:{fleet.root.port}")
         leaf.start()
-        wait_for(lambda: "no_root" in leaf.log_text(), 30, "the leaf to be refused")
+        wait_for(lambda: "no_root" in leaf.log_text(), 60, "the leaf to be refused")
         assert "go round in a circle; give its own with --advertise" in leaf.log_text(), leaf.log_text()[-1000:]
     finally:
         fleet.end()

@@ -7,6 +7,7 @@ import harness
 def test_enable_for_three_steps_shows_in_every_rank(collector, start_job, tmp_path):
     job = start_job("switch", collector.address, harness.config(), world_size=4)
     job.wait_steps(5)
+    job.wait_known(collector)
     answer = collector.json("enable", "--run", "switch", "--for-steps", "3")
     assert answer["summary"] == f"4/4 ranks at step {answer['effective_at_step']}"
     assert {r["applied_step"] for r in answer["ranks"]} == {answer["effective_at_step"]}
@@ -29,6 +30,7 @@ def test_tensors_of_chosen_ranks_open_with_torch(collector, start_job, tmp_path)
     torch = __import__("pytest").importorskip("torch")
     job = start_job("tensors", collector.address, harness.config())
     job.wait_steps(3)
+    job.wait_known(collector)
     cfg = tmp_path / "tensor.json"
     cfg.write_text(__import__("json").dumps(harness.config("tensor", "L0", section={"list": ["attn"]})))
     answer = collector.json("enable", "--run", "tensors", "--config", cfg, "--ranks", "1", "--for-steps", "2")
@@ -65,6 +67,7 @@ def test_tensors_of_chosen_ranks_open_with_torch(collector, start_job, tmp_path)
 def test_disable_ends_an_open_switch(collector, start_job, tmp_path):
     job = start_job("disable", collector.address, harness.config(level="L0"))
     job.wait_steps(3)
+    job.wait_known(collector)
     on = collector.json("enable", "--run", "disable")
     job.wait_steps(3)
     off = collector.json("disable", "--run", "disable")
@@ -79,6 +82,7 @@ def test_disable_ends_an_open_switch(collector, start_job, tmp_path):
 def test_a_bad_config_changes_nothing_and_names_every_fault(collector, start_job, tmp_path):
     job = start_job("badcfg", collector.address, harness.config())
     job.wait_steps(2)
+    job.wait_known(collector)
     cfg = tmp_path / "bad.json"
     cfg.write_text('{"task": "bogus", "level": "L9", "rank": [-1]}')
     before = collector.json("config", "get", "--run", "badcfg")
@@ -94,6 +98,7 @@ def test_extra_statistics_of_a_cpp_job_are_those_of_its_tensors(collector, start
     torch = __import__("pytest").importorskip("torch")
     job = start_job("extra", collector.address, harness.config())
     job.wait_steps(3)
+    job.wait_known(collector)
     cfg = tmp_path / "extra.json"
     cfg.write_text(__import__("json").dumps(harness.config(
         "tensor", "L1", section={"list": ["softmax", "relu", "gelu"], "extra_statistics": ["counts", "std"]})))

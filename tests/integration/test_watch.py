@@ -30,6 +30,8 @@ def set_triggers(collector, run: str, tmp_path, spec: dict) -> None:
     collector.cli("triggers", "set", "--run", run, path)
 
 
+# The step in which something goes wrong: by then the ranks, which do not wait for the collector, have heard of the rules.
+FAULT = 60
 NAN_RULE = {"name": "nan", "non_finite": {"nan_only": True}, "level": "L0", "for_steps": 2}
 
 
@@ -41,21 +43,21 @@ def test_a_nan_on_one_rank_is_found_named_and_recorded(tmp_path, start_job):
     directory.mkdir()
     collector = harness.Collector(directory, "--triggers", str(watch)).start()
     job = start_job("nan", collector.address, harness.config(), world_size=3,
-                    extra=("--inject-nan=1:20:block1.attn.proj",))
-    job.wait_steps(20)
+                    extra=(f"--inject-nan=1:{FAULT}:block1.attn.proj",))
+    job.wait_steps(FAULT)
     harness.wait_for(lambda: events(collector, "nan", "SWITCHED"), 60, "the switch")
     job.wait_steps(8)
     assert job.finish() == [0, 0, 0]
 
     fired = events(collector, "nan", "TRIGGER_FIRED")
     first = fired[0]
-    assert first["rule"] == "nan" and first["step"] == 20
+    assert first["rule"] == "nan" and first["step"] == FAULT
     assert first["identity"]["rank"] == 1
     assert first["entry"] == "Module.block1.attn.proj.Linear.forward.0", first
     assert first["detail"] == "input 0: Max NaN"
     assert "flight recorder of 3 ranks" in first["outcome"] and "tensors at level L0" in first["outcome"]
     # Others see it later, through the averaged gradients; that changes nothing.
-    assert all(int(e["step"]) >= 20 and "nothing more" in e["outcome"] for e in fired[1:])
+    assert all(int(e["step"]) >= FAULT and "nothing more" in e["outcome"] for e in fired[1:])
     switched = events(collector, "nan", "SWITCHED")[0]
     assert switched["outcome"].startswith("3/3 ranks at step")
     start = int(switched["step"])
@@ -65,10 +67,10 @@ def test_a_nan_on_one_rank_is_found_named_and_recorded(tmp_path, start_job):
     ranks = harness.tree_ranks(out)
     everyone = {"rank0", "rank1", "rank2"}
     # Steps before the fault and the step itself, of all ranks, without a gap to what follows.
-    for step in range(17, start + 2):
+    for step in range(FAULT - 3, start + 2):
         assert ranks.get(step) == everyone, (step, ranks)
-    assert not has_nan(harness.load_dump(out / "step19" / "rank1")["data"])
-    bad = harness.load_dump(out / "step20" / "rank1")["data"]
+    assert not has_nan(harness.load_dump(out / f"step{FAULT - 1}" / "rank1")["data"])
+    bad = harness.load_dump(out / f"step{FAULT}" / "rank1")["data"]
     entries = list(bad)
     assert has_nan(bad["Module.block1.attn.proj.Linear.forward.0"])
     assert not any(has_nan(bad[e]) for e in entries[:entries.index("Module.block0.Block.forward.0")])
@@ -77,14 +79,14 @@ def test_a_nan_on_one_rank_is_found_named_and_recorded(tmp_path, start_job):
             files = list((out / f"step{step}" / rank / "dump_tensor_data").glob("*.pt"))
             assert files, (step, rank)
     # The flight recorder had no tensors to give.
-    assert not list((out / "step20" / "rank1").glob("dump_tensor_data/*.pt"))
+    assert not list((out / f"step{FAULT}" / "rank1").glob("dump_tensor_data/*.pt"))
     assert collector.stop() == 0
 
 
 def test_the_operators_config_survives_a_trigger(collector, start_job, tmp_path):
-    job = start_job("keep", collector.address, harness.config(level="L0"), world_size=1,
-                    extra=("--inject-nan=0:30:block0.fc1",))
     set_triggers(collector, "keep", tmp_path, {"flight": {"steps": 2}, "rules": [NAN_RULE]})
+    job = start_job("keep", collector.address, harness.config(level="L0"), world_size=1,
+                    extra=(f"--inject-nan=0:{FAULT}:block0.fc1",))
     harness.wait_for(lambda: events(collector, "keep", "SWITCHED"), 60, "the switch")
     job.wait_steps(6)
     config = json.loads(collector.json("config", "get", "--run", "keep")["config_json"])
@@ -99,12 +101,12 @@ def test_the_operators_config_survives_a_trigger(collector, start_job, tmp_path)
 
 
 def test_a_replica_that_differs_is_named(collector, start_job, tmp_path):
-    job = start_job("replica", collector.address, harness.config(), world_size=3,
-                    extra=("--corrupt-replica=2:25",))
     set_triggers(collector, "replica", tmp_path,
                  {"rules": [{"name": "replica", "replica": {}, "raise_to": "EVIDENCE_NONE"}]})
+    job = start_job("replica", collector.address, harness.config(), world_size=3,
+                    extra=(f"--corrupt-replica=2:{FAULT}",))
     fired = harness.wait_for(lambda: events(collector, "replica", "TRIGGER_FIRED"), 60, "the event")
-    assert fired[0]["identity"]["rank"] == 2 and fired[0]["step"] == 25, fired
+    assert fired[0]["identity"]["rank"] == 2 and fired[0]["step"] == FAULT, fired
     assert "of 3 ranks is" in fired[0]["detail"]
     job.finish()
 
@@ -112,12 +114,14 @@ def test_a_replica_that_differs_is_named(collector, start_job, tmp_path):
 def test_the_flight_recorder_ships_on_request(collector, start_job, tmp_path):
     job = start_job("flight", collector.address, harness.config(), world_size=2)
     job.wait_steps(2)
+    job.wait_known(collector)
     refused = collector.cli("flight", "--run", "flight", check=False)
     assert refused.returncode == 5 and "no flight recorder" in refused.stderr
     set_triggers(collector, "flight", tmp_path, {"flight": {"steps": 3, "level": "L1"}})
-    job.wait_steps(8)
+    # More than the ring has: the rules are with the ranks a moment later.
+    job.wait_steps(30)
     collector.cli("flight", "--run", "flight")
-    harness.wait_for(lambda: len(events(collector, "flight", "FLIGHT_SHIPPED")) >= 2, 20, "the flight")
+    harness.wait_for(lambda: len(events(collector, "flight", "FLIGHT_SHIPPED")) >= 2, 60, "the flight")
     job.wait_steps(2)
     job.finish()
     out = tmp_path / "dump"
@@ -132,6 +136,7 @@ def test_the_flight_recorder_ships_on_request(collector, start_job, tmp_path):
 def test_a_byte_budget_turns_tensors_into_statistics_and_says_so(collector, start_job, tmp_path):
     job = start_job("budget", collector.address, harness.config("tensor", "L0"), world_size=1)
     job.wait_steps(2)
+    job.wait_known(collector)
     set_triggers(collector, "budget", tmp_path, {"budget": {"bytes_per_step": 400000}})
     answer = collector.json("enable", "--run", "budget", "--for-steps", "2")
     job.wait_steps(5)
@@ -150,13 +155,14 @@ def test_a_byte_budget_turns_tensors_into_statistics_and_says_so(collector, star
     assert len(set(named)) >= len(files)
     manifest = json.loads(next(out.rglob("manifest.json")).read_text())
     assert "AGENT_BUDGET" in json.dumps(manifest), "what was left out is in the ledger"
-    told = events(collector, "budget", "DEGRADED")
-    assert told and told[0]["detail"].startswith("bytes_per_step"), told
+    told = harness.wait_for(lambda: events(collector, "budget", "DEGRADED"), 30, "what the rank has left out")
+    assert told[0]["detail"].startswith("bytes_per_step"), told
 
 
 def test_explain_before_and_after(collector, start_job, tmp_path):
     job = start_job("explain", collector.address, harness.config(level="L1", risk_level="FOCUS"), world_size=2)
     job.wait_steps(3)
+    job.wait_known(collector)
 
     def explain(*flags):
         return collector.json("explain", "--run", "explain", *flags)
@@ -207,6 +213,7 @@ def test_windows_are_checked_again_by_the_collector(collector, start_job, tmp_pa
     """With scope and list at mix the agent sends what it decided on; nothing true is refused."""
     job = start_job("window", collector.address, harness.config(), world_size=1)
     job.wait_steps(2)
+    job.wait_known(collector)
     trial = tmp_path / "window.json"
     trial.write_text(json.dumps(harness.config(level="mix", section={
         "scope": ["Module.block0.Block.forward.0", "Module.block1.attn.proj.Linear.forward.0"],
@@ -228,6 +235,7 @@ def test_windows_are_checked_again_by_the_collector(collector, start_job, tmp_pa
 def test_top_and_watch(collector, start_job):
     job = start_job("top", collector.address, harness.config(), world_size=2)
     job.wait_steps(3)
+    job.wait_known(collector)
     text = collector.cli("top", "--rounds", "2", "--interval", "0.2").stdout
     assert "2 ranks connected, 0 dumping" in text and "connected" in text and "MS/STEP" in text
     lines = [json.loads(line) for line in
@@ -238,20 +246,25 @@ def test_top_and_watch(collector, start_job):
     job.finish()
     kinds = [e["kind"] for e in events(collector, "top")]
     assert kinds.count("KIND_CONNECTED") == 2
-    harness.wait_for(lambda: len(events(collector, "top", "DISCONNECTED")) == 2, 10, "the farewells")
+    harness.wait_for(lambda: len(events(collector, "top", "DISCONNECTED")) == 2, 60, "the farewells")
     assert {e["detail"] for e in events(collector, "top", "DISCONNECTED")} == {"the process has ended"}
 
 
 def test_a_killed_rank_is_told_and_events_outlive_the_collector(collector, start_job, tmp_path):
     job = start_job("silent", collector.address, harness.config(), world_size=1)
     job.wait_steps(2)
+    job.wait_known(collector)
     set_triggers(collector, "silent", tmp_path,
                  {"rules": [{"name": "gone", "silence": {"after_ms": 500}, "raise_to": "EVIDENCE_NONE"}]})
     job.ranks[0].process.kill()
-    fired = harness.wait_for(lambda: events(collector, "silent", "TRIGGER_FIRED"), 20, "the event")
+    fired = harness.wait_for(lambda: events(collector, "silent", "TRIGGER_FIRED"), 60, "the event")
     assert fired[0]["rule"] == "gone" and fired[0]["identity"]["rank"] == 0
     assert "without a word" in fired[0]["detail"]
+    # They are listed before they are written, and all of them are told by now.
+    harness.wait_for(lambda: events(collector, "silent", "DISCONNECTED"), 30, "the end of the rank")
     before = events(collector, "silent")
+    log = collector.data_dir / "events.log"
+    harness.wait_for(lambda: all(e.get("detail", "").encode() in log.read_bytes() for e in before), 30, "all of them on disk")
     collector.kill()
     collector.start()
     assert events(collector, "silent") == before

@@ -222,7 +222,7 @@ def test_a_replica_that_differs_is_found_without_a_word_in_the_script(tmp_path, 
         time.sleep(0.5)
         assert not fired()
         (tmp_path / "corrupt").touch()
-        event = harness.wait_for(fired, 30, "the event")[0]
+        event = harness.wait_for(fired, 60, "the event")[0]
         assert event["identity"]["rank"] == 2 and "of 3 ranks" in event["detail"], event
     finally:
         (tmp_path / "stop").touch()

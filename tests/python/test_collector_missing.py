@@ -273,7 +273,8 @@ def test_one_that_hangs_makes_one_step_wait_which_is_said(dump, collector) -> No
         collector.process.send_signal(signal.SIGCONT)
     said = job.communicate(timeout=120)[1]
     assert job.returncode == 0, said
-    assert 9 < took[0] < 60 and max(took[1:]) < 5, took
+    # Ten seconds, and then none of the others so long.
+    assert 9 < took[0] < 60 and max(took[1:]) < 9, took
     (line,) = [line for line in said.splitlines() if "took nothing" in line]
     assert line.startswith(f"rankprobe: a step of rank 0 waited 10s for the collector at {collector.address}"), line
     stored = collector.cli("ledger", "--run", "hung").stdout

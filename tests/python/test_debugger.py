@@ -435,7 +435,7 @@ def test_losses_and_replicas_feed_the_trigger_rules(dump, collector, tmp_path, m
         {"name": "high", "loss": {"above": 5.0}, "raise_to": "EVIDENCE_NONE"},
         {"name": "alike", "replica": {}, "raise_to": "EVIDENCE_NONE"}]}))
     collector.cli("triggers", "set", rules, "--run", "rules")
-    harness.wait_for(lambda: debugger._capture.wants_replica, 20, "the rules")
+    harness.wait_for(lambda: debugger._capture.wants_replica, 60, "the rules")
     net = Net()
     for loss in (torch.tensor(1.0), 2, torch.tensor([[9.0]], requires_grad=True)):
         PrecisionDebugger.start()
@@ -446,7 +446,7 @@ def test_losses_and_replicas_feed_the_trigger_rules(dump, collector, tmp_path, m
         PrecisionDebugger.step()
     with pytest.warns(RuntimeWarning, match="report_loss"):
         PrecisionDebugger.report_loss(torch.ones(2))
-    fired = harness.wait_for(lambda: _fired(collector, "rules", "high"), 20, "the event")
+    fired = harness.wait_for(lambda: _fired(collector, "rules", "high"), 60, "the event")
     assert len(fired) == 1 and int(fired[0]["step"]) == 2, fired
     assert debugger._capture.faults == 0
 

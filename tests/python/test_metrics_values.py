@@ -20,7 +20,7 @@ DASHBOARD = pathlib.Path(__file__).parents[2] / "deploy/grafana/rankprobe-values
 
 def _scrape(collector) -> str:
     port = collector.log_text().split('event=metrics port="')[1].split('"')[0]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return answer.read().decode()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -101,7 +102,7 @@ def test_stop_waits_for_no_collector_and_what_it_returned_for_is_there(tmp_path:
                            env=environment, stdout=subprocess.PIPE, text=True)
     collector, longest = job.communicate(timeout=120)[0].split()
     os.kill(int(collector), signal.SIGCONT)
-    assert float(longest) < 5, "a collector that is waited for is given ten seconds"
+    assert float(longest) < 9, "a collector that is waited for is given ten seconds"
     _ended(dump)
     assert _calls(dump) == {"step0": [f"Torch.relu.{number}.forward" for number in range(20)]}
     (place,) = json.loads((dump / "manifest.json").read_text())["incomplete"]
@@ -264,7 +265,7 @@ def test_what_cannot_be_exported_stays(tmp_path: pathlib.Path, environment) -> N
     done = _run("for _ in steps(2): pass", dump, environment)
     assert "step 0 was not exported" in done.stderr and done.returncode == 0
     (left,) = harness.wait_for(lambda: list(dump.glob(".rankprobe/left-*")), 90, "the archive that stays")
-    note = harness.wait_for(lambda: list(dump.glob("rankprobe-left-*.txt")), 10, "the note")[0].read_text()
+    note = harness.wait_for(lambda: list(dump.glob("rankprobe-left-*.txt")), 60, "the note")[0].read_text()
     assert len(note.splitlines()) == 1 and str(left) in note
     assert list(_calls(dump)) == ["step1"]
     next_job = _run("for _ in steps(0): pass", dump, environment)
@@ -380,8 +381,9 @@ def test_a_full_disk_is_named_and_harms_no_training(tmp_path: pathlib.Path, envi
                     "print(json.dumps(took))", dump, environment)
         assert done.returncode == 0, done.stderr
         took = json.loads(done.stdout)
-        # stop() has waited for a second in the first step; ten are for a collector that may be slow.
-        assert sum(took[:3]) < 5 and sum(took[3:30]) < 10, took
+        # stop() has waited for a second in the first step; ten are for a collector that may be slow. A second of each
+        # step would be twenty-seven.
+        assert sum(took[:3]) < 9 and sum(took[3:30]) < 20, took
         assert done.stderr.count(f"the disk of {dump}/.rankprobe/") == 1, done.stderr
         assert done.stderr.count("was not exported") <= 1 and "step 0 was not exported" in done.stderr, done.stderr
         _ended(dump)
@@ -475,7 +477,8 @@ def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: b
     job.stdout.close()
     for number in (signal.SIGSTOP, signal.SIGKILL):  # none starts another one
         for pid in (*private_rounds.processes(dump), job.pid):
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(pid, number)
     job.wait()
     harness.wait_for(lambda: not private_rounds.processes(dump), 30, "the end of all")
     if by_command:

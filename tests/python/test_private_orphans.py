@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -44,7 +45,8 @@ def ends(process: subprocess.Popen, seconds: float = ALONE_SECONDS) -> tuple[int
 def kill(pids) -> None:
     for number in (signal.SIGSTOP, signal.SIGKILL):  # none starts another one
         for pid in pids:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(pid, number)
 
 
 def supervisors(dump: pathlib.Path) -> list[int]:

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 
+import harness
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -229,20 +230,20 @@ def test_a_step_that_never_ends_is_rolled_up(collector, dump) -> None:
     rank = subprocess.Popen([sys.executable, "-c", script, dump.config(level="mix"), "9", "9"], stdin=subprocess.PIPE,
                             env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "died", "RANK": "0"})
 
-    def rolled_up(wanted: int) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            done = collector.cli("query", "--run", "died", "--json", check=False)
-            head = rows(done.stdout)[0] if done.stdout else {}
-            if (int(head.get("rolled_up_rank_steps", 0)), int(head.get("rank_steps", 0))) == (wanted, 4):
-                return
-            assert time.monotonic() < deadline, head
+    def counts() -> tuple[int, int]:
+        done = collector.cli("query", "--run", "died", "--json", check=False)
+        head = rows(done.stdout)[0] if done.stdout else {}
+        return int(head.get("rolled_up_rank_steps", 0)), int(head.get("rank_steps", 0))
 
-    rolled_up(3)
+    def rolled_up(*wanted: int) -> None:
+        harness.wait_for(lambda: counts() in [(one, 4) for one in wanted], 60, lambda: f"{wanted} of 4 rolled up: {counts()}")
+
+    # A busy machine may take so long for these questions that the last one is, too: nothing comes while the rank waits.
+    rolled_up(3, 4)
     for form in ([], ["--csv"], ["--json"]):
         names = collector.cli("query", "--run", "died", "--names", "--limit", "1", *form)
         notes = names.stderr if form else names.stdout
-        assert "more names" in notes and "1 rank-steps are not rolled up yet" in notes, names
+        assert "more names" in notes and ("1 rank-steps are not rolled up yet" in notes or counts() == (4, 4)), names
     rank.kill()
     rank.wait()
     before = collector.cli("query", "--run", "died", "--of", "all", "--json", check=False).stdout.splitlines()[1:]

@@ -16,6 +16,7 @@ grpc = pytest.importorskip("grpc")
 SCRIPT = """
 import sys, rankprobe
 session = rankprobe.Session(sys.argv[1], run="raw", rank=0)
+sys.stdin.read()
 try:
     session.wait_connected(3)
 except (TimeoutError, RuntimeError):
@@ -43,11 +44,13 @@ def test_texts_that_are_not_utf8() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        done = subprocess.run([sys.executable, "-c", SCRIPT, f"127.0.0.1:{port}"], env={**os.environ}, text=True,
-                              capture_output=True, timeout=120, errors="replace")
+        trainer = subprocess.Popen([sys.executable, "-c", SCRIPT, f"127.0.0.1:{port}"], env={**os.environ}, text=True, errors="replace",
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        was_sent = sent.acquire(timeout=60)
+        stdout, stderr = trainer.communicate(timeout=120)
     finally:
         server.stop(0)
-    assert sent.acquire(blocking=False), "nothing was sent"
-    assert done.stdout == "made\n" and done.returncode == 0, done.stderr
-    assert "libprotobuf" not in done.stderr and "\x1b" not in done.stderr, done.stderr
-    assert all(line.startswith("rankprobe: ") for line in done.stderr.splitlines()), done.stderr
+    assert was_sent, "nothing was sent"
+    assert stdout == "made\n" and trainer.returncode == 0, stderr
+    assert "libprotobuf" not in stderr and "\x1b" not in stderr, stderr
+    assert all(line.startswith("rankprobe: ") for line in stderr.splitlines()), stderr

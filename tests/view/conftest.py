@@ -124,7 +124,7 @@ class View:
 
     def stop(self) -> None:
         self.process.terminate()
-        assert self.process.wait(timeout=30) == 0
+        assert self.process.wait(timeout=60) == 0
 
 
 def holds(page: Any, expression: str) -> None:
@@ -185,7 +185,7 @@ def _steps(collector, run: str) -> int:
 def open_page(browser, view: View | CollectorsPage, name: str) -> Iterator[Any]:
     """A page of its own; what the browser complained of fails the test, and a picture of its end is kept."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-US", accept_downloads=True)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -104,7 +104,7 @@ class Boxes:
         self.page.mouse.move(*self.point(name))
         self.page.mouse.down(click_count=1)
         self.page.mouse.up(click_count=1)
-        self.page.wait_for_function("() => location.hash.includes('node=')")
+        harness.wait_for(lambda: self.page.evaluate("location.hash.includes('node=')"), 30, "the node in the address")
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         self.page.mouse.down(click_count=2)
         self.page.mouse.up(click_count=2)

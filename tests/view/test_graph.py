@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 
 import graphs
+import harness
 import pytest
 from conftest import View, open_page, holds
 from graph_fixtures import LINEAR, RELU, ask, details, files, open_graph, page, root, say  # noqa: F401
@@ -198,7 +199,7 @@ def test_e6_precision_filter_in_the_order_of_collection_and_counts_up_to_every_p
     assert f"{len(wrong)} error" in text
     page.locator(".chip", has_text="pass").click()
     page.get_by_role("status").filter(has_text="found").wait_for()
-    assert all("pass" in row.inner_text() for row in rows.all())
+    harness.wait_for(lambda: (texts := rows.all_inner_texts()) and all("pass" in text for text in texts), 30, "those that pass, and no others")
 
 
 def test_e7_overflow_filter(page, files) -> None:
@@ -330,8 +331,7 @@ def test_e12_dark_and_chinese_are_kept_and_drawn(page, files) -> None:
     light = Boxes(page).pixels()
     page.get_by_role("button", name="Dark").click()
     page.get_by_role("button", name="中文").click()
-    page.wait_for_timeout(300)
-    assert Boxes(page).pixels() != light
+    harness.wait_for(lambda: Boxes(page).pixels() != light, 30, "another picture")
     page.reload()
     page.get_by_role("button", name="全部展开").wait_for()
     assert page.locator(".chip", has_text="错误").count() == 1

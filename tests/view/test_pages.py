@@ -44,7 +44,11 @@ def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, trainin
     said.wait_for(timeout=60_000)
     first, last = map(int, re.search(r"steps (\d+) to (\d+)", said.inner_text()).groups())
     assert BAD_STEP < first <= last
-    harness.wait_for(lambda: int(collector.json("status", "--run", training)["agents"][0]["step"]) > last + 2, 60, "steps after it")
+    def whole() -> int:
+        said = collector.cli("ledger", "--run", training, "--json", check=False).stdout.splitlines()
+        return sum(first <= one["step"] <= last + 1 and one["state"] == "STATE_WHOLE" for one in map(json.loads, said) if "state" in one)
+
+    harness.wait_for(lambda: whole() == RANKS * (last + 2 - first), 60, "these steps of all ranks, and the one after them")
     collector.cli("export", "--run", training, "--steps", f"{first}-{last + 1}", "-o", tmp_path / "out")
     kept = {path.name for path in (tmp_path / "out" / f"step{first}" / f"rank{BAD_RANK}" / "dump_tensor_data").iterdir()}
     assert any(path.startswith(f"{name}.output") for path in kept), kept
@@ -59,7 +63,7 @@ def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None
     _tab(page, "Heat")
     canvas = page.locator("canvas")
     canvas.wait_for()
-    assert "Module.first.Linear" in page.locator(".heatmap-names").inner_text()
+    page.locator(".heatmap-names", has_text="Module.first.Linear").wait_for()
     page.get_by_label("Statistic").select_option("Max")
     page.get_by_label("To step").fill(str(BAD_STEP))
     page.get_by_label("To step").press("Enter")
@@ -67,7 +71,7 @@ def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None
     page.locator(".note").filter(has_text=f"{BAD_STEP + 1} steps").wait_for()
     canvas.focus()
     page.keyboard.press("ArrowRight")
-    assert re.search(r"step 1: [-\d.]", page.locator(".readout").inner_text())
+    page.locator(".readout", has_text=re.compile(r"step 1: [-\d.]")).wait_for()
     link = page.url
     page.keyboard.press("Enter")
     page.get_by_role("region", name="Values of the step").wait_for()
@@ -172,8 +176,7 @@ def test_a_trend_shows_its_band_and_where_it_is_not_finite(page, training) -> No
     page.get_by_label("Name (part, or * and ?)").fill("Module.second.Linear.forward.0.output.0")
     page.get_by_label("Name (part, or * and ?)").press("Enter")
     page.locator(".chart canvas").wait_for()
-    legend = page.locator(".u-legend")
-    assert "middle of 4 ranks" in legend.inner_text()
+    page.locator(".u-legend", has_text="middle of 4 ranks").wait_for()
     page.get_by_text("Red marks").wait_for()
     page.get_by_label("Single ranks").fill("0,2")
     page.get_by_label("Single ranks").press("Enter")

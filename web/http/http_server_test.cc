@@ -2,6 +2,8 @@
 #include "web/http/http_server.h"
 
 #include <atomic>
+#include <csignal>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -179,10 +181,16 @@ TEST_F(HttpServerTest, ClientsThatAreSlowAreLeft) {
   half_head.Say("GET / HTTP/1.1\r\nHost: ");
   RawClient half_body(port());
   half_body.Say(PostHead("Content-Length: 10\r\n") + "{");
-  RawClient idle(port());
-  idle.Say(Get("/"));
-  EXPECT_THAT(idle.Answer(), HasSubstr("GET /"));
-  for (RawClient* client : {&silent, &half_head, &half_body, &idle})
+  // One who asks in time, which a busy machine may not let him do at once.
+  std::unique_ptr<RawClient> idle;
+  std::string answer;
+  for (int i = 0; i < 100 && answer.empty(); ++i) {
+    idle = std::make_unique<RawClient>(port());
+    idle->Say(Get("/"));
+    answer = idle->Answer();
+  }
+  EXPECT_THAT(answer, HasSubstr("GET /"));
+  for (RawClient* client : {&silent, &half_head, &half_body, idle.get()})
     EXPECT_EQ(client->Rest(), "");
 }
 
@@ -452,9 +460,15 @@ TEST_F(HttpServerTest, WhoSpeaksNoTlsOrAnOldOneIsCutOff) {
   // Says nothing.
   RawClient silent(port());
   EXPECT_EQ(silent.Rest(), "");
-  TlsClient good(port());
-  good.Say(GetAndClose("/b"));
-  EXPECT_TRUE(absl::EndsWith(good.Rest(), "GET /b "));
+  // In time, which a busy machine may not let him be at once. OpenSSL writes to
+  // who has gone with a signal.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::string answer;
+  for (int i = 0; i < 100 && answer.empty(); ++i) {
+    TlsClient good(port());
+    if (good.connected() && good.Say(GetAndClose("/b"))) answer = good.Rest();
+  }
+  EXPECT_TRUE(absl::EndsWith(answer, "GET /b ")) << answer;
 }
 
 // The two others of the next test.

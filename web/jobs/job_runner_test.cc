@@ -204,7 +204,7 @@ TEST_F(JobRunnerTest, WhatFillsTheDiskIsEnded) {
   options_.max_job_bytes = 1 << 20;
   Start(
       "out=${3#--output_path=}\n"
-      "while :; do head -c 300000 /dev/zero >> \"$out/x\"; done\n");
+      "while :; do head -c 300000 /dev/zero >> \"$out/x\"; sleep 0.02; done\n");
   const v1::JobInfo info = Until(Begin(Check()), v1::JOB_STATE_FAILED);
   EXPECT_THAT(info.messages(), HasSubstr("room on disk"));
 }
