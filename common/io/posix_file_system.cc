@@ -173,10 +173,11 @@ absl::Status CheckRegular(int fd, const std::string& path) {
 
 // Without a name. There are file systems that count no names at all.
 bool IsDeleted(int fd, const std::string& path) {
-  struct stat open, named;
-  if (::fstat(fd, &open) != 0 || open.st_nlink > 0) return false;
-  return ::stat(path.c_str(), &named) != 0 || named.st_dev != open.st_dev ||
-         named.st_ino != open.st_ino;
+  struct stat held;
+  if (::fstat(fd, &held) != 0 || held.st_nlink > 0) return false;
+  struct stat named;
+  return ::stat(path.c_str(), &named) != 0 || named.st_dev != held.st_dev ||
+         named.st_ino != held.st_ino;
 }
 
 }  // namespace
