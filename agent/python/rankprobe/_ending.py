@@ -56,9 +56,19 @@ class Ending:
             raise Failed(fault)
         return lost
 
-    def export_all(self, target: str) -> None:
-        """The whole run to another place, an absolute path."""
+    def export_all(self, target: str) -> int:
+        """The whole run to another place, an absolute path. Failed and the count as export()."""
+        fault = self._deliver_kept()
         self._call("export", f"--run={self._run}", "-o", target)
+        losses = self._losses()
+        if losses:
+            root = pathlib.Path(target)
+            parts = [_manifests.read_manifest(root, self._run), _manifests.part_of_losses(self._run, losses)]
+            _manifests.write_manifest(root, _manifests.merge_manifests([part for part in parts if part], None),
+                                      root / ".rankprobe-manifest")
+        if fault:
+            raise Failed(fault)
+        return len(losses)
 
     def _call(self, verb: str, *words: str, seconds: float = _EXPORT_SECONDS) -> str:
         """Output of `rankprobe`; the collector is started again if it was killed."""
@@ -116,25 +126,31 @@ class Ending:
             time.sleep(0.02)
         return held
 
-    def _losses(self) -> list[tuple[str, int, int, str]]:
-        """As their processes told the collector, or, when that could keep nothing, left in the name of their marks."""
+    def _is_there(self) -> bool:
+        return any(run["run"] == self._run for run in json.loads(self._call("runs", "--json"))["runs"])
+
+    def _losses(self, is_there: bool = True) -> list[tuple[str, int, int, str]]:
+        """As their processes told the collector, or, when that could keep nothing (not even the run: `is_there`), left in
+        the name of their marks."""
         losses = []
-        for line in self._call("ledger", f"--run={self._run}", "--counts", "--json").splitlines():
+        told = self._call("ledger", f"--run={self._run}", "--counts", "--json") if is_there else ""
+        for line in told.splitlines():
             account = json.loads(line)
             losses += [(_directory_of(account), int(gap["records"]), int(gap["payloads"]), gap["detail"])
                        for gap in account["gaps"] if int(account["step"]) < 0 and gap["reason"] == "PROCESS_EXIT"]
-        told = {rank for rank, *_ in losses}
+        ranks = {rank for rank, *_ in losses}
         left = [lost for mark in sorted(pathlib.Path().glob("unfinished/*")) if (lost := lost_of(mark.name))]
         return losses + [(lost.rank, lost.records, lost.payloads,
                           (f"steps {lost.first_step} to {lost.last_step}: " if lost.first_step >= 0 else "")
                           + "the process ended before the collector had them")
-                         for lost in left if lost.rank not in told]
+                         for lost in left if lost.rank not in ranks]
 
     def _export(self) -> int:
-        if all(run["run"] != self._run for run in json.loads(self._call("runs", "--json"))["runs"]):
+        is_there = self._is_there()
+        if not is_there and not self._losses(is_there):
             return 0  # they ended before anything was recorded
-        recorded = [step for step in json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
-                    if not step["deleted"]]
+        steps_json = self._call("status", f"--run={self._run}", "--steps", "--json") if is_there else '{"steps": []}'
+        recorded = [step for step in json.loads(steps_json)["steps"] if not step["deleted"]]
         manifest = _manifests.read_manifest(self._root, self._run)
         parts = [] if manifest is None else [manifest]
         for file in sorted(pathlib.Path().glob("manifests/*")):
@@ -155,7 +171,7 @@ class Ending:
                 faults += refused
             except (Failed, OSError) as error:
                 faults.append(f"steps {', '.join(map(str, some))}: {error}")
-        losses = self._losses()
+        losses = self._losses(is_there)
         if losses:
             parts = [_manifests.merge_manifests([*parts, _manifests.part_of_losses(self._run, losses)], None)]
         if parts:
