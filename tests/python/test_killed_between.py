@@ -111,3 +111,87 @@ def test_losses_are_told_where_the_collector_could_not_even_keep_the_run(job: Jo
     assert job.ending.export() == 1
     (gap,) = read_manifest(job.root, "r")["gaps"]
     assert (gap["rank"], gap["records"], gap["reason"]) == ("rank3", 5, "PROCESS_EXIT") and "steps 2 to 4" in gap["detail"]
+
+
+def test_an_export_of_a_killed_supervisor_goes_on_in_nobodys_way(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes files as fast as they are removed."""
+    for left in ("fresh", "fresh-1"):
+        (job.directory / left / ".rankprobe-export" / "new").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    assert job.ending.export() == 0
+    assert (job.root / "step0" / "rank0" / "dump.json").read_text() == "after"
+
+
+@pytest.mark.parametrize("old", ["old", "staging/old"])
+def test_what_made_way_for_a_tree_that_did_not_come_is_put_back(job: Job, old: str) -> None:
+    """The collector, or a supervisor, was killed between the two renames; the manifest has said of the tree that it is there."""
+    job.tree(old, "step0-rank0")
+    job.tree(old, "step0-rank1")
+    job.tree(old, "step7-rank0")
+    (job.root / "step0" / "rank1").mkdir(parents=True)
+    (job.root / "manifest.json").write_text(json.dumps({"run": "r", "files": [{"path": "step0/rank0/dump.json"}], "ledger": [
+        {"step": 0, "rank": "rank0", "expected_records": 3, "stored_records": 3}]}))
+    assert job.ending.export() == 0
+    assert "export" not in job.asked()
+    assert (job.root / "step0" / "rank0" / "dump.json").read_text() == "before"
+    assert not any((job.root / "step0" / "rank1").iterdir()), "it has come"
+    assert sorted(path.name for path in job.root.iterdir()) == ["manifest.json", "step0"], "a user has removed step7"
+    assert not (job.directory / old).exists()
+
+
+def test_another_machines_manifest_that_came_meanwhile_stays(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = _ending._missing
+
+    def later(*arguments):
+        (job.root / "step0" / "rank8").mkdir(parents=True)
+        (job.root / "manifest.json").write_text(json.dumps({"run": "r", "files": [{"path": "step0/rank8/dump.json"}]}))
+        return missing(*arguments)
+
+    monkeypatch.setattr(_ending, "_missing", later)
+    assert job.ending.export() == 0
+    assert named_places(job.root) == {("step0", "rank0"), ("step0", "rank8")}
+
+
+def test_a_tree_that_cannot_be_placed_leaves_the_one_before(tmp_path: pathlib.Path) -> None:
+    there = tmp_path / "step0" / "rank0"
+    there.mkdir(parents=True)
+    published = _published.Published(tmp_path, lambda _: {("step0", "rank0")}, tmp_path / "list")
+    with pytest.raises(FileNotFoundError):
+        published.put(tmp_path / "is not there", ("step0", "rank0"), tmp_path / "old")
+    assert there.is_dir() and not any((tmp_path / "old").iterdir())
+
+
+def test_a_killed_process_leaves_no_hole_where_it_replaced_a_tree(tmp_path: pathlib.Path) -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    left = tmp_path / f".rankprobe-rank0-{os.uname().nodename}-{gone.pid}"
+    (left / "old" / "step0-rank0").mkdir(parents=True)
+    (tmp_path / "step0").mkdir()
+    exports._Fetches(None, "r", tmp_path, lambda: "rank0", lambda: 0)
+    assert (tmp_path / "step0" / "rank0").is_dir() and not left.exists()
+
+
+def test_what_others_append_to_the_list_is_not_forgotten(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = tmp_path / "list"
+    (tmp_path / "fresh").mkdir()
+    flock, forgets = fcntl.flock, [_published.Published(tmp_path, lambda _: {("step0", "rank0")}, names)]
+
+    def after(file: int, how: int) -> None:
+        if forgets:  # between the open and the lock of put()
+            forgets.pop().forget()
+            assert not names.exists()
+        flock(file, how)
+
+    names.write_text("step0/rank0\n")
+    monkeypatch.setattr(fcntl, "flock", after)
+    published = _published.Published(tmp_path, lambda _: set(), names)
+    assert published.put(tmp_path / "fresh", ("step1", "rank1"), tmp_path / "old") == ""
+    assert names.read_text() == "step1/rank1\n"
+
+    def meanwhile(_: pathlib.Path) -> set:
+        with open(names) as file, pytest.raises(BlockingIOError):
+            flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return set()
+
+    _published.Published(tmp_path, meanwhile, names).forget()
+    assert names.read_text() == "step1/rank1\n"

@@ -28,6 +28,9 @@ _OTHER_EXPORT_SECONDS = 60.0
 _TRIES = 5
 # Of StagedTree (common/io/staged_tree.h).
 _PUBLISHED = pathlib.Path("staging/published")
+# What made way for a tree, here and there.
+_OLD = pathlib.Path("old")
+_OLDS = (_OLD, pathlib.Path("staging/old"))
 
 
 class Ending:
@@ -161,6 +164,9 @@ class Ending:
                 parts = [_manifests.merge_manifests([*parts, *theirs], own)]
         missing = _missing(recorded, parts)
         published = _published.Published(self._root, _manifests.named_places, _PUBLISHED)
+        for old in _OLDS:
+            published.put_back(old)
+            shutil.rmtree(old, ignore_errors=True)
         faults = []
         steps = sorted({step for step, _ in missing})
         for at in range(0, len(steps), _STEPS_AT_ONCE):
@@ -175,6 +181,11 @@ class Ending:
         if losses:
             parts = [_manifests.merge_manifests([*parts, _manifests.part_of_losses(self._run, losses)], None)]
         if parts:
+            # That of another machine may have written there since.
+            now = _manifests.read_manifest(self._root, self._run)
+            if now is not None:
+                own = {_directory_of(step) for step in recorded} | {rank for rank, *_ in losses}
+                parts = [_manifests.merge_manifests([now, parts[0]], own)]
             _manifests.write_manifest(self._root, parts[0], pathlib.Path("manifest.new"))
         if faults:
             raise Failed("; ".join(faults))
@@ -184,18 +195,18 @@ class Ending:
                       published: _published.Published) -> tuple[dict, list[str]]:
         """The manifest of these steps, when `places` of them are in dump_path, and why some are not: there is something
         that no export made."""
-        fresh, old = pathlib.Path("fresh"), pathlib.Path("old")
-        for left in (fresh, old):
+        # An export of a supervisor that was killed may go on writing to its own for a while.
+        fresh = pathlib.Path(f"fresh-{os.getpid()}")
+        for left in pathlib.Path().glob("fresh-*"):
             shutil.rmtree(left, ignore_errors=True)
         self._call("export", f"--run={self._run}", "--steps", ",".join(map(str, steps)), "-o", str(fresh))
-        old.mkdir()
         refused: dict[_published.Place, str] = {}
         for step, place in sorted(places):
-            fault = published.put(fresh / f"step{step}" / place, (f"step{step}", place), old / f"{step}-{place}")
+            fault = published.put(fresh / f"step{step}" / place, (f"step{step}", place), _OLD)
             if fault:
                 refused[f"step{step}", place] = fault
         manifest = _manifests.without(json.loads((fresh / "manifest.json").read_bytes()), refused)
-        for left in (fresh, old):
+        for left in (fresh, _OLD):
             shutil.rmtree(left, ignore_errors=True)
         return manifest, list(refused.values())
 
