@@ -195,3 +195,52 @@ def test_what_others_append_to_the_list_is_not_forgotten(tmp_path: pathlib.Path,
 
     _published.Published(tmp_path, meanwhile, names).forget()
     assert names.read_text() == "step1/rank1\n"
+
+
+def user_of(root: pathlib.Path) -> embedded.EmbeddedCollector:
+    """One that has not joined yet."""
+    user = embedded.EmbeddedCollector.__new__(embedded.EmbeddedCollector)
+    user.root, user._base, user._pid, user._programs = root, root / ".rankprobe", os.getpid(), {}
+    user._users = user._supervisor = None
+    user._told_of_left = False
+    return user
+
+
+def test_a_job_that_is_just_being_removed_is_not_joined(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = user_of(tmp_path)
+    user.directory.mkdir(mode=0o700, parents=True)
+    (user.directory / "users.lock").touch()
+    (user.directory / "job.json").write_text('{"run": "before"}')
+
+    def removed() -> bool:
+        user.directory.rename(user._base / "gone-1")
+        return False
+
+    monkeypatch.setattr(user, "_is_supervised", removed)
+    assert user._join("after") is False
+
+
+def test_what_another_machine_is_making_is_not_swept(tmp_path: pathlib.Path) -> None:
+    user = user_of(tmp_path)
+    theirs, ours, gone = (user._base / name for name in ("new-elsewhere-1-1", f"new-{socket.gethostname()}-1-1", "gone-1"))
+    for directory in (theirs, ours, gone):
+        directory.mkdir(parents=True)
+    user._sweep()
+    assert theirs.is_dir() and not ours.exists() and not gone.exists()
+
+
+def test_an_archive_whose_note_was_not_written_any_more(tmp_path: pathlib.Path) -> None:
+    user = user_of(tmp_path)
+    (user._base / "left-1").mkdir(parents=True)
+    with pytest.warns(RuntimeWarning, match=f"left-1; python -m rankprobe.embedded {tmp_path} exports it"):
+        os.close(user._create("r"))
+
+
+def test_what_was_half_removed_is_no_archive_that_was_left(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture) -> None:
+    for name in ("gone-1", "new-1"):
+        (tmp_path / ".rankprobe" / name).mkdir(parents=True)
+        (tmp_path / ".rankprobe" / name / "job.json").write_text("{}")
+    (tmp_path / ".rankprobe").chmod(0o755)
+    assert embedded.main([str(tmp_path)]) == 0
+    assert "nothing is left" in capfd.readouterr().err
+    assert [path.name for path in (tmp_path / ".rankprobe").iterdir()] == ["new-1"]
