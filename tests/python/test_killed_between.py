@@ -244,3 +244,13 @@ def test_what_was_half_removed_is_no_archive_that_was_left(tmp_path: pathlib.Pat
     assert embedded.main([str(tmp_path)]) == 0
     assert "nothing is left" in capfd.readouterr().err
     assert [path.name for path in (tmp_path / ".rankprobe").iterdir()] == ["new-1"]
+
+
+def test_a_table_that_was_made_and_not_begun_gets_its_header(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "grad_0-0.csv").touch()
+    monitor_csv.write_step(tmp_path, 0, {"grad": []}, ["norm"])
+    assert (tmp_path / "grad_0-0.csv").read_text() == "vpp_stage,name,step,norm,shape,dtype\n"
+    (tmp_path / "w_step0-0.csv").touch()
+    row = dict.fromkeys(_monitor_v2_csv.header("weight", ["norm"]), 1)
+    _monitor_v2_csv.write(tmp_path, "w", "weight", ["norm"], [row], 0, 0, 1)
+    assert (tmp_path / "w_step0-0.csv").read_text().startswith("vpp_stage,step,module_name,scope,norm")
