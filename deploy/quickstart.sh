@@ -37,6 +37,7 @@ bin=$RANKPROBE_BUILD_DIR/bin
 
 [ $keep = 1 ] || rm -rf "$out"
 mkdir -p "$out/logs"
+rm -f "$out/port" "$out/stop" "$out/store"  # of the run before
 run=quickstart-$(date +%H%M%S)
 pids=()
 collector_pid=

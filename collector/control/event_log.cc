@@ -59,7 +59,7 @@ absl::Status EventLog::Load(const std::string& path, bool* clean_end) {
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
                       file_system_->OpenForRead(path));
-  uint64_t offset = 0;
+  uint64_t offset = 0, end_of_events = 0;
   std::string bytes;
   while (size - offset >= kHeaderBytes) {
     char header[kHeaderBytes];
@@ -76,18 +76,18 @@ absl::Status EventLog::Load(const std::string& path, bool* clean_end) {
     offset += kHeaderBytes + length;
     *clean_end = length == 0;
     if (*clean_end) continue;
+    end_of_events = offset;
     next_id_ = std::max(next_id_, event.id() + 1);
     // A file begins with what was in memory: most of that has been seen.
     const Ring& ring = *RingOf(event);
     if (ring.events.empty() || ring.events.back().id() < event.id())
       Keep(std::move(event));
   }
-  // What is behind the last whole event was being written in a crash.
-  if (offset < size) {
-    *clean_end = false;
-    return file_system_->Truncate(path, offset);
-  }
-  return absl::OkStatus();
+  // What is behind the last whole event was being written in a crash, or it is
+  // the mark of a clean end: of us, who may be killed, it says nothing.
+  if (offset < size) *clean_end = false;
+  return end_of_events < size ? file_system_->Truncate(path, end_of_events)
+                              : absl::OkStatus();
 }
 
 absl::Status EventLog::OpenFile() {

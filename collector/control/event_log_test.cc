@@ -82,11 +82,6 @@ TEST_F(EventLogTest, ATornEndIsDroppedAndWrittenOver) {
       log->Append(Make("a", "two"));
     }
     EXPECT_THAT(Details(*Open(), ""), ElementsAre("one", "two"));
-    // Without another mark.
-    ASSERT_TRUE(file_system_
-                    ->Truncate(options_.path,
-                               *file_system_->FileSize(options_.path) - kMark)
-                    .ok());
   }
 }
 
@@ -111,6 +106,28 @@ TEST_F(EventLogTest, IdsThatWereHandedOutAndLostAreNotUsedAgain) {
   const auto log = open();
   const uint64_t id = log->Append(Make("a", "next"));
   EXPECT_GT(id, seen);
+  EXPECT_THAT(Details(*log, "a", seen), ElementsAre("next"));
+}
+
+// The mark is that of the process before.
+TEST_F(EventLogTest, WhoIsKilledAfterACleanEndHandedOutIdsToo) {
+  testing::FaultFileSystem machine;
+  ASSERT_TRUE(machine.CreateDirectories("/d").ok());
+  options_.path = "/d/events.log";
+  const auto open = [&] {
+    auto log = EventLog::Open(options_, &machine, &manual_);
+    EXPECT_TRUE(log.ok()) << log.status();
+    return *std::move(log);
+  };
+  open()->Append(Make("a", "one"));
+  const auto killed = open();
+  machine.FailWhile([](const std::string&, const std::string&) {
+    return testing::FaultKind::kIoError;
+  });
+  const uint64_t seen = killed->Append(Make("a", "in memory"));
+  machine.FailWhile(nullptr);
+  const auto log = open();
+  EXPECT_GT(log->Append(Make("a", "next")), seen);
   EXPECT_THAT(Details(*log, "a", seen), ElementsAre("next"));
 }
 

@@ -105,7 +105,7 @@ absl::StatusOr<v1::BackupReport> BackupArchive(
   // What a backup that was cut short left behind.
   if (target->Exists(temporary)) {
     RP_RETURN_IF_ERROR(claim());
-    RP_RETURN_IF_ERROR(target->DeleteTree(temporary));
+    RP_RETURN_IF_ERROR(DeleteClaimedDirectory(target, temporary));
   }
   RP_RETURN_IF_ERROR(claim());
   absl::StatusOr<v1::BackupReport> report =
@@ -120,7 +120,7 @@ absl::StatusOr<v1::BackupReport> BackupArchive(
     }
     if (!placed.ok()) report = placed;
   }
-  if (!report.ok()) target->DeleteTree(temporary).IgnoreError();
+  if (!report.ok()) DeleteClaimedDirectory(target, temporary).IgnoreError();
   return report;
 }
 

@@ -407,7 +407,13 @@ absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,
   }
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                       file_system->Lock(options.data_dir + "/LOCK"));
-  return Rebuilder(options, file_system, clock, name_of).Run();
+  RP_RETURN_IF_ERROR(NoteRebuildBegun(options.data_dir, file_system));
+  absl::StatusOr<RebuildReport> report =
+      Rebuilder(options, file_system, clock, name_of).Run();
+  // A newer format was left alone.
+  if (report.ok() || absl::IsFailedPrecondition(report.status()))
+    RP_RETURN_IF_ERROR(NoteRebuildEnded(options.data_dir, file_system));
+  return report;
 }
 
 }  // namespace rankprobe

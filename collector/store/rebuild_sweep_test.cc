@@ -11,6 +11,7 @@
 #include "collector/store/store.h"
 #include "collector/store/testing/damage_fixture.h"
 #include "collector/testing/frames.h"
+#include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +20,8 @@ namespace {
 
 using testing::DamageTest;
 using testing::DigestOf;
+using testing::FaultFileSystem;
+using testing::FaultKind;
 using testing::Frames;
 using ::testing::HasSubstr;
 using testing::MakeIdentity;
@@ -126,6 +129,58 @@ TEST_F(RebuildTest, WithoutCurrentTheRecordsAreSaved) {
 TEST_F(RebuildTest, WhereNothingIsNothingIsMade) {
   EXPECT_TRUE(absl::IsNotFound(Rebuild().status()));
   EXPECT_FALSE(file_system_->Exists(root_ + "/data"));
+}
+
+// LevelDB's repair puts tables in place of logs before a manifest names them, and
+// rows are deleted before they are written anew.
+TEST_F(RebuildTest, OneThatCameToNoEndIsNotServed) {
+  StoreOptions options;
+  options.data_dir = "/d";
+  options.min_free_bytes = 0;
+  for (int64_t i = 0; i < 4; ++i)
+    data_.push_back(RandomBytes(static_cast<uint64_t>(i), 5000));
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t i = 0; i < 4; ++i)
+    frames.AddStep(i, data_[static_cast<size_t>(i)], 2000);
+  bool done = false;
+  size_t refused = 0;
+  for (int allowed = 0; !done; allowed += 4) {
+    SCOPED_TRACE(allowed);
+    FaultFileSystem disk;
+    const auto rebuild = [&] {
+      return RebuildIndex(options, &disk, &clock_,
+                          [](absl::string_view, absl::string_view digest) {
+                            return std::string(digest);
+                          })
+          .status();
+    };
+    {
+      const auto store = Store::Open(options, &disk, &clock_);
+      ASSERT_TRUE(store.ok()) << store.status();
+      ASSERT_TRUE((*store)->Commit(frames.All()).ok());
+    }
+    int left = allowed;
+    disk.FailWhile([&left](const std::string&, const std::string&) {
+      return --left >= 0 ? FaultKind::kNone : FaultKind::kIoError;
+    });
+    done = rebuild().ok();
+    disk.FailWhile(nullptr);
+    auto store = Store::Open(options, &disk, &clock_);
+    if (!store.ok()) {
+      EXPECT_TRUE(absl::IsDataLoss(store.status())) << store.status();
+      EXPECT_THAT(std::string(store.status().message()),
+                  HasSubstr("came to no end"));
+      ++refused;
+      const absl::Status again = rebuild();
+      ASSERT_TRUE(again.ok()) << again;
+      store = Store::Open(options, &disk, &clock_);
+    }
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->ListSteps("run")->size(), 4u);
+    EXPECT_EQ(Served(store->get(), "run"), 4u);
+    EXPECT_EQ(Verify(store->get()).fault_count(), 0u);
+  }
+  EXPECT_GT(refused, 5u);
 }
 
 // One bit in each of many places of every file of an archive: what it does not

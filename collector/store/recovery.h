@@ -21,6 +21,16 @@ namespace rankprobe {
 absl::StatusOr<bool> IsFresh(const std::string& data_dir,
                              FileSystem* file_system);
 
+// Begins and ends what --rebuild-index does. An index of which it is not ended
+// lacks what had not been found again, and would call it garbage:
+// CheckRebuildEnded is DATA_LOSS then.
+absl::Status NoteRebuildBegun(const std::string& data_dir,
+                              FileSystem* file_system);
+absl::Status NoteRebuildEnded(const std::string& data_dir,
+                              FileSystem* file_system);
+absl::Status CheckRebuildEnded(const std::string& data_dir,
+                               FileSystem* file_system);
+
 absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index);
 
 // How many synced writes are noted beside the index; 0 where none can be read.

@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<FileLock> lock,
       file_system->Lock(absl::StrCat(options.data_dir, "/LOCK")));
+  RP_RETURN_IF_ERROR(CheckRebuildEnded(options.data_dir, file_system));
   RP_ASSIGN_OR_RETURN(const bool fresh, IsFresh(options.data_dir, file_system));
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<Index> index,

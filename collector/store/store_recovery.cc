@@ -49,6 +49,38 @@ absl::StatusOr<bool> IsFresh(const std::string& data_dir,
                    " there: a new index would know nothing of what is stored"));
 }
 
+namespace {
+
+std::string RebuildingPath(const std::string& data_dir) {
+  return data_dir + "/rebuilding";
+}
+
+}  // namespace
+
+absl::Status NoteRebuildBegun(const std::string& data_dir,
+                              FileSystem* file_system) {
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system->OpenForWrite(RebuildingPath(data_dir),
+                                FileSystem::OpenMode::kTruncate));
+  RP_RETURN_IF_ERROR(file->Close());
+  return file_system->SyncDirectory(data_dir);
+}
+
+absl::Status NoteRebuildEnded(const std::string& data_dir,
+                              FileSystem* file_system) {
+  RP_RETURN_IF_ERROR(file_system->Delete(RebuildingPath(data_dir)));
+  return file_system->SyncDirectory(data_dir);
+}
+
+absl::Status CheckRebuildEnded(const std::string& data_dir,
+                               FileSystem* file_system) {
+  if (!file_system->Exists(RebuildingPath(data_dir))) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the index was being made anew, and that came to no end (",
+                   RebuildingPath(data_dir), ")"));
+}
+
 absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index) {
   PayloadStore::Known known;
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> clean,

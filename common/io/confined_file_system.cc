@@ -195,10 +195,14 @@ class ConfinedFileSystem : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(
       const std::string& path) override {
-    RP_ASSIGN_OR_RETURN(Descriptor file,
-                        Open(path, O_RDWR | O_CREAT | O_NONBLOCK, 0640));
-    RP_RETURN_IF_ERROR(SizeToWrite(file, path).status());
-    return posix::LockFile(file.Release(), path);
+    for (;;) {
+      RP_ASSIGN_OR_RETURN(Descriptor file,
+                          Open(path, O_RDWR | O_CREAT | O_NONBLOCK, 0640));
+      RP_RETURN_IF_ERROR(SizeToWrite(file, path).status());
+      absl::StatusOr<std::unique_ptr<FileLock>> lock =
+          posix::LockFile(file.Release(), path);
+      if (!absl::IsAborted(lock.status())) return lock;
+    }
   }
 
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {

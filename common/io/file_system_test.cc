@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/io/file_system.h"
 
+#include <fcntl.h>
+
 #include <string>
 
+#include "common/io/posix_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -68,6 +71,22 @@ TEST_F(FileSystemTest, LockNamesItsHolder) {
               HasSubstr(std::to_string(getpid())));
   lock->reset();
   EXPECT_TRUE(fs_->Lock(root_ + "/LOCK").ok());
+}
+
+// Whoever found nothing to keep it for has deleted it between another one's open
+// and lock. Held by no name it would keep nobody out.
+TEST_F(FileSystemTest, ALockThatWasDeletedMeanwhileIsNone) {
+  const std::string path = root_ + "/LOCK";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  ASSERT_GE(fd, 0);
+  ASSERT_TRUE(fs_->Lock(path).ok());
+  ASSERT_TRUE(fs_->Delete(path).ok());
+  const auto lock = posix::LockFile(fd, path);
+  EXPECT_TRUE(absl::IsAborted(lock.status())) << lock.status();
+  EXPECT_FALSE(fs_->Exists(path));
+  const auto anew = fs_->Lock(path);
+  ASSERT_TRUE(anew.ok());
+  EXPECT_TRUE(fs_->Exists(path));
 }
 
 TEST_F(FileSystemTest, ListsSortedAndDeletesTrees) {

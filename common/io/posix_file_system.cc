@@ -171,6 +171,15 @@ absl::Status CheckRegular(int fd, const std::string& path) {
   return NotRegular(path);
 }
 
+// Without a name. There are file systems that count no names at all.
+bool IsDeleted(int fd, const std::string& path) {
+  struct stat held;
+  if (::fstat(fd, &held) != 0 || held.st_nlink > 0) return false;
+  struct stat named;
+  return ::stat(path.c_str(), &named) != 0 || named.st_dev != held.st_dev ||
+         named.st_ino != held.st_ino;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WritableFile>> posix::Writable(
@@ -196,6 +205,11 @@ absl::StatusOr<std::unique_ptr<FileLock>> posix::LockFile(
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is held by process ",
                      n > 0 ? absl::string_view(holder.data()) : "(unknown)"));
+  }
+  // Whoever cleaned up here had it between our open and our lock.
+  if (IsDeleted(fd, path)) {
+    ::close(fd);
+    return absl::AbortedError(absl::StrCat(path, " was deleted meanwhile"));
   }
   const std::string pid = absl::StrCat(::getpid());
   // Not emptied first: that gives a block back, which the disk may wait for.
@@ -340,9 +354,13 @@ class PosixFileSystem : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(
       const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
-    if (fd < 0) return FromErrno(errno, "open", path);
-    return posix::LockFile(fd, path);
+    for (;;) {
+      const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+      if (fd < 0) return FromErrno(errno, "open", path);
+      absl::StatusOr<std::unique_ptr<FileLock>> lock =
+          posix::LockFile(fd, path);
+      if (!absl::IsAborted(lock.status())) return lock;
+    }
   }
 
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {

@@ -39,7 +39,9 @@ absl::StatusOr<std::unique_ptr<WritableFile>> Writable(int fd,
                                                        std::string path);
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> Readable(int fd,
                                                            std::string path);
-// FAILED_PRECONDITION naming the holder's pid when someone else has it.
+// FAILED_PRECONDITION naming the holder's pid when someone else has it. ABORTED
+// when the file was deleted since `fd` was opened: another one may have its
+// name, and is to be opened and locked instead.
 absl::StatusOr<std::unique_ptr<FileLock>> LockFile(int fd,
                                                    const std::string& path);
 

@@ -154,4 +154,17 @@ absl::Status ClaimDirectory(FileSystem* file_system,
   return file->Close();
 }
 
+absl::Status DeleteClaimedDirectory(FileSystem* file_system,
+                                    const std::string& directory) {
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      file_system->List(directory));
+  for (const std::string& name : names) {
+    if (name != kClaimFile) {
+      RP_RETURN_IF_ERROR(
+          file_system->DeleteTree(absl::StrCat(directory, "/", name)));
+    }
+  }
+  return file_system->DeleteTree(directory);
+}
+
 }  // namespace rankprobe

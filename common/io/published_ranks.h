@@ -55,6 +55,11 @@ absl::Status ClaimDirectory(FileSystem* file_system,
                             const std::string& directory,
                             absl::string_view purpose);
 
+// Deletes it again, the claim last: of what a killed process leaves it is still
+// known whose it is.
+absl::Status DeleteClaimedDirectory(FileSystem* file_system,
+                                    const std::string& directory);
+
 // The file that ClaimDirectory leaves.
 extern const char kClaimFile[];
 

@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
                      lock.status().message()));
   }
   tree->lock_ = *std::move(lock);
+  RP_RETURN_IF_ERROR(tree->PutBack());
   tree->keep_ = false;
   RP_RETURN_IF_ERROR(tree->Start(leftovers));
   return tree;
@@ -72,8 +73,11 @@ absl::StatusOr<std::unique_ptr<StagedTree>> StagedTree::Open(
 
 StagedTree::~StagedTree() {
   const std::string mine = staging_stays_ ? temporary_ + "/new" : temporary_;
-  if (!keep_ && file_system_->Exists(mine))
-    file_system_->DeleteTree(mine).IgnoreError();
+  if (!keep_ && file_system_->Exists(mine)) {
+    (staging_stays_ ? file_system_->DeleteTree(mine)
+                    : DeleteClaimedDirectory(file_system_, mine))
+        .IgnoreError();
+  }
   if (made_ && !keep_) {
     const auto left = file_system_->List(directory_);
     if (left.ok() && left->empty())
@@ -117,6 +121,27 @@ absl::Status StagedTree::ForEachPt(const std::string& root, Fn fn) {
     }
   }
   return absl::OkStatus();
+}
+
+// Rank directories of the tree that an export which was killed had moved away:
+// where nothing came in their place they go back.
+absl::Status StagedTree::PutBack() {
+  const std::string old = temporary_ + "/old";
+  if (!file_system_->Exists(old)) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      file_system_->List(old));
+  for (const std::string& name : names) {
+    const size_t dash = name.rfind('-');
+    if (dash == std::string::npos) continue;
+    const std::string step =
+        absl::StrCat(directory_, "/", name.substr(0, dash));
+    const std::string rank = absl::StrCat(step, "/", name.substr(dash + 1));
+    if (file_system_->Exists(step) && !file_system_->Exists(rank)) {
+      RP_RETURN_IF_ERROR(
+          file_system_->Rename(absl::StrCat(old, "/", name), rank));
+    }
+  }
+  return file_system_->DeleteTree(old);
 }
 
 absl::Status StagedTree::Start(Leftovers leftovers) {
@@ -208,13 +233,19 @@ absl::Status StagedTree::MoveStep(const std::string& step,
     return file_system_->Rename(fresh, step_target);
   for (const std::string& rank : ranks) {
     const std::string target = absl::StrCat(step_target, "/", rank);
-    if (file_system_->Exists(target)) {
+    const std::string moved = absl::StrCat(old, "/", step, "-", rank);
+    const bool replaces = file_system_->Exists(target);
+    if (replaces) {
       RP_RETURN_IF_ERROR(file_system_->CreateDirectories(old));
-      RP_RETURN_IF_ERROR(file_system_->Rename(
-          target, absl::StrCat(old, "/", step, "-", rank)));
+      RP_RETURN_IF_ERROR(file_system_->Rename(target, moved));
     }
-    RP_RETURN_IF_ERROR(
-        file_system_->Rename(absl::StrCat(fresh, "/", rank), target));
+    const absl::Status placed =
+        file_system_->Rename(absl::StrCat(fresh, "/", rank), target);
+    if (!placed.ok()) {
+      // Rather the one before than none; the next Open tries again.
+      if (replaces && !file_system_->Rename(moved, target).ok()) keep_ = true;
+      return placed;
+    }
   }
   return staging_stays_ ? file_system_->DeleteTree(fresh) : absl::OkStatus();
 }
@@ -256,7 +287,7 @@ absl::Status StagedTree::Publish() {
     RP_RETURN_IF_ERROR(published_.WriteRest(ranks));
   }
   keep_ = true;  // nothing is left to delete after this
-  if (!staging_stays_) return file_system_->DeleteTree(temporary_);
+  if (!staging_stays_) return DeleteClaimedDirectory(file_system_, temporary_);
   return file_system_->Exists(old) ? file_system_->DeleteTree(old)
                                    : absl::OkStatus();
 }

@@ -11,7 +11,8 @@
 // rest from one.
 // Failure: what is not published is deleted when the object goes, unless Keep
 // was called; a killed process leaves it too. A later Open with kReuse takes
-// the files of such an attempt up again.
+// the files of such an attempt up again. What a killed process had moved away,
+// and not replaced, a later Open puts back.
 #ifndef RANKPROBE_COMMON_IO_STAGED_TREE_H_
 #define RANKPROBE_COMMON_IO_STAGED_TREE_H_
 
@@ -72,6 +73,7 @@ class StagedTree {
  private:
   StagedTree(FileSystem* file_system, std::string directory,
              std::string staging);
+  absl::Status PutBack();
   absl::Status Start(Leftovers leftovers);
   absl::Status MoveStep(const std::string& step,
                         const std::vector<std::string>& ranks);

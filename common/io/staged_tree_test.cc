@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -192,6 +194,100 @@ TEST_F(StagedTreeTest, NothingStaysUnlessKept) {
       .value()
       .reset();
   EXPECT_THAT(*fs_->List(root_), ElementsAre());
+}
+
+// Killed between the two renames of rank0, behind those of rank1.
+TEST_F(StagedTreeTest, WhatAKilledExportHadMovedAwayIsPutBack) {
+  const std::string inside = root_ + "/.rankprobe-export",
+                    beside = root_ + "/.private/staging";
+  {
+    const auto tree = Open(Leftovers::kDelete);
+    for (const std::string rank : {"step0/rank0", "step0/rank1"})
+      Write(tree->PathOf(rank + "/dump.json"), "before");
+    Write(tree->PathOf("manifest.json"),
+          ManifestOf("step0/rank0") + ManifestOf("step0/rank1"));
+    ASSERT_TRUE(tree->Publish().ok());
+  }
+  for (const std::string& staging : {inside, beside}) {
+    Write(staging + "/.rankprobe-own", "");
+    Write(staging + "/old/step0-rank1/dump.json", "before that");
+    ASSERT_TRUE(
+        fs_->Rename(root_ + "/step0/rank0", staging + "/old/step0-rank0").ok());
+    const auto open = [&] {
+      return StagedTree::Open(fs_.get(), root_, Leftovers::kDelete,
+                              staging == inside ? "" : staging)
+          .value();
+    };
+    open().reset();  // that comes to nothing
+    EXPECT_EQ(Read(root_ + "/step0/rank0/dump.json"), "before");
+    EXPECT_EQ(Read(root_ + "/step0/rank1/dump.json"), "before");
+    EXPECT_FALSE(fs_->Exists(inside));
+    // What has been replaced is in nobody's way.
+    Write(staging + "/.rankprobe-own", "");
+    Write(staging + "/old/step0-rank1/dump.json", "before that");
+    const auto tree = open();
+    Write(tree->PathOf("step0/rank1/dump.json"), "before");
+    Write(tree->PathOf("manifest.json"),
+          ManifestOf("step0/rank0") + ManifestOf("step0/rank1"));
+    const absl::Status published = tree->Publish();
+    EXPECT_TRUE(published.ok()) << published;
+  }
+}
+
+// Publishes step0/rank0 with the one file `name`.
+absl::Status PublishFile(FileSystem* disk, const std::string& name) {
+  auto tree = StagedTree::Open(disk, "/d", Leftovers::kDelete);
+  if (!tree.ok()) return tree.status();
+  const std::string directory = (*tree)->PathOf("step0/rank0");
+  absl::Status status = disk->CreateDirectories(directory);
+  if (!status.ok()) return status;
+  status = disk->OpenForWrite(directory + "/" + name,
+                              FileSystem::OpenMode::kTruncate)
+               .status();
+  if (!status.ok()) return status;
+  return (*tree)->Publish();
+}
+
+TEST(StagedTreeFaultTest, ARankThatCannotBePlacedLeavesTheOneBefore) {
+  for (const bool can_go_back : {true, false}) {
+    testing::FaultFileSystem disk;
+    const auto there = [&disk] { return *disk.List("/d/step0/rank0"); };
+    for (const char* directory : {"/d", "/d/step0"})
+      ASSERT_TRUE(disk.CreateDirectories(directory).ok());
+    ASSERT_TRUE(PublishFile(&disk, "before").ok());
+    int renames = 0;
+    disk.FailWhile([&](const std::string& op, const std::string& path) {
+      return op == "Rename" && path == "/d/step0/rank0" &&
+                     (++renames == 1 || !can_go_back)
+                 ? testing::FaultKind::kNoSpace
+                 : testing::FaultKind::kNone;
+    });
+    EXPECT_TRUE(absl::IsResourceExhausted(PublishFile(&disk, "after")));
+    disk.FailWhile(nullptr);
+    if (can_go_back) EXPECT_THAT(there(), ElementsAre("before"));
+    // One that comes to nothing.
+    ASSERT_TRUE(StagedTree::Open(&disk, "/d", Leftovers::kDelete).ok());
+    EXPECT_THAT(there(), ElementsAre("before"));
+    ASSERT_TRUE(PublishFile(&disk, "after").ok());
+    EXPECT_THAT(there(), ElementsAre("after"));
+  }
+}
+
+// Killed in it, the next export knows the rest for its own.
+TEST(StagedTreeFaultTest, TheClaimIsDeletedLast) {
+  testing::FaultFileSystem disk;
+  auto tree = StagedTree::Open(&disk, "/d", Leftovers::kDelete);
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  std::vector<std::string> deleted;
+  disk.FailWhile([&](const std::string& op, const std::string& path) {
+    if (op == "DeleteTree") deleted.push_back(path);
+    return testing::FaultKind::kNone;
+  });
+  tree->reset();
+  disk.FailWhile(nullptr);
+  EXPECT_THAT(deleted,
+              ElementsAre("/d/.rankprobe-export/lock",
+                          "/d/.rankprobe-export/new", "/d/.rankprobe-export"));
 }
 
 TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {

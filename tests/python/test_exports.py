@@ -92,7 +92,8 @@ def test_a_tree_that_no_export_made_is_not_replaced(dump, collector, monkeypatch
     fresh = dump.path / "fresh"
     fresh.mkdir()
     assert "was not made by an export" in again.put(fresh, ("step0", place), dump.path / "old")
-    assert again.put(fresh, ("step1", place), dump.path / "old") == "" and (dump.path / "old" / "dump.json").is_file()
+    assert again.put(fresh, ("step1", place), dump.path / "old") == ""
+    assert (dump.path / "old" / f"step1-{place}" / "dump.json").is_file()
 
 
 def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, monkeypatch) -> None:

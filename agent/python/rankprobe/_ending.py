@@ -28,6 +28,9 @@ _OTHER_EXPORT_SECONDS = 60.0
 _TRIES = 5
 # Of StagedTree (common/io/staged_tree.h).
 _PUBLISHED = pathlib.Path("staging/published")
+# What made way for a tree, here and there.
+_OLD = pathlib.Path("old")
+_OLDS = (_OLD, pathlib.Path("staging/old"))
 
 
 class Ending:
@@ -56,9 +59,19 @@ class Ending:
             raise Failed(fault)
         return lost
 
-    def export_all(self, target: str) -> None:
-        """The whole run to another place, an absolute path."""
+    def export_all(self, target: str) -> int:
+        """The whole run to another place, an absolute path. Failed and the count as export()."""
+        fault = self._deliver_kept()
         self._call("export", f"--run={self._run}", "-o", target)
+        losses = self._losses()
+        if losses:
+            root = pathlib.Path(target)
+            parts = [_manifests.read_manifest(root, self._run), _manifests.part_of_losses(self._run, losses)]
+            _manifests.write_manifest(root, _manifests.merge_manifests([part for part in parts if part], None),
+                                      root / ".rankprobe-manifest")
+        if fault:
+            raise Failed(fault)
+        return len(losses)
 
     def _call(self, verb: str, *words: str, seconds: float = _EXPORT_SECONDS) -> str:
         """Output of `rankprobe`; the collector is started again if it was killed."""
@@ -116,25 +129,31 @@ class Ending:
             time.sleep(0.02)
         return held
 
-    def _losses(self) -> list[tuple[str, int, int, str]]:
-        """As their processes told the collector, or, when that could keep nothing, left in the name of their marks."""
+    def _is_there(self) -> bool:
+        return any(run["run"] == self._run for run in json.loads(self._call("runs", "--json"))["runs"])
+
+    def _losses(self, is_there: bool = True) -> list[tuple[str, int, int, str]]:
+        """As their processes told the collector, or, when that could keep nothing (not even the run: `is_there`), left in
+        the name of their marks."""
         losses = []
-        for line in self._call("ledger", f"--run={self._run}", "--counts", "--json").splitlines():
+        told = self._call("ledger", f"--run={self._run}", "--counts", "--json") if is_there else ""
+        for line in told.splitlines():
             account = json.loads(line)
             losses += [(_directory_of(account), int(gap["records"]), int(gap["payloads"]), gap["detail"])
                        for gap in account["gaps"] if int(account["step"]) < 0 and gap["reason"] == "PROCESS_EXIT"]
-        told = {rank for rank, *_ in losses}
+        ranks = {rank for rank, *_ in losses}
         left = [lost for mark in sorted(pathlib.Path().glob("unfinished/*")) if (lost := lost_of(mark.name))]
         return losses + [(lost.rank, lost.records, lost.payloads,
                           (f"steps {lost.first_step} to {lost.last_step}: " if lost.first_step >= 0 else "")
                           + "the process ended before the collector had them")
-                         for lost in left if lost.rank not in told]
+                         for lost in left if lost.rank not in ranks]
 
     def _export(self) -> int:
-        if all(run["run"] != self._run for run in json.loads(self._call("runs", "--json"))["runs"]):
+        is_there = self._is_there()
+        if not is_there and not self._losses(is_there):
             return 0  # they ended before anything was recorded
-        recorded = [step for step in json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
-                    if not step["deleted"]]
+        steps_json = self._call("status", f"--run={self._run}", "--steps", "--json") if is_there else '{"steps": []}'
+        recorded = [step for step in json.loads(steps_json)["steps"] if not step["deleted"]]
         manifest = _manifests.read_manifest(self._root, self._run)
         parts = [] if manifest is None else [manifest]
         for file in sorted(pathlib.Path().glob("manifests/*")):
@@ -145,6 +164,9 @@ class Ending:
                 parts = [_manifests.merge_manifests([*parts, *theirs], own)]
         missing = _missing(recorded, parts)
         published = _published.Published(self._root, _manifests.named_places, _PUBLISHED)
+        for old in _OLDS:
+            published.put_back(old)
+            shutil.rmtree(old, ignore_errors=True)
         faults = []
         steps = sorted({step for step, _ in missing})
         for at in range(0, len(steps), _STEPS_AT_ONCE):
@@ -155,10 +177,15 @@ class Ending:
                 faults += refused
             except (Failed, OSError) as error:
                 faults.append(f"steps {', '.join(map(str, some))}: {error}")
-        losses = self._losses()
+        losses = self._losses(is_there)
         if losses:
             parts = [_manifests.merge_manifests([*parts, _manifests.part_of_losses(self._run, losses)], None)]
         if parts:
+            # That of another machine may have written there since.
+            now = _manifests.read_manifest(self._root, self._run)
+            if now is not None:
+                own = {_directory_of(step) for step in recorded} | {rank for rank, *_ in losses}
+                parts = [_manifests.merge_manifests([now, parts[0]], own)]
             _manifests.write_manifest(self._root, parts[0], pathlib.Path("manifest.new"))
         if faults:
             raise Failed("; ".join(faults))
@@ -168,18 +195,18 @@ class Ending:
                       published: _published.Published) -> tuple[dict, list[str]]:
         """The manifest of these steps, when `places` of them are in dump_path, and why some are not: there is something
         that no export made."""
-        fresh, old = pathlib.Path("fresh"), pathlib.Path("old")
-        for left in (fresh, old):
+        # An export of a supervisor that was killed may go on writing to its own for a while.
+        fresh = pathlib.Path(f"fresh-{os.getpid()}")
+        for left in pathlib.Path().glob("fresh-*"):
             shutil.rmtree(left, ignore_errors=True)
         self._call("export", f"--run={self._run}", "--steps", ",".join(map(str, steps)), "-o", str(fresh))
-        old.mkdir()
         refused: dict[_published.Place, str] = {}
         for step, place in sorted(places):
-            fault = published.put(fresh / f"step{step}" / place, (f"step{step}", place), old / f"{step}-{place}")
+            fault = published.put(fresh / f"step{step}" / place, (f"step{step}", place), _OLD)
             if fault:
                 refused[f"step{step}", place] = fault
         manifest = _manifests.without(json.loads((fresh / "manifest.json").read_bytes()), refused)
-        for left in (fresh, old):
+        for left in (fresh, _OLD):
             shutil.rmtree(left, ignore_errors=True)
         return manifest, list(refused.values())
 

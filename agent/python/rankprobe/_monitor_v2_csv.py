@@ -124,10 +124,9 @@ def write(folder: pathlib.Path, slug: str, kind: str, ops: Sequence[str], rows: 
     first = start + (step - start) // steps_per_file * steps_per_file
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{_file_name(slug)}_step{first}-{first + steps_per_file - 1}.csv"
-    new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=header(kind, ops))
-        if new:
+        if file.tell() == 0:  # who made it may have been killed before it wrote this
             writer.writeheader()
         writer.writerows(rows)
     return path

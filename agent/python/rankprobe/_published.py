@@ -8,11 +8,12 @@ replaced. Needs the standard library alone: the supervisor of a private collecto
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import pathlib
 import stat
-from typing import Callable, Collection
+from typing import Callable, Collection, Iterator
 
 Place = tuple[str, str]  # ("step0", "rank1")
 
@@ -36,43 +37,95 @@ class Published:
             return set()
         return {(step, rank) for step, _, rank in (line.partition("/") for line in lines)}
 
+    @staticmethod
+    def _directory(opened: contextlib.ExitStack, name: str, **at: int) -> int:
+        """A descriptor of it. No link is followed below `root`, one that comes while this works included."""
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, **at)
+        opened.callback(os.close, descriptor)
+        return descriptor
+
     def put(self, source: pathlib.Path, place: Place, old: pathlib.Path) -> str:
-        """Moves the directory `source` to its place, and what was ours there to `old`, all on one file system. "", or why not.
-        No link is followed below `root`, one that comes while this works included."""
+        """Moves the directory `source` to its place, and what was ours there into the directory `old`, where put_back()
+        finds it; all on one file system. "", or why not."""
         step, rank = place
         with contextlib.ExitStack() as opened:
-
-            def directory(name: str, **at: int) -> int:
-                descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, **at)
-                opened.callback(os.close, descriptor)
-                return descriptor
-
-            above = directory(os.path.realpath(self._root))
+            above = self._directory(opened, os.path.realpath(self._root))
             with contextlib.suppress(FileExistsError):
                 os.mkdir(step, 0o750, dir_fd=above)
             try:
-                below = directory(step, dir_fd=above)
+                below = self._directory(opened, step, dir_fd=above)
             except OSError as error:  # of a link: that it is no directory
                 return f"{self._root / step} is a symbolic link or no directory: {error.strerror}"
+            moved = None
             with contextlib.suppress(FileNotFoundError):
                 there = os.stat(rank, dir_fd=below, follow_symlinks=False)
                 if not stat.S_ISDIR(there.st_mode) or place not in self._ours:
                     return (f"{self._root / step / rank} is there and was not made by an export (no manifest names it): "
                             "move it away")
-                os.rename(rank, old, src_dir_fd=below)
+                moved = old / f"{step}-{rank}"
             # Before it is there: whoever goes on after we were killed may replace it.
-            with open(os.open(self._list, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640), "a",
-                      encoding="utf-8") as file:
-                file.write(f"{step}/{rank}\n")
-            os.rename(source, rank, dst_dir_fd=below)
+            with self._locked_list() as file:
+                os.write(file, f"{step}/{rank}\n".encode())
+            if moved is not None:
+                old.mkdir(mode=0o750, exist_ok=True)
+                try:
+                    os.rename(rank, moved, src_dir_fd=below)
+                except FileNotFoundError:  # a user was faster
+                    moved = None
+            try:
+                os.rename(source, rank, dst_dir_fd=below)
+            except OSError:
+                if moved is not None:  # rather the one before than none
+                    os.rename(moved, rank, dst_dir_fd=below)
+                raise
         return ""
+
+    def put_back(self, old: pathlib.Path) -> None:
+        """What a put() that was killed, or an export of the collector (common/io/staged_tree.h), had moved to `old` and put
+        nothing in place of. `old` is for nobody then, unless there is an OSError."""
+        for moved in sorted(old.glob("step*-*")):
+            step, _, rank = moved.name.rpartition("-")
+            with contextlib.ExitStack() as opened:
+                above = self._directory(opened, os.path.realpath(self._root))
+                try:
+                    below = self._directory(opened, step, dir_fd=above)
+                except FileNotFoundError:  # a user has removed it since
+                    continue
+                try:
+                    os.stat(rank, dir_fd=below, follow_symlinks=False)
+                except FileNotFoundError:
+                    os.rename(moved, rank, dst_dir_fd=below)
+
+    @contextlib.contextmanager
+    def _locked_list(self) -> Iterator[int]:
+        """The list, to be appended to; others append, and forget(), before or after it."""
+        while True:
+            file = os.open(self._list, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+            try:
+                with contextlib.suppress(OSError):  # a file system that knows no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if self._is_list(file):
+                    yield file
+                    return
+            finally:
+                os.close(file)
+
+    def _is_list(self, file: int) -> bool:
+        """Not: forget() has replaced it."""
+        try:
+            return os.path.samestat(os.fstat(file), os.lstat(self._list))
+        except FileNotFoundError:
+            return False
 
     def forget(self) -> None:
         """Of what manifests name now: the list is for the others. Under the lock of `root`."""
-        rest = sorted(self._listed() - set(self._named(self._root)))
-        if rest:
-            fresh = self._list.with_name(f"{self._list.name}.{os.getpid()}")
-            fresh.write_text("".join(f"{step}/{rank}\n" for step, rank in rest), encoding="utf-8")
-            fresh.replace(self._list)
-        else:
-            self._list.unlink(missing_ok=True)
+        if not self._list.exists():
+            return
+        with self._locked_list():
+            rest = sorted(self._listed() - set(self._named(self._root)))
+            if rest:
+                fresh = self._list.with_name(f"{self._list.name}-{os.uname().nodename}-{os.getpid()}")
+                fresh.write_text("".join(f"{step}/{rank}\n" for step, rank in rest), encoding="utf-8")
+                fresh.replace(self._list)
+            else:
+                self._list.unlink(missing_ok=True)

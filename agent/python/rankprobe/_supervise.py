@@ -236,12 +236,8 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
         return 1
     collector = Collector(job)
     ending = Ending(job, collector)
-    lost = 0
     try:
-        if target is None:
-            lost = ending.export()
-        else:
-            ending.export_all(target)
+        lost = ending.export() if target is None else ending.export_all(target)
     except Exception as error:  # noqa: BLE001
         say(f"the archive stays in {directory}: {_text(error)}")
         return 1

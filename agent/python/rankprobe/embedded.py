@@ -17,9 +17,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import socket
 import subprocess
@@ -32,7 +34,7 @@ import zlib
 from typing import Any, Iterator, Optional
 
 from ._inputs import show
-from ._job_directory import MIN_FREE_BYTES, Failed, lost_name, open_own
+from ._job_directory import MIN_FREE_BYTES, Failed, lost_name, note_of, open_own
 from ._manifests import read_runs
 from ._say import say
 
@@ -160,6 +162,11 @@ class EmbeddedCollector:
                     return False
             try:
                 joined = self._enter(users, first)
+            except FileNotFoundError:
+                os.close(users)
+                if (self.directory / "job.json").exists():
+                    raise
+                return False  # it was just being removed: its job has ended
             except BaseException:
                 os.close(users)
                 raise
@@ -169,7 +176,8 @@ class EmbeddedCollector:
 
     def _sweep(self) -> None:
         """What processes that were killed left half made or half removed."""
-        for pattern in ("new-*", "gone-*"):
+        # Of this machine, as root_lock() is: on another one it may be half made still.
+        for pattern in (f"new-{glob.escape(socket.gethostname())}-*", "gone-*"):
             for left in self._base.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -177,7 +185,7 @@ class EmbeddedCollector:
         """A new directory, in use by us before it has its name."""
         job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root))}
         self._base.mkdir(mode=0o750, exist_ok=True)
-        fresh = self._base / f"new-{os.getpid()}-{time.time_ns():x}"
+        fresh = self._base / f"new-{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
         fresh.mkdir(mode=0o700)
         try:
             for name in ("unfinished", "manifests", "kept"):
@@ -201,8 +209,11 @@ class EmbeddedCollector:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
         for left in self._base.glob("left-*"):
-            _warn(f"rankprobe: the archive of an earlier job is still in {left}; {self.root}/rankprobe-{left.name}"
-                  ".txt says why, and what exports it", level=5)
+            note = note_of(left, self.root)
+            # Who left it may have been killed before it could say so.
+            tells = (f"{note} says why, and what exports it" if note.exists()
+                     else f"python -m rankprobe.embedded {shlex.quote(str(self.root))} exports it")
+            _warn(f"rankprobe: the archive of an earlier job is still in {left}; {tells}", level=5)
         return users
 
     def _enter(self, users: int, first: bool) -> bool:
@@ -428,7 +439,13 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m rankprobe.embedded DUMP_PATH", file=sys.stderr)
         return 2
-    left = sorted(pathlib.Path(arguments[0]).resolve().glob(".rankprobe/*/job.json"))
+    base = pathlib.Path(arguments[0]).resolve() / ".rankprobe"
+    with contextlib.suppress(FileNotFoundError, Failed):
+        os.close(open_own(base))
+        for gone in base.glob("gone-*"):
+            shutil.rmtree(gone, ignore_errors=True)
+    # What is gone-* was exported before it got this name, and in new-* nobody has recorded yet.
+    left = sorted(job for job in base.glob("*/job.json") if not job.parent.name.startswith(("new-", "gone-")))
     if not left:
         return _tell_nothing_left(arguments[0])
     return max([subprocess.run([sys.executable, "-I", "-S", str(_SUPERVISOR), str(job.parent), "--finish"]).returncode

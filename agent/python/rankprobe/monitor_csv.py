@@ -123,9 +123,8 @@ def _file(out: pathlib.Path, metric: str, step: int, ops: Sequence[str], steps_p
     first = step // steps_per_file * steps_per_file
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{metric}_{first}-{first + steps_per_file - 1}.csv"
-    new = not path.exists()
     file = path.open("a", newline="", encoding="utf-8")
-    if new:
+    if file.tell() == 0:  # who made it may have been killed before it wrote this
         csv.writer(file, lineterminator="\n").writerow(_header(metric, ops))
     return file
 

@@ -93,12 +93,18 @@ absl::Status Spool::NextFile() {
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<WritableFile> file,
       file_system_->OpenForWrite(part.path, FileSystem::OpenMode::kCreateNew));
-  RP_RETURN_IF_ERROR(file->Append(absl::string_view(kMagic, kMagicBytes)));
   v1::Hello hello;
   *hello.mutable_identity() = identity_;
   hello.set_incarnation_secret(options_.secret);
   const std::string text = hello.SerializeAsString();
-  RP_RETURN_IF_ERROR(AppendFrame(file.get(), text, {}));
+  absl::Status begun = file->Append(absl::string_view(kMagic, kMagicBytes));
+  if (begun.ok()) begun = AppendFrame(file.get(), text, {});
+  if (!begun.ok()) {
+    // It is none of parts_, which are deleted some time.
+    file.reset();
+    file_system_->Delete(part.path).IgnoreError();
+    return begun;
+  }
   part.bytes = kMagicBytes + kHeadBytes + text.size();
   bytes_ += part.bytes;
   parts_.push_back(std::move(part));
@@ -296,9 +302,10 @@ absl::StatusOr<OrphanSpool::Frame> OrphanSpool::Next() {
       if (!hello.ok() ||
           !(old ? hello_.mutable_identity()->ParseFromString(*hello)
                 : hello_.ParseFromString(*hello))) {
+        // Begun on a full disk, say: what came later has a file of its own.
         file_.reset();
-        file_index_ = files_.size();
-        break;
+        ++file_index_;
+        continue;
       }
     }
     absl::StatusOr<std::string> bytes = ReadFrame();

@@ -260,6 +260,38 @@ TEST_F(SpoolTest, ATornFrameEndsIt) {
             (std::vector<uint64_t>{1, 2, 3, 4, 5}));
 }
 
+// No room at each call that begins a file, and what was kept once there was
+// some again. `is_deleted`: the file that was begun can be.
+TEST_F(SpoolTest, AFileThatCouldNotBeBegunHidesNoneThatCameLater) {
+  for (const bool is_deleted : {true, false}) {
+    for (uint64_t call = 1; call <= 3; ++call) {
+      SCOPED_TRACE(call);
+      const uint64_t incarnation = 100 * (is_deleted ? 1 : 2) + call;
+      std::unique_ptr<Spool> spool = Open(1 << 20, incarnation);
+      if (!is_deleted) {
+        fs_.FailWhile([](const std::string& op, const std::string& path) {
+          return op == "Delete" && absl::EndsWith(path, ".00000000.spool")
+                     ? FaultKind::kIoError
+                     : FaultKind::kNone;
+        });
+      }
+      fs_.FailCall(fs_.calls() + call, FaultKind::kShortWrite);
+      EXPECT_FALSE(Append(spool.get(), 1).ok()) << fs_.faulty_call();
+      if (is_deleted) EXPECT_EQ(fs_.List("/spool")->size(), 1u) << "the lock";
+      spool->Committed(1);
+      ASSERT_TRUE(Append(spool.get(), 2).ok());
+      spool.reset();
+      fs_.FailWhile(nullptr);
+      auto orphans = Find();
+      ASSERT_EQ(orphans.size(), 1u);
+      EXPECT_EQ(orphans[0]->identity().incarnation(), incarnation);
+      EXPECT_EQ(Sequences(orphans[0].get()), std::vector<uint64_t>{2});
+      ASSERT_TRUE(orphans[0]->Remove().ok());
+      EXPECT_TRUE(fs_.List("/spool")->empty());
+    }
+  }
+}
+
 TEST_F(SpoolTest, FilesThatAreNoSpoolAreLeftAlone) {
   ASSERT_TRUE(fs_.CreateDirectories("/spool").ok());
   { auto lock = *fs_.Lock("/spool/0000000000000009.lock"); }

@@ -11,6 +11,7 @@ steps once the process has ended.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import glob
 import json
 import os
@@ -130,13 +131,15 @@ def _here() -> str:
     return f"{os.uname().nodename}-{os.getpid()}"
 
 
-def _remove_leftovers(root: pathlib.Path) -> None:
+def _remove_leftovers(published: Published, root: pathlib.Path) -> None:
     """Temporary files of processes of this machine that were killed."""
     for left in root.glob(f".rankprobe-*-{glob.escape(os.uname().nodename)}-*"):
         pid = left.name.rpartition("-")[2]
         if pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
             if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
+                with contextlib.suppress(OSError):  # what has no place yet stays
+                    published.put_back(left / "old")
+                    shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
 
@@ -151,7 +154,7 @@ class _Fetches:
         self._running: Optional[concurrent.futures.Future] = None
         self._faults: list[str] = []
         self._parts: list[bytes] = []
-        _remove_leftovers(root)
+        _remove_leftovers(self.published(), root)
 
     def begin(self, step: int) -> None:
         self.wait()
