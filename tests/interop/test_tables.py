@@ -368,6 +368,12 @@ def test_a_stream_that_is_cut_leaves_no_file(recorded, tmp_path) -> None:
     harness.wait_for(lambda: list(tmp_path.iterdir()), 30, "the worker's scratch directory")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 130 and not list(tmp_path.iterdir())
+    # At the first moment, too.
+    at_once = ("import os, signal, sys; from rankprobe import value_files; made = os.mkdir\n"
+               "def mkdir(*place, **how): made(*place, **how); os.kill(os.getpid(), signal.SIGINT)\n"
+               "os.mkdir = mkdir; sys.exit(value_files.main(sys.argv[1:]))")
+    done = subprocess.run([sys.executable, "-c", at_once, "parquet", str(tmp_path / "x.parquet")], input=stream.stdout, capture_output=True, timeout=120)
+    assert done.returncode == 130 and not list(tmp_path.iterdir()), done
 
 
 def test_the_benchmark_runs() -> None:

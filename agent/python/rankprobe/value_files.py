@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import secrets
 import signal
 import sys
-import tempfile
 from typing import Any, Callable
 
 _PACKAGES = {"parquet": "pyarrow", "tensorboard": "pyarrow and tensorboard", "trend": "pyarrow"}
@@ -111,7 +111,9 @@ def main(arguments: list[str]) -> int:
         from ._value_stream import Cut, ValueStream
 
         output.parent.mkdir(parents=True, exist_ok=True)
-        scratch = pathlib.Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        # Named before it is made, not by mkdtemp: stop() may come in between.
+        scratch = output.with_name(f".{output.name}.{secrets.token_hex(8)}")
+        scratch.mkdir(mode=0o700)
         made = scratch / output.name
         _WRITERS[kind](ValueStream(sys.stdin.buffer), made, *arguments[2:])
         if made.is_dir() and output.is_dir():
