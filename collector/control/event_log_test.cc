@@ -30,9 +30,21 @@ class EventLogTest : public testing::TempDirTest {
   void SetUp() override {
     TempDirTest::SetUp();
     options_.path = root_ + "/events.log";
+    disk_ = file_system_.get();
+  }
+  // The log is on a disk that can fail, from here on.
+  void UseMachine() {
+    ASSERT_TRUE(machine_.CreateDirectories("/d").ok());
+    options_.path = "/d/events.log";
+    disk_ = &machine_;
+  }
+  void FailAll() {
+    machine_.FailWhile([](const std::string&, const std::string&) {
+      return testing::FaultKind::kIoError;
+    });
   }
   std::unique_ptr<EventLog> Open() {
-    auto log = EventLog::Open(options_, file_system_.get(), &manual_);
+    auto log = EventLog::Open(options_, disk_, &manual_);
     EXPECT_TRUE(log.ok()) << log.status();
     return *std::move(log);
   }
@@ -48,6 +60,8 @@ class EventLogTest : public testing::TempDirTest {
 
   ManualClock manual_;
   EventLog::Options options_;
+  testing::FaultFileSystem machine_;
+  FileSystem* disk_ = nullptr;
 };
 
 TEST_F(EventLogTest, KeepsEventsOverRestartsAndNumbersOn) {
@@ -87,23 +101,14 @@ TEST_F(EventLogTest, ATornEndIsDroppedAndWrittenOver) {
 
 // A watcher asks for what comes after the last id it has seen.
 TEST_F(EventLogTest, IdsThatWereHandedOutAndLostAreNotUsedAgain) {
-  testing::FaultFileSystem machine;
-  ASSERT_TRUE(machine.CreateDirectories("/d").ok());
-  options_.path = "/d/events.log";
-  const auto open = [&] {
-    auto log = EventLog::Open(options_, &machine, &manual_);
-    EXPECT_TRUE(log.ok()) << log.status();
-    return *std::move(log);
-  };
-  const auto killed = open();
+  UseMachine();
+  const auto killed = Open();
   uint64_t seen = 0;
   for (int i = 0; i < 50; ++i) seen = killed->Append(Make("a", "lost"));
-  machine.FailWhile([](const std::string&, const std::string&) {
-    return testing::FaultKind::kIoError;
-  });
+  FailAll();
   for (int i = 0; i < 50; ++i) seen = killed->Append(Make("a", "in memory"));
-  machine.FailWhile(nullptr);
-  const auto log = open();
+  machine_.FailWhile(nullptr);
+  const auto log = Open();
   const uint64_t id = log->Append(Make("a", "next"));
   EXPECT_GT(id, seen);
   EXPECT_THAT(Details(*log, "a", seen), ElementsAre("next"));
@@ -111,37 +116,26 @@ TEST_F(EventLogTest, IdsThatWereHandedOutAndLostAreNotUsedAgain) {
 
 // The mark is that of the process before.
 TEST_F(EventLogTest, WhoIsKilledAfterACleanEndHandedOutIdsToo) {
-  testing::FaultFileSystem machine;
-  ASSERT_TRUE(machine.CreateDirectories("/d").ok());
-  options_.path = "/d/events.log";
-  const auto open = [&] {
-    auto log = EventLog::Open(options_, &machine, &manual_);
-    EXPECT_TRUE(log.ok()) << log.status();
-    return *std::move(log);
-  };
-  open()->Append(Make("a", "one"));
-  const auto killed = open();
-  machine.FailWhile([](const std::string&, const std::string&) {
-    return testing::FaultKind::kIoError;
-  });
+  UseMachine();
+  Open()->Append(Make("a", "one"));
+  const auto killed = Open();
+  FailAll();
   const uint64_t seen = killed->Append(Make("a", "in memory"));
-  machine.FailWhile(nullptr);
-  const auto log = open();
+  machine_.FailWhile(nullptr);
+  const auto log = Open();
   EXPECT_GT(log->Append(Make("a", "next")), seen);
   EXPECT_THAT(Details(*log, "a", seen), ElementsAre("next"));
 }
 
 TEST_F(EventLogTest, ADiskThatIsBehindCostsEventsOfTheFileAndSaysSo) {
-  testing::FaultFileSystem machine;
-  ASSERT_TRUE(machine.CreateDirectories("/d").ok());
-  options_.path = "/d/events.log";
+  UseMachine();
   options_.own_thread = true;
   options_.max_unwritten = 5;
   {
-    auto log = *EventLog::Open(options_, &machine, &manual_);
+    auto log = Open();
     const auto answer = std::make_shared<absl::Notification>();
     const auto asked = std::make_shared<MonotonicEvent>();
-    machine.SetDelay([answer, asked](const std::string& op) {
+    machine_.SetDelay([answer, asked](const std::string& op) {
       if (op != "Append") return;
       asked->Set();
       answer->WaitForNotification();
@@ -150,13 +144,13 @@ TEST_F(EventLogTest, ADiskThatIsBehindCostsEventsOfTheFileAndSaysSo) {
     EXPECT_TRUE(asked->WaitFor(absl::Seconds(60)));
     for (int i = 0; i < 12; ++i) log->Append(Make("a", absl::StrCat(i)));
     EXPECT_EQ(Details(*log, "a").size(), 13u);
-    machine.SetDelay(nullptr);
+    machine_.SetDelay(nullptr);
     answer->Notify();
     log->WaitForWrites();
     EXPECT_TRUE(log->status().ok());
     log->Append(Make("a", "later"));
   }
-  const auto log = *EventLog::Open(options_, &machine, &manual_);
+  const auto log = Open();
   EXPECT_THAT(Details(*log, "a"),
               ElementsAre("first", "0", "1", "2", "3", "4", "later"));
   EXPECT_THAT(Details(*log, ""),

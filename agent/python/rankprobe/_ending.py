@@ -132,6 +132,10 @@ class Ending:
     def _is_there(self) -> bool:
         return any(run["run"] == self._run for run in json.loads(self._call("runs", "--json"))["runs"])
 
+    def _recorded(self) -> list[dict]:
+        steps = json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
+        return [step for step in steps if not step["deleted"]]
+
     def _losses(self, is_there: bool = True) -> list[tuple[str, int, int, str]]:
         """As their processes told the collector, or, when that could keep nothing (not even the run: `is_there`), left in
         the name of their marks."""
@@ -152,8 +156,7 @@ class Ending:
         is_there = self._is_there()
         if not is_there and not self._losses(is_there):
             return 0  # they ended before anything was recorded
-        steps_json = self._call("status", f"--run={self._run}", "--steps", "--json") if is_there else '{"steps": []}'
-        recorded = [step for step in json.loads(steps_json)["steps"] if not step["deleted"]]
+        recorded = self._recorded() if is_there else []
         manifest = _manifests.read_manifest(self._root, self._run)
         parts = [] if manifest is None else [manifest]
         for file in sorted(pathlib.Path().glob("manifests/*")):

@@ -13,7 +13,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/io/crc32c.h"
@@ -30,7 +29,12 @@ constexpr size_t kHeadBytes = 8;
 constexpr uint32_t kMaxEntryBytes = 4 << 20;
 constexpr char kLockSuffix[] = ".lock";
 constexpr char kFileSuffix[] = ".spool";
-constexpr int kIncarnationDigits = 16;
+constexpr size_t kIncarnationDigits = 16;
+
+std::string PathOf(const std::string& directory, const v1::Identity& identity) {
+  return absl::StrCat(directory, "/",
+                      absl::Hex(identity.incarnation(), absl::kZeroPad16));
+}
 
 absl::Status AppendFrame(WritableFile* file, absl::string_view head,
                          absl::string_view tail) {
@@ -71,10 +75,8 @@ absl::StatusOr<std::unique_ptr<Spool>> Spool::Open(const Options& options,
                                                    FileSystem* file_system) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(options.directory));
   RP_RETURN_IF_ERROR(CheckRoom(options, file_system));
-  std::string lock_path = absl::StrCat(
-      options.directory, "/",
-      absl::StrFormat("%0*x", kIncarnationDigits, identity.incarnation()),
-      kLockSuffix);
+  std::string lock_path =
+      absl::StrCat(PathOf(options.directory, identity), kLockSuffix);
   RP_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock,
                       file_system->Lock(lock_path));
   return std::unique_ptr<Spool>(new Spool(
@@ -86,10 +88,8 @@ absl::Status Spool::NextFile() {
   RP_RETURN_IF_ERROR(CheckRoom(options_, file_system_));
   Part part;
   part.path =
-      absl::StrCat(options_.directory, "/",
-                   absl::StrFormat("%0*x.%08d", kIncarnationDigits,
-                                   identity_.incarnation(), next_number_++),
-                   kFileSuffix);
+      absl::StrCat(PathOf(options_.directory, identity_), ".",
+                   absl::Dec(next_number_++, absl::kZeroPad8), kFileSuffix);
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<WritableFile> file,
       file_system_->OpenForWrite(part.path, FileSystem::OpenMode::kCreateNew));
@@ -187,7 +187,7 @@ std::map<std::string, bool> SpoolsOf(const std::vector<std::string>& names) {
       spools[std::string(absl::StripSuffix(name, kLockSuffix))] = true;
     } else if (absl::EndsWith(name, kFileSuffix)) {
       const std::string incarnation = name.substr(0, name.find('.'));
-      if (incarnation.size() == size_t{kIncarnationDigits} &&
+      if (incarnation.size() == kIncarnationDigits &&
           std::all_of(incarnation.begin(), incarnation.end(),
                       absl::ascii_isxdigit))
         spools.try_emplace(incarnation, false);
