@@ -75,7 +75,7 @@ TEST_F(DiskPressureServerTest, EachPayloadIsStoredOrListedAndNobodyWaits) {
   std::unique_ptr<Session> session =
       Connect(0, 8 << 20, OverflowPolicy::kStatsOnly);
   int64_t step = 0;
-  for (; step < 20; ++step)
+  for (; step < 40; ++step)
     EXPECT_EQ(Step(session.get(), step), v1::LOSS_REASON_UNSPECIFIED);
   Flush(session.get());
   EXPECT_EQ(Disk().level(), v1::DiskState::LEVEL_ROOM);
@@ -83,8 +83,9 @@ TEST_F(DiskPressureServerTest, EachPayloadIsStoredOrListedAndNobodyWaits) {
   for (const auto& [percent, level] :
        {std::pair(75, v1::DiskState::LEVEL_HIGH),
         std::pair(93, v1::DiskState::LEVEL_FULL)}) {
-    // What is on its way when it begins, too.
-    for (int i = 0; i < 10; ++i) Step(session.get(), step++);
+    // What is on its way when it begins, too: a tenth of what is there, so that
+    // 75 % stay under 90 % when none of it had arrived.
+    for (int i = 0; i < 4; ++i) Step(session.get(), step++);
     Fill(static_cast<uint64_t>(percent), level);
     AwaitCredit(session.get(), &step, /*taken=*/false);
     const int64_t end = step + 20;
