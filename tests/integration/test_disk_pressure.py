@@ -124,3 +124,45 @@ def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path
 
     assert account(stored) == account(here)
     assert lost_of(stored) == lost
+
+
+def test_a_root_tells_of_the_disk_of_its_leaf(disk, tmp_path):
+    """Each change once, of that leaf by its name, to whoever asks the root; ranks of all leaves are the root's."""
+    collectors = [harness.Collector(tmp_path / name, *flags, data_dir=data) for name, data, flags in (
+        ("root", None, ("--role", "root")), ("tight", disk / "data", ("--disk-high-percent", "70", "--disk-full-percent", "90")), ("roomy", None, ()))]
+    root, tight, roomy = collectors
+    for collector in collectors:
+        collector.directory.mkdir()
+        collector.flags += ("--object-store", str(tmp_path / "objects"))
+        if collector is not root:
+            collector.flags += ("--role", "leaf", "--root", root.address, "--min-free-bytes", "1048576", "--seal-seconds", "1")
+        collector.start()
+
+    def disks() -> dict[str, str]:
+        return {one["collector"]: one["level"] for one in root.json("status").get("disks", [])}
+
+    def events() -> list[dict]:
+        return [e for e in root.json("events", "--run", "oracle")["events"] if e["kind"] == "KIND_DISK"]
+
+    agent = subprocess.Popen([harness.BIN / "crash_oracle", "--agent", "--collector", root.address, "--rank", "0", "--life", "0",
+                              "--state", tmp_path / "state", "--seed", "5", "--pause-ms", "100"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any(a.get("connected") for a in root.json("status", "--run", "oracle", check=False).get("agents", [])), 60, "the rank")
+        assert events() == []
+        for count, (percent, expected) in enumerate(((78, "LEVEL_HIGH"), (94, "LEVEL_FULL")), 1):
+            fill(disk, percent)
+            wait_for(lambda: len(events()) >= count, 60, lambda: f"{expected}: {events()}; {root.log_text()[-1500:]}")
+            assert disks()[tight.address] == expected
+            assert f"the disk of the leaf {tight.address} is " in events()[-1]["detail"], events()
+        assert "records alone are taken" in root.cli("status").stdout
+        (disk / "filler").unlink()
+        wait_for(lambda: disks().get(tight.address, "LEVEL_ROOM") == "LEVEL_ROOM", 60, disks)
+        wait_for(lambda: len(events()) >= 3, 60, events)
+        # The other one has a disk of its own, of which nothing is said.
+        assert not any(roomy.address in event["detail"] for event in events()), events()
+    finally:
+        agent.terminate()
+        agent.wait(60)
+        for collector in reversed(collectors):
+            assert collector.stop(60) == 0, collector.log_text()[-2000:]

@@ -200,3 +200,35 @@ def test_without_tokens_the_page_of_a_collector_on_loopback_is_open(browser, col
         page.get_by_role("link", name="Live", exact=True).click()
         page.get_by_role("button", name="Switch off").wait_for()
         assert page.get_by_role("button", name="Switch off").is_enabled()
+
+
+def test_a_roots_page_names_a_leaf_that_is_away_and_stops_when_it_is_back(browser, tmp_path) -> None:
+    objects = tmp_path / "objects"
+
+    def start(name: str, *flags: str) -> harness.Collector:
+        (tmp_path / name).mkdir()
+        return harness.Collector(tmp_path / name, "--object-store", str(objects), *flags).start()
+
+    root = start("root", "--role", "root", "--web-listen", "127.0.0.1:0")
+    # Nothing of it is in the store, so that an answer without the leaf lacks something.
+    leaf = start("leaf", "--role", "leaf", "--root", root.address, "--seal-seconds", "3600")
+    job = Training(tmp_path, root, "far", training_config(), 10**9, ranks=1)
+    try:
+        harness.wait_for(lambda: any(one["run"] == "far" and int(one["steps"]) > 2 for one in root.json("runs").get("runs", [])), 120, "its steps")
+        job.stop()
+        with open_page(browser, CollectorsPage(root), "collectors_page_leaf_away") as page:
+            page.get_by_role("link", name="far").wait_for()
+            assert page.locator(".failure").count() == 0
+            leaf.kill()
+            page.reload()
+            said = page.locator("main > .failure[role=status]")
+            said.wait_for()
+            assert leaf.address in said.inner_text(), said.inner_text()
+            leaf.start()
+            harness.wait_for(lambda: any(one["run"] == "far" for one in root.json("runs", check=False).get("runs", [])), 60, "the leaf again")
+            page.reload()
+            page.get_by_role("link", name="far").wait_for()
+            assert page.locator(".failure").count() == 0
+    finally:
+        for collector in (leaf, root):
+            assert collector.stop() == 0, collector.log_text()[-2000:]
