@@ -2,7 +2,9 @@
 // One measurement of moving bytes or records; prints one JSON object.
 //   bench_ingest payload HOST:PORT RUN MIB       through a real session, until
 //                                                SYNCED
-//   bench_ingest records HOST:PORT RUN THOUSANDS the same with records
+//   bench_ingest records HOST:PORT RUN THOUSANDS [STEP_MS RANK]  the same with records;
+//                                                a step of 10,000 in STEP_MS, or as
+//                                                fast as they go (0)
 //   bench_ingest steps   HOST:PORT RUN MIB       the same with finished steps of
 //                                                four tensors of 16 MiB
 //   bench_ingest tensors HOST:PORT RUN THOUSANDS one step with tensors of 1 KiB
@@ -18,6 +20,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -57,11 +60,12 @@ void Print(double seconds, uint64_t bytes, uint64_t records) {
 
 absl::StatusOr<std::unique_ptr<Session>> Connect(const std::string& collector,
                                                  const std::string& run,
+                                                 uint32_t rank,
                                                  const Clock* clock) {
   SessionOptions options;
   options.collector = collector;
   options.identity.set_run(run);
-  options.identity.set_rank(0);
+  options.identity.set_rank(rank);
   options.block_deadline = absl::Minutes(5);
   absl::StatusOr<std::unique_ptr<Session>> session =
       Session::Create(options, clock);
@@ -137,9 +141,14 @@ int Payloads(Session* session, std::vector<char>* tensor, size_t count,
   return 0;
 }
 
-int Records(Session* session, uint64_t count) {
+// `step_ms`: how long a step takes; its records come evenly. 0: no time.
+int Records(Session* session, uint64_t count, uint64_t step_ms) {
   const double began = Seconds();
+  const auto start = std::chrono::steady_clock::now();
   for (uint64_t done = 0; done < count; done += kRecordsPerBuffer) {
+    std::this_thread::sleep_until(
+        start +
+        std::chrono::microseconds(step_ms * 1000 * done / kRecordsPerStep));
     auto records = std::make_unique<RecordBuffer>();
     records->batch()->set_step(static_cast<int64_t>(done / kRecordsPerStep));
     const uint64_t first = done % kRecordsPerStep;
@@ -220,8 +229,11 @@ int Write(const std::string& directory, const std::vector<char>& tensor,
 }
 
 int Main(int argc, char** argv) {
-  uint64_t amount = 0;
-  if (argc != 5 || !absl::SimpleAtoi(argv[4], &amount))
+  uint64_t amount = 0, step_ms = 0;
+  uint32_t rank = 0;
+  if ((argc != 5 && argc != 7) || !absl::SimpleAtoi(argv[4], &amount) ||
+      (argc == 7 && (!absl::SimpleAtoi(argv[5], &step_ms) ||
+                     !absl::SimpleAtoi(argv[6], &rank))))
     return Fail("see the head of ingest_load.cc");
   const std::string mode = argv[1], target = argv[2], run = argv[3];
   std::vector<char> tensor(kTensorBytes);
@@ -232,11 +244,11 @@ int Main(int argc, char** argv) {
   if (mode == "write") return Write(target, tensor, tensors);
   const SystemClock clock;
   absl::StatusOr<std::unique_ptr<Session>> session =
-      Connect(target, run, &clock);
+      Connect(target, run, rank, &clock);
   if (!session.ok()) return Fail(session.status().ToString());
   if (mode == "payload" || mode == "steps")
     return Payloads(session->get(), &tensor, tensors, mode == "steps");
-  if (mode == "records") return Records(session->get(), amount * 1000);
+  if (mode == "records") return Records(session->get(), amount * 1000, step_ms);
   if (mode == "tensors") return SmallTensors(session->get(), amount * 1000);
   return Fail("unknown mode");
 }

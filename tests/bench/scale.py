@@ -43,13 +43,15 @@ class Sizes:
     many_ranks: int
     loads: int
     step_ms: int
+    # Of eight ranks that record on the node of a leaf.
+    node_step_ms: int
 
 
 FULL = Sizes(mib=512, thousands=300, leaves=4, ranks=256, switches=4, many_leaves=16,
-             simulated=(1000, 2500, 5000, 10000), many_ranks=2000, loads=4, step_ms=1000)
+             simulated=(1000, 2500, 5000, 10000), many_ranks=2000, loads=4, step_ms=1000, node_step_ms=10_000)
 # Whether it runs at all.
 SMALL = Sizes(mib=64, thousands=20, leaves=2, ranks=8, switches=2, many_leaves=3,
-              simulated=(20, 40), many_ranks=30, loads=2, step_ms=100)
+              simulated=(20, 40), many_ranks=30, loads=2, step_ms=100, node_step_ms=100)
 # Ranks that nothing here has room for: a line through what was measured.
 MODELLED = 100_000
 
@@ -122,8 +124,8 @@ def stores(scratch: pathlib.Path, small: bool) -> Iterator[dict[str, Callable[[]
         os.environ.update(before)
 
 
-def load(mode: str, address: str, run: str, amount: int) -> dict:
-    result = subprocess.run([BIN / "bench_ingest", mode, address, run, str(amount)], capture_output=True, text=True, timeout=300)
+def load(mode: str, address: str, run: str, amount: int, *step_ms_and_rank: int) -> dict:
+    result = subprocess.run([BIN / "bench_ingest", mode, address, run, str(amount), *map(str, step_ms_and_rank)], capture_output=True, text=True, timeout=300)
     if result.returncode != 0:
         raise RuntimeError(f"bench_ingest {mode}: {result.stderr}")
     return json.loads(result.stdout)
@@ -375,28 +377,47 @@ def sessions(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
 
 
 def leaf_memory(table: Table, scratch: pathlib.Path, sizes: Sizes) -> None:
-    """One leaf of one node, eight ranks: as it is by default, and as deploy/ starts it beside a training."""
+    """One leaf of one node, eight ranks: as it is by default, and as deploy/ starts it beside a training. They are connected, record 10,000
+    records in each step of `sizes.node_step_ms`, or record as fast as they can."""
     for shape, flags in (("leaf", ()), ("lean_leaf", ("--lean", "--free-stored"))):
         with Bed(scratch) as bed:
-            url = tempfile.mkdtemp(dir=bed.directory)
-            root = bed.collector("root", "--role", "root", "--object-store", url)
-            leaf = bed.leaf("leaf0", url, "--root", root.address, *flags)
-            empty = resident_mib(leaf.process)
+            leaf = node_leaf(bed, flags)
+            table.info(f"{shape}_of_nothing_resident", resident_mib(leaf.process), "MiB")
+            root = bed.running[0]
             with ranks(root.address, 8, 100) as simulated:
                 connected(simulated)
                 begin_steps(root, [simulated], 8)
                 switch_times(root, 8, 2)
-                idle = resident_mib(leaf.process)
-            loads = [threading.Thread(target=load, args=("records", leaf.address, f"run{n}", sizes.thousands // 4)) for n in range(8)]
-            for one in loads:
-                one.start()
-            for one in loads:
-                one.join()
-            wait_for(lambda: stored(leaf) >= 8 * (sizes.thousands // 4 // 10), 300, "all to be stored")
-            table.info(f"{shape}_of_nothing_resident", empty, "MiB")
-            table.at_most(f"{shape}_of_8_ranks_resident", idle, 64, "MiB")
-            table.info(f"{shape}_of_8_ranks_that_record_all_they_can_resident", resident_mib(leaf.process), "MiB")
-            table.info(f"{shape}_of_8_ranks_most_ever_resident", resident_mib(leaf.process, "VmHWM"), "MiB")
+                table.at_most(f"{shape}_of_8_ranks_resident", resident_mib(leaf.process), 64, "MiB")
+        # Most ever is of a process, so each has one.
+        for what, thousands, step_ms in (("in_steps", min(30, sizes.thousands), sizes.node_step_ms), ("that_record_all_they_can", sizes.thousands // 4, 0)):
+            with Bed(scratch) as bed:
+                leaf = node_leaf(bed, flags)
+                anonymous = record(leaf, thousands, step_ms)
+                name = f"{shape}_of_8_ranks_{what}"
+                table.info(f"{name}_resident", resident_mib(leaf.process), "MiB")
+                table.at_most(f"{name}_most_ever_resident", resident_mib(leaf.process, "VmHWM"), 64, "MiB")
+                table.info(f"{name}_most_seen_anonymous", anonymous, "MiB")
+
+
+def node_leaf(bed: Bed, flags: tuple[str, ...]) -> Collector:
+    """Behind a root, which is what the bed started first."""
+    url = tempfile.mkdtemp(dir=bed.directory)
+    root = bed.collector("root", "--role", "root", "--object-store", url)
+    return bed.leaf("leaf0", url, "--root", root.address, *flags)
+
+
+def record(leaf: Collector, thousands: int, step_ms: int) -> float:
+    """Eight ranks of one run, until all is stored; the most that the leaf had in memory of its own, MiB, of looks ten times a second."""
+    loads = [threading.Thread(target=load, args=("records", leaf.address, "run", thousands, step_ms, rank)) for rank in range(8)]
+    most = 0.0
+    for one in loads:
+        one.start()
+    while any(one.is_alive() for one in loads):
+        most = max(most, resident_mib(leaf.process, "RssAnon"))
+        time.sleep(0.1)
+    wait_for(lambda: stored(leaf) >= 8 * (thousands // 10), 300, "all to be stored")
+    return max(most, resident_mib(leaf.process, "RssAnon"))
 
 
 def measure(table: Table, scratch: pathlib.Path, rounds: int, small: bool, parts: list[str]) -> None:

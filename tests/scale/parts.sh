@@ -18,7 +18,7 @@ scale_part() {
 scale_parts() {
   local program kind=$1 s3=()
   shift
-  [ "$kind" != s3 ] || s3=(RANKPROBE_TEST_S3_URL=s3://conformance/some/prefix RANKPROBE_SCALE_BUCKET=1)
+  [ "$kind" != s3 ] || s3=(RANKPROBE_TEST_S3_URL=s3://conformance/some/prefix RANKPROBE_SCALE_BUCKET=conformance)
   for program in object_store_test sealed_test; do
     scale_part "$program" env "${s3[@]}" "$RANKPROBE_BUILD_DIR/bin/$program" \
       --gtest_filter="*/*$kind*" --gtest_brief=1 --gtest_output="xml:$scale_dir/$program.xml"
