@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // One measurement of moving bytes or records; prints one JSON object.
 //   bench_ingest payload HOST:PORT RUN MIB       through a real session, until
-//                                                SYNCED
-//   bench_ingest records HOST:PORT RUN THOUSANDS [STEP_MS RANK]  the same with records;
-//                                                a step of 10,000 in STEP_MS, or as
+//                                                SYNCED, by shared memory where
+//                                                the collector offers it
+//   bench_ingest wire    HOST:PORT RUN MIB       the same over the connection
+//   bench_ingest records HOST:PORT RUN THOUSANDS [STEP_MS RANK]
+//                                                the same with records; a step
+//                                                of 10,000 in STEP_MS, or as
 //                                                fast as they go (0)
-//   bench_ingest steps   HOST:PORT RUN MIB       the same with finished steps of
-//                                                four tensors of 16 MiB
+//   bench_ingest steps   HOST:PORT RUN MIB       finished steps of four tensors
+//                                                of 16 MiB
 //   bench_ingest tensors HOST:PORT RUN THOUSANDS one step with tensors of 1 KiB
 //   bench_ingest null    HOST:PORT -   MIB       frames into bench_null_sink
 //   bench_ingest write   DIRECTORY -   MIB       sequential write + fdatasync
@@ -60,9 +63,10 @@ void Print(double seconds, uint64_t bytes, uint64_t records) {
 
 absl::StatusOr<std::unique_ptr<Session>> Connect(const std::string& collector,
                                                  const std::string& run,
-                                                 uint32_t rank,
+                                                 uint32_t rank, bool lane,
                                                  const Clock* clock) {
   SessionOptions options;
+  options.lane = lane;
   options.collector = collector;
   options.identity.set_run(run);
   options.identity.set_rank(rank);
@@ -244,9 +248,9 @@ int Main(int argc, char** argv) {
   if (mode == "write") return Write(target, tensor, tensors);
   const SystemClock clock;
   absl::StatusOr<std::unique_ptr<Session>> session =
-      Connect(target, run, rank, &clock);
+      Connect(target, run, rank, mode != "wire", &clock);
   if (!session.ok()) return Fail(session.status().ToString());
-  if (mode == "payload" || mode == "steps")
+  if (mode == "payload" || mode == "wire" || mode == "steps")
     return Payloads(session->get(), &tensor, tensors, mode == "steps");
   if (mode == "records") return Records(session->get(), amount * 1000, step_ms);
   if (mode == "tensors") return SmallTensors(session->get(), amount * 1000);

@@ -4,7 +4,10 @@
 // on one thread, so that what one mode leaves behind (caches, heap, frames
 // still on their way) falls on all alike.
 // Every mode has a model, an optimizer, a debugger and a run of its own.
-//   bench_steps HOST:PORT ROUNDS MODE=CONFIG.json..
+//   bench_steps HOST:PORT ROUNDS[xBURST] MODE=CONFIG.json..
+// With a burst, of two or more, a round is so many steps of a mode one behind the
+// other, behind two seconds in which what was left of others comes to its end; its
+// times are those of the whole burst.
 // A mode without a config file trains without rankprobe. The payloads of a mode
 // whose name begins with "wire" go over the connection. Prints one JSON object
 // a line: {"mode": .., "seconds": [..], "thread_seconds": [..]}. The second is
@@ -22,6 +25,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -34,6 +38,7 @@ namespace {
 
 constexpr int kWarmUpRounds = 3;
 constexpr int64_t kBatch = 4;
+constexpr std::chrono::seconds kCalm(2);
 
 double WallSeconds() {
   return std::chrono::duration<double>(
@@ -85,7 +90,36 @@ class Mode {
         model_->parameters(), torch::optim::AdamWOptions(3e-4));
   }
 
-  void Step(const std::string& text, bool keep) {
+  // `steps` one behind the other.
+  void Round(const std::string& text, int steps, bool keep) {
+    Times all;
+    for (int i = 0; i < steps; ++i) {
+      const Times step = Step(text);
+      all.wall += step.wall;
+      all.thread += step.thread;
+      all.stop += step.stop;
+    }
+    if (!keep) return;
+    stop_.push_back(all.stop);
+    wall_.push_back(all.wall);
+    thread_.push_back(all.thread);
+  }
+
+  void Print() const {
+    std::printf(
+        "{\"mode\": \"%s\", \"seconds\": %s, \"thread_seconds\": %s, "
+        "\"stop_seconds\": %s}\n",
+        name_.c_str(), List(wall_).c_str(), List(thread_).c_str(),
+        List(stop_).c_str());
+  }
+
+ private:
+  // Seconds.
+  struct Times {
+    double wall = 0, thread = 0, stop = 0;
+  };
+
+  Times Step(const std::string& text) {
     const auto [input, target] =
         RandomBatch(text, kBatch, options_.length, generator_);
     const double wall = WallSeconds(), thread = ThreadSeconds();
@@ -101,21 +135,10 @@ class Mode {
       debugger_->Stop();
       debugger_->Step();
     }
-    if (!keep) return;
-    stop_.push_back(WallSeconds() - stop);
-    wall_.push_back(WallSeconds() - wall);
-    thread_.push_back(ThreadSeconds() - thread);
+    const double end = WallSeconds();
+    return {end - wall, ThreadSeconds() - thread, end - stop};
   }
 
-  void Print() const {
-    std::printf(
-        "{\"mode\": \"%s\", \"seconds\": %s, \"thread_seconds\": %s, "
-        "\"stop_seconds\": %s}\n",
-        name_.c_str(), List(wall_).c_str(), List(thread_).c_str(),
-        List(stop_).c_str());
-  }
-
- private:
   static std::string List(const std::vector<double>& values) {
     std::ostringstream out;
     for (size_t i = 0; i < values.size(); ++i)
@@ -136,10 +159,14 @@ class Mode {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int rounds = 0;
-  if (argc < 4 || !absl::SimpleAtoi(argv[2], &rounds)) {
-    std::fprintf(stderr,
-                 "usage: bench_steps HOST:PORT ROUNDS MODE=CONFIG.json..\n");
+  int rounds = 0, burst = 1;
+  const std::vector<std::string> turns =
+      absl::StrSplit(argc < 4 ? "" : argv[2], 'x');
+  if (turns.size() > 2 || !absl::SimpleAtoi(turns[0], &rounds) ||
+      (turns.size() == 2 && !absl::SimpleAtoi(turns[1], &burst))) {
+    std::fprintf(
+        stderr,
+        "usage: bench_steps HOST:PORT ROUNDS[xBURST] MODE=CONFIG.json..\n");
     return 2;
   }
   at::set_num_threads(1);
@@ -155,7 +182,10 @@ int main(int argc, char** argv) {
   for (const auto& mode : modes) order.push_back(mode.get());
   for (int round = 0; round < rounds + kWarmUpRounds; ++round) {
     std::shuffle(order.begin(), order.end(), random);
-    for (Mode* const mode : order) mode->Step(text, round >= kWarmUpRounds);
+    for (Mode* const mode : order) {
+      if (burst > 1) std::this_thread::sleep_for(kCalm);
+      mode->Round(text, burst, round >= kWarmUpRounds);
+    }
   }
   for (const auto& mode : modes) mode->Print();
   return 0;

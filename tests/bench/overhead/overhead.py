@@ -17,7 +17,7 @@ a step over the read bandwidth of this machine, measured in the same run.
 
 `cpu` is the CPU time of the training thread alone, `all_cpu` user and system
 time of the whole process and of rankprobe's private collector. One thread, CPU.
-A step is timed with what the tool does in start, stop, step.
+A step is timed with what the tool does in start, stop, step; `stop_ms` is the whole of stop().
 
 Memory: glibc gives memory of large tensors back to the system and faults it in
 again, or does not, as the addresses of a process happen to lie: 0 to 3,000 page
@@ -176,11 +176,14 @@ def worker(tool: str, level: str, kind: str, model_name: str, risk_level: str) -
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
+            stopped = 0.0
             if debugger is not None:
+                stopping = time.perf_counter()
                 debugger.stop()
+                stopped = time.perf_counter() - stopping
                 debugger.step()
             wall, cpu = time.perf_counter() - begin, time.thread_time() - begin_cpu
-            times.append([wall, cpu, 0.0, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults])
+            times.append([wall, cpu, 0.0, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults, stopped])
         if tool == "rankprobe":
             debugger.wait_exported()
         spent = (all_cpu() - begin_all) / len(times)
@@ -375,6 +378,10 @@ def measure(model: str, group: list, arguments: argparse.Namespace, environment:
         limit = "1.01" if tool == "rankprobe-off" else LIMITS.get((level, kind), "-") if tool == "rankprobe" else "-"
         print(f"{model}_{tool}_{level}_{kind}_ratio {1 + wall / plain[0]:.3f} {limit} cpu {1 + cpu / plain[1]:.3f} "
               f"all_cpu {1 + whole / plain[2]:.3f} faults {faults:.0f}")
+        stops = sorted(step[4] for turn_ in rounds for step in turn_)
+        if tool == "rankprobe" and kind != "tensor":
+            print(f"{model}_{level}_{kind}_stop_ms median {1e3 * statistics.median(stops):.3f} 0.100 p99 {1e3 * stops[len(stops) * 99 // 100]:.3f} 0.500 "
+                  f"of {len(stops)}")
     for (tool, level, kind), (wall, cpu, whole) in added.items():
         other = added.get(("msprobe", level, kind))
         if tool != "rankprobe" or other is None:
