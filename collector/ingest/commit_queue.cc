@@ -56,7 +56,7 @@ void CommitQueue::Finish() {
     absl::MutexLock lock(&mutex_);
     all_committed_ = true;
   }
-  drained_.Set();
+  sync_due_.NotifyAll();
   sync_thread_.join();
 }
 
@@ -304,11 +304,13 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
   std::vector<std::shared_ptr<Upload>> resumed;
   const uint64_t credit = CreditNow();
+  bool sync_due = false;
   {
     absl::MutexLock lock(&mutex_);
     unsynced_ = unsynced_ || !taken.empty();
     for (const Taken& t : taken) {
       ReleaseBytes(t);
+      unsynced_bytes_ += t.pending.size.encoded;
       t.upload->committed =
           std::max(t.upload->committed, t.pending.frame->sequence());
       v1::UploadAck& ack = acks[t.upload];
@@ -342,6 +344,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
           acks[other->second].add_have_digests(digest);
       }
     }
+    sync_due = unsynced_bytes_ >= options_.sync_bytes;
     resumed = Unpause();
     for (auto it = uploads_.begin(); it != uploads_.end();) {
       it = it->second->removed && it->second->frames.empty()
@@ -349,6 +352,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
                : std::next(it);
     }
   }
+  if (sync_due) sync_due_.NotifyAll();
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);
   for (const auto& upload : resumed) {
     if (upload->listener.resume) upload->listener.resume();
@@ -367,13 +371,17 @@ void CommitQueue::RunSync() {
       mutex_.Await(absl::Condition(&wanted));
       if (!unsynced_) return;
     }
-    while (clock_->MonotonicNanos() - last_sync_ns <
-           absl::ToInt64Nanoseconds(options_.sync_interval)) {
-      if (drained_.WaitFor(options_.sync_interval / 4)) break;
-    }
     {
       absl::MutexLock lock(&mutex_);
+      const auto due = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return all_committed_ || unsynced_bytes_ >= options_.sync_bytes;
+      };
+      while (clock_->MonotonicNanos() - last_sync_ns <
+             absl::ToInt64Nanoseconds(options_.sync_interval)) {
+        if (sync_due_.WaitFor(&mutex_, options_.sync_interval / 4, due)) break;
+      }
       unsynced_ = false;
+      unsynced_bytes_ = 0;
     }
     last_sync_ns = clock_->MonotonicNanos();
     SyncNow();

@@ -52,6 +52,10 @@ class CommitQueue {
     uint64_t pending_bytes = uint64_t{512} << 20;
     uint64_t credit_bytes = 16 << 20;
     absl::Duration sync_interval = absl::Seconds(1);
+    // So many committed bytes are synced before the interval is over: what lies in
+    // the page cache is forgotten when it is synced, and little memory that goes
+    // round is written faster than much that is new.
+    uint64_t sync_bytes = 32 << 20;
     absl::Duration retry_interval = absl::Milliseconds(500);
     // Beyond it a new one ends with RESOURCE_EXHAUSTED.
     size_t max_uploads = 8192;
@@ -200,10 +204,14 @@ class CommitQueue {
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Set with stopping_ and with all_committed_: they end timed waits.
-  MonotonicEvent stop_, drained_;
+  // Set with stopping_: it ends timed waits.
+  MonotonicEvent stop_;
   // Something is committed that is not synced yet.
   bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of it, without what a sync that failed was about.
+  uint64_t unsynced_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Told with all_committed_, and when unsynced_bytes_ are enough.
+  MonotonicCondVar sync_due_;
   // Nothing will be committed any more.
   bool all_committed_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;

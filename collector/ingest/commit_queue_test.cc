@@ -40,6 +40,10 @@ class Heard {
     return mutex_.AwaitWithTimeout(absl::Condition(&reached),
                                    absl::Seconds(20));
   }
+  uint64_t synced() {
+    absl::MutexLock lock(&mutex_);
+    return synced_;
+  }
   bool WaitSynced(uint64_t sequence) {
     absl::MutexLock lock(&mutex_);
     const auto reached = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -142,6 +146,28 @@ TEST_F(CommitQueueTest, ManyUploadsAreCommittedAndSynced) {
   }
   EXPECT_EQ(Records("run"), 400u);
   EXPECT_EQ(queue_->pending_bytes(), 0u);
+}
+
+// An hour is longer than a test waits; its end does not wait for it either.
+TEST_F(CommitQueueTest, ManyBytesAreSyncedBeforeTheInterval) {
+  queue_.reset();
+  CommitQueue::Options options;
+  options.sync_interval = absl::Hours(1);
+  options.sync_bytes = 1 << 20;
+  queue_ =
+      std::make_unique<CommitQueue>(options, store_.get(), control_.get(),
+                                    &real_clock_, [](const absl::Status&) {});
+  Frames few(MakeIdentity("run", 0, 1)), many(MakeIdentity("run", 1, 2));
+  few.AddPayload(std::string(200000, 'f'));
+  for (char c = 'a'; c < 'g'; ++c) many.AddPayload(std::string(200000, c));
+  SubmitAll(queue_->Add("s", few.identity(), "", 0, heard_[0].Listener()),
+            &few);
+  EXPECT_TRUE(heard_[0].WaitCommitted(few.size()));
+  EXPECT_EQ(heard_[0].synced(), 0u);
+  SubmitAll(queue_->Add("s", many.identity(), "", 0, heard_[1].Listener()),
+            &many);
+  EXPECT_TRUE(heard_[0].WaitSynced(few.size()));
+  EXPECT_TRUE(heard_[1].WaitCommitted(many.size()));
 }
 
 TEST_F(CommitQueueTest, OneUploadsFaultIsNotTheOthers) {

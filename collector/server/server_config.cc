@@ -103,7 +103,7 @@ constexpr NumberKey kNumbers[] = {
     {"worker-threads", &ServerConfig::worker_threads, 1, 256,
      "threads for queries and exports"},
     {"sync-interval-ms", &ServerConfig::sync_interval_ms, 1, 3600000,
-     "longest time until what is committed is synced"},
+     "longest time until what is committed is synced; 32 MiB are at once"},
     {"retention-hours", &ServerConfig::retention_hours, 0, 1000000,
      "steps older than this are deleted; 0 keeps them"},
     {"retention-bytes", &ServerConfig::retention_bytes, 0, kTiB * 1024,

@@ -76,7 +76,7 @@ def ingest(table: Table, scratch: Scratch, rounds: int) -> None:
             load("payload", daemon.address, "warm-up", 64)
             rates: dict[str, list[float]] = {}
             for i in range(rounds):
-                done = {"null": load("null", null_address, "-", mib), "write": load("write", str(scratch), "-", mib)}
+                done = {"null": load("null", null_address, "-", mib), "write": load("write", str(scratch), f"plain{i}", mib)}
                 # By shared memory, and over the connection.
                 for mode in ("payload", "wire"):
                     done[mode] = load(mode, daemon.address, f"{mode}{i}", mib)
@@ -87,6 +87,8 @@ def ingest(table: Table, scratch: Scratch, rounds: int) -> None:
     finally:
         null_sink.terminate()
         null_sink.wait()
+        for plain in scratch.glob("plain*"):
+            plain.unlink()
     for name, mode in (("null_sink_stream", "null"), ("write_fdatasync", "write"), ("ingest_same_host", "payload"), ("ingest_connection", "wire")):
         table.info(name, statistics.median(rates[mode]) / 1e6, "MB/s")
     for name, mode in (("durable_ingest_same_host_of_min", "payload"), ("durable_ingest_connection_of_min", "wire")):
@@ -316,6 +318,15 @@ def analysis(table: Table, scratch: Scratch) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def fill_page_cache(scratch: Scratch) -> None:
+    """With a file of nothing that is as large as what is free, and stays until the end."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with open(scratch / "nothing", "w+b", buffering=0) as file:
+        file.truncate(max(0, free - (1 << 30)))
+        while file.read(1 << 24):
+            pass
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = "kernels,agent,store,ingest,steps,dedup,export,export_small,ranks"
@@ -324,6 +335,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of what is measured in turn")
     parser.add_argument("--scale", default="ingest,two,export,switch,memory,control,sessions", help="of part scale")
     parser.add_argument("--small", action="store_true", help="part scale at a size that says nothing but that it runs")
+    parser.add_argument("--touched-memory", action="store_true",
+                        help="first fill the page cache, as on a machine that has been in use: the first touch of a page of a virtual machine is its host's work")
     flags = parser.parse_args()
     wanted = flags.only.split(",")
     unknown = set(wanted) - {*parts.split(","), "analysis", "archive", "scale"}
@@ -337,6 +350,8 @@ def main() -> int:
     os.environ["RANKPROBE_BENCH_DIR"] = str(scratch)
     table = Table()
     read_bandwidth = 0.0
+    if flags.touched_memory:
+        fill_page_cache(scratch)
 
     def measure_kernels() -> None:
         nonlocal read_bandwidth

@@ -38,7 +38,7 @@ std::shared_ptr<char> PayloadMemory::Allocate(uint64_t bytes) {
   std::vector<Block> dropped;
   {
     absl::MutexLock lock(&mutex_);
-    used_since_trim_ = true;
+    idle_trims_ = 0;
     const auto it = kept_.find(block_bytes);
     if (it != kept_.end()) {
       block = it->second.back();
@@ -169,8 +169,11 @@ void PayloadMemory::Trim() {
   std::vector<Block> dropped;
   {
     absl::MutexLock lock(&mutex_);
-    if (!used_since_trim_) dropped = DropKept(0);
-    used_since_trim_ = false;
+    if (idle_trims_ >= kIdleTrims) {
+      dropped = DropKept(0);
+    } else {
+      ++idle_trims_;
+    }
   }
   for (const Block& kept : dropped) Free(kept);
 }

@@ -53,8 +53,9 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
   // A block of at least `bytes`, uninitialised.
   std::shared_ptr<char> Allocate(uint64_t bytes);
 
-  // Called from time to time: gives kept memory back when nothing was
-  // allocated since the last call.
+  // Called from time to time: gives kept memory back once nothing was allocated in
+  // so many calls. Steps that are far apart find the memory of the one before.
+  static constexpr int kIdleTrims = 15;
   void Trim();
 
   uint64_t kept_bytes() const;
@@ -94,7 +95,8 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
   const uint64_t limit_bytes_;
   const CreateFn create_;
   mutable absl::Mutex mutex_;
-  bool used_since_trim_ ABSL_GUARDED_BY(mutex_) = false;
+  // Since something was allocated.
+  int idle_trims_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t in_use_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // By size.
