@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -142,14 +143,20 @@ absl::Status PayloadStore::NextSegment() {
     RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(next)));
     return status;
   }
+  absl::MutexLock lock(&mutex_);
+  LeaveToSync(size_);
+  file_ = std::move(file);
   segment_ = next;
   size_ = 0;
-  absl::MutexLock lock(&mutex_);
-  if (file_ != nullptr && dirty_) unsynced_.push_back(std::move(file_));
-  file_ = std::move(file);
-  dirty_ = false;
   sizes_[segment_] = 0;
   return absl::OkStatus();
+}
+
+void PayloadStore::LeaveToSync(uint64_t end) {
+  if (file_ != nullptr && dirty_)
+    unsynced_.push_back({segment_, std::move(file_), 0, end});
+  file_.reset();
+  dirty_ = false;
 }
 
 absl::Status PayloadStore::EndSegment(uint64_t segment) {
@@ -215,10 +222,8 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
       auto reopened = file_system_->OpenForWrite(SegmentPath(segment_),
                                                  FileSystem::OpenMode::kAppend);
       absl::MutexLock lock(&mutex_);
-      if (dirty_) unsynced_.push_back(std::move(file_));
-      file_.reset();
+      LeaveToSync(size_);
       if (reopened.ok()) file_ = *std::move(reopened);
-      dirty_ = false;
       return status;
     }
     size_ += bytes;
@@ -233,28 +238,57 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
 absl::Status PayloadStore::Sync() {
   // A second caller must not be told of a success that is not there yet.
   absl::MutexLock sync_lock(&sync_mutex_);
-  std::vector<std::shared_ptr<WritableFile>> files;
+  std::vector<Part> parts;
   Place end;
   {
     absl::MutexLock lock(&mutex_);
     RP_RETURN_IF_ERROR(broken_);
-    files.swap(unsynced_);
-    if (dirty_) files.push_back(file_);
-    dirty_ = false;
+    parts.swap(unsynced_);
     if (!sizes_.empty())
       end = {sizes_.rbegin()->first, sizes_.rbegin()->second};
+    if (dirty_) parts.push_back({end.segment, file_, 0, end.offset});
+    dirty_ = false;
   }
-  for (const auto& file : files) {
-    if (const absl::Status status = file->Sync(); !status.ok()) {
+  for (const Part& part : parts) {
+    if (const absl::Status status = part.file->Sync(); !status.ok()) {
       // What a failed fdatasync left behind cannot be known.
       Break(status);
       return Broken();
     }
-    file->ForgetSynced();
   }
-  absl::MutexLock lock(&mutex_);
-  synced_ = end;
+  std::vector<Part> forgotten;
+  {
+    absl::MutexLock lock(&mutex_);
+    synced_ = end;
+    for (const Part& part : parts) {
+      for (Part& old : NoteCached(part)) forgotten.push_back(std::move(old));
+    }
+  }
+  for (const Part& part : forgotten)
+    part.file->ForgetSynced(part.begin, part.end - part.begin);
   return absl::OkStatus();
+}
+
+std::vector<PayloadStore::Part> PayloadStore::NoteCached(Part part) {
+  if (part.segment == counted_.segment) part.begin = counted_.offset;
+  counted_ = {part.segment, std::max(part.begin, part.end)};
+  std::vector<Part> forgotten;
+  // It may have been removed meanwhile, or cut.
+  if (part.begin >= part.end || sizes_.count(part.segment) == 0)
+    return forgotten;
+  cached_bytes_ += part.end - part.begin;
+  cached_.push_back(std::move(part));
+  while (cached_bytes_ > options_.cached_bytes) {
+    Part& oldest = cached_.front();
+    Part old = oldest;
+    old.end =
+        std::min(old.end, old.begin + cached_bytes_ - options_.cached_bytes);
+    cached_bytes_ -= old.end - old.begin;
+    oldest.begin = old.end;
+    if (oldest.begin == oldest.end) cached_.pop_front();
+    forgotten.push_back(std::move(old));
+  }
+  return forgotten;
 }
 
 absl::StatusOr<std::shared_ptr<RandomAccessFile>> PayloadStore::Reader(
@@ -288,6 +322,11 @@ absl::Status PayloadStore::Remove(uint64_t segment) {
     sizes_.erase(segment);
     // Reads under way keep the file open until they are done.
     readers_.erase(segment);
+    for (auto it = cached_.begin(); it != cached_.end();) {
+      const bool gone = it->segment == segment;
+      if (gone) cached_bytes_ -= it->end - it->begin;
+      it = gone ? cached_.erase(it) : std::next(it);
+    }
   }
   RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(segment)));
   return file_system_->SyncDirectory(options_.directory);

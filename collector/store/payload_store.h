@@ -19,6 +19,7 @@
 #define RANKPROBE_COLLECTOR_STORE_PAYLOAD_STORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -53,6 +54,9 @@ class PayloadStore {
     uint64_t segment_bytes = 0;
     // Chunks that zstd makes at least a tenth smaller are kept so.
     bool compress = false;
+    // Of what is synced so much stays in the system's cache, for the export of a
+    // step that has just ended; the memory of the rest is for what comes.
+    uint64_t cached_bytes = uint64_t{256} << 20;
   };
   // By number of the segment.
   using Sizes = std::map<uint64_t, uint64_t>;
@@ -177,6 +181,17 @@ class PayloadStore {
                   : status;
   }
 
+  // Part of a segment, of which it keeps the file.
+  struct Part {
+    uint64_t segment;
+    std::shared_ptr<WritableFile> file;
+    uint64_t begin, end;
+  };
+  // The file as far as it has been written is a Sync's business.
+  void LeaveToSync(uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Synced, and in the system's cache; what is to go from there, in exchange.
+  std::vector<Part> NoteCached(Part part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // Writer side: one thread at a time.
   ChunkPacker packer_;
   uint64_t segment_ = 0;
@@ -188,8 +203,14 @@ class PayloadStore {
   // by the writer.
   std::shared_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
   // Older segments that a Sync has yet to see.
-  std::vector<std::shared_ptr<WritableFile>> unsynced_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Part> unsynced_ ABSL_GUARDED_BY(mutex_);
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;
+  // The newest bytes that were synced, oldest first, of segments that are there: a
+  // file that is kept open keeps its room on the disk.
+  std::deque<Part> cached_ ABSL_GUARDED_BY(mutex_);
+  uint64_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // All before it has been in cached_.
+  Place counted_ ABSL_GUARDED_BY(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   // Sizes of all segments; readers may not look beyond them.
   Sizes sizes_ ABSL_GUARDED_BY(mutex_);

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/payload_store.h"
 
+#include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "collector/store/keys.h"
+#include "collector/store/segment_header.h"
 #include "collector/testing/frames.h"
+#include "common/testing/fault_file_system.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
+
+using testing::FaultFileSystem;
 
 class PayloadStoreTest : public testing::TempDirTest {
  protected:
@@ -45,6 +51,61 @@ TEST_F(PayloadStoreTest, RollsOverToNewSegments) {
     EXPECT_EQ(out, data[i]);
   }
   ASSERT_TRUE(store->Sync().ok());
+}
+
+// The newest synced bytes stay in the system's cache, whole segments or not; what
+// lay before goes, once; a segment that is removed is kept open by nobody.
+TEST(PayloadStoreCacheTest, SyncedBytesAreForgottenFromTheOldestOn) {
+  FaultFileSystem fs;
+  PayloadStore::Options options;
+  options.directory = "/segments";
+  options.segment_bytes = 2000;
+  options.cached_bytes = 1500;
+  auto opened = PayloadStore::Open(options, &fs);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  PayloadStore& store = **opened;
+  const std::string digest(16, 'd'), data(400, 'x');
+  const ChunkToAppend chunk = {1, digest, data.size(), 0, data, Crc32c(data)};
+  const auto append_and_sync = [&] {
+    EXPECT_TRUE(store.Append({chunk}).ok());
+    EXPECT_TRUE(store.Sync().ok());
+  };
+  const auto check = [&](uint64_t kept) {
+    uint64_t stored = 0;
+    for (const auto& segment : store.Segments()) stored += segment.size_bytes;
+    // By segment, how far it was forgotten: without a gap, and oldest first.
+    std::map<std::string, uint64_t> ends;
+    uint64_t forgotten = 0;
+    for (const FaultFileSystem::Forgotten& one : fs.forgotten()) {
+      EXPECT_EQ(one.offset, ends[one.path]);
+      EXPECT_GT(one.bytes, 0u);
+      ends[one.path] += one.bytes;
+      forgotten += one.bytes;
+      EXPECT_EQ(one.path, ends.rbegin()->first);
+    }
+    EXPECT_EQ(stored - forgotten, kept);
+  };
+  const uint64_t frame = 400 + SegmentHeader::kBytes;
+  for (uint64_t i = 1; i <= 12; ++i) {
+    append_and_sync();
+    check(std::min<uint64_t>(i * frame, 1500));
+  }
+  ASSERT_TRUE(store.Sync().ok());
+  check(1500);
+  // Several segments in one sync.
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(store.Append({chunk}).ok());
+  ASSERT_TRUE(store.Sync().ok());
+  check(1500);
+  // Of the removed one nothing is asked again.
+  const size_t before = fs.forgotten().size();
+  for (const auto& segment : store.Segments())
+    if (segment.closed) ASSERT_TRUE(store.Remove(segment.number).ok());
+  for (int i = 0; i < 8; ++i) append_and_sync();
+  std::set<std::string> after;
+  for (size_t i = before; i < fs.forgotten().size(); ++i)
+    after.insert(fs.forgotten()[i].path);
+  EXPECT_FALSE(after.empty());
+  for (const std::string& path : after) EXPECT_TRUE(fs.Exists(path)) << path;
 }
 
 TEST_F(PayloadStoreTest, CompressesWhatBecomesSmaller) {

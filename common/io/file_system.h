@@ -31,9 +31,10 @@ class WritableFile {
   // Data and length survive a machine crash on return.
   // May run in one thread while another one appends.
   virtual absl::Status Sync() = 0;
-  // A hint: what has been synced will not be read soon. The memory it takes in
-  // the system's cache serves the next writes better than fresh memory does.
-  virtual void ForgetSynced() {}
+  // A hint: of these bytes what has been synced will not be read soon. The memory
+  // it takes in the system's cache serves the next writes better than fresh memory
+  // does. Threads as Sync.
+  virtual void ForgetSynced(uint64_t /*offset*/, uint64_t /*bytes*/) {}
   virtual absl::Status Close() = 0;
 };
 

@@ -103,8 +103,9 @@ class PosixWritableFile : public WritableFile {
   }
 
   // Dirty pages stay; they are the next sync's.
-  void ForgetSynced() override {
-    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+  void ForgetSynced(uint64_t offset, uint64_t bytes) override {
+    ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                    POSIX_FADV_DONTNEED);
   }
 
   absl::Status Close() override {

@@ -36,6 +36,10 @@ class FaultFileSystem::File : public WritableFile {
     return fs_->AppendTo(inode_, life_, path_, pieces);
   }
   absl::Status Sync() override { return fs_->SyncInode(inode_, life_, path_); }
+  void ForgetSynced(uint64_t offset, uint64_t bytes) override {
+    absl::MutexLock lock(&fs_->mutex_);
+    fs_->forgotten_.push_back({path_, offset, bytes});
+  }
   absl::Status Close() override {
     absl::MutexLock lock(&fs_->mutex_);
     return fs_->Check("Close", path_);
@@ -111,6 +115,11 @@ void FaultFileSystem::SetCapacity(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   capacity_ = bytes;
 }
+std::vector<FaultFileSystem::Forgotten> FaultFileSystem::forgotten() const {
+  absl::MutexLock lock(&mutex_);
+  return forgotten_;
+}
+
 uint64_t FaultFileSystem::used_bytes() const {
   absl::MutexLock lock(&mutex_);
   return UsedLocked();

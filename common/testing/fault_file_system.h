@@ -61,6 +61,12 @@ class FaultFileSystem : public FileSystem {
   // Appends beyond this many bytes in all files fail with no space.
   void SetCapacity(uint64_t bytes);
   uint64_t used_bytes() const;
+  // What ForgetSynced was told, in its order; no fault befalls it.
+  struct Forgotten {
+    std::string path;
+    uint64_t offset = 0, bytes = 0;
+  };
+  std::vector<Forgotten> forgotten() const;
   // Called with the name of each call, outside the lock: a slow disk.
   void SetDelay(std::function<void(const std::string& op)> delay);
 
@@ -123,6 +129,7 @@ class FaultFileSystem : public FileSystem {
       ABSL_GUARDED_BY(mutex_);
   std::function<void(const std::string&)> delay_ ABSL_GUARDED_BY(mutex_);
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
+  std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
   bool down_ ABSL_GUARDED_BY(mutex_) = false;
   // Goes up at each crash; older file objects are dead.
   uint64_t life_ ABSL_GUARDED_BY(mutex_) = 1;
