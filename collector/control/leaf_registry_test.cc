@@ -137,6 +137,24 @@ TEST_F(LeafRegistryTest, ALeafThatWasKilledMayComeBackForAMoment) {
   EXPECT_EQ(*Find(7), Address(is_one ? 2 : 1));
 }
 
+// The root hears of it, and a rank does not get through to it.
+TEST_F(LeafRegistryTest, ALeafThatARankDoesNotReachIsNotNamedToIt) {
+  for (int leaf = 1; leaf <= 3; ++leaf) Connect(leaf);
+  Pass(LeafRegistry::kSettling);
+  for (int64_t rank = 0; rank < 20; ++rank) {
+    std::set<std::string> failed;
+    std::set<std::string> named;
+    for (int tries = 0; tries < 3; ++tries) {
+      const auto found = Find(rank, failed);
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_TRUE(named.insert(*found).second) << *found << " again";
+      for (int leaf = 1; leaf <= 3; ++leaf)
+        if (*found == Address(leaf)) failed.insert(Name(leaf));
+    }
+    EXPECT_TRUE(absl::IsAborted(Find(rank, failed).status()));
+  }
+}
+
 TEST_F(LeafRegistryTest, OneThatIsSilentIsNotThere) {
   const uint64_t one = Connect(1, {3});
   Pass(LeafRegistry::kSettling);

@@ -283,6 +283,48 @@ TEST_F(S3Client, BelievesNoListThatItDidNotAskFor) {
   EXPECT_FALSE(store_->List("a/", "a/0", 10)->more);
 }
 
+// Notes for how long it may take what it is asked, and refuses it.
+class TimedTransport : public HttpTransport {
+ public:
+  absl::StatusOr<HttpResponse> Do(const HttpRequest& request) override {
+    timeouts.push_back(request.timeout);
+    return absl::UnavailableError("no");
+  }
+  std::vector<absl::Duration> timeouts;
+};
+
+// A store that is slow is no store that is away.
+TEST(S3Timeouts, ACallThatMovesMuchHasASecondMoreForEachMiB) {
+  ManualClock clock;
+  TimedTransport transport;
+  S3Options options;
+  options.location.bucket = "bucket";
+  options.location.endpoint = "http://127.0.0.1:1";
+  options.credentials = [] { return SigV4Credentials{"key", "secret", ""}; };
+  options.pacing.random = [] { return 0.0; };
+  // Once the whole call has had its time, there is no other attempt.
+  absl::Duration waited;
+  options.sleep = [&](absl::Duration) {
+    clock.Advance(absl::Seconds(1));
+    waited += absl::Seconds(1);
+    return true;
+  };
+  S3ObjectStore store(std::move(options), &transport, &clock);
+  const std::string large(5 << 20, 'x');
+  for (const int64_t mib : {0, 5}) {
+    transport.timeouts.clear();
+    waited = absl::ZeroDuration();
+    EXPECT_FALSE(
+        store
+            .Put("k", large.substr(0, static_cast<size_t>(mib) << 20), kReplace)
+            .ok());
+    EXPECT_EQ(transport.timeouts.front(), absl::Seconds(20 + mib));
+    EXPECT_EQ(waited, absl::Seconds(60 + mib)) << mib;
+    // Nor does the last one go on beyond it.
+    EXPECT_LE(transport.timeouts.back(), absl::Seconds(1));
+  }
+}
+
 class S3Parts : public S3Client {
  protected:
   void WriteFile(size_t bytes) {

@@ -72,7 +72,8 @@ void Sealer::Note(const v1::SealedLogEntry& entry, Run* run) {
     const StepId id(step.info().step(), step.info().incarnation());
     Sealed& known = run->sealed[id];
     known.records = step.info().records();
-    known.missing_payloads = step.missing_payloads();
+    // Of all its sets: an addendum knows of its own records alone.
+    known.missing_payloads += step.missing_payloads();
     for (const v1::OrderRange& range : step.orders())
       known.orders.Add(range.first(), range.last());
     run->waiting.erase(id);
@@ -186,13 +187,15 @@ absl::Status Sealer::Free(const std::string& name,
                           Report* report) {
   if (steps.empty()) return absl::OkStatus();
   const int64_t newest = steps.back().step();
+  // All that ever were have come, and are stored.
+  const bool none_missing = run->missing.empty() && run->to_survey.empty();
   std::set<int64_t> chosen, kept;
   for (const v1::StepInfo& info : steps) {
     if (info.deleted() || info.step() > newest - options_.keep_steps) continue;
     const auto sealed = run->sealed.find({info.step(), info.incarnation()});
     const bool stored = info.complete() && sealed != run->sealed.end() &&
                         sealed->second.records == info.records() &&
-                        sealed->second.missing_payloads == 0;
+                        (sealed->second.missing_payloads == 0 || none_missing);
     (stored ? chosen : kept).insert(info.step());
   }
   for (const int64_t step : kept) chosen.erase(step);

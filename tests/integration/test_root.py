@@ -23,9 +23,9 @@ ROOT = "ROOT:0"
 
 class Fleet:
     def __init__(self, directory: pathlib.Path, leaves: int, *leaf_flags: str, root_flags: tuple[str, ...] = (),
-                 seal_seconds: int = 1):
+                 seal_seconds: int = 1, url: str = ""):
         self.directory = directory
-        self.url = str(directory / "objects")
+        self.url = url or str(directory / "objects")
         (directory / "objects").mkdir()
         self.leaves: list[harness.Collector] = []
         self.agents: list[subprocess.Popen] = []

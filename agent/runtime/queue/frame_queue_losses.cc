@@ -183,7 +183,7 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
       const BatchContent held = CountBatch(*frame.records);
       add_records(held.step, held.records);
     } else if (frame.payload != nullptr) {
-      add_payload(frame.digest, frame.payload->size());
+      add_payload(frame.digest, PayloadSize({frame.digest, frame.payload}));
     }
   }
   for (const Item& item : items_) {
