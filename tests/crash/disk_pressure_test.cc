@@ -141,6 +141,26 @@ TEST_F(DiskPressureServerTest, WhatIsSentAllTheSameIsListed) {
   EXPECT_EQ(account.lost_payloads.at(kDisk), 100 * kRefsPerStep);
 }
 
+// It has said nothing since, so no ack tells it.
+TEST_F(DiskPressureServerTest, ARankThatIsSilentHearsOfRoom) {
+  std::unique_ptr<Session> session =
+      Connect(0, 8 << 20, OverflowPolicy::kStatsOnly);
+  int64_t step = 0;
+  for (; step < 10; ++step) Step(session.get(), step);
+  Flush(session.get());
+  Fill(75, v1::DiskState::LEVEL_HIGH);
+  AwaitCredit(session.get(), &step, /*taken=*/false);
+  Flush(session.get());
+  Fill(10, v1::DiskState::LEVEL_ROOM);
+  const int64_t began = clock_.MonotonicNanos();
+  v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
+  while (session->ReservePayload(64 << 10, &reason) == nullptr) {
+    ASSERT_EQ(reason, v1::LOSS_REASON_COLLECTOR_DISK);
+    ASSERT_LT(clock_.MonotonicNanos() - began, 20'000'000'000);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
 TEST_F(DiskPressureServerTest, APolicyOfWaitingWaitsOnceAndForRoom) {
   block_deadline_ = absl::Milliseconds(200);
   std::unique_ptr<Session> session =

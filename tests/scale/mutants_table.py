@@ -250,7 +250,7 @@ AWAY = [
     Mutant("waits-for-ever-at-its-end", "away", "a leaf that is told to stop does so without its store", "collector/server/uploader.cc",
            """  while (Round(over) && failing_ && !over() &&
 """,
-           """  while (Round(over) && failing_ &&
+           """  while (Round([&] { return over() && false; }) && failing_ &&
 """, Gtest("server_test", "UploaderTest.StopsWithoutAStore", seconds=40)),
     Mutant("a-refusal-is-a-fence", "away", "a store that refuses fences nobody", SEALER,
            """  if (run->log->fenced()) report->fenced = true;
@@ -597,7 +597,7 @@ PRESSED = [
 """, Gtest("queue_test", "FrameQueueCreditTest.BlockWaitsOnceForRoom")),
     Mutant("nobody-tells-the-ranks", "pressure", "ranks hear of it while they are connected", "collector/server/server.cc",
            """    commits_->TellPayloadCredit();
-""", NOTHING, Gtest("collector_faults_test", "DiskPressureServerTest.EachPayloadIsStoredOrListedAndNobodyWaits")),
+""", NOTHING, Gtest("collector_faults_test", "DiskPressureServerTest.ARankThatIsSilentHearsOfRoom")),
     Mutant("the-root-does-not-say-whose-disk", "pressure", "the root names the leaf whose disk is full", REGISTRY,
            """    if (leaf.disk.has_value()) *response.add_disks() = *leaf.disk;
 """, NOTHING, control_test("LeafRegistryTest.SaysWhoseDiskIsFull")),
