@@ -62,15 +62,25 @@ class Switching:
             fleet.start_agents()
             fleet.wait_acked(2)
         else:
-            part = count // LEAVES
-            self.loads = [subprocess.Popen([harness.BIN / "bench_ranks", fleet.root.address, self.run, str(part), "500", str(n * part), str(count)],
-                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for n in range(LEAVES)]
-            for load in self.loads:
-                assert load.stdout.readline().startswith("connected")
+            self.start_loads(count // LEAVES)
+        wait_for(lambda: len(self.connected(self.root)) == count, 120, "all ranks in the root's status")
+
+    def start_loads(self, part: int) -> None:
+        """One after the other: each gives its ranks 20 s to connect."""
+        errors = self.fleet.directory / "loads.log"
+        try:
+            for n in range(LEAVES):
+                with open(errors, "a") as log:
+                    self.loads.append(subprocess.Popen(
+                        [harness.BIN / "bench_ranks", self.root.address, self.run, str(part), "500", str(n * part), str(self.count)],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True))
+                assert self.loads[-1].stdout.readline().startswith("connected"), errors.read_text()
             for load in self.loads:
                 load.stdin.write("step\n")
                 load.stdin.flush()
-        wait_for(lambda: len(self.connected(self.root)) == count, 120, "all ranks in the root's status")
+        except BaseException:
+            self.kill_loads()
+            raise
 
     def agents(self, collector: harness.Collector) -> list[dict]:
         status = collector.json("status", "--run", self.run, check=False) if collector.process.poll() is None else {}
