@@ -66,7 +66,7 @@ class Switching:
         wait_for(lambda: len(self.connected(self.root)) == count, 120, "all ranks in the root's status")
 
     def start_loads(self, part: int) -> None:
-        """One after the other: each gives its ranks 20 s to connect."""
+        """One after the other; what they say is kept."""
         errors = self.fleet.directory / "loads.log"
         try:
             for n in range(LEAVES):
