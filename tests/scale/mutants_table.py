@@ -352,7 +352,7 @@ DAEMONS = [
                     absl::IsDeadlineExceeded(response.status());
 """,
            """    verdict.again = absl::IsDeadlineExceeded(response.status());
-""", ceph_test("test_a_daemon_of_the_store_is_killed_under_load[rgw-0]", seconds=500)),
+""", ceph_test("test_a_daemon_of_the_store_is_killed_under_load[rgw-8]", seconds=500)),
     Mutant("no-answer-is-the-end", "daemons", "a request that hangs is tried again, and nobody hears of it", S3,
            """    verdict.again = absl::IsUnavailable(response.status()) ||
                     absl::IsDeadlineExceeded(response.status());
