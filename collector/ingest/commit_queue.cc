@@ -370,9 +370,6 @@ void CommitQueue::RunSync() {
       };
       mutex_.Await(absl::Condition(&wanted));
       if (!unsynced_) return;
-    }
-    {
-      absl::MutexLock lock(&mutex_);
       const auto due = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return all_committed_ || unsynced_bytes_ >= options_.sync_bytes;
       };

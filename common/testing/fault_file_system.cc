@@ -115,11 +115,6 @@ void FaultFileSystem::SetCapacity(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   capacity_ = bytes;
 }
-std::vector<FaultFileSystem::Forgotten> FaultFileSystem::forgotten() const {
-  absl::MutexLock lock(&mutex_);
-  return forgotten_;
-}
-
 uint64_t FaultFileSystem::used_bytes() const {
   absl::MutexLock lock(&mutex_);
   return UsedLocked();
@@ -129,6 +124,12 @@ uint64_t FaultFileSystem::UsedLocked() const {
   for (const auto& [path, inode] : files_) bytes += inode->data.size();
   return bytes;
 }
+
+std::vector<FaultFileSystem::Forgotten> FaultFileSystem::forgotten() const {
+  absl::MutexLock lock(&mutex_);
+  return forgotten_;
+}
+
 void FaultFileSystem::SetDelay(std::function<void(const std::string&)> delay) {
   absl::MutexLock lock(&mutex_);
   delay_ = std::move(delay);

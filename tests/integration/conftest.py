@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import harness
+from s3_stub import S3Stub
 
 _failed = pytest.StashKey[bool]()
 
@@ -33,6 +34,16 @@ def collector(tmp_path: pathlib.Path):
     yield instance
     if instance.process.poll() is None:
         assert instance.stop() == 0, instance.log_text()[-2000:]
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch):
+    """An S3 of the tests' own, with credentials for it."""
+    for name, value in (("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")):
+        monkeypatch.setenv(name, value)
+    made = S3Stub()
+    yield made
+    made.end()
 
 
 @pytest.fixture

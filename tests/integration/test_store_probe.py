@@ -9,16 +9,6 @@ import subprocess
 import pytest
 
 import harness
-from s3_stub import S3Stub
-
-
-@pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")):
-        monkeypatch.setenv(name, value)
-    made = S3Stub()
-    yield made
-    made.end()
 
 
 @pytest.mark.parametrize("role", ["leaf", "root", "janitor"])

@@ -190,15 +190,6 @@ def stopped(process: subprocess.Popen):
             process.send_signal(signal.SIGCONT)
 
 
-@pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")):
-        monkeypatch.setenv(name, value)
-    made = S3Stub()
-    yield made
-    made.end()
-
-
 @pytest.fixture(params=COUNTS)
 def switching(request, stub, start_fleet):  # noqa: F811
     url = f"s3://bucket/some/prefix?endpoint={stub.url}"

@@ -137,7 +137,7 @@ def ceph(workshop: Workshop) -> Iterator[None]:
         subprocess.run([script, "up", directory / "ceph"], check=True, timeout=300)
         said = subprocess.run(["bash", "-c", 'source "$1" && env -0', "env", directory / "ceph" / "env"], check=True, capture_output=True, text=True).stdout
         workshop.ceph = {k: v for k, _, v in (line.partition("=") for line in said.split("\0")) if k.startswith(("AWS_", "RANKPROBE_SCALE"))}
-        workshop.ceph |= {"RANKPROBE_TEST_S3_URL": "s3://conformance/some/prefix", "RANKPROBE_SCALE_BUCKET": "1"}
+        workshop.ceph |= {"RANKPROBE_TEST_S3_URL": "s3://conformance/some/prefix", "RANKPROBE_SCALE_BUCKET": "conformance"}
         subprocess.run(["/usr/bin/python3", ROOT / "tests" / "scale" / "make_bucket.py", "conformance"], check=True, timeout=60,
                        env={**os.environ, **workshop.ceph})
         yield
