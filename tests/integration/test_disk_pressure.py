@@ -126,7 +126,7 @@ def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path
     assert lost_of(stored) == lost
 
 
-def test_a_root_tells_of_the_disk_of_its_leaf(disk, tmp_path):
+def test_a_root_tells_of_the_disk_of_its_leaf(disk, start_job, tmp_path):
     """Each change once, of that leaf by its name, to whoever asks the root; ranks of all leaves are the root's."""
     collectors = [harness.Collector(tmp_path / name, *flags, data_dir=data) for name, data, flags in (
         ("root", None, ("--role", "root")), ("tight", disk / "data", ("--disk-high-percent", "70", "--disk-full-percent", "90")), ("roomy", None, ()))]
@@ -142,13 +142,12 @@ def test_a_root_tells_of_the_disk_of_its_leaf(disk, tmp_path):
         return {one["collector"]: one["level"] for one in root.json("status").get("disks", [])}
 
     def events() -> list[dict]:
-        return [e for e in root.json("events", "--run", "oracle")["events"] if e["kind"] == "KIND_DISK"]
+        return [e for e in root.json("events", "--run", "told")["events"] if e["kind"] == "KIND_DISK"]
 
-    agent = subprocess.Popen([harness.BIN / "crash_oracle", "--agent", "--collector", root.address, "--rank", "0", "--life", "0",
-                              "--state", tmp_path / "state", "--seed", "5", "--pause-ms", "100"],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: any(a.get("connected") for a in root.json("status", "--run", "oracle", check=False).get("agents", [])), 60, "the rank")
+        # Whoever it is that is there is told: one that ends meanwhile would not be.
+        job = start_job("told", root.address, harness.config("statistics", "L0", section={"scope": [], "list": []}, dump_enable=True))
+        wait_for(lambda: any(a.get("connected") for a in root.json("status", "--run", "told", check=False).get("agents", [])), 60, "the rank")
         assert events() == []
         for count, (percent, expected) in enumerate(((78, "LEVEL_HIGH"), (94, "LEVEL_FULL")), 1):
             fill(disk, percent)
@@ -161,8 +160,7 @@ def test_a_root_tells_of_the_disk_of_its_leaf(disk, tmp_path):
         wait_for(lambda: len(events()) >= 3, 60, events)
         # The other one has a disk of its own, of which nothing is said.
         assert not any(roomy.address in event["detail"] for event in events()), events()
+        assert set(job.finish()) == {0}
     finally:
-        agent.terminate()
-        agent.wait(60)
         for collector in reversed(collectors):
             assert collector.stop(60) == 0, collector.log_text()[-2000:]
