@@ -30,7 +30,8 @@ from test_root import AGENTS, SEED, Fleet
 
 
 class Rounds:
-    def __init__(self, fleet: Fleet, seed: int, url: str):
+    def __init__(self, fleet: Fleet, seed: int, url: str, pause_ms: int):
+        self.pause_ms = pause_ms
         self.fleet, self.random = fleet, random.Random(seed)
         self.lives = [0] * AGENTS
         self.done: collections.Counter[str] = collections.Counter()
@@ -40,7 +41,7 @@ class Rounds:
         self.lives[rank] += 1
         with open(self.fleet.directory / f"agent{rank}.log", "ab") as log:
             return subprocess.Popen([harness.BIN / "crash_oracle", "--agent", "--collector", self.fleet.root.address, "--rank", str(rank), "--life",
-                                     str(self.lives[rank]), "--state", str(self.fleet.state(rank)), "--seed", str(SEED), "--pause-ms", "50"],
+                                     str(self.lives[rank]), "--state", str(self.fleet.state(rank)), "--seed", str(SEED), "--pause-ms", str(self.pause_ms)],
                                     stdout=log, stderr=log)
 
     def kill_rank(self, rank: int) -> None:
@@ -94,19 +95,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--leaves", type=int, default=3)
     parser.add_argument("--url", default="")
+    parser.add_argument("--pause-ms", type=int, default=50, help="between two steps of a rank: with many rounds, less to check in the end")
     flags = parser.parse_args()
     directory = pathlib.Path(tempfile.mkdtemp(prefix="leaf-rounds-"))
     print(f"seed {flags.seed}, {directory}", flush=True)
     fleet = Fleet(directory, flags.leaves, url=flags.url)
     try:
         fleet.begin()
-        rounds = Rounds(fleet, flags.seed, flags.url)
+        # It reads all that was recorded, and some rounds record for minutes.
+        fleet.check_seconds = 120 + 5 * flags.rounds
+        rounds = Rounds(fleet, flags.seed, flags.url, flags.pause_ms)
         fleet.agents = [rounds.start_rank(rank) for rank in range(AGENTS)]
         fleet.wait_acked(2)
         for _ in range(flags.rounds):
             rounds.round()
         acked = rounds.finish()
-    except AssertionError as error:
+    except (AssertionError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}\nkept: {directory}", file=sys.stderr)
         return 1
     finally:

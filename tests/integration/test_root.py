@@ -29,6 +29,7 @@ class Fleet:
         (directory / "objects").mkdir()
         self.leaves: list[harness.Collector] = []
         self.agents: list[subprocess.Popen] = []
+        self.check_seconds = 120.0
         self.root = self._collector("root", "--role", "root", "--object-store", self.url, *root_flags)
         self.leaves = [self._collector(f"leaf{n}", "--role", "leaf", "--object-store", self.url, "--seal-seconds",
                                        str(seal_seconds), "--seal-quiet-seconds", "2", "--min-free-bytes", "0",
@@ -82,7 +83,7 @@ class Fleet:
         """Every acked step is in the store, bit by bit, once, and the ledger says so."""
         return subprocess.run([harness.BIN / "crash_oracle", "--check", "--collector", self.root.address, "--seed",
                                str(SEED), "--states", *[str(self.state(r)) for r in range(AGENTS)]],
-                              capture_output=True, text=True, timeout=120)
+                              capture_output=True, text=True, timeout=self.check_seconds)
 
     def wait_whole(self) -> None:
         last = self.check()
