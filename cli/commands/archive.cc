@@ -54,6 +54,12 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   }
   for (const std::string& fault : report.faults())
     Print(stdout, "fault: %s\n", fault.c_str());
+  if (report.objects() > 0) {
+    Print(stdout, "%d objects of the store (%s read), %d records: %d faults\n",
+          report.objects(), HumanBytes(report.payload_bytes_read()).c_str(),
+          report.records(), report.fault_count());
+    return absl::OkStatus();
+  }
   Print(stdout,
         "%d records, %d payloads (%s read), %d unfinished, %d referred "
         "to and not here: %d faults\n",
@@ -97,10 +103,11 @@ absl::Status Delete(const Globals& globals, const std::string& run,
         HumanBytes(report.payload_bytes()).c_str(),
         HumanBytes(report.file_bytes()).c_str());
   if (report.kept_payloads() > 0) {
-    Print(stdout,
-          "%d payloads stay until the connected ranks cannot refer to them any "
-          "more\n",
-          report.kept_payloads());
+    Print(
+        stdout,
+        "%d payloads stay until no rank can refer to them any more: 10 minutes "
+        "after the last of the run came, or once all ranks are 32 steps on\n",
+        report.kept_payloads());
   }
   return absl::OkStatus();
 }

@@ -56,6 +56,10 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenDirectory(
   }
   absl::StatusOr<std::unique_ptr<FileSystem>> confined = NewConfinedFileSystem(
       {directory}, PathWalk::kBest, RootLookup::kEachCall);
+  if (absl::IsNotFound(confined.status()) && file_system->Exists(directory)) {
+    return absl::NotFoundError(absl::StrCat(
+        "object store ", VisibleText(directory), " is no directory"));
+  }
   if (absl::IsNotFound(confined.status())) {
     return absl::NotFoundError(
         absl::StrCat("object store ", VisibleText(directory),

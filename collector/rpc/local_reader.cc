@@ -29,7 +29,7 @@ class LocalReaderImpl : public LocalReader {
                   const Clock* clock)
       : objects_(std::move(objects)),
         reader_(objects_.get()),
-        store_(NewReadOnlyStore(&reader_, objects_->name(),
+        store_(NewReadOnlyStore(&reader_, objects_.get(),
                                 NewStoreDeleter(objects_.get(), clock))),
         logger_(STDERR_FILENO, Logger::Severity::kError, clock),
         pool_(kReaderThreads, kReaderQueue),

@@ -5,14 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/sealed/store_deletion.h"
+#include "collector/sealed/store_verify.h"
 
 namespace rankprobe {
 namespace {
 
 class ReadOnlyStore : public Store {
  public:
-  ReadOnlyStore(ArchiveReader* reader, std::string name, StoreDeleter deleter)
-      : reader_(reader), name_(std::move(name)), deleter_(std::move(deleter)) {}
+  ReadOnlyStore(ArchiveReader* reader, ObjectStore* objects,
+                StoreDeleter deleter)
+      : reader_(reader), objects_(objects), deleter_(std::move(deleter)) {}
 
   // What readers ask.
   absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() override {
@@ -174,12 +176,10 @@ class ReadOnlyStore : public Store {
     return Refused();
   }
   absl::StatusOr<v1::VerifyReport> Verify(
-      const v1::VerifyRequest&,
-      const std::function<absl::Status(const v1::VerifyReport&)>&) override {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this is a reader of ", name_,
-        ": what is stored there is checked whenever it is read, and each "
-        "collector verifies its own archive; `rankprobe export` reads all"));
+      const v1::VerifyRequest& request,
+      const std::function<absl::Status(const v1::VerifyReport&)>& progress)
+      override {
+    return VerifyObjectStore(objects_, request, progress);
   }
   absl::StatusOr<v1::DeleteReport> Delete(
       const DeleteOptions& options) override {
@@ -194,21 +194,20 @@ class ReadOnlyStore : public Store {
  private:
   absl::Status Refused() const {
     return absl::FailedPreconditionError(
-        absl::StrCat("this is a reader of ", name_,
+        absl::StrCat("this is a reader of ", objects_->name(),
                      ": it takes nothing and changes nothing"));
   }
 
   ArchiveReader* const reader_;
-  const std::string name_;
+  ObjectStore* const objects_;
   const StoreDeleter deleter_;
 };
 
 class RootStore final : public ReadOnlyStore {
  public:
-  RootStore(ArchiveReader* reader, std::string name, PlanLog* plans,
+  RootStore(ArchiveReader* reader, ObjectStore* objects, PlanLog* plans,
             StoreDeleter deleter)
-      : ReadOnlyStore(reader, std::move(name), std::move(deleter)),
-        plans_(plans) {}
+      : ReadOnlyStore(reader, objects, std::move(deleter)), plans_(plans) {}
 
   absl::StatusOr<std::optional<v1::PlanSpec>> LoadPlan(
       const std::string& key) override {
@@ -247,15 +246,15 @@ StoreDeleter NewStoreDeleter(ObjectStore* objects, const Clock* clock) {
   };
 }
 
-std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader, std::string name,
+std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader,
+                                        ObjectStore* objects,
                                         StoreDeleter deleter) {
-  return std::make_unique<ReadOnlyStore>(reader, std::move(name),
-                                         std::move(deleter));
+  return std::make_unique<ReadOnlyStore>(reader, objects, std::move(deleter));
 }
 
-std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, std::string name,
+std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, ObjectStore* objects,
                                     PlanLog* plans, StoreDeleter deleter) {
-  return std::make_unique<RootStore>(reader, std::move(name), plans,
+  return std::make_unique<RootStore>(reader, objects, plans,
                                      std::move(deleter));
 }
 

@@ -24,12 +24,14 @@ using StoreDeleter =
     std::function<absl::StatusOr<v1::DeleteReport>(const DeleteOptions&)>;
 StoreDeleter NewStoreDeleter(ObjectStore* objects, const Clock* clock);
 
-// `name`: of where it lies, for the line. `deleter`: empty where nobody may.
-std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader, std::string name,
+// `objects`: where it lies, which is what Verify looks at. `deleter`: empty where
+// nobody may.
+std::unique_ptr<Store> NewReadOnlyStore(ArchiveReader* reader,
+                                        ObjectStore* objects,
                                         StoreDeleter deleter = {});
 // Of a root, which takes no frames either: plans are kept in the log, and it is
 // told who is there. The log outlives it.
-std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, std::string name,
+std::unique_ptr<Store> NewRootStore(ArchiveReader* reader, ObjectStore* objects,
                                     PlanLog* plans, StoreDeleter deleter = {});
 
 }  // namespace rankprobe

@@ -120,7 +120,8 @@ TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
     }
   }
   // Names are those of rollups, which are not sealed: the answer says so.
-  const std::unique_ptr<Store> sealed = NewReadOnlyStore(&reader, "objects");
+  const std::unique_ptr<Store> sealed =
+      NewReadOnlyStore(&reader, objects->get());
   v1::ListModulesRequest names;
   names.set_run(runs[0]);
   names.set_rows(v1::GRID_ROWS_MODULE);

@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -104,16 +106,16 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
 // `lock`: of the data directory, for events and audit are there. It is to be held
 // as long as the store is.
 absl::StatusOr<std::unique_ptr<Store>> OpenReader(
-    const ServerConfig& config, ArchiveReader* sealed, PlanLog* plans,
-    StoreDeleter deleter, FileSystem* file_system,
+    const ServerConfig& config, ArchiveReader* sealed, ObjectStore* objects,
+    PlanLog* plans, StoreDeleter deleter, FileSystem* file_system,
     std::unique_ptr<FileLock>* lock) {
   RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
   RP_ASSIGN_OR_RETURN(
       *lock, file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
   if (plans != nullptr) {
-    return NewRootStore(sealed, config.object_store, plans, std::move(deleter));
+    return NewRootStore(sealed, objects, plans, std::move(deleter));
   }
-  return NewReadOnlyStore(sealed, config.object_store);
+  return NewReadOnlyStore(sealed, objects);
 }
 
 int Rebuild(const StoreOptions& options, FileSystem* file_system,
@@ -147,6 +149,35 @@ std::string AwaitEnd(const sigset_t& signals, JobWatch* job) {
   }
 }
 
+// While the process ends: what asks for that again within a second is the same
+// request (timeout(1) signals its child, and then the child's group); what comes
+// later ends the process at once. The signals are blocked in all threads.
+class LaterSignal {
+ public:
+  explicit LaterSignal(const sigset_t& signals)
+      : thread_([this, signals] { Wait(signals); }) {}
+  ~LaterSignal() {
+    over_.Set();
+    thread_.join();
+  }
+
+ private:
+  void Wait(const sigset_t& signals) {
+    const timespec look{0, 50'000'000};
+    const MonotonicTime until = MonotonicAfter(absl::Seconds(1));
+    while (MonotonicNow() < until) {
+      if (over_.WaitFor(absl::ZeroDuration())) return;
+      ::sigtimedwait(&signals, nullptr, &look);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    while (!over_.WaitFor(absl::Hours(1))) {
+    }
+  }
+
+  MonotonicEvent over_;
+  std::thread thread_;
+};
+
 int Main(int argc, char** argv) {
   KeepFreedMemory();
   // What is written is 0640 and 0750.
@@ -168,6 +199,8 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // Until all below has been closed.
+  std::optional<LaterSignal> later;
   std::signal(SIGPIPE, SIG_IGN);
 
   const SystemClock clock;
@@ -215,10 +248,11 @@ int Main(int argc, char** argv) {
   UnitedReader united(&sealed, &questions);
   ArchiveReader* reader = &sealed;
   if (config.role == "root") reader = &united;
-  auto store = is_reader ? OpenReader(config, reader, plans.get(),
-                                      NewStoreDeleter(objects->get(), &clock),
-                                      file_system.get(), &lock)
-                         : Store::Open(options, file_system.get(), &clock);
+  auto store = is_reader
+                   ? OpenReader(config, reader, objects->get(), plans.get(),
+                                NewStoreDeleter(objects->get(), &clock),
+                                file_system.get(), &lock)
+                   : Store::Open(options, file_system.get(), &clock);
   if (!store.ok()) return FailToOpen(config.data_dir, store.status());
   const RecoveryReport recovery = (*store)->recovery();
   logger.Info(
@@ -273,8 +307,7 @@ int Main(int argc, char** argv) {
   if (is_janitor) janitor.Start();
   const std::string why = AwaitEnd(signals, job.get());
   logger.Info("draining", {{"reason", why}});
-  // A second signal ends the process at once.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  later.emplace(signals);
   ending.Set();
   janitor.Stop();
   (*server)->Shutdown();

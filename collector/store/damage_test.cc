@@ -109,22 +109,65 @@ TEST_F(DamageTest, WhatIsRightAgainIsCalledSoAgain) {
 // A shorter file than what was synced: its payloads are named, not forgotten.
 TEST_F(DamageTest, ATruncatedSegmentIsDamageOfWhatLayThere) {
   const std::string first = RandomBytes(1, 3000), second = RandomBytes(2, 3000);
-  Frames frames(MakeIdentity("run", 0, 1));
-  frames.AddStep(0, first);
-  frames.AddStep(1, second);
-  {
+  for (const bool killed : {false, true}) {
+    SCOPED_TRACE(killed ? "killed" : "clean");
+    ASSERT_TRUE(file_system_->DeleteTree(root_ + "/data").ok());
+    Frames frames(MakeIdentity("run", 0, 1));
+    frames.AddStep(0, first);
+    frames.AddStep(1, second);
+    {
+      auto store = Open();
+      ASSERT_TRUE((*store)->Commit(frames.All()).ok());
+      ASSERT_TRUE((*store)->Sync().ok());
+    }
+    if (killed) ForgetCleanEnd();
+    ASSERT_TRUE(file_system_->Truncate(Segment(1), 4000).ok());
     auto store = Open();
-    ASSERT_TRUE((*store)->Commit(frames.All()).ok());
-    ASSERT_TRUE((*store)->Sync().ok());
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->recovery().damaged_payloads, 1u);
+    EXPECT_EQ(*ReadBack(store->get(), first), first);
+    EXPECT_NE((*store)->PayloadDamage("run", DigestOf(second), 3000), "");
+    EXPECT_EQ(Verify(store->get()).corrupt_payloads(), 1u);
   }
-  ForgetCleanEnd();
-  ASSERT_TRUE(file_system_->Truncate(Segment(1), 4000).ok());
-  auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_EQ((*store)->recovery().damaged_payloads, 1u);
-  EXPECT_EQ(*ReadBack(store->get(), first), first);
-  EXPECT_NE((*store)->PayloadDamage("run", DigestOf(second), 3000), "");
-  EXPECT_EQ(Verify(store->get()).corrupt_payloads(), 1u);
+}
+
+// The same of whole files, the only one or the newest: nothing is taken for there
+// because its row is, and a number is not used twice.
+TEST_F(DamageTest, WhatLayInASegmentThatIsGoneIsStoredWhenItComesAgain) {
+  const std::string first = RandomBytes(1, 3000), second = RandomBytes(2, 3000);
+  for (const bool killed : {false, true}) {
+    for (const bool all : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(killed ? "killed" : "clean",
+                                all ? ", all" : ", the newest"));
+      ASSERT_TRUE(file_system_->DeleteTree(root_ + "/data").ok());
+      Frames frames(MakeIdentity("run", 0, 1)),
+          again(MakeIdentity("run", 1, 2));
+      frames.AddStep(0, first);
+      frames.AddStep(1, second);
+      again.AddStep(0, first);
+      again.AddStep(1, second);
+      {
+        auto store = Open(/*segment_bytes=*/3000);
+        ASSERT_TRUE((*store)->Commit(frames.All()).ok());
+        ASSERT_TRUE((*store)->Sync().ok());
+      }
+      if (killed) ForgetCleanEnd();
+      ASSERT_TRUE(file_system_->Exists(Segment(2)));
+      if (all) ASSERT_TRUE(file_system_->Delete(Segment(1)).ok());
+      ASSERT_TRUE(file_system_->Delete(Segment(2)).ok());
+      auto store = Open(/*segment_bytes=*/3000);
+      ASSERT_TRUE(store.ok()) << store.status();
+      EXPECT_EQ((*store)->recovery().damaged_payloads, all ? 2u : 1u);
+      EXPECT_FALSE((*store)->HasPayload("run", DigestOf(second), 3000));
+      EXPECT_EQ((*store)->HasPayload("run", DigestOf(first), 3000), !all);
+      ASSERT_TRUE((*store)->Commit(again.All()).ok());
+      EXPECT_FALSE(file_system_->Exists(Segment(2)));
+      EXPECT_TRUE(file_system_->Exists(Segment(3)));
+      EXPECT_EQ(*ReadBack(store->get(), first), first);
+      EXPECT_EQ(*ReadBack(store->get(), second), second);
+      EXPECT_EQ(Verify(store->get()).fault_count(), 0u);
+    }
+  }
 }
 
 // K24: its sender goes on after a restart.

@@ -248,6 +248,18 @@ std::string SyncedValue(const Synced& synced) {
   return AtOffset(AtOffset(AtOffset("", synced.segment), synced.offset),
                   synced.count);
 }
+std::string CleanValue(const std::map<uint64_t, uint64_t>& sizes) {
+  std::string value;
+  for (const auto& [segment, bytes] : sizes)
+    value = AtOffset(AtOffset(value, segment), bytes);
+  return value;
+}
+std::map<uint64_t, uint64_t> ParseClean(absl::string_view value) {
+  std::map<uint64_t, uint64_t> sizes;
+  for (; value.size() >= 16; value.remove_prefix(16))
+    sizes[ReadBigEndian64(value)] = ReadBigEndian64(value.substr(8));
+  return sizes;
+}
 std::optional<Synced> ParseSynced(absl::string_view value) {
   if (value.size() != 24) return std::nullopt;
   return Synced{ReadBigEndian64(value), ReadBigEndian64(value.substr(8)),

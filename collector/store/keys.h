@@ -39,6 +39,7 @@
 #define RANKPROBE_COLLECTOR_STORE_KEYS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -136,6 +137,10 @@ struct Synced {
   uint64_t count = 0;
 };
 std::string SyncedValue(const Synced& synced);
+// The value of kClean: the sizes of all segments, by number. That of older archives
+// says none.
+std::string CleanValue(const std::map<uint64_t, uint64_t>& sizes);
+std::map<uint64_t, uint64_t> ParseClean(absl::string_view value);
 std::optional<Synced> ParseSynced(absl::string_view value);
 
 }  // namespace rankprobe::keys

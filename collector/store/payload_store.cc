@@ -77,13 +77,19 @@ absl::Status PayloadStore::Recover(const Known& known) {
                       ListSegments(options_.directory, file_system_));
   recovery_.segments = sizes.size();
   absl::MutexLock lock(&mutex_);
-  if (sizes.empty()) return absl::OkStatus();
-  segment_ = sizes.rbegin()->first;
+  // The number of a segment that is gone is not used again either.
+  segment_ = known.synced.segment;
+  if (!known.named_ends.empty())
+    segment_ = std::max(segment_, known.named_ends.rbegin()->first);
+  const Place last = sizes.empty()
+                         ? Place()
+                         : Place{sizes.rbegin()->first, sizes.rbegin()->second};
+  segment_ = std::max(segment_, last.segment);
   Place trusted = known.synced;
   if (known.clean) {
-    trusted = {segment_, sizes.rbegin()->second};
+    trusted = last;
   } else if (trusted.segment == 0) {
-    trusted = {segment_, 0};
+    trusted = {last.segment, 0};
   }
   recovery_.trusted = trusted;
   for (auto it = sizes.lower_bound(trusted.segment);
@@ -104,7 +110,7 @@ absl::Status PayloadStore::Recover(const Known& known) {
     // The process that wrote it may have died before it did this.
     RP_RETURN_IF_ERROR(file_system_->SyncFile(path));
   }
-  synced_ = {segment_, sizes.rbegin()->second};
+  if (!sizes.empty()) synced_ = {last.segment, sizes.rbegin()->second};
   sizes_ = std::move(sizes);
   return absl::OkStatus();
 }

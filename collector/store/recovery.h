@@ -31,7 +31,11 @@ absl::Status NoteRebuildEnded(const std::string& data_dir,
 absl::Status CheckRebuildEnded(const std::string& data_dir,
                                FileSystem* file_system);
 
-absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index);
+// `directory`: of the segments. One that is not there any more, or shorter than at
+// a clean end, makes that end none: what lay there is to be found out.
+absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index,
+                                                  const std::string& directory,
+                                                  FileSystem* file_system);
 
 // How many synced writes are noted beside the index; 0 where none can be read.
 uint64_t SyncCountBeside(const std::string& data_dir, FileSystem* file_system);

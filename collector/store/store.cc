@@ -129,8 +129,10 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,
       OpenLevelDbIndex({absl::StrCat(options.data_dir, "/index"),
                         options.leveldb_write_buffer_bytes,
                         options.leveldb_cache_bytes, file_system, fresh}));
-  RP_ASSIGN_OR_RETURN(const PayloadStore::Known known,
-                      KnownSegments(index.get()));
+  RP_ASSIGN_OR_RETURN(
+      const PayloadStore::Known known,
+      KnownSegments(index.get(), absl::StrCat(options.data_dir, "/segments"),
+                    file_system));
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<PayloadStore> payloads,
       PayloadStore::Open({absl::StrCat(options.data_dir, "/segments"),

@@ -71,7 +71,10 @@ class StoreImpl : public Store, private StoreHooks {
     absl::MutexLock lock(&mutex_);
     if (!sticky_.ok() || !payloads_->Sync().ok()) return;
     std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-    batch->Put(keys::kClean, "1");
+    std::map<uint64_t, uint64_t> sizes;
+    for (const PayloadStore::SegmentInfo& segment : payloads_->Segments())
+      sizes[segment.number] = segment.size_bytes;
+    batch->Put(keys::kClean, keys::CleanValue(sizes));
     const keys::Synced synced = NextSynced();
     batch->Put(keys::kSynced, keys::SyncedValue(synced));
     if (index_->Write(std::move(batch), /*sync=*/true).ok())

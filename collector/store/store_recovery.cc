@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -81,11 +82,25 @@ absl::Status CheckRebuildEnded(const std::string& data_dir,
                    RebuildingPath(data_dir), ")"));
 }
 
-absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index) {
+absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index,
+                                                  const std::string& directory,
+                                                  FileSystem* file_system) {
   PayloadStore::Known known;
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> clean,
                       index->Get(keys::kClean));
-  known.clean = clean.has_value();
+  if (clean.has_value()) {
+    PayloadStore::Sizes there;
+    if (file_system->Exists(directory)) {
+      RP_ASSIGN_OR_RETURN(there,
+                          PayloadStore::ListSegments(directory, file_system));
+    }
+    const std::map<uint64_t, uint64_t> at_end = keys::ParseClean(*clean);
+    known.clean = std::all_of(
+        at_end.begin(), at_end.end(), [&there](const auto& segment) {
+          const auto it = there.find(segment.first);
+          return it != there.end() && it->second >= segment.second;
+        });
+  }
   if (known.clean) return known;
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
                       index->Get(keys::kSynced));

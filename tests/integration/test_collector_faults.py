@@ -24,6 +24,17 @@ def test_second_collector_on_the_same_data_directory(collector):
     assert str(collector.process.pid) in result.stderr and str(collector.data_dir) in result.stderr
 
 
+def test_a_signal_that_comes_twice_is_one(tmp_path):
+    """As timeout(1) sends it, to its child and to the child's group."""
+    for _ in range(5):
+        collector = harness.Collector(tmp_path).start()
+        collector.process.terminate()
+        collector.process.terminate()
+        harness.wait_for(lambda: "event=draining" in collector.log_text() or collector.process.poll() is not None, 30, "its end")
+        collector.process.terminate()
+        assert collector.process.wait(60) == 0, collector.log_text()[-2000:]
+
+
 def test_every_fault_of_a_config_is_named(tmp_path):
     cfg = tmp_path / "rankprobed.json"
     cfg.write_text(json.dumps({"listen": "nowhere", "segment-bytes": -5, "no-such-key": 1}))

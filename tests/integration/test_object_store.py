@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import uuid
 
@@ -111,6 +112,27 @@ def test_what_is_deleted_in_the_store_is_not_seen_and_stays_deleted(start, start
     refused = stored(store_url, "reindex", "--run", "training", check=False)
     assert refused.returncode > 0 and "a reader of" in refused.stderr, refused
     assert leaf.stop() == 0
+
+
+def test_what_went_from_a_store_is_found_without_reading_it(start, start_job, tmp_path):
+    url = str(tmp_path / "objects")
+    leaf = start("leaf", *leaf_flags(url))
+    train(start_job, leaf, "training", 2, "tensor")
+    assert leaf.stop() == 0
+    sound = stored(url, "verify").stdout
+    assert re.fullmatch(r"\d+ objects of the store \(0 B read\), \d+ records: 0 faults\n", sound), sound
+    pack = next(path for path in objects(url) if "/packs/" in path)
+    whole = pathlib.Path(pack).read_bytes()
+    pathlib.Path(pack).write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
+    assert stored(url, "verify").stdout == sound
+    reader = start("reader", "--role", "reader", "--object-store", url)
+    for ask in (lambda *a: stored(url, *a, check=False), lambda *a: reader.cli(*a, check=False)):
+        read = ask("verify", "--read-data")
+        assert read.returncode == 1 and "is damaged" in read.stdout and "run training, steps 0 to 1: tensors" in read.stdout, read
+    pathlib.Path(pack).unlink()
+    for ask in (lambda *a: stored(url, *a, check=False), lambda *a: reader.cli(*a, check=False)):
+        gone = ask("verify")
+        assert gone.returncode == 1 and "is not there" in gone.stdout and pathlib.Path(pack).name in gone.stdout, gone
 
 
 def objects(url: str) -> list[str]:
