@@ -202,9 +202,12 @@ absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
   for (const char table :
        {'u', 'h', 'a', 'n', 'o', 'j', 'f', 'k', 'q', 'i', 'd'})
     RP_RETURN_IF_ERROR(DeleteTable(store, table, run).status());
+  return absl::OkStatus();
+}
+
+void CompactTablesOfRun(Index* index, uint32_t run) {
   for (const char table : {'c', 'f', 'k', 'a', 'h'})
     index->Compact(keys::TableOfRun(table, run));
-  return absl::OkStatus();
 }
 
 absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
@@ -280,6 +283,7 @@ absl::Status ResumeDeletions(StoreHooks* store) {
     const std::optional<keys::StepParts> step = keys::ParseStep(key);
     if (!step.has_value()) {
       RP_RETURN_IF_ERROR(DeleteRunRows(store, *run, &report));
+      CompactTablesOfRun(store->index(), *run);
       continue;
     }
     std::set<std::string> candidates;

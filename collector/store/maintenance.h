@@ -62,6 +62,10 @@ absl::Status DeleteSteps(StoreHooks* store, uint32_t run,
                          int64_t keep_from_step, int64_t now_unix_ns,
                          v1::DeleteReport* report);
 
+// Of the tables that a deleted run has left. It needs room on the disk for a while,
+// and what LevelDB does not find room for here, the next write is told.
+void CompactTablesOfRun(Index* index, uint32_t run);
+
 // Deletes all rows of a run whose RunRow is gone.
 absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
                            v1::DeleteReport* report);

@@ -9,11 +9,13 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/store.h"
 #include "collector/store/upgrade.h"
 #include "collector/testing/frames.h"
+#include "common/testing/fault_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -237,6 +239,66 @@ TEST_F(MaintenanceTest, AWholeRunGoesAndItsNameCanBeUsedAgain) {
   ASSERT_EQ(store->ListSteps("run")->size(), 1u);
   EXPECT_TRUE(Has(store.get(), "run", data));
   ExpectSound(store.get());
+}
+
+// A full disk: no table finds room.
+TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
+  testing::FaultFileSystem fs;
+  StoreOptions options;
+  options.data_dir = "/d";
+  options.min_free_bytes = 0;
+  options.segment_bytes = 256 << 10;
+  auto store = Store::Open(options, &fs, &clock_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  uint64_t incarnation = 0;
+  for (const std::string run : {"first", "second", "kept"}) {
+    Frames frames(MakeIdentity(run, 0, ++incarnation));
+    AddStep(&frames, 1, {RandomBytes(incarnation, 500000)});
+    ASSERT_TRUE((*store)->Commit(frames.All()).ok());
+  }
+  Quiet();
+  bool full = true;
+  fs.FailWhile([&full](const std::string&, const std::string& path) {
+    return full && absl::EndsWith(path, ".ldb") ? testing::FaultKind::kNoSpace
+                                                : testing::FaultKind::kNone;
+  });
+  const auto first = (*store)->Delete({"first", {}, {}});
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_GT(first->file_bytes(), 0u);
+  full = false;
+  // LevelDB tells the next write of it, and the one behind that begins anew.
+  EXPECT_TRUE(
+      absl::IsResourceExhausted((*store)->Delete({"second", {}, {}}).status()));
+  const auto second = (*store)->Delete({"second", {}, {}});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->records(), 3u);
+  EXPECT_EQ((*store)->ListRuns()->size(), 1u);
+  EXPECT_TRUE(Has(store->get(), "kept", RandomBytes(3, 500000)));
+  ExpectSound(store->get());
+}
+
+// A run that could not be deleted is there, and can be.
+TEST_F(MaintenanceTest, ARunThatIsNotDeletedIsNotForgotten) {
+  testing::FaultFileSystem fs;
+  StoreOptions options;
+  options.data_dir = "/d";
+  options.min_free_bytes = 0;
+  auto store = Store::Open(options, &fs, &clock_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::string data = RandomBytes(1, 5000);
+  Frames frames(MakeIdentity("run", 0, 1));
+  AddStep(&frames, 1, {data});
+  ASSERT_TRUE((*store)->Commit(frames.All()).ok());
+  Quiet();
+  fs.SetCapacity(fs.used_bytes());
+  EXPECT_TRUE(
+      absl::IsResourceExhausted((*store)->Delete({"run", {}, {}}).status()));
+  EXPECT_TRUE(Has(store->get(), "run", data));
+  fs.SetCapacity(UINT64_MAX);
+  const auto report = (*store)->Delete({"run", {}, {}});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->records(), 3u);
+  EXPECT_TRUE((*store)->ListRuns()->empty());
 }
 
 // Readers and writers go on while segments are rewritten under them.

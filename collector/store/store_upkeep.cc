@@ -114,9 +114,10 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::DeleteRun(const std::string& name) {
     batch->Delete(keys::Run(name));
     batch->Put(keys::DeletedRun(id), "");
     batch->Put(keys::Tombstone(name), tombstone.SerializeAsString());
+    RP_RETURN_IF_ERROR(index_->Write(std::move(batch), /*sync=*/true));
     runs_.erase(name);
     ForgetRun(id);
-    return index_->Write(std::move(batch), /*sync=*/true);
+    return absl::OkStatus();
   }));
   RP_RETURN_IF_ERROR(DeleteRunRows(this, id, &report));
   return report;
@@ -162,14 +163,15 @@ absl::StatusOr<v1::DeleteReport> StoreImpl::Delete(
                                      options.keep_steps));
     RP_RETURN_IF_ERROR(DeleteSteps(this, id, steps, keep_from,
                                    absl::ToUnixNanos(clock_->Now()), &report));
-    if (!options.reclaim) return report;
-    for (const char table : {'c', 'f', 'k', 'h'})
-      index_->Compact(keys::TableOfRun(table, id));
   }
-  if (!options.reclaim) return report;
-  RP_ASSIGN_OR_RETURN(const CompactResult compacted,
-                      CompactSegments(this, {options_.min_live_share}));
-  report.set_file_bytes(compacted.bytes_removed);
+  if (options.reclaim) {
+    // Before the tables: on a full disk those need the room that this gives.
+    RP_ASSIGN_OR_RETURN(const CompactResult compacted,
+                        CompactSegments(this, {options_.min_live_share}));
+    report.set_file_bytes(compacted.bytes_removed);
+  }
+  if (options.reclaim || !options.steps.has_value())
+    CompactTablesOfRun(index_.get(), id);
   return report;
 }
 
