@@ -243,6 +243,8 @@ TEST_F(MaintenanceTest, AWholeRunGoesAndItsNameCanBeUsedAgain) {
 
 // A full disk: no table finds room.
 TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
+  // LevelDB writes tables on a thread of its own, to the end of the store.
+  std::atomic<bool> full = false;
   testing::FaultFileSystem fs;
   StoreOptions options;
   options.data_dir = "/d";
@@ -257,11 +259,11 @@ TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
     ASSERT_TRUE((*store)->Commit(frames.All()).ok());
   }
   Quiet();
-  bool full = true;
   fs.FailWhile([&full](const std::string&, const std::string& path) {
     return full && absl::EndsWith(path, ".ldb") ? testing::FaultKind::kNoSpace
                                                 : testing::FaultKind::kNone;
   });
+  full = true;
   const auto first = (*store)->Delete({"first", {}, {}});
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_GT(first->file_bytes(), 0u);
