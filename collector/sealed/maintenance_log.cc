@@ -206,6 +206,21 @@ absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run) {
   return log;
 }
 
+absl::StatusOr<std::map<std::string, uint64_t>> ListObjects(
+    ObjectStore* store, const std::string& prefix) {
+  std::map<std::string, uint64_t> objects;
+  std::string after;
+  while (true) {
+    RP_ASSIGN_OR_RETURN(const ObjectList list,
+                        store->List(prefix, after, kListed));
+    for (const ObjectInfo& object : list.objects) {
+      after = object.key;
+      objects.emplace(object.key, object.bytes);
+    }
+    if (!list.more) return objects;
+  }
+}
+
 bool IsOfOneObject(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:

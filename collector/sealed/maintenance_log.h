@@ -104,6 +104,10 @@ const std::string& ShardOf(const v1::SealedLogEntry& entry);
 // can be read.
 bool IsOfOneObject(const absl::Status& status);
 
+// Sizes of all objects whose keys begin with `prefix`, by key.
+absl::StatusOr<std::map<std::string, uint64_t>> ListObjects(
+    ObjectStore* store, const std::string& prefix);
+
 // Names of the runs that there are, in order. `known`, may be null: names that were
 // read before, by key, which are not read again; then those that are there now.
 // `bad`, may be null: what is no name of a run or cannot be read, a status each,

@@ -24,7 +24,6 @@ namespace {
 using sealed::Maintenance;
 using StepIds = std::set<std::pair<int64_t, uint64_t>>;
 
-constexpr size_t kListed = 1000;
 // Packs of so many newest steps of a run stay: a rank may refer to what it sent
 // with them (common/base/dedup_window.h), by another collector than has it.
 constexpr int64_t kKeptSteps = 64;
@@ -79,21 +78,6 @@ absl::StatusOr<std::optional<sealed::RunLog>> StoreCleaner::ReadLog(
   else
     RP_RETURN_IF_ERROR(LeaveAlone(run, log.status()));
   return out;
-}
-
-absl::StatusOr<StoreCleaner::Objects> StoreCleaner::ListObjects(
-    const std::string& prefix) {
-  Objects objects;
-  std::string after;
-  while (true) {
-    RP_ASSIGN_OR_RETURN(const ObjectList list,
-                        store_->List(prefix, after, kListed));
-    for (const ObjectInfo& object : list.objects) {
-      after = object.key;
-      objects.emplace(object.key, object.bytes);
-    }
-    if (!list.more) return objects;
-  }
 }
 
 absl::Status StoreCleaner::Remove(const std::string& key, uint64_t bytes,
@@ -269,7 +253,7 @@ absl::Status StoreCleaner::Sweep(const std::string& run,
   std::set<std::string> shards;
   for (const auto& [shard, last] : log.logs) shards.insert(shard);
   // Of those that have put objects and no entry yet.
-  RP_ASSIGN_OR_RETURN(const Objects marks, ListObjects(prefix));
+  RP_ASSIGN_OR_RETURN(const Objects marks, sealed::ListObjects(store_, prefix));
   for (const auto& [key, bytes] : marks) {
     std::string shard = key.substr(prefix.size());
     if (sealed::IsHexName(shard)) shards.insert(std::move(shard));
@@ -354,9 +338,11 @@ absl::Status StoreCleaner::CleanRun(const std::string& run,
                                     CleanReport* report) {
   const std::string run_key = sealed::RunKey(run);
   // Before the log: what it does not name then was put before it was read.
-  RP_ASSIGN_OR_RETURN(Objects objects,
-                      ListObjects(sealed::RecordsPrefix(run_key)));
-  RP_ASSIGN_OR_RETURN(Objects packs, ListObjects(sealed::PacksPrefix(run_key)));
+  RP_ASSIGN_OR_RETURN(
+      Objects objects,
+      sealed::ListObjects(store_, sealed::RecordsPrefix(run_key)));
+  RP_ASSIGN_OR_RETURN(
+      Objects packs, sealed::ListObjects(store_, sealed::PacksPrefix(run_key)));
   objects.merge(packs);
   RP_ASSIGN_OR_RETURN(sealed::RunLog log, logs_.Read(run));
   // What was collected a grace period ago.
@@ -414,7 +400,8 @@ absl::Status StoreCleaner::CleanRun(const std::string& run,
 }
 
 absl::Status StoreCleaner::CleanPlans(CleanReport* report) {
-  RP_ASSIGN_OR_RETURN(const Objects plans, ListObjects(kPlansPrefix));
+  RP_ASSIGN_OR_RETURN(const Objects plans,
+                      sealed::ListObjects(store_, kPlansPrefix));
   std::map<std::string, uint64_t> last;
   for (const auto& [key, bytes] : plans) {
     const std::pair<std::string, uint64_t> place = ParsePlanKey(key);

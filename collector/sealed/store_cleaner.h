@@ -87,7 +87,6 @@ class StoreCleaner {
   absl::StatusOr<std::optional<sealed::RunLog>> ReadLog(const std::string& run);
   // OK where it concerns this run alone, which is left alone from now on.
   absl::Status LeaveAlone(const std::string& run, const absl::Status& status);
-  absl::StatusOr<Objects> ListObjects(const std::string& prefix);
   absl::Status DeleteOld(const std::vector<std::string>& runs,
                          CleanReport* report);
   absl::Status DeleteForSpace(const std::vector<std::string>& runs,

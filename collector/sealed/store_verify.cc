@@ -9,20 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/sealed_keys.h"
+#include "collector/store/verify.h"
 #include "common/base/status_macros.h"
 #include "common/io/content_hash.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr int kMaxFaultTexts = 100;
-constexpr size_t kListedAtOnce = 1000;
 constexpr uint64_t kPieceBytes = 8 << 20;
 
 // An object that entries of the log name, and the steps that are in it.
@@ -58,10 +56,7 @@ class StoreVerifier {
   }
 
  private:
-  void Fault(const std::string& text) {
-    report_.set_fault_count(report_.fault_count() + 1);
-    if (report_.faults_size() < kMaxFaultTexts) report_.add_faults(text);
-  }
+  void Fault(const std::string& text) { AddFault(text, &report_); }
   absl::Status Told() {
     return progress_ ? progress_(report_) : absl::OkStatus();
   }
@@ -151,22 +146,15 @@ class StoreVerifier {
     return all;
   }
 
-  using Sizes = absl::flat_hash_map<std::string, uint64_t>;
+  using Sizes = std::map<std::string, uint64_t>;
   absl::StatusOr<Sizes> SizesOf(const std::string& run) {
     const std::string run_key = sealed::RunKey(run);
-    Sizes sizes;
-    for (const std::string& prefix :
-         {sealed::RecordsPrefix(run_key), sealed::PacksPrefix(run_key)}) {
-      std::string after;
-      while (true) {
-        RP_ASSIGN_OR_RETURN(const ObjectList list,
-                            store_->List(prefix, after, kListedAtOnce));
-        for (const ObjectInfo& object : list.objects)
-          sizes[object.key] = object.bytes;
-        if (!list.more || list.objects.empty()) break;
-        after = list.objects.back().key;
-      }
-    }
+    RP_ASSIGN_OR_RETURN(
+        Sizes sizes,
+        sealed::ListObjects(store_, sealed::RecordsPrefix(run_key)));
+    RP_ASSIGN_OR_RETURN(
+        Sizes packs, sealed::ListObjects(store_, sealed::PacksPrefix(run_key)));
+    sizes.merge(packs);
     return sizes;
   }
 

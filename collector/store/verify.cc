@@ -46,10 +46,7 @@ class Verifier {
   }
 
  private:
-  void Fault(const std::string& text) {
-    report_.set_fault_count(report_.fault_count() + 1);
-    if (report_.faults_size() < kMaxFaultTexts) report_.add_faults(text);
-  }
+  void Fault(const std::string& text) { AddFault(text, &report_); }
 
   absl::Status Row() {
     report_.set_rows(report_.rows() + 1);
@@ -433,6 +430,11 @@ class Verifier {
 };
 
 }  // namespace
+
+void AddFault(const std::string& text, v1::VerifyReport* report) {
+  report->set_fault_count(report->fault_count() + 1);
+  if (report->faults_size() < kMaxFaultTexts) report->add_faults(text);
+}
 
 absl::StatusOr<v1::VerifyReport> VerifyArchive(Index* index,
                                                PayloadStore* payloads,

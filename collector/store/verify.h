@@ -18,6 +18,9 @@
 
 namespace rankprobe {
 
+// Counts a fault; the first 100 are kept in words.
+void AddFault(const std::string& text, v1::VerifyReport* report);
+
 struct VerifyHooks {
   // Bytes of the payload (key of table p) fail their checksum in this chunk.
   std::function<void(const std::string& payload_key, const v1::ChunkRow& row)>
