@@ -32,7 +32,10 @@ if(RANKPROBE_SANITIZER)
   add_compile_options(-fsanitize=${_san} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
   add_link_options(-fsanitize=${_san})
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    add_compile_options(-fsanitize-ignorelist=${CMAKE_CURRENT_LIST_DIR}/sanitizer_ignorelist.txt)
+    # Relative to the build directory, where the compiler runs: ccache would miss
+    # in each new clone if the path of the clone stood on the command line.
+    file(RELATIVE_PATH _ignorelist ${CMAKE_BINARY_DIR} ${CMAKE_CURRENT_LIST_DIR}/sanitizer_ignorelist.txt)
+    add_compile_options(-fsanitize-ignorelist=${_ignorelist})
   endif()
 endif()
 

@@ -40,8 +40,13 @@ function(rankprobe_binary name)
   _rankprobe_sanitized(${name})
 endfunction()
 
+# All that stage unit runs: the test programs and the fuzzers.
+add_custom_target(unit_tests)
+
 # One executable per room keeps link time down: list all x_test.cc of a
-# directory in one rankprobe_test.
+# directory in one rankprobe_test. ctest runs a program as a whole, because
+# starting one process for each of 1,500 tests takes longer than most of them;
+# its report names the tests (tests/lib/count_junit.py).
 function(rankprobe_test name)
   cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
   if(NOT RANKPROBE_BUILD_TESTS)
@@ -54,7 +59,10 @@ function(rankprobe_test name)
   # under test has it.
   target_compile_options(${name} PRIVATE -O0)
   _rankprobe_sanitized(${name})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  add_dependencies(unit_tests ${name})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600
+    ENVIRONMENT GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/gtest/${name}.xml)
 endfunction()
 
 function(rankprobe_benchmark name)
@@ -65,11 +73,4 @@ function(rankprobe_benchmark name)
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE ${A_DEPS} benchmark::benchmark)
   _rankprobe_common(${name})
-endfunction()
-
-# Tells a test where the golden data lies.
-function(rankprobe_golden name)
-  if(TARGET ${name})
-    target_compile_definitions(${name} PRIVATE RANKPROBE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
-  endif()
 endfunction()

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "collector/testing/frames.h"
 #include "common/tensor/dtype.h"
+#include "common/testing/source_tree.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -19,8 +20,9 @@ namespace {
 
 // Runs check_pt.py with Debian's PyTorch; empty when there is none.
 std::string CheckPt(const std::string& files) {
-  const std::string command = absl::StrCat(
-      "/usr/bin/python3 ", RANKPROBE_CHECK_PT, " ", files, " 2>&1");
+  const std::string command =
+      absl::StrCat("/usr/bin/python3 ", testing::SourceTree(),
+                   "/tests/python/check_pt.py", " ", files, " 2>&1");
   FILE* pipe = popen(command.c_str(), "r");
   std::string out;
   std::array<char, 4096> buffer;

@@ -7,6 +7,7 @@
 #include "collector/archive/testing/export_fixture.h"
 #include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
+#include "common/testing/source_tree.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -28,7 +29,7 @@ class GoldenExport : public ExportTest,
 
 // A dump made by msprobe, through records, store and export: the same bytes.
 TEST_P(GoldenExport, IsByteExact) {
-  const std::string golden = std::string(RANKPROBE_GOLDEN_DIR) + "/dumps/" +
+  const std::string golden = testing::GoldenDir() + "/dumps/" +
                              GetParam().name + "/step0/" + GetParam().directory;
   const std::string directory = GetParam().directory;
   v1::Identity identity = MakeIdentity("run", -1, 77);

@@ -19,6 +19,7 @@
 #include "collector/sealed/testing/sealed_fixture.h"
 #include "collector/testing/dump_importer.h"
 #include "common/base/random_bytes.h"
+#include "common/testing/source_tree.h"
 
 namespace rankprobe {
 namespace {
@@ -83,7 +84,7 @@ TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
       identity.set_pid(std::stoll(directory.substr(4)));
     }
     Frames frames(identity);
-    ImportDump(absl::StrCat(RANKPROBE_GOLDEN_DIR, "/dumps/", golden.name,
+    ImportDump(absl::StrCat(testing::GoldenDir(), "/dumps/", golden.name,
                             "/step0/", directory),
                0, "./dump", &frames);
     ASSERT_TRUE(store->OpenIncarnation(identity).ok());

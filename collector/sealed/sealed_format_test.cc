@@ -15,6 +15,7 @@
 #include "collector/sealed/sealed_keys.h"
 #include "collector/testing/frames.h"
 #include "common/testing/fault_file_system.h"
+#include "common/testing/source_tree.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -247,17 +248,17 @@ TEST(SealedFormat, KeysAreKeys) {
 // RANKPROBE_WRITE_GOLDEN=1.
 TEST(SealedFormat, ReadsTheGoldenFiles) {
   const auto slurp = [](const std::string& name) {
-    std::ifstream file(absl::StrCat(RANKPROBE_GOLDEN_DIR, "/sealed/", name),
+    std::ifstream file(absl::StrCat(testing::GoldenDir(), "/sealed/", name),
                        std::ios::binary);
     std::stringstream text;
     text << file.rdbuf();
     return text.str();
   };
   if (std::getenv("RANKPROBE_WRITE_GOLDEN") != nullptr) {
-    std::ofstream(absl::StrCat(RANKPROBE_GOLDEN_DIR, "/sealed/records"),
+    std::ofstream(absl::StrCat(testing::GoldenDir(), "/sealed/records"),
                   std::ios::binary)
         << WriteRecords().bytes;
-    std::ofstream(absl::StrCat(RANKPROBE_GOLDEN_DIR, "/sealed/pack"),
+    std::ofstream(absl::StrCat(testing::GoldenDir(), "/sealed/pack"),
                   std::ios::binary)
         << WritePack().bytes;
   }

@@ -16,6 +16,7 @@
 #include "collector/sealed/store_deletion.h"
 #include "collector/sealed/testing/whole_steps.h"
 #include "collector/testing/dump_importer.h"
+#include "common/testing/source_tree.h"
 
 namespace rankprobe {
 namespace {
@@ -102,7 +103,7 @@ TEST_F(Merging, ExportsAreTheSameBytesBeforeMeanwhileAndAfter) {
   Frames frames(identity);
   for (int64_t step = 0; step < 4; ++step) {
     testing::ImportDump(
-        absl::StrCat(RANKPROBE_GOLDEN_DIR,
+        absl::StrCat(testing::GoldenDir(),
                      "/dumps/cnn_tensor_md5_mix/step0/proc27141"),
         step, "./dump", &frames);
   }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "common/config/plan.h"
+#include "common/testing/source_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 absl::StatusOr<ConfigResult> Read(const std::string& name) {
-  std::ifstream file(std::string(RANKPROBE_GOLDEN_DIR) + "/configs/" + name);
+  std::ifstream file(testing::GoldenDir() + "/configs/" + name);
   EXPECT_TRUE(file.good()) << name;
   std::stringstream text;
   text << file.rdbuf();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/source_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -111,7 +112,7 @@ TEST(ConfigTest, ListsOfStatisticsAreCheckedAndRefused) {
 TEST(ConfigTest, GoldenInvalidConfigs) {
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(
-           std::string(RANKPROBE_GOLDEN_DIR) + "/invalid_config")) {
+           testing::GoldenDir() + "/invalid_config")) {
     const std::string name = entry.path().filename();
     const auto it = Cases().find(name);
     ASSERT_NE(it, Cases().end()) << "no expectation for " << name;
@@ -130,8 +131,8 @@ TEST(ConfigTest, GoldenInvalidConfigs) {
 
 TEST(ConfigTest, ConfigsOfRealDumpsAreAccepted) {
   int seen = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           std::string(RANKPROBE_GOLDEN_DIR) + "/dumps")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::GoldenDir() + "/dumps")) {
     const auto result = ParseConfig(ReadFile(entry.path() / "config.json"), {});
     EXPECT_TRUE(result.ok()) << entry.path() << ": " << result.status();
     ++seen;
@@ -281,9 +282,9 @@ TEST(ConfigTest, NamespacesOfOperators) {
   };
   EXPECT_EQ(PlanOf(R"({"dump_path": "d"})").custom_op_namespaces, std::nullopt);
   EXPECT_EQ(named("null"), std::nullopt);
-  EXPECT_THAT(named("[]"), testing::Optional(testing::IsEmpty()));
+  EXPECT_THAT(named("[]"), ::testing::Optional(::testing::IsEmpty()));
   EXPECT_THAT(named(R"(["_C", "vllm"])"),
-              testing::Optional(testing::ElementsAre("_C", "vllm")));
+              ::testing::Optional(::testing::ElementsAre("_C", "vllm")));
   for (const char* bad : {R"("_C")", "[1]", R"({"_C": 1})"}) {
     EXPECT_THAT(
         ErrorOf(absl::StrCat(R"({"dump_path": "d", "custom_op_namespaces": )",

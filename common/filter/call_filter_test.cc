@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "common/records/entry_names.h"
+#include "common/testing/source_tree.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rapidjson/document.h"
@@ -18,8 +19,7 @@ namespace rankprobe {
 namespace {
 
 std::string GoldenText(const std::string& name) {
-  std::ifstream file(std::string(RANKPROBE_GOLDEN_DIR) + "/dumps/" + name,
-                     std::ios::binary);
+  std::ifstream file(testing::GoldenDir() + "/dumps/" + name, std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   std::stringstream text;
   text << file.rdbuf();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "common/testing/source_tree.h"
 #include "gtest/gtest.h"
 #include "rapidjson/reader.h"
 #include "rapidjson/stringbuffer.h"
@@ -16,8 +17,7 @@ namespace rankprobe {
 namespace {
 
 std::string ReadFile(const std::string& name) {
-  std::ifstream file(std::string(RANKPROBE_GOLDEN_DIR) + "/" + name,
-                     std::ios::binary);
+  std::ifstream file(testing::GoldenDir() + "/" + name, std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   std::stringstream text;
   text << file.rdbuf();

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <string>
 
+#include "common/testing/source_tree.h"
+
 namespace rankprobe::testing {
 
 class TempDir {
@@ -49,8 +51,7 @@ inline std::string ReadText(const std::string& path) {
 
 // tests/golden/dumps/{name}/step0/{its only directory}
 inline std::string GoldenDump(const std::string& name) {
-  const std::string step =
-      std::string(RANKPROBE_GOLDEN_DIR) + "/dumps/" + name + "/step0";
+  const std::string step = GoldenDir() + "/dumps/" + name + "/step0";
   for (const auto& entry : std::filesystem::directory_iterator(step)) {
     return entry.path();
   }
@@ -59,7 +60,7 @@ inline std::string GoldenDump(const std::string& name) {
 }
 
 inline std::string AnalysisGolden(const std::string& name) {
-  return std::string(RANKPROBE_GOLDEN_DIR) + "/analysis/" + name;
+  return GoldenDir() + "/analysis/" + name;
 }
 
 }  // namespace rankprobe::testing
