@@ -1,38 +1,135 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# All tests of rankprobe, from a bare clone on Debian 12:
-#   ./tests/run.sh            everything
-#   ./tests/run.sh --quick    without the stages that need PyPI
-#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, attack, docs, torch213, view, interop;
-#                             only so: tsan, package (wheels, bare systems), clone, containers, vllm (a server), mindspore, scale (a Ceph), workloads
-#                             (public programs), and see tests/stages/
-# Each stage prints its own output; the last line is 'N passed, N failed, N skipped'.
+# Tests of rankprobe, from a bare clone on Debian 12:
+#   ./tests/run.sh                       what must pass: unit tests under sanitizers, each promise with real processes
+#   ./tests/run.sh --quick               without the stages that need PyPI
+#   ./tests/run.sh --stage NAME[,NAME]   some of: unit, python, torch113, attack, integration, docs, view, interop,
+#                                        and others, see tests/stages/; NAME-all: with the tests that the default leaves out
+#   ./tests/run.sh --all                 every stage with every test (hours, some 30 GB)
+#   ./tests/run.sh --ci                  what .ci/run runs: the default, static checks, clang-tidy, a shard of the rest
+# First everything is compiled, then everything is tested. The last line is 'N passed, N failed, N skipped'.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/counts.sh"
+source "$RANKPROBE_ROOT/tests/lib/phases.sh"
+source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 
-stages=unit,python,attack,docs,torch213,view,interop
+quick=unit,torch113,attack,integration,docs
+default=unit,python,torch113,attack,integration,docs,view,interop
+all=unit,unit_release,python-all,torch113-all,libtorch213,attack-all,integration-all,docs-all,view-all,interop-all,workloads,tidy,tsan,package,clone,containers,mindspore,vllm,scale,aarch64
+# The parts of --all that a run of CI takes one shard of, and into how many.
+sharded=python,integration,view,interop
+shards=40
+# Seconds after which CI begins no shard.
+shard_begins_until=1800
+
+stages=$default ci=
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick) stages=unit,python,attack,docs ;;
+    --quick) stages=$quick ;;
+    --all) stages=$all ;;
+    --ci) ci=yes ;;
     --stage) stages=${2:?--stage needs a name}; shift ;;
-    -h | --help) sed -n '3,9p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '3,10p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown option $1 (see --help)" ;;
   esac
   shift
 done
 IFS=, read -r -a stages <<<"$stages"
 for stage in "${stages[@]}"; do
-  [ -f "$RANKPROBE_ROOT/tests/stages/$stage.sh" ] || die "no stage named $stage"
+  [ -f "$RANKPROBE_ROOT/tests/stages/${stage%-all}.sh" ] || die "no stage named $stage; see tests/stages/"
 done
 
-install_packages
+# load_stage NAME: what the stage's file says. A stage has stage_test, and may have
+# the targets that it needs of the release and of the sanitizers' build, the need of
+# the tests' virtual environment and a file of Debian packages.
+load_stage() {
+  stage_targets=() stage_sanitized=() stage_venv='' stage_packages=''
+  selection=default
+  [ "$1" = "${1%-all}" ] || selection=all
+  source "$RANKPROBE_ROOT/tests/stages/${1%-all}.sh"
+}
+
+# What the tests write lies in memory where there is enough of it: a collector's
+# fdatasync then waits for nobody's disk.
+export RANKPROBE_BUILD_DIR
+RANKPROBE_SCRATCH=$(mktemp -d)
+test_tmp=$RANKPROBE_SCRATCH
+if [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -ge 8000000 ] 2>/dev/null; then
+  test_tmp=$(mktemp -d /dev/shm/rp.XXXX)
+fi
+trap 'rm -rf "$RANKPROBE_SCRATCH" "$test_tmp"' EXIT
+export RANKPROBE_TEST_TMP=$test_tmp
+
+targets=() sanitized=() needs_venv=''
+prepare() {
+  local stage
+  install_packages
+  for stage in "${stages[@]}"; do
+    load_stage "$stage"
+    targets+=("${stage_targets[@]}")
+    sanitized+=("${stage_sanitized[@]}")
+    [ -z "$stage_venv" ] || needs_venv=yes
+    [ -z "$stage_packages" ] || install_packages "$RANKPROBE_ROOT/$stage_packages"
+  done
+}
+
+# The environment comes from the network while the compiler has the processors.
+build_release() {
+  local installing='' log=$RANKPROBE_SCRATCH/venv.log
+  if [ -n "$needs_venv" ]; then
+    test_venv >"$log" 2>&1 &
+    installing=$!
+  fi
+  [ ${#targets[@]} -eq 0 ] || build "${targets[@]}"
+  if [ -n "$installing" ]; then
+    wait "$installing" || { cat "$log"; die "the tests' virtual environment could not be installed"; }
+    test_venv
+  fi
+}
+
+build_sanitized() {
+  (RANKPROBE_PRESET=asan RANKPROBE_BUILD_DIR=$RANKPROBE_ROOT/build/asan && build "${sanitized[@]}")
+}
+
+static_checks() {
+  cd "$RANKPROBE_ROOT"
+  git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
+  python3 tests/lib/include_graph.py
+  cd - >/dev/null
+}
+
+# One of the shards of the tests that the default leaves out: each commit has another.
+run_shard() {
+  local number stage
+  number=$(($(git -C "$RANKPROBE_ROOT" rev-list --count HEAD 2>/dev/null || echo 0) % shards))
+  echo "shard $number of $shards of the tests that the default run leaves out"
+  for stage in ${sharded//,/ }; do
+    load_stage "$stage"
+    selection=full pytest_shard=("--shard=$number/$shards")
+    stage_test
+    pytest_shard=()
+  done
+}
+
 counts_reset
+phase "Packages" prepare
+[ -z "$ci" ] || phase "Static checks" static_checks
+if [ ${#targets[@]} -gt 0 ] || [ -n "$needs_venv" ]; then phase "Release build" build_release; fi
+if [ ${#sanitized[@]} -gt 0 ]; then phase "Sanitizer build" build_sanitized; fi
+[ -z "$ci" ] || phase "clang-tidy" count_command clang-tidy python3 "$RANKPROBE_ROOT/tests/lib/tidy.py" --seconds 300
 for stage in "${stages[@]}"; do
-  say "Stage $stage"
-  start=$SECONDS
-  source "$RANKPROBE_ROOT/tests/stages/$stage.sh"
-  say "Stage $stage took $((SECONDS - start)) s"
+  load_stage "$stage"
+  phase "Stage $stage" stage_test
 done
+if [ -n "$ci" ]; then
+  if [ $SECONDS -lt $shard_begins_until ]; then
+    phase "A shard of the rest" run_shard
+  else
+    say "No shard of the rest: $SECONDS s are gone, and CI begins none after $shard_begins_until s"
+  fi
+fi
+run_unsteady_again
+phases_print
 counts_print
 [ "$tests_failed" -eq 0 ]

@@ -307,8 +307,9 @@ def ranks(table: Table, scratch: Scratch, count: int = 1024, step_ms: int = 100)
 
 def analysis(table: Table, scratch: Scratch) -> None:
     """Beside msprobe where there is one; several minutes, nearly all of them msprobe's."""
-    python = BUILD.parent / "venv-interop" / "bin" / "python"
-    peer = pathlib.Path(os.environ.get("RANKPROBE_MSPROBE", python.with_name("msprobe")))
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    installed = sorted(cache.glob("rankprobe/venv-*/bin/msprobe"), key=lambda path: path.stat().st_mtime)  # tests/lib/venv.sh
+    peer = pathlib.Path(os.environ.get("RANKPROBE_MSPROBE", installed[-1] if installed else "msprobe"))
     directory = scratch / "analysis"
     directory.mkdir()
     try:

@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-# What stands beside rankprobe in the interop stage and in benchmarks.
-INTEROP_REQUIREMENTS=(torch==2.13.0 numpy pandas openpyxl tqdm rich pytest mindstudio-probe==26.2.0
-  tb-graph-ascend==8.3.2 pyarrow duckdb chdb)
-# PyTorch as it is today, and a driver of Debian's Chromium for stage view.
-TORCH213_REQUIREMENTS=(torch==2.13.0 numpy pytest hypothesis playwright==1.65.2 axe-playwright-python==0.1.8)
+# Virtual environments of the tests and benchmarks. They lie outside of the
+# checkout, because a new clone would otherwise install PyTorch again.
+
+# What stages python, view and interop need: PyTorch as it is today, the real
+# msprobe beside it, a driver for Debian's Chromium, and readers of tables.
+TEST_REQUIREMENTS=(torch==2.13.0 numpy pandas openpyxl tqdm rich pytest pytest-xdist hypothesis
+  mindstudio-probe==26.2.0 tb-graph-ascend==8.3.2 playwright==1.65.2 axe-playwright-python==0.1.8 pyarrow duckdb chdb)
+
+# test_venv: makes that environment; its interpreter is $test_python.
+test_venv() {
+  local dir
+  dir=${XDG_CACHE_HOME:-$HOME/.cache}/rankprobe/venv-$(printf '%s\n' "${TEST_REQUIREMENTS[@]}" | sha256sum | cut -c1-12)
+  make_venv "$dir" "${TEST_REQUIREMENTS[@]}"
+  test_python=$dir/bin/python
+}
 
 # make_venv DIR REQUIREMENT..: a virtual environment with exactly these
-# packages asked for; made once, re-made when the list changes.
+# packages asked for; made once, re-made when the list changes or the
+# interpreter is gone.
 make_venv() {
-  local dir=$1 stamp
+  local dir=$1 wanted
   shift
-  stamp="$dir/.requirements"
-  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$*" ]; then return 0; fi
-  say "Installing into $dir: $*"
+  wanted="$*"
+  if [ -f "$dir/.requirements" ] && [ "$(cat "$dir/.requirements")" = "$wanted" ] && "$dir/bin/python" -c '' 2>/dev/null; then
+    return 0
+  fi
+  say "Installing into $dir: $wanted"
   rm -rf "$dir"
+  mkdir -p "${dir%/*}"
   python3.11 -m venv "$dir"
-  local requirement
   printf '%s\n' "$@" >"$dir/constraints.txt"
-  # One at a time and in order: a pinned torch must be there before anything
-  # that would pull in another. What comes later moves nothing of the list.
-  for requirement in "$@"; do
-    "$dir/bin/python" -m pip install -q --no-input -c "$dir/constraints.txt" "$requirement"
-  done
-  echo "$*" >"$stamp"
+  # The first one alone: where it is torch, a package that depends on torch would
+  # pull another build of it in.
+  "$dir/bin/python" -m pip install -q --no-input -c "$dir/constraints.txt" "$1"
+  shift
+  "$dir/bin/python" -m pip install -q --no-input -c "$dir/constraints.txt" "$@"
+  echo "$wanted" >"$dir/.requirements"
 }

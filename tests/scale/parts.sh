@@ -7,10 +7,11 @@
 # $scale_dir/NAME.xml, a JUnit report; a failure that is not in there counts by its
 # exit code.
 scale_part() {
-  local report=$scale_dir/$1.xml rc=0
+  local name=$1 report=$scale_dir/$1.xml rc=0 passed failed skipped
   shift
   (if [ -e "$scale_dir/ceph/env" ]; then source "$scale_dir/ceph/env"; fi && "$@") || rc=$?
-  count_report "$report" "$rc"
+  count_report "$report" "$rc" "$name"
+  [ $((passed + failed + skipped)) -gt 0 ] || count_failure "$name, which found no test"
 }
 
 # scale_parts KIND PYTEST..: KIND is the store's name in the tests' names, s3 or

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Python tests under Debian's python3-torch 1.13.1.
-build
-RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR PYTHONPATH=$RANKPROBE_BUILD_DIR/python \
-  run_pytest /usr/bin/python3 "$RANKPROBE_ROOT/tests/integration" "$RANKPROBE_ROOT/tests/python"
+# The Python front end and the tools under PyTorch 2.13 of PyPI.
+stage_targets=(rankprobed rankprobe rankprobe_native rankprobe_analysis_native train_transformer)
+stage_venv=yes
+stage_test() {
+  PYTHONPATH=$RANKPROBE_BUILD_DIR/python \
+    run_pytest "$test_python" "$RANKPROBE_ROOT/tests/python"
+}

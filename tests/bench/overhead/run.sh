@@ -13,7 +13,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 install_packages
-make_venv "$RANKPROBE_ROOT/build/venv-interop" "${INTEROP_REQUIREMENTS[@]}"
+test_venv
 build rankprobed rankprobe rankprobe_native
 script=overhead.py
 case ${1:-} in
@@ -22,5 +22,5 @@ case ${1:-} in
     shift
     ;;
 esac
-PYTHONPATH=$RANKPROBE_BUILD_DIR/python exec "$RANKPROBE_ROOT/build/venv-interop/bin/python" \
+PYTHONPATH=$RANKPROBE_BUILD_DIR/python exec "$test_python" \
   "$RANKPROBE_ROOT/tests/bench/overhead/$script" "$@"

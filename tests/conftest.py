@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests run by default, and what becomes of a test that fails: for every directory of tests.
+
+tests/selection.txt marks tests as `full` or `real`; tests/unsteady.tsv lists failures that passed when they were run again.
+RANKPROBE_FAILURES, a file: the identifier and the kind of each test that fails are added to it (read by tests/lib/counts.sh).
+"""
+
+from __future__ import annotations
+
+import collections
+import fnmatch
+import os
+import pathlib
+import shutil
+import sys
+import zlib
+
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(TESTS / "lib"))
+# A test that was unsteady so often leaves the default run until it is mended.
+UNSTEADY_LIMIT = 3
+_failed = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--selection", choices=("default", "full", "all"), default="all",
+                     help="tests of the default run, those that it leaves out, or all of them (the default)")
+    parser.addoption("--shard", metavar="K/N", help="every N-th of the tests, by their names")
+
+
+def selection_rules(text: str) -> list[tuple[str, str]]:
+    """(mark, pattern) of each line of tests/selection.txt."""
+    rules = []
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if words:
+            mark, pattern = words
+            if mark not in ("full", "real", "keep"):
+                raise pytest.UsageError(f"tests/selection.txt: {line}: a line is `full`, `real` or `keep`, and a pattern")
+            rules.append((mark, pattern))
+    return rules
+
+
+def unsteady_tests(text: str) -> set[str]:
+    """The tests that tests/unsteady.tsv names UNSTEADY_LIMIT times or more."""
+    times = collections.Counter(line.split("\t")[0] for line in text.splitlines() if line and not line.startswith("#"))
+    return {name for name, count in times.items() if count >= UNSTEADY_LIMIT}
+
+
+def marks_of(nodeid: str, rules: list[tuple[str, str]]) -> set[str]:
+    """A later line overrides an earlier one: `keep` takes `full` back."""
+    marks: set[str] = set()
+    for mark, pattern in rules:
+        # Of fnmatch's characters only * is special here: names of parametrized tests hold brackets.
+        if fnmatch.fnmatchcase(nodeid, pattern.replace("[", "[[]")):
+            marks = marks - {"full"} if mark == "keep" else marks | {mark}
+    return marks
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects by the marks that it gives
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rules = selection_rules((TESTS / "selection.txt").read_text())
+    unsteady = unsteady_tests((TESTS / "unsteady.tsv").read_text())
+    selection = config.getoption("--selection")
+    shard = config.getoption("--shard")
+    number, count = map(int, shard.split("/")) if shard else (0, 1)
+    kept, left = [], []
+    for item in items:
+        marks = marks_of(item.nodeid, rules) | ({"full"} if item.nodeid in unsteady else set())
+        for mark in marks:
+            item.add_marker(mark)
+        wanted = selection == "all" or (selection == "full") == ("full" in marks)
+        (kept if wanted and zlib.crc32(item.nodeid.encode()) % count == number else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):  # type: ignore[type-arg]
+    report = (yield).get_result()
+    if report.failed:
+        first = not item.stash.get(_failed, False)
+        item.stash[_failed] = True
+        path = os.environ.get("RANKPROBE_FAILURES")
+        if path and first:
+            kind = "real" if item.get_closest_marker("real") else "deterministic"
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{kind}\t{item.nodeid}\n")
+
+
+@pytest.fixture
+def tmp_path(tmp_path: pathlib.Path, request: pytest.FixtureRequest):
+    """pytest's, removed at once when the test has passed: some write gigabytes, and pytest keeps those of three runs."""
+    yield tmp_path
+    if not request.node.stash.get(_failed, False):
+        shutil.rmtree(tmp_path, ignore_errors=True)
