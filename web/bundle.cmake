@@ -3,12 +3,13 @@
 #   cmake -DESBUILD=FILE -DAPP=DIR -DOUT=DIR -P bundle.cmake
 # OUT/app.js and OUT/app.css are APP/main.ts with all it imports, checked for
 # nothing but syntax; OUT/page_files.cc holds them and index.html. Fetches
-# nothing. APP/tsconfig.json says where packages lie that are imported by name.
+# nothing. APP/tsconfig.bundle.json says where packages lie that are imported by name;
+# APP/tsconfig.json is for tests/lib/gates.sh and editors, which need the packages' types (web/package.json).
 file(MAKE_DIRECTORY ${OUT})
 file(REMOVE ${OUT}/app.js ${OUT}/app.css)
 execute_process(
   COMMAND ${ESBUILD} main.ts --bundle --minify --format=esm --target=es2020 --charset=utf8 --legal-comments=none
-          --jsx=automatic --jsx-import-source=preact --log-level=warning --outfile=${OUT}/app.js
+          --jsx=automatic --jsx-import-source=preact --tsconfig=tsconfig.bundle.json --log-level=warning --outfile=${OUT}/app.js
   WORKING_DIRECTORY ${APP} RESULT_VARIABLE failed)
 if(failed)
   message(FATAL_ERROR "esbuild: ${APP}/main.ts")

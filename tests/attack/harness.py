@@ -106,7 +106,7 @@ class Daemon:
                 self.process.wait(seconds)
             except subprocess.TimeoutExpired:
                 self.kill()
-                raise AssertionError(f"rankprobed was still there {seconds} s after SIGTERM")
+                raise AssertionError(f"rankprobed was still there {seconds} s after SIGTERM") from None
         return self.process.returncode
 
     def kill(self) -> None:

@@ -5,7 +5,6 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import subprocess
 
 import pytest

@@ -8,7 +8,6 @@ import gzip
 import json
 import os
 import pathlib
-import socket
 import sqlite3
 import subprocess
 

@@ -16,8 +16,8 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "attack"))
-import harness  # noqa: E402
-import steady_load  # noqa: E402
+import harness
+import steady_load
 
 
 def main() -> None:

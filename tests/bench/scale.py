@@ -439,5 +439,5 @@ def measure(table: Table, scratch: pathlib.Path, rounds: int, small: bool, parts
 def attempt(table: Table, name: str, measured: Callable[[], None]) -> None:
     try:
         measured()
-    except Exception as error:  # one part's failure is not the others'
+    except Exception as error:  # noqa: BLE001 - one part's failure is not the others'
         table.failed(name, error)

@@ -173,7 +173,7 @@ def report(cases: list, found: dict, arguments: argparse.Namespace) -> None:
     alarms = {run: findings for run, findings in found.items() if run.startswith("clean-") and findings}
     print(f"2 ranks, {arguments.steps} steps, {arguments.seeds} seeds a fault, {arguments.clean} clean runs\n")
     print("| fault | found | steps until then (median, most) | first finding |\n| --- | --- | --- | --- |")
-    for number, fault in enumerate(FAULTS):
+    for fault in FAULTS:
         delays, kinds = [], {}
         for run, named, _, when, _ in cases:
             if named != fault:

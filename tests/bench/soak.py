@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-import harness  # noqa: E402
+import harness
 
 
 def rank_main(directory: str, steps: int, samples: int) -> None:

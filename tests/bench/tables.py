@@ -16,10 +16,10 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-import harness  # noqa: E402
+import harness
 
-import rankprobe  # noqa: E402
-from rankprobe import archive  # noqa: E402
+import rankprobe
+from rankprobe import archive
 
 CALLS, ROUNDS = 1000, 5
 

@@ -12,7 +12,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 
-import include_graph  # noqa: E402
+import include_graph
 
 ROOMS = {"common/base": set(), "common/io": {"common/base"}, "agent/runtime/queue": {"common/io", "common/base"},
          "cli": {"common/base"}}

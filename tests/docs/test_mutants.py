@@ -15,8 +15,8 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "scale"))
 
-import mutants  # noqa: E402
-from mutants_table import FAULTS, MUTANTS, Gtest, Mutant  # noqa: E402
+import mutants
+from mutants_table import FAULTS, MUTANTS, Gtest, Mutant
 
 
 def test_each_fault_has_its_mutants() -> None:

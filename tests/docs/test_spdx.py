@@ -10,7 +10,7 @@ import sys
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
-import spdx  # noqa: E402
+import spdx
 
 
 def test_each_source_file_has_the_line() -> None:

@@ -16,9 +16,9 @@ from conftest import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 
-import walkthrough  # noqa: E402
+import walkthrough
 
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 pytest.importorskip("torch")
 

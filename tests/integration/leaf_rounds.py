@@ -25,7 +25,6 @@ import tempfile
 import time
 
 import harness
-from polling import wait_for
 from test_root import AGENTS, SEED, Fleet
 
 

@@ -61,7 +61,7 @@ TABLE = [
 class PythonJob:
     """Ranks of edit_job.py that share a config file; a collector of their own when `collector` is None."""
 
-    def __init__(self, directory: pathlib.Path, collector: Optional[str], world_size: int, schedule: dict = {},
+    def __init__(self, directory: pathlib.Path, collector: Optional[str], world_size: int, schedule: Optional[dict] = None,
                  rank_ids: Optional[list] = None):
         directory.mkdir()
         self.stop_file, self.config = directory / "stop", directory / "config.json"
@@ -77,7 +77,7 @@ class PythonJob:
                 env.update(RANK=str(r), WORLD_SIZE=str(world_size))
             step_log, log = directory / f"steps-{r}.jsonl", directory / f"rank-{r}.log"
             words = [sys.executable, _EDIT_JOB, "--config", self.config, "--step-log", step_log,
-                     "--stop-file", self.stop_file, "--schedule", json.dumps(schedule)]
+                     "--stop-file", self.stop_file, "--schedule", json.dumps(schedule or {})]
             if rank_ids is not None:
                 words += ["--rank-id", str(rank_ids[r])]
             with open(log, "wb") as out:

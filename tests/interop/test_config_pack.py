@@ -13,7 +13,7 @@ import openpyxl
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-import harness  # noqa: E402
+import harness
 
 SCRIPT = """
 import sys

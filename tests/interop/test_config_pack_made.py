@@ -14,7 +14,7 @@ import openpyxl
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-import harness  # noqa: E402
+import harness
 
 SCRIPT = """#!/bin/bash
 # torchrun old.py --seed 1

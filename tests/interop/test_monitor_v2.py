@@ -15,8 +15,8 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from monitored_net import NET  # noqa: E402
-from ports import free_port  # noqa: E402
+from monitored_net import NET
+from ports import free_port
 
 SCRIPT = """
 import json, os, sys

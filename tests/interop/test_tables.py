@@ -21,9 +21,9 @@ import peer
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-import harness  # noqa: E402
+import harness
 
-from rankprobe import archive  # noqa: E402
+from rankprobe import archive
 
 STEPS, BAD = (0, 3, 4, 9), 4
 SCRIPT = textwrap.dedent("""

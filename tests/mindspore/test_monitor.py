@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import pathlib
 import sys
 from typing import Any
@@ -238,7 +237,7 @@ def test_beside_the_monitor_of_msprobe(tmp_path: pathlib.Path) -> None:
             assert _statistics(_step(tmp_path, 0)[f"Parameter.{name}.0.debug"]["param"]) == pytest.approx(row, **digits), name
 
 
-def test_zero_code_and_asked_over_steps(tmp_path: pathlib.Path, collector) -> None:  # noqa: F811
+def test_zero_code_and_asked_over_steps(tmp_path: pathlib.Path, collector) -> None:
     out = tmp_path / "out.json"
     done = trained(*attached("--collector", collector.address, "--run", "watched", "--monitor", "--every", "2", "--"), sys.executable,
                    HERE / "monitored.py", "adam_weight_decay", out, STEPS="7")
@@ -266,7 +265,7 @@ def test_zero_code_and_asked_over_steps(tmp_path: pathlib.Path, collector) -> No
     assert collector.cli("scan", "--run", "watched").returncode == 0
 
 
-def test_switched_on_and_off_while_it_trains(tmp_path: pathlib.Path, training, collector) -> None:  # noqa: F811
+def test_switched_on_and_off_while_it_trains(tmp_path: pathlib.Path, training, collector) -> None:
     """The script knows nothing of it; from the step that enable names, in each second, until disable; each bit is that of the script alone."""
     job = training("live")
     job.wait_steps(2)
@@ -290,7 +289,7 @@ def test_switched_on_and_off_while_it_trains(tmp_path: pathlib.Path, training, c
         assert "Cell.fc1.Dense.backward.0" in _step(tmp_path, step, "dump")
 
 
-def test_from_monitor_to_a_whole_dump_and_back(tmp_path: pathlib.Path, training, collector) -> None:  # noqa: F811
+def test_from_monitor_to_a_whole_dump_and_back(tmp_path: pathlib.Path, training, collector) -> None:
     """Another task takes over at its step: what the monitor has in place goes, and comes back."""
     monitor, whole = _config(tmp_path, {"every": 1}), tmp_path / "whole.json"
     whole.write_text(json.dumps({"task": "statistics", "level": "mix", "dump_path": str(tmp_path / "d"), "rank": [], "step": []}))

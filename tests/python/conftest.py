@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-import harness  # noqa: E402
+import harness
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

@@ -359,7 +359,7 @@ def test_config_of_the_instance_is_there_to_read(dump) -> None:
     with pytest.raises(AttributeError, match="read-only"):
         config.level = "L0"
     with pytest.raises(AttributeError, match="no_such_field"):
-        config.no_such_field
+        _ = config.no_such_field
     assert not hasattr(config, "custom_op_namespaces")
     config.rank.append(7)
     assert debugger.config.rank == [0, 2] and "level='mix'" in repr(config)

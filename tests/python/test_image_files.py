@@ -95,7 +95,7 @@ def packages_with(names: set[str]) -> set[str]:
     needs, provides = {}, {}
     for line in installed.splitlines():
         package, depends, provided = line.split("\t")
-        words = lambda field: {w.split()[0].split(":")[0] for w in re.split(r"[,|]", field) if w.strip()}  # noqa: E731
+        words = lambda field: {w.split()[0].split(":")[0] for w in re.split(r"[,|]", field) if w.strip()}
         needs.setdefault(package, set()).update(words(depends))
         for name in words(provided):
             provides.setdefault(name, set()).add(package)

@@ -21,7 +21,7 @@ from rankprobe._frontend import exports
 from rankprobe._manifests import named_places, read_manifest
 
 sys.path.append(os.path.dirname(rankprobe.__file__))  # as the supervisor imports it
-import _ending  # noqa: E402
+import _ending
 
 sys.path.pop()
 

@@ -22,7 +22,7 @@ from test_private_endings import HERE, RECORDS, _calls, _ended, _run, environmen
 
 sys.path.insert(0, str(HERE.parent / "crash"))
 
-import private_rounds  # noqa: E402
+import private_rounds
 
 # It looks once a second, and gives up after ten.
 ALONE_SECONDS = 60

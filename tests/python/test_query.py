@@ -208,7 +208,7 @@ def test_only_tables_have_a_limit_of_their_own(collector, dump) -> None:
     deadline = time.monotonic() + 60
     while "not rolled up" in ask("--names", "--json")[1]:
         assert time.monotonic() < deadline
-    for words, more, head in ((["--names"], "more names", 1), ([], "more rows", 1), (["--over-ranks"], "more rows", 1)):
+    for words, more in ((["--names"], "more names"), ([], "more rows"), (["--over-ranks"], "more rows")):
         table, _ = ask("relu", *words)
         assert sum(line.startswith("Torch.relu") for line in table) == 50 and any(more in line for line in table), words
         for form in ("--csv", "--json"):

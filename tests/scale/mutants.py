@@ -26,7 +26,7 @@ import tempfile
 import time
 from typing import Iterator, Sequence
 
-from mutants_table import FAULTS, MUTANTS, Gtest, Mutant, Pytest, Test
+from mutants_table import FAULTS, MUTANTS, Gtest, Mutant, Test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

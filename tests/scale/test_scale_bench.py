@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-import harness  # noqa: E402
+import harness
 
 LINES = {"lean_leaf_of_8_ranks_in_steps_most_ever_resident", "directory_leaf_tensors_of_storing_nothing",
          "directory_leaf_records_of_storing_nothing", "directory_two_leaves_of_one",

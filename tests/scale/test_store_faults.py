@@ -20,9 +20,9 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-import harness  # noqa: E402
-from fault_proxy import FAULTS, FaultProxy, now_and_then  # noqa: E402
-from polling import wait_for  # noqa: E402
+import harness
+from fault_proxy import FAULTS, FaultProxy, now_and_then
+from polling import wait_for
 
 SEED = 11
 CEPH = os.environ.get("RANKPROBE_SCALE_CEPH", "")

@@ -17,9 +17,9 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-import harness  # noqa: E402
+import harness
 
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 sync_api = pytest.importorskip("playwright.sync_api")
 

@@ -40,7 +40,7 @@ def _rows(root: pathlib.Path, out: pathlib.Path, target: str, reference: str) ->
         return list(csv.DictReader(text))
 
 
-def test_two_dumps_are_a_table_as_the_command_line_makes_it(page, files, root, tmp_path) -> None:  # noqa: F811
+def test_two_dumps_are_a_table_as_the_command_line_makes_it(page, files, root, tmp_path) -> None:
     rows = _rows(root, tmp_path, "dumps/planted", "dumps/golden")
     before = sorted(str(path) for path in root.rglob("*"))
     _choose(page, "dumps/planted", "dumps/golden")
@@ -68,7 +68,7 @@ def test_two_dumps_are_a_table_as_the_command_line_makes_it(page, files, root, t
     assert sorted(str(path) for path in root.rglob("*")) == before
 
 
-def test_what_cannot_be_compared_says_why_and_can_be_tried_again(page, files, root) -> None:  # noqa: F811
+def test_what_cannot_be_compared_says_why_and_can_be_tried_again(page, files, root) -> None:
     for target, said in (("dumps/none", "No such file or directory"), ("../outside", "is no directory below"), ("/etc", "is no directory below"),
                          ("run:x@1", "has no collector")):
         page.goto(_address(files, target=target, reference="dumps/golden"))
@@ -81,7 +81,7 @@ def test_what_cannot_be_compared_says_why_and_can_be_tried_again(page, files, ro
 
 
 @pytest.fixture
-def evil(root) -> Iterator[str]:  # noqa: F811
+def evil(root) -> Iterator[str]:
     """A dump whose calls have script in their names, below a directory whose name is one."""
     directory = root / "dumps" / "a b'<b>"
     graphs.copy_rank("cnn_stat_mix", directory / "step0" / "rank0")
@@ -90,7 +90,7 @@ def evil(root) -> Iterator[str]:  # noqa: F811
     shutil.rmtree(directory)
 
 
-def test_names_of_a_hostile_dump_are_text(page, files, evil) -> None:  # noqa: F811
+def test_names_of_a_hostile_dump_are_text(page, files, evil) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "stolen" in request.url else None)
     page.goto(_address(files, target=evil, reference="dumps/golden", find="onerror"))
@@ -111,7 +111,7 @@ def _axe(page: Any, found: dict, name: str, width: int) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(page, files, root, dark: bool, width: int) -> None:  # noqa: F811
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(page, files, root, dark: bool, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     found: dict = {}
     if dark:
@@ -138,7 +138,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(page, files, roo
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory, root) -> Iterator[Guarded]:  # noqa: F811
+def shown(tmp_path_factory, root) -> Iterator[Guarded]:
     """A collector that shows the same directory."""
     collector = Guarded(tmp_path_factory.mktemp("shown"))
     collector.flags = (*collector.flags, "--web-root", str(root))
@@ -147,9 +147,9 @@ def shown(tmp_path_factory, root) -> Iterator[Guarded]:  # noqa: F811
     assert collector.stop() == 0, collector.log_text()[-2000:]
 
 
-def test_a_collectors_page_shows_its_directory_and_a_job_makes_the_graph(browser, shown, root) -> None:  # noqa: F811
+def test_a_collectors_page_shows_its_directory_and_a_job_makes_the_graph(browser, shown, root) -> None:
     before = sorted(str(path) for path in root.rglob("*"))
-    with open_page(browser, CollectorsPage(shown, TOKENS["operator"]), "collectors_page_root") as page:  # noqa: F811
+    with open_page(browser, CollectorsPage(shown, TOKENS["operator"]), "collectors_page_root") as page:
         page.get_by_role("link", name="ours_planted.vis.db").wait_for()
         _choose(page, "dumps/planted", "dumps/golden")
         page.get_by_role("button", name="Compare value by value").click()
@@ -160,7 +160,7 @@ def test_a_collectors_page_shows_its_directory_and_a_job_makes_the_graph(browser
         page.get_by_role("link", name="Jobs").click()
         page.get_by_text("Exports and scans are for a terminal").wait_for()
         assert page.get_by_role("group").filter(has_text="rankprobe graph_visualize").count() == 1
-    with open_page(browser, CollectorsPage(shown, TOKENS["viewer"]), "collectors_page_root_viewer") as page:  # noqa: F811
+    with open_page(browser, CollectorsPage(shown, TOKENS["viewer"]), "collectors_page_root_viewer") as page:
         page.get_by_role("link", name="ours_planted.vis.db").wait_for()
         _choose(page, "dumps/planted", "dumps/golden")
         assert page.get_by_role("button", name="Compare value by value").is_disabled()

@@ -8,9 +8,12 @@ import pathlib
 import signal
 import subprocess
 import time
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from _job_directory import MIN_FREE_BYTES, Failed, JobDirectory, read  # beside this file, without the package
+if TYPE_CHECKING:
+    from rankprobe._job_directory import MIN_FREE_BYTES, Failed, JobDirectory, read
+else:  # beside this file, without the package
+    from _job_directory import MIN_FREE_BYTES, Failed, JobDirectory, read
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
@@ -21,7 +24,7 @@ class Collector:
 
     def __init__(self, job: JobDirectory) -> None:
         self._job = job
-        self._child: Optional[subprocess.Popen] = None
+        self._child: Optional[subprocess.Popen[bytes]] = None
         self._pid = 0
 
     def alive(self) -> bool:

@@ -17,14 +17,14 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 _CALL = re.compile(r"Distributed\.(.+)\.(\d+)\.forward")
 _FRAME = re.compile(r"File (.*), line (\d+), in ([^,]*)", re.DOTALL)
 # (statistic of an entry, default if there are none of it)
-Number = Callable[[str, dict], Any]
+Number = Callable[[str, dict[str, Any]], Any]
 
 
 def is_tensor(value: Any) -> bool:
     return isinstance(value, dict) and "dtype" in value and "shape" in value
 
 
-def _tensors(value: Any) -> list[dict]:
+def _tensors(value: Any) -> list[dict[str, Any]]:
     """The tensors of an argument: of a list, of the operations of batch_isend_irecv."""
     if is_tensor(value):
         return [value]
@@ -33,11 +33,11 @@ def _tensors(value: Any) -> list[dict]:
     return []
 
 
-def _elements(tensor: dict) -> int:
+def _elements(tensor: dict[str, Any]) -> int:
     return math.prod(tensor["shape"])
 
 
-def _of_list(op: str, numbers: list[float], tensors: list[dict]) -> float:
+def _of_list(op: str, numbers: list[float], tensors: list[dict[str, Any]]) -> float:
     """The statistic of the tensors of a list as of one tensor."""
     if any(math.isnan(number) for number in numbers):
         return math.nan
@@ -77,7 +77,7 @@ class Communication:
         self._ops, self._number, self._before, self._digits = list(ops), number, before, digits
         self._lines = [re.compile(line) for line in lines]
 
-    def _calls(self, data: dict, stacks: dict) -> Iterator[tuple[str, dict]]:
+    def _calls(self, data: dict[str, Any], stacks: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         sites = {entry: ";".join(map(call_site, frames)) for entries, frames in stacks.values() for entry in entries}
         for entry, content in data.items():
             call = _CALL.fullmatch(entry)
@@ -90,7 +90,7 @@ class Communication:
             return None
         return {op: _of_list(op, [float(self._number(op, tensor)) for tensor in tensors], tensors) for op in self._ops}
 
-    def _functions(self, data: dict, stacks: dict) -> dict[str, dict[str, list[dict[str, float]]]]:
+    def _functions(self, data: dict[str, Any], stacks: dict[str, Any]) -> dict[str, dict[str, list[dict[str, float]]]]:
         """Of each function and place of its arguments ("pre_0", "post_1") the numbers of each call."""
         functions: dict[str, dict[str, list[dict[str, float]]]] = {}
         nothing = {op: math.nan for op in self._ops}
@@ -107,13 +107,13 @@ class Communication:
                     tags.setdefault(f"{side}_{index}", []).append(pair[side == "post"] or nothing)
         return functions
 
-    def numbers(self, data: dict, stacks: dict) -> Iterator[tuple[str, str, dict[str, float]]]:
+    def numbers(self, data: dict[str, Any], stacks: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]]]:
         """Of each function and place of its arguments what its calls of the step have together."""
         for function, tags in self._functions(data, stacks).items():
             for tag, calls in tags.items():
                 yield function, tag, {op: _of_calls(op, [call[op] for call in calls]) for op in self._ops}
 
-    def rows(self, data: dict, stacks: dict, step: int) -> list[list]:
+    def rows(self, data: dict[str, Any], stacks: dict[str, Any], step: int) -> list[list[Any]]:
         """data: of dump.json; stacks: of stack.json, empty where no lines were given."""
         found = []
         for function, tags in self._functions(data, stacks).items():

@@ -11,12 +11,17 @@ import shutil
 import signal
 import subprocess
 import time
+from typing import TYPE_CHECKING, Any
 
-# Beside this file, without the package.
-import _manifests
-import _published
-from _collector_process import Collector
-from _job_directory import Failed, JobDirectory, lock, lost_of
+if TYPE_CHECKING:
+    from rankprobe import _manifests, _published
+    from rankprobe._collector_process import Collector
+    from rankprobe._job_directory import Failed, JobDirectory, lock, lost_of
+else:  # beside this file, without the package
+    import _manifests
+    import _published
+    from _collector_process import Collector
+    from _job_directory import Failed, JobDirectory, lock, lost_of
 
 # Of one `rankprobe` that exports steps.
 _EXPORT_SECONDS = 24 * 3600.0
@@ -132,7 +137,7 @@ class Ending:
     def _is_there(self) -> bool:
         return any(run["run"] == self._run for run in json.loads(self._call("runs", "--json"))["runs"])
 
-    def _recorded(self) -> list[dict]:
+    def _recorded(self) -> list[dict[str, Any]]:
         steps = json.loads(self._call("status", f"--run={self._run}", "--steps", "--json"))["steps"]
         return [step for step in steps if not step["deleted"]]
 
@@ -175,8 +180,8 @@ class Ending:
         for at in range(0, len(steps), _STEPS_AT_ONCE):
             some = steps[at:at + _STEPS_AT_ONCE]
             try:
-                theirs, refused = self._export_steps(some, {place for place in missing if place[0] in some}, published)
-                parts = [_manifests.merge_manifests([*parts, theirs], None)]
+                made, refused = self._export_steps(some, {place for place in missing if place[0] in some}, published)
+                parts = [_manifests.merge_manifests([*parts, made], None)]
                 faults += refused
             except (Failed, OSError) as error:
                 faults.append(f"steps {', '.join(map(str, some))}: {error}")
@@ -195,7 +200,7 @@ class Ending:
         return len(losses)
 
     def _export_steps(self, steps: list[int], places: set[tuple[int, str]],
-                      published: _published.Published) -> tuple[dict, list[str]]:
+                      published: _published.Published) -> tuple[dict[str, Any], list[str]]:
         """The manifest of these steps, when `places` of them are in dump_path, and why some are not: there is something
         that no export made."""
         # An export of a supervisor that was killed may go on writing to its own for a while.
@@ -218,17 +223,17 @@ def _kept() -> list[pathlib.Path]:
     return sorted(pathlib.Path().glob("kept/*.spool"))
 
 
-def _directory_of(step: dict) -> str:
+def _directory_of(step: dict[str, Any]) -> str:
     return f"proc{step['pid']}" if step["rank"] is None else f"rank{step['rank']}"
 
 
-def _missing(recorded: list[dict], parts: list[dict]) -> set[tuple[int, str]]:
+def _missing(recorded: list[dict[str, Any]], parts: list[dict[str, Any]]) -> set[tuple[int, str]]:
     """(step, directory of a rank) that dump_path lacks, or has less of than the
     archive: a tree only ever grows, so equal counts are equal trees."""
     told = {(entry["step"], entry["rank"], entry["expected_records"], entry["stored_records"])
             for part in parts for entry in part.get("ledger", [])}
     doubtful = {_manifests.place_of(gap) for part in parts for gap in part.get("gaps", [])}
-    places: dict[tuple[int, str], list[dict]] = {}
+    places: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for step in recorded:
         places.setdefault((step["step"], _directory_of(step)), []).append(step)
     missing = set()

@@ -54,7 +54,7 @@ def histogram(elements: Any) -> Optional[dict[str, Any]]:
             "bucket_limit": edges[1:].tolist(), "bucket": counts.astype("f8").tolist()}
 
 
-def _tensors(value: Any, depth: int = 0) -> Iterator[dict]:
+def _tensors(value: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict) and isinstance(value.get("data_name"), str) and "shape" in value:

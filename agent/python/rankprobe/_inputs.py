@@ -71,4 +71,4 @@ def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> An
     descriptor = open_regular(path)
     if descriptor is None:
         raise Refused(f"{path}: is no regular file")
-    return open(descriptor, mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": ""}))
+    return open(descriptor, mode) if "b" in mode else open(descriptor, mode, encoding="utf-8", newline="")

@@ -26,7 +26,7 @@ _HEADER = struct.Struct("=QQ")
 _MAX_PART_BYTES = 1 << 31
 
 
-def place_of(entry: dict) -> tuple[str, str]:
+def place_of(entry: dict[str, Any]) -> tuple[str, str]:
     """(step, directory of the rank) that an entry of a manifest speaks of."""
     if "path" in entry:
         step, rank, *_ = entry["path"].split("/")
@@ -34,14 +34,14 @@ def place_of(entry: dict) -> tuple[str, str]:
     return f"step{entry.get('step')}", str(entry.get("rank"))
 
 
-def merge_manifests(parts: list[dict], own: Optional[Container[str]]) -> dict:
+def merge_manifests(parts: list[dict[str, Any]], own: Optional[Container[str]]) -> dict[str, Any]:
     """One manifest of several, older ones first. Of a place that more than one
     speaks of the last one counts; for places that are not of `own` directories
     the first part, dump_path's own manifest, knows best. None: all are own."""
     out = {key: value for key, value in parts[0].items() if key not in _SECTIONS}
-    told: dict[tuple[str, str], dict] = {}
+    told: dict[tuple[str, str], dict[str, Any]] = {}
     for part in parts:
-        found: dict[tuple[str, str], dict] = {}
+        found: dict[tuple[str, str], dict[str, Any]] = {}
         for section in _SECTIONS:
             for entry in part.get(section, []):
                 found.setdefault(place_of(entry), {}).setdefault(section, []).append(entry)
@@ -53,7 +53,7 @@ def merge_manifests(parts: list[dict], own: Optional[Container[str]]) -> dict:
     return out
 
 
-def part_of_losses(run: str, losses: list[tuple[str, int, int, str]]) -> dict:
+def part_of_losses(run: str, losses: list[tuple[str, int, int, str]]) -> dict[str, Any]:
     """A part that speaks of what never came, as an export does (dump_format/manifest.cc). Of each: directory of the
     rank, records, payloads, detail."""
     counts = {"expected_records": None, "stored_records": 0, "expected_payloads": None, "stored_payloads": 0,
@@ -64,10 +64,10 @@ def part_of_losses(run: str, losses: list[tuple[str, int, int, str]]) -> dict:
             "ledger": [{"step": -1, "rank": rank, **counts} for rank, *_ in losses], "incomplete": [], "conflicts": []}
 
 
-def read_parts(path: pathlib.Path) -> list[dict]:
+def read_parts(path: pathlib.Path) -> list[dict[str, Any]]:
     """The manifests that a process appended to its file, as far as they are
     whole: it may have been killed while it wrote the last one."""
-    parts: list[dict] = []
+    parts: list[dict[str, Any]] = []
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def _is_manifest(one: Any) -> bool:
                for key, value in one.items())
 
 
-def read_runs(root: pathlib.Path) -> list[dict]:
+def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
     """The manifests in manifest.json of `root`, one a run, the last run's first;
     none if it is not there or not whole, and without what is no manifest."""
     try:
@@ -114,7 +114,7 @@ def read_runs(root: pathlib.Path) -> list[dict]:
     return [one for one in [there, *(earlier if isinstance(earlier, list) else [])] if _is_manifest(one)]
 
 
-def read_manifest(root: pathlib.Path, run: str) -> Optional[dict]:
+def read_manifest(root: pathlib.Path, run: str) -> Optional[dict[str, Any]]:
     """What manifest.json of `root` says of this run, if it does."""
     return next((one for one in read_runs(root) if one["run"] == run), None)
 
@@ -124,19 +124,19 @@ def named_places(root: pathlib.Path) -> set[tuple[str, str]]:
     return {place_of(file) for one in read_runs(root) for file in one.get("files", [])}
 
 
-def without(manifest: dict, places: Container[tuple[str, str]]) -> dict:
+def without(manifest: dict[str, Any], places: Container[tuple[str, str]]) -> dict[str, Any]:
     """The manifest but for these places."""
     return {key: [entry for entry in value if place_of(entry) not in places] if key in _SECTIONS else value
             for key, value in manifest.items()}
 
 
-def _gone(manifest: dict, root: pathlib.Path) -> set[tuple[str, str]]:
+def _gone(manifest: dict[str, Any], root: pathlib.Path) -> set[tuple[str, str]]:
     """Places of its files that are not there any more: a user has removed or
     moved them. Else the manifest of a dump_path would grow with every job."""
     return {place for place in {place_of(file) for file in manifest.get("files", [])} if not root.joinpath(*place).is_dir()}
 
 
-def write_manifest(root: pathlib.Path, manifest: dict, scratch: pathlib.Path) -> None:
+def write_manifest(root: pathlib.Path, manifest: dict[str, Any], scratch: pathlib.Path) -> None:
     """Replaces what manifest.json of `root` says of the manifest's run, at once;
     what other runs left there and this one did not replace stays in it, as long
     as there are files of the run. `scratch`: a name on the same file system for

@@ -22,7 +22,7 @@ _OF_PARAMETER = re.compile(r"(Parameter|Update|State)\.(.+)\.0\.debug")
 _NO_STAGE = -1
 
 
-def _number(op: str, tensor: dict) -> float:
+def _number(op: str, tensor: dict[str, Any]) -> float:
     return float(statistic(op, tensor))
 
 
@@ -32,14 +32,14 @@ class Rows:
     chunks: the model is a list: names begin with the number of the chunk, and ':'.
     """
 
-    def __init__(self, monitors: dict[str, dict], chunks: bool, rank: int) -> None:
+    def __init__(self, monitors: dict[str, dict[str, Any]], chunks: bool, rank: int) -> None:
         self._monitors, self._chunks, self._rank = monitors, chunks, rank
         self._communication: dict[str, Communication] = {}
         for slug, told in monitors.items():
             if told["kind"] == "cc":
                 self._communication[slug] = Communication(told["ops"], statistic, told["cc_pre_hook"], told["cc_codeline"])
 
-    def of(self, slug: str, step: int, modules: dict, others: dict, stacks: dict) -> list[dict]:
+    def of(self, slug: str, step: int, modules: dict[str, Any], others: dict[str, Any], stacks: dict[str, Any]) -> list[dict[str, Any]]:
         """modules, others, stacks: the data of dump.json and debug.json, and stack.json."""
         told = self._monitors[slug]
         if told["kind"] == "cc":
@@ -59,7 +59,7 @@ class Rows:
         chunk, _, rest = path.partition(".")
         return (int(chunk), f"{chunk}:{rest}") if self._chunks and chunk.isdigit() else (_NO_STAGE, path)
 
-    def _of_modules(self, told: dict, modules: dict, _: dict) -> Iterator[tuple]:
+    def _of_modules(self, told: dict[str, Any], modules: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         for entry, content in modules.items():
             call = _CALL.fullmatch(entry)
             if call is None or (told["targets"] and not any(part in self._named(call[1])[1] for part in told["targets"])):
@@ -73,7 +73,7 @@ class Rows:
                 for index, tensor in enumerate(value for value in values if is_tensor(value)):
                     yield call[1], f".{side}.{index}", call[3], None, tensor
 
-    def _of_gradients(self, told: dict, modules: dict, others: dict) -> Iterator[tuple]:
+    def _of_gradients(self, told: dict[str, Any], modules: dict[str, Any], others: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         micro_batches = told["grad_acc_steps"]
         for entry, content in modules.items():
             gradients = _GRADIENTS.fullmatch(entry)
@@ -90,21 +90,21 @@ class Rows:
                 yield name, "", "reduced", micro_batches, content["grad"]
 
     @staticmethod
-    def _of_states(_: dict, __: dict, others: dict) -> Iterator[tuple]:
+    def _of_states(_: dict[str, Any], __: dict[str, Any], others: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         for key in ("exp_avg", "exp_avg_sq"):
             for name, content in _of_kind("State", others):
                 if is_tensor(content.get(key)):
                     yield name, f".{key}", key, None, content[key]
 
     @staticmethod
-    def _of_parameters(_: dict, __: dict, others: dict) -> Iterator[tuple]:
+    def _of_parameters(_: dict[str, Any], __: dict[str, Any], others: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         for kind, scope in (("Parameter", "param_origin"), ("Update", "param_updated")):
             for name, content in _of_kind(kind, others):
                 if is_tensor(content.get("param")) and math.prod(content["param"]["shape"]):
                     yield name, "", scope, None, content["param"]
 
 
-def _of_kind(kind: str, others: dict) -> Iterator[tuple[str, dict]]:
+def _of_kind(kind: str, others: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for entry, content in others.items():
         of = _OF_PARAMETER.fullmatch(entry)
         if of is not None and of[1] == kind:
@@ -115,7 +115,7 @@ def header(kind: str, ops: Sequence[str]) -> list[str]:
     return ["vpp_stage", "step", "module_name", "scope", *(["micro_step"] if kind == "weight_grad" else []), *ops]
 
 
-def write(folder: pathlib.Path, slug: str, kind: str, ops: Sequence[str], rows: Iterable[dict], step: int, start: int,
+def write(folder: pathlib.Path, slug: str, kind: str, ops: Sequence[str], rows: Iterable[dict[str, Any]], step: int, start: int,
           steps_per_file: int) -> Optional[pathlib.Path]:
     """Appends the rows of a step to its file; None where there are none."""
     rows = list(rows)

@@ -16,7 +16,7 @@ def _code_of(handler: Any) -> Any:
         code = getattr(handler, "__code__", None)
         if code is not None:
             return code
-        handler = getattr(type(handler), "__call__", None)
+        handler = getattr(type(handler), "__call__", None)  # noqa: B004 - its code is looked at
     return None
 
 
@@ -37,7 +37,7 @@ def is_programs(traceback: Optional[TracebackType]) -> bool:
     return _passes(traceback, {raise_programs.__code__}) or came_from_signal(traceback)
 
 
-def _passes(traceback: Optional[TracebackType], codes: set) -> bool:
+def _passes(traceback: Optional[TracebackType], codes: set[Any]) -> bool:
     while traceback is not None:
         if traceback.tb_frame.f_code in codes:
             return True

@@ -30,13 +30,18 @@ import sys
 import threading
 import time
 import traceback
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 
-from _collector_process import Collector  # noqa: E402 - beside this script, without the package
-from _ending import Ending  # noqa: E402
-from _job_directory import Failed, JobDirectory, lock, say  # noqa: E402
+if TYPE_CHECKING:
+    from rankprobe._collector_process import Collector
+    from rankprobe._ending import Ending
+    from rankprobe._job_directory import Failed, JobDirectory, lock, say
+else:  # beside this script, without the package
+    from _collector_process import Collector
+    from _ending import Ending
+    from _job_directory import Failed, JobDirectory, lock, say
 
 # A collector looks now and then whether there is a supervisor.
 _LOOK_SECONDS = 1.0

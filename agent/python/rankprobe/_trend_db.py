@@ -77,6 +77,13 @@ def _number(value: float | None) -> float | None:
     return math.copysign(sys.float_info.max, value) if math.isinf(value) else value
 
 
+def _inserted(database: sqlite3.Connection, statement: str, values: tuple[Any, ...]) -> int:
+    """The id of the row that the statement adds."""
+    row = database.execute(statement, values).lastrowid
+    assert row is not None
+    return row
+
+
 class TrendDb:
     """A new file at `path`; whole when the with statement ends without an error. One thread. sqlite3's errors, as OSError."""
 
@@ -86,7 +93,8 @@ class TrendDb:
         self._names: dict[tuple[str, int], int] = {}
         self._metric_targets: set[tuple[int, int]] = set()
         self._processes: dict[int, int] = {}  # pid of a process without a rank -> a number below 0
-        self._ranks, self._steps = {-1}, set()
+        self._ranks: set[int] = {-1}
+        self._steps: set[int] = set()
 
     def __enter__(self) -> TrendDb:
         self._database = sqlite3.connect(self._path)
@@ -113,7 +121,7 @@ class TrendDb:
         except sqlite3.Error as error:
             raise OSError(f"{self._path.name}: {error}") from None
 
-    def __exit__(self, kind, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._database as database:
             if kind is None:
                 self._finish(database)
@@ -122,16 +130,16 @@ class TrendDb:
     def _target(self, call: str, position: str) -> tuple[int, int] | None:
         """Its target and metric."""
         if (call, position) not in self._targets:
-            found = target_of(call, position)
+            found, target = target_of(call, position), None
             if found is not None:
                 metric, name, number = found
                 if (name, number) not in self._names:
-                    self._names[name, number] = self._database.execute(
-                        "INSERT INTO monitoring_targets (target_name, vpp_stage, micro_step) VALUES (?, 0, ?)",
-                        (name, number)).lastrowid
-                found = self._names[name, number], 1 + _METRICS.index(metric)
-                self._metric_targets.add(found)
-            self._targets[call, position] = found
+                    self._names[name, number] = _inserted(
+                        self._database, "INSERT INTO monitoring_targets (target_name, vpp_stage, micro_step) VALUES (?, 0, ?)",
+                        (name, number))
+                target = self._names[name, number], 1 + _METRICS.index(metric)
+                self._metric_targets.add(target)
+            self._targets[call, position] = target
         return self._targets[call, position]
 
     def _finish(self, database: sqlite3.Connection) -> None:
@@ -143,10 +151,11 @@ class TrendDb:
         tags: dict[tuple[str, str, int], int] = {}
         for target, metric in sorted(self._metric_targets):
             for tag in sorted(tags_of(names[target])):
-                if (*tag, metric) not in tags:
-                    tags[(*tag, metric)] = database.execute(
-                        "INSERT INTO monitoring_tags (tag_name, category, metric_id) VALUES (?, ?, ?)", (*tag, metric)).lastrowid
-                database.execute("INSERT INTO tag_target_mapping VALUES (?, ?)", (tags[(*tag, metric)], target))
+                key = (*tag, metric)
+                if key not in tags:
+                    tags[key] = _inserted(
+                        database, "INSERT INTO monitoring_tags (tag_name, category, metric_id) VALUES (?, ?, ?)", key)
+                database.execute("INSERT INTO tag_target_mapping VALUES (?, ?)", (tags[key], target))
         database.execute(f"INSERT INTO global_stats VALUES (?, ?, ?{', ?' * len(_METRICS)})",
                          (max(most + len(self._processes), 0), min(self._steps, default=0), max(self._steps, default=0),
                           *[",".join(_STATISTICS)] * len(_METRICS)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, BinaryIO, Iterator
+from typing import IO, Any, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,7 +58,7 @@ class _Texts:
 class ValueStream:
     """Iterates over the batches; `end` has the counts of the last frame then. Cut if the stream is not whole."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._texts = {name: _Texts() for name in ("module", "call", "phase", "position")}
         self.end: dict[str, int] = {}
@@ -108,7 +108,8 @@ class ValueStream:
         if size > _MAX_HEADER_BYTES:
             raise Cut(_NO_STREAM)
         try:
-            return json.loads(self._read(size))
+            header: dict[str, Any] = json.loads(self._read(size))
+            return header
         except ValueError:
             raise Cut(_NO_STREAM) from None
 

@@ -61,12 +61,13 @@ class Skip(Exception):
     """The call cannot be checked; the text says why."""
 
 
-def resolve(prefix: str, op: str) -> Callable:
+def resolve(prefix: str, op: str) -> Callable[..., Any]:
     """A dump says what is called, and whoever wrote it is not trusted: only functions of the list are."""
     recorded = api_list()[prefix]
-    owners = {"Functional": [(torch.nn.functional, "")], "Tensor": [(torch.Tensor, "")],
-              "Torch": [(torch, ""), (torch.linalg, "linalg.")]}[prefix]
-    listed = [owner for owner, path in owners if path + op in recorded]
+    owners: dict[str, list[tuple[Any, str]]] = {
+        "Functional": [(torch.nn.functional, "")], "Tensor": [(torch.Tensor, "")],
+        "Torch": [(torch, ""), (torch.linalg, "linalg.")]}
+    listed = [owner for owner, path in owners[prefix] if path + op in recorded]
     if not listed:
         raise Skip(f"{prefix}.{op} is not in the list of functions that are recorded; it is not called")
     if NEVER_CALLED.match(op):
@@ -74,7 +75,8 @@ def resolve(prefix: str, op: str) -> Callable:
     for owner in listed:
         function = getattr(owner, op, None)
         if callable(function) and not isinstance(function, type):
-            return function
+            resolved: Callable[..., Any] = function
+            return resolved
     raise Skip(f"{prefix}.{op} is not in this PyTorch")
 
 
@@ -137,7 +139,7 @@ class Inputs:
             raise Skip(f"{str(name)[:80]!r} is no {kind.__name__} of this PyTorch")
         return value
 
-    def tensor(self, record: dict) -> torch.Tensor:
+    def tensor(self, record: dict[str, Any]) -> torch.Tensor:
         name = record.get("data_name")
         if self.data_dir and isinstance(name, str) and "/" not in name and name.endswith(".pt"):
             path = os.path.join(self.data_dir, name)
@@ -202,7 +204,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors(item)
 
 
-def execute(function: Callable, args: list, kwargs: dict, dtype: torch.dtype | None) -> tuple[list, list, str]:
+def execute(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype | None) -> tuple[list[Any], list[Any], str]:
     """Outputs and gradients of the leaves; `dtype` None: as recorded."""
     if dtype is not None:
         args, kwargs = convert(args, dtype), convert(kwargs, dtype)
@@ -283,7 +285,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
     return "error" if "error" in states else "pass" if "pass" in states else "SKIP"
 
 
-def check(name: str, record: dict, data_dir: str | None, seed: int, force: bool = False) -> tuple[list[Any], list[dict[str, Any]], Any]:
+def check(name: str, record: dict[str, Any], data_dir: str | None, seed: int, force: bool = False) -> tuple[list[Any], list[dict[str, Any]], Any]:
     """(result line, detail lines, inputs) of one forward entry."""
     match = NAME.match(name)
     try:
@@ -316,7 +318,7 @@ def check(name: str, record: dict, data_dir: str | None, seed: int, force: bool 
         raise
     except Skip as reason:
         return [name.removesuffix(".forward"), "SKIP", "SKIP", str(reason)], [], None
-    except Exception as fault:  # of the operator: a wrong argument, no kernel for the dtype
+    except Exception as fault:  # noqa: BLE001 - of the operator: a wrong argument, no kernel for the dtype
         text = " ".join(str(fault).split())[:300]
         return [name.removesuffix(".forward"), "SKIP", "SKIP", f"{type(fault).__name__}: {text}"], [], None
 
@@ -331,10 +333,10 @@ def convert_same(value: Any) -> Any:
     return value
 
 
-def read_info(path: str, force: bool = False) -> dict:
+def read_info(path: str, force: bool = False) -> dict[str, Any]:
     try:
         with open_input(path, force) as file:
-            info = json.load(file)
+            info: dict[str, Any] = json.load(file)
         if not isinstance(info["data"], dict):
             raise ValueError("data is no object")
         return info
@@ -420,7 +422,8 @@ def run() -> int:
     if (args.compare is None) == (args.api_info_file is None):
         parser.error("one of -api_info and --compare is needed")
     if args.compare is not None:
-        return acc_compare.run(*args.compare, args.out_path, args.json, args.force)
+        device, reference = args.compare
+        return acc_compare.run(device, reference, args.out_path, args.json, args.force)
     config = read_config(args.config_path, args.force) if args.config_path else {}
     given = {key: getattr(args, key) for key in ("white_list", "black_list", "error_data_path")}
     config.update({key: value for key, value in given.items() if value is not None})

@@ -79,7 +79,7 @@ def weigh(device: dict[str, str], reference: dict[str, str] | None, paths: tuple
             wrong = side == "the device" and row["Status"] == "error"
             return line | {"Status": "error" if wrong else "SKIP",
                            "Message": f"{side}: {row.get('Message') or 'nothing was measured'}"}
-    dtype = getattr(torch, device["Dtype"].removeprefix("torch."), None)
+    dtype: Any = getattr(torch, device["Dtype"].removeprefix("torch."), None)
     standard = acc_standards.standard_of(dtype) if isinstance(dtype, torch.dtype) else "binary"
     columns = BINARY if standard == "binary" else BENCHMARK
     op = device["API Name"].split(".")[1]

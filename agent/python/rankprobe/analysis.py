@@ -107,7 +107,12 @@ def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: boo
 
 def overflow_check(dump: Path, *, force: bool = False) -> list[dict[str, Any]]:
     """The calls where the NaN and infinities of a step came from, over its ranks: `rank` and `call` of each."""
-    return _analysis.overflow_check(os.fspath(dump), force)["found"]
+    found: list[dict[str, Any]] = _analysis.overflow_check(os.fspath(dump), force)["found"]
+    return found
+
+
+def _sizes(layout: Layout | None) -> tuple[int, int, int, int, str] | None:
+    return None if layout is None else (layout.rank_size, layout.tp, layout.pp, layout.vpp, layout.order)
 
 
 def graph(path: Path, target: Path, reference: Path = "", *, overflow_check: bool = False, fuzzy: bool = False,
@@ -121,5 +126,5 @@ def graph(path: Path, target: Path, reference: Path = "", *, overflow_check: boo
     """
     layers = "auto" if layer_mapping is True else "" if layer_mapping is False else os.fspath(layer_mapping)
     return _analysis.graph(os.fspath(path), os.fspath(target), os.fspath(reference), overflow_check, fuzzy, layers,
-                           layout and dataclasses.astuple(layout),
-                           reference_layout and dataclasses.astuple(reference_layout), merged_as_dump, force)
+                           _sizes(layout),
+                           _sizes(reference_layout), merged_as_dump, force)

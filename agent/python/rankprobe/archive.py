@@ -23,13 +23,15 @@ import subprocess
 import tempfile
 import time
 import warnings
-from typing import TYPE_CHECKING, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
 from .embedded import find_binary
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from ._value_stream import Cut, ValueStream
 
 __all__ = ["batches", "frame", "read"]
 
@@ -55,7 +57,7 @@ def read(run: str, *, collector: str | None = None, data_dir: str | os.PathLike[
         return table.replace_schema_metadata({key: str(count) for key, count in stream.end.items()})
 
 
-def frame(run: str, **selection) -> pandas.DataFrame:
+def frame(run: str, **selection: Any) -> pandas.DataFrame:
     """read(run, ...) as a DataFrame: texts as categories."""
     return read(run, **selection).to_pandas()
 
@@ -84,7 +86,8 @@ def _numbers(name: str, wanted: int | Iterable[int] | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _stream(run, collector, data_dir, steps, ranks, match, of):
+def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | None, steps: int | Iterable[int] | None,
+            ranks: int | Iterable[int] | None, match: str, of: str) -> Iterator[ValueStream]:
     from ._value_stream import Cut, ValueStream
 
     if collector is not None and data_dir is not None:
@@ -98,7 +101,8 @@ def _stream(run, collector, data_dir, steps, ranks, match, of):
         said = stack.enter_context(tempfile.TemporaryFile())
         process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said))
         stack.callback(process.kill)
-        cut = None
+        cut: Cut | None = None
+        assert process.stdout is not None
         try:
             stream = ValueStream(process.stdout)
             yield stream

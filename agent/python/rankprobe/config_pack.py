@@ -128,7 +128,7 @@ def settings_of(files: Sequence[str]) -> dict[str, Any]:
 def members_of(files: Sequence[str]) -> dict[str, str]:
     """The members of a pack by name."""
     settings = settings_of(files)
-    packages = "".join(f"{found.metadata.get('Name')}={found.version}\n" for found in importlib.metadata.distributions() if found.metadata)
+    packages = "".join(f"{found.metadata['Name']}={found.version}\n" for found in importlib.metadata.distributions() if found.metadata)
     return {"pip": packages, "env": json.dumps(dict(environment(os.environ)), indent=4),
             **({"hyperparameters/hyperparameters_static.json": json.dumps(settings, indent=4, default=str)} if settings else {})}
 

@@ -295,7 +295,8 @@ class EmbeddedCollector:
         try:
             while True:
                 try:
-                    return session.wait_connected(1.0)
+                    session.wait_connected(1.0)
+                    return
                 except TimeoutError:
                     if time.monotonic() > deadline:
                         raise

@@ -30,7 +30,7 @@ _GRADIENTS = re.compile(r"Module\.(.+)\.([^.]+)\.parameters_grad\.(\d+)")
 _OF_PARAMETER = re.compile(r"(Parameter|Update)\.(.+)\.0\.debug")
 
 # A row: its name, and the tensor of it; None: not a tensor.
-Row = tuple[str, Optional[dict]]
+Row = tuple[str, Optional[dict[str, Any]]]
 
 
 class Steps:
@@ -50,9 +50,9 @@ class Steps:
     def _wants_parameter(self, name: str) -> bool:
         return not self._targets or any(name.startswith(target) for target in self._targets)
 
-    def rows(self, modules: dict, others: dict) -> dict[str, list[list]]:
+    def rows(self, modules: dict[str, Any], others: dict[str, Any]) -> dict[str, list[list[Any]]]:
         """modules, others: the data of dump.json and debug.json."""
-        found: dict[str, dict[tuple, Optional[dict]]] = {metric: {} for metric in _METRICS}
+        found: dict[str, dict[tuple[Any, ...], Optional[dict[str, Any]]]] = {metric: {} for metric in _METRICS}
         for entry, content in modules.items():
             call = _CALL.fullmatch(entry)
             if call is not None and self._wants_module(call[1]):
@@ -80,7 +80,7 @@ class Steps:
         return {metric: [self._row(name, tensor) for name, tensor in rows.items()] for metric, rows in found.items() if rows}
 
     @staticmethod
-    def _sides(direction: str, content: dict) -> Iterator[tuple[str, list]]:
+    def _sides(direction: str, content: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
         if direction == "forward":
             given = [v for v in content.get("input_args", []) if is_tensor(v)]
             yield "input", given + [v for v in content.get("input_kwargs", {}).values() if is_tensor(v)]
@@ -89,12 +89,12 @@ class Steps:
             yield "input", [v if is_tensor(v) else None for v in content.get("output") or [None]]
             yield "output", [v if is_tensor(v) else None for v in content.get("input", [])]
 
-    def _row(self, name: tuple, tensor: Optional[dict]) -> list:
+    def _row(self, name: tuple[Any, ...], tensor: Optional[dict[str, Any]]) -> list[Any]:
         values = ["nan" if tensor is None else self._value(op, tensor) for op in self._ops]
         shape = "nan" if tensor is None else str(list(tensor["shape"]))
         return [name, values + [shape, "nan" if tensor is None else tensor["dtype"]]]
 
-    def _value(self, op: str, tensor: dict) -> Any:
+    def _value(self, op: str, tensor: dict[str, Any]) -> Any:
         value = statistic(op, tensor)
         # NaN and infinities are words in dump.json.
         if isinstance(value, str):
@@ -102,7 +102,7 @@ class Steps:
         return round(value, self._digits) if isinstance(value, float) else value
 
 
-def statistic(op: str, tensor: dict) -> Any:
+def statistic(op: str, tensor: dict[str, Any]) -> Any:
     """What an entry of dump.json says of it: a number, or nan or inf as a word; what is not known is nan."""
     if op in _STATISTICS:
         value = tensor.get(_STATISTICS[op])
@@ -129,7 +129,7 @@ def _file(out: pathlib.Path, metric: str, step: int, ops: Sequence[str], steps_p
     return file
 
 
-def write_step(out: pathlib.Path, step: int, rows: dict[str, list], ops: Sequence[str], steps_per_file: int = 1) -> None:
+def write_step(out: pathlib.Path, step: int, rows: dict[str, list[Any]], ops: Sequence[str], steps_per_file: int = 1) -> None:
     """Appends one rank's rows of `step` to its files in `out`."""
     for metric, of_metric in rows.items():
         with _file(out, metric, step, ops, steps_per_file) as file:
@@ -138,23 +138,24 @@ def write_step(out: pathlib.Path, step: int, rows: dict[str, list], ops: Sequenc
                 writer.writerow([0, name, step, *micro, *values])
 
 
-def write_communication(out: pathlib.Path, step: int, rows: list[list], ops: Sequence[str], steps_per_file: int = 1) -> None:
+def write_communication(out: pathlib.Path, step: int, rows: list[list[Any]], ops: Sequence[str], steps_per_file: int = 1) -> None:
     """The same of what Communication made of it."""
     if rows:
         with _file(out, "other", step, ops, steps_per_file) as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 
 
-def load(place: pathlib.Path, file: str) -> dict:
+def load(place: pathlib.Path, file: str) -> dict[str, Any]:
     """The data of dump.json or debug.json of a rank's step, or its stack.json; empty where there is none."""
     try:
         content = json.loads((place / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return content if file == "stack.json" else content["data"]
+    data: dict[str, Any] = content if file == "stack.json" else content["data"]
+    return data
 
 
-def used_functions(data: dict, stacks: dict) -> dict[str, list[list[str]]]:
+def used_functions(data: dict[str, Any], stacks: dict[str, Any]) -> dict[str, list[list[str]]]:
     """Of each function of torch.distributed the places where it was called from."""
     used: dict[str, list[list[str]]] = {}
     for entries, frames in stacks.values():

@@ -40,8 +40,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "overhead"))
-from launched import STEADY_MALLOC, Launched  # noqa: E402
-from overhead import transformer  # noqa: E402
+from launched import STEADY_MALLOC, Launched
+from overhead import transformer
 
 MODES = ("eager", "compiled", "compiled_graphs", "captured")
 MSPROBE = ("msprobe_L0", "msprobe_L1", "msprobe_mix")

@@ -50,7 +50,7 @@ export function badge(side: Side, node: number, colouring: Colouring): [Status, 
   return WRONG[colouring].map((status): [Status, number] => [status, side.counts.get(status)![node]]).filter(([, number]) => number > 0);
 }
 
-function clip(context: CanvasRenderingContext2D, text: string, width: number, charPx: number): string {
+function clip(text: string, width: number, charPx: number): string {
   const most = Math.floor(width / charPx);
   if (text.length <= most) return text;
   if (most < 4) return "";
@@ -159,7 +159,7 @@ function label(context: CanvasRenderingContext2D, scene: Scene, node: number, is
     context.fillText(isOpen ? "▾" : "▸", left, middle);
     left += 13 * zoom;
   }
-  context.fillText(clip(context, shortName(side, node), right - left, charPx), left, middle + 0.5);
+  context.fillText(clip(shortName(side, node), right - left, charPx), left, middle + 0.5);
 }
 
 // All boxes in a small picture; returns its scale.

@@ -179,7 +179,7 @@ export function CompareResult({ run, id, report, files, target, beside }: { run:
 }
 
 export function Compare({ run }: { run: string }) {
-  const { id, job, error } = useComparison(run);
+  const { id, job, error } = useComparison();
   const report = job?.state === "JOB_STATE_DONE" && job.spec.command === "compare" ? JSON.parse(job.reportJson) as CompareReport : undefined;
   return (
     <>

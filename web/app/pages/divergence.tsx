@@ -186,7 +186,7 @@ function Again({ run, other, alive }: { run: string; other: string; alive: boole
 }
 
 export function DivergencePage({ run }: { run: string }) {
-  const { id, job, error } = useComparison(run);
+  const { id, job, error } = useComparison();
   const { query } = route.value;
   const other = query.other ?? "";
   const report = job?.state === "JOB_STATE_DONE" && job.spec.command === "first-divergence" ? JSON.parse(job.reportJson) as DivergenceReport : undefined;

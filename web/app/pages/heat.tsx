@@ -35,7 +35,7 @@ function Move({ grid }: { grid: Grid }) {
 
 export function Heat({ run }: { run: string }) {
   const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "" } = route.value.query;
-  const grid = useLoaded(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal, partial) => {
+  const grid = useLoaded<Grid>(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal, partial) => {
     // All of a long run is asked for by its first step, not by chance.
     const last = to && from ? stepOf(to) : await lastStep(run, signal);
     const first = from ? stepOf(from) : to ? 0 : last === undefined ? undefined : Math.max(0, last - USUAL_STEPS + 1);

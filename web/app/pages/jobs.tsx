@@ -5,7 +5,7 @@ import { call, server, whyNoJobs } from "../api";
 import { bytes, duration, int, quoted, time } from "../format";
 import { isOver, saveJobFile, startJob, type JobInfo } from "../jobs";
 import { asApiError, useLoaded } from "../load";
-import { Card, Command, Empty, Failure, Field, Select, Show, TextField } from "../parts/basics";
+import { Command, Empty, Failure, Field, Select, Show, TextField } from "../parts/basics";
 import { JobProgress } from "../parts/job_state";
 import type { RunInfo } from "../messages";
 import { href, route, setQuery } from "../route";

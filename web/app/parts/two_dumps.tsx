@@ -60,7 +60,7 @@ interface Props {
   more?: preact.ComponentChildren;
 }
 
-export function useComparison(run: string): { id: string; error?: ApiError; job?: ReturnType<typeof useJob>["job"] } {
+export function useComparison(): { id: string; error?: ApiError; job?: ReturnType<typeof useJob>["job"] } {
   const { job: id = "" } = route.value.query;
   return { id, ...useJob(id) };
 }

@@ -35,7 +35,7 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_start(framework: Framework, model: Any, token_range: Any, rank_id: Any, plan: Optional[dict]) -> None:
+def check_start(framework: Framework, model: Any, token_range: Any, rank_id: Any, plan: Optional[dict[str, Any]]) -> None:
     """Arguments of start(). plan: that in force, None for none."""
     models = framework.models(model)
     if model is not None:
@@ -94,7 +94,7 @@ def _merge(text: str, overrides: dict[str, Any]) -> str:
     return _put(data, overrides) if isinstance(data, dict) else text
 
 
-def _put(data: dict, overrides: dict[str, Any]) -> str:
+def _put(data: dict[str, Any], overrides: dict[str, Any]) -> str:
     for key, value in overrides.items():
         if value is not None:
             data[key] = list(value) if isinstance(value, tuple) else value
@@ -143,7 +143,7 @@ class ConfigFile:
         return edit
 
 
-def parse(text: str, path: Optional[str] = None) -> tuple[dict, list[str]]:
+def parse(text: str, path: Optional[str] = None) -> tuple[dict[str, Any], list[str]]:
     """(plan, warnings). InvalidParameterError lists every fault, after the name of the file."""
     try:
         parsed = _native.parse_config(text)
@@ -160,7 +160,7 @@ class ConfigView:
 
     __slots__ = ("_fields",)
 
-    def __init__(self, plan: dict, enabled: bool, framework: str) -> None:
+    def __init__(self, plan: dict[str, Any], enabled: bool, framework: str) -> None:
         fields = {key: list(value) if isinstance(value, list) else value for key, value in plan.items()}
         for name in ("rank", "step"):  # as in config.json
             fields[name] = [first if first == last else f"{first}-{last}" for first, last in fields.pop(name + "s")]

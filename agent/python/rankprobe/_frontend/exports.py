@@ -102,7 +102,7 @@ class Exports:
             self._warn(f"manifest.json of {self.root} is not complete: {error}")
             _native.raise_later_if_programs(error)
 
-    def _write_manifest(self, parts: list[dict], scratch: pathlib.Path) -> None:
+    def _write_manifest(self, parts: list[dict[str, Any]], scratch: pathlib.Path) -> None:
         if not parts:
             return
         there = read_manifest(self.root, self._run)
@@ -151,7 +151,7 @@ class _Fetches:
                  rank: Callable[[], Optional[int]]) -> None:
         self._session, self._run, self._root, self._label, self._rank = session, run, root, label, rank
         self._threads: Optional[concurrent.futures.ThreadPoolExecutor] = None
-        self._running: Optional[concurrent.futures.Future] = None
+        self._running: Optional[concurrent.futures.Future[Any]] = None
         self._faults: list[str] = []
         self._parts: list[bytes] = []
         _remove_leftovers(self.published(), root)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rankprobe._inputs import open_regular
 
@@ -22,7 +23,7 @@ def read_regular(path: str, max_bytes: int) -> bytes:
     return data
 
 
-def read_object(path: str) -> dict:
+def read_object(path: str) -> dict[str, Any]:
     """A config in JSON. Raises OSError, and ValueError of what is none."""
     try:
         given = json.loads(read_regular(path, _MAX_CONFIG_BYTES))

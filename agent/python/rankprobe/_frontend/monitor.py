@@ -83,14 +83,14 @@ class Monitor:
 
     def __init__(self, capture: Any) -> None:
         self._capture = capture
-        self._spec: Optional[dict] = None
+        self._spec: Optional[dict[str, Any]] = None
         self._names: dict[int, str] = {}
         self._undo: list[Callable[[], None]] = []
         # Of the optimizers whose step is under way: the ids of their parameters, and what these were.
         self._before: list[tuple[Any, set[int], list[tuple[str, Any, Optional[Any]]]]] = []
         self._losses: list[Any] = []
         # A loss that a scaler made, and what it made it of.
-        self._scaled: list[tuple[weakref.ref, Any]] = []
+        self._scaled: list[tuple[weakref.ref[Any], Any]] = []
         self._scale: Optional[Any] = None
         self._squares: Optional[float] = None
         self._rates: list[float] = []
@@ -114,7 +114,7 @@ class Monitor:
         """The learning rate of each group of its parameters; NaN: not known."""
         raise NotImplementedError
 
-    def _parts(self, optimizer: Any, arguments: tuple, spec: dict) -> Iterator[Part]:
+    def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         """What of its parameters is watched. arguments: those of its step. Gradients and states where `spec` wants them."""
         raise NotImplementedError
 
@@ -134,13 +134,13 @@ class Monitor:
         """A tensor of one float64."""
         raise NotImplementedError
 
-    def _outside_of_graphs(self) -> ContextManager:
+    def _outside_of_graphs(self) -> ContextManager[Any]:
         """Nothing that is computed in it becomes part of a graph."""
         return contextlib.nullcontext()
 
     # --- in a step
 
-    def begin_step(self, plan: dict, model: Any) -> None:
+    def begin_step(self, plan: dict[str, Any], model: Any) -> None:
         """A step of `plan` begins, or goes on."""
         spec = plan.get("monitor")
         if spec is None:
@@ -193,7 +193,7 @@ class Monitor:
         self._names = {}
         self._losses, self._scaled, self._scale = [], [], None
 
-    def _guarded(self, record: Callable[[dict], None]) -> None:
+    def _guarded(self, record: Callable[[dict[str, Any]], None]) -> None:
         if self._spec is None:
             return
         self._capture.enter_quiet()
@@ -216,7 +216,7 @@ class Monitor:
             own = next((unscaled for scaled, unscaled in self._scaled if scaled() is loss), None)
             self._losses.append(self._plain(loss) if own is None else own)
 
-    def _record_before(self, optimizer: Any, arguments: tuple, spec: dict) -> None:
+    def _record_before(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> None:
         if any(one is optimizer for one, *_ in self._before):
             return  # its class calls the step of its base
         # Those of an optimizer that calls this one: each counts once in what the step has as a whole.
@@ -244,7 +244,7 @@ class Monitor:
                 self._squares = (self._squares or 0.0) + norm * norm
         self._rates += rates if not own & outer else []
 
-    def _record_after(self, optimizer: Any, spec: dict) -> None:
+    def _record_after(self, optimizer: Any, spec: dict[str, Any]) -> None:
         while self._before:
             one, _, before = self._before.pop()
             if one is not optimizer:
@@ -256,7 +256,7 @@ class Monitor:
                 self._capture.save_monitored(f"Update.{name}", values)
             return
 
-    def _record_training(self, spec: dict) -> None:
+    def _record_training(self, spec: dict[str, Any]) -> None:
         if not spec["training"]:
             return
         values: dict[str, Any] = {}

@@ -23,9 +23,9 @@ class Notices:
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
         self._told: set[str] = set()
-        self._plan: Optional[dict] = None
+        self._plan: Optional[dict[str, Any]] = None
 
-    def _once(self, plan: dict, key: str, text: str) -> None:
+    def _once(self, plan: dict[str, Any], key: str, text: str) -> None:
         if plan != self._plan:
             self._plan = plan
             self._told.clear()
@@ -33,7 +33,7 @@ class Notices:
             self._told.add(key)
             warn(text)
 
-    def started(self, plan: dict, rank: Optional[int], request_missing: bool) -> None:
+    def started(self, plan: dict[str, Any], rank: Optional[int], request_missing: bool) -> None:
         """A start() that does not record, under `plan` as this rank, None: unknown."""
         if request_missing:
             return self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
@@ -45,17 +45,17 @@ class Notices:
             self._once(plan, "rank", f"config.json asks for rank {asked} and this is a single process "
                        f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
 
-    def no_requests(self, plan: dict) -> None:
+    def no_requests(self, plan: dict[str, Any]) -> None:
         """A start() that records and was told of no requests."""
         if plan["request_id"]:
             self._once(plan, "no requests", f"request_id {plan['request_id']!r} has no effect: this program does not say whose "
                        "rows its tensors hold (start(scheduled_tokens=)); everything is recorded")
 
-    def bad_requests(self, plan: dict, fault: str) -> None:
+    def bad_requests(self, plan: dict[str, Any], fault: str) -> None:
         """A start() with requests that cannot be used."""
         self._once(plan, "requests", f"start(): {fault}; it is recorded as without that")
 
-    def stopped(self, plan: dict, capture: Any, step: int) -> None:
+    def stopped(self, plan: dict[str, Any], capture: Any, step: int) -> None:
         """A stop(): did the filters let anything pass?"""
         for field in ("list", "scope"):
             names = plan[field]

@@ -75,7 +75,7 @@ class RankSession:
     nothing is held then.
     """
 
-    def __init__(self, framework: Framework, plan: dict, config_json: str, config_path: str, on_missing: str) -> None:
+    def __init__(self, framework: Framework, plan: dict[str, Any], config_json: str, config_path: str, on_missing: str) -> None:
         self._framework = framework
         self._dump_path = plan["dump_path"]
         self.embedded: Optional[EmbeddedCollector] = None
@@ -148,14 +148,15 @@ class RankSession:
 
     def _patience(self) -> Optional[float]:
         """Asked where stop() has to wait: a step whose records are kept asks no disk anything."""
-        return None if self.embedded.free_bytes_if_full() is None else _FULL_DISK_SECONDS
+        embedded = self.embedded
+        return None if embedded is None or embedded.free_bytes_if_full() is None else _FULL_DISK_SECONDS
 
     def commit(self) -> None:
         """After stop(): what was recorded is safe with a private collector."""
         if self._exports is not None:
             self._exports.commit(self._kept)
 
-    def fixed_path(self, plan: dict) -> Optional[str]:
+    def fixed_path(self, plan: dict[str, Any]) -> Optional[str]:
         """Where trees go on to, where `plan` has another dump_path; None: it has no other."""
         return self._dump_path if self._exports is not None and plan["dump_path"] != self._dump_path else None
 

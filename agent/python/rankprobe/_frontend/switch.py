@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Any, Optional
 
 from rankprobe import _native
 from rankprobe._frontend import config as _config
@@ -45,7 +45,7 @@ class Switch:
         return _config.ConfigView(self.plan, self.enabled, self._framework)
 
     @property
-    def checked_plan(self) -> Optional[dict]:
+    def checked_plan(self) -> Optional[dict[str, Any]]:
         """What start()'s arguments must suit. A config that came later
         raises nothing in a training loop: None under one, or while off."""
         return self.plan if self.enabled and self._own else None

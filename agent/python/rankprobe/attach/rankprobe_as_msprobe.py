@@ -6,10 +6,12 @@ modules that hold rankprobe's names under msprobe's. What there is none for is a
 ImportError that says so, in place of a stranger's or a half-working one.
 """
 
+from __future__ import annotations
+
 import importlib.abc
 import importlib.machinery
 import os
-import sys
+import types
 
 # Names of rankprobe.pytorch, in the places where programs look for them in msprobe 26.2.
 _NAMES = {
@@ -36,19 +38,19 @@ _OTHER_NAMES = {"MsprobeException": "RankprobeError"}
 _SWITCH = "RANKPROBE_AS_MSPROBE"
 
 
-def _missing(name):
+def _missing(name: str) -> str:
     return f"rankprobe has no {name} (rankprobe run --as-msprobe stands for msprobe; it has: " + ", ".join(
         sorted({n for names in _NAMES.values() for n in names})) + ")"
 
 
-def _tell_of_the_real_one():
+def _tell_of_the_real_one() -> None:
     """One line in a job: msprobe is installed, and is not what is imported."""
     if os.environ.get(_SWITCH) == "told" or os.environ.get("RANK", "0") != "0":
         return
     os.environ[_SWITCH] = "told"
     try:
         real = importlib.machinery.PathFinder.find_spec("msprobe")
-    except Exception:  # a broken installation is none of ours
+    except Exception:  # noqa: BLE001 - a broken installation is none of ours
         return
     if real is not None:
         place = os.path.dirname(real.origin) if real.origin else "this environment"
@@ -58,10 +60,10 @@ def _tell_of_the_real_one():
 
 
 class _Loader(importlib.abc.Loader):
-    def create_module(self, spec):
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
 
-    def exec_module(self, module):
+    def exec_module(self, module: types.ModuleType) -> None:
         if module.__name__ == "msprobe":
             _tell_of_the_real_one()
         if _NAMES[module.__name__]:
@@ -69,17 +71,17 @@ class _Loader(importlib.abc.Loader):
 
             for name in _NAMES[module.__name__]:
                 setattr(module, name, getattr(ours, _OTHER_NAMES.get(name, name)))
-        module.__all__ = list(_NAMES[module.__name__])
+        module.__dict__["__all__"] = list(_NAMES[module.__name__])
         module.__file__ = __file__  # programs say where it comes from
 
-        def __getattr__(name):
+        def __getattr__(name: str) -> object:
             raise AttributeError(_missing(f"{module.__name__}.{name}"))
 
-        module.__getattr__ = __getattr__
+        module.__getattr__ = __getattr__  # type: ignore[method-assign]
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if name.partition(".")[0] != "msprobe":
             return None
         if name not in _NAMES:

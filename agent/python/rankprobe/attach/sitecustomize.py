@@ -7,10 +7,14 @@ stderr; the user's program goes on. Under --as-msprobe it attaches to nothing:
 the program has a debugger of its own, which is made rankprobe's.
 """
 
+from __future__ import annotations
+
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import sys
+import types
 
 
 def _run_hidden() -> None:
@@ -20,11 +24,12 @@ def _run_hidden() -> None:
         path = os.path.join(entry or ".", "sitecustomize.py")
         if os.path.abspath(entry or ".") != here and os.path.isfile(path):
             spec = importlib.util.spec_from_file_location("rankprobe_hidden_sitecustomize", path)
+            assert spec is not None and spec.loader is not None
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
             return
 
 
-def _say(text):
+def _say(text: str) -> None:
     """As rankprobe._say, which may be what cannot be imported."""
     try:
         if sys.stderr is not None:
@@ -33,19 +38,19 @@ def _say(text):
         pass
 
 
-def _watch_optimizers(module):
+def _watch_optimizers(module: types.ModuleType) -> None:
     from rankprobe.pytorch import _attach_hook
 
     _attach_hook.install(module.Optimizer)
 
 
-def _watch_mindspore(module):
+def _watch_mindspore(module: types.ModuleType) -> None:
     from rankprobe.mindspore import _attach_hook
 
     _attach_hook.install(module)
 
 
-def _watch_workers(_):
+def _watch_workers(_: types.ModuleType) -> None:
     # Also where rankprobe is not installed and vLLM finds no entry point.
     from rankprobe import vllm
 
@@ -55,10 +60,11 @@ def _watch_workers(_):
 class _Finder(importlib.abc.MetaPathFinder):
     """Acts when one of these modules has been imported."""
 
-    watched = {"torch.optim.optimizer": _watch_optimizers, "mindspore": _watch_mindspore, "vllm.v1.worker.worker_base": _watch_workers}
+    watched = {  # noqa: RUF012 - typing would be one more import in every process
+        "torch.optim.optimizer": _watch_optimizers, "mindspore": _watch_mindspore, "vllm.v1.worker.worker_base": _watch_workers}
     busy = False
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if name not in self.watched or self.busy:
             return None
         self.busy = True
@@ -70,16 +76,16 @@ class _Finder(importlib.abc.MetaPathFinder):
             return spec
         load = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: types.ModuleType) -> None:
             load(module)
             attach = self.watched.pop(name, None)
             try:
                 if attach is not None:
                     attach(module)
-            except Exception as error:  # the user's program goes on
+            except Exception as error:  # noqa: BLE001 - the user's program goes on
                 _say(f"rankprobe: not attached: {error!r}")
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
@@ -87,7 +93,7 @@ try:
     _run_hidden()
 finally:
     if os.environ.get("RANKPROBE_AS_MSPROBE"):
-        import rankprobe_as_msprobe
+        import rankprobe_as_msprobe  # type: ignore[import-not-found]
 
         sys.meta_path.insert(0, rankprobe_as_msprobe.Finder())
     if os.environ.get("RANKPROBE_ATTACH"):

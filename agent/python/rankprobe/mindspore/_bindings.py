@@ -44,16 +44,17 @@ def wait() -> None:
         raise_programs(error)
 
 
-def array_of(tensor: Any) -> Optional[numpy.ndarray]:
+def array_of(tensor: Any) -> Optional[numpy.ndarray[Any, Any]]:
     """Its asnumpy(), after wait(); None: NumPy has no such type."""
     wait()
     try:
-        return tensor.asnumpy()
+        array: numpy.ndarray[Any, Any] = tensor.asnumpy()
+        return array
     except (RuntimeError, TypeError, ValueError):
         return None
 
 
-def describe(tensor: Any, needs: int, generation: int) -> dict:
+def describe(tensor: Any, needs: int, generation: int) -> dict[str, Any]:
     """The fields that ValueReader::ReadDescribed takes; without `address` the statistics are null."""
     if isinstance(tensor, numpy.ndarray):
         return _of_array(tensor, {"type": "numpy.ndarray", "numpy": True, "dtype": str(tensor.dtype),
@@ -67,7 +68,7 @@ def describe(tensor: Any, needs: int, generation: int) -> dict:
     return _of_array(array, fields, array.shape)
 
 
-def _of_array(array: Any, fields: dict, shape: tuple) -> dict:
+def _of_array(array: Any, fields: dict[str, Any], shape: tuple[Any, ...]) -> dict[str, Any]:
     size = array.itemsize
     if array.dtype.kind in "OUSMm" or not array.dtype.isnative or any(stride % size for stride in array.strides):
         return {**fields, "shape": shape}
@@ -75,7 +76,7 @@ def _of_array(array: Any, fields: dict, shape: tuple) -> dict:
             "strides": tuple(stride // size for stride in array.strides)}
 
 
-def _numpy_statistics(array: Any) -> Optional[tuple]:
+def _numpy_statistics(array: Any) -> Optional[tuple[Any, ...]]:
     """Max, Min, Mean and Norm; of complex numbers those of magnitudes."""
     if array.size == 0 or array.dtype.kind not in "biufc":
         return None
@@ -84,7 +85,7 @@ def _numpy_statistics(array: Any) -> Optional[tuple]:
         return (values.max().item(), values.min().item(), values.mean().item(), numpy.linalg.norm(values).item())
 
 
-def convert(value: Any) -> Optional[tuple]:
+def convert(value: Any) -> Optional[tuple[Any, ...]]:
     """What is no tensor and no plain value, as a tagged tuple; None: null."""
     if isinstance(value, numpy.generic):
         return ("scalar", type(value).__name__, value.item())
@@ -110,7 +111,7 @@ def _gradient_sum(one: Any, other: Any) -> Any:
 
 def _gradient_outside(whole: Any, inside: Any) -> Any:
     """What came from elsewhere; None for nothing."""
-    if whole is inside or numpy.array_equal(array_of(whole), array_of(inside)):
+    if whole is inside or numpy.array_equal(array_of(whole), array_of(inside)):  # type: ignore[arg-type] # None equals None
         return None
     with _no_grad():
         return _SUB(whole, inside)
@@ -133,7 +134,7 @@ def make_capture(session: Any, package: str) -> Any:
 
 def _output_number(tensor: Any) -> int:
     number = tensor._output_index
-    return number() if callable(number) else number
+    return int(number() if callable(number) else number)
 
 
 def saved_types() -> tuple[type, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import mindspore
 
 
-class MsprobeStep(mindspore.train.Callback):
+class MsprobeStep(mindspore.train.Callback):  # type: ignore[misc]
     """start, stop and step around each step of Model.train."""
 
     def __init__(self, debugger: Any) -> None:
@@ -24,7 +24,7 @@ class MsprobeStep(mindspore.train.Callback):
         self._debugger.step()
 
 
-class MsprobeInitStep(mindspore.train.Callback):
+class MsprobeInitStep(mindspore.train.Callback):  # type: ignore[misc]
     """The first step has the number that the training goes on from."""
 
     def on_train_begin(self, run_context: Any) -> None:

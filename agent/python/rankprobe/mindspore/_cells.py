@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator
 
 from mindspore import nn
 from mindspore.common.jit_config import JitConfig
@@ -43,7 +43,7 @@ def named_cells(model: Any, compiled: bool = False) -> Iterator[tuple[str, nn.Ce
             waiting += reversed(below)
 
 
-def _tensors(value: Any) -> tuple:
+def _tensors(value: Any) -> tuple[Any, ...]:
     """Those among a cell's arguments, or its output: what lies deeper has no gradient of its own here."""
     if isinstance(value, tuple):
         return tuple(item for item in value if is_tensor(item))
@@ -115,10 +115,10 @@ class CellHooks:
             stack = self._open.stack = []
         return stack
 
-    def _pre(self, name: str) -> Callable:
+    def _pre(self, name: str) -> Callable[..., Any]:
         capture = self._capture
 
-        def rankprobe_pre(cell: nn.Cell, args: tuple, kwargs: dict) -> None:
+        def rankprobe_pre(cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             stack = self._stack()
             if not capture.active:
                 stack.append((cell, None, None))
@@ -141,10 +141,10 @@ class CellHooks:
 
         return rankprobe_pre
 
-    def _post(self) -> Callable:
+    def _post(self) -> Callable[..., Any]:
         capture = self._capture
 
-        def rankprobe_post(cell: nn.Cell, args: tuple, kwargs: dict, output: Any) -> None:
+        def rankprobe_post(cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             call, gradients = self._begun(cell)
             if call is None:
                 return
@@ -180,10 +180,10 @@ class CellHooks:
                 self._watched.add((id(cell), name))
                 self._handles.append(parameter.register_hook(self._on_gradient(cell_name, name)))
 
-    def _on_gradient(self, cell_name: str, name: str) -> Callable:
+    def _on_gradient(self, cell_name: str, name: str) -> Callable[..., Any]:
         capture = self._capture
 
-        def rankprobe_gradient(gradient: Any) -> Optional[Any]:
+        def rankprobe_gradient(gradient: Any) -> None:
             if capture.enabled and self.parameters_grad:
                 try:
                     capture.parameter_gradient(cell_name, name, gradient)

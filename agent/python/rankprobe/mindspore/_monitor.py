@@ -26,7 +26,7 @@ def _is_number(value: Any) -> bool:
     return is_tensor(value) and value.size == 1
 
 
-def _gradients(arguments: tuple, count: int) -> tuple:
+def _gradients(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """Of the arguments of an optimizer's call those for its parameters, one for each; empty where there are none."""
     lists = (given for given in (*arguments, arguments) if isinstance(given, (tuple, list)))
     return tuple(next((given for given in lists if len(given) == count), ()))
@@ -60,6 +60,13 @@ def _is_askable(schedule: Any, optimizer: Any) -> bool:
     if type(schedule).__module__.startswith("mindspore."):
         return True
     return is_compiled(type(optimizer).construct) and not list(schedule.get_parameters())
+
+
+def _array(value: Any) -> numpy.ndarray[Any, Any]:
+    array = array_of(value)
+    if array is None:
+        raise TypeError(f"NumPy has no type for {value.dtype}")
+    return array
 
 
 class Monitor(monitor.Monitor):
@@ -103,7 +110,7 @@ class Monitor(monitor.Monitor):
     def _rates_of(self, optimizer: Any) -> list[float]:
         groups = getattr(optimizer, "param_groups", None)
         if groups is not None:
-            return [float(array_of(group["lr"]).item()) for group in groups]
+            return [float(_array(group["lr"]).item()) for group in groups]
         rates = getattr(optimizer, "learning_rate", ())
         rates = rates if isinstance(rates, (tuple, list, nn.CellList)) else (rates,)
         # One a parameter, the same object for those of a group.
@@ -111,9 +118,9 @@ class Monitor(monitor.Monitor):
         if not all(_is_askable(rate, optimizer) for rate in rates if isinstance(rate, nn.Cell)):
             return []
         asked = [rate(optimizer.global_step) if isinstance(rate, nn.Cell) else rate for rate in rates]
-        return [float(array_of(rate).item()) for rate in asked]
+        return [float(_array(rate).item()) for rate in asked]
 
-    def _parts(self, optimizer: Any, arguments: tuple, spec: dict) -> Iterator[Part]:
+    def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         parameters = optimizer.parameters
         gradients = _gradients(arguments, len(parameters)) if spec["weight_gradients"] else ()
         scale = float(getattr(optimizer, "loss_scale", 1.0))
@@ -125,17 +132,17 @@ class Monitor(monitor.Monitor):
                 if value.size == parameter.size:
                     states.setdefault(id(parameter), {})[name] = value
         for index, parameter in enumerate(parameters):
-            name = self._names.get(id(parameter))
-            if name is not None:
+            listed = self._names.get(id(parameter))
+            if listed is not None:
                 gradient = gradients[index] if gradients and is_tensor(gradients[index]) else None
-                yield Part(name, parameter, None if gradient is None else _unscaled(gradient, scale), states.get(id(parameter), {}))
+                yield Part(listed, parameter, None if gradient is None else _unscaled(gradient, scale), states.get(id(parameter), {}))
 
     def _copied(self, parameter: Any) -> Any:
-        return array_of(parameter).copy()
+        return _array(parameter).copy()
 
     def _added(self, parameter: Any, before: Any) -> Any:
         """In the place of the copy of what it was, as far as there is one type and shape."""
-        now = array_of(parameter)
+        now = _array(parameter)
         same = now.dtype == before.dtype and now.shape == before.shape
         with numpy.errstate(all="ignore"):
             return Tensor.from_numpy(numpy.asarray(numpy.subtract(now, before, out=before if same else None)))
@@ -143,9 +150,10 @@ class Monitor(monitor.Monitor):
     def _number(self, value: float) -> Any:
         return Tensor(value, mindspore.float64)
 
-    def _outside_of_graphs(self) -> ContextManager:
+    def _outside_of_graphs(self) -> ContextManager[Any]:
         wait()
-        return _no_grad()
+        outside: ContextManager[Any] = _no_grad()
+        return outside
 
 
 __all__ = ["Monitor"]

@@ -11,7 +11,7 @@ from mindspore.experimental.optim.optimizer import Optimizer as ExperimentalOpti
 
 # Those of mindspore.mint.optim are of the second.
 OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
-Before = Callable[[Any, tuple], None]
+Before = Callable[[Any, tuple[Any, ...]], None]
 After = Callable[[Any], None]
 
 
@@ -52,7 +52,7 @@ class OptimizerCalls:
             if own is None:
                 del kind.__call__
             else:
-                kind.__call__ = own
+                kind.__call__ = own  # type: ignore[method-assign]
         self._places.clear()
 
     def _stand_in(self, call: Any) -> Any:

@@ -34,7 +34,7 @@ Model = Union[nn.Cell, Sequence[nn.Cell]]
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 
 
-def _check_plan(plan: dict) -> None:
+def _check_plan(plan: dict[str, Any]) -> None:
     """What documents allow for PyTorch alone, or for what is no PyNative mode."""
     monitor = plan.get("monitor", {})
     if monitor.get("communication") and not plan["records_modules"] and not any(
@@ -274,7 +274,7 @@ class PrecisionDebugger:
         self._capture.enabled = token_range is None
         self._cells.begin_step()
 
-    def _watch(self, model: Model, plan: dict, tokens: bool) -> None:
+    def _watch(self, model: Model, plan: dict[str, Any], tokens: bool) -> None:
         if plan["records_modules"]:
             self._cells.hook_model(model)
         if plan["records_apis"]:
@@ -282,7 +282,7 @@ class PrecisionDebugger:
         if tokens:
             self._cells.hook_roots(model)
 
-    def _apply(self, plan: dict) -> None:
+    def _apply(self, plan: dict[str, Any]) -> None:
         """Stand-ins and hooks that this level needs, and no others."""
         if self._applied:
             return

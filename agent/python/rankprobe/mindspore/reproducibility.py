@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import mindspore
 from mindspore import mint, nn, ops
@@ -47,7 +48,7 @@ def _remove_dropout() -> None:
                 setattr(host, name, _unchanged)
 
 
-def _unchanged(input, *args, **kwargs):  # noqa: A002 - as it is called by name
+def _unchanged(input: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of a dropout."""
     return input
 
@@ -55,7 +56,7 @@ def _unchanged(input, *args, **kwargs):  # noqa: A002 - as it is called by name
 def _replace_cell(host: object, name: str) -> None:
     base = getattr(host, name)
 
-    def construct(self, x):  # noqa: ANN001, ANN202 - of a cell
+    def construct(self: Any, x: Any) -> Any:
         return x
 
     setattr(host, name, type(name, (base,), {"construct": construct, "__module__": base.__module__}))

@@ -50,14 +50,14 @@ def _hosts(prefix: str) -> list[Any]:
         return [torch.distributed, torch.distributed.distributed_c10d]
     if prefix == "NPU":
         try:
-            import torch_npu  # type: ignore[import-not-found]
+            import torch_npu
         except ImportError:
             return []
         return [torch_npu, torch.ops.npu]
     if prefix == "MindSpeed":
         try:
-            import mindspeed.ops  # type: ignore[import-not-found]
-            import torch_npu  # type: ignore[import-not-found]  # noqa: F401
+            import mindspeed.ops
+            import torch_npu
         except ImportError:
             return []
         return [mindspeed.ops]
@@ -92,7 +92,7 @@ class _Mode(TorchFunctionMode):
     def __init__(self, stand_ins: dict[Any, Any]) -> None:
         super().__init__()
         # Each call of PyTorch comes by here while a step is recorded: native.
-        self.__torch_function__ = types.MethodType(_native.mode_function(stand_ins), self)  # type: ignore[assignment]
+        self.__torch_function__ = types.MethodType(_native.mode_function(stand_ins), self)  # type: ignore[method-assign]
 
 
 class Apis:
@@ -158,7 +158,7 @@ class Apis:
         except TypeError:  # not hashable
             known = None
         same = known is not None and known.rankprobe_name == f"{prefix}.{name}"
-        api = known if same else _native.api(function, self._capture, prefix, name, _traits(prefix, name))
+        api: Any = known if same else _native.api(function, self._capture, prefix, name, _traits(prefix, name))
         if not same:
             api.rankprobe_name = f"{prefix}.{name}"
         # Methods of Tensor are not bound early; some share a function with a name
@@ -222,11 +222,11 @@ class Apis:
         for host, name in ((torch.jit, "script"), (torch, "compile")):
             if hasattr(host, name):
                 self._replace(host, name, self._with_originals(getattr(host, name)))
-        export = sys.modules.get("torch.export")
+        export: Any = sys.modules.get("torch.export")
         if hasattr(export, "export"):
             self._replace(export, "export", self._unwatched(export.export))
 
-    def _unwatched(self, function: Callable) -> Callable:
+    def _unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def rankprobe_export(*args: Any, **kwargs: Any) -> Any:
             with self.unseen():
@@ -234,7 +234,7 @@ class Apis:
 
         return rankprobe_export
 
-    def _with_originals(self, function: Callable) -> Callable:
+    def _with_originals(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def rankprobe_compile(*args: Any, **kwargs: Any) -> Any:
             self.show_originals()
@@ -249,7 +249,7 @@ class Apis:
     def _wrap_optimizers(self) -> None:
         """PyTorch's own optimizers hold no early bound functions: under the mode
         each attribute they read of a parameter would be a call of Python."""
-        def before(optimizer: Any, args: tuple, kwargs: dict) -> None:
+        def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # A closure is the user's code.
             if type(optimizer).__module__.startswith("torch.optim.") and not args[1:] and not kwargs:
                 self._pause_mode()
@@ -258,7 +258,7 @@ class Apis:
         for host in (torch.optim.Optimizer, torch.nn.Module):
             self._replace(host, "zero_grad", self._without_mode(host.zero_grad))
 
-    def _without_mode(self, function: Callable) -> Callable:
+    def _without_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def rankprobe_call(*args: Any, **kwargs: Any) -> Any:
             paused = self._pause_mode()
@@ -377,7 +377,7 @@ class Apis:
             setattr(module, name, original)
 
 
-def around_optimizer_steps(before: Callable, after: Callable) -> list[Callable[[], None]]:
+def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]) -> list[Callable[[], None]]:
     """Hooks on the steps of all optimizers, where PyTorch has such (2.0); what takes them off again."""
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
@@ -396,7 +396,7 @@ def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils.clip_grad, name)
 
-        def clip(*args: Any, _original: Callable = original, **kwargs: Any) -> Any:
+        def clip(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
             capture.push_scope("clip_grad")
             try:
                 return _original(*args, **kwargs)
@@ -406,4 +406,4 @@ def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
         clip.__wrapped__ = original  # type: ignore[attr-defined]
         for host in (torch.nn.utils, torch.nn.utils.clip_grad):
             setattr(host, name, clip)
-            yield lambda host=host, name=name, original=original: setattr(host, name, original)
+            yield functools.partial(setattr, host, name, original)

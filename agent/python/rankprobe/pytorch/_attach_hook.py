@@ -132,7 +132,7 @@ class _Attachment:
         """A module is called, and there is no optimizer."""
         if PrecisionDebugger._instance is not None:
             return self._watch_no_more()
-        if os.getpid() != self._pid or torch.jit.is_tracing():
+        if os.getpid() != self._pid or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return None
         if self._called is None and next(module.parameters(), None) is not None:
             self._called = module

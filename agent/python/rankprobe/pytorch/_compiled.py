@@ -24,7 +24,7 @@ _DYNAMO = "torch._dynamo"
 
 def compiles() -> bool:
     """Whether torch.compile was called in this process, for all that is known."""
-    backends: Optional[dict] = getattr(sys.modules.get(f"{_DYNAMO}.eval_frame"), "cached_backends", None)
+    backends: Optional[dict[str, Any]] = getattr(sys.modules.get(f"{_DYNAMO}.eval_frame"), "cached_backends", None)
     return any(backend is not None and backend is not False for backend in (backends or {}).values())
 
 
@@ -39,11 +39,11 @@ class CompilerImport:
 
     def install(self) -> None:
         if _DYNAMO not in sys.modules and self not in sys.meta_path:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         """Of the protocol of sys.meta_path."""
@@ -75,7 +75,7 @@ class EagerStance:
     unseen: within it nothing of ours is in PyTorch.
     """
 
-    def __init__(self, unseen: Callable[[], ContextManager]) -> None:
+    def __init__(self, unseen: Callable[[], ContextManager[Any]]) -> None:
         self._unseen = unseen
         # What such operators enter before they compile.
         self._operators: Any = None

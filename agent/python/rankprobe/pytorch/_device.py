@@ -44,7 +44,7 @@ def _numberless(dtype: torch.dtype) -> bool:
     return any(part in str(dtype) for part in _NO_NUMBERS)
 
 
-def memory_of(tensor: torch.Tensor) -> dict:
+def memory_of(tensor: torch.Tensor) -> dict[str, Any]:
     """The fields that make `tensor` (strided, CPU) readable."""
     return {"address": tensor.data_ptr(), "strides": tuple(tensor.stride()), "keep": tensor}
 
@@ -182,7 +182,7 @@ class DeviceReader:
         self._copied_bytes = 0
         self._copies: list[torch.Tensor] = []
         # By content: (weak tensor, generation, fields).
-        self._seen: dict[tuple, tuple] = {}
+        self._seen: dict[tuple[Any, ...], tuple[Callable[[], Any], int, dict[str, Any]]] = {}
         self._told: set[str] = set()
         self.on_fault: Optional[Callable[[str], None]] = None
 
@@ -190,7 +190,7 @@ class DeviceReader:
         """Whether `tensor` lies on a device."""
         return tensor.device.type != "cpu"
 
-    def read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict:
+    def read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict[str, Any]:
         """Fields of ValueReader::ReadDescribed besides dtype, shape, requires_grad.
 
         tensor: strided, detached, not on the CPU; origin: whose memory it shows.
@@ -202,12 +202,12 @@ class DeviceReader:
             return {}
         try:
             return self._read(tensor, origin, needs, generation)
-        except Exception as error:  # pylint: disable=broad-except - out of memory, no such kernel
+        except Exception as error:  # noqa: BLE001 - out of memory, no such kernel
             if not _native.raise_later_if_programs(error):
                 self.tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
             return {}
 
-    def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict:
+    def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict[str, Any]:
         backend = self._find_backend(tensor.device)
         if backend is not None and getattr(backend, "is_current_stream_capturing", lambda: False)():
             return {}
@@ -231,7 +231,7 @@ class DeviceReader:
             work.note_stream()
             slot = self._next
             self._next += 1
-            fields: dict = {"slot": slot}
+            fields: dict[str, Any] = {"slot": slot}
             if needs == NUMBERS:
                 work.reduce(tensor, _WORDS * (slot - self._first))
             else:
@@ -263,14 +263,14 @@ class DeviceReader:
             with torch.no_grad():
                 try:
                     waiting = [each.begin_copy() for each in work.values()]
-                except Exception as error:  # pylint: disable=broad-except - see read()
+                except Exception as error:  # noqa: BLE001 - see read()
                     self._tell_lost(error)
                     return first, end, 0, None
         try:
             numbers = torch.zeros((end - first) * _WORDS, dtype=torch.int64, device="cpu")
             for copy in waiting:
                 copy.wait(numbers)
-        except Exception as error:  # pylint: disable=broad-except - the device failed: the user's to hear
+        except Exception as error:  # noqa: BLE001 - the device failed: the user's to hear
             self._tell_lost(error)
             return first, end, 0, copies
         return first, end, numbers.data_ptr(), (numbers, copies)

@@ -80,7 +80,7 @@ def in_compiler() -> bool:
     return (SUPPORTED and (torch.compiler.is_dynamo_compiling() or TRACED and _graph_ops.in_trace())) or _is_exporting()
 
 
-def begin_in_compiler(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
+def begin_in_compiler(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
     if TRACED and torch.compiler.is_dynamo_compiling() and not _is_exporting():
         number = getattr(module, NUMBER, None)
         if number is not None:
@@ -114,7 +114,7 @@ def _frames() -> list[str]:
     return frames[::-1]
 
 
-def _begin_in_graph(number: torch.Tensor, args: tuple, kwargs: dict) -> None:
+def _begin_in_graph(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     assert _calls is not None
     call = _graph_ops.put_begin(number, args, kwargs, _frames())
     _trace.open.append((number, _calls.traced_gradients(call, args)))
@@ -131,14 +131,14 @@ def _end_in_graph(number: torch.Tensor, output: Any) -> None:
             return
 
 
-def traced_begin(number: torch.Tensor, args: tuple, kwargs: dict) -> None:
+def traced_begin(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """In a graph of Dynamo: a module begins."""
     if _calls is None:
         return
     if _graph_ops.in_trace():
         _begin_in_graph(number, received(args), received(kwargs))
     elif not _is_fake(number):
-        _calls.run_begin(number.item(), received(args), received(kwargs))
+        _calls.run_begin(int(number.item()), received(args), received(kwargs))
 
 
 def traced_end(number: torch.Tensor, output: Any) -> None:
@@ -148,7 +148,7 @@ def traced_end(number: torch.Tensor, output: Any) -> None:
     if _graph_ops.in_trace():
         _end_in_graph(number, received(output))
     elif not _is_fake(number):
-        _calls.run_end(number.item(), received(output))
+        _calls.run_end(int(number.item()), received(output))
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:
@@ -205,7 +205,7 @@ class GraphCalls:
         if _calls is self:
             _calls = _graph_ops.sink = None
 
-    def _guarded(self, where: str, function: Callable, *args: Any) -> Any:
+    def _guarded(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
         self._capture.enter_quiet()  # what we ask of tensors is no call of the user's
         try:
             return function(*args)
@@ -220,10 +220,10 @@ class GraphCalls:
 
     # --- a graph is traced
 
-    def traced_gradients(self, call: torch.Tensor, args: tuple) -> Any:
+    def traced_gradients(self, call: torch.Tensor, args: tuple[Any, ...]) -> Any:
         return self._guarded("gradients", self._traced_gradients, call, args) if torch.is_grad_enabled() else None
 
-    def _traced_gradients(self, call: torch.Tensor, args: tuple) -> Any:
+    def _traced_gradients(self, call: torch.Tensor, args: tuple[Any, ...]) -> Any:
         return self._hooks.traced_gradients(_graph_ops.put_gradients(call), args)
 
     def traced_outputs(self, gradients: Any, output: Any) -> None:
@@ -231,7 +231,7 @@ class GraphCalls:
 
     # --- a backend runs Dynamo's graph as it is
 
-    def run_begin(self, number: int, args: tuple, kwargs: dict) -> None:
+    def run_begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found = self._hooks.numbered(number)
         if found is not None:
             found.pre(found.module(), args, kwargs)
@@ -243,7 +243,7 @@ class GraphCalls:
 
     # --- the operators of a compiled graph run
 
-    def begin(self, number: int, args: tuple, kwargs: dict, frames: list[str]) -> int:
+    def begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> int:
         call = self._guarded("a module", self._hooks.begin_compiled, number, args, kwargs, frames)
         if call is None:
             return 0

@@ -33,7 +33,7 @@ _NAMES = ("begin", "end", "begin_backward", "backward")
 class Sink(Protocol):
     """Who records what the operators see, while compiled code runs. Never raises."""
 
-    def begin(self, number: int, args: tuple, kwargs: dict, frames: list[str]) -> int:
+    def begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> int:
         """The number of the call, for its backward; 0: that is not wanted."""
 
     def end(self, number: int, output: Any) -> None: ...
@@ -49,7 +49,7 @@ sink: Optional[Sink] = None
 class Fields:
     """The fields of a dataclass."""
 
-    def __init__(self, fields: dict) -> None:
+    def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
 
 
@@ -119,7 +119,7 @@ def _value(code: Any, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> 
 # --- the operators, when the graph runs
 
 
-def _harmless(kernel: Callable) -> Callable:
+def _harmless(kernel: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(kernel)
     def rankprobe_kernel(*args: Any) -> torch.Tensor:
         result = 0
@@ -134,24 +134,24 @@ def _harmless(kernel: Callable) -> Callable:
 
 
 @_harmless
-def _begin(number: torch.Tensor, after: torch.Tensor, text: str, tensors: list, sizes: list, frames: list) -> int:
+def _begin(number: torch.Tensor, after: torch.Tensor, text: str, tensors: list[Any], sizes: list[Any], frames: list[Any]) -> int:
     args, kwargs = _value(_parsed(text), tensors, sizes)
-    return sink.begin(number.item(), args, kwargs, list(frames))  # type: ignore[union-attr]
+    return sink.begin(int(number.item()), args, kwargs, list(frames))  # type: ignore[union-attr]
 
 
 @_harmless
-def _end(number: torch.Tensor, after: torch.Tensor, text: str, tensors: list, sizes: list) -> None:
-    sink.end(number.item(), _value(_parsed(text), tensors, sizes)[0])  # type: ignore[union-attr]
+def _end(number: torch.Tensor, after: torch.Tensor, text: str, tensors: list[Any], sizes: list[Any]) -> None:
+    sink.end(int(number.item()), _value(_parsed(text), tensors, sizes)[0])  # type: ignore[union-attr]
 
 
 @_harmless
 def _begin_backward(call: torch.Tensor, after: torch.Tensor) -> None:
-    sink.begin_backward(call.item())  # type: ignore[union-attr]
+    sink.begin_backward(int(call.item()))  # type: ignore[union-attr]
 
 
 @_harmless
-def _backward(call: torch.Tensor, after: torch.Tensor, text: str, tensors: list) -> None:
-    sink.backward(call.item(), *_value(_parsed(text), tensors, ()))  # type: ignore[union-attr]
+def _backward(call: torch.Tensor, after: torch.Tensor, text: str, tensors: list[Any]) -> None:
+    sink.backward(int(call.item()), *_value(_parsed(text), tensors, ()))  # type: ignore[union-attr]
 
 
 _library: Any = None
@@ -161,7 +161,7 @@ _library: Any = None
 def supported() -> bool:
     """Whether this PyTorch, whose compiler is there, has what the operators need."""
     try:
-        from torch._dynamo.eval_frame import set_eval_frame_isolate_recompiles_id  # noqa: F401
+        from torch._dynamo.eval_frame import set_eval_frame_isolate_recompiles_id  # type: ignore[attr-defined] # noqa: F401
         from torch._higher_order_ops.effects import _register_effectful_op  # noqa: F401
         from torch._library.effects import EffectType  # noqa: F401
     except ImportError:
@@ -214,7 +214,7 @@ def _put(operator: Any, of: torch.Tensor, *values: Any) -> torch.Tensor:
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL)
     after = _order.last if _order.mode is mode else of
     with torch.no_grad():
-        result = operator.default(of, after, *values)
+        result: torch.Tensor = operator.default(of, after, *values)
     _order.mode, _order.last = mode, result
     return result
 
@@ -223,7 +223,7 @@ def forget_trace() -> None:
     _order.mode = _order.last = None
 
 
-def put_begin(number: torch.Tensor, args: tuple, kwargs: dict, frames: list[str]) -> torch.Tensor:
+def put_begin(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> torch.Tensor:
     """The number of the call, as a tensor of the graph."""
     values = _Values()
     text = values.text([args, kwargs])

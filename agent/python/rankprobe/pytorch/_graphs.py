@@ -19,7 +19,7 @@ import contextlib
 import os
 import sys
 import weakref
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -58,7 +58,7 @@ class _Backend:
             if hasattr(backend, name):
                 setattr(self, name, getattr(backend, name))
 
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Any:
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         _check(graph)
         _graph_calls.forget_traces()
         # The backward is compiled now, not in the program's backward: what fails must fail before anything runs.
@@ -153,7 +153,7 @@ class RecordedGraphs:
         # What operators with a compiler of their own enter before they compile.
         self._operators: Any = None
         self._environment: Any = None
-        self._variants: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._variants: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         # Our region by the program's own.
         self._regions: dict[int, int] = {}
         self.wanted = False
@@ -211,11 +211,11 @@ class RecordedGraphs:
             variant = self._variants[callback] = _Variant(callback, self._failed)
         self._tell("graph", "torch.compile: recorded steps run graphs of their own, compiled at the first of them, that record "
                    "modules and gradients; what they fuse may differ, and so may last bits; the others run what was compiled")
-        of = eval_frame.get_eval_frame_isolate_recompiles_id()
+        of = eval_frame.get_eval_frame_isolate_recompiles_id()  # type: ignore[attr-defined]
         if of not in self._regions:
             self._regions[of] = next(eval_frame._next_isolate_recompiles_id)
         # The caller sets it back.
-        eval_frame.set_eval_frame_isolate_recompiles_id(self._regions[of])
+        eval_frame.set_eval_frame_isolate_recompiles_id(self._regions[of])  # type: ignore[attr-defined]
         return variant
 
     def _failed(self, reason: str) -> None:

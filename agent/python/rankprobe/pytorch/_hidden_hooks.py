@@ -23,7 +23,7 @@ _ABOUT = {"_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
 ATTRIBUTES: set[str] = set()
 
 
-def marked(hook: Callable) -> Callable:
+def marked(hook: Callable[..., Any]) -> Callable[..., Any]:
     """`hook`, known as ours."""
     setattr(hook, _MARK, True)
     return hook
@@ -64,10 +64,10 @@ def _reduce_ex(module: torch.nn.Module, protocol: Any) -> Any:
 @contextlib.contextmanager
 def set_aside(root: torch.nn.Module) -> Iterator[None]:
     """Without our hooks on `root` and all below it."""
-    taken = []
+    taken: list[tuple[Any, Any, Any, bool, list[tuple[Any, Any]]]] = []
     for module in root.modules():
         for name in _HOOKS:
-            hooks = getattr(module, name, None)
+            hooks: Any = getattr(module, name, None)
             for key in _keys(hooks):
                 about = [(table, key in table and table.pop(key)) for table in (module.__dict__.get(n) for n in _ABOUT[name])
                          if table is not None]

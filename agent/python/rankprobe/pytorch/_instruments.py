@@ -46,7 +46,7 @@ class Instruments:
         # They are those of the plan in force, and not set aside.
         self.applied = self._in_place = False
 
-    def apply(self, plan: dict) -> None:
+    def apply(self, plan: dict[str, Any]) -> None:
         """Patches and hooks that this level needs, and no others."""
         self.applied = self._in_place = True
         self._import.install()
@@ -63,14 +63,14 @@ class Instruments:
         self._remove_scopes()
         self._install_apis(plan)
 
-    def _install_apis(self, plan: dict) -> None:
+    def _install_apis(self, plan: dict[str, Any]) -> None:
         self._install_communication(plan)
         if plan["records_apis"]:
             self.apis.install()
             if plan["records_modules"] and not self._scopes:
                 self._scopes = list(optimizer_scopes(self._capture))
 
-    def _install_communication(self, plan: dict) -> None:
+    def _install_communication(self, plan: dict[str, Any]) -> None:
         # A compiler that saw the stand-ins would break its graphs at each.
         if not plan.get("monitor", {}).get("communication") or compiles() or not (
                 torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -100,7 +100,7 @@ class Instruments:
             self._remove_scopes()
             self._recomputations.remove()
 
-    def put_back(self, plan: dict) -> None:
+    def put_back(self, plan: dict[str, Any]) -> None:
         """A step is recorded again, by the plan that was applied."""
         if self._in_place:
             self._install_apis(plan)
@@ -126,20 +126,20 @@ class Instruments:
             self._eager.enter()
         self._eager.compiler_came()
 
-    def watch(self, model: Model, plan: dict, tokens: bool) -> None:
+    def watch(self, model: Model, plan: dict[str, Any], tokens: bool) -> None:
         """The model(s) that the step records. tokens: their forwards are counted."""
         if plan["records_modules"]:
             self._modules.hook_model(model)
         self._tokens = tokens
         if tokens:
             self._modules.hook_roots(model)
-        self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])
+        self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])  # type: ignore[list-item]
 
     def on_first_module(self, call: Optional[Callable[[], None]]) -> None:
         """Calls once when the first module below a model begins its forward; None: never."""
         self._modules.on_first = call
 
-    def begin_step(self, plan: dict) -> None:
+    def begin_step(self, plan: dict[str, Any]) -> None:
         self._modules.begin_step()
         only_modules = plan["records_modules"] and not plan["records_apis"] and not self._tokens
         if not (only_modules and self._graphs.enter()):

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 import torch
 
 from rankprobe import _native
-from rankprobe.pytorch import _graph_calls, _graph_ops, _hidden_hooks
+from rankprobe.pytorch import _graph_calls, _hidden_hooks
 from rankprobe.pytorch._hidden_hooks import marked
 from rankprobe.pytorch._process import report_fault
 from rankprobe.pytorch._recompute import stopped as recomputation_stopped
@@ -50,7 +50,7 @@ def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
                 yield prefix + uncompiled_path(path), module
 
 
-def _opened(value: Any, inside: tuple) -> Optional[tuple]:
+def _opened(value: Any, inside: tuple[Any, ...]) -> Optional[tuple[Any, ...]]:
     """The containers around the items of `value`; None: it is no container, one
     that holds itself, or too deep."""
     if not isinstance(value, (list, tuple, dict)) or len(inside) >= _MAX_DEPTH or any(value is c for c in inside):
@@ -58,7 +58,7 @@ def _opened(value: Any, inside: tuple) -> Optional[tuple]:
     return (*inside, value)
 
 
-def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple = (),
+def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple[Any, ...] = (),
                     left: Optional[list[int]] = None) -> list[torch.Tensor]:
     """The tensors of nested containers that require a gradient, in order."""
     if isinstance(value, torch.Tensor):
@@ -76,7 +76,7 @@ def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple = (),
     return out
 
 
-def _wanting(value: Any) -> tuple:
+def _wanting(value: Any) -> tuple[Any, ...]:
     """The tensors of a module's arguments or output that require a gradient."""
     # One tensor is by far the most frequent.
     one = value if isinstance(value, torch.Tensor) else value[0] if type(value) is tuple and len(value) == 1 else None
@@ -85,7 +85,7 @@ def _wanting(value: Any) -> tuple:
     return tuple(_differentiable(value, []))
 
 
-def _parameters(module: torch.nn.Module) -> dict:
+def _parameters(module: torch.nn.Module) -> dict[str, Any]:
     """Its own parameters by name, each once."""
     found = {name: p for name, p in module._parameters.items() if p is not None}
     if len(found) > 1 and len(set(map(id, found.values()))) < len(found):
@@ -107,7 +107,7 @@ def _quiet(capture: Any) -> Iterator[None]:
         capture.leave_quiet()
 
 
-def _guarded(capture: Any, where: str, function: Callable, *args: Any) -> Any:
+def _guarded(capture: Any, where: str, function: Callable[..., Any], *args: Any) -> Any:
     """function(*args); a fault of ours becomes None and a report."""
     try:
         return function(*args)
@@ -120,14 +120,14 @@ class _Hooked(NamedTuple):
     """The hooks of one module. They are kept when they are taken off: put back the
     same, they are what a graph that was compiled with them asks for."""
 
-    module: weakref.ref
+    module: weakref.ref[Any]
     name: str
     # Its backward is recorded.
     full: bool
-    pre: Callable
-    post: Callable
+    pre: Callable[..., Any]
+    post: Callable[..., Any]
     # Of pre and post.
-    handles: list
+    handles: list[Any]
     # What it is called in compiled code.
     number: int
 
@@ -153,7 +153,7 @@ class ModuleHooks:
         # What has begun and not ended, by thread.
         self._forwards = _native.ModuleForwards(capture, lambda value: _wanting(value), _parameters)
         # By id; another module may have that of one that is gone.
-        self._hooked: dict[int, weakref.ref] = {}
+        self._hooked: dict[int, weakref.ref[Any]] = {}
         # Of _hidden_hooks.
         self._holds = False
         # Names of modules that were warned about.
@@ -166,7 +166,7 @@ class ModuleHooks:
         self._numbers: dict[int, _Hooked] = {}
         self._last_number = 0
         self._keys: list[int] = []
-        self._numbered: list[weakref.ref] = []
+        self._numbered: list[weakref.ref[Any]] = []
         # Something hooked may have no number.
         self._unnumbered = True
         # Set by the debugger from the plan in force.
@@ -225,7 +225,7 @@ class ModuleHooks:
             handles.append(module.register_forward_hook(marked(lambda m, args, output: post(m, args, None, output))))
         # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
         # or free the parameters (fully_shard). A forward pre-hook is the last for the same reason.
-        module._forward_hooks.move_to_end(handles[1].id, last=False)
+        module._forward_hooks.move_to_end(handles[1].id, last=False)  # type: ignore[attr-defined]
         self._handles += handles
         return handles
 
@@ -277,10 +277,10 @@ class ModuleHooks:
     def begin_step(self) -> None:
         self._forwards.clear()
 
-    def _pre(self, name: str, full: bool) -> Callable:
+    def _pre(self, name: str, full: bool) -> Callable[..., Any]:
         capture, forwards = self._capture, self._forwards
 
-        def rankprobe_pre(module: torch.nn.Module, args: tuple, kwargs: Optional[dict]) -> None:
+        def rankprobe_pre(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
             if _graph_calls.in_compiler():
                 return _graph_calls.begin_in_compiler(module, args, kwargs)
             if self.on_first is not None and capture.active:
@@ -296,17 +296,17 @@ class ModuleHooks:
     def _begin_first(self) -> None:
         first, self.on_first = self.on_first, None
         with _quiet(self._capture):  # what we ask of tensors is no call of the user's
-            _guarded(self._capture, "the first module", first)
+            _guarded(self._capture, "the first module", first)  # type: ignore[arg-type]
 
-    def _post(self, name: str) -> Callable:
+    def _post(self, name: str) -> Callable[..., Any]:
         capture, forwards = self._capture, self._forwards
 
-        def rankprobe_post(module: torch.nn.Module, args: tuple, kwargs: Optional[dict], output: Any) -> None:
+        def rankprobe_post(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]], output: Any) -> None:
             if _graph_calls.in_compiler():
                 return _graph_calls.end_in_compiler(module, output)
-            error = sys.exc_info()[0] if output is None else None
-            if error is not None:
-                forwards.abandon(module, recomputation_stopped(error))
+            raised = sys.exc_info()[0] if output is None else None
+            if raised is not None:
+                forwards.abandon(module, recomputation_stopped(raised))
                 return
             try:
                 in_place = forwards.end(module, output)
@@ -342,7 +342,7 @@ class ModuleHooks:
         known = self._numbers.get(number)
         return known if known is not None and known.module() is not None else None
 
-    def begin_compiled(self, number: int, args: tuple, kwargs: dict, frames: list[str]) -> Any:
+    def begin_compiled(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> Any:
         """The call, if its gradients are wanted."""
         known = self.numbered(number)
         if known is None:
@@ -355,7 +355,7 @@ class ModuleHooks:
                 first, self.on_first = self.on_first, None
                 first()
             call = capture.begin_compiled_module(known.name, args, kwargs or None, frames)
-            if call is not None and self.parameters_grad:
+            if call is not None and module is not None and self.parameters_grad:
                 self._watch_parameters(known.name, module)
             return call if known.full and self.backward else None
         finally:
@@ -367,7 +367,7 @@ class ModuleHooks:
         if module is not None:
             self._forwards.end(module, output)
 
-    def traced_gradients(self, put: Callable, args: tuple) -> Any:
+    def traced_gradients(self, put: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return self._capture.module_gradients(_native.traced_module_call(put), _wanting(args))
 
     def traced_outputs(self, gradients: Any, output: Any) -> None:
@@ -390,7 +390,7 @@ class ModuleHooks:
             with _quiet(self._capture):  # what we ask of tensors is no call of the user's
                 self._watch(module_name, missing, watched)
 
-    def _watch(self, module_name: str, missing: list, watched: dict[str, tuple[Any, Any]]) -> None:
+    def _watch(self, module_name: str, missing: list[Any], watched: dict[str, tuple[Any, Any]]) -> None:
         for name, parameter, known in missing:
             # torch.func puts computed tensors in place of parameters.
             if not parameter.requires_grad or not parameter.is_leaf:
@@ -414,7 +414,7 @@ class ModuleHooks:
                 watched[name] = (node, handle)
                 self._handles.append(handle)
 
-    def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable:
+    def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable[..., Any]:
         capture, reference = self._capture, weakref.ref(parameter)
 
         def record() -> None:

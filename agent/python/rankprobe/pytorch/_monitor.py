@@ -31,8 +31,10 @@ def _unscaled(gradient: torch.Tensor, scale: Any) -> torch.Tensor:
     if local is gradient:
         return divided
     # Of a DTensor: with its mesh and placements.
-    return type(gradient).from_local(divided, gradient.device_mesh, gradient.placements, run_check=False,
-                                     shape=gradient.shape, stride=gradient.stride())
+    sharded: Any = gradient
+    made: torch.Tensor = type(sharded).from_local(divided, sharded.device_mesh, sharded.placements, run_check=False,
+                                                  shape=sharded.shape, stride=sharded.stride())
+    return made
 
 
 def _is_optimizer_state(value: Any, parameter: torch.Tensor) -> bool:
@@ -125,7 +127,7 @@ class Monitor(monitor.Monitor):
         rates = [group.get("lr") for group in optimizer.param_groups]
         return [float(rate) if rate is not None else math.nan for rate in rates]
 
-    def _parts(self, optimizer: Any, arguments: tuple, spec: dict) -> Iterator[Part]:
+    def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)
         for group in optimizer.param_groups:
@@ -156,7 +158,7 @@ class Monitor(monitor.Monitor):
     def _number(self, value: float) -> Any:
         return torch.tensor(value, dtype=torch.float64)
 
-    def _outside_of_graphs(self) -> ContextManager:
+    def _outside_of_graphs(self) -> ContextManager[Any]:
         return torch.no_grad()
 
 

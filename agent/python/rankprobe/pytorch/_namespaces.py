@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -17,9 +17,9 @@ from rankprobe.pytorch._process import warn
 _VLLM = ("_C", "_C_cache_ops", "_moe_C", "vllm", "vllm_ir")
 
 
-def namespaces_of(plan: dict) -> list[str]:
+def namespaces_of(plan: dict[str, Any]) -> list[str]:
     """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM vLLM's own."""
-    named = plan.get("custom_op_namespaces")
+    named: Optional[list[str]] = plan.get("custom_op_namespaces")
     if named is not None:
         return named
     return ["_C_ascend", *(_VLLM if "vllm" in sys.modules else ())]

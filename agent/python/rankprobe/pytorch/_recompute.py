@@ -46,7 +46,7 @@ def _alone() -> bool:
     return not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
-def _keeps_random_state(function: Callable) -> bool:
+def _keeps_random_state(function: Callable[..., Any]) -> bool:
     """The `preserve_rng_state` that this recompute_fn of PyTorch has closed over."""
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None) or ()
@@ -54,8 +54,8 @@ def _keeps_random_state(function: Callable) -> bool:
     return dict(zip(names, cells))["preserve_rng_state"].cell_contents is True
 
 
-def _random_states() -> tuple:
-    states: tuple = (random.getstate(),)
+def _random_states() -> tuple[Any, ...]:
+    states: tuple[Any, ...] = (random.getstate(),)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         _, keys, *position = numpy.random.get_state()
@@ -66,7 +66,7 @@ def _random_states() -> tuple:
 class _Whole:
     """One checkpointed region: from its forward to its recomputations."""
 
-    def __init__(self, frame: Any, recompute: Callable, owner: "Recomputations") -> None:
+    def __init__(self, frame: Any, recompute: Callable[..., Any], owner: "Recomputations") -> None:
         self._frame, self._recompute, self._owner = frame, recompute, owner
         self._before: Any = self._state()
         self._unchanged = False
@@ -102,7 +102,7 @@ class _Whole:
         frame.early_stop, frame.runs_on = False, True
         try:
             self._recompute(*args)
-        except Exception as error:  # noqa: BLE001 - see above; another region's end is not ours
+        except Exception as error:  # see above; another region's end is not ours
             enough = sum(counter.values()) - before >= needed
             if stopped(type(error)) or not enough or came_from_signal(error.__traceback__):
                 raise
@@ -115,12 +115,12 @@ class _Whole:
 
 
 def _frame_class(owner: "Recomputations", base: Any) -> type:
-    class Frame(base):  # type: ignore[misc, valid-type]
+    class Frame(base):  # type: ignore[misc]
         """PyTorch's record of a checkpointed region, with a recomputation of ours."""
 
         runs_on = False
 
-        def __init__(self, recompute_fn: Callable, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, recompute_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
             self._completed = False
             self._whole: Optional[_Whole] = None
             super().__init__(recompute_fn, *args, **kwargs)
@@ -151,7 +151,7 @@ class Recomputations:
         self.wanted = wanted
         self._models: list[torch.nn.Module] = []
         # Dicts of the modules that have buffers.
-        self._buffers: Optional[list[dict]] = None
+        self._buffers: Optional[list[dict[str, Any]]] = None
         # torch.utils.checkpoint, its class, and what is in place of it.
         self._code: Any = None
         self._original: Any = None
@@ -164,7 +164,7 @@ class Recomputations:
             self._models = list(models)
             self._buffers = [module._buffers for model in models for module in model.modules() if module._buffers]
 
-    def buffers(self) -> Optional[tuple]:
+    def buffers(self) -> Optional[tuple[Any, ...]]:
         """Which buffers there are, and how often each was written; None: not known."""
         if self._buffers is None:
             return None

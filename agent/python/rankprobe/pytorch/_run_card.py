@@ -11,6 +11,7 @@ known to be harmless is named without its value.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import os
@@ -62,7 +63,7 @@ def _early_modes() -> int:
     return getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", lambda: 0)()
 
 
-def _without_modes() -> ContextManager:
+def _without_modes() -> ContextManager[Any]:
     # Disabling none costs a tenth of a millisecond.
     return _disable_modes() if _modes() or _early_modes() else _AS_IT_IS
 
@@ -209,7 +210,7 @@ def model_facts(model: Any) -> Iterator[Fact]:
     whole: list[str] = []
     for prefix, root in _roots(model):
         while is_compiled(root):  # a compiled model is the same model
-            root = root._orig_mod
+            root = root._orig_mod  # type: ignore[assignment]
         modules = [(uncompiled_path(path), type(module).__qualname__) for path, module in root.named_modules()
                    if not is_compiled(module)]
         yield "model", f"{prefix}class", type(root).__qualname__
@@ -273,7 +274,7 @@ def _tensors(value: Any, out: list[torch.Tensor], depth: int = 0) -> None:
             _tensors(item, out, depth + 1)
 
 
-def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]],
+def batch_digest(arguments: tuple[Any, ...], keywords: Optional[Mapping[str, Any]],
                  quick: Callable[[torch.Tensor, int], str] = digest) -> str:
     """One digest of all tensors on the host; what lies on a device is not waited for. quick: as of random_state()."""
     tensors: list[torch.Tensor] = []
@@ -290,6 +291,10 @@ def batch_digest(arguments: tuple, keywords: Optional[Mapping[str, Any]],
             return "on a device: not read"
         told = [known or digest(t, limit) for known, t in zip(told, tensors)]
     return told[0] if len(told) == 1 else f"{len(told)} tensors {_short(repr(told).encode())}"
+
+
+def _rates(number: int, optimizer: Any) -> list[tuple[str, str]]:
+    return [(f"{number} {type(optimizer).__name__}", ", ".join(str(group.get("lr")) for group in optimizer.param_groups[:64]))]
 
 
 class RunCard:
@@ -340,9 +345,7 @@ class RunCard:
         for number, reference in enumerate(self._optimizers):
             optimizer = reference()
             if optimizer is not None:
-                facts += self._section("learning rate", lambda number=number, optimizer=optimizer: [
-                    (f"{number} {type(optimizer).__name__}",
-                     ", ".join(str(group.get("lr")) for group in optimizer.param_groups[:64]))])
+                facts += self._section("learning rate", functools.partial(_rates, number, optimizer))
         self._capture.record_facts(facts)
 
     def end_step(self) -> None:

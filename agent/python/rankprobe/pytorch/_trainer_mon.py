@@ -23,6 +23,7 @@ import uuid
 from typing import Any, Optional
 
 from rankprobe import monitor_csv
+from rankprobe._communication_csv import Communication
 from rankprobe._frontend.files import read_object
 from rankprobe.pytorch._errors import InvalidParameterError
 from rankprobe.pytorch._process import environment_rank, warn
@@ -45,7 +46,7 @@ _WITHOUT_EFFECT = {
 _LAST_STEP = 1_000_000
 
 
-def read_config(path: str) -> dict:
+def read_config(path: str) -> dict[str, Any]:
     """msprobe's monitor config, checked. Raises InvalidParameterError with every fault."""
     try:
         given = read_object(path)
@@ -74,7 +75,7 @@ def read_config(path: str) -> dict:
     return given
 
 
-def _communication_faults(given: dict) -> list[str]:
+def _communication_faults(given: dict[str, Any]) -> list[str]:
     faults = [f"cc_distribution.{name}: unknown (legal: {', '.join(_COMMUNICATION)})" for name in given if name not in _COMMUNICATION]
     faults += [f"cc_distribution.{name}: {given[name]!r} is no {kind.__name__}" for name, kind in _COMMUNICATION.items()
                if name in given and not isinstance(given[name], kind)]
@@ -86,7 +87,7 @@ def _communication_faults(given: dict) -> list[str]:
     return faults
 
 
-def plan_of(given: dict, dump_path: str) -> dict:
+def plan_of(given: dict[str, Any], dump_path: str) -> dict[str, Any]:
     """config.json of task monitor for a config that read_config took."""
     values = [word for name, words in _DISTRIBUTIONS.items() if given.get(name) for word in words]
     for only, other in (("forward_only", "activation_gradients"), ("backward_only", "activations")):
@@ -183,9 +184,10 @@ class TrainerMon:
         folder = f"rank{rank}" if rank is not None else f"proc{os.getpid()}"
         ops = [op for op in self._given.get("ops", []) if op in monitor_csv.OPS] or ["norm"]
         reader = monitor_csv.Steps(ops, list(self._given.get("targets", {})), self._micro_batches, self._given.get("ndigits", 6))
-        told, used = self._given.get("cc_distribution", {}), {}
-        communication = monitor_csv.Communication(ops, monitor_csv.statistic, told.get("cc_pre_hook", False),
-                                                  told.get("cc_codeline", []), self._given.get("ndigits", 6))
+        told = self._given.get("cc_distribution", {})
+        used: dict[str, Any] = {}
+        communication = Communication(ops, monitor_csv.statistic, told.get("cc_pre_hook", False),
+                                      told.get("cc_codeline", []), self._given.get("ndigits", 6))
         for step, place in sorted((int(place.parent.name[4:]), place) for place in dump.glob(f"step*/{folder}")):
             calls, per_file = monitor_csv.load(place, "dump.json"), self._given.get("step_count_per_record", 1)
             monitor_csv.write_step(out, step, reader.rows(calls, monitor_csv.load(place, "debug.json")), ops, per_file)

@@ -33,10 +33,10 @@ _KINDS = {"module": ("activations", "activation_gradients"), "weight_grad": ("we
 _FIELDS = {"framework": str, "output_dir": str, "rank": (int, list), "start_step": int, "stop_step": int, "step_interval": int,
            "step_count_per_record": int, "collect_times": int, "format": str, "patch_optimizer_step": bool, "monitors": dict,
            "async_write": bool}
-_OF_KIND = {"module": {"targets": list}, "weight_grad": {"monitor_mbs_grad": bool, "grad_acc_steps": int, "micro_batch_number": int},
+_OF_KIND: dict[str, dict[str, Any]] = {"module": {"targets": list}, "weight_grad": {"monitor_mbs_grad": bool, "grad_acc_steps": int, "micro_batch_number": int},
             "optimizer": {"mv_distribution": bool}, "param": {"param_distribution": bool},
             "cc": {"cc_codeline": list, "cc_log_only": bool, "cc_pre_hook": bool, "module_ranks": list, "cc_distribution": dict}}
-_OF_ALL = {"enabled": bool, "ops": (list, str), "eps": (int, float)}
+_OF_ALL: dict[str, Any] = {"enabled": bool, "ops": (list, str), "eps": (int, float)}
 # Taken, and without effect: with what serves instead.
 _WITHOUT_EFFECT = {"async_write": "files are written by stop(), the training waits for none",
                    "mg_direction": "compare the sign of gradients and exp_avg in dumps of task tensor",
@@ -48,12 +48,12 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
 
 
-def _faults_of(given: dict, kinds: dict, before: str = "") -> list[str]:
+def _faults_of(given: dict[str, Any], kinds: dict[str, Any], before: str = "") -> list[str]:
     return [f"{before}{name}: {given[name]!r} is no {' or '.join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))}"
             for name, kind in kinds.items() if name in given and not _is(given[name], kind)]
 
 
-def _read_monitor(name: str, given: dict, faults: list[str], unknown: list[str]) -> dict:
+def _read_monitor(name: str, given: dict[str, Any], faults: list[str], unknown: list[str]) -> dict[str, Any]:
     """One of `monitors`, with its defaults; what is wrong goes to `faults`."""
     kind, at = name.lower(), f"monitors.{name}."
     told = {**given, **(given["cc_distribution"] if kind == "cc" and isinstance(given.get("cc_distribution"), dict) else {})}
@@ -86,7 +86,7 @@ def _read_monitor(name: str, given: dict, faults: list[str], unknown: list[str])
             "on": told.get({"optimizer": "mv_distribution", "param": "param_distribution"}.get(kind, ""), True)}
 
 
-def read_config(path: str, fr: Optional[str] = None) -> dict:
+def read_config(path: str, fr: Optional[str] = None) -> dict[str, Any]:
     """msprobe's config of `monitors`, checked and with its defaults. Raises InvalidParameterError with every fault."""
     try:
         given = read_object(path)
@@ -94,7 +94,7 @@ def read_config(path: str, fr: Optional[str] = None) -> dict:
         raise InvalidParameterError(f"config_path {path}: {error}") from error
     faults = _faults_of(given, _FIELDS)
     unknown = [name for name in given if name not in _FIELDS]
-    monitors: dict[str, dict] = {}
+    monitors: dict[str, dict[str, Any]] = {}
     if not faults:
         framework = (fr or given.get("framework", "pytorch")).strip().lower()
         if framework not in ("pytorch", "pt", "torch"):
@@ -130,7 +130,7 @@ def read_config(path: str, fr: Optional[str] = None) -> dict:
             "monitors": {name: told for name, told in monitors.items() if told["on"]}}
 
 
-def plan_of(config: dict, dump_path: str, rank: Optional[int]) -> dict:
+def plan_of(config: dict[str, Any], dump_path: str, rank: Optional[int]) -> dict[str, Any]:
     """config.json of task monitor for what read_config gave. rank: None: a process that knows none, which is 0 to msprobe."""
     monitors = config["monitors"].values()
     values = [word for told in monitors for word in _KINDS[told["kind"]]]

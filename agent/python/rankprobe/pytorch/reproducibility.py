@@ -73,7 +73,7 @@ def _remove_dropout() -> None:
 
         @functools.wraps(original)
         def without(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False,
-                    _original: Callable = original) -> Any:
+                    _original: Callable[..., Any] = original) -> Any:
             return _original(input, 0.0, training, inplace)
 
         without.rankprobe_without_dropout = True  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ def _repeat_every_call() -> None:
             continue
 
         @functools.wraps(original)
-        def repeating(*args: Any, _original: Callable = original, **kwargs: Any) -> Any:
+        def repeating(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
             restore()
             try:
                 return _original(*args, **kwargs)
@@ -170,7 +170,7 @@ def random_save(output_path: str = "./output") -> None:
         original = getattr(host, name)
 
         @functools.wraps(original)
-        def logged(*args: Any, _original: Callable = original, _key: str = f"{library}.{name}", **kwargs: Any) -> Any:
+        def logged(*args: Any, _original: Callable[..., Any] = original, _key: str = f"{library}.{name}", **kwargs: Any) -> Any:
             if not getattr(inside, "busy", False):
                 inside.busy = True
                 try:

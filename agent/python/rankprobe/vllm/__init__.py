@@ -29,7 +29,7 @@ def register() -> None:
         from rankprobe.vllm import _worker
 
         _worker.watch(WorkerWrapperBase)
-    except Exception as error:  # noqa: BLE001 - the server goes on
+    except Exception as error:
         from rankprobe._program_error import came_from_signal
         from rankprobe._say import say
 

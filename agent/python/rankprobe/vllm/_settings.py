@@ -18,7 +18,7 @@ class Settings(NamedTuple):
     process under `rankprobe run`, neither."""
 
     path: Optional[str] = None
-    content: Optional[dict] = None
+    content: Optional[dict[str, Any]] = None
 
     @contextlib.contextmanager
     def config_file(self) -> Iterator[str]:
@@ -27,9 +27,9 @@ class Settings(NamedTuple):
             yield self.path
             return
         if self.content is None:
-            from rankprobe.pytorch import _attach_hook
+            from rankprobe._frontend.attach import config_file
 
-            path = _attach_hook.config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
+            path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         else:
             handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
             with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -53,7 +53,7 @@ class Steps:
             if hasattr(self._runner, name):
                 setattr(self._runner, name, self._ending(getattr(self._runner, name)))
 
-    def _ending(self, function: Callable) -> Callable:
+    def _ending(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def last_of_step(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -63,7 +63,7 @@ class Steps:
 
         return last_of_step
 
-    def _keeping(self, function: Callable) -> Callable:
+    def _keeping(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def prepare_inputs(*args: Any, **kwargs: Any) -> Any:
             self._prepared = function(*args, **kwargs)
