@@ -92,12 +92,9 @@ build_sanitized() {
   (RANKPROBE_PRESET=asan RANKPROBE_BUILD_DIR=$RANKPROBE_ROOT/build/asan && build "${sanitized[@]}")
 }
 
-static_checks() {
-  cd "$RANKPROBE_ROOT"
-  git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
-  python3 tests/lib/include_graph.py
-  cd - >/dev/null
-}
+# static_checks GATE..: in a run of CI. mypy reads PyTorch's types, and so comes when
+# the tests' environment is there.
+static_checks() { count_command "static checks: $*" "$RANKPROBE_ROOT/tests/lib/gates.sh" "$@"; }
 
 # One of the shards of the tests that the default leaves out: each commit has another.
 run_shard() {
@@ -114,9 +111,10 @@ run_shard() {
 
 counts_reset
 phase "Packages" prepare
-[ -z "$ci" ] || phase "Static checks" static_checks
+[ -z "$ci" ] || phase "Static checks" static_checks format graph shell ruff tsc eslint page
 if [ ${#targets[@]} -gt 0 ] || [ -n "$needs_venv" ]; then phase "Release build" build_release; fi
 if [ ${#sanitized[@]} -gt 0 ]; then phase "Sanitizer build" build_sanitized; fi
+[ -z "$ci" ] || phase "mypy" static_checks mypy
 [ -z "$ci" ] || phase "clang-tidy" count_command clang-tidy python3 "$RANKPROBE_ROOT/tests/lib/tidy.py" --seconds 300
 for stage in "${stages[@]}"; do
   load_stage "$stage"
