@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
       MakeSessionOptions(
           options.agent, [](const char* name) { return std::getenv(name); },
           ProcessClock()));
+  recorder_options.stop_deadline = session_options.block_deadline;
   session_options.config_json = config;
   session_options.config_path = options.config_path;
   session_options.framework_version = absl::StrCat("libtorch ", TORCH_VERSION);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a small data-parallel training job with the debugger attached.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -9,6 +13,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "examples/train_transformer/data_parallel.h"
 #include "examples/train_transformer/model.h"
@@ -21,10 +26,10 @@ void OnSignal(int) { g_stop = 1; }
 
 struct Flags {
   int rank = 0, world_size = 1, threads = 1;
-  int64_t steps = 100, batch = 4, seed = 1;
+  int64_t steps = 100, batch = 4, seed = 1, pause_ms = 0;
   ModelOptions model;
   std::string host = "127.0.0.1";
-  std::string store, collector, run, config, step_log, stop_file;
+  std::string store, collector, run, config, step_log, stop_file, steps_from;
   std::string text = "/usr/share/common-licenses";
   bool no_agent = false;
   std::string inject_nan, corrupt_replica;
@@ -46,6 +51,17 @@ struct Fault {
     return fault;
   }
 };
+
+// Waits for the next byte of `grants`: each of them is one step. False at the end
+// of the file, and after SIGTERM.
+bool WaitForStep(int grants) {
+  char byte;
+  ssize_t got;
+  do {
+    got = ::read(grants, &byte, 1);
+  } while (got < 0 && errno == EINTR && g_stop == 0);
+  return got == 1;
+}
 
 int Train(const Flags& flags) {
   torch::manual_seed(flags.seed);
@@ -83,7 +99,16 @@ int Train(const Flags& flags) {
       static_cast<uint64_t>(flags.seed * 1000 + flags.rank));
   std::ofstream log;
   if (!flags.step_log.empty()) log.open(flags.step_log);
+  int grants = -1;
+  if (!flags.steps_from.empty()) {
+    grants = ::open(flags.steps_from.c_str(), O_RDONLY | O_CLOEXEC);
+    if (grants < 0) {
+      std::fprintf(stderr, "cannot read %s\n", flags.steps_from.c_str());
+      return 2;
+    }
+  }
   for (int64_t step = 0; step < flags.steps; ++step) {
+    const bool last = grants >= 0 && !WaitForStep(grants);
     const auto began = std::chrono::steady_clock::now();
     const auto [input, target] =
         RandomBatch(text, flags.batch, model_options.length, generator);
@@ -96,7 +121,7 @@ int Train(const Flags& flags) {
         logits.view({-1, model_options.vocabulary}), target.view({-1}));
     loss.backward();
     const bool want_stop =
-        g_stop != 0 ||
+        g_stop != 0 || last ||
         (!flags.stop_file.empty() && std::filesystem::exists(flags.stop_file));
     const bool stop = group.AverageGradients(model->parameters(), want_stop);
     optimizer.step();
@@ -122,6 +147,7 @@ int Train(const Flags& flags) {
           << std::endl;
     }
     if (stop) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(flags.pause_ms));
   }
   return 0;
 }
@@ -162,6 +188,11 @@ int main(int argc, char** argv) {
                  "file for one JSON object a step");
   app.add_option("--stop-file", flags.stop_file,
                  "finish, all ranks in the same step, once this file exists");
+  app.add_option("--pause-ms", flags.pause_ms, "after each step")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--steps-from", flags.steps_from,
+                 "file or named pipe: each byte read from it is one step; at "
+                 "its end all ranks finish with the same step");
   app.add_option("--inject-nan", flags.inject_nan,
                  "RANK:STEP:MODULE: make that module's input NaN, once");
   app.add_option("--corrupt-replica", flags.corrupt_replica,
@@ -176,7 +207,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "--heads must divide --width\n");
     return 2;
   }
-  std::signal(SIGTERM, OnSignal);
+  // Without SA_RESTART: the signal ends the wait for a step.
+  struct sigaction on_term = {};
+  on_term.sa_handler = OnSignal;
+  sigaction(SIGTERM, &on_term, nullptr);
   try {
     return Train(flags);
   } catch (const std::exception& e) {

@@ -39,6 +39,7 @@ sys.path.append(str(ROOT / "tests" / "lib"))
 
 from disk_room import whatever_is_free  # noqa: E402
 from polling import wait_for  # noqa: E402
+from ports import free_port  # noqa: E402
 from wire import (access, agent, agent_grpc, archive, archive_grpc, begin_record, call, call_record,  # noqa: E402, F401
                   control, control_grpc, crc32c, digest, end_record, leaf, tensor, text, types, watch)
 
@@ -70,6 +71,7 @@ class Daemon:
         self._channels: list[grpc.Channel] = []
 
     def start(self) -> "Daemon":
+        self.port = self.port or free_port()
         port_file = self.directory / "port"
         port_file.unlink(missing_ok=True)
         self.spawn(port_file)

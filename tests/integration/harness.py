@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes for the integration tests: collector, trainer ranks, CLI.
 
-Every process started here is ended by pid; ports are ephemeral; waiting is
-polling with a deadline. Binaries come from RANKPROBE_BUILD_DIR/bin.
+Every process started here is ended by pid; a port stays that of its test;
+waiting is polling with a deadline. Binaries come from RANKPROBE_BUILD_DIR/bin.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ sys.path.insert(0, str(ROOT / "tests" / "lib"))
 
 from disk_room import whatever_is_free  # noqa: E402
 from polling import wait_for  # noqa: E402
+from ports import free_port  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
 BIN = BUILD / "bin"
+# After each step of a job that runs by itself. A step takes some milliseconds.
+PAUSE_MS = 20
 
 
 class Collector:
@@ -37,6 +40,7 @@ class Collector:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> "Collector":
+        self.port = self.port or free_port()
         port_file = self.directory / "port"
         port_file.unlink(missing_ok=True)
         self.log = open(self.directory / "collector.log", "ab")
@@ -112,39 +116,60 @@ class Rank:
 
 
 class Job:
-    """A C++ LibTorch training job of `world_size` ranks over gloo."""
+    """A C++ LibTorch training job of `world_size` ranks over gloo. It runs by itself, slowly enough to leave the machine to
+    what is tested; with `stepwise` it makes the steps that step() asks for, and no others."""
 
     def __init__(self, directory: pathlib.Path, collector: str, run: str, cfg: dict, world_size: int = 2,
-                 steps: int = 100000, extra: tuple[str, ...] = ()):
+                 steps: int = 100000, extra: tuple[str, ...] = (), stepwise: bool = False):
         self.directory = directory
         self.run = run
         self.stop_file = directory / "stop"
         self.ranks: list[Rank] = []
+        self._grants: list[int] = []
         config_file = directory / "config.json"
         config_file.write_text(json.dumps(cfg))
         for r in range(world_size):
             step_log = directory / f"steps-{r}.jsonl"
             log = directory / f"rank-{r}.log"
+            pace = [f"--pause-ms={PAUSE_MS}"]
+            if stepwise:
+                pipe = directory / f"grants-{r}"
+                os.mkfifo(pipe)
+                self._grants.append(os.open(pipe, os.O_RDWR))
+                pace = [f"--steps-from={pipe}"]
             with open(log, "wb") as out:
                 process = subprocess.Popen(
                     [BIN / "train_transformer", f"--rank={r}", f"--world-size={world_size}",
                      f"--store={directory / 'store'}", f"--steps={steps}", f"--run={run}",
                      f"--collector={collector}", f"--config={config_file}", f"--step-log={step_log}",
-                     f"--stop-file={self.stop_file}", *extra],
+                     f"--stop-file={self.stop_file}", *pace, *extra],
                     stdout=out, stderr=out)
             self.ranks.append(Rank(r, process, step_log, log))
 
+    def step(self, count: int = 1, seconds: float = 60) -> None:
+        """All ranks make so many steps, and have made them."""
+        targets = [len(rank.steps()) + count for rank in self.ranks]
+        for grants in self._grants:
+            os.write(grants, b"." * count)
+        for rank, target in enumerate(targets):
+            self._wait_until(rank, target, seconds)
+
+    def step_until(self, number: int, seconds: float = 60) -> None:
+        """Step `number` is the next one."""
+        self.step(max(0, number - len(self.ranks[0].steps())), seconds)
+
     def wait_steps(self, count: int, rank: int = 0, seconds: float = 120) -> None:
         """Waits until `count` more steps are done."""
-        target = len(self.ranks[rank].steps()) + count
+        self._wait_until(rank, len(self.ranks[rank].steps()) + count, seconds)
 
+    def _wait_until(self, rank: int, target: int, seconds: float) -> None:
         def reached() -> bool:
             if self.ranks[rank].process.poll() is not None and len(self.ranks[rank].steps()) < target:
                 raise AssertionError(f"rank {rank} exited with {self.ranks[rank].process.returncode}: "
                                      + self.ranks[rank].log.read_text(errors="replace")[-2000:])
             return len(self.ranks[rank].steps()) >= target
 
-        wait_for(reached, seconds, f"{count} steps of rank {rank}")
+        wait_for(reached, seconds, f"step {target} of rank {rank}")
 
     def wait_known(self, collector: Collector, seconds: float = 60) -> None:
         """Waits until the collector knows of all ranks: none of them waits for it to begin with its steps."""
@@ -156,13 +181,20 @@ class Job:
 
     def finish(self, seconds: float = 60) -> list[int]:
         self.stop_file.touch()
+        self._grant_no_more()
         return [r.process.wait(timeout=seconds) for r in self.ranks]
 
     def end(self) -> None:
+        self._grant_no_more()
         for r in self.ranks:
             if r.process.poll() is None:
                 r.process.kill()
                 r.process.wait()
+
+    def _grant_no_more(self) -> None:
+        """A rank that waits for a step finishes with it."""
+        while self._grants:
+            os.close(self._grants.pop())
 
 
 def tree_ranks(tree: pathlib.Path) -> dict[int, set[str]]:

@@ -109,8 +109,8 @@ def test_what_a_process_takes_with_it_is_said(tmp_path, start_job):
     directory.mkdir()
     collector = harness.Collector(directory, "--min-free-bytes", str(1 << 40)).start()
     try:
-        job = start_job("full", collector.address, {**harness.config("statistics", "mix"), "dump_enable": True})
-        job.wait_steps(3)
+        job = start_job("full", collector.address, {**harness.config("statistics", "mix"), "dump_enable": True}, stepwise=True)
+        job.step(3)
         assert job.finish(seconds=120) == [0, 0]
         for rank in job.ranks:
             log = rank.log.read_text()
@@ -136,6 +136,8 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
         idle = start_job("idle", collector.address, harness.config("statistics", "mix"), world_size=1)
         idle.wait_steps(3)
         job.wait_steps(3)
+        job.wait_known(collector)
+        idle.wait_known(collector)
 
         def said(what: str, times: int) -> None:
             for rank in job.ranks:
@@ -186,13 +188,13 @@ def test_disk_fills_up_and_is_freed(tmp_path, start_job):
     collector = harness.Collector(directory, "--min-free-bytes", str(8 << 20), data_dir=mount / "data")
     try:
         collector.start()
-        job = start_job("full", collector.address, harness.config("tensor", "mix"))
-        job.wait_steps(2)
+        job = start_job("full", collector.address, harness.config("tensor", "mix"), stepwise=True)
+        job.step(2)
         job.wait_known(collector)
-        collector.json("enable", "--run", "full", "--for-steps", "2")
-        job.wait_steps(6)  # training goes on
+        on = collector.json("enable", "--run", "full", "--for-steps", "2")
+        job.step_until(on["effective_at_step"] + 6)  # training goes on
         ballast.unlink()
-        job.wait_steps(3)
+        job.step(3)
         assert job.finish(seconds=120) == [0, 0]
         # Still the same process, still answering, still able to export.
         assert collector.process.poll() is None

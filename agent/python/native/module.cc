@@ -141,6 +141,7 @@ class PySession {
       *lost = left;
     };
     RecorderOptions recorder_options;
+    recorder_options.stop_deadline = options->block_deadline;
     recorder_options.config_json = config_json;
     if (absl::StartsWith(framework, "mindspore"))
       recorder_options.framework = "mindspore";

@@ -74,6 +74,12 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
                       Number(environment, "RANKPROBE_QUEUE_MB", 1));
   if (queue_mb.has_value())
     options.queue_budget_bytes = static_cast<uint64_t>(*queue_mb) << 20;
+  RP_ASSIGN_OR_RETURN(const std::optional<int64_t> wait_ms,
+                      Number(environment, "RANKPROBE_WAIT_MS", 1));
+  if (wait_ms.has_value()) {
+    options.block_deadline = options.missing_deadline = options.drain_deadline =
+        absl::Milliseconds(*wait_ms);
+  }
   const std::string policy = text("RANKPROBE_POLICY");
   if (policy == "stats_only") {
     options.policy = OverflowPolicy::kStatsOnly;

@@ -8,6 +8,9 @@
 //                        parameters: of several collectors they come to one
 //   RANKPROBE_QUEUE_MB   byte budget of the agent, MiB
 //   RANKPROBE_POLICY     block, stats_only or drop_newest
+//   RANKPROBE_WAIT_MS    how long the training waits for the collector (10,000):
+//                        for room in the queue, for what a step recorded, at
+//                        the end, and under "fail" at the start
 //   RANKPROBE_ON_COLLECTOR_MISSING
 //                        ignore, spool or fail (session.h)
 //   RANKPROBE_SPOOL      directory that keeps frames until they are committed
